@@ -1,0 +1,138 @@
+"""What `AnswerEngine.ask` tells whoever listens: the TUI, the CLI and the benchmarks consume the same stream.
+
+Knows no torch, no store and no Textual, so that a window can be drawn before any of them is imported.
+Text in these events is document or model text: a sink must pass it through `clean.clean` before showing it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from desk_rag.chunking import ChunkId, Location
+
+
+class AnswerMode(Enum):
+    """How the context gets into the model; everything else of `ask` is the same code."""
+
+    CACHED = "cached"
+    """Load chunk KVs, give them reordered positions, stitch, prefill only the question."""
+    FULL = "full"
+    """The baseline: prefill shared prefix, chunks and question as one ordinary prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One retrieved chunk, as numbered in the answer."""
+
+    number: int
+    """1-based, order of relevance; what a citation [n] refers to."""
+    chunk_id: ChunkId
+    path: Path
+    title: str
+    location: Location
+    text: str
+    score: float
+    """Fused retrieval score in (0, 1]; comparable within one answer only."""
+    warm: bool
+    """True if the chunk's KV was on disk when the question came."""
+    stale: bool
+    """True if the file on disk is newer than what was indexed, or gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """A verbatim line of the answer that was found in a source."""
+
+    source_number: int
+    path: Path
+    location: Location
+    """Narrowed to the lines of the quote where the file has lines."""
+    quote: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One named part of the way to the first token."""
+
+    name: str
+    """retrieve | load | stitch | live prefill | prefill | queue."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Where the time to first token went; the stages sum to TTFT by construction."""
+
+    stages: tuple[Stage, ...]
+    context_tokens: int = 0
+    """Tokens in the model's context when the first token was sampled, question included."""
+    loaded_bytes: int = 0
+    decode_seconds: float = 0.0
+    decoded_tokens: int = 0
+
+    @property
+    def ttft(self) -> float:
+        """Seconds from the question's submission to the first sampled token."""
+        return sum(stage.seconds for stage in self.stages)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The whole result of one question."""
+
+    question: str
+    text: str
+    """The short answer in the model's own words; when `found` is False a sentence that says so."""
+    found: bool
+    """False when the documents do not hold the answer; `sources` then are the nearest passages."""
+    citations: tuple[Citation, ...]
+    dropped_quotes: tuple[str, ...]
+    """Quotes the model made that stand in no source; shown as unverified, never as citations."""
+    sources: tuple[Source, ...]
+    timings: Timings
+    warm_chunks: int
+    cold_chunks: int
+    mode: AnswerMode
+    model: str
+    raw: str
+    """Exactly what the model wrote."""
+    stopped: bool = False
+    """True if the user stopped the stream; the text is what had come until then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieved:
+    """Sent first, before any model work."""
+
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    timings: Timings
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A quoted line is complete and was found in a source."""
+
+    citation: Citation
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerText:
+    """The next piece of the answer's own words."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Always the last event."""
+
+    answer: Answer
+
+
+AnswerEvent = Retrieved | FirstToken | Evidence | AnswerText | Finished

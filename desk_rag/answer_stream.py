@@ -1,0 +1,65 @@
+"""One answer's text as it streams: parsed, its evidence judged before the answer's own words are told.
+
+Knows the answer form and the judge; knows no model and no cache. Evidence comes first in the answer form, so the
+judgement costs one embedding between the quote and the answer, and nobody reads words that are taken back later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from desk_rag.answer_events import AnswerText, Evidence, Source
+from desk_rag.citations import AnswerParser, ParsedAnswer
+from desk_rag.grounding import judge
+from desk_rag.prompt import NO_ANSWER
+
+if TYPE_CHECKING:
+    from desk_rag.embedding import Embedder
+
+
+class AnswerStream:
+    """Feed it the model's text; it yields Evidence and AnswerText that will not be revoked."""
+
+    def __init__(self, question: str, sources: Sequence[Source], embedder: Embedder | None) -> None:
+        self._question, self._sources, self._embedder = question, sources, embedder
+        self._parser = AnswerParser(sources)
+        self._held: list[Evidence] = []
+        self._judged = False
+        self.refused = False
+        """True once the evidence was found not to speak of the question; more text would be ignored."""
+
+    def feed(self, piece: str) -> Iterator[Evidence | AnswerText]:
+        """Take the next piece of text; yield what became certain."""
+        yield from self._pass(self._parser.feed(piece))
+
+    def finish(self) -> tuple[ParsedAnswer, tuple[Evidence | AnswerText, ...]]:
+        """Close the text; the outcome, and the events that were left."""
+        parsed = self._parser.finish()
+        events = list(self._pass(parsed.events))
+        if not self.refused:
+            events += self._held
+            return parsed, tuple(events)
+        if not any(isinstance(event, AnswerText) for event in events):
+            events.append(AnswerText(NO_ANSWER))
+        return ParsedAnswer(NO_ANSWER, False, (), parsed.dropped_quotes, ()), tuple(events)
+
+    def _pass(self, events: Iterable[Evidence | AnswerText]) -> Iterator[Evidence | AnswerText]:
+        for event in events:
+            if self.refused:
+                return
+            if isinstance(event, Evidence) and not self._judged:
+                self._held.append(event)
+                continue
+            if not self._judged:
+                self.refused = not self._supported()
+                yield from () if self.refused else self._held
+                self._held = []
+            if not self.refused:
+                yield event
+
+    def _supported(self) -> bool:
+        """Asked at the first of the answer's own words, when all evidence that comes before them is known."""
+        self._judged = True
+        citations = [event.citation for event in self._held]
+        return judge(self._question, citations, self._parser.dropped_quotes, self._sources, self._embedder).supported

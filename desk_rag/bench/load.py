@@ -1,0 +1,370 @@
+"""From files to a filled cache: our load path, the drive's own rate, and the loaders of TurboRAG and MatKV.
+
+Knows files, the page cache and the loader; answers nothing. Values are random, shapes are published ones. Three
+conditions: cold (out of the page cache and out of our tiers, checksums verified), in RAM (page-locked staging, or the
+page cache for the others) and on the GPU. Baselines run in the same process, on the same chunks and drive, and both
+end with what they end with in their own code: keys and values of all chunks in one cache, rotated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import torch
+
+from desk_rag.bench import report, synthetic
+from desk_rag.bench.synthetic import Shape, Slabs
+from desk_rag.config import Settings
+from desk_rag.kv.arena import aligned
+from desk_rag.kv.layerwise import Placer
+from desk_rag.kv.loader import Loader, LoaderSettings
+from desk_rag.kv.payload import ChunkFile
+from desk_rag.kv.rope import RotaryTables
+from desk_rag.kv.stitch import StitchPlan, plan
+from desk_rag.kv.types import KVKey, Namespace, TokenHash
+from desk_rag.store import kv_file
+
+if TYPE_CHECKING:
+    from desk_rag.kv.cache import SlabCache
+
+_NAMESPACE = Namespace("0" * 32)
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The same chunks in everybody's own format."""
+
+    ours: tuple[ChunkFile, ...]
+    turborag: tuple[Path, ...]
+    matkv: tuple[Path, ...]
+    big: Path
+    """One large file, for the drive's own rate."""
+
+    @property
+    def every_path(self) -> list[Path]:
+        return [*(file.path for file in self.ours), *self.turborag, *self.matkv, self.big]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What every measurement needs."""
+
+    shape: Shape
+    where: StitchPlan
+    tables: RotaryTables
+    slabs: Slabs
+    device: torch.device
+    repeat: int
+
+    def sync(self) -> None:
+        """Let the device finish."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def seconds(self, work: Callable[[], object], before: Callable[[], object]) -> report.Spread:
+        """Of `work`, with `before` unmeasured in front of every call; the first call is not reported."""
+        sample = []
+        for _ in range(self.repeat + 1):
+            before()
+            self.sync()
+            began = time.perf_counter()
+            work()
+            self.sync()
+            sample.append(time.perf_counter() - began)
+        return report.Spread.of(sample[1:])
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the measurement; returns an exit code. Raises DeskRagError subclasses."""
+    options = _arguments(argv)
+    shape = synthetic.shape_of(options.shape)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    sizes = synthetic.lengths(options.tokens, options.chunk)
+    where = plan(0, sizes)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    tables = synthetic.tables(shape, options.tokens, device)
+    bench = Bench(shape, where, tables, Slabs.of(shape, options.tokens, device, dtype), device, options.repeat)
+    with _place(options.dir) as place:
+        files = _write(place, shape, sizes, options.big_mib << 20)
+        rates = _drive(files.big, options)
+        settings = _tune(files, bench, options)
+        found = _measure(files, bench, settings)
+    bound = {"cold": max(rates.values()), "in RAM": _host_to_device(bench), "on the GPU": None}
+    _print(found, files, bench, bound, options)
+    result: dict[str, object] = {
+        "bench": "load", **report.environment(), "values": "random", "shape": options.shape, "tokens": options.tokens,
+        "chunk": options.chunk, "bytes": _payload(files),
+        "drive_gb_s": {how: round(rate / 1e9, 2) for how, rate in rates.items()},
+        "host_to_device_gb_s": round((bound["in RAM"] or 0) / 1e9, 2),
+        "settings": {"threads": settings.threads, "waves": settings.waves, "direct": settings.direct},
+        "ms": {f"{what}, {condition}": spread.scaled(1e3, 2) for (what, condition), spread in found.items()},
+    }  # fmt: skip
+    report.finish(result, options.out)
+    return 0
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="desk-rag bench load", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--shape", default="qwen2-7b", help=f"one of {', '.join(synthetic.SHAPES)}")
+    parser.add_argument("--tokens", type=int, default=8192)
+    parser.add_argument("--chunk", type=int, default=512, help="tokens per chunk")
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--threads", default="2,4,8", help="tried for the load path; the best is reported")
+    parser.add_argument("--waves", default="4,8", help="tried likewise")
+    parser.add_argument("--big-mib", type=int, default=1024, help="size of the file for the drive's own rate")
+    parser.add_argument("--dir", type=Path, help="where the files go; beside the user's caches by default")
+    parser.add_argument("--out", type=Path, help="append the JSON line to this file")
+    return parser.parse_args(list(argv))
+
+
+@contextmanager
+def _place(chosen: Path | None) -> Iterator[Path]:
+    # Not in /tmp by default, which is memory on many systems and would make the drive look fast.
+    base = chosen if chosen is not None else Settings().data_dir.parent
+    base.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="desk-rag-bench-", dir=base) as place:
+        yield Path(place)
+
+
+def _write(place: Path, shape: Shape, sizes: Sequence[int], big: int) -> Files:
+    """Write the chunks three times over, and a large file of noise."""
+    ours, turbo, matkv = [], [], []
+    cpu = torch.device("cpu")
+    for number, tokens in enumerate(sizes):
+        _, _, kv = synthetic.chunk(shape, tokens, cpu)
+        key = KVKey(_NAMESPACE, TokenHash(f"{number:032x}"))
+        path = place / "ours" / f"{number % 16:02x}" / f"{number}.safetensors"
+        path.parent.parent.mkdir(exist_ok=True)
+        kv_file.write(path, kv_file.prepare(key, kv, ["0"], 0.1))
+        ours.append(ChunkFile(path, kv_file.read_header(path)))
+        size = (1, shape.num_kv_heads, tokens, shape.head_dim)
+        layers = [tuple(torch.randn(size).to(torch.bfloat16) for _ in range(2)) for _ in range(shape.num_layers)]
+        turbo.append(place / f"turborag-{number}.pt")
+        torch.save(layers, turbo[-1])
+        matkv.append(place / f"matkv-{number}.bin")
+        flat = torch.cat([part.to(torch.float16).reshape(-1) for pair in layers for part in pair])
+        matkv[-1].write_bytes(flat.numpy().tobytes())
+    large = place / "big"
+    with large.open("wb") as file:
+        block = np.random.default_rng(0).integers(0, 256, 1 << 24, dtype=np.uint8).tobytes()
+        for _ in range(max(1, big >> 24)):
+            file.write(block)
+    files = Files(tuple(ours), tuple(turbo), tuple(matkv), large)
+    _drop(files.every_path)
+    return files
+
+
+def _drop(paths: Sequence[Path]) -> None:
+    """Out of the page cache, as far as it can be done without privileges."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+# The drive itself -------------------------------------------------------------------------------------------
+
+
+def _drive(big: Path, options: argparse.Namespace) -> dict[str, float]:
+    """Bytes per second of raw sequential reads of one large file: the best that this drive gives."""
+    rates: dict[str, float] = {}
+    for direct in (True, False) if hasattr(os, "O_DIRECT") else (False,):
+        for threads in (1, *(int(n) for n in options.threads.split(","))):
+            try:
+                best = max(_raw_read(big, threads, direct=direct) for _ in range(3))
+            except OSError:
+                continue
+            rates[f"{'direct' if direct else 'buffered'} x{threads}"] = best
+    return rates
+
+
+def _raw_read(big: Path, threads: int, *, direct: bool) -> float:
+    """Each thread reads every n-th block of 4 MiB."""
+    _drop([big])
+    block = 4 << 20
+    size = big.stat().st_size
+    descriptor = os.open(big, os.O_RDONLY | (os.O_DIRECT if direct else 0))
+    failures: list[OSError] = []
+
+    def read(first: int) -> None:
+        view = aligned(block).numpy().data
+        try:
+            for offset in range(first * block, size, threads * block):
+                os.preadv(descriptor, [view], offset)
+        except OSError as error:
+            failures.append(error)
+
+    try:
+        workers = [threading.Thread(target=read, args=(index,)) for index in range(threads)]
+        began = time.perf_counter()
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        took = time.perf_counter() - began
+    finally:
+        os.close(descriptor)
+    if failures:
+        raise failures[0]
+    return size / took
+
+
+def _host_to_device(bench: Bench) -> float | None:
+    """Bytes per second of one large page-locked copy; of a copy in memory where there is no GPU."""
+    size = 256 << 20
+    source = torch.zeros(size, dtype=torch.uint8, pin_memory=bench.device.type == "cuda")
+    target = torch.zeros(size, dtype=torch.uint8, device=bench.device)
+    took = bench.seconds(lambda: target.copy_(source, non_blocking=True), lambda: None)
+    return size / took.least
+
+
+# The loaders ------------------------------------------------------------------------------------------------
+
+
+def _settings(bench: Bench, threads: int, waves: int) -> LoaderSettings:
+    return LoaderSettings(threads=threads, waves=waves, staging_bytes=1 << 30, resident_bytes=1 << 30)
+
+
+def _tune(files: Files, bench: Bench, options: argparse.Namespace) -> LoaderSettings:
+    """The settings with the fastest cold load."""
+    tried: dict[LoaderSettings, float] = {}
+    for threads in (int(n) for n in options.threads.split(",")):
+        for waves in (int(n) for n in options.waves.split(",")):
+            settings = _settings(bench, threads, waves)
+            with Loader(bench.device, settings) as loader:
+                work = _our_load(files, bench, loader)
+                tried[settings] = bench.seconds(work, lambda one=loader: _cool(files, one)).median  # type: ignore[misc]
+    for settings, took in sorted(tried.items(), key=lambda pair: pair[1]):
+        print(f"threads {settings.threads}, waves {settings.waves}: cold {took * 1e3:.1f} ms")
+    return min(tried, key=lambda settings: tried[settings])
+
+
+def _cool(files: Files, loader: Loader) -> None:
+    _drop([file.path for file in files.ours])
+    loader.forget()
+
+
+def _our_load(files: Files, bench: Bench, loader: Loader) -> Callable[[], None]:
+    """Only the bytes: from the files to the computing device."""
+
+    def work() -> None:
+        load = loader.start(files.ours)
+        load.wait_all()
+        bench.sync()
+        load.close()
+
+    return work
+
+
+def _our_place(files: Files, bench: Bench, loader: Loader) -> Callable[[], None]:
+    """To a filled cache: dequantised, rotated, each wave placed while the next one loads."""
+
+    def work() -> None:
+        load = loader.start(files.ours)
+        Placer(load, bench.where, bench.tables, cast("SlabCache", bench.slabs)).place_all()
+        bench.sync()
+        load.close()
+
+    return work
+
+
+def _turborag(files: Files, bench: Bench) -> Callable[[], None]:
+    """torch.load of one file per chunk, concatenation per layer, rotation of the whole cache in its dtype."""
+
+    def work() -> None:
+        chunks = [torch.load(path, map_location=bench.device, weights_only=True) for path in files.turborag]
+        cos, sin = bench.tables.cos[0], bench.tables.sin[0]
+        whole_cos, whole_sin = (torch.cat((half, half), -1).to(torch.bfloat16) for half in (cos, sin))
+        for layer in range(bench.shape.num_layers):
+            keys = torch.cat([chunk[layer][0] for chunk in chunks], 2)
+            torch.cat([chunk[layer][1] for chunk in chunks], 2)
+            first, second = keys.chunk(2, -1)
+            keys = keys * whole_cos + torch.cat((-second, first), -1) * whole_sin
+
+    return work
+
+
+def _matkv(files: Files, bench: Bench) -> Callable[[], None]:
+    """One raw read per file into memory page-locked for it, a blocking copy, views by layer, concatenation; the keys
+    were rotated at position 0 when written (composite positions)."""
+    shape = bench.shape
+
+    def work() -> None:
+        chunks = []
+        for path in files.matkv:
+            size = path.stat().st_size
+            host = torch.empty(size, dtype=torch.uint8)
+            if bench.device.type == "cuda":
+                host = host.pin_memory()
+            with path.open("rb", buffering=0) as file:
+                file.readinto(host.numpy().data)
+            flat = host.to(bench.device).view(torch.float16)
+            chunks.append(flat.view(shape.num_layers, 2, 1, shape.num_kv_heads, -1, shape.head_dim))
+        for layer in range(shape.num_layers):
+            torch.cat([chunk[layer, 0] for chunk in chunks], 2)
+            torch.cat([chunk[layer, 1] for chunk in chunks], 2)
+
+    return work
+
+
+Found = dict[tuple[str, str], report.Spread]
+
+
+def _measure(files: Files, bench: Bench, settings: LoaderSettings) -> Found:
+    found: Found = {}
+    with Loader(bench.device, settings) as loader:
+        for what, work in (
+            ("bytes only", _our_load(files, bench, loader)),
+            ("filled cache", _our_place(files, bench, loader)),
+        ):
+            found[what, "cold"] = bench.seconds(work, lambda: _cool(files, loader))
+            if bench.device.type == "cuda":
+                found[what, "in RAM"] = bench.seconds(work, lambda: loader.forget(staged=False))
+                found[what, "on the GPU"] = bench.seconds(work, lambda: None)
+            else:
+                found[what, "in RAM"] = bench.seconds(work, lambda: None)
+    for what, work, paths in (
+        ("TurboRAG's loader", _turborag(files, bench), files.turborag),
+        ("MatKV's loader", _matkv(files, bench), files.matkv),
+    ):
+        found[what, "cold"] = bench.seconds(work, lambda paths=paths: _drop(paths))  # type: ignore[misc]
+        found[what, "in RAM"] = bench.seconds(work, lambda: None)
+    return found
+
+
+def _payload(files: Files) -> int:
+    return sum(file.payload for file in files.ours)
+
+
+def _print(
+    found: Found, files: Files, bench: Bench, bound: dict[str, float | None], options: argparse.Namespace
+) -> None:
+    ours, theirs = _payload(files), bench.shape.float_bytes(options.tokens)
+    print(f"\n{options.tokens:,} tokens, {options.shape}: {ours / 1e6:.0f} MB int8 ({theirs / 1e6:.0f} MB in 16 bits)")
+    for condition, rate in bound.items():
+        if rate is not None:
+            print(f"bound, {condition}: {rate / 1e9:.2f} GB/s")
+    rows = []
+    for (what, condition), spread in found.items():
+        size = theirs if "loader" in what else ours
+        limit = bound[condition]
+        share = f"{size / spread.median / limit:.0%}" if limit else ""
+        rows.append([
+            what, condition, synthetic.milliseconds(spread), f"{size / spread.median / 1e9:.2f}", share,
+            f"{options.tokens / spread.median / 1e6:.2f}",
+        ])  # fmt: skip
+    print(report.table(["", "condition", "ms", "GB/s", "of bound", "million tokens/s"], rows))

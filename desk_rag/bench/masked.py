@@ -1,0 +1,67 @@
+"""The true oracle for stitching: one masked forward pass in which each chunk sees its own copy of the prefix.
+
+Knows masks and positions; knows no cache, which is the point of it.
+
+A chunk was prefilled right behind the prefix; moving its keys moves the prefix with it, as far as the chunk is
+concerned. The reference therefore gives chunk j a private copy of the prefix at positions start_j - P .. start_j - 1,
+visible to that chunk alone, while the question sees the real prefix, all chunks and itself. (With one prefix for all,
+the statement is false for every chunk but the first: values, and keys above layer 0, were computed at the base
+distance.)
+"""
+
+from __future__ import annotations
+
+import torch
+
+from desk_rag.model import LanguageModel
+
+_PREFIX, _QUESTION = -1, -2
+
+
+def masked_forward(
+    model: LanguageModel, chunks: list[list[int]], question: list[int], starts: list[int], question_start: int
+) -> torch.Tensor:
+    """Logits [len(question), vocab] of one ordinary forward pass without a cache."""
+    prefix = list(model.prompt.prefix_ids)
+    size = len(prefix)
+    ids, positions, owner, copies = list(prefix), list(range(size)), [_PREFIX] * size, [False] * size
+    for index, (chunk, start) in enumerate(zip(chunks, starts, strict=True)):
+        ids += prefix + chunk
+        positions += list(range(start - size, start + len(chunk)))
+        owner += [index] * (size + len(chunk))
+        copies += [True] * size + [False] * len(chunk)
+    ids += question
+    positions += list(range(question_start, question_start + len(question)))
+    owner += [_QUESTION] * len(question)
+    copies += [False] * len(question)
+
+    who, copy = torch.tensor(owner), torch.tensor(copies)
+    causal = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
+    same = who[:, None] == who[None, :]
+    from_question = (who[:, None] == _QUESTION) & ~copy[None, :]
+    visible = causal & (same | from_question)
+    mask: object = _additive(visible, model.spec.dtype)
+    layer_types = getattr(model.module.config, "layer_types", None) or []
+    window = getattr(model.module.config, "sliding_window", None)
+    at = torch.tensor(positions)
+    near = visible & ((at[:, None] - at[None, :]) < window) if window else visible
+    if "sliding_attention" in layer_types:
+        mask = {"full_attention": mask, "sliding_attention": _additive(near, model.spec.dtype)}
+    elif window:
+        mask = _additive(near, model.spec.dtype)
+    with torch.inference_mode():
+        output = model.module(torch.tensor(ids)[None], attention_mask=mask, position_ids=at[None], use_cache=False)
+    logits: torch.Tensor = output.logits[0, -len(question) :]
+    return logits
+
+
+def plain_forward(model: LanguageModel, ids: list[int], last: int) -> torch.Tensor:
+    """Logits [last, vocab] of the ordinary causal forward pass."""
+    with torch.inference_mode():
+        logits: torch.Tensor = model.module(torch.tensor(ids)[None], use_cache=False).logits[0, -last:]
+    return logits
+
+
+def _additive(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    zero = torch.zeros(visible.shape, dtype=dtype)
+    return zero.masked_fill(~visible, torch.finfo(dtype).min)[None, None]

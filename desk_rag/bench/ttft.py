@@ -1,0 +1,340 @@
+"""Time to first token: stored chunk KV beside full prefill of the same chunks, both sides interleaved in one run.
+
+Knows the engine's events and the page cache; computes no answer of its own. Every number is the sum of the stages that
+`AnswerEngine.ask` reports, so what is measured is what ships. Three conditions per question, in an order that turns
+from round to round: full prefill; chunk KV from disk (the files' pages dropped from the page cache, their checksums
+verified anew); chunk KV that the system still holds in memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from desk_rag import indexing
+from desk_rag.answer import AnswerEngine, open_engine
+from desk_rag.answer_events import Answer, AnswerMode, Finished, FirstToken, Retrieved, Timings
+from desk_rag.bench import corpus, report
+from desk_rag.bench.agreement import Agreement
+from desk_rag.config import AnswerSettings, ModelSettings, Settings
+from desk_rag.errors import ConfigError
+
+_BEFORE_RETRIEVED = ("queue", "retrieve")
+_KEPT_ROUNDS = 1
+"""Rounds whose answers are decoded to the end and compared; the others stop at the first token."""
+
+
+class Condition(Enum):
+    """How the context gets to the model."""
+
+    FULL = "full prefill"
+    DISK = "cached, from disk"
+    MEMORY = "cached, in memory"
+
+    @property
+    def mode(self) -> AnswerMode:
+        """The engine's mode for it."""
+        return AnswerMode.FULL if self is Condition.FULL else AnswerMode.CACHED
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One question, asked once."""
+
+    question: corpus.Question
+    timings: Timings
+    answer: Answer | None
+    """None where the stream was left at the first token."""
+
+    @property
+    def after_retrieval(self) -> float:
+        """Seconds to the first token from the moment the chunks are known."""
+        return sum(stage.seconds for stage in self.timings.stages if stage.name not in _BEFORE_RETRIEVED)
+
+
+@dataclass(slots=True)
+class Cell:
+    """All samples at one number of chunks."""
+
+    chunks: int
+    samples: dict[Condition, list[Sample]] = field(default_factory=lambda: {condition: [] for condition in Condition})
+
+    def spread(self, condition: Condition) -> report.Spread:
+        """Of the TTFT, in seconds."""
+        return report.Spread.of([sample.timings.ttft for sample in self.samples[condition]])
+
+    def ratios(self, condition: Condition, *, after_retrieval: bool = False) -> report.Spread:
+        """Full prefill over `condition`, pair by pair: the same question in the same round."""
+        pairs = zip(self.samples[Condition.FULL], self.samples[condition], strict=True)
+        if after_retrieval:
+            return report.Spread.of([full.after_retrieval / cached.after_retrieval for full, cached in pairs])
+        return report.Spread.of([full.timings.ttft / cached.timings.ttft for full, cached in pairs])
+
+    def stage(self, condition: Condition, name: str) -> float:
+        """Median seconds of one stage."""
+        sums = [
+            sum(stage.seconds for stage in sample.timings.stages if stage.name == name)
+            for sample in self.samples[condition]
+        ]
+        return report.Spread.of(sums).median
+
+    @property
+    def context_tokens(self) -> float:
+        """Median tokens in the context at the first token."""
+        return report.Spread.of([s.timings.context_tokens for s in self.samples[Condition.FULL]]).median
+
+
+@dataclass(slots=True)
+class Coldness:
+    """Whether the page cache really let the files go."""
+
+    dropped: int = 0
+    kept: int = 0
+    unknown: int = 0
+
+    @property
+    def verdict(self) -> str:
+        """For the table's foot."""
+        if self.kept == self.unknown == 0:
+            return f"all {self.dropped} files were out of the page cache before they were read"
+        return f"page cache: {self.dropped} files dropped, {self.kept} kept by the system, {self.unknown} unknown"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the measurement; returns an exit code. Raises DeskRagError subclasses."""
+    options = _arguments(argv)
+    asked = corpus.questions(options.questions)[: options.limit or None]
+    with _data_dir(options.data_dir) as data_dir:
+        engine = open_engine(_settings(options, data_dir), writer=True)
+        try:
+            _index(engine, options.folder)
+            cells, coldness = _measure(engine, asked, options)
+        finally:
+            engine.close()
+    _print(cells, coldness)
+    report.finish(_result(cells, coldness, options, len(asked)), options.out)
+    return 0
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="desk-rag bench ttft", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--folder", type=Path, default=corpus.sample_folder(), help="documents; the samples by default")
+    parser.add_argument("--questions", type=Path, help="JSON list of questions; those of the demo by default")
+    parser.add_argument("--limit", type=int, default=0, help="take only the first N questions; 0 takes all")
+    parser.add_argument("--chunks", default="1,2,4,6,8", help="numbers of chunks to measure at (top_k)")
+    parser.add_argument("--repeat", type=int, default=3, help="rounds over all questions")
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 is the product's own choice")
+    parser.add_argument("--model", default="embedded", help="a model directory or ORG/NAME")
+    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    parser.add_argument("--quantization", default="none", choices=["none", "nf4", "int8"])
+    parser.add_argument("--data-dir", type=Path, help="where chunk KV goes; a temporary directory by default")
+    parser.add_argument("--out", type=Path, help="append the JSON line to this file")
+    return parser.parse_args(list(argv))
+
+
+def _settings(options: argparse.Namespace, data_dir: Path) -> Settings:
+    model = {
+        "name": options.model,
+        "threads": options.threads,
+        "device": options.device,
+        "quantization": options.quantization,
+    }
+    return Settings(data_dir=data_dir, model=ModelSettings.model_validate(model), answer=AnswerSettings())
+
+
+@contextmanager
+def _data_dir(chosen: Path | None) -> Iterator[Path]:
+    if chosen is not None:
+        yield chosen.expanduser().absolute()
+        return
+    # Beside the caches of the user, not in /tmp, which is memory on many systems and would make the disk look fast.
+    base = Settings().data_dir.parent
+    base.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="desk-rag-bench-", dir=base) as place:
+        yield Path(place)
+
+
+def _index(engine: AnswerEngine, folder: Path) -> None:
+    corpus.sync(engine.store, folder.expanduser().absolute(), engine.model.prompt)
+    for _ in indexing.embed_pending(engine.store, engine.embedder, lambda: False):
+        pass
+    warm = indexing.warm_pending(
+        engine.store, engine.model, engine.prefix, engine.namespace, engine.scheme, engine.turn,
+        lambda: False, lambda: "",
+    )  # fmt: skip
+    for _ in warm:
+        pass
+
+
+def _measure(
+    engine: AnswerEngine, asked: Sequence[corpus.Question], options: argparse.Namespace
+) -> tuple[list[Cell], Coldness]:
+    cells, coldness = [], Coldness()
+    for chunks in (int(number) for number in options.chunks.split(",")):
+        cell = Cell(chunks)
+        for condition in Condition:  # once, unreported: the first use of any code path is slower
+            _ask(engine, asked[0], condition, chunks, coldness, keep=False)
+        for round_number in range(options.repeat):
+            for question in asked:
+                for condition in _turned(round_number):
+                    keep = round_number < _KEPT_ROUNDS and condition is not Condition.DISK
+                    sample = _ask(engine, question, condition, chunks, coldness, keep=keep)
+                    cell.samples[condition].append(sample)
+        cells.append(cell)
+    return cells, coldness
+
+
+def _turned(round_number: int) -> list[Condition]:
+    """The conditions, beginning with another one each round."""
+    order = list(Condition)
+    shift = round_number % len(order)
+    return order[shift:] + order[:shift]
+
+
+def _ask(
+    engine: AnswerEngine,
+    question: corpus.Question,
+    condition: Condition,
+    chunks: int,
+    coldness: Coldness,
+    *,
+    keep: bool,
+) -> Sample:
+    if condition is Condition.DISK:
+        _drop((engine.settings.data_dir / "kv").rglob("*.safetensors"), coldness)
+    elif condition is Condition.MEMORY:
+        for event in engine.ask(question.text, mode=condition.mode, top_k=chunks):
+            if isinstance(event, FirstToken):
+                break
+    timings: Timings | None = None
+    answer: Answer | None = None
+    for event in engine.ask(question.text, mode=condition.mode, top_k=chunks):
+        match event:
+            case Retrieved(sources) if not sources or not all(source.warm for source in sources):
+                raise ConfigError("Not every chunk of an answer is warm.", remedy="Give the store more room on disk.")
+            case FirstToken(measured):
+                timings = measured
+                if not keep:
+                    break
+            case Finished(finished):
+                answer = finished
+    assert timings is not None
+    return Sample(question, timings, answer)
+
+
+def _drop(files: Iterable[Path], coldness: Coldness) -> None:
+    """Make chunk KV as cold as it can be made without privileges, and look whether it worked."""
+    for file in files:
+        status = file.stat()
+        # A new ctime makes the store verify the checksum again, as the first read of a process does.
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            _note_residence(descriptor, coldness)
+        finally:
+            os.close(descriptor)
+
+
+def _note_residence(descriptor: int, coldness: Coldness) -> None:
+    """Ask for one byte without waiting: EAGAIN means that it is not in memory."""
+    try:
+        os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT)
+    except (AttributeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno == errno.EAGAIN:
+            coldness.dropped += 1
+        else:
+            coldness.unknown += 1
+        return
+    coldness.kept += 1
+
+
+# Comparing and showing --------------------------------------------------------------------------------------
+
+
+def agreement_of(cell: Cell) -> Agreement:
+    """Cached and full answers of one cell, compared."""
+    full = {sample.question: sample.answer for sample in cell.samples[Condition.FULL] if sample.answer}
+    cached = {sample.question: sample.answer for sample in cell.samples[Condition.MEMORY] if sample.answer}
+    return Agreement.of(cached, full)
+
+
+def _print(cells: Sequence[Cell], coldness: Coldness) -> None:
+    print("Time to first token in milliseconds, from the question's submission")
+    headings = ["condition", "chunks", "tokens", "min", "p25", "median", "p75", "max", "ratio", "from retrieval", "n"]
+    rows = []
+    for cell in cells:
+        for condition in Condition:
+            spread = cell.spread(condition)
+            rows.append([
+                condition.value, str(cell.chunks), f"{cell.context_tokens:.0f}",
+                *(f"{number:.1f}" for number in spread.scaled(1e3)),
+                f"{cell.ratios(condition).median:.1f}x",
+                f"{cell.ratios(condition, after_retrieval=True).median:.1f}x",
+                str(spread.count),
+            ])  # fmt: skip
+    print(report.table(headings, rows))
+    print(f"ratio: median of full prefill over this condition, question by question. {coldness.verdict}.")
+    names = _stage_names(cells)
+    print("\nStages, median milliseconds")
+    rows = [
+        [condition.value, str(cell.chunks), *(f"{cell.stage(condition, name) * 1e3:.1f}" for name in names)]
+        for cell in cells
+        for condition in Condition
+    ]
+    print(report.table(["condition", "chunks", *names], rows))
+    print("\nAnswers of both modes over the same chunks")
+    rows = []
+    for cell in cells:
+        both = agreement_of(cell)
+        right = (f"{both.right_cached} of {both.judged}", f"{both.right_full} of {both.judged}")
+        rows.append([str(cell.chunks), f"{both.equal:.0%}", f"{both.token_f1:.3f}", *right])
+    print(report.table(["chunks", "equal text", "token F1", "right, cached", "right, full prefill"], rows))
+    print()
+
+
+def _stage_names(cells: Sequence[Cell]) -> list[str]:
+    names: dict[str, None] = {}
+    for cell in cells:
+        for condition in (Condition.MEMORY, Condition.FULL):
+            names.update((stage.name, None) for sample in cell.samples[condition] for stage in sample.timings.stages)
+    return list(names)
+
+
+def _result(
+    cells: Sequence[Cell], coldness: Coldness, options: argparse.Namespace, questions: int
+) -> dict[str, object]:
+    names = _stage_names(cells)
+    contexts = []
+    for cell in cells:
+        entry: dict[str, object] = {"chunks": cell.chunks, "context_tokens": cell.context_tokens}
+        for condition in Condition:
+            entry[condition.name.lower()] = {
+                "ttft_ms": cell.spread(condition).scaled(1e3),
+                "ratio": cell.ratios(condition).scaled(1.0, 2),
+                "ratio_from_retrieval": cell.ratios(condition, after_retrieval=True).scaled(1.0, 2),
+                "stages_ms": {name: round(cell.stage(condition, name) * 1e3, 2) for name in names},
+            }
+        both = agreement_of(cell)
+        rounded = {"equal": round(both.equal, 3), "token_f1": round(both.token_f1, 3)}
+        entry["answers"] = asdict(both) | rounded
+        contexts.append(entry)
+    return {
+        "bench": "ttft",
+        **report.environment(),
+        "model": options.model,
+        "questions": questions,
+        "rounds": options.repeat,
+        "spread": "min, p25, p50, p75, max",
+        "cold": {"dropped": coldness.dropped, "kept": coldness.kept, "unknown": coldness.unknown},
+        "contexts": contexts,
+    }

@@ -1,0 +1,36 @@
+"""Document and model text made safe for a terminal. Knows Unicode; knows nothing of who shows the text.
+
+Every sink (TUI, CLI, logs, window title) passes text from documents, file names and models through `clean`: an indexed
+file must not be able to move the cursor, write the clipboard (OSC 52), fake a link (OSC 8) or reverse a line (bidi).
+"""
+
+from __future__ import annotations
+
+import re
+
+_ESCAPE_SEQUENCES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI
+    r"|\x1b[\]PX^_][^\x07\x1b\x9c\n]*(?:\x1b\\|\x07|\x9c)"  # OSC, DCS, SOS, PM, APC up to their terminator
+    r"|\x1b[ -/]*[0-~]"  # two-character escapes
+    r"|\x9b[0-?]*[ -/]*[@-~]"  # CSI as one C1 byte
+    r"|[\x90\x98\x9d-\x9f][^\x07\x1b\x90\x98\x9c-\x9f\n]*(?:\x1b\\|\x9c|\x07)"  # the same opened by a C1 byte
+)
+"""A string without terminator loses its opener alone, which makes the rest plain text: wrongly decoded documents are
+full of C1 codes, and what follows them must not vanish."""
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_INVISIBLE = re.compile(
+    "[\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+
+
+def clean(text: str, *, single_line: bool = False) -> str:
+    """Return `text` without escape sequences or control characters; invisible and bidi ones become ⟨U+XXXX⟩.
+
+    Newline and tab stay, unless `single_line`, which turns every run of white space into one space.
+    """
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    text = _ESCAPE_SEQUENCES.sub("", text)
+    text = _CONTROLS.sub("", text)
+    text = _INVISIBLE.sub(lambda match: f"⟨U+{ord(match.group()):04X}⟩", text)
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return " ".join(text.split()) if single_line else text

@@ -1,0 +1,360 @@
+"""The command line: parses arguments and hands over to the room that does the work; holds no logic of its own.
+
+Imports typer and the standard library only, so that `--help` answers at once; what a command needs is imported in its
+body. Errors of the tree in `errors` become a message, a remedy and an exit code, never a traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from desk_rag import __version__
+from desk_rag.errors import ConfigError, DeskRagError
+
+if TYPE_CHECKING:
+    from desk_rag.config import Settings
+
+_EPILOG = (
+    "Exit codes: 0 done; 1 another error; 2 wrong arguments or settings; 3 some files could not be read, the rest is "
+    "done; 4 the data directory cannot be used; 5 the model cannot be used; 130 interrupted (what was done is kept). "
+    "The options above may also stand after the command. A first word that is no command is a folder: "
+    "`desk-rag ~/Documents` opens the UI on it."
+)
+_VALUE_OPTIONS = ("--model", "--quantization", "--embedder", "--device", "--data-dir", "--config")
+_FLAG_OPTIONS = ("--download",)
+_DEBUG = "DESK_RAG_TRACEBACK"
+
+app = typer.Typer(
+    name="desk-rag",
+    help="Answers questions about your own folders, from caches on this machine's disk. Nothing leaves the machine.",
+    epilog=_EPILOG,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Overrides:
+    """Settings named on the command line; None where the file or the default decides."""
+
+    config: Path | None
+    data_dir: Path | None
+    model: dict[str, object]
+
+    def settings(self) -> Settings:
+        """The settings in force: command line, then file, then default. Raises ConfigError."""
+        from desk_rag import config
+
+        found = config.load(self.config)
+        changes: dict[str, object] = {"model": found.model.model_copy(update=self.model)}
+        if self.data_dir is not None:
+            changes["data_dir"] = self.data_dir
+        merged = found.model_copy(update=changes)
+        return merged.model_copy(update={"data_dir": merged.data_dir.expanduser().absolute()})
+
+
+Folders = Annotated[list[Path], typer.Argument(help="Folders with your documents.", show_default=False)]
+OptionalFolders = Annotated[list[Path] | None, typer.Argument(help="Folders; without one those of the settings.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Under = Annotated[
+    list[Path] | None, typer.Option("--folder", "-f", help="Only documents under this folder; may be repeated.")
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"desk-rag {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _globals(
+    ctx: typer.Context,
+    model: Annotated[
+        str | None, typer.Option(help="'embedded', a model directory, or ORG/NAME on the Hugging Face hub.")
+    ] = None,
+    quantization: Annotated[
+        Literal["none", "nf4", "int8"] | None, typer.Option(help="Weight quantisation; needs an NVIDIA GPU.")
+    ] = None,
+    embedder: Annotated[str | None, typer.Option(help="'embedded', or a sentence-transformers name or path.")] = None,
+    device: Annotated[Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Where the model runs.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(envvar="DESK_RAG_DATA_DIR", help="Where index and chunk KV are kept.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(envvar="DESK_RAG_CONFIG", help="Settings file.")] = None,
+    download: Annotated[
+        bool, typer.Option("--download", help="Fetch a missing model from the hub; nothing else uses the network.")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    named: dict[str, object] = {"name": model, "quantization": quantization, "embedder": embedder, "device": device}
+    changes = {key: value for key, value in named.items() if value is not None}
+    if download:
+        changes["allow_download"] = True
+    ctx.obj = _Overrides(config, data_dir, changes)
+
+
+def _settings(ctx: typer.Context) -> Settings:
+    overrides = ctx.obj
+    assert isinstance(overrides, _Overrides)
+    return overrides.settings()
+
+
+@app.command("open")
+def open_ui(ctx: typer.Context, folders: OptionalFolders = None) -> None:
+    """Open the UI (also: desk-rag [FOLDER])."""
+    from desk_rag import cli_work
+
+    raise typer.Exit(cli_work.open_ui(_settings(ctx), folders or []))
+
+
+@app.command()
+def index(
+    ctx: typer.Context,
+    folders: OptionalFolders = None,
+    no_kv: Annotated[bool, typer.Option("--no-kv", help="Make documents findable, leave chunk KV for later.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Read what changed in FOLDERS.
+
+    Documents are findable by words first, then by meaning, and fast once their chunk KV is made.
+    """
+    from desk_rag import cli_work
+
+    raise typer.Exit(cli_work.index(_settings(ctx), folders or [], warm=not no_kv, as_json=as_json))
+
+
+@app.command()
+def ask(
+    ctx: typer.Context,
+    question: Annotated[str, typer.Argument(help="The question; '-' reads it from standard input.")],
+    folder: Under = None,
+    mode: Annotated[
+        Literal["cached", "full"], typer.Option(help="'full' prefills everything, for comparison.")
+    ] = "cached",
+    top_k: Annotated[int | None, typer.Option("--top-k", min=1, max=64, help="Chunks to read at most.")] = None,
+    no_index: Annotated[bool, typer.Option("--no-index", help="Do not index a folder that never was.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Answer QUESTION with citations."""
+    from desk_rag import cli_work
+
+    text = sys.stdin.read() if question == "-" else question
+    wish = cli_work.Wish(text.strip(), tuple(folder or ()), mode, top_k, index_first=not no_index, as_json=as_json)
+    raise typer.Exit(cli_work.ask(_settings(ctx), wish))
+
+
+@app.command()
+def search(
+    ctx: typer.Context,
+    query: Annotated[str, typer.Argument(help="Words or a question.")],
+    folder: Under = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Chunks to show at most.")] = 10,
+    words: Annotated[bool, typer.Option("--words", help="By words only; needs no embedder and starts faster.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the chunks nearest to QUERY."""
+    from desk_rag import cli_work
+
+    raise typer.Exit(cli_work.search(_settings(ctx), query, folder or [], limit, words_only=words, as_json=as_json))
+
+
+@app.command()
+def watch(ctx: typer.Context, folders: OptionalFolders = None) -> None:
+    """Keep FOLDERS indexed in the background.
+
+    Chunk KV is made while the machine is idle. Ends on Ctrl+C or SIGTERM; what was done is kept.
+    """
+    from desk_rag import cli_work
+
+    raise typer.Exit(cli_work.watch(_settings(ctx), folders or []))
+
+
+@app.command()
+def status(ctx: typer.Context, as_json: Json = False) -> None:
+    """Say what is indexed, warm and being done."""
+    from desk_rag import cli_store
+
+    raise typer.Exit(cli_store.status(_settings(ctx), as_json=as_json))
+
+
+@app.command()
+def why(
+    ctx: typer.Context, file: Annotated[Path, typer.Argument(help="A file or folder.")], as_json: Json = False
+) -> None:
+    """Say what became of FILE, and why."""
+    from desk_rag import cli_store
+
+    raise typer.Exit(cli_store.why(_settings(ctx), file, as_json=as_json))
+
+
+@app.command()
+def verify(
+    ctx: typer.Context,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Remove what is damaged; it is made again when needed.")
+    ] = False,
+    subset: Annotated[str, typer.Option(help="Part of the chunk KV to read, such as 1/7.")] = "1/1",
+    as_json: Json = False,
+) -> None:
+    """Check what is stored, by checksum."""
+    from desk_rag import cli_store
+
+    raise typer.Exit(cli_store.verify(_settings(ctx), repair=repair, subset=subset, as_json=as_json))
+
+
+@app.command()
+def purge(
+    ctx: typer.Context,
+    folder: Annotated[Path | None, typer.Argument(help="Forget what is under this folder or file.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Delete the whole data directory.")] = False,
+    check: Annotated[
+        bool, typer.Option("--verify", help="Afterwards search the store for traces of the text.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Forget FOLDER: text, vectors and chunk KV.
+
+    Your own files are never touched.
+    """
+    from desk_rag import cli_store
+
+    if (folder is None) == (not everything):
+        raise ConfigError("Purge what?", remedy="desk-rag purge FOLDER, or desk-rag purge --all")
+    raise typer.Exit(cli_store.purge(_settings(ctx), folder, check=check, sure=yes, as_json=as_json))
+
+
+@app.command()
+def pin(
+    ctx: typer.Context,
+    folder: Annotated[Path, typer.Argument(help="A folder or file.")],
+    remove: Annotated[bool, typer.Option("--remove", help="Let go of it again.")] = False,
+) -> None:
+    """Never evict FOLDER's chunk KV.
+
+    When the budget is full, other chunk KV goes first.
+    """
+    from desk_rag import cli_store
+
+    raise typer.Exit(cli_store.pin(_settings(ctx), folder, remove=remove))
+
+
+@app.command()
+def doctor(ctx: typer.Context, as_json: Json = False) -> None:
+    """Look for what is wrong, with remedies."""
+    from desk_rag import doctor as room
+
+    raise typer.Exit(room.run(_settings(ctx), as_json=as_json))
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    add_help_option=False,
+)
+def bench(ctx: typer.Context, name: Annotated[str, typer.Argument(help="Which; 'ttft' is the first.")] = "") -> None:
+    """Measure, for one: bench ttft.
+
+    It prints the time to first token, cached beside full prefill. `bench NAME --help` says more.
+    """
+    from desk_rag import cli_work
+
+    raise typer.Exit(cli_work.bench(name, ctx.args))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")
+    try:
+        app(route(sys.argv[1:] if argv is None else argv), prog_name="desk-rag")
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else 0 if done.code is None else 1
+    except BrokenPipeError:
+        return _reader_left()
+    except DeskRagError as error:
+        return _failed(str(error), error.exit_code)
+    except Exception as error:
+        if os.environ.get(_DEBUG):
+            raise
+        what = f"a fault of its own ({type(error).__name__}: {error})"
+        return _failed(f"{what}\n  Set {_DEBUG}=1 and run it again to see where; please report it.", 1)
+    return 0
+
+
+def route(argv: Sequence[str]) -> list[str]:
+    """The arguments as typer wants them: global options first, and `open` where no command is named.
+
+    Raises ConfigError for a first word that is neither a command nor a folder but looks like a mistyped command.
+    """
+    ahead, rest = _split_globals(argv)
+    commands = _command_names()
+    first = next((word for word in rest if not word.startswith("-")), None)
+    if first in commands:
+        return [*ahead, *rest]
+    if any(word in ("-h", "--help", "--version") for word in rest):
+        return [*ahead, *rest]
+    if first is not None and not Path(first).expanduser().exists():
+        near = difflib.get_close_matches(first, commands, n=1)
+        if near and os.sep not in first:
+            raise ConfigError(
+                f"'{first}' is neither a command nor a folder.", remedy=f"Did you mean: desk-rag {near[0]}"
+            )
+    return [*ahead, "open", *rest]
+
+
+def _split_globals(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    ahead: list[str] = []
+    rest: list[str] = []
+    words = iter(argv)
+    for word in words:
+        if word == "--" or (word == "bench" and not rest):
+            # What follows is not ours: plain words, or the options of a benchmark.
+            rest.extend([word, *words])
+        elif word in _VALUE_OPTIONS:
+            ahead.extend([word, *_next(words)])
+        elif word in _FLAG_OPTIONS or word.split("=", 1)[0] in _VALUE_OPTIONS:
+            ahead.append(word)
+        else:
+            rest.append(word)
+    return ahead, rest
+
+
+def _next(words: Any) -> list[str]:
+    following = next(words, None)
+    return [] if following is None else [following]
+
+
+def _command_names() -> list[str]:
+    return [str(c.name or c.callback.__name__) for c in app.registered_commands if c.callback is not None]
+
+
+def _failed(text: str, code: int) -> int:
+    from desk_rag.clean import clean
+
+    try:
+        sys.stderr.write(f"desk-rag: {clean(text)}\n")
+    except BrokenPipeError:
+        return _reader_left()
+    return code
+
+
+def _reader_left() -> int:
+    """Whoever read our output has gone (`desk-rag search x | head`): end without a word."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    return 0

@@ -1,0 +1,331 @@
+"""What the command line prints: progress, answers, tables, JSON. Knows events and text; knows no store and no model.
+
+Answers go to stdout, progress and messages to stderr. On a terminal progress is one line that is written over;
+elsewhere there are plain lines and not a single escape sequence. Every text that comes from documents, file names or
+models passes `clean`; JSON is written in ASCII, which escapes what `clean` would remove.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from desk_rag.answer_events import Answer, AnswerEvent, AnswerText, Evidence, Finished, Source, Timings
+from desk_rag.chunking import Location
+from desk_rag.clean import clean
+from desk_rag.index_events import FileEvent, FileState, IndexEvent, IndexFinished, IndexStage, RootAbsent, StageProgress
+
+if TYPE_CHECKING:
+    from desk_rag.retrieval import RetrievedChunk
+
+_STAGE_WORDS = {
+    IndexStage.SCAN: "looking through the folder",
+    IndexStage.WORDS: "reading files",
+    IndexStage.VECTORS: "by meaning",
+    IndexStage.WARM: "chunk KV",
+}
+_TERMINAL_EVERY = 0.1
+_PLAIN_EVERY = 10.0
+"""Seconds between two progress lines of one stage."""
+
+
+def duration(seconds: float) -> str:
+    """'0.19 s', '42 s', '1 min 20 s', '5 h 12 min'."""
+    if seconds < 10:
+        return f"{seconds:.2f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def size(count: int) -> str:
+    """Bytes as '812 B', '3.1 MiB', '20.0 GiB'."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
+
+
+def plural(count: int, noun: str) -> str:
+    """'1 file', '4,210 files'."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def shown_path(path: Path, bases: Sequence[Path] = ()) -> str:
+    """`path` as a person would write it: relative to one of `bases` or to the current folder, else with '~'."""
+    for base in (*bases, Path.cwd()):
+        if path.is_relative_to(base) and path != base:
+            return clean(str(path.relative_to(base)), single_line=True)
+    home = Path.home()
+    text = str(Path("~") / path.relative_to(home)) if path.is_relative_to(home) else str(path)
+    return clean(text, single_line=True)
+
+
+def print_json(stream: TextIO, value: object) -> None:
+    """Write one JSON object on one line."""
+    stream.write(json.dumps(value, ensure_ascii=True) + "\n")
+    stream.flush()
+
+
+class Progress:
+    """Messages and progress of a long command, on one stream."""
+
+    def __init__(self, stream: TextIO, bases: Sequence[Path] = ()) -> None:
+        self._stream = stream
+        self._bases = bases
+        self._terminal = stream.isatty()
+        self._last: tuple[IndexStage, float] | None = None
+        self._shown = False
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.clear()
+        self._stream.write(clean(text) + "\n")
+        self._stream.flush()
+
+    def passing(self, text: str) -> None:
+        """A line that is written over by the next one; not written at all where there is no terminal."""
+        if not self._terminal:
+            return
+        width = shutil.get_terminal_size().columns - 1
+        self._stream.write("\r\x1b[K" + clean(text, single_line=True)[:width])
+        self._stream.flush()
+        self._shown = True
+
+    def clear(self) -> None:
+        """Take the passing line away."""
+        if self._shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._shown = False
+
+    def show(self, event: IndexEvent) -> None:
+        """Show one event of indexing."""
+        match event:
+            case StageProgress():
+                self._stage(event)
+            case FileEvent(state=FileState.FAILED):
+                self.say(f"  not read: {reason_line(event.path, event.reason, self._bases)}")
+            case FileEvent(state=FileState.INDEXED | FileState.REMOVED | FileState.RENAMED):
+                self.passing(f"{event.state.value} {shown_path(event.path, self._bases)}")
+            case RootAbsent():
+                self.say(f"{reason_line(event.root, event.reason)}")
+            case FileEvent() | IndexFinished():
+                pass
+
+    def _stage(self, event: StageProgress) -> None:
+        now = time.monotonic()
+        finished = event.done >= event.total > 0
+        pause = _TERMINAL_EVERY if self._terminal else _PLAIN_EVERY
+        if self._last and self._last[0] is event.stage and now - self._last[1] < pause and not finished:
+            return
+        new_stage = self._last is None or self._last[0] is not event.stage
+        self._last = (event.stage, now)
+        if self._terminal:
+            self.passing(stage_line(event))
+        elif event.total and (finished or not new_stage):
+            self.say("  " + stage_line(event))
+
+
+def stage_line(event: StageProgress) -> str:
+    """'chunk KV: 312 of 1,204 chunks, 3.1/s, 4 min 48 s left'."""
+    parts = [f"{_STAGE_WORDS[event.stage]}: {event.done:,} of {event.total:,} {event.unit}"]
+    if event.waiting:
+        parts.append(f"waiting: {event.waiting}")
+    elif event.done < event.total:
+        if event.rate > 0:
+            parts.append(f"{event.rate:.1f}/s")
+        if event.eta_seconds is not None:
+            parts.append(f"{duration(event.eta_seconds)} left")
+    return ", ".join(parts)
+
+
+def index_summary(done: IndexFinished) -> str:
+    """One line that says what a run did."""
+    if not (done.indexed or done.removed or done.failed or done.warm):
+        return f"Nothing to do: {plural(done.unchanged, 'file')} unchanged ({duration(done.seconds)})."
+    parts = [f"{plural(done.indexed, 'file')} read ({plural(done.chunks, 'chunk')})"]
+    for number, word in (
+        (done.unchanged, "unchanged"),
+        (done.removed, "removed"),
+        (done.skipped, "left out"),
+        (done.failed, "could not be read"),
+    ):
+        if number:
+            parts.append(f"{number:,} {word}")
+    return f"{', '.join(parts)}; {plural(done.warm, 'chunk')} made warm; {duration(done.seconds)}."
+
+
+class AnswerPrinter:
+    """Prints one answer as it streams: quotes with their places, then the answer's own words, then the footer."""
+
+    def __init__(self, stream: TextIO, bases: Sequence[Path] = ()) -> None:
+        self._stream = stream
+        self._bases = bases
+        self._wrote_words = False
+        self._quotes: list[str] = []
+
+    def show(self, event: AnswerEvent) -> None:
+        """Print what `event` adds."""
+        match event:
+            case Evidence(citation=citation):
+                self._quotes.append(" ".join(citation.quote.split()))
+                where = place(citation.path, citation.location, self._bases)
+                self._write(f"[{citation.source_number}] {where} “{clean(citation.quote, single_line=True)}”\n")
+            case AnswerText(text=text):
+                # Where the quote is the whole answer, the words are the quote once more.
+                if text != "\n".join(self._quotes):
+                    self._wrote_words = self._wrote_words or bool(text)
+                    self._write(clean(text))
+            case Finished(answer=answer):
+                self._finish(answer)
+            case _:
+                pass
+
+    def _finish(self, answer: Answer) -> None:
+        if self._wrote_words:
+            self._write("\n")
+        if answer.stopped:
+            self._write("(stopped)\n")
+        if not answer.found and answer.sources:
+            self._write("Nearest passages:\n")
+            for source in answer.sources[:3]:
+                self._write(f"  {source_line(source, self._bases)}\n")
+        if answer.dropped_quotes:
+            count = len(answer.dropped_quotes)
+            self._write(f"({count} of the model's quotes {'is' if count == 1 else 'are'} in no document; left out)\n")
+        for source in answer.sources:
+            if source.stale and any(c.source_number == source.number for c in answer.citations):
+                self._write(f"([{source.number}] changed on disk since it was indexed)\n")
+        self._write(f"-- {footer(answer)}\n")
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+def place(path: Path, location: Location, bases: Sequence[Path] = ()) -> str:
+    """'letters/boiler.md lines 3-9'."""
+    return f"{shown_path(path, bases)} {location}".rstrip()
+
+
+def source_line(source: Source, bases: Sequence[Path] = ()) -> str:
+    """One passage with its place, its score and how it begins."""
+    start = shorten(source.text, 90)
+    return f"[{source.number}] {source.score:.2f} {place(source.path, source.location, bases)}: {start}"
+
+
+def stages_text(timings: Timings) -> str:
+    """'retrieve 0.02 + load 0.01 + stitch 0.01 + prefill 0.12'."""
+    return " + ".join(f"{stage.name} {stage.seconds:.3f}" for stage in timings.stages if stage.seconds >= 0.0005)
+
+
+def footer(answer: Answer) -> str:
+    """First word, stages, warm chunks, context and speed in one line."""
+    timings = answer.timings
+    parts = [f"first token {timings.ttft:.3f} s ({stages_text(timings)})"]
+    chunks = answer.warm_chunks + answer.cold_chunks
+    parts.append(f"{answer.warm_chunks} of {plural(chunks, 'chunk')} warm")
+    parts.append(f"{timings.context_tokens:,} tokens")
+    if timings.decode_seconds > 0:
+        parts.append(f"{timings.decoded_tokens / timings.decode_seconds:.0f} tokens/s")
+    return " · ".join(parts)
+
+
+def retrieved_line(number: int, found: RetrievedChunk, bases: Sequence[Path] = ()) -> str:
+    """One line of `search`: number, score, place and how the chunk begins."""
+    passage = found.passage
+    start = shorten(passage.chunk.text, 100)
+    return f"{number:>3} {found.score:.2f} {place(passage.path, passage.chunk.location, bases)}: {start}"
+
+
+def retrieved_json(found: RetrievedChunk) -> dict[str, object]:
+    """One result of `search --json`."""
+    passage = found.passage
+    return {
+        "path": str(passage.path),
+        "title": passage.title,
+        "chunk": passage.chunk.chunk_id,
+        "text": passage.chunk.text,
+        "score": round(found.score, 6),
+        "words_rank": found.words_rank,
+        "vector_rank": found.vector_rank,
+        "similarity": round(found.similarity, 6),
+        **location_json(passage.chunk.location),
+    }
+
+
+def shorten(text: str, most: int) -> str:
+    """The beginning of `text` on one line, safe to print."""
+    text = clean(text, single_line=True)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def location_json(location: Location) -> dict[str, object]:
+    """The fields of a location; null where the format has none."""
+    return {
+        "heading": location.heading,
+        "page_start": location.page_start,
+        "page_end": location.page_end,
+        "line_start": location.line_start,
+        "line_end": location.line_end,
+    }
+
+
+def answer_json(answer: Answer) -> dict[str, object]:
+    """The object that `ask --json` prints; its keys are documented in the README and stay."""
+    timings = answer.timings
+    return {
+        "question": answer.question,
+        "answer": answer.text,
+        "found": answer.found,
+        "citations": [
+            {
+                "source": citation.source_number,
+                "path": str(citation.path),
+                "quote": citation.quote,
+                **location_json(citation.location),
+            }
+            for citation in answer.citations
+        ],
+        "dropped_quotes": list(answer.dropped_quotes),
+        "sources": [
+            {
+                "number": source.number,
+                "path": str(source.path),
+                "title": source.title,
+                "score": round(source.score, 6),
+                "warm": source.warm,
+                "stale": source.stale,
+                "text": source.text,
+                **location_json(source.location),
+            }
+            for source in answer.sources
+        ],
+        "mode": answer.mode.value,
+        "model": answer.model,
+        "warm_chunks": answer.warm_chunks,
+        "cold_chunks": answer.cold_chunks,
+        "ttft_seconds": timings.ttft,
+        "stages": {stage.name: stage.seconds for stage in timings.stages},
+        "context_tokens": timings.context_tokens,
+        "loaded_bytes": timings.loaded_bytes,
+        "decode_seconds": timings.decode_seconds,
+        "decoded_tokens": timings.decoded_tokens,
+        "stopped": answer.stopped,
+    }
+
+
+def reason_line(path: Path, reason: str, bases: Sequence[Path] = ()) -> str:
+    """'letters/x.pdf: damaged'; a reason that begins with the path does not say it twice."""
+    text = clean(reason.removeprefix(str(path)), single_line=True)
+    return f"{shown_path(path, bases)}: {text}"

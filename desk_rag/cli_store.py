@@ -1,0 +1,296 @@
+"""What the commands about the store do: status, why, verify, purge, pin. No model is loaded here.
+
+Knows the store's doorway and the walk's rules; knows no argument syntax (that is `cli`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag import cli_output as out
+from desk_rag.clean import clean
+from desk_rag.config import Settings
+from desk_rag.errors import ConfigError, StoreError
+from desk_rag.index_events import FileState
+
+if TYPE_CHECKING:
+    from desk_rag.store.store import Store
+    from desk_rag.store.types import Activity, DocumentRow
+    from desk_rag.walk import FoundFile, LeftOut
+
+_MOST_LISTED = 20
+
+
+def status(settings: Settings, *, as_json: bool) -> int:
+    """Print what is indexed, how much room it takes, and what the writer is doing."""
+    if not _exists(settings):
+        return _nothing(settings, as_json=as_json)
+    with _open(settings, writer=False) as store:
+        counts, activity, pause = store.counts(), store.activity(), store.pause_requested()
+        failed = [row for row in store.documents() if row.state is FileState.FAILED]
+        pins = store.pins()
+    if as_json:
+        out.print_json(
+            sys.stdout,
+            {
+                "data_dir": str(settings.data_dir),
+                "files": counts.files,
+                "failed": counts.failed,
+                "skipped": counts.skipped,
+                "chunks": counts.chunks,
+                "kv_bytes": counts.kv_bytes,
+                "budget_bytes": counts.budget_bytes,
+                "pinned": [str(path) for path in pins],
+                "pause_until": pause,
+                "activity": _activity_json(activity),
+                "unreadable": [{"path": str(row.path), "reason": row.reason} for row in failed],
+            },
+        )
+        return 0
+    lines = [
+        f"data      {settings.data_dir}",
+        f"indexed   {out.plural(counts.files, 'file')}, {out.plural(counts.chunks, 'chunk')}",
+        f"chunk KV  {out.size(counts.kv_bytes)} of at most {out.size(counts.budget_bytes)}",
+        f"left out  {out.plural(counts.skipped, 'file')} of kinds that hold no text or that a rule names",
+        f"now       {_activity_text(activity, pause)}",
+    ]
+    lines += [f"pinned    {out.shown_path(path)}" for path in pins]
+    for row in failed[:_MOST_LISTED]:
+        lines.append(f"not read  {out.reason_line(row.path, row.reason)}")
+    if len(failed) > _MOST_LISTED:
+        lines.append(f"not read  … and {len(failed) - _MOST_LISTED:,} more; --json has them all")
+    _print(lines)
+    return 0
+
+
+def why(settings: Settings, file: Path, *, as_json: bool) -> int:
+    """Print what became of a file and the rule or reason behind it; a folder gets a summary of its files."""
+    path = Path(os.path.realpath(file.expanduser()))
+    rows = []
+    row = None
+    if _exists(settings):
+        with _open(settings, writer=False) as store:
+            row, rows = store.document(path), store.documents(path)
+            bases = list(_bases(store, settings, path))
+    else:
+        bases = list(settings.folders)
+    if path.is_dir() or (row is None and rows):
+        return _why_folder(path, rows, as_json=as_json)
+    state, reason = _explain(row, path, bases, settings)
+    if as_json:
+        chunks = row.num_chunks if row else 0
+        out.print_json(sys.stdout, {"path": str(path), "state": state, "reason": reason, "chunks": chunks})
+    else:
+        _print([f"{out.shown_path(path)}: {state}" + _and(reason.removeprefix(f"{path} "))])
+    return 0
+
+
+def verify(settings: Settings, *, repair: bool, subset: str, as_json: bool) -> int:
+    """Check the store; 4 if something is wrong and was not repaired."""
+    part = _subset(subset)
+    if not _exists(settings):
+        return _nothing(settings, as_json=as_json)
+    with _open(settings, writer=repair) as store:
+        notices = store.notices
+        report = store.verify(repair=repair, subset=part)
+    left = [problem for problem in report.problems if not problem.repaired]
+    if as_json:
+        out.print_json(sys.stdout, {**asdict(report), "clean": report.clean, "notices": list(notices)})
+    else:
+        lines = [f"{'repaired' if problem.repaired else 'wrong'}: {problem.what}" for problem in report.problems]
+        read = f"{report.kv_files:,} KV files ({out.size(report.kv_bytes)})"
+        held = f"{out.plural(report.documents, 'document')} and {out.plural(report.chunks, 'chunk')}"
+        outcome = "nothing wrong" if report.clean else f"{out.plural(len(report.problems), 'problem')}"
+        _print([*notices, *lines, f"Checked {read}, {held}: {outcome}."])
+        if left and not repair:
+            _print(["desk-rag verify --repair removes what is damaged; it is made again when needed."])
+    return StoreError.exit_code if left else 0
+
+
+def purge(settings: Settings, folder: Path | None, *, check: bool, sure: bool, as_json: bool) -> int:
+    """Delete what was derived from `folder`, or the whole data directory; 4 if traces were found afterwards."""
+    path = None if folder is None else Path(os.path.realpath(folder.expanduser()))
+    what = f"everything in {settings.data_dir}" if path is None else f"everything derived from {path}"
+    _confirm(what, sure=sure)
+    if not _exists(settings):
+        return _nothing(settings, as_json=as_json)
+    if path is None:
+        freed = _delete_all(settings)
+        if as_json:
+            out.print_json(sys.stdout, {"deleted": str(settings.data_dir), "freed_bytes": freed})
+        else:
+            _print([f"Deleted {settings.data_dir} ({out.size(freed)})."])
+        return 0
+    with _open(settings, writer=True) as store:
+        report = store.purge_verify(path) if check else store.purge(path)
+    if as_json:
+        out.print_json(sys.stdout, asdict(report))
+    else:
+        counts = f"{out.plural(report.documents, 'document')}, {out.plural(report.chunks, 'chunk')}"
+        lines = [f"Forgot {counts} and {out.plural(report.kv_files, 'KV file')} ({out.size(report.freed_bytes)})."]
+        if report.verified and not report.traces:
+            lines.append("Searched the whole store for their text: no trace.")
+        lines += [f"a piece of the text is still in {trace}" for trace in report.traces]
+        _print(lines)
+    return StoreError.exit_code if report.traces else 0
+
+
+def pin(settings: Settings, folder: Path, *, remove: bool) -> int:
+    """Keep a folder's chunk KV, or treat it like the rest again."""
+    path = Path(os.path.realpath(folder.expanduser()))
+    with _open(settings, writer=True) as store:
+        if remove:
+            store.unpin(path)
+        else:
+            store.pin(path)
+    _print([f"{out.shown_path(path)} is {'treated like the rest again' if remove else 'pinned: evicted last'}."])
+    return 0
+
+
+def _explain(row: DocumentRow | None, path: Path, bases: Sequence[Path], settings: Settings) -> tuple[str, str]:
+    """State and reason of one file, as words."""
+    from desk_rag import documents
+    from desk_rag.walk import LeftOut
+
+    if row is not None and row.state is FileState.INDEXED:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.indexed_at))
+        changed = "" if _same(row, path) else "; it has changed since, and is read again at the next run"
+        return "indexed", f"{out.plural(row.num_chunks, 'chunk')}, read {when}{changed}" + _and(row.reason)
+    if row is not None:
+        return "left out" if row.state is FileState.SKIPPED else row.state.value, row.reason
+    found = _ruled(path, bases, settings)
+    if isinstance(found, LeftOut):
+        return "left out", found.reason
+    if not path.exists():
+        return "unknown", "there is no such file"
+    if not documents.supported(path):
+        return "left out", "a kind of file that holds no text desk-rag can read"
+    if found is None:
+        return "unknown", "it is in no folder that was indexed"
+    return "not indexed yet", "the next run reads it"
+
+
+def _ruled(path: Path, bases: Sequence[Path], settings: Settings) -> FoundFile | LeftOut | None:
+    """What the walk says of `path`; the first folder whose rules leave it out decides."""
+    from desk_rag.walk import LeftOut, examine
+
+    seen: FoundFile | LeftOut | None = None
+    for base in bases:
+        found = examine(base, path, settings.index)
+        if isinstance(found, LeftOut):
+            return found
+        seen = seen or found
+    return seen
+
+
+def _bases(store: Store, settings: Settings, path: Path) -> Iterator[Path]:
+    """Folders that may have been named for indexing: those of the settings, then parents that hold documents."""
+    yield from (folder.expanduser().resolve() for folder in settings.folders if folder.expanduser() in path.parents)
+    for parent in path.parents:
+        if parent == Path.home() or parent == parent.parent:
+            return
+        if store.documents(parent):
+            yield parent
+
+
+def _why_folder(path: Path, rows: Sequence[DocumentRow], *, as_json: bool) -> int:
+    states = {state.value: sum(row.state is state for row in rows) for state in FileState}
+    states = {name: count for name, count in states.items() if count}
+    if as_json:
+        out.print_json(sys.stdout, {"path": str(path), "states": states})
+        return 0
+    summary = ", ".join(f"{count:,} {name}" for name, count in states.items()) or "nothing in it was ever looked at"
+    _print([f"{out.shown_path(path)}: {summary}"])
+    _print([f"  {row.state.value} {out.reason_line(row.path, row.reason, [path])}" for row in rows if row.reason])
+    return 0
+
+
+def _same(row: DocumentRow, path: Path) -> bool:
+    try:
+        now = path.stat()
+    except OSError:
+        return False
+    return (now.st_size, now.st_mtime_ns) == (row.stamp.size, row.stamp.mtime_ns)
+
+
+def _and(reason: str) -> str:
+    return f"; {reason}" if reason else ""
+
+
+def _subset(text: str) -> tuple[int, int] | None:
+    part, _, whole = text.partition("/")
+    if not (part.isdecimal() and whole.isdecimal() and 1 <= int(part) <= int(whole)):
+        raise ConfigError(f"--subset {text} is not a part.", remedy="Write it as 1/7: the first of seven parts.")
+    return None if int(whole) == 1 else (int(part), int(whole))
+
+
+def _confirm(what: str, *, sure: bool) -> None:
+    if sure:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise ConfigError(f"This deletes {what}.", remedy="Add --yes to do it without a question.")
+    sys.stderr.write(clean(f"Delete {what}? Your own files stay. [y/N] "))
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise ConfigError("Nothing was deleted.")
+
+
+def _delete_all(settings: Settings) -> int:
+    """Remove the data directory while holding its lock, so that no other process is writing; returns bytes."""
+    root = settings.data_dir
+    with _open(settings, writer=True):
+        freed = sum(file.stat().st_size for file in root.rglob("*") if file.is_file())
+        if not (root / "catalog.sqlite").is_file():
+            raise StoreError(f"{root} holds no desk-rag store; nothing was deleted.")
+    shutil.rmtree(root)
+    return freed
+
+
+def _exists(settings: Settings) -> bool:
+    return (settings.data_dir / "catalog.sqlite").is_file()
+
+
+def _nothing(settings: Settings, *, as_json: bool) -> int:
+    if as_json:
+        out.print_json(sys.stdout, {"data_dir": str(settings.data_dir), "files": 0, "chunks": 0})
+    else:
+        _print([f"Nothing is indexed yet ({out.shown_path(settings.data_dir)} is empty). desk-rag index FOLDER"])
+    return 0
+
+
+def _open(settings: Settings, *, writer: bool) -> Store:
+    from desk_rag.store.store import Store
+
+    return Store.open(settings.data_dir, settings.store, writer=writer)
+
+
+def _activity_json(activity: Activity | None) -> dict[str, object] | None:
+    if activity is None:
+        return None
+    return {**asdict(activity), "stage": activity.stage.value}
+
+
+def _activity_text(activity: Activity | None, pause: float | None) -> str:
+    paused = " (a pause is asked for)" if pause is not None and pause > time.time() else ""
+    if activity is None:
+        return "no process is watching; desk-rag watch FOLDER keeps the index fresh" + paused
+    from desk_rag.index_events import StageProgress
+
+    progress = StageProgress(
+        activity.stage, activity.done, activity.total, activity.unit, activity.rate, activity.eta_seconds,
+        activity.waiting,
+    )  # fmt: skip
+    return f"process {activity.pid}: {out.stage_line(progress)}" + paused
+
+
+def _print(lines: Sequence[str]) -> None:
+    for line in lines:
+        sys.stdout.write(clean(line) + "\n")
+    sys.stdout.flush()

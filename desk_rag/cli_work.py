@@ -1,0 +1,322 @@
+"""What the commands that read, ask and watch do: opens rooms in order, hands their events to `cli_output`.
+
+Knows the rooms' doorways, signals and exit codes; knows no argument syntax (that is `cli`) and no layout of the output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from desk_rag import cli_output as out
+from desk_rag.answer_events import AnswerMode, Finished
+from desk_rag.chunking import ChunkSize, TokenCounter
+from desk_rag.config import Settings
+from desk_rag.errors import ConfigError, DeskRagError, StoreLocked
+from desk_rag.index_events import FileEvent, FileState, IndexFinished, RootAbsent
+from desk_rag.index_progress import Tally
+
+if TYPE_CHECKING:
+    from desk_rag.answer import AnswerEngine
+    from desk_rag.store.store import Store
+
+SOME_UNREADABLE = 3
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """One question as asked on the command line."""
+
+    question: str
+    folders: tuple[Path, ...]
+    mode: str
+    top_k: int | None
+    index_first: bool
+    as_json: bool
+
+
+def open_ui(settings: Settings, folders: Sequence[Path]) -> int:
+    """Hand over to the UI; returns its exit code."""
+    chosen = _folders(folders) if folders else [folder.expanduser().absolute() for folder in settings.folders]
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise ConfigError("The UI needs a terminal.", remedy='Without one: desk-rag ask "…" --folder FOLDER')
+    from tui.app import run
+
+    return run(settings, chosen)
+
+
+def index(settings: Settings, folders: Sequence[Path], *, warm: bool, as_json: bool) -> int:
+    """Bring the index of `folders` up to date; 3 if some files could not be read."""
+    roots = _roots(settings, folders)
+    progress = out.Progress(sys.stderr, roots)
+    if warm:
+        with _engine(settings, progress, writer=True) as engine, _stoppable(progress) as stop:
+            done = index_with(engine, roots, settings, stop, progress)
+            stopped = stop()
+    else:
+        with _stoppable(progress) as stop:
+            done = _index_without_kv(settings, roots, stop, progress)
+            stopped = stop()
+    progress.clear()
+    if as_json:
+        names = [str(root) for root in roots]
+        out.print_json(sys.stdout, {**_finished_json(done), "folders": names, "stopped": stopped})
+    else:
+        progress.say(out.index_summary(done))
+    if stopped:
+        return INTERRUPTED
+    return SOME_UNREADABLE if done.failed else 0
+
+
+def index_with(
+    engine: AnswerEngine, roots: Sequence[Path], settings: Settings, stop: Callable[[], bool], progress: out.Progress
+) -> IndexFinished:
+    """Words, vectors, then chunk KV, with the model that is already loaded."""
+    from desk_rag import indexing
+
+    tally = Tally()
+    prompt = engine.model.prompt
+    _sync(engine.store, prompt, prompt.chunk_size, roots, settings, stop, progress, tally)
+    for event in indexing.embed_pending(engine.store, engine.embedder, stop):
+        progress.show(event)
+    for event in indexing.warm_pending(
+        engine.store, engine.model, engine.prefix, engine.namespace, engine.scheme, engine.turn, stop, lambda: ""
+    ):
+        tally.warm = event.done
+        progress.show(event)
+        if event.waiting and event.done < event.total:
+            progress.say(f"Chunk KV: {event.waiting}")
+    return tally.finished()
+
+
+def _index_without_kv(
+    settings: Settings, roots: Sequence[Path], stop: Callable[[], bool], progress: out.Progress
+) -> IndexFinished:
+    from desk_rag import indexing
+    from desk_rag.store.store import Store
+    from indexer.parts import lazy_parts
+
+    tally = Tally()
+    with Store.open(settings.data_dir, settings.store, writer=True) as store:
+        parts = lazy_parts(store, settings)
+        _sync(store, parts.counter, parts.size, roots, settings, stop, progress, tally)
+        if not stop():
+            progress.passing("loading the embedder …")
+            for event in indexing.embed_pending(store, parts.load_embedder(), stop):
+                progress.show(event)
+    return tally.finished()
+
+
+def _sync(
+    store: Store,
+    counter: TokenCounter,
+    size: ChunkSize,
+    roots: Sequence[Path],
+    settings: Settings,
+    stop: Callable[[], bool],
+    progress: out.Progress,
+    tally: Tally,
+) -> None:
+    from desk_rag import indexing
+
+    for root in roots:
+        seen = False
+        for event in indexing.sync_folder(store, root, counter, size, settings.index, stop):
+            tally.add(event)
+            progress.show(event)
+            seen = seen or isinstance(event, FileEvent | RootAbsent)
+        if not seen and not stop():
+            progress.say(f"{out.shown_path(root)} holds no files: nothing to index there.")
+
+
+def ask(settings: Settings, wish: Wish) -> int:
+    """Answer one question on stdout; indexes a folder first that never was."""
+    if not wish.question:
+        raise ConfigError("The question is empty.", remedy='desk-rag ask "When does the warranty end?"')
+    roots = _folders(wish.folders)
+    progress = out.Progress(sys.stderr, roots)
+    failed = 0
+    with _engine(settings, progress, writer=None) as engine, _stoppable(progress) as stop:
+        if wish.index_first:
+            failed = _index_unknown(engine, roots, settings, stop, progress)
+        progress.clear()
+        if stop():
+            return INTERRUPTED
+        _check_something_is_there(engine.store, roots)
+        printer = out.AnswerPrinter(sys.stdout, roots)
+        events = engine.ask(
+            wish.question, mode=AnswerMode(wish.mode), top_k=wish.top_k, under=roots, stop=stop
+        )
+        for event in events:
+            if not wish.as_json:
+                printer.show(event)
+            elif isinstance(event, Finished):
+                out.print_json(sys.stdout, out.answer_json(event.answer))
+        if stop():
+            return INTERRUPTED
+    return SOME_UNREADABLE if failed else 0
+
+
+def _index_unknown(
+    engine: AnswerEngine, roots: Sequence[Path], settings: Settings, stop: Callable[[], bool], progress: out.Progress
+) -> int:
+    """Index those of `roots` that the catalog has nothing of; returns how many files could not be read."""
+    unknown = [root for root in roots if root.is_dir() and not engine.store.documents(root)]
+    if not unknown:
+        return 0
+    if not engine.store.writer:
+        raise StoreLocked(
+            f"{out.shown_path(unknown[0])} was never indexed, and another desk-rag is writing the index.",
+            remedy="Let that one index the folder too, or stop it and ask again.",
+        )
+    progress.say(f"Indexing {', '.join(out.shown_path(root) for root in unknown)} first, once.")
+    done = index_with(engine, unknown, settings, stop, progress)
+    progress.say(out.index_summary(done))
+    return done.failed
+
+
+def _check_something_is_there(store: Store, roots: Sequence[Path]) -> None:
+    if roots and not any(row.state is FileState.INDEXED for root in roots for row in store.documents(root)):
+        names = ", ".join(out.shown_path(root) for root in roots)
+        raise DeskRagError(
+            f"There is nothing indexed under {names}.",
+            remedy="`desk-rag why FILE` says what became of a file; `desk-rag index FOLDER` reads what changed.",
+        )
+    if not roots and not store.counts(None, None).files:
+        raise DeskRagError("Nothing is indexed yet.", remedy="Name a folder: desk-rag ask \"…\" --folder ~/Documents")
+
+
+def search(
+    settings: Settings, query: str, folders: Sequence[Path], limit: int, *, words_only: bool, as_json: bool
+) -> int:
+    """Print the chunks nearest to `query`, best first."""
+    from desk_rag.retrieval import retrieve
+    from desk_rag.store.store import Store
+
+    roots = _folders(folders)
+    with Store.open(settings.data_dir, settings.store, writer=False) as store:
+        _check_something_is_there(store, roots)
+        embedder = None
+        if not words_only:
+            from desk_rag.embedding import load_embedder
+
+            out.Progress(sys.stderr).passing("loading the embedder …")
+            embedder = load_embedder(settings.model)
+        found = retrieve(store, embedder, query, limit, roots)
+    out.Progress(sys.stderr).clear()
+    if as_json:
+        out.print_json(sys.stdout, {"query": query, "results": [out.retrieved_json(chunk) for chunk in found]})
+        return 0
+    for number, chunk in enumerate(found, start=1):
+        sys.stdout.write(out.retrieved_line(number, chunk, roots) + "\n")
+    if not found:
+        sys.stdout.write("Nothing found.\n")
+    return 0
+
+
+def watch(settings: Settings, folders: Sequence[Path]) -> int:
+    """Follow `folders` until told to stop; one that is absent now, a drive perhaps, is waited for."""
+    from indexer.daemon import run_watch
+
+    roots = [folder.expanduser().resolve() for folder in folders or settings.folders]
+
+    return run_watch(settings, roots, sys.stdout)
+
+
+def bench(name: str, arguments: Sequence[str]) -> int:
+    """Run desk_rag.bench.NAME with `arguments`: any module there that has a `main(argv)`."""
+    folder = Path(__file__).parent / "bench"
+    known = sorted(file.stem for file in folder.glob("*.py") if "\ndef main(argv" in file.read_text(encoding="utf-8"))
+    chosen = name.replace("-", "_")
+    if chosen not in known:
+        raise ConfigError(
+            f"There is no benchmark '{name}'." if name else "Which benchmark?",
+            remedy=f"Known: {', '.join(known)}. For one: desk-rag bench ttft",
+        )
+    module = importlib.import_module(f"desk_rag.bench.{chosen}")
+    return int(module.main(list(arguments)) or 0)
+
+
+@contextlib.contextmanager
+def _engine(settings: Settings, progress: out.Progress, *, writer: Literal[True] | None) -> Iterator[AnswerEngine]:
+    """The engine, loaded; `writer` None means: write if nobody else does."""
+    progress.passing("loading the model …")
+    try:
+        engine = _load_engine(settings, writer)
+    finally:
+        progress.clear()
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def _load_engine(settings: Settings, writer: Literal[True] | None) -> AnswerEngine:
+    from desk_rag.answer import open_engine
+
+    try:
+        return open_engine(settings, writer=True)
+    except StoreLocked:
+        if writer:
+            raise
+        return open_engine(settings, writer=False)
+
+
+@contextlib.contextmanager
+def _stoppable(progress: out.Progress) -> Iterator[Callable[[], bool]]:
+    """While open, the first Ctrl+C or SIGTERM asks for a stop after the work in flight; a second one ends at once."""
+    asked = threading.Event()
+
+    def on_signal(number: int, _frame: object) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+        progress.passing("stopping; once more to end at once …")
+
+    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _roots(settings: Settings, folders: Sequence[Path]) -> list[Path]:
+    chosen = list(folders) or list(settings.folders)
+    if not chosen:
+        raise ConfigError("Which folder?", remedy="Name one, or set `folders` in the settings file.")
+    return _folders(chosen)
+
+
+def _folders(folders: Sequence[Path]) -> list[Path]:
+    """Absolute paths, each checked to be a folder that can be read, or a file. Raises DeskRagError."""
+    from desk_rag.walk import check_root
+
+    checked = []
+    for folder in folders:
+        path = folder.expanduser().absolute()
+        if not path.is_file():
+            check_root(path)
+        checked.append(path.resolve())
+    return checked
+
+
+def _finished_json(done: IndexFinished) -> dict[str, object]:
+    return {
+        "indexed": done.indexed,
+        "unchanged": done.unchanged,
+        "removed": done.removed,
+        "skipped": done.skipped,
+        "failed": done.failed,
+        "chunks": done.chunks,
+        "warm": done.warm,
+        "seconds": done.seconds,
+    }

@@ -1,0 +1,144 @@
+"""Every setting with its default, strict TOML loading, and where data lives on this system.
+
+Knows names, types and limits of settings; knows nothing of what they are used for. An unknown key is an error that
+names the nearest known one. Precedence: command line, then the file, then the default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+import platformdirs
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from desk_rag.errors import ConfigError
+
+GIB = 1024**3
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelSettings(_Section):
+    """[model]"""
+
+    name: str = "embedded"
+    """'embedded' (the reader in assets), a directory, or a Hugging Face name ORG/NAME."""
+    quantization: Literal["none", "nf4", "int8"] = "none"
+    """Weight quantisation through bitsandbytes; needs an NVIDIA GPU."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    embedder: str = "embedded"
+    """'embedded' (all-MiniLM-L6-v2, offline) or any sentence-transformers name or path."""
+    threads: Annotated[int, Field(ge=0)] = 0
+    """CPU threads for the model; 0 means physical cores less one, at least one."""
+    allow_download: bool = False
+    """Only `--download` sets it: without it no socket is ever opened."""
+
+
+class AnswerSettings(_Section):
+    """[answer]"""
+
+    top_k: Annotated[int, Field(ge=0, le=64)] = 0
+    """Chunks per answer; 0 follows the model (3 for the embedded reader, 6 for others)."""
+    context_tokens: Annotated[int, Field(ge=0)] = 0
+    """Tokens of chunks per answer; 0 follows the model (2,000 for the embedded reader)."""
+    max_new_tokens: Annotated[int, Field(ge=1, le=4096)] = 160
+
+
+class StoreSettings(_Section):
+    """[store]"""
+
+    budget_gib: Annotated[float, Field(ge=0)] = 20.0
+    """Most bytes the KV caches of all models may take on disk together."""
+    reserve_gib: Annotated[float, Field(ge=0)] = 5.0
+    """Free space on the drive that the caches never eat into."""
+
+
+class IndexSettings(_Section):
+    """[index]"""
+
+    max_file_mib: Annotated[float, Field(gt=0)] = 50.0
+    parser_seconds: Annotated[float, Field(gt=0)] = 60.0
+    parser_mib: Annotated[int, Field(ge=256)] = 2048
+    exclude: tuple[str, ...] = ()
+    """Patterns in .gitignore syntax, on top of the defaults and the folders' own ignore files."""
+    sweep_seconds: Annotated[float, Field(gt=0)] = 300.0
+    settle_seconds: Annotated[float, Field(ge=0)] = 2.0
+    """A changed file is read once its size and time have stood still this long."""
+
+
+class IdleSettings(_Section):
+    """[idle]: when background prefill may run."""
+
+    quiet_seconds: Annotated[float, Field(ge=0)] = 10.0
+    """The machine must have been idle this long."""
+    gpu_busy_percent: Annotated[int, Field(ge=1, le=100)] = 20
+    gpu_free_mib: Annotated[int, Field(ge=0)] = 1024
+    cpu_busy_percent: Annotated[int, Field(ge=1, le=100)] = 40
+    """Load by other processes, of all cores; used where there is no NVML."""
+    on_battery: bool = False
+
+
+class Settings(_Section):
+    """The whole file."""
+
+    folders: tuple[Path, ...] = ()
+    data_dir: Path = Field(default_factory=lambda: Path(platformdirs.user_cache_dir("desk-rag")))
+    model: ModelSettings = ModelSettings()
+    answer: AnswerSettings = AnswerSettings()
+    store: StoreSettings = StoreSettings()
+    index: IndexSettings = IndexSettings()
+    idle: IdleSettings = IdleSettings()
+
+
+def default_path() -> Path:
+    """Where the settings file is looked for when none is named."""
+    return Path(platformdirs.user_config_dir("desk-rag")) / "config.toml"
+
+
+def load(path: Path | None = None) -> Settings:
+    """Read settings from `path`, or from the default place if there is a file there.
+
+    Raises ConfigError for a missing named file, malformed TOML, an unknown key or a value out of range.
+    """
+    file = path or default_path()
+    if not file.is_file():
+        if path is None:
+            return Settings()
+        raise ConfigError(f"No settings file at {path}.", remedy="Leave --config out to use the defaults.")
+    try:
+        return Settings.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}.", remedy="Mend its permissions.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{file} is not valid TOML: {error}.", remedy="Mend that line or move the file away."
+        ) from error
+    except ValidationError as error:
+        raise ConfigError(f"{file}: {_explain(error)}", remedy="Mend that line or move the file away.") from error
+
+
+def _explain(error: ValidationError) -> str:
+    lines = []
+    for problem in error.errors():
+        where = [str(part) for part in problem["loc"]]
+        if problem["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(where[-1], _known_keys(tuple(where[:-1])), n=1)
+            hint = f"; did you mean '{near[0]}'?" if near else ""
+            lines.append(f"unknown setting '{'.'.join(where)}'{hint}")
+        else:
+            lines.append(f"'{'.'.join(where)}': {problem['msg']}")
+    return "; ".join(lines) + "."
+
+
+def _known_keys(section: tuple[str, ...]) -> list[str]:
+    fields = Settings.model_fields
+    for name in section:
+        annotation = fields[name].annotation
+        assert isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        fields = annotation.model_fields
+    return list(fields)

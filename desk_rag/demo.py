@@ -1,0 +1,183 @@
+"""What `make demo` runs: index the sample documents, ask sample questions, and show what the caches are worth.
+
+Knows the sample files and the order of the show; measures nothing itself: each time is the engine's own TTFT. Every
+Knows the sample files and the order of the show; measures nothing itself: each time is the engine's own TTFT. Every
+held against the one that the documents give.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag import cli_output as out
+from desk_rag.answer_events import Answer, AnswerMode, Finished, FirstToken
+from desk_rag.assets import assets_dir
+from desk_rag.clean import clean
+from desk_rag.config import Settings
+from desk_rag.errors import ConfigError, DeskRagError
+
+if TYPE_CHECKING:
+    from desk_rag.answer import AnswerEngine
+
+_FROM_ONE_FILE = 4
+"""Questions of this kind in the short demo; one from two files and one without an answer come on top."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One sample question with what is known about it."""
+
+    text: str
+    answers: tuple[str, ...]
+    """Wordings that count as right; none where the documents do not hold the answer."""
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One question, answered from stored chunk KV and with full prefill."""
+
+    question: Question
+    cached: Answer
+    full: Answer
+
+    @property
+    def ratio(self) -> float:
+        """How many times sooner the first token came."""
+        return self.full.timings.ttft / self.cached.timings.ttft
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demo in `.demo` of the current folder, with `--all` on every sample question; returns an exit code."""
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except DeskRagError as error:
+        sys.stderr.write(clean(f"desk-rag: {error}\n"))
+        return error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("\nStopped.\n")
+        return 130
+
+
+def _run(arguments: list[str]) -> int:
+    if arguments not in ([], ["--all"]):
+        raise ConfigError("The demo takes --all or nothing.", remedy="python -m desk_rag.demo --all")
+    documents, listed = assets_dir() / "sample_docs", _read(assets_dir() / "demo_questions.json")
+    questions = listed if arguments else _a_few(listed)
+    data = Path.cwd() / ".demo"
+    if data.exists():
+        shutil.rmtree(data)
+    settings = Settings(data_dir=data)
+    print(f"Index and chunk KV of this demo go to {out.shown_path(data)}, which is made anew each time.")
+    progress = out.Progress(sys.stderr, [documents])
+    progress.passing("loading the model …")
+    from desk_rag.answer import open_engine
+    from desk_rag.cli_work import index_with
+
+    engine = open_engine(settings, writer=True)
+    try:
+        print(f"\n== Indexing {out.shown_path(documents)}", flush=True)
+        done = index_with(engine, [documents], settings, lambda: False, progress)
+        progress.clear()
+        print(out.index_summary(done), flush=True)
+        _warm_up(engine, questions[0].text)
+        pairs = [_ask_twice(engine, question, documents) for question in questions]
+    finally:
+        engine.close()
+    _report(pairs, done.warm, settings)
+    print("\nThe UI, on these documents or on a folder of yours:")
+    print("  .venv/bin/desk-rag assets/sample_docs")
+    print("  .venv/bin/desk-rag ~/Documents")
+    return 0
+
+
+def _read(file: Path) -> list[Question]:
+    listed = json.loads(file.read_text(encoding="utf-8"))
+    return [Question(one["question"], tuple(one["answers"]), tuple(one["files"])) for one in listed]
+
+
+def _a_few(questions: list[Question]) -> list[Question]:
+    """The first of each kind, in the order of the file."""
+    one_file = [question for question in questions if len(question.files) == 1]
+    two_files = [question for question in questions if len(question.files) > 1]
+    none = [question for question in questions if not question.files]
+    return [*one_file[:_FROM_ONE_FILE], *two_files[:1], *none[:1]]
+
+
+def _warm_up(engine: AnswerEngine, question: str) -> None:
+    """Both ways once, unreported: the first use of any code path is slower and would flatter the other one."""
+    for mode in AnswerMode:
+        for event in engine.ask(question, mode=mode):
+            if isinstance(event, FirstToken):
+                break
+
+
+def _ask_twice(engine: AnswerEngine, question: Question, base: Path) -> Pair:
+    print(f"\n== {question.text}", flush=True)
+    printer = out.AnswerPrinter(sys.stdout, [base])
+    answers = {}
+    for mode in AnswerMode:
+        for event in engine.ask(question.text, mode=mode):
+            if mode is AnswerMode.CACHED:
+                printer.show(event)
+            if isinstance(event, Finished):
+                answers[mode] = event.answer
+    pair = Pair(question, answers[AnswerMode.CACHED], answers[AnswerMode.FULL])
+    same = "the same words" if pair.cached.raw == pair.full.raw else f"other words: “{out.shorten(pair.full.raw, 100)}”"
+    print(
+        f"-- full prefill of the same chunks: first token {pair.full.timings.ttft:.3f} s, "
+        f"{pair.ratio:.1f} times as long; {same}"
+    )
+    expected = f"“{question.answers[0]}”" if question.answers else "no answer"
+    print(f"-- {'right' if _right(pair.cached, question) else 'wrong'}: the documents hold {expected}", flush=True)
+    return pair
+
+
+def _right(answer: Answer, question: Question) -> bool:
+    """Whether an accepted wording stands in the answer or its quotes; nothing found is right where there is none."""
+    if not question.answers:
+        return not answer.found
+    said = _plain(" ".join([answer.text, *(citation.quote for citation in answer.citations)]))
+    return answer.found and any(_plain(wording) in said for wording in question.answers)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def _report(pairs: list[Pair], warm: int, settings: Settings) -> None:
+    print("\n== Seconds to the first token, from stored chunk KV and with full prefill")
+    print(f"{'cached':>8} {'full':>8} {'ratio':>7} {'tokens':>7}  question")
+    for pair in pairs:
+        print(
+            f"{pair.cached.timings.ttft:8.3f} {pair.full.timings.ttft:8.3f} {pair.ratio:6.1f}x "
+            f"{pair.cached.timings.context_tokens:7,}  {out.shorten(pair.question.text, 60)}"
+        )
+    cached = statistics.median(pair.cached.timings.ttft for pair in pairs)
+    full = statistics.median(pair.full.timings.ttft for pair in pairs)
+    ratio = statistics.median(pair.ratio for pair in pairs)
+    print(f"{cached:8.3f} {full:8.3f} {ratio:6.1f}x {'':>7}  median of {len(pairs)}")
+    out.print_json(
+        sys.stdout,
+        {
+            "questions": len(pairs),
+            "right_cached": sum(_right(pair.cached, pair.question) for pair in pairs),
+            "right_full": sum(_right(pair.full, pair.question) for pair in pairs),
+            "cached_ttft_seconds": round(cached, 4),
+            "full_ttft_seconds": round(full, 4),
+            "ratio": round(ratio, 1),
+            "warm_chunks": warm,
+            "model": settings.model.name,
+        },
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

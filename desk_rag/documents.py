@@ -1,0 +1,200 @@
+"""A file on disk becomes a Document: text in blocks that remember heading, page and line.
+
+Reads each file once, whole, and hashes what it read; the parsers see only those bytes, in a child process with limits
+on time and memory. Knows no chunks and no folders. User files are only read.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from desk_rag.errors import BrokenDocument, DocumentError, UnreadableDocument, UnsupportedDocument
+from desk_rag.parsers.formats import format_of_name
+from desk_rag.parsers.process import TRY_AGAIN, ParserProcess
+
+if TYPE_CHECKING:
+    from desk_rag.config import IndexSettings
+
+PARSER_VERSION = "1"
+"""Changes whenever any parser's output may change: files parsed by another version are read again."""
+
+_ERRORS: dict[str, type[DocumentError]] = {
+    kind.__name__: kind for kind in (BrokenDocument, UnreadableDocument, UnsupportedDocument)
+}
+_PIECE_BYTES = 1024 * 1024
+
+
+class BlockKind(Enum):
+    """What a block is; chunking never cuts a heading from what it heads."""
+
+    HEADING = "heading"
+    PARAGRAPH = "paragraph"
+    LIST = "list"
+    TABLE = "table"
+    CODE = "code"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """The bytes a Document was made from."""
+
+    path: Path
+    """Absolute, not resolved through symbolic links."""
+    size: int
+    mtime_ns: int
+    digest: str
+    """blake2b-256 of the content, hex."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A run of text that belongs together."""
+
+    text: str
+    kind: BlockKind
+    heading: tuple[str, ...] = ()
+    """The headings in force, outermost first."""
+    page: int | None = None
+    """1-based; None where the format has no pages."""
+    line_start: int | None = None
+    """1-based line in the file; None where the format has no lines (pdf, docx)."""
+    line_end: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a parser found in one file."""
+
+    source: SourceFile
+    title: str
+    """From the content (first heading, title property); empty if the content names none. Never the file name,
+    so that a renamed file keeps its chunks."""
+    blocks: tuple[Block, ...]
+    parser: str
+    """Name and version of the parser, 'markdown/1'; part of what decides whether a file must be read again."""
+    note: str = ""
+    """Something the user should know: encoding guessed, pages without a text layer."""
+
+
+def supported(path: Path) -> bool:
+    """Whether the name promises a format that `parse` reads."""
+    return format_of_name(path.name) is not None
+
+
+def parse(path: Path, settings: IndexSettings) -> Document:
+    """Read and parse one file.
+
+    Raises UnreadableDocument (gone, not permitted, changed while it was read), UnsupportedDocument (not text we read)
+    or BrokenDocument (empty, damaged, locked, too slow, too large in memory).
+    """
+    path = path.absolute()
+    if not supported(path):
+        raise UnsupportedDocument(f"{path} is not a kind of file that desk-rag reads.")
+    most = int(settings.max_file_mib * 1024 * 1024)
+    source, data = _read(path, most)
+    try:
+        reply = _parser(settings.parser_mib).parse(path.name, data, settings.parser_seconds)
+    except DocumentError as error:
+        raise type(error)(f"{path} {error.message}.", remedy=error.remedy) from error
+    if "error" in reply:
+        kind = _ERRORS.get(str(reply["error"]), BrokenDocument)
+        raise kind(f"{path} {reply.get('message')}.", remedy=str(reply.get("remedy") or ""))
+    try:
+        return _document(source, reply)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise BrokenDocument(f"{path} made its parser answer nonsense.") from error
+
+
+def digest_file(path: Path) -> SourceFile:
+    """Hash a file's content without keeping it. Raises UnreadableDocument."""
+    source, _ = _read(path.absolute(), None)
+    return source
+
+
+def _read(path: Path, most: int | None) -> tuple[SourceFile, bytes]:
+    """The file's bytes and what identifies them; with `most` None the bytes are only hashed.
+
+    Size, time and inode are compared before and after, so that no document mixes two versions of its file.
+    """
+    try:
+        # O_NONBLOCK: opening a FIFO that took a file's place must not wait for a writer.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+    try:
+        before = os.fstat(descriptor)
+        if not stat.S_ISREG(before.st_mode):
+            raise UnreadableDocument(f"{path} is not a regular file.")
+        if most is not None and before.st_size > most:
+            raise UnreadableDocument(
+                f"{path} is larger than {most / 1024**2:g} MiB.",
+                remedy="Raise max_file_mib in the settings to read it.",
+            )
+        digest, data = _drain(descriptor, before.st_size, keep=most is not None)
+        after = os.fstat(descriptor)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    finally:
+        os.close(descriptor)
+    if _stamp(before) != _stamp(after):
+        raise UnreadableDocument(f"{path} changed while it was read.", remedy=TRY_AGAIN)
+    return SourceFile(path, before.st_size, before.st_mtime_ns, digest), data
+
+
+def _drain(descriptor: int, size: int, *, keep: bool) -> tuple[str, bytes]:
+    """Digest of the next `size` bytes, and the bytes where they are kept; a file that grows is not followed."""
+    digest = hashlib.blake2b(digest_size=32)
+    pieces, left = [], size
+    while left > 0 and (piece := os.read(descriptor, min(_PIECE_BYTES, left))):
+        digest.update(piece)
+        left -= len(piece)
+        if keep:
+            pieces.append(piece)
+    return digest.hexdigest(), b"".join(pieces)
+
+
+def _stamp(found: os.stat_result) -> tuple[int, ...]:
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+
+
+def _unreadable(path: Path, error: OSError | ValueError) -> UnreadableDocument:
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    remedy = "Check the file's permissions." if isinstance(error, PermissionError) else TRY_AGAIN
+    return UnreadableDocument(f"{path} could not be read: {reason}.", remedy=remedy)
+
+
+def _document(source: SourceFile, reply: dict[str, object]) -> Document:
+    """The child's reply as a Document; whatever does not fit raises KeyError, TypeError, ValueError or IndexError."""
+    headings = [tuple(str(name) for name in path) for path in _list(reply["headings"])]
+    blocks = []
+    for row in _list(reply["blocks"]):
+        text, kind, place, page, first, last = row
+        blocks.append(Block(str(text), BlockKind(kind), headings[place], _number(page), _number(first), _number(last)))
+    parser = f"{reply['format']}/{PARSER_VERSION}"
+    return Document(source, str(reply["title"]), tuple(blocks), parser, str(reply["note"]))
+
+
+def _list(value: object) -> list[list[Any]]:
+    if not isinstance(value, list):
+        raise TypeError("expected a list")
+    return value
+
+
+def _number(value: object) -> int | None:
+    return None if value is None else int(str(value))
+
+
+@functools.cache
+def _parser(memory_mib: int) -> ParserProcess:
+    """One child per memory limit for the life of this process: starting one costs more than parsing a small file."""
+    process = ParserProcess(memory_mib)
+    atexit.register(process.close)
+    return process

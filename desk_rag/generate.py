@@ -1,0 +1,89 @@
+"""A cache that is ready plus question tokens becomes a stream of text: query prefill, then greedy decode.
+
+Knows token ids and stop ids; knows nothing of sources, citations or where the cache came from.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from desk_rag.kv.cache import SlabCache
+from desk_rag.model import LanguageModel
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One sampled token."""
+
+    text: str
+    """Text that became certain with this token; may be empty while a character is incomplete."""
+    at: float
+    """time.perf_counter() when it was sampled."""
+    refusal_probability: float | None
+    """First token only: probability that the answer opens like the sentence 'not found'."""
+
+
+def stream(
+    model: LanguageModel,
+    cache: SlabCache,
+    token_ids: Sequence[int],
+    start: int,
+    *,
+    max_new_tokens: int,
+    stop: Callable[[], bool],
+) -> Iterator[Token]:
+    """Prefill `token_ids` at positions start.. over `cache`, then decode greedily until a stop id, the limit or
+    `stop`."""
+    pieces = _Detokenizer(model)
+    logits = model.forward(torch.tensor(list(token_ids), device=model.device), cache, start, logits=True)
+    position = start + len(token_ids)
+    refusal = _first_probability(model, logits)
+    for count in range(max_new_tokens):
+        assert logits is not None
+        token_id = int(logits.argmax())
+        now = time.perf_counter()
+        if token_id in model.prompt.stop_ids:
+            yield Token(pieces.flush(), now, refusal if count == 0 else None)
+            return
+        yield Token(pieces.push(token_id), now, refusal if count == 0 else None)
+        if stop() or count + 1 == max_new_tokens:
+            break
+        logits = model.forward(torch.tensor([token_id], device=model.device), cache, position, logits=True)
+        position += 1
+    tail = pieces.flush()
+    if tail:
+        yield Token(tail, time.perf_counter(), None)
+
+
+def _first_probability(model: LanguageModel, logits: torch.Tensor | None) -> float:
+    assert logits is not None
+    first = model.prompt.no_answer_ids()[0]
+    return float(torch.softmax(logits.float(), -1)[first])
+
+
+class _Detokenizer:
+    """Turns ids into text piece by piece; holds back bytes of a character that is not complete yet."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._prompt = model.prompt
+        self._ids: list[int] = []
+        self._given = ""
+
+    def push(self, token_id: int) -> str:
+        self._ids.append(token_id)
+        text = self._prompt.decode(self._ids)
+        if text.endswith("\ufffd"):
+            return ""
+        return self._advance(text)
+
+    def flush(self) -> str:
+        return self._advance(self._prompt.decode(self._ids)) if self._ids else ""
+
+    def _advance(self, text: str) -> str:
+        piece = text[len(self._given) :]
+        self._given = text
+        return piece

@@ -1,0 +1,80 @@
+"""What indexing tells whoever listens: the CLI, the background service and the TUI. Knows no torch and no UI."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+
+class IndexStage(Enum):
+    """A document is first findable by words, then by meaning, then warm."""
+
+    SCAN = "scan"
+    WORDS = "words"
+    VECTORS = "vectors"
+    WARM = "warm"
+
+
+class FileState(Enum):
+    """The last thing that happened to a file; kept in the catalog so that `why` can answer."""
+
+    INDEXED = "indexed"
+    UNCHANGED = "unchanged"
+    RENAMED = "renamed"
+    REMOVED = "removed"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class FileEvent:
+    """One file reached a state."""
+
+    path: Path
+    state: FileState
+    chunks: int = 0
+    reason: str = ""
+    """Why it was skipped or failed, as a sentence; the remedy included."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageProgress:
+    """How far one stage is. Counts are of this run; rate and ETA come from monotonic time."""
+
+    stage: IndexStage
+    done: int
+    total: int
+    unit: str
+    """files | chunks."""
+    rate: float
+    """Units per second over the recent past; 0 before the first."""
+    eta_seconds: float | None
+    """None while unknown."""
+    waiting: str = ""
+    """Non-empty when the stage stands still on purpose: 'the GPU is busy (43 %)', 'on battery', 'paused'."""
+
+
+@dataclass(frozen=True, slots=True)
+class RootAbsent:
+    """A configured folder is not there now. Nothing of it is deleted."""
+
+    root: Path
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFinished:
+    """A run is complete (not stopped, not paused)."""
+
+    indexed: int
+    unchanged: int
+    removed: int
+    skipped: int
+    failed: int
+    chunks: int
+    warm: int
+    seconds: float
+
+
+IndexEvent = FileEvent | StageProgress | RootAbsent | IndexFinished

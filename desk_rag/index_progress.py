@@ -1,0 +1,85 @@
+"""Rate, time left and the summary of an index run. Knows events and monotonic time; knows no files and no store."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from desk_rag.index_events import FileEvent, FileState, IndexEvent, IndexFinished, IndexStage, StageProgress
+
+
+class Meter:
+    """Units per second over the recent past and the time left, from monotonic time."""
+
+    def __init__(self, window: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._window = window
+        self._clock = clock
+        # Bounded: at a thousand points the window is shorter in time, and as good.
+        self._points: deque[tuple[float, int]] = deque([(clock(), 0)], maxlen=1024)
+
+    def progress(self, stage: IndexStage, done: int, total: int, unit: str, waiting: str = "") -> StageProgress:
+        """Return the event for `done` of `total`; while waiting, nothing is said about rate and time left."""
+        if waiting:
+            self.restart(done)
+            return StageProgress(stage, done, total, unit, 0.0, None, waiting)
+        now = self._clock()
+        self._points.append((now, done))
+        while len(self._points) > 2 and now - self._points[0][0] > self._window:
+            self._points.popleft()
+        began, before = self._points[0]
+        rate = (done - before) / (now - began) if now > began else 0.0
+        return StageProgress(stage, done, total, unit, rate, (total - done) / rate if rate > 0 else None)
+
+    def restart(self, done: int) -> None:
+        """Forget the past: time spent waiting is not time per unit."""
+        self._points.clear()
+        self._points.append((self._clock(), done))
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts what a run did, for its summary."""
+
+    indexed: int = 0
+    unchanged: int = 0
+    """Renamed files included: no chunk of theirs was touched."""
+    removed: int = 0
+    skipped: int = 0
+    failed: int = 0
+    chunks: int = 0
+    """Of the files indexed in this run."""
+    warm: int = 0
+    """Chunks whose KV was made in this run."""
+    began: float = field(default_factory=time.monotonic)
+
+    def add(self, event: IndexEvent) -> None:
+        """Count one event; only events about a file change anything."""
+        if not isinstance(event, FileEvent):
+            return
+        match event.state:
+            case FileState.INDEXED:
+                self.indexed += 1
+                self.chunks += event.chunks
+            case FileState.UNCHANGED | FileState.RENAMED:
+                self.unchanged += 1
+            case FileState.REMOVED:
+                self.removed += 1
+            case FileState.SKIPPED:
+                self.skipped += 1
+            case FileState.FAILED:
+                self.failed += 1
+
+    def finished(self) -> IndexFinished:
+        """Return the summary up to now."""
+        return IndexFinished(
+            indexed=self.indexed,
+            unchanged=self.unchanged,
+            removed=self.removed,
+            skipped=self.skipped,
+            failed=self.failed,
+            chunks=self.chunks,
+            warm=self.warm,
+            seconds=time.monotonic() - self.began,
+        )

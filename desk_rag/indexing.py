@@ -1,0 +1,357 @@
+"""What to do with a folder: compare it with the catalog, read what changed, embed, prefill. The linear path.
+
+Knows every room from walk to store; knows no threads, no schedule and no terminal (when to do it lives in
+`indexer`). Each function can be ended between two items, or killed at any moment, without losing more than the item
+in flight:
+
+    sync_folder    files on disk  -> documents and chunks in the catalog       (findable by words)
+    index_path     the same for one path
+    embed_pending  chunks without a vector -> vectors                          (findable by meaning)
+    warm_pending   chunks without a chunk KV -> chunk KV on disk               (fast)
+
+A change is a size, mtime, inode or parser version that *differs* from the catalog's (never "is newer": clocks jump,
+restored files are old). Only then is the content hashed; the same hash at a path that is gone is a rename, and
+costs nothing. Never done: deleting because a folder is absent or empty (an unmounted drive looks so), deleting many
+documents at one glance (see `removal_brake`), reading a file again that failed before it or the parser changed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag import walk as walking
+from desk_rag.chunking import ChunkId, ChunkSize, TokenCounter
+from desk_rag.config import IndexSettings
+from desk_rag.errors import DeskRagError, ModelError, StoreFull
+from desk_rag.file_reader import CHANGED_MEANWHILE, FileReader, as_known, is_gone, stamp_of
+from desk_rag.index_events import FileEvent, FileState, IndexEvent, IndexStage, RootAbsent, StageProgress
+from desk_rag.index_progress import Meter, Tally
+from desk_rag.removal_brake import RemovalBrake
+from desk_rag.store.types import DocumentRow, PendingChunk
+from desk_rag.walk import FoundFile, LeftOut
+from desk_rag.warming import Warmer
+
+if TYPE_CHECKING:
+    from desk_rag.embedding import Embedder
+    from desk_rag.gpu_turn import Turn
+    from desk_rag.kv.prefill import PrefixKV
+    from desk_rag.kv.quant import QuantScheme
+    from desk_rag.kv.types import Namespace
+    from desk_rag.model import LanguageModel
+    from desk_rag.store.store import Store
+
+_log = logging.getLogger(__name__)
+
+EMBED_BATCH = 8
+"""Chunks per call of the embedder: about a second on one slow core, the longest an answer or a stop waits for it."""
+_SCAN_EVERY = 0.25
+"""Seconds between progress events of a scan."""
+_WAIT_POLL = 0.5
+"""Seconds between two questions whether background work may run again."""
+
+
+# Files ------------------------------------------------------------------------------------------------------
+
+
+def sync_folder(
+    store: Store,
+    root: Path,
+    counter: TokenCounter,
+    size: ChunkSize,
+    settings: IndexSettings,
+    stop: Callable[[], bool],
+    *,
+    defer: Callable[[FoundFile], bool] | None = None,
+    brake: RemovalBrake | None = None,
+) -> Iterator[IndexEvent]:
+    """Make the catalog agree with the files under `root`; yields one FileEvent per file, then IndexFinished.
+
+    `defer` answers True for a changed file that should not be read yet (it is still being written); whoever passes it
+    comes back to that file. `brake` remembers held removals from one run to the next; without one, many removals at
+    once are never confirmed. An absent, unreadable or emptied root yields RootAbsent and changes nothing. Ends without
+    IndexFinished when `stop` asks for it. Raises StoreError when the catalog itself cannot be written.
+    """
+    root = root.absolute()
+    sync = _FolderSync(store, root, counter, size, settings, stop)
+    tally = Tally()
+    reason = sync.absent()
+    if reason:
+        yield RootAbsent(root, reason)
+        return
+    for event in sync.run(defer or _never, brake or RemovalBrake(None)):
+        tally.add(event)
+        yield event
+    if not stop():
+        yield tally.finished()
+
+
+def index_path(
+    store: Store, path: Path, root: Path, counter: TokenCounter, size: ChunkSize, settings: IndexSettings
+) -> FileEvent:
+    """Bring one path up to date: index it, note why not, or remove it if it is gone and `root` is not.
+
+    Raises StoreError when the catalog cannot be written; everything that is wrong with the file itself is in the event.
+    """
+    path, root = path.absolute(), root.absolute()
+    reader = FileReader(store, counter, size, settings)
+    row = store.document(path)
+    found = walking.examine(root, path, settings)
+    if isinstance(found, FoundFile):
+        return reader.bring_up_to_date(found, row, lambda digest: _gone_twin(store, digest, path, root))
+    if isinstance(found, LeftOut):
+        return reader.leave_out(path, found, row)
+    if row is None:
+        return FileEvent(path, FileState.UNCHANGED)
+    reason = _absent(root, known=True) if is_gone(path) else "it cannot be looked at now"
+    if reason:
+        return FileEvent(path, FileState.UNCHANGED, row.num_chunks, reason)
+    store.remove_document(path)
+    return FileEvent(path, FileState.REMOVED)
+
+
+class _FolderSync:
+    """One run over one folder."""
+
+    def __init__(
+        self,
+        store: Store,
+        root: Path,
+        counter: TokenCounter,
+        size: ChunkSize,
+        settings: IndexSettings,
+        stop: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._root = root
+        self._settings = settings
+        self._stop = stop
+        self._reader = FileReader(store, counter, size, settings)
+        self._rows = {row.path: row for row in store.documents(root)}
+        self._known = sum(row.state is FileState.INDEXED for row in self._rows.values())
+        self._left_out: set[Path] = set()
+        self._changed: list[FoundFile] = []
+
+    def absent(self) -> str:
+        return _absent(self._root, known=self._known > 0)
+
+    def run(self, defer: Callable[[FoundFile], bool], brake: RemovalBrake) -> Iterator[IndexEvent]:
+        yield from self._compare(defer)
+        if self._stop():
+            return
+        # What is left in _rows was not met: gone, moved, or under a folder that is left out now.
+        yield from self._read_changed()
+        if not self._stop():
+            yield from self._remove(brake)
+
+    def _compare(self, defer: Callable[[FoundFile], bool]) -> Iterator[IndexEvent]:
+        meter, shown, seen, known = Meter(), time.monotonic(), 0, len(self._rows)
+        for found in walking.walk(self._root, self._settings):
+            if self._stop():
+                return
+            seen += 1
+            event = self._compare_one(found, defer)
+            if event is not None:
+                yield event
+            if time.monotonic() - shown >= _SCAN_EVERY:
+                shown = time.monotonic()
+                yield meter.progress(IndexStage.SCAN, seen, max(seen, known), "files")
+        yield meter.progress(IndexStage.SCAN, seen, seen, "files")
+
+    def _compare_one(self, found: FoundFile | LeftOut, defer: Callable[[FoundFile], bool]) -> FileEvent | None:
+        row = self._rows.pop(found.path, None)
+        if isinstance(found, LeftOut):
+            self._left_out.add(found.path)
+            return self._reader.leave_out(found.path, found, row)
+        if row is not None and row.stamp == stamp_of(found):
+            return as_known(row)
+        if defer(found):
+            return FileEvent(found.path, FileState.SKIPPED, reason=CHANGED_MEANWHILE)
+        self._changed.append(found)
+        if row is not None:
+            self._rows[found.path] = row
+        return None
+
+    def _read_changed(self) -> Iterator[IndexEvent]:
+        # Newest first: what somebody works on now is what they will ask about.
+        self._changed.sort(key=lambda found: found.mtime_ns, reverse=True)
+        rows = {found.path: self._rows.pop(found.path, None) for found in self._changed}
+        gone: dict[str, list[DocumentRow]] = {}
+        for row in self._rows.values():
+            if row.state is FileState.INDEXED and row.digest:
+                gone.setdefault(row.digest, []).append(row)
+        meter = Meter()
+        for done, found in enumerate(self._changed, 1):
+            if self._stop():
+                return
+            event = self._reader.bring_up_to_date(found, rows.pop(found.path), lambda digest: _take_gone(gone, digest))
+            if event.state is FileState.RENAMED and self._reader.renamed_from is not None:
+                self._rows.pop(self._reader.renamed_from, None)
+            yield event
+            yield meter.progress(IndexStage.WORDS, done, len(self._changed), "files")
+
+    def _remove(self, brake: RemovalBrake) -> Iterator[IndexEvent]:
+        indexed = []
+        for path, row in self._rows.items():
+            if not is_gone(path) and not self._now_left_out(path):
+                continue
+            if row.state is FileState.INDEXED:
+                indexed.append(path)
+            else:
+                self._store.remove_document(path)
+        if not indexed:
+            return
+        if not brake.allows(self._root, indexed, self._known):
+            gone = f"{len(indexed)} of {self._known} documents are gone at once"
+            reason = f"{gone}; they are kept until a second look finds the same"
+            yield RootAbsent(self._root, reason)
+            return
+        for path in indexed:
+            reason = self.absent()
+            if reason:
+                yield RootAbsent(self._root, reason)
+                return
+            if self._stop():
+                return
+            self._store.remove_document(path)
+            yield FileEvent(path, FileState.REMOVED)
+
+    def _now_left_out(self, path: Path) -> bool:
+        """A file that exists but was not met: under a folder that a rule leaves out, unless that cannot be read now."""
+        folder = next((parent for parent in path.parents if parent in self._left_out), None)
+        return folder is not None and os.access(folder, os.R_OK | os.X_OK)
+
+
+def _never(_found: FoundFile) -> bool:
+    return False
+
+
+def _absent(root: Path, *, known: bool) -> str:
+    """Why nothing under `root` may be removed now; '' if it may. `known`: the catalog has documents of it."""
+    try:
+        walking.check_root(root)
+        if known and not any(root.iterdir()):
+            return "the folder is empty; its documents are kept in case a drive is not mounted"
+    except DeskRagError as error:
+        return error.message
+    except OSError as error:
+        return f"the folder cannot be read: {error.strerror}"
+    return ""
+
+
+def _take_gone(gone: dict[str, list[DocumentRow]], digest: str) -> DocumentRow | None:
+    """The next vanished document with this content, taken out so that it is used once."""
+    rows = gone.get(digest, [])
+    while rows:
+        row = rows.pop()
+        if is_gone(row.path):
+            return row
+    return None
+
+
+def _gone_twin(store: Store, digest: str, path: Path, root: Path) -> DocumentRow | None:
+    for row in store.documents_with_digest(digest):
+        # Elsewhere than under this root a missing file may be on a drive that is away.
+        if row.path != path and root in row.path.parents and is_gone(row.path):
+            return row
+    return None
+
+
+# Vectors and chunk KV ---------------------------------------------------------------------------------------
+
+
+def embed_pending(store: Store, embedder: Embedder, stop: Callable[[], bool]) -> Iterator[StageProgress]:
+    """Give every chunk that lacks one its vector; one event per batch of EMBED_BATCH chunks.
+
+    A chunk that the embedder cannot take is passed over until the next call. Ends with a reason in `waiting` when the
+    disk is full. Raises ModelError when the embedder itself fails, StoreError when the catalog cannot be written.
+    """
+    counts = store.counts(None, embedder.fingerprint)
+    done, total, meter, refused = 0, counts.chunks - counts.with_vectors, Meter(), set[ChunkId]()
+    while not stop():
+        pending = store.chunks_without_vector(embedder.fingerprint, EMBED_BATCH + len(refused))
+        pending = [chunk for chunk in pending if chunk.chunk_id not in refused][:EMBED_BATCH]
+        if not pending:
+            return
+        try:
+            refused.update(_embed(store, embedder, pending))
+        except StoreFull as error:
+            yield meter.progress(IndexStage.VECTORS, done, total, "chunks", error.message)
+            return
+        done += len(pending)
+        total = max(total, done)
+        yield meter.progress(IndexStage.VECTORS, done, total, "chunks")
+
+
+def _embed(store: Store, embedder: Embedder, pending: list[PendingChunk]) -> list[ChunkId]:
+    """Embed and store a batch; returns the chunks that cannot be embedded."""
+    try:
+        vectors = embedder.embed_chunks([chunk.text for chunk in pending])
+    except ModelError:
+        raise
+    except Exception as error:
+        if len(pending) > 1:  # find the one that spoils the batch
+            return [chunk_id for chunk in pending for chunk_id in _embed(store, embedder, [chunk])]
+        _log.warning("chunk %s cannot be embedded (%s)", pending[0].chunk_id, type(error).__name__)
+        return [pending[0].chunk_id]
+    store.put_vectors(embedder.fingerprint, [chunk.chunk_id for chunk in pending], vectors)
+    return []
+
+
+def warm_pending(
+    store: Store,
+    model: LanguageModel,
+    prefix: PrefixKV,
+    namespace: Namespace,
+    scheme: QuantScheme,
+    turn: Turn,
+    stop: Callable[[], bool],
+    may_run: Callable[[], str],
+) -> Iterator[StageProgress]:
+    """Prefill chunks that have no KV, one at a time; one event per chunk, and two a second in a wait.
+
+    Gives way to an answer, and to `stop`, within one layer; the chunk that was given up is begun again. Before every
+    chunk `may_run` answers '' or the reason to wait. Ends with a reason in `waiting` when the disk has no room or
+    several chunks in a row fail. Raises StoreError when the catalog cannot be written.
+    """
+    warmer = Warmer(store, model, prefix, namespace, scheme, turn, stop)
+    counts = store.counts(namespace, None)
+    done, total, meter = 0, counts.chunks - counts.warm, Meter()
+    while not stop():
+        chunk = warmer.next()
+        if chunk is None:
+            counts = store.counts(namespace, None)
+            if counts.warm < counts.chunks and counts.kv_bytes >= counts.budget_bytes:
+                yield meter.progress(IndexStage.WARM, done, total, "chunks", "there is no room for more chunk KV")
+            return
+        while reason := _reason_to_wait(turn, may_run):
+            yield meter.progress(IndexStage.WARM, done, total, "chunks", reason)
+            if _sleep(_WAIT_POLL, stop):
+                return
+        problem = warmer.warm(chunk)
+        if problem is None:
+            continue
+        if problem:
+            yield meter.progress(IndexStage.WARM, done, total, "chunks", problem)
+            return
+        done += 1
+        total = max(total, done)
+        yield meter.progress(IndexStage.WARM, done, total, "chunks")
+
+
+def _reason_to_wait(turn: Turn, may_run: Callable[[], str]) -> str:
+    return "an answer is being made" if turn.answer_waits() else may_run()
+
+
+def _sleep(seconds: float, stop: Callable[[], bool]) -> bool:
+    """Sleep in short steps; True as soon as `stop` asks for the end."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        if stop():
+            return True
+        time.sleep(min(left, 0.1))
+    return stop()

@@ -1,0 +1,95 @@
+"""Which kernels this process may use: asked once per device, proven by a small run, never assumed.
+
+Triton is optional, needs a GPU it knows and a C compiler, and a kernel compiled wrongly would give wrong answers in
+silence. So the first question costs one small launch whose result is compared with the torch reference; any failure
+means that the reference is used from then on, slower and right.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from desk_rag.kv.cache import SlabLayer
+from desk_rag.kv.quant import dequantize_layer, group_span
+from desk_rag.kv.rope import RotaryTables, rotate_into
+from desk_rag.kv.types import Int8Layer, QuantizedKV
+
+if TYPE_CHECKING:
+    from desk_rag.kv.cache import SlabCache
+    from desk_rag.kv.stitch import Placement
+
+_log = logging.getLogger(__name__)
+_TOLERANCE = 1e-5
+
+
+class PlaceGroup(Protocol):
+    """Writes int8 layers of all chunks into a cache in one launch; see `rope_triton.place_group`."""
+
+    def __call__(
+        self,
+        layers: Iterable[int],
+        placements: Sequence[Placement],
+        chunks: Sequence[QuantizedKV],
+        tables: RotaryTables,
+        cache: SlabCache,
+    ) -> None: ...
+
+
+def available(device: torch.device) -> bool:
+    """True if `rope_triton` can be imported and used for caches on `device`."""
+    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
+        return False
+    return _proven(torch.cuda.current_device() if device.index is None else device.index)
+
+
+def place_group(device: torch.device) -> PlaceGroup | None:
+    """The kernel that places int8 layers on `device`, or None where the torch reference has to do it."""
+    if not available(device):
+        return None
+    from desk_rag.kv import rope_triton
+
+    return rope_triton.place_group
+
+
+@functools.cache
+def _proven(index: int) -> bool:
+    """True if the kernel gives on this GPU what the reference gives."""
+    try:
+        if _agrees(torch.device("cuda", index)):
+            return True
+        _log.warning("The Triton kernel disagrees with its reference on this GPU; the reference is used.")
+    except Exception as error:  # a missing compiler, an old driver and an unknown GPU each raise a type of their own
+        _log.warning("Triton cannot be used here (%s: %s); the reference is used.", type(error).__name__, error)
+    return False
+
+
+def _agrees(device: torch.device) -> bool:
+    from desk_rag.kv import rope_triton
+
+    heads, tokens, dim, groups = 2, 37, 64, 2
+    generator = torch.Generator().manual_seed(1)
+    coded = Int8Layer(
+        keys=torch.randint(-127, 128, (heads, tokens, dim), dtype=torch.int8, generator=generator).to(device),
+        key_scale=torch.rand(heads, groups, dim, generator=generator).to(device, torch.float16),
+        key_zero=torch.randn(heads, groups, dim, generator=generator).to(device, torch.float16),
+        values=torch.randint(-127, 128, (heads, tokens, dim), dtype=torch.int8, generator=generator).to(device),
+        value_scale=torch.rand(heads, tokens, generator=generator).to(device, torch.float16),
+    )
+    assert group_span(tokens, 32) * groups >= tokens
+    angle = torch.outer(torch.arange(tokens + 1.0), 0.5 ** torch.arange(dim // 2.0)).to(device)
+    tables = RotaryTables((angle.cos(),), (angle.sin(),), (0,))
+    slots = SlabLayer(*(torch.zeros(1, heads, tokens, dim, device=device) for _ in range(2)))
+    target = rope_triton.Target.of(tables, [slots])
+    rope_triton.launch(rope_triton.rows_of(coded, target, 0, position=1, slot=0), target)
+    keys, values = dequantize_layer(coded)
+    turned = torch.empty_like(keys)
+    rotate_into(keys, tables.cos[0][1:], tables.sin[0][1:], turned)
+    largest = max(keys.abs().max().item(), values.abs().max().item())
+    near = [(slots.key_slab[0] - turned).abs().max().item(), (slots.value_slab[0] - values).abs().max().item()]
+    return max(near) <= _TOLERANCE * largest

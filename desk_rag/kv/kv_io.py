@@ -1,0 +1,123 @@
+"""Bytes of KV files into given memory, past the page cache where that is faster, checked once per process.
+
+Knows descriptors, alignment and checksums; knows no threads and no device. A file is trusted while device, inode,
+size, mtime and ctime stay the same; a group's checksum (xxh3-64) is computed at its first use in a process.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import xxhash
+
+from desk_rag.errors import CorruptKV
+from desk_rag.kv.arena import BLOCK, round_up
+from desk_rag.kv.payload import Group
+
+Identity = tuple[int, int, int, int, int]
+"""Device, inode, size, mtime_ns, ctime_ns."""
+
+
+def identity_of(path: Path) -> Identity:
+    """What `path` is now. Raises OSError (FileNotFoundError for a miss)."""
+    return _identity(path.stat())
+
+
+class FileReader:
+    """Reads runs of files; remembers what was verified and which drives refuse direct reads. Thread-safe."""
+
+    def __init__(self, *, direct: bool) -> None:
+        self._direct = direct and hasattr(os, "O_DIRECT")
+        self._lock = threading.Lock()
+        self._verified: dict[Identity, int] = {}
+        self._buffered_only: set[int] = set()
+        self.bytes_read = 0
+
+    def read(self, path: Path, identity: Identity, offset: int, nbytes: int, into: torch.Tensor) -> None:
+        """Fill `into` (uint8, page aligned, at least `nbytes` rounded up to 4,096) from `offset`, a multiple of 4,096.
+
+        Raises CorruptKV when the file is no longer the one that `identity` names or is too short; OSError.
+        """
+        view = into[: round_up(nbytes)].numpy().data
+        done = 0
+        if self._direct and identity[0] not in self._buffered_only:
+            done = self._read_direct(path, identity, offset, nbytes, view)
+        if done < nbytes:
+            self._read_buffered(path, identity, offset, nbytes, view, done)
+        with self._lock:
+            self.bytes_read += nbytes
+
+    def verify(self, path: Path, identity: Identity, groups: Sequence[tuple[int, Group]], run: torch.Tensor) -> None:
+        """Check consecutive (index, group)s that `run` holds, unless this process saw them right before."""
+        start = groups[0][1].start
+        seen = self._verified.get(identity, 0)
+        for index, group in groups:
+            if seen >> index & 1:
+                continue
+            content = run[group.start - start : group.end - start].numpy()
+            if xxhash.xxh3_64_hexdigest(content.data) != group.checksum:
+                raise CorruptKV(f"{path} has a damaged layer group {index}.")
+            seen |= 1 << index
+        with self._lock:
+            self._verified[identity] = self._verified.get(identity, 0) | seen
+
+    def forget_verified(self) -> None:
+        """Check everything again at its next use, as after a restart."""
+        with self._lock:
+            self._verified.clear()
+
+    def _read_direct(self, path: Path, identity: Identity, offset: int, nbytes: int, view: memoryview) -> int:
+        """Bytes read past the page cache: all, or fewer where the file system wants the rest read otherwise."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            self._buffered_only.add(identity[0])
+            return 0
+        try:
+            _same(descriptor, identity, path)
+            done = 0
+            while done < nbytes and not done % BLOCK:
+                count = os.preadv(descriptor, [view[done:]], offset + done)
+                if count == 0:
+                    raise CorruptKV(f"{path} became shorter while it was read.")
+                done += count
+            return done
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                raise
+            self._buffered_only.add(identity[0])
+            return 0
+        finally:
+            os.close(descriptor)
+
+    def _read_buffered(
+        self, path: Path, identity: Identity, offset: int, nbytes: int, view: memoryview, done: int
+    ) -> None:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            _same(descriptor, identity, path)
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(descriptor, offset, nbytes, os.POSIX_FADV_WILLNEED)
+            while done < nbytes:
+                count = os.preadv(descriptor, [view[done:nbytes]], offset + done)
+                if count == 0:
+                    raise CorruptKV(f"{path} became shorter while it was read.")
+                done += count
+        finally:
+            os.close(descriptor)
+
+
+def _identity(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _same(descriptor: int, identity: Identity, path: Path) -> None:
+    if _identity(os.fstat(descriptor)) != identity:
+        raise CorruptKV(f"{path} is not the file it was when the answer began.")

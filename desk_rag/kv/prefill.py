@@ -1,0 +1,123 @@
+"""Token ids of one chunk become its chunk KV: run it after the shared prefix, keep pre-RoPE keys and values.
+
+Knows one model and forward hooks; knows no store and no retrieval. Keys are taken by a hook on the last module before
+RoPE (`k_norm` where there is one, else `k_proj`, else the key slice of `qkv_proj`), which is exact, needs no change
+to the model and works on weights that bitsandbytes has quantised. Values are read from the cache, which does not
+touch them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from desk_rag.errors import Cancelled
+from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.types import ChunkKV
+from desk_rag.model import LanguageModel
+from desk_rag.model_support import KeyTap
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixKV:
+    """The shared prefix's own KV: in the compute dtype, keys already at positions 0..P-1, kept once per model."""
+
+    keys: torch.Tensor
+    """[L, H, P, D], after RoPE."""
+    values: torch.Tensor
+    """[L, H, P, D]."""
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.keys.shape[2])
+
+    def write_to(self, cache: SlabCache) -> None:
+        """Put the prefix into slots 0..P-1 of `cache`."""
+        for layer in range(self.keys.shape[0]):
+            key_slots, value_slots = cache.write(layer, 0, self.num_tokens)
+            key_slots.copy_(self.keys[layer])
+            value_slots.copy_(self.values[layer])
+
+
+def prefill_prefix(model: LanguageModel) -> PrefixKV:
+    """Run the shared prefix once, from position 0; it holds the attention sink for every chunk and every answer."""
+    ids = torch.tensor(model.prompt.prefix_ids, device=model.device)
+    cache = SlabCache(model, len(ids))
+    if len(ids):
+        model.forward(ids, cache, 0, logits=False)
+    return PrefixKV(
+        torch.stack([layer.key_slab[0] for layer in cache.layers]),
+        torch.stack([layer.value_slab[0] for layer in cache.layers]),
+    )
+
+
+def prefill_chunk(
+    model: LanguageModel,
+    prefix: PrefixKV,
+    token_ids: Sequence[int],
+    stop: Callable[[], bool] | None = None,
+) -> ChunkKV:
+    """Run `token_ids` (frame included) right behind the shared prefix and keep what is needed to reuse them.
+
+    Returns keys [L, H, T, D] before RoPE and values [L, H, T, D] in the compute dtype, on the model's device. `stop` is
+    asked before every layer; when it answers True the work is dropped and Cancelled is raised.
+    """
+    ids = torch.tensor(token_ids, device=model.device)
+    start = prefix.num_tokens
+    cache = SlabCache(model, start + len(ids))
+    prefix.write_to(cache)
+    cache.set_length(start)
+    with tap_keys(model) as tapped, _stoppable(model, stop):
+        model.forward(ids, cache, start, logits=False)
+    values = torch.stack([layer.value_slab[0, :, start:] for layer in cache.layers])
+    return ChunkKV(torch.stack([tapped[layer] for layer in range(model.spec.num_layers)]), values)
+
+
+@contextmanager
+def tap_keys(model: LanguageModel) -> Iterator[dict[int, torch.Tensor]]:
+    """While open, every forward pass leaves its pre-RoPE keys [H, N, D] in the yielded mapping, by layer."""
+    tapped: dict[int, torch.Tensor] = {}
+    with ExitStack() as stack:
+        for index, layer in enumerate(model.decoder_layers):
+            attention: Any = layer.self_attn
+            module = getattr(attention, model.spec.support.key_tap.value)
+            handle = module.register_forward_hook(_keeper(tapped, index, model))
+            stack.callback(handle.remove)
+        yield tapped
+
+
+def _keeper(tapped: dict[int, torch.Tensor], index: int, model: LanguageModel) -> Callable[..., None]:
+    spec = model.spec
+    heads, dim = spec.num_kv_heads, spec.head_dim
+
+    def keep(_module: torch.nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+        if spec.support.key_tap is KeyTap.QKV_PROJ:
+            start = spec.num_heads * dim
+            output = output[..., start : start + heads * dim]
+        if spec.support.heads_first:
+            tapped[index] = output[0].clone()
+            return
+        # [1, N, H * D] from a projection or [1, N, H, D] from a norm
+        tapped[index] = output.reshape(output.shape[1], heads, dim).transpose(0, 1).contiguous()
+
+    return keep
+
+
+@contextmanager
+def _stoppable(model: LanguageModel, stop: Callable[[], bool] | None) -> Iterator[None]:
+    if stop is None:
+        yield
+        return
+
+    def ask(_module: torch.nn.Module, _inputs: Any) -> None:
+        if stop():
+            raise Cancelled("Prefill gave way.")
+
+    with ExitStack() as stack:
+        for layer in model.decoder_layers:
+            stack.callback(layer.register_forward_pre_hook(ask).remove)
+        yield

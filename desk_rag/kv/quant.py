@@ -1,0 +1,155 @@
+"""Chunk KV to int8 codes and back, in torch. The reference for every faster path; knows no file and no position.
+
+Scheme: keys per channel over the chunk (or over groups of its tokens) with a zero point, because a channel's offset
+(Qwen2's `k_proj` bias reaches hundreds) would otherwise eat the codes (KVQuant, arXiv 2401.18079, section 3.1; KIVI,
+arXiv 2402.02750); values per token and head. Scales and zeros are fp16; the scale is rounded up and the codes are
+made against the *rounded* numbers, so that fp16 costs no accuracy and no code is clipped. Rounding is to nearest
+even.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from itertools import groupby
+
+import torch
+
+from desk_rag.kv.types import ChunkKV, Int8Layer, LayerKV, QuantizedKV, RawLayer
+
+_LEVELS = 127
+_SMALLEST_SCALE = 2.0**-14
+"""Smallest normal fp16; a channel that hardly moves is coded as its zero point."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerScheme:
+    """How one layer is coded."""
+
+    raw: bool = False
+    """Kept in the compute dtype: the quality gate found int8 too coarse for this layer."""
+    group: int | None = None
+    """Tokens per group of key scales; None is the whole chunk."""
+
+    @property
+    def label(self) -> str:
+        """'int8', 'int8g64' or 'raw'."""
+        return "raw" if self.raw else "int8" if self.group is None else f"int8g{self.group}"
+
+
+@dataclass(frozen=True, slots=True)
+class QuantScheme:
+    """How every layer of a model is coded; part of the namespace."""
+
+    layers: tuple[LayerScheme, ...]
+
+    @classmethod
+    def uniform(cls, num_layers: int, layer: LayerScheme | None = None) -> QuantScheme:
+        """The same coding for all layers, int8 over the whole chunk unless told otherwise."""
+        return cls((layer or LayerScheme(),) * num_layers)
+
+    @property
+    def label(self) -> str:
+        """'int8*28', or runs such as 'raw*1+int8*26+raw*1'."""
+        return "+".join(f"{name}*{len(list(run))}" for name, run in groupby(layer.label for layer in self.layers))
+
+
+def quantize(chunk: ChunkKV, scheme: QuantScheme, key_zeros: torch.Tensor | None = None) -> QuantizedKV:
+    """Code a chunk; `key_zeros` [L, H, D] replaces the mid-range zero points (a `k_proj` bias, for comparison).
+
+    A layer whose scale or zero does not fit into fp16 is kept raw, so no code is ever wrong by overflow.
+    """
+    assert len(scheme.layers) == chunk.keys.shape[0], "scheme and model differ in layers"
+    layers = []
+    for index, layer in enumerate(scheme.layers):
+        zeros = None if key_zeros is None else key_zeros[index]
+        layers.append(quantize_layer(chunk.keys[index], chunk.values[index], layer, zeros))
+    return QuantizedKV(tuple(layers))
+
+
+def quantize_layer(
+    keys: torch.Tensor, values: torch.Tensor, scheme: LayerScheme, zeros: torch.Tensor | None = None
+) -> LayerKV:
+    """keys, values [H, T, D] of any float dtype -> one coded layer, on the same device."""
+    if scheme.raw:
+        return _raw(keys, values)
+    exact_keys, exact_values = keys.float(), values.float()
+    num_tokens = keys.shape[1]
+    span = group_span(num_tokens, scheme.group)
+    starts = range(0, num_tokens, span)
+    groups = [exact_keys[:, start : start + span] for start in starts]
+    middles = [(part.amax(1) + part.amin(1)) / 2 if zeros is None else zeros.float() for part in groups]
+    key_zero = torch.stack(middles, 1).to(torch.float16)  # [H, G, D]
+    residuals = [part - key_zero[:, g, None].float() for g, part in enumerate(groups)]
+    key_scale = torch.stack([_scale_of(part.abs().amax(1)) for part in residuals], 1)
+    value_scale = _scale_of(exact_values.abs().amax(2))  # [H, T]
+    if not (key_zero.isfinite().all() and key_scale.isfinite().all() and value_scale.isfinite().all()):
+        return _raw(keys, values)
+    key_codes = torch.cat([_codes(part, key_scale[:, g, None]) for g, part in enumerate(residuals)], 1)
+    return Int8Layer(
+        keys=key_codes,
+        key_scale=key_scale,
+        key_zero=key_zero,
+        values=_codes(exact_values, value_scale[..., None]),
+        value_scale=value_scale,
+    )
+
+
+def dequantize_layer(layer: LayerKV) -> tuple[torch.Tensor, torch.Tensor]:
+    """One layer back to fp32: keys before RoPE and values, both [H, T, D]."""
+    if isinstance(layer, RawLayer):
+        return layer.keys.float(), layer.values.float()
+    scale, zero = spread(layer.key_scale, layer.keys.shape[1]), spread(layer.key_zero, layer.keys.shape[1])
+    keys = torch.addcmul(zero, layer.keys.float(), scale)
+    return keys, layer.values.float() * layer.value_scale.float()[..., None]
+
+
+def move_layer(layer: LayerKV, device: torch.device) -> LayerKV:
+    """The layer on `device`; codes travel, not the floats they stand for. The layer itself if it is there already."""
+    if layer.keys.device == device:
+        return layer
+    tensors = (getattr(layer, field.name) for field in fields(layer))
+    return type(layer)(*(tensor.to(device, non_blocking=True) for tensor in tensors))
+
+
+def dequantize(kv: QuantizedKV) -> ChunkKV:
+    """All layers back to fp32 [L, H, T, D]."""
+    layers = [dequantize_layer(layer) for layer in kv.layers]
+    return ChunkKV(torch.stack([keys for keys, _ in layers]), torch.stack([values for _, values in layers]))
+
+
+def group_span(num_tokens: int, group: int | None) -> int:
+    """Tokens covered by one group of key scales: the groups are as even as they can be."""
+    if group is None or num_tokens <= group:
+        return max(num_tokens, 1)
+    num_groups = -(-num_tokens // group)
+    return -(-num_tokens // num_groups)
+
+
+def spread(per_group: torch.Tensor, num_tokens: int) -> torch.Tensor:
+    """[H, G, D] -> fp32 that broadcasts over tokens: [H, 1, D] for one group, else [H, T, D]."""
+    if per_group.shape[1] == 1:
+        return per_group.float()
+    span = -(-num_tokens // per_group.shape[1])
+    return per_group.float().repeat_interleave(span, dim=1)[:, :num_tokens]
+
+
+def _scale_of(largest: torch.Tensor) -> torch.Tensor:
+    """fp16 scale, never smaller than largest / 127, so that no code leaves [-127, 127]."""
+    exact = (largest / _LEVELS).clamp_min(_SMALLEST_SCALE)
+    rounded = exact.to(torch.float16)
+    up = (rounded.view(torch.int16) + 1).view(torch.float16)
+    return torch.where(rounded.float() < exact, up, rounded)
+
+
+def _codes(values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return torch.round(values / scale.float()).clamp_(-_LEVELS, _LEVELS).to(torch.int8)
+
+
+def _raw(keys: torch.Tensor, values: torch.Tensor) -> RawLayer:
+    # Narrowing fp32 to bf16 here would lose more than int8 does: eight bits of mantissa against 254 codes of a range.
+    return RawLayer(keys.contiguous(), values.contiguous())
+
+
+def keep_exact(chunk: ChunkKV) -> QuantizedKV:
+    """No coding at all: every layer raw in its own dtype. The unquantised side of every comparison."""
+    return QuantizedKV(tuple(RawLayer(k, v) for k, v in zip(chunk.keys, chunk.values, strict=True)))

@@ -1,0 +1,291 @@
+"""Kernel A: int8 codes as they lie in a file become rotated keys and plain values inside the slabs, in one launch.
+
+Knows Triton and addresses; knows no file and no plan. The torch reference is `stitch.place_layer`; this module needs
+Triton at import, so nobody imports it but `kernels`, which knows whether it can be used.
+
+Every (chunk, layer) pair is one row of an int64 table that says where its codes, scales and rotary tables lie and
+where its slots begin, counted in elements from one anchor tensor per dtype. Chunks, layers, rotary tables and slabs
+may thus be separate allocations and still be handled by a single launch, and nothing is stacked, padded or
+concatenated first. Arithmetic is fp32 with one rounding at the end, as in the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from numpy.typing import NDArray
+
+from desk_rag.kv.cache import SlabCache, SlabLayer
+from desk_rag.kv.payload import Layout
+from desk_rag.kv.rope import RotaryTables
+from desk_rag.kv.types import Int8Layer, QuantizedKV
+
+if TYPE_CHECKING:
+    from desk_rag.kv.stitch import Placement
+
+NUM_FIELDS = 12
+"""tokens, tokens per scale group, scale groups, keys, values, key_scale, key_zero, value_scale, cos, sin, key slot,
+value slot; the last nine as offsets in elements."""
+Offsets = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What the kernel may choose freely; the defaults are the fastest found on an H200."""
+
+    tile: int = 32
+    """Tokens per program."""
+    heads: int = 4
+    """Most heads per program: they share one load of cos and sin, which otherwise cost as much as the codes."""
+    warps: int = 4
+
+
+DEFAULT_TUNING = Tuning()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where rows may point to: tables and slabs, as offsets from one anchor each. Made once per cache and answer."""
+
+    codes: torch.Tensor
+    """int8 anchor, any tensor on the device."""
+    scales: torch.Tensor
+    """fp16 anchor."""
+    table: torch.Tensor
+    """fp32 anchor [positions, R / 2]: the first cos table."""
+    slab: torch.Tensor
+    """Anchor of the cache's dtype [1, H, capacity, D]: layer 0's keys."""
+    table_offsets: Offsets
+    """[L, 2]: cos and sin of each layer, in elements from `table`."""
+    slab_offsets: Offsets
+    """[L, 2]: keys and values of each layer, in elements from `slab`."""
+
+    @classmethod
+    def of(cls, tables: RotaryTables, layers: Sequence[SlabLayer]) -> Target:
+        """Look up where everything is; asserts that slabs and tables are alike, contiguous and on one device."""
+        slab, table = layers[0].key_slab, tables.cos[0]
+        assert slab.dim() == 4 and slab.shape[0] == 1 and slab.is_floating_point()
+        for other in (each for layer in layers for each in (layer.key_slab, layer.value_slab)):
+            assert other.shape == slab.shape and other.dtype == slab.dtype and other.is_contiguous(), "slabs differ"
+            assert other.device == slab.device
+        for other in (*tables.cos, *tables.sin):
+            assert other.shape == table.shape and other.dtype == torch.float32 and other.is_contiguous()
+            assert other.device == slab.device, "tables and slabs are on different devices"
+        assert len(tables.table_of_layer) == len(layers)
+        anchor = torch.empty(16, dtype=torch.int8, device=slab.device)
+        turning = [(_offset(c, table), _offset(s, table)) for c, s in zip(tables.cos, tables.sin, strict=True)]
+        slots = [(_offset(layer.key_slab, slab), _offset(layer.value_slab, slab)) for layer in layers]
+        return cls(
+            codes=anchor,
+            scales=anchor.view(torch.float16),
+            table=table,
+            slab=slab,
+            table_offsets=np.array([turning[index] for index in tables.table_of_layer], dtype=np.int64),
+            slab_offsets=np.array(slots, dtype=np.int64),
+        )
+
+    def complete(self, rows: Offsets, layers: Offsets, position: int, slot: int) -> None:
+        """Fill in what does not depend on the chunk's bytes: tables and slots of `layers` [N] into rows [N, 12]."""
+        rows[:, 8:10] = self.table_offsets[layers] + position * self.table.shape[1]
+        rows[:, 10:12] = self.slab_offsets[layers] + slot * self.slab.shape[3]
+
+
+def place_group(
+    layers: Iterable[int],
+    placements: Sequence[Placement],
+    chunks: Sequence[QuantizedKV],
+    tables: RotaryTables,
+    cache: SlabCache,
+) -> None:
+    """Write `layers` of all chunks into the slabs: dequantised, rotated to their places' positions. One launch.
+
+    All layers named must be int8 and on the cache's device. Same result as `stitch.place_layer` for each of them.
+    """
+    target = Target.of(tables, cache.layers)
+    parts: list[Offsets] = []
+    for layer in layers:
+        for placement, chunk in zip(placements, chunks, strict=True):
+            coded = chunk.layers[layer]
+            assert isinstance(coded, Int8Layer), "raw layers are placed by the reference"
+            assert chunk.num_tokens == placement.num_tokens, "plan and chunk differ in length"
+            parts.append(rows_of(coded, target, layer, placement.position, placement.slot))
+    if parts:
+        launch(np.concatenate(parts), target)
+
+
+def rows_of(coded: Int8Layer, target: Target, layer: int, position: int, slot: int) -> Offsets:
+    """The one row [1, 12] that places one layer of one chunk."""
+    heads, tokens, dim = coded.keys.shape
+    groups = coded.key_scale.shape[1]
+    parts = (coded.keys, coded.values, coded.key_scale, coded.key_zero, coded.value_scale)
+    assert all(part.is_contiguous() and part.device == target.codes.device for part in parts)
+    assert coded.key_scale.shape == coded.key_zero.shape == (heads, groups, dim)
+    assert coded.values.shape == coded.keys.shape and coded.value_scale.shape == (heads, tokens)
+    assert (heads, dim) == (target.slab.shape[1], target.slab.shape[3]), "chunk and cache differ in shape"
+    row = np.empty((1, NUM_FIELDS), dtype=np.int64)
+    row[0, :3] = tokens, -(-tokens // groups), groups
+    row[0, 3:5] = _offset(coded.keys, target.codes), _offset(coded.values, target.codes)
+    row[0, 5:8] = [_offset(part, target.scales) for part in parts[2:]]
+    target.complete(row, np.array([layer]), position, slot)
+    return row
+
+
+def rows_of_payload(
+    layout: Layout, payload: torch.Tensor, target: Target, layers: range, position: int, slot: int
+) -> Offsets:
+    """The rows [N, 12] of those of `layers` that are int8, for a payload (uint8 [bytes], on the device) as loaded.
+
+    No tensor is made per layer: with hundreds of chunk-layers per answer their views would cost more than the kernel.
+    """
+    assert payload.dtype == torch.uint8 and payload.is_contiguous() and payload.device == target.codes.device
+    assert (layout.heads, layout.dim) == (target.slab.shape[1], target.slab.shape[3]), "chunk and cache differ in shape"
+    chosen = np.arange(layers.start, layers.stop)
+    chosen = chosen[layout.is_int8[chosen]]
+    rows = np.empty((len(chosen), NUM_FIELDS), dtype=np.int64)
+    rows[:, :3] = layout.shape[chosen]
+    addresses = layout.offsets[chosen] + payload.data_ptr()
+    rows[:, 3:5] = addresses[:, :2] - target.codes.data_ptr()
+    rows[:, 5:8] = (addresses[:, 2:] - target.scales.data_ptr()) // 2
+    target.complete(rows, chosen, position, slot)
+    return rows
+
+
+def launch(rows: Offsets, target: Target, tuning: Tuning = DEFAULT_TUNING) -> None:
+    """Run the kernel for `rows` [N, 12] on the current stream; what they point to must stay alive until it is done."""
+    if not len(rows):
+        return
+    _check(rows, target)
+    _, heads, capacity, dim = target.slab.shape
+    half = int(target.table.shape[1])
+    rest = dim - 2 * half
+    per_program = next(count for count in (tuning.heads, 4, 2, 1) if count <= tuning.heads and heads % count == 0)
+    grid = (triton.cdiv(int(rows[:, 0].max()), tuning.tile), heads // per_program, len(rows))
+    assert grid[2] < 65_536, "too many chunk-layers for one launch"
+    _dequant_rope_scatter[grid](
+        torch.from_numpy(rows).to(target.slab.device, non_blocking=True),
+        target.codes, target.scales, target.table, target.slab, capacity * dim,
+        DIM=dim, DIM_PADDED=triton.next_power_of_2(dim), HALF=half, HALF_PADDED=triton.next_power_of_2(half),
+        REST=rest, REST_PADDED=triton.next_power_of_2(max(rest, 1)), TILE=tuning.tile, HEADS=per_program,
+        ONE_GROUP=bool((rows[:, 2] == 1).all()), NUM_FIELDS=NUM_FIELDS,
+        # Wider loads of codes than 8 bytes only force a detour through shared memory: a store takes 8 elements.
+        CODES_BY=_alignment(rows[:, 3:5], target.codes, 8, dim),
+        SCALES_BY=_alignment(rows[:, 5:7], target.scales, 8, dim),
+        ANGLES_BY=_alignment(rows[:, 8:10], target.table, 4, half),
+        num_warps=tuning.warps,
+    )  # fmt: skip
+
+
+def _check(rows: Offsets, target: Target) -> None:
+    """The kernel follows addresses: everything it will touch in tables and slabs is proven to exist here."""
+    assert rows.dtype == np.int64 and rows.ndim == 2 and rows.shape[1] == NUM_FIELDS
+    _, heads, capacity, dim = target.slab.shape
+    tokens = rows[:, :1]
+    assert tokens.min() > 0 and int(tokens.max()) * dim * heads < 2**31, "a chunk is too long for 32-bit offsets"
+    assert (rows[:, 1] * rows[:, 2] >= rows[:, 0]).all(), "scale groups do not cover the chunk"
+    half, positions = target.table.shape[1], target.table.numel()
+    assert _inside(rows[:, 8:10], tokens * half, target.table_offsets, positions), "positions lie past the tables"
+    assert _inside(rows[:, 10:12], tokens * dim, target.slab_offsets, capacity * dim), "slots lie outside the slab"
+
+
+def _inside(starts: Offsets, lengths: Offsets, bases: Offsets, size: int) -> bool:
+    """True if every [start, start + length) lies within [base, base + size) of the last base that is not after it."""
+    known = np.unique(bases)
+    index = np.searchsorted(known, starts, side="right") - 1
+    return bool((index >= 0).all() and (starts + lengths <= known[index] + size).all())
+
+
+def _offset(tensor: torch.Tensor, anchor: torch.Tensor) -> int:
+    """Elements from `anchor` to `tensor`, wherever the allocator put them."""
+    distance = tensor.data_ptr() - anchor.data_ptr()
+    assert distance % anchor.element_size() == 0 and tensor.dtype == anchor.dtype
+    return int(distance // anchor.element_size())
+
+
+def _alignment(column: Offsets, anchor: torch.Tensor, largest: int, row: int) -> int:
+    """Largest power of two (at most `largest`, in elements) that divides every address here and the row length."""
+    size = anchor.element_size()
+    addresses = column * size + anchor.data_ptr()
+    bits = int(np.bitwise_or.reduce(addresses, axis=None)) | row * size | largest * size
+    return max((bits & -bits) // size, 1)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _dequant_rope_scatter(  # type: ignore[no-untyped-def]  # Triton reads annotations: only its own may stand here
+    rows, codes, scales, tables, slabs, head_stride,
+    DIM: tl.constexpr, DIM_PADDED: tl.constexpr, HALF: tl.constexpr, HALF_PADDED: tl.constexpr,
+    REST: tl.constexpr, REST_PADDED: tl.constexpr, TILE: tl.constexpr, HEADS: tl.constexpr,
+    ONE_GROUP: tl.constexpr, NUM_FIELDS: tl.constexpr, CODES_BY: tl.constexpr, SCALES_BY: tl.constexpr,
+    ANGLES_BY: tl.constexpr,
+):  # fmt: skip
+    """Program (token tile, block of heads, row). Out-of-range lanes are masked: T is arbitrary, D need not be 2^n."""
+    row = rows + tl.program_id(2) * NUM_FIELDS
+    tokens = tl.load(row).to(tl.int32)
+    first = tl.program_id(0) * TILE
+    if first >= tokens:
+        return
+    span = tl.load(row + 1).to(tl.int32)
+    groups = tl.load(row + 2).to(tl.int32)
+    key_codes = codes + tl.multiple_of(tl.load(row + 3), CODES_BY)
+    value_codes = codes + tl.multiple_of(tl.load(row + 4), CODES_BY)
+    key_scale = scales + tl.multiple_of(tl.load(row + 5), SCALES_BY)
+    key_zero = scales + tl.multiple_of(tl.load(row + 6), SCALES_BY)
+    value_scale = scales + tl.load(row + 7)
+    key_slots = slabs + tl.multiple_of(tl.load(row + 10), 8)
+    value_slots = slabs + tl.multiple_of(tl.load(row + 11), 8)
+
+    t = first + tl.arange(0, TILE)
+    live = t < tokens
+    c = tl.arange(0, HALF_PADDED)
+    d = tl.arange(0, DIM_PADDED)
+    pair = live[:, None] & (c < HALF)[None, :]
+    whole = live[:, None] & (d < DIM)[None, :]
+    angle = t[:, None] * HALF + c[None, :]
+    cos = tl.load(tables + tl.multiple_of(tl.load(row + 8), ANGLES_BY) + angle, mask=pair, other=0.0)
+    sin = tl.load(tables + tl.multiple_of(tl.load(row + 9), ANGLES_BY) + angle, mask=pair, other=0.0)
+    if ONE_GROUP:
+        coarse = c[None, :]
+        coarse_mask = (c < HALF)[None, :]
+    else:
+        coarse = (t // span)[:, None] * DIM + c[None, :]
+        coarse_mask = pair
+
+    for i in range(HEADS):
+        head = tl.program_id(1) * HEADS + i
+        from_here = head * tokens * DIM + t[:, None] * DIM
+        to_here = head.to(tl.int64) * head_stride + t[:, None] * DIM
+        at = from_here + c[None, :]
+        of_head = head * groups * DIM + coarse
+        q1 = tl.load(key_codes + at, mask=pair, other=0).to(tl.float32)
+        q2 = tl.load(key_codes + at + HALF, mask=pair, other=0).to(tl.float32)
+        s1 = tl.load(key_scale + of_head, mask=coarse_mask, other=0.0).to(tl.float32)
+        s2 = tl.load(key_scale + of_head + HALF, mask=coarse_mask, other=0.0).to(tl.float32)
+        z1 = tl.load(key_zero + of_head, mask=coarse_mask, other=0.0).to(tl.float32)
+        z2 = tl.load(key_zero + of_head + HALF, mask=coarse_mask, other=0.0).to(tl.float32)
+        k1 = q1 * s1 + z1
+        k2 = q2 * s2 + z2
+        turned = key_slots + to_here + c[None, :]
+        tl.store(turned, (k1 * cos - k2 * sin).to(slabs.dtype.element_ty), mask=pair)
+        tl.store(turned + HALF, (k2 * cos + k1 * sin).to(slabs.dtype.element_ty), mask=pair)
+        if REST > 0:
+            r = tl.arange(0, REST_PADDED)
+            plain = live[:, None] & (r < REST)[None, :]
+            if ONE_GROUP:
+                of_rest = head * groups * DIM + 2 * HALF + r[None, :]
+                rest_mask = (r < REST)[None, :]
+            else:
+                of_rest = head * groups * DIM + (t // span)[:, None] * DIM + 2 * HALF + r[None, :]
+                rest_mask = plain
+            q3 = tl.load(key_codes + from_here + 2 * HALF + r[None, :], mask=plain, other=0).to(tl.float32)
+            s3 = tl.load(key_scale + of_rest, mask=rest_mask, other=0.0).to(tl.float32)
+            z3 = tl.load(key_zero + of_rest, mask=rest_mask, other=0.0).to(tl.float32)
+            rest = (q3 * s3 + z3).to(slabs.dtype.element_ty)
+            tl.store(key_slots + to_here + 2 * HALF + r[None, :], rest, mask=plain)
+        vs = tl.load(value_scale + head * tokens + t, mask=live, other=0.0).to(tl.float32)
+        v = tl.load(value_codes + from_here + d[None, :], mask=whole, other=0).to(tl.float32) * vs[:, None]
+        tl.store(value_slots + to_here + d[None, :], v.to(slabs.dtype.element_ty), mask=whole)

@@ -1,0 +1,125 @@
+"""Shared prefix + chunk KVs become one cache: positions decided once as data, then dequantised and rotated in place.
+
+Knows positions and slabs; knows no store and no question. The plan is pure data, so that the torch path, the kernel and
+the tests all read the same decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+
+from desk_rag.errors import UnsupportedModel
+from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.prefill import PrefixKV
+from desk_rag.kv.quant import dequantize_layer, move_layer
+from desk_rag.kv.rope import RotaryTables, rotate_into
+from desk_rag.kv.types import QuantizedKV
+from desk_rag.model import LanguageModel
+
+
+class Positions(Enum):
+    """Which positions the chunks get."""
+
+    REORDERED = "reordered"
+    """One after the other, as if they had been written so (TurboRAG, arXiv 2410.07590, section 3.3). The default."""
+    COMPOSITE = "composite"
+    """Each where it was prefilled, right behind the prefix; the question after the sum of all (ablation)."""
+    PARALLEL = "parallel"
+    """Each right behind the prefix; the question after the longest (APE, arXiv 2502.05431; ablation)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where one chunk goes."""
+
+    slot: int
+    """First cache slot."""
+    position: int
+    """Position of its first token, as RoPE counts."""
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class StitchPlan:
+    """Where everything goes; decided once per answer."""
+
+    prefix_tokens: int
+    placements: tuple[Placement, ...]
+    positions: Positions
+    next_position: int
+    """Position of the question's first token."""
+
+    @property
+    def num_slots(self) -> int:
+        """Slots in use once stitched."""
+        return self.prefix_tokens + sum(placement.num_tokens for placement in self.placements)
+
+
+@dataclass(frozen=True, slots=True)
+class StitchedCache:
+    """A cache that is ready for the question."""
+
+    cache: SlabCache
+    plan: StitchPlan
+
+
+def plan(prefix_tokens: int, lengths: Sequence[int], positions: Positions = Positions.REORDERED) -> StitchPlan:
+    """Lay chunks of these lengths behind the prefix, in the order given."""
+    placements = []
+    slot = prefix_tokens
+    for length in lengths:
+        start = slot if positions is Positions.REORDERED else prefix_tokens
+        placements.append(Placement(slot=slot, position=start, num_tokens=length))
+        slot += length
+    longest = max(lengths, default=0)
+    following = prefix_tokens + longest if positions is Positions.PARALLEL else slot
+    return StitchPlan(prefix_tokens, tuple(placements), positions, following)
+
+
+def stitch(
+    model: LanguageModel,
+    stitch_plan: StitchPlan,
+    prefix: PrefixKV,
+    chunks: Sequence[QuantizedKV],
+    tables: RotaryTables,
+    cache: SlabCache,
+) -> StitchedCache:
+    """Fill `cache` by the plan, layer by layer so that temporaries stay in the processor's cache.
+
+    Raises UnsupportedModel for the ablation positions on models with sliding layers, whose masks count slots.
+    """
+    if stitch_plan.positions is not Positions.REORDERED and _has_sliding_layers(model):
+        raise UnsupportedModel(
+            f"'{stitch_plan.positions.value}' positions are not exact for models with sliding layers."
+        )
+    assert stitch_plan.num_slots <= cache.capacity, "slab too small"
+    prefix.write_to(cache)
+    with torch.inference_mode():
+        for layer in range(model.spec.num_layers):
+            for placement, chunk in zip(stitch_plan.placements, chunks, strict=True):
+                place_layer(layer, placement, chunk, tables, cache)
+    cache.set_length(stitch_plan.num_slots)
+    return StitchedCache(cache, stitch_plan)
+
+
+def place_layer(layer: int, placement: Placement, chunk: QuantizedKV, tables: RotaryTables, cache: SlabCache) -> None:
+    """Dequantise one layer of one chunk, give its keys their positions, write both into the slab."""
+    assert chunk.num_tokens == placement.num_tokens, "plan and chunk differ in length"
+    key_slots, value_slots = cache.write(layer, placement.slot, placement.num_tokens)
+    keys, values = dequantize_layer(move_layer(chunk.layers[layer], key_slots.device))
+    table = tables.table_of_layer[layer]
+    here = slice(placement.position, placement.position + placement.num_tokens)
+    rotate_into(keys, tables.cos[table][here], tables.sin[table][here], key_slots)
+    value_slots.copy_(values)
+
+
+def _has_sliding_layers(model: LanguageModel) -> bool:
+    config = model.module.config
+    types = getattr(config, "layer_types", None)
+    if types:
+        return "sliding_attention" in types
+    return getattr(config, "sliding_window", None) is not None

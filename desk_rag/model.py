@@ -1,0 +1,309 @@
+"""Loads the language model: weights, tokenizer, prompt format, and the facts about it that decide identity and cost.
+
+Knows transformers and bitsandbytes; knows nothing of chunks, caches on disk or questions. Every model that loads here
+passed `model_support.check`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from desk_rag import __version__, model_support, weights
+from desk_rag.config import ModelSettings
+from desk_rag.errors import ConfigError, ModelError, ModelNotFound, OutOfMemory, UnsupportedModel
+from desk_rag.prompt import PromptFormat, load_prompt
+
+_SMALL = 1_000_000_000
+"""Parameters below which a CPU computes in fp32; larger models take bf16 where the CPU has the instructions."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """The shape and identity of a loaded model."""
+
+    name: str
+    support: model_support.Support
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    num_parameters: int
+    weights_fingerprint: str
+    tokenizer_fingerprint: str
+    weight_quantization: str
+    """none | nf4 | int8."""
+    dtype: torch.dtype
+    """Compute dtype; the shared prefix's KV is kept in it."""
+    rope_json: str
+    """Canonical JSON of the RoPE parameters in the configuration."""
+
+    @property
+    def max_context(self) -> int:
+        """Most positions one context may have."""
+        return self.support.max_context
+
+    @property
+    def fp16_bytes_per_token(self) -> int:
+        """Bytes of one token's keys and values in fp16 or bf16."""
+        return 4 * self.num_layers * self.num_kv_heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageModel:
+    """A model ready to run. Not thread-safe: one caller at a time (see gpu_turn)."""
+
+    spec: ModelSpec
+    module: Any
+    """A transformers ...ForCausalLM in eval mode."""
+    prompt: PromptFormat
+    device: torch.device
+
+    @property
+    def decoder_layers(self) -> list[torch.nn.Module]:
+        return list(self.module.model.layers)
+
+    def forward(self, token_ids: torch.Tensor, cache: Any, start: int, *, logits: bool) -> torch.Tensor | None:
+        """Run ids [N] at positions start..start+N-1 over `cache`; logits [vocab] of the last one, or None.
+
+        Positions equal cache slots by construction; they are passed all the same, because RoPE reads them.
+        """
+        positions = torch.arange(start, start + token_ids.shape[0], device=self.device)[None]
+        with torch.inference_mode():
+            if not logits:
+                self.module.model(token_ids[None], past_key_values=cache, position_ids=positions, use_cache=True)
+                return None
+            output = self.module(
+                token_ids[None], past_key_values=cache, position_ids=positions, logits_to_keep=1, use_cache=True
+            )
+        result: torch.Tensor = output.logits[0, -1]
+        return result
+
+    def forward_all(self, token_ids: torch.Tensor, cache: Any, start: int) -> torch.Tensor:
+        """As `forward`, with the logits [N, vocab] of every token: for scoring answers, not for making them."""
+        positions = torch.arange(start, start + token_ids.shape[0], device=self.device)[None]
+        with torch.inference_mode():
+            output = self.module(token_ids[None], past_key_values=cache, position_ids=positions, use_cache=True)
+        result: torch.Tensor = output.logits[0]
+        return result
+
+
+def load_model(settings: ModelSettings) -> LanguageModel:
+    """Load the model that `settings` names.
+
+    Raises ModelNotFound, UnsupportedModel, ConfigError (quantisation without a GPU) or OutOfMemory.
+    """
+    directory = weights.resolve(settings.name, allow_download=settings.allow_download)
+    _quiet_libraries()
+    device = pick_device(settings)
+    if device.type == "cpu":
+        torch.set_num_threads(settings.threads or _default_threads())
+    config = _read_config(directory)
+    support = model_support.check(config)
+    prompt = load_prompt(directory)
+    module = _load_module(directory, config, support, settings, device)
+    return wrap(module, prompt, name=settings.name, directory=directory, quantization=settings.quantization)
+
+
+def wrap(
+    module: Any, prompt: PromptFormat, *, name: str, directory: Path | None, quantization: str = "none"
+) -> LanguageModel:
+    """Make a LanguageModel of a loaded transformers module; `directory` None means weights that live in memory only."""
+    from desk_rag import attention
+
+    config = module.config
+    support = model_support.check(config)
+    if not support.needs_eager:
+        attention.register()
+        module.set_attn_implementation(attention.NAME)
+    module.eval()
+    module.requires_grad_(False)
+    device = next(module.parameters()).device
+    heads = int(config.num_attention_heads)
+    spec = ModelSpec(
+        name=name,
+        support=support,
+        num_layers=int(config.num_hidden_layers),
+        num_heads=heads,
+        num_kv_heads=int(getattr(config, "num_key_value_heads", None) or heads),
+        head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // heads),
+        num_parameters=sum(p.numel() for p in module.parameters()),
+        weights_fingerprint=weights.fingerprint(weights.weight_files(directory))
+        if directory
+        else f"memory-{id(module)}",
+        tokenizer_fingerprint=weights.fingerprint([directory / "tokenizer.json"]) if directory else "memory",
+        weight_quantization=quantization,
+        dtype=_compute_dtype(module),
+        rope_json=json.dumps(config.rope_parameters, sort_keys=True, default=str),
+    )
+    return LanguageModel(spec=spec, module=module, prompt=prompt, device=device)
+
+
+def pick_device(settings: ModelSettings) -> torch.device:
+    """The device named in the settings; 'auto' is the GPU if torch sees one. Raises ConfigError."""
+    available = torch.cuda.is_available()
+    if settings.device == "cuda" and not available:
+        raise ConfigError(
+            "device 'cuda' was asked for, but torch sees no NVIDIA GPU.",
+            remedy="Use --device cpu, or install the CUDA build of torch (see README, 'How torch is chosen').",
+        )
+    if settings.quantization != "none" and not (available and settings.device != "cpu"):
+        raise ConfigError(
+            f"quantization '{settings.quantization}' needs an NVIDIA GPU.",
+            remedy="Leave --quantization out on a machine without one; on the CPU it would cost time, not save it.",
+        )
+    return torch.device("cuda" if available and settings.device != "cpu" else "cpu")
+
+
+def _read_config(directory: Path) -> Any:
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(str(directory), local_files_only=True)
+    except (OSError, ValueError, KeyError, StrictDataclassError) as error:
+        raise ModelNotFound(
+            f"{directory / 'config.json'} cannot be used: {error}",
+            remedy="Check that the directory holds a transformers model of a type this version knows.",
+        ) from error
+    return config
+
+
+def _load_module(
+    directory: Path, config: Any, support: model_support.Support, settings: ModelSettings, device: torch.device
+) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    attention = "eager" if support.needs_eager else "sdpa"
+    try:
+        if _is_row_int8(directory):
+            return _load_row_int8(directory, config, attention, device)
+        options: dict[str, Any] = {"attn_implementation": attention, "local_files_only": True}
+        if settings.quantization != "none":
+            options |= {"quantization_config": _bitsandbytes(settings.quantization), "device_map": {"": 0}}
+            options["dtype"] = torch.bfloat16
+            return AutoModelForCausalLM.from_pretrained(str(directory), **options)
+        options["dtype"] = _load_dtype(directory, device)
+        return AutoModelForCausalLM.from_pretrained(str(directory), **options).to(device)
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemory(
+            f"'{settings.name}' does not fit into this GPU's memory.",
+            remedy="Try --quantization nf4, a smaller model, or --device cpu.",
+        ) from error
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        # The first line only: a mismatch of weights and config.json lists every tensor.
+        reason = str(error).partition("\n")[0]
+        raise ModelError(
+            f"'{settings.name}' could not be loaded: {reason}", remedy="Check the files of the model."
+        ) from error
+
+
+def _is_row_int8(directory: Path) -> bool:
+    files = weights.weight_files(directory)
+    with safe_open(str(files[0]), framework="pt") as file:
+        return any(name.endswith(".scale") for name in file.keys())  # noqa: SIM118 - not a dict
+
+
+def _load_row_int8(directory: Path, config: Any, attention: str, device: torch.device) -> Any:
+    """The embedded reader's form: matrices as int8 with one fp16 scale per output row, vectors as fp32."""
+    from transformers import AutoModelForCausalLM
+
+    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    state: dict[str, torch.Tensor] = {}
+    for path in weights.weight_files(directory):
+        with safe_open(str(path), framework="pt") as file:
+            names = set(file.keys())
+            for name in names:
+                if name.endswith(".scale"):
+                    continue
+                tensor = file.get_tensor(name)
+                if f"{name}.scale" in names:
+                    tensor = tensor.float() * file.get_tensor(f"{name}.scale").float().reshape(-1, 1)
+                state[name] = tensor.to(dtype)
+    with _no_init():
+        module = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=dtype)
+    missing, unexpected = module.load_state_dict(state, strict=False)
+    tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
+    if set(missing) - tied or unexpected:
+        raise UnsupportedModel(f"The weights in {directory} do not match its config.json.")
+    module.tie_weights()
+    return module.to(device)
+
+
+@contextlib.contextmanager
+def _no_init() -> Any:
+    """Skip the random initialisation of weights that are about to be overwritten."""
+    from transformers.initialization import no_init_weights
+
+    with no_init_weights():
+        yield
+
+
+def _load_dtype(directory: Path, device: torch.device) -> torch.dtype:
+    parameters = sum(file.stat().st_size for file in weights.weight_files(directory)) // 2
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    return torch.bfloat16 if parameters > _SMALL and _cpu_has_bf16() else torch.float32
+
+
+def _cpu_has_bf16() -> bool:
+    flags = Path("/proc/cpuinfo")
+    return flags.is_file() and any(word in flags.read_text() for word in ("avx512_bf16", "amx_bf16"))
+
+
+def _compute_dtype(module: Any) -> torch.dtype:
+    """The dtype activations have: that of the norms, which no weight quantisation touches."""
+    dtype: torch.dtype = module.model.norm.weight.dtype
+    return dtype
+
+
+def _bitsandbytes(kind: str) -> Any:
+    from transformers import BitsAndBytesConfig
+
+    try:
+        import bitsandbytes  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            "bitsandbytes is not installed.", remedy="Install the extra: pip install 'desk-rag[quant]'."
+        ) from error
+    if kind == "int8":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_compute_dtype=torch.bfloat16,
+        bnb_4bit_use_double_quant=True,
+    )
+
+
+def _default_threads() -> int:
+    import psutil
+
+    # With another program on the last core, spinning OpenMP threads make torch several times slower.
+    return max(1, (psutil.cpu_count(logical=False) or 2) - 1)
+
+
+def _quiet_libraries() -> None:
+    """No progress bars, no advice on stderr, no network, no telemetry: a UI owns the terminal."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("USE_HUB_KERNELS", "0")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    import logging
+
+    from transformers.utils import logging as hf_logging
+
+    hf_logging.set_verbosity_error()
+    hf_logging.disable_progress_bar()
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
+
+
+PRODUCER = f"desk-rag {__version__}, torch {torch.__version__}"

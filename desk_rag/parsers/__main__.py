@@ -1,0 +1,109 @@
+"""The parser process: reads one file's bytes from stdin, answers with its blocks on stdout, and goes on to the next.
+
+Opens no file and no socket. A limit on address space holds for its whole life, an alarm ends it when one file takes too
+long even if whoever asked is gone. Frame: 4-byte header length, 8-byte body length, JSON header, body.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import sys
+
+from desk_rag.errors import BrokenDocument, DocumentError
+from desk_rag.parsers.building import Parsed
+from desk_rag.parsers.encoding import decode
+from desk_rag.parsers.formats import Format, format_of_content, format_of_name
+from desk_rag.parsers.process import read_frame, write_frame
+
+_MODULES = {
+    Format.MARKDOWN: "markdown",
+    Format.TEXT: "text",
+    Format.RST: "rst",
+    Format.CODE: "code",
+    Format.HTML: "html",
+    Format.PDF: "pdf",
+    Format.DOCX: "word",
+    Format.TABLE: "table",
+}
+_FROM_BYTES = frozenset({Format.HTML, Format.PDF, Format.DOCX})
+_MOST_CHARS = 64 * 1024 * 1024
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    # Whatever a library prints must not get between the frames.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    _limit_memory(int(sys.argv[1]))
+    write_frame(answers, {"ready": True}, b"")
+    while (request := read_frame(sys.stdin.buffer)) is not None:
+        header, data = request
+        _set_alarm(float(str(header["seconds"])))
+        reply = _answer(str(header["name"]), data)
+        _set_alarm(0)
+        write_frame(answers, {}, json.dumps(reply, ensure_ascii=True).encode("ascii"))
+
+
+def parse_bytes(name: str, data: bytes) -> tuple[Format, Parsed]:
+    """Parse the content of a file called `name`. Raises DocumentError whose message is a predicate ('is empty')."""
+    promised = format_of_name(name) or Format.TEXT
+    if not data.strip(b" \t\r\n\x00\xef\xbb\xbf"):
+        raise BrokenDocument("is empty")
+    found = format_of_content(data, promised)
+    module = importlib.import_module(f"desk_rag.parsers.{_MODULES[found]}")
+    parsed: Parsed = module.parse(data) if found in _FROM_BYTES else module.parse(*decode(data))
+    if not parsed.blocks:
+        raise BrokenDocument("holds no text")
+    if sum(len(block.text) for block in parsed.blocks) > _MOST_CHARS:
+        raise BrokenDocument(f"holds more than {_MOST_CHARS // (1024 * 1024)} million characters of text")
+    return found, parsed
+
+
+def _answer(name: str, data: bytes) -> dict[str, object]:
+    """The reply as JSON-ready values; 'last' asks for a fresh process for the next file."""
+    try:
+        return _reply(*parse_bytes(name, data))
+    except DocumentError as error:
+        return {"error": type(error).__name__, "message": error.message, "remedy": error.remedy}
+    except MemoryError:
+        message = f"needs more than {sys.argv[1]} MiB of memory to read"
+    except Exception as error:  # a parser's own mistake on odd content must not end the index run
+        message = f"could not be parsed ({type(error).__name__})"
+    return {"error": "BrokenDocument", "message": message, "remedy": "", "last": True}
+
+
+def _reply(found: Format, parsed: Parsed) -> dict[str, object]:
+    headings: dict[tuple[str, ...], int] = {}
+    blocks = []
+    for block in parsed.blocks:
+        place = headings.setdefault(block.heading, len(headings))
+        blocks.append([block.text, block.kind.value, place, block.page, block.line_start, block.line_end])
+    return {
+        "format": found.value,
+        "title": parsed.title,
+        "note": parsed.note,
+        "headings": list(headings),
+        "blocks": blocks,
+    }
+
+
+def _limit_memory(mebibytes: int) -> None:
+    with contextlib.suppress(ImportError, ValueError, OSError):  # no such limits on Windows; macOS may refuse
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (mebibytes * 1024 * 1024,) * 2)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _set_alarm(seconds: float) -> None:
+    if hasattr(signal, "setitimer"):
+        # The parent's own limit comes first; five seconds later nobody is left to enforce it.
+        signal.setitimer(signal.ITIMER_REAL, seconds + 5 if seconds else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""What every parser returns, and the builder that keeps headings, blocks and whitespace alike in all of them.
+
+Line convention of blocks: in CODE a newline is a newline; in every other kind it is a soft wrap (chunking shows a
+space), kept because the k-th line of the text is then line `line_start + k` of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from desk_rag.documents import Block, BlockKind
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A parser's result."""
+
+    title: str
+    blocks: tuple[Block, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Where a block stands: 1-based first and last line, both None where the format has none."""
+
+    start: int | None = None
+    end: int | None = None
+
+
+NOWHERE = Lines()
+_TITLE_CHARS = 160
+
+
+class Builder:
+    """Collects blocks in reading order and knows the headings in force."""
+
+    def __init__(self) -> None:
+        self.title = ""
+        self._blocks: list[Block] = []
+        self._headings: list[tuple[int, str]] = []
+
+    @property
+    def empty(self) -> bool:
+        """True as long as no block was added."""
+        return not self._blocks
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The headings in force, outermost first."""
+        return tuple(text for _, text in self._headings)
+
+    def add(self, text: str, kind: BlockKind, lines: Lines = NOWHERE, page: int | None = None) -> None:
+        """Append a block unless it is blank; white space is normalised within lines, but not in code."""
+        text = text.encode("utf-8", "replace").decode("utf-8")
+        text = text.expandtabs(4).strip("\n") if kind is BlockKind.CODE else squeeze(text)
+        if text.strip():
+            self._blocks.append(Block(text, kind, self.path, page, lines.start, lines.end))
+
+    def heading(self, level: int, text: str, lines: Lines = NOWHERE, page: int | None = None) -> None:
+        """Open a section of `level` (1 is outermost); the heading's own block carries its own path."""
+        text = " ".join(text.split())
+        if not text:
+            return
+        self._headings = [(depth, name) for depth, name in self._headings if depth < level]
+        self._headings.append((level, text))
+        self.add(text, BlockKind.HEADING, lines, page)
+
+    def set_title(self, text: str) -> None:
+        """Name the document; the first name given stays."""
+        self.title = self.title or " ".join(text.split())[:_TITLE_CHARS]
+
+    def done(self, note: str = "") -> Parsed:
+        """The result; where nothing named the document, a heading that opens it does."""
+        if self._blocks and self._blocks[0].kind is BlockKind.HEADING:
+            self.set_title(self._blocks[0].text)
+        return Parsed(self.title, tuple(self._blocks), note)
+
+
+def squeeze(text: str) -> str:
+    """`text` with runs of blanks as one space; its line count is kept."""
+    return "\n".join(" ".join(line.split()) for line in text.split("\n")).rstrip("\n")
+
+
+def row_text(headers: Sequence[str], cells: Sequence[str]) -> str:
+    """One table row as words: 'Item: Door; Price: 40'; empty cells are left out. `headers` may be empty."""
+    parts = []
+    for index, cell in enumerate(cells):
+        value = " ".join(cell.split())
+        name = " ".join(headers[index].split()).rstrip(":") if index < len(headers) else ""
+        if value:
+            parts.append(f"{name}: {value}" if name else value)
+    return "; ".join(parts)
+
+
+def table_rows(rows: Sequence[Sequence[str]], has_header: bool | None = None) -> list[str]:
+    """Rows as words, headers repeated in each; a two-column table of names and values reads 'name: value'.
+
+    `has_header` None means: look. Returns one string per row of `rows`, '' for the header row when others follow it.
+    """
+    if has_header is None:
+        # Two columns without a marked header are more often names and values.
+        has_header = len(rows[0]) > 2 and looks_like_header(rows[0])
+    if has_header and len(rows) > 1:
+        return ["", *(row_text(rows[0], row) for row in rows[1:])]
+    if all(len(row) == 2 for row in rows):
+        return [row_text([row[0]], [row[1]]) or row[0] for row in rows]
+    return [row_text((), row) for row in rows]
+
+
+def looks_like_header(row: Sequence[str]) -> bool:
+    """Every cell named, short, not beginning with a digit, and no name twice."""
+    names = [cell.strip() for cell in row]
+    plain = all(name and len(name) <= 40 and not name.lstrip("+-.(#").startswith(tuple("0123456789")) for name in names)
+    return plain and len(set(names)) == len(names) and len(names) > 1

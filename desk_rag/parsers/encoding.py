@@ -1,0 +1,64 @@
+"""Bytes become text. Knows encodings and newline styles; knows nothing of formats.
+
+Order: byte order mark, strict UTF-8, a declared encoding, UTF-16 without a mark, then charset-normalizer's best guess
+on a sample. Anything but UTF-8 is named in the note, because a wrong guess garbles names.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+from desk_rag.errors import UnsupportedDocument
+from desk_rag.parsers.formats import looks_binary, utf16_without_mark
+
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_GUESS_BYTES = 128 * 1024
+_CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
+
+
+def decode(data: bytes, declared: str = "") -> tuple[str, str]:
+    """Text with '\\n' line ends and without NULs, and a note that is empty for plain UTF-8.
+
+    Raises UnsupportedDocument for binary content.
+    """
+    if looks_binary(data):
+        raise UnsupportedDocument("is a binary file")
+    text, note = _decode(data, declared)
+    sample = text[:20_000]
+    if len(_CONTROLS.findall(sample)) * 10 > len(sample):
+        raise UnsupportedDocument("is a binary file")
+    return text.replace("\r\n", "\n").replace("\r", "\n").replace("\x00", ""), note
+
+
+def _decode(data: bytes, declared: str) -> tuple[str, str]:
+    for mark, encoding in _MARKS:
+        if data.startswith(mark):
+            text = data.decode(encoding, "replace")
+            return text, "" if encoding == "utf-8-sig" else f"read as {encoding}"
+    for encoding in ("utf-8", declared, utf16_without_mark(data)):
+        try:
+            if encoding:
+                return data.decode(encoding), "" if encoding == "utf-8" else f"read as {encoding}"
+        except (UnicodeDecodeError, LookupError):
+            continue
+    return _guess(data)
+
+
+def _guess(data: bytes) -> tuple[str, str]:
+    from charset_normalizer import from_bytes
+
+    # The sample starts where the first byte beyond ASCII is: a guess from ASCII alone says nothing.
+    first = next(index for index, byte in enumerate(data) if byte > 127)
+    start = data.rfind(b"\n", 0, first) + 1 if first > _GUESS_BYTES else 0
+    best = from_bytes(data[start : start + _GUESS_BYTES]).best()
+    encoding = best.encoding if best else "cp1252"
+    text = data.decode(encoding, "replace")
+    lost = ", some characters could not be read" if "\ufffd" in text else ""
+    return text, f"encoding guessed: {encoding}{lost}"

@@ -1,0 +1,155 @@
+"""HTML: the text a reader of the page would see, in blocks. No script runs, nothing is fetched, hidden text is dropped.
+
+The tree is walked without recursion, so that a page nested 100,000 deep is only slow to write, not to read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+
+from selectolax.lexbor import LexborHTMLParser, LexborNode
+
+from desk_rag.documents import BlockKind
+from desk_rag.parsers.building import Builder, Parsed, table_rows
+from desk_rag.parsers.encoding import decode
+
+_DROPPED = (
+    "script, style, nav, noscript, template, svg, iframe, object, button, select, textarea, [hidden], "
+    "[aria-hidden=true], [style*='display:none'], "
+    "[style*='display: none'], [style*='visibility:hidden'], [style*='font-size:0']"
+)
+_INLINE_TAGS = """
+    a abbr acronym b bdi bdo big cite code data del dfn em font i img input ins kbd label mark q rp rt ruby s samp
+    small span strike strong sub sup time tt u var wbr
+"""
+_INLINE = frozenset(_INLINE_TAGS.split())
+_HEADINGS = {f"h{level}": level for level in range(1, 7)}
+_CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w:.-]{2,40})", re.IGNORECASE)
+
+
+def parse(data: bytes) -> Parsed:
+    """Blocks without line numbers; the title is the page's own, or its main heading where that is part of it."""
+    declared = _CHARSET.search(data[:4096])
+    text, note = decode(data, declared[1].decode("ascii") if declared else "")
+    tree = LexborHTMLParser(text)
+    builder = Builder()
+    builder.set_title(_title(tree))
+    if tree.body is not None:
+        for node in tree.css(_DROPPED):
+            if node.tag not in ("html", "body"):
+                node.decompose()
+        _Walker(builder).walk(tree.body)
+    return builder.done(note)
+
+
+def _title(tree: LexborHTMLParser) -> str:
+    named, main = tree.css_first("title"), tree.css("h1")
+    title = " ".join(named.text().split()) if named is not None else ""
+    heading = " ".join(main[0].text().split()) if len(main) == 1 else ""
+    return heading if heading and (not title or heading in title) else title
+
+
+def _events(root: LexborNode) -> Generator[tuple[bool, LexborNode], bool | None]:
+    """Each node twice: (True, node) going in, (False, node) coming out; send True to skip the inside."""
+    node: LexborNode | None = root
+    while node is not None:
+        skip = yield True, node
+        inside = None if skip else node.child
+        if inside is not None:
+            node = inside
+            continue
+        while node is not None:
+            yield False, node
+            if node.mem_id == root.mem_id:
+                return
+            if node.next is not None:
+                node = node.next
+                break
+            node = node.parent
+
+
+class _Walker:
+    """Gathers inline text and files it as a block whenever a block-level element begins or ends."""
+
+    def __init__(self, builder: Builder) -> None:
+        self._builder = builder
+        self._text: list[str] = []
+        self._lists: list[int | None] = []
+        """One per open list: the next number, or None for bullets."""
+        self._marker = ""
+
+    def walk(self, root: LexborNode) -> None:
+        events = _events(root)
+        skip: bool | None = None
+        try:
+            while True:
+                entering, node = events.send(skip)
+                skip = entering and self._enter(node)
+                if not entering:
+                    self._leave(node)
+        except StopIteration:
+            self._flush()
+
+    def _enter(self, node: LexborNode) -> bool:
+        """Returns True where the inside was dealt with here."""
+        tag = node.tag or ""
+        if node.is_text_node:
+            self._text.append(node.text_content or "")
+            return True
+        if tag in _INLINE or node.is_comment_node:
+            return bool(node.is_comment_node)
+        self._flush()
+        if tag in _HEADINGS:
+            self._builder.heading(_HEADINGS[tag], node.text(separator=" "))
+            return True
+        if tag == "pre":
+            self._builder.add(node.text(), BlockKind.CODE)
+            return True
+        if tag == "table" and _holds_data(node):
+            self._table(node)
+            return True
+        if tag in ("ul", "ol"):
+            self._lists.append(1 if tag == "ol" else None)
+        elif tag == "li":
+            self._open_item()
+        return False
+
+    def _leave(self, node: LexborNode) -> None:
+        tag = node.tag or ""
+        if not node.is_text_node and tag not in _INLINE:
+            self._flush()
+            if tag in ("ul", "ol") and self._lists:
+                self._lists.pop()
+
+    def _open_item(self) -> None:
+        number = self._lists[-1] if self._lists else None
+        self._marker = "- " if number is None else f"{number}. "
+        if number is not None:
+            self._lists[-1] = number + 1
+
+    def _flush(self) -> None:
+        text = " ".join("".join(self._text).split())
+        self._text.clear()
+        if text:
+            kind = BlockKind.LIST if self._lists else BlockKind.PARAGRAPH
+            self._builder.add(self._marker + text, kind)
+            self._marker = ""
+
+    def _table(self, table: LexborNode) -> None:
+        caption = table.css_first("caption")
+        if caption is not None:
+            self._builder.add(" ".join(caption.text().split()), BlockKind.PARAGRAPH)
+        rows = [row.css("th, td") for row in table.css("tr")]
+        rows = [row for row in rows if row]
+        if not rows:
+            return
+        heads = [cell.tag == "th" for cell in rows[0]]
+        texts = [[" ".join(cell.text(separator=" ").split()) for cell in row] for row in rows]
+        for line in table_rows(texts, True if all(heads) and len(heads) > 1 else None):
+            self._builder.add(line, BlockKind.TABLE)
+
+
+def _holds_data(table: LexborNode) -> bool:
+    """False for tables that lay out a page: they hold other tables, headings or lists."""
+    return table.css_first("table table, h1, h2, h3, h4, ul, ol, pre") is None

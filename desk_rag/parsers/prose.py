@@ -1,0 +1,47 @@
+"""Lines of plain text become paragraphs and list items. Used by the text, rst and pdf parsers.
+
+Tells soft wraps (the next word would not have fitted) from meant line breaks (addresses, verse, short notes).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from desk_rag.documents import BlockKind
+from desk_rag.parsers.building import Builder, Lines
+
+LIST_ITEM = re.compile(r"\s*(?:[-*+•‣▪–]|\(?(?:\d{1,3}|[a-zA-Z])[.)])\s+\S")
+_NARROWEST_WRAP = 45
+"""Characters: nobody wraps prose narrower than this, so shorter lines were broken on purpose."""
+
+
+def add_lines(builder: Builder, lines: Sequence[str], first_line: int) -> None:
+    """Add a run of non-blank lines, the first of which is line `first_line` of the file."""
+    width = max(len(line.rstrip()) for line in lines)
+    start = 0
+    for index in range(1, len(lines) + 1):
+        if index < len(lines) and _continues(lines[index - 1], lines[index], lines[start], width):
+            continue
+        kind = BlockKind.LIST if LIST_ITEM.match(lines[start]) else BlockKind.PARAGRAPH
+        builder.add("\n".join(lines[start:index]), kind, Lines(first_line + start, first_line + index - 1))
+        start = index
+
+
+def _continues(line: str, following: str, opening: str, width: int) -> bool:
+    """Whether `following` goes on where `line` was wrapped; `opening` is the first line of the block so far."""
+    if LIST_ITEM.match(following):
+        return False
+    if LIST_ITEM.match(opening):
+        return indent(following) > indent(opening) or _is_wrap(line, following, width)
+    return _is_wrap(line, following, width)
+
+
+def _is_wrap(line: str, following: str, width: int) -> bool:
+    return width >= _NARROWEST_WRAP and len(line.rstrip()) + 1 + len(following.split()[0]) > width
+
+
+def indent(line: str) -> int:
+    """Leading blanks of `line`, tabs as four."""
+    expanded = line.expandtabs(4)
+    return len(expanded) - len(expanded.lstrip())

@@ -1,0 +1,47 @@
+"""Comma- and tab-separated values: one TABLE block per row, each naming its columns, with its lines in the file."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from desk_rag.documents import BlockKind
+from desk_rag.errors import BrokenDocument
+from desk_rag.parsers.building import Builder, Lines, Parsed, looks_like_header, row_text
+
+_DELIMITERS = ",;\t|"
+
+
+def parse(text: str, note: str = "") -> Parsed:
+    """Rows as 'Column: value; Column: value'; a file without a header row gives plain values.
+
+    Raises BrokenDocument when the quoting cannot be followed.
+    """
+    builder = Builder()
+    csv.field_size_limit(len(text) + 1)
+    reader = csv.reader(io.StringIO(text), delimiter=_delimiter(text))
+    headers: list[str] | None = None
+    last = 0
+    try:
+        for row in reader:
+            first, last = last + 1, reader.line_num
+            if not any(cell.strip() for cell in row):
+                continue
+            if headers is None:
+                headers = list(row) if looks_like_header(row) else []
+                if headers:
+                    header_lines = Lines(first, last)
+                    continue
+            builder.add(row_text(headers, row), BlockKind.TABLE, Lines(first, last))
+    except csv.Error as error:
+        raise BrokenDocument(f"is not a readable table near line {reader.line_num}: {error}") from error
+    if builder.empty and headers:
+        builder.add(row_text((), headers), BlockKind.TABLE, header_lines)
+    return builder.done(note)
+
+
+def _delimiter(text: str) -> str:
+    """The candidate that splits the first lines most evenly."""
+    sample = [line for line in text[:20_000].split("\n") if line.strip()][:20]
+    counts = {mark: [line.count(mark) for line in sample] for mark in _DELIMITERS}
+    return max(_DELIMITERS, key=lambda mark: (min(counts[mark], default=0), sum(counts[mark])))

@@ -1,0 +1,216 @@
+"""The one place that spells the prompt: shared prefix, chunk frame, question suffix, and the sentence for 'not found'.
+
+Knows tokenizers and chat templates; knows no model weights, no cache and no retrieval. Token ids are joined, never
+text, so that a chunk has the same ids whatever stands around it. Document text and questions are encoded with special
+tokens read as plain text: a file that contains '<|im_end|>' cannot end its own frame.
+
+Two forms:
+  trained   tokenizers that have <|doc_start|> and <|doc_end|> (the embedded reader, and models fine-tuned by desk-rag)
+  chat      every other model, through its own chat template; plain text where it has none
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from desk_rag.chunking import ChunkSize
+from desk_rag.errors import ModelError, ModelNotFound
+
+NO_ANSWER = "I could not find that in the documents."
+
+DOC_START, DOC_END, IM_START, IM_END = "<|doc_start|>", "<|doc_end|>", "<|im_start|>", "<|im_end|>"
+
+_TRAINED_HEAD = f"{IM_START}system\nAnswer the question using the documents.{IM_END}\n{IM_START}user\n"
+_TRAINED_TAIL = f"{IM_END}\n{IM_START}assistant\n"
+
+_CHAT_SYSTEM = (
+    "Answer the question using only the documents. First copy the sentence that proves the answer, word for word, "
+    "inside double quotes, on a line of its own. Then write the short answer on the next line. "
+    f"If the documents do not hold the answer, write: {NO_ANSWER}"
+)
+_CHAT_FRAME = ("<document>\n", "\n</document>\n\n")
+_SLOT = "\u2402SLOT\u2403"
+_CONTEXT_SHARE = 0.75
+"""Of a chat model's window; the rest is for prefix, question, answer and the user's next question."""
+_CONTEXT_CAP = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class PromptParts:
+    """The strings a prompt is made of; special tokens in them are meant as such."""
+
+    head: str
+    """Shared prefix."""
+    chunk_open: str
+    chunk_close: str
+    question_open: str
+    """Plain words before the question; encoded together with it."""
+    tail: str
+
+
+class PromptFormat:
+    """How text becomes the token ids of one model's prompt. Immutable once made; safe to share between threads."""
+
+    no_answer = NO_ANSWER
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        parts: PromptParts,
+        *,
+        stop_ids: frozenset[int],
+        chunk_size: ChunkSize,
+        context_tokens: int,
+        top_k: int,
+    ) -> None:
+        self._special = tokenizer
+        # A second copy that reads '<|im_end|>' in a document as twelve ordinary characters.
+        self._plain = Tokenizer.from_str(tokenizer.to_str())
+        self._plain.encode_special_tokens = True
+        for copy in (self._special, self._plain):
+            copy.no_truncation()
+            copy.no_padding()
+        self.parts = parts
+        self.prefix_ids: tuple[int, ...] = tuple(self._encode_parts(parts.head))
+        self.stop_ids = stop_ids
+        self.chunk_size = chunk_size
+        self.context_tokens = context_tokens
+        """Most tokens of chunks (frames included) that one answer gets."""
+        self.top_k = top_k
+        """Chunks per answer unless the user says otherwise: the embedded reader loses its way among many."""
+        self._open = self._encode_parts(parts.chunk_open)
+        self._close = self._encode_parts(parts.chunk_close)
+        self._tail = self._encode_parts(parts.tail)
+
+    def count(self, text: str) -> int:
+        """Number of tokens of document text, frame excluded."""
+        return len(self._plain.encode(text, add_special_tokens=False).ids)
+
+    def chunk_ids(self, text: str) -> list[int]:
+        """Token ids of one chunk in its frame, exactly as they are fed."""
+        return [*self._open, *self._plain.encode(text, add_special_tokens=False).ids, *self._close]
+
+    def question_ids(self, question: str) -> list[int]:
+        """Token ids that follow the last chunk, up to where the answer begins."""
+        return [*self._plain.encode(self.parts.question_open + question, add_special_tokens=False).ids, *self._tail]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of generated ids, special tokens dropped."""
+        return str(self._special.decode(list(ids), skip_special_tokens=True))
+
+    def no_answer_ids(self) -> list[int]:
+        """Token ids of the sentence that says the documents do not hold the answer."""
+        return list(self._plain.encode(NO_ANSWER, add_special_tokens=False).ids)
+
+    def _encode_parts(self, text: str) -> list[int]:
+        return list(self._special.encode(text, add_special_tokens=False).ids)
+
+
+def load_prompt(model_dir: Path) -> PromptFormat:
+    """Build the prompt format of the model in `model_dir` (config.json, tokenizer.json beside its weights).
+
+    Loads torch only for models that need their chat template rendered. Raises ModelNotFound, or
+    ModelError for a file that cannot be read.
+    """
+    file = model_dir / "tokenizer.json"
+    if not file.is_file():
+        raise ModelNotFound(
+            f"There is no tokenizer.json in {model_dir}.",
+            remedy="desk-rag needs a model with a fast tokenizer; take one whose files include tokenizer.json.",
+        )
+    tokenizer = _read_tokenizer(file)
+    config = _read_json(model_dir / "config.json")
+    stops = _stop_ids(model_dir, config, tokenizer)
+    if tokenizer.token_to_id(DOC_START) is not None and tokenizer.token_to_id(DOC_END) is not None:
+        return PromptFormat(
+            tokenizer,
+            PromptParts(_TRAINED_HEAD, DOC_START, DOC_END + "\n", "Question: ", _TRAINED_TAIL),
+            stop_ids=stops,
+            chunk_size=ChunkSize(smallest=60, target=220, largest=280),
+            context_tokens=2000,
+            top_k=3,
+        )
+    window = config.get("max_position_embeddings")
+    window = window if isinstance(window, int) and window > 0 else 2048
+    return PromptFormat(
+        tokenizer,
+        _chat_parts(model_dir),
+        stop_ids=stops,
+        chunk_size=ChunkSize(smallest=100, target=400, largest=512),
+        context_tokens=min(int(window * _CONTEXT_SHARE), _CONTEXT_CAP),
+        top_k=6,
+    )
+
+
+def _read_tokenizer(file: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises plain Exception for a file it cannot parse
+        raise ModelError(f"{file} cannot be read: {error}", remedy="Fetch the model's files again.") from error
+
+
+def _read_json(file: Path) -> dict[str, object]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file} cannot be read: {error}", remedy="Fetch the model's files again.") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{file} holds no JSON object.", remedy="Fetch the model's files again.")
+    return content
+
+
+def _chat_parts(model_dir: Path) -> PromptParts:
+    # Imported here because AutoTokenizer brings torch with it, which the embedded reader's tokenizer does not need.
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(model_dir), local_files_only=True)
+    except (OSError, ValueError, StrictDataclassError) as error:
+        raise ModelError(f"The tokenizer in {model_dir} cannot be read: {error}") from error
+    if not tokenizer.chat_template:
+        return PromptParts(f"{tokenizer.bos_token or ''}{_CHAT_SYSTEM}\n\n", *_CHAT_FRAME, "Question: ", "\nAnswer:\n")
+    head, slot, tail = _render(tokenizer).partition(_SLOT)
+    if not slot or _SLOT in tail:
+        raise ModelError(f"The chat template in {model_dir} does not show the user's words exactly once.")
+    return PromptParts(head, *_CHAT_FRAME, "Question: ", tail)
+
+
+def _render(tokenizer: object) -> str:
+    """The chat template with a slot where chunks and question go."""
+    from jinja2.exceptions import TemplateError
+
+    apply = tokenizer.apply_chat_template  # type: ignore[attr-defined]
+    turns = [{"role": "system", "content": _CHAT_SYSTEM}, {"role": "user", "content": _SLOT}]
+    # Templates that print today's date would change the shared prefix, and with it every chunk's KV, once a day.
+    options = {
+        "tokenize": False,
+        "add_generation_prompt": True,
+        "enable_thinking": False,
+        "date_string": "1 January 2026",
+    }
+    try:
+        return str(apply(turns, **options))
+    except TemplateError:  # templates without a system role, Gemma's for one
+        return str(apply([{"role": "user", "content": f"{_CHAT_SYSTEM}\n\n{_SLOT}"}], **options))
+
+
+def _stop_ids(model_dir: Path, config: dict[str, object], tokenizer: Tokenizer) -> frozenset[int]:
+    found: set[int] = set()
+    generation = model_dir / "generation_config.json"
+    sources = [config]
+    if generation.is_file():
+        sources.append(_read_json(generation))
+    for source in sources:
+        value = source.get("eos_token_id")
+        found.update(value if isinstance(value, list) else [value] if isinstance(value, int) else [])
+    for token in (IM_END, "<|eot_id|>", "<end_of_turn>", "<|end|>", "</s>"):
+        token_id = tokenizer.token_to_id(token)
+        if token_id is not None:
+            found.add(token_id)
+    return frozenset(found)

@@ -1,0 +1,84 @@
+"""Long text becomes pieces of a few sentences, so that chunks can end where a sentence ends.
+
+Knows punctuation and token counts; knows no blocks and no chunks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Protocol
+
+from semantic_text_splitter import TextSplitter
+
+_SENTENCE_BREAK = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+|(?<=[。！？])")
+_LINE_BREAK = re.compile(r"\n")
+_SENTENCE_END = re.compile(r"[.!?:;…。！？][\"'”’)\]]*$")
+_ABBREVIATION = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|No|Nr|vs|etc|approx|e\.g|i\.e|[A-Z])\.$")
+_LONGEST_WORD = 400
+
+
+class TokenCounter(Protocol):
+    """Counts tokens as the reader will; desk_rag.prompt.PromptFormat is one."""
+
+    def count(self, text: str) -> int:
+        """Number of tokens of `text`."""
+        ...
+
+
+class SentenceCutter:
+    """Cuts text into pieces of about `grain` to twice `grain` tokens; time is linear in the text, whatever it holds."""
+
+    def __init__(self, counter: TokenCounter, grain: int) -> None:
+        self._counter = counter
+        self._grain = grain
+        self._splitter = TextSplitter.from_callback(counter.count, grain, trim=False)
+
+    def cut(self, text: str, *, by_line: bool = False) -> Iterator[tuple[int, str]]:
+        """Yield (offset, piece); the pieces joined are the text. `by_line` cuts at line ends, as code wants.
+
+        A sentence that is too long by itself is cut inside by semantic-text-splitter (clauses, then words).
+        """
+        for start, group in _groups(text, _LINE_BREAK if by_line else _SENTENCE_BREAK, least=2 * self._grain):
+            if len(group) <= 8 * self._grain and self._counter.count(group) <= 2 * self._grain:
+                yield start, group
+                continue
+            for offset, stretch in _stretches(group):
+                for inner, piece in self._cut_stretch(stretch):
+                    yield start + offset + inner, piece
+
+    def _cut_stretch(self, stretch: str) -> Iterator[tuple[int, str]]:
+        if any(len(word) > _LONGEST_WORD for word in stretch.split()):
+            # Encoded data, minified code: there are no sentences to look for, and looking takes long.
+            # A character beyond ASCII may be several tokens.
+            length = self._grain if stretch.isascii() else max(2, self._grain // 4)
+            return ((at, stretch[at : at + length]) for at in range(0, len(stretch), length))
+        return iter(self._splitter.chunk_indices(stretch))
+
+
+def ends_sentence(text: str) -> bool:
+    """Whether `text` stops where a sentence or clause does, and not after 'Mr.'."""
+    return bool(_SENTENCE_END.search(text)) and not _ABBREVIATION.search(text)
+
+
+def _groups(text: str, breaks: re.Pattern[str], least: int) -> Iterator[tuple[int, str]]:
+    """(offset, text) of runs of at least `least` characters that end at a break."""
+    start = 0
+    for match in breaks.finditer(text):
+        if match.end() - start < least or _ABBREVIATION.search(text[max(start, match.start() - 8) : match.start()]):
+            continue
+        yield start, text[start : match.end()]
+        start = match.end()
+    if start < len(text):
+        yield start, text[start:]
+
+
+def _stretches(text: str, longest: int = 800) -> Iterator[tuple[int, str]]:
+    """`text` in stretches the splitter handles in linear time, cut at a blank where there is one."""
+    start = 0
+    while len(text) - start > longest:
+        marks = (text.rfind(mark, start + longest // 2, start + longest) for mark in ("\n\n", "\n", ". ", "。", " "))
+        cut = next((found + 1 for found in marks if found >= 0), start + longest)
+        yield start, text[start:cut]
+        start = cut
+    yield start, text[start:]

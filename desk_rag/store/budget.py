@@ -1,0 +1,171 @@
+"""How many bytes the KV files may take, now and before a corpus is indexed. Knows sizes and prices; knows no row.
+
+The limit is min(user cap, used + free space - reserve). Bytes are reserved before they are written, so that used plus
+reserved never exceeds the limit, whatever several threads do.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from desk_rag.config import GIB, StoreSettings
+
+EAGER_BELOW = 0.8
+"""Share of the limit that is filled without being asked; the rest is for chunks that are used again."""
+GPU_PRICE = 400.0
+"""A modest desktop GPU, in any currency."""
+DISK_PRICE_PER_GB = 0.08
+"""A consumer NVMe drive, in the same currency."""
+_SECONDS_PER_DAY = 86_400
+
+
+class Budget:
+    """Counts bytes on disk and bytes about to be. Safe to call from several threads."""
+
+    def __init__(self, root: Path, settings: StoreSettings, used: int) -> None:
+        self._root = root
+        self._cap = int(settings.budget_gib * GIB)
+        self._reserve = int(settings.reserve_gib * GIB)
+        self._lock = threading.Lock()
+        self._used = used
+        self._reserved = 0
+
+    @property
+    def used(self) -> int:
+        """Bytes on disk."""
+        return self._used
+
+    @property
+    def taken(self) -> int:
+        """Bytes on disk and bytes promised to writes under way."""
+        with self._lock:
+            return self._used + self._reserved
+
+    def limit(self) -> int:
+        """Return the most bytes that may be taken now."""
+        return max(0, min(self._cap, self.disk_limit()))
+
+    def disk_limit(self) -> int:
+        """Return what the drive alone allows, whatever the cap says; negative when the reserve is eaten already."""
+        return self._used + shutil.disk_usage(self._root).free - self._reserve
+
+    def excess(self, size: int) -> int:
+        """Return how many bytes have to go before `size` more fit; 0 or less if they fit."""
+        return self.taken + size - self.limit()
+
+    def reserve(self, size: int) -> bool:
+        """Promise `size` bytes to a write; False, and nothing promised, if they do not fit."""
+        limit = self.limit()
+        with self._lock:
+            if self._used + self._reserved + size > limit:
+                return False
+            self._reserved += size
+            return True
+
+    def release(self, size: int) -> None:
+        """Take a promise back: the write failed."""
+        with self._lock:
+            self._reserved -= size
+
+    def written(self, size: int) -> None:
+        """Turn a promise into used bytes: the write is done."""
+        with self._lock:
+            self._reserved -= size
+            self._used += size
+
+    def freed(self, size: int) -> None:
+        """Note that a file is gone."""
+        with self._lock:
+            self._used = max(0, self._used - size)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What caching a corpus would take."""
+
+    kv_bytes: int
+    limit_bytes: int
+    seconds: float | None
+    """Prefill time for all of it; None while this machine's rate is unknown."""
+    sentence: str
+
+
+def estimate(
+    num_tokens: int, bytes_per_token: float, limit_bytes: int, prefill_seconds_per_token: float | None = None
+) -> Estimate:
+    """Say before indexing what the KV of a corpus of `num_tokens` would take on disk, and whether all of it fits."""
+    size = int(num_tokens * bytes_per_token)
+    seconds = None if prefill_seconds_per_token is None else num_tokens * prefill_seconds_per_token
+    sentence = f"The chunk caches would take about {readable(size)} of the {readable(limit_bytes)} they may take"
+    if size < EAGER_BELOW * limit_bytes:
+        sentence += "; all of them fit."
+    else:
+        share = min(1.0, limit_bytes / max(1, size))
+        sentence += f"; room for {share:.0%} of them: the most recent first, then what is used for the second time."
+    if seconds is not None:
+        sentence += f" Making them takes about {_duration(seconds)} of idle time."
+    return Estimate(size, limit_bytes, seconds, sentence)
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEven:
+    """When keeping chunk KV pays."""
+
+    speedup: float
+    """Prefill time over load time of the same tokens."""
+    days: float
+    """Longest time between two uses at which the space still costs less than the GPU time it saves."""
+    sentence: str
+
+
+def break_even(
+    prefill_seconds_per_token: float,
+    load_bytes_per_second: float,
+    bytes_per_token: float,
+    *,
+    gpu_price: float = GPU_PRICE,
+    disk_price_per_gb: float = DISK_PRICE_PER_GB,
+) -> BreakEven:
+    """Apply MatKV's "ten-day rule" to rates measured on this machine.
+
+    The rule is Gray and Putzolu's five-minute rule with flash in place of memory and a GPU in place of the disk: space
+    for a token costs `bytes_per_token` x disk price; computing it again every x seconds occupies
+    `prefill_seconds_per_token` / x of a GPU. Both cost the same at x = GPU price x seconds / (bytes x disk price).
+    """
+    load_seconds = bytes_per_token / load_bytes_per_second
+    speedup = prefill_seconds_per_token / load_seconds
+    saved = max(0.0, prefill_seconds_per_token - load_seconds)
+    days = gpu_price * saved / (bytes_per_token * disk_price_per_gb / 1e9) / _SECONDS_PER_DAY
+    rates = (
+        f"Here 1,000 tokens take {_duration(1000 * prefill_seconds_per_token)} to prefill"
+        f" and {_duration(1000 * load_seconds)} to load"
+    )
+    if speedup <= 1:
+        return BreakEven(speedup, 0.0, f"{rates}: on this machine caching chunks does not pay.")
+    interval = "a day" if days < 1.5 else f"{days:,.0f} days"
+    times = f"{speedup:.0f}" if speedup >= 10 else f"{speedup:.1f}"
+    sentence = (
+        f"{rates}, {times} times less; by the price of drive and GPU a cached chunk pays for its"
+        f" space if it is used at least once in {interval}."
+    )
+    return BreakEven(speedup, days, sentence)
+
+
+def readable(size: float) -> str:
+    """Return a number of bytes for people: '812 KiB', '3.4 GiB'."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,182 @@
+"""Chunk KV by key: read, admitted, written, put aside. Knows files, rows and budget together; knows no document.
+
+The order of steps is that of FORMAT.md, "Order of writes". Loads torch only when a chunk KV is read or written.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.chunking import ChunkId
+from desk_rag.errors import StoreError, StoreFull
+from desk_rag.store.budget import EAGER_BELOW, Budget
+from desk_rag.store.catalog import KVName
+from desk_rag.store.kv_rows import KVRows
+from desk_rag.store.layout import Layout, on_disk
+from desk_rag.store.policy import ADMIT_FROM, Cost
+from desk_rag.store.upkeep import Newcomer, Upkeep
+
+if TYPE_CHECKING:
+    from desk_rag.kv.types import KVKey, QuantizedKV
+    from desk_rag.store.kv_file import KVImage
+    from desk_rag.store.kv_reader import KVReader
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class KVCache:
+    """The KV files of one store. Safe to use from several threads; only the writer's may `put`."""
+
+    def __init__(self, layout: Layout, rows: KVRows, upkeep: Upkeep, budget: Budget, *, writer: bool) -> None:
+        self._layout = layout
+        self._rows = rows
+        self._upkeep = upkeep
+        self._budget = budget
+        self._writer = writer
+        self.changing = threading.Lock()
+        """Held while files come, go or are compared with their rows."""
+        self._guard = threading.Lock()
+        self._hits: Counter[KVName] = Counter()
+        self._reader_made: KVReader | None = None
+
+    def has(self, keys: Sequence[KVKey]) -> set[KVKey]:
+        """Return those keys whose KV is on disk, going by the catalog."""
+        there = {row.name for row in self._rows.find(name_of(key) for key in keys)}
+        return {key for key in keys if name_of(key) in there}
+
+    def get(self, keys: Sequence[KVKey]) -> list[QuantizedKV | None]:
+        """Read chunk KVs in parallel; None for a miss. An unsound file is put aside and its row dropped.
+
+        The catalog is not asked: the name says where the file must be, and the file says whether it is the right one.
+        """
+        places = [self._layout.kv_file(*name_of(key)) for key in keys]
+        found: list[QuantizedKV | None] = []
+        outcomes = self._reader().load(list(zip(places, keys, strict=True)))
+        for key, place, outcome in zip(keys, places, outcomes, strict=True):
+            if outcome is None:
+                self._forget_missing(key, place)
+            elif isinstance(outcome, StoreError):
+                self._put_aside(key, place)
+            found.append(None if outcome is None or isinstance(outcome, Exception) else outcome)
+        with self._guard:
+            # Written down later: the way to the first token waits for no disk.
+            self._hits.update(name_of(key) for key, kv in zip(keys, found, strict=True) if kv is not None)
+        return found
+
+    def put(self, key: KVKey, kv: QuantizedKV, chunk_ids: Sequence[ChunkId], prefill_seconds: float) -> bool:
+        """Write a chunk KV unless it is there already; False if it was not admitted or its chunks are gone.
+
+        Raises StoreFull if the disk has no room for it, StoreError if it cannot be written.
+        """
+        from desk_rag.store import kv_file
+
+        with self.changing:
+            self.flush_hits()
+            name = name_of(key)
+            if self._layout.kv_file(*name).exists():
+                if self._rows.link(name, chunk_ids):
+                    return True
+                self._budget.freed(self._upkeep.unlink([name]))  # a file that no row knows
+            image = kv_file.prepare(key, kv, chunk_ids, prefill_seconds)
+            if not self._admit(name, chunk_ids, Cost(image.size, prefill_seconds)):
+                self._rows.refuse(name[0], chunk_ids)
+                return False
+            return self._write(name, image, chunk_ids)
+
+    def is_eager(self, namespace: str) -> bool:
+        """True while this model's files leave room, so that nothing needs to be chosen.
+
+        The last fifth of the limit is for what is used again. A corpus below four fifths is therefore cached whole, a
+        larger one from its most recent chunks on; files of other models give way and do not count.
+        """
+        return self._rows.namespace_blocks(namespace) < EAGER_BELOW * self._budget.limit()
+
+    def flush_hits(self) -> None:
+        """Write down the uses counted since the last time."""
+        with self._guard:
+            hits, self._hits = self._hits, Counter()
+        if hits:
+            self._rows.count_hits(hits)
+
+    def bytes_per_second(self) -> float | None:
+        """Return the rate at which KV was read so far."""
+        return self._reader().bytes_per_second()
+
+    def close(self) -> None:
+        """Write down what is only in memory and end the reading threads."""
+        with self._guard:
+            reader, self._reader_made = self._reader_made, None
+        if reader is not None:
+            reader.close()
+        self.flush_hits()
+
+    def _admit(self, name: KVName, chunk_ids: Sequence[ChunkId], cost: Cost) -> bool:
+        """Decide on admission, evict what has to go, and reserve the bytes."""
+        size = on_disk(cost.size)
+        if self._budget.disk_limit() < size:
+            raise StoreFull(
+                f"The disk of {self._layout.root} has no room for a chunk cache of {size:,} bytes.",
+                remedy="Free some space, or lower `reserve_gib` under [store].",
+            )
+        standing = self._rows.standing(chunk_ids, cost)
+        if not (standing.pinned or standing.demand >= ADMIT_FROM or self.is_eager(name[0])):
+            return False
+        newcomer = Newcomer(name[0], size, standing.rank, standing.pinned)
+        return self._upkeep.make_room(self._budget, size, newcomer) and self._budget.reserve(size)
+
+    def _write(self, name: KVName, image: KVImage, chunk_ids: Sequence[ChunkId]) -> bool:
+        from desk_rag.store import kv_file
+
+        place = self._layout.kv_file(*name)
+        added = False
+        try:
+            kv_file.write(place, image)
+            header = image.header
+            added = self._rows.add(name, image.size, header.num_tokens, header.prefill_seconds, chunk_ids)
+        except OSError as error:
+            raise _explained(error, place) from error
+        finally:
+            if added:
+                self._budget.written(on_disk(image.size))
+            else:
+                place.unlink(missing_ok=True)
+                self._budget.release(on_disk(image.size))
+        return added
+
+    def _forget_missing(self, key: KVKey, place: Path) -> None:
+        if not self._writer or not self._rows.find([name_of(key)]):
+            return
+        with self.changing:
+            rows = self._rows.find([name_of(key)])
+            if rows and not place.exists():
+                self._rows.drop([rows[0].name])
+                self._budget.freed(on_disk(rows[0].size))
+
+    def _put_aside(self, key: KVKey, place: Path) -> None:
+        with self.changing:
+            if self._upkeep.quarantine(place):
+                self._rows.drop([name_of(key)])
+
+    def _reader(self) -> KVReader:
+        with self._guard:
+            if self._reader_made is None:
+                from desk_rag.store.kv_reader import KVReader
+
+                self._reader_made = KVReader()
+            return self._reader_made
+
+
+def name_of(key: KVKey) -> KVName:
+    """Return a key as the two strings that rows and paths are made of."""
+    return str(key.namespace), str(key.tokens)
+
+
+def _explained(error: OSError, place: Path) -> StoreError:
+    if error.errno in _NO_ROOM:
+        return StoreFull(f"The disk is full: {place} was not written.", remedy="Free space; nothing stored is lost.")
+    return StoreError(f"{place} could not be written: {error.strerror}.", remedy="Mend the permissions or the drive.")

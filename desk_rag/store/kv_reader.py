@@ -1,0 +1,89 @@
+"""Many KV files at once. Knows threads and buffers; decides neither what is read nor what happens to a broken file."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from desk_rag.errors import CorruptKV, UnknownFormat
+from desk_rag.kv.types import KVKey, QuantizedKV
+from desk_rag.store import kv_file
+from desk_rag.store.slabs import SlabPool
+
+ReadOutcome = QuantizedKV | CorruptKV | UnknownFormat | OSError | None
+"""The chunk KV; why the file must not be used; why it could not be read; or None where there is no such file."""
+IDLE_BYTES = 64 << 20
+_THREADS_FROM = 16 << 20
+"""Bytes from which threads are worth it; below, handing over costs more than the reading that was announced."""
+
+
+class KVReader:
+    """Reads KV files with a few threads into buffers that are used again. Safe to call from several threads."""
+
+    def __init__(self, threads: int = 4) -> None:
+        self._threads = threads
+        self._pool = SlabPool(IDLE_BYTES)
+        self._verified: kv_file.Verified = set()
+        self._lock = threading.Lock()
+        self._executor: ThreadPoolExecutor | None = None
+        self._bytes = 0
+        self._seconds = 0.0
+
+    def load(self, files: Sequence[tuple[Path, KVKey]]) -> list[ReadOutcome]:
+        """Return one outcome per file, in order; never raises for a single file."""
+        began = time.perf_counter()
+        if _announce([path for path, _ in files]) < _THREADS_FROM:
+            outcomes = [self._load_one(file) for file in files]
+        else:
+            outcomes = list(self._workers().map(self._load_one, files))
+        with self._lock:
+            self._seconds += time.perf_counter() - began
+            self._bytes += sum(found.nbytes for found in outcomes if isinstance(found, QuantizedKV))
+        return outcomes
+
+    def bytes_per_second(self) -> float | None:
+        """Return the rate seen so far, checks included; None before the first megabyte."""
+        with self._lock:
+            return self._bytes / self._seconds if self._bytes >= 1 << 20 else None
+
+    def close(self) -> None:
+        """End the threads."""
+        with self._lock:
+            executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown(wait=True)
+
+    def _load_one(self, file: tuple[Path, KVKey]) -> ReadOutcome:
+        path, key = file
+        try:
+            return kv_file.read(path, key, self._pool, self._verified)
+        except FileNotFoundError:
+            return None
+        except (CorruptKV, UnknownFormat, OSError) as error:
+            return error
+
+    def _workers(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(self._threads, thread_name_prefix="kv-read")
+            return self._executor
+
+
+def _announce(paths: Sequence[Path]) -> int:
+    """Tell the kernel to read all files ahead, which it does in parallel; return their bytes."""
+    total = 0
+    for path in paths:
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                total += os.fstat(descriptor).st_size
+                if hasattr(os, "posix_fadvise"):
+                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+            finally:
+                os.close(descriptor)
+    return total

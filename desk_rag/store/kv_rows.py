@@ -1,0 +1,365 @@
+"""Which KV files there are, for which chunks, and how they are used. Knows rows; opens no KV file.
+
+A KV row belongs to the chunks whose ids it lists; it lives as long as one of them does (FORMAT.md, invariant 4).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from desk_rag.chunking import ChunkId
+from desk_rag.store import policy
+from desk_rag.store.catalog import KVName, doom
+from desk_rag.store.database import Database
+from desk_rag.store.paths import Scope, from_blob, to_blob
+from desk_rag.store.types import PendingChunk
+
+_TICK = "tick"
+
+
+@dataclass(frozen=True, slots=True)
+class KVRow:
+    """One KV file as the catalog knows it."""
+
+    row: int
+    name: KVName
+    size: int
+    """Exact bytes of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One KV file as eviction sees it."""
+
+    row: int
+    name: KVName
+    size: int
+    rank: float
+    pinned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What speaks for a chunk KV that is not stored yet."""
+
+    rank: float
+    demand: int
+    """Retrievals of its most used chunk."""
+    pinned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a namespace's files have measured so far."""
+
+    bytes_per_token: float
+    prefill_seconds_per_token: float
+
+
+class KVRows:
+    """The KV side of the catalog."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(
+        self,
+        name: KVName,
+        size: int,
+        num_tokens: int,
+        prefill_seconds: float,
+        chunk_ids: Sequence[str],
+        *,
+        any_chunk: bool = False,
+    ) -> bool:
+        """Note a file that is on disk; False (and no row) if none of its chunks exists, unless `any_chunk`."""
+        with self._database.write() as connection:
+            demands = [
+                demand
+                for chunk_id in chunk_ids
+                for (demand,) in connection.execute("SELECT uses + wants FROM chunks WHERE chunk_id = ?", (chunk_id,))
+            ]
+            if not demands and not any_chunk:
+                return False
+            hits, tick = _past_uses(max([1, *demands])), int(_number(connection, _TICK))
+            row = connection.execute(
+                "INSERT INTO kv (namespace, tokens, bytes, num_tokens, prefill_seconds, hits, tick, rank)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (namespace, tokens) DO UPDATE SET bytes = excluded.bytes"
+                " RETURNING id",
+                (_namespace(connection, name[0]), name[1], size, num_tokens, prefill_seconds, hits, tick)
+                + (policy.rank(hits, policy.Cost(size, prefill_seconds), tick),),
+            ).fetchone()[0]
+            _link(connection, row, chunk_ids)
+            return True
+
+    def link(self, name: KVName, chunk_ids: Sequence[str]) -> bool:
+        """Add chunks to a file that has a row; False if it has none."""
+        with self._database.write(durable=False) as connection:
+            found = _find(connection, name)
+            if found is not None:
+                _link(connection, found.row, chunk_ids)
+            return found is not None
+
+    def find(self, names: Iterable[KVName]) -> list[KVRow]:
+        """Return the rows there are for the given names."""
+        with self._database.read() as connection:
+            return [row for name in names if (row := _find(connection, name)) is not None]
+
+    def all(self) -> list[KVRow]:
+        """Return every row."""
+        with self._database.read() as connection:
+            rows = connection.execute(
+                "SELECT kv.id, n.name, kv.tokens, kv.bytes FROM kv JOIN namespaces n ON n.id = kv.namespace"
+            ).fetchall()
+        return [KVRow(row, (namespace, tokens), size) for row, namespace, tokens, size in rows]
+
+    def unreferenced(self) -> list[KVRow]:
+        """Return the rows none of whose chunks exists."""
+        with self._database.read() as connection:
+            rows = connection.execute(
+                "SELECT kv.id, n.name, kv.tokens, kv.bytes FROM kv JOIN namespaces n ON n.id = kv.namespace"
+                " WHERE NOT EXISTS ("
+                "SELECT 1 FROM kv_chunks k JOIN chunks c ON c.chunk_id = k.chunk_id WHERE k.kv = kv.id)"
+            ).fetchall()
+        return [KVRow(row, (namespace, tokens), size) for row, namespace, tokens, size in rows]
+
+    def drop(self, names: Iterable[KVName]) -> int:
+        """Forget files that are not there any more; return how many rows there were."""
+        dropped = 0
+        with self._database.write(durable=False) as connection:
+            for name in names:
+                dropped += connection.execute(
+                    "DELETE FROM kv WHERE tokens = ? AND namespace = (SELECT id FROM namespaces WHERE name = ?)",
+                    (name[1], name[0]),
+                ).rowcount
+        return dropped
+
+    def doom(self, rows: Sequence[int]) -> list[KVName]:
+        """Delete rows whose files are to be unlinked; their chunks are not warmed again before they are asked for."""
+        with self._database.write() as connection:
+            for row in rows:
+                connection.execute(
+                    "INSERT OR REPLACE INTO refused SELECT kv.namespace, c.id, c.uses + c.wants FROM kv"
+                    " JOIN kv_chunks k ON k.kv = kv.id JOIN chunks c ON c.chunk_id = k.chunk_id WHERE kv.id = ?",
+                    (row,),
+                )
+            return doom(connection, rows)
+
+    def doomed(self) -> list[KVName]:
+        """Return the files that are owed an unlink."""
+        with self._database.read() as connection:
+            return [(namespace, tokens) for namespace, tokens in connection.execute("SELECT * FROM doomed")]
+
+    def undoom(self, names: Iterable[KVName]) -> None:
+        """Note that files have been unlinked."""
+        with self._database.write(durable=False) as connection:
+            connection.executemany("DELETE FROM doomed WHERE namespace = ? AND tokens = ?", names)
+
+    def count_hits(self, names: Mapping[KVName, int]) -> None:
+        """Add uses of files; older uses fade with every access to any file."""
+        with self._database.write(durable=False) as connection:
+            tick = int(_number(connection, _TICK))
+            for name, count in names.items():
+                tick += count
+                found = connection.execute(
+                    "SELECT kv.id, hits, tick, bytes, prefill_seconds FROM kv JOIN namespaces n ON n.id = kv.namespace"
+                    " WHERE n.name = ? AND tokens = ?",
+                    name,
+                ).fetchone()
+                if found is not None:
+                    row, hits, last, size, seconds = found
+                    hits = policy.decayed(hits, tick - last) + count
+                    connection.execute(
+                        "UPDATE kv SET hits = ?, tick = ?, rank = ? WHERE id = ?",
+                        (hits, tick, policy.rank(hits, policy.Cost(size, seconds), tick), row),
+                    )
+            _set(connection, _TICK, tick)
+
+    def candidates(self, own: str | None) -> Generator[Candidate, None, None]:
+        """Yield rows in the order of eviction: other namespaces than `own` first, by rank in each; pinned ones last.
+
+        Rows are fetched a few at a time; nothing is read beyond what the caller takes.
+        """
+        with self._database.snapshot() as connection:
+            pinned = _pinned_rows(connection)
+            order = "SELECT id, name FROM namespaces ORDER BY name = ?, id"
+            namespaces = connection.execute(order, (own,)).fetchall()
+            for late in (False, True) if pinned else (False,):
+                for number, name in namespaces:
+                    rows = connection.execute(
+                        "SELECT id, tokens, bytes, rank FROM kv WHERE namespace = ? ORDER BY rank, id", (number,)
+                    )
+                    for row, tokens, size, rank in rows:
+                        if (row in pinned) is late:
+                            yield Candidate(row, (name, tokens), size, rank, late)
+
+    def standing(self, chunk_ids: Sequence[str], cost: policy.Cost) -> Standing:
+        """Return how a new file for these chunks would stand beside the others."""
+        with self._database.snapshot() as connection:
+            demand = 0
+            pinned = False
+            folders = Scope(_pins(connection))
+            for chunk_id in chunk_ids:
+                found = connection.execute(
+                    "SELECT id, uses + wants FROM chunks WHERE chunk_id = ?", (chunk_id,)
+                ).fetchone()
+                if found is None:
+                    continue
+                demand = max(demand, found[1])
+                pinned |= not folders.everything and _stands_in(connection, found[0], folders)
+            tick = int(_number(connection, _TICK))
+        return Standing(policy.rank(_past_uses(max(1, demand)), cost, tick), demand, pinned)
+
+    def refuse(self, namespace: str, chunk_ids: Sequence[str]) -> None:
+        """Remember that these chunks were not admitted, so that they are not prefilled in vain again."""
+        with self._database.write(durable=False) as connection:
+            row = _namespace(connection, namespace)
+            for chunk_id in chunk_ids:
+                connection.execute(
+                    "INSERT OR REPLACE INTO refused SELECT ?, id, uses + wants FROM chunks WHERE chunk_id = ?",
+                    (row, chunk_id),
+                )
+
+    def pending(self, namespace: str, limit: int, under: Sequence[Path], *, demanded_only: bool) -> list[PendingChunk]:
+        """Return chunks without KV in this namespace: wanted, then most used, then most recent first.
+
+        `demanded_only` leaves out what was retrieved less than twice and is not pinned.
+        """
+        scope = Scope(under)
+        with self._database.snapshot() as connection:
+            pins = Scope(_pins(connection))
+            condition, values = "", (*scope.values,)
+            if demanded_only:
+                wanted_anyway = "" if pins.everything else f" OR c.id IN {pins.chunk_rows()}"
+                condition = f" AND (c.uses + c.wants >= {policy.ADMIT_FROM}{wanted_anyway})"
+                values += pins.values
+            rows = connection.execute(
+                "SELECT c.chunk_id, c.text, (SELECT d.path FROM places p JOIN documents d ON d.id = p.document"
+                " WHERE p.chunk = c.id ORDER BY d.path LIMIT 1) FROM chunks c"
+                " LEFT JOIN namespaces n ON n.name = ?"
+                " LEFT JOIN refused r ON r.namespace = n.id AND r.chunk = c.id"
+                " WHERE NOT EXISTS (SELECT 1 FROM kv_chunks k JOIN kv ON kv.id = k.kv"
+                "  WHERE k.chunk_id = c.chunk_id AND kv.namespace = n.id)"
+                " AND (r.demand IS NULL OR c.uses + c.wants > r.demand)"
+                f"{scope.and_chunk('c.id')}{condition}"
+                " ORDER BY c.wants DESC, c.uses DESC, c.recent DESC, c.id LIMIT ?",
+                (namespace, *values, limit),
+            ).fetchall()
+        return [PendingChunk(ChunkId(chunk_id), text, from_blob(path)) for chunk_id, text, path in rows]
+
+    def warm(self, namespace: str, under: Sequence[Path]) -> int:
+        """Return how many chunks in scope have KV in this namespace."""
+        scope = Scope(under)
+        with self._database.read() as connection:
+            count: int = connection.execute(
+                "SELECT count(DISTINCT c.id) FROM kv JOIN namespaces n ON n.id = kv.namespace"
+                " JOIN kv_chunks k ON k.kv = kv.id JOIN chunks c ON c.chunk_id = k.chunk_id"
+                f" WHERE n.name = ?{scope.and_chunk('c.id')}",
+                (namespace, *scope.values),
+            ).fetchone()[0]
+        return count
+
+    def rates(self, namespace: str) -> Rates | None:
+        """Return bytes and prefill seconds per token, None before the first file."""
+        with self._database.read() as connection:
+            size, seconds, tokens = connection.execute(
+                "SELECT sum(bytes), sum(prefill_seconds), sum(num_tokens) FROM kv"
+                " JOIN namespaces n ON n.id = kv.namespace WHERE n.name = ?",
+                (namespace,),
+            ).fetchone()
+        return Rates(size / tokens, seconds / tokens) if tokens else None
+
+    def namespace_blocks(self, namespace: str) -> int:
+        """Return the bytes of one namespace's files in whole blocks."""
+        with self._database.read() as connection:
+            blocks = connection.execute(
+                "SELECT coalesce(sum((bytes + 4095) / 4096), 0) FROM kv"
+                " JOIN namespaces n ON n.id = kv.namespace WHERE n.name = ?",
+                (namespace,),
+            ).fetchone()[0]
+        return int(blocks) * 4096
+
+    def total_blocks(self) -> int:
+        """Return the bytes of all rows' files in whole blocks; what a process that does not scan must go by."""
+        with self._database.read() as connection:
+            blocks = connection.execute("SELECT coalesce(sum((bytes + 4095) / 4096), 0) FROM kv").fetchone()[0]
+        return int(blocks) * 4096
+
+    def pin(self, folder: Path, *, pinned: bool) -> None:
+        """Evict the chunks of a folder last, or treat them like others again."""
+        statement = "INSERT OR IGNORE INTO pins VALUES (?)" if pinned else "DELETE FROM pins WHERE path = ?"
+        with self._database.write() as connection:
+            connection.execute(statement, (to_blob(folder),))
+            if pinned:
+                scope = Scope([folder])
+                connection.execute(f"DELETE FROM refused WHERE chunk IN {scope.chunk_rows()}", scope.values)
+
+    def pins(self) -> list[Path]:
+        """Return the pinned folders."""
+        with self._database.read() as connection:
+            return _pins(connection)
+
+
+def _past_uses(demand: int) -> float:
+    return float(min(demand, policy.MOST_PAST_USES))
+
+
+def _find(connection: sqlite3.Connection, name: KVName) -> KVRow | None:
+    found = connection.execute(
+        "SELECT kv.id, kv.bytes FROM kv JOIN namespaces n ON n.id = kv.namespace WHERE n.name = ? AND tokens = ?", name
+    ).fetchone()
+    return None if found is None else KVRow(found[0], name, found[1])
+
+
+def _link(connection: sqlite3.Connection, row: int, chunk_ids: Sequence[str]) -> None:
+    pairs = [(chunk_id, row) for chunk_id in chunk_ids]
+    connection.executemany("INSERT OR IGNORE INTO kv_chunks (chunk_id, kv) VALUES (?, ?)", pairs)
+    for chunk_id in chunk_ids:
+        connection.execute("UPDATE chunks SET wants = 0 WHERE chunk_id = ? AND wants > 0", (chunk_id,))
+        connection.execute(
+            "DELETE FROM refused WHERE chunk = (SELECT id FROM chunks WHERE chunk_id = ?)"
+            " AND namespace = (SELECT namespace FROM kv WHERE id = ?)",
+            (chunk_id, row),
+        )
+
+
+def _namespace(connection: sqlite3.Connection, name: str) -> int:
+    connection.execute("INSERT OR IGNORE INTO namespaces (name) VALUES (?)", (name,))
+    return int(connection.execute("SELECT id FROM namespaces WHERE name = ?", (name,)).fetchone()[0])
+
+
+def _number(connection: sqlite3.Connection, name: str) -> float:
+    found = connection.execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
+    return 0.0 if found is None else float(found[0])
+
+
+def _set(connection: sqlite3.Connection, name: str, value: float) -> None:
+    connection.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (name, value))
+
+
+def _pins(connection: sqlite3.Connection) -> list[Path]:
+    return [from_blob(path) for (path,) in connection.execute("SELECT path FROM pins ORDER BY path")]
+
+
+def _stands_in(connection: sqlite3.Connection, chunk: int, scope: Scope) -> bool:
+    found = connection.execute(
+        "SELECT 1 FROM places p JOIN documents d ON d.id = p.document WHERE p.chunk = ?"
+        f"{scope.and_path('d.path')} LIMIT 1",
+        (chunk, *scope.values),
+    ).fetchone()
+    return found is not None
+
+
+def _pinned_rows(connection: sqlite3.Connection) -> set[int]:
+    folders = Scope(_pins(connection))
+    if folders.everything:
+        return set()
+    rows = connection.execute(
+        "SELECT k.kv FROM kv_chunks k JOIN chunks c ON c.chunk_id = k.chunk_id"
+        f" WHERE c.id IN {folders.chunk_rows()}",
+        folders.values,
+    )
+    return {row for (row,) in rows}

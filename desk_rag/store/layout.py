@@ -1,0 +1,150 @@
+"""Where everything lies inside the data directory, with which permissions. Knows paths; knows no content.
+
+The names are opaque on purpose: hashes only, so that a directory listing tells nothing about the documents.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from desk_rag.errors import StoreError
+
+BLOCK = 4096
+KV_SUFFIX = ".safetensors"
+TEMPORARY_SUFFIX = ".tmp"
+_NAME = re.compile(r"[0-9a-f]{32}")
+_CACHEDIR_TAG = (
+    "Signature: 8a477f597d28d172789f06886806bc55\n"
+    "# This directory holds caches made by desk-rag; all of it can be made again from your documents.\n"
+    "# See https://bford.info/cachedir/\n"
+)
+
+
+def on_disk(size: int) -> int:
+    """Return what a file of `size` bytes is counted as: whole blocks of 4,096 bytes."""
+    return -(-size // BLOCK) * BLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class KVEntry:
+    """One file found under kv/ or quarantine/, seen without opening it."""
+
+    path: Path
+    size: int
+
+    @property
+    def counted(self) -> int:
+        """Bytes it takes from the budget."""
+        return on_disk(self.size)
+
+    @property
+    def is_kv_file(self) -> bool:
+        """True if the name is one that the store gives to a complete file."""
+        return self.path.suffix == KV_SUFFIX and _NAME.fullmatch(self.path.stem) is not None
+
+    @property
+    def is_temporary(self) -> bool:
+        """True for the remains of a write that was cut off."""
+        return self.path.suffix == TEMPORARY_SUFFIX
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The places inside one data directory."""
+
+    root: Path
+
+    @property
+    def catalog(self) -> Path:
+        """The SQLite file."""
+        return self.root / "catalog.sqlite"
+
+    @property
+    def kv(self) -> Path:
+        """Root of all KV files."""
+        return self.root / "kv"
+
+    @property
+    def vectors(self) -> Path:
+        """Saved approximate indexes."""
+        return self.root / "vectors"
+
+    @property
+    def quarantine(self) -> Path:
+        """Files that failed a check."""
+        return self.root / "quarantine"
+
+    @property
+    def run(self) -> Path:
+        """Locks."""
+        return self.root / "run"
+
+    def kv_file(self, namespace: str, tokens: str) -> Path:
+        """Return the one place of the chunk KV (namespace, tokens), both 32 hex digits."""
+        assert _NAME.fullmatch(namespace), f"a namespace is 32 hex digits, not {namespace!r}"
+        assert _NAME.fullmatch(tokens), f"a token hash is 32 hex digits, not {tokens!r}"
+        return self.kv / namespace[:16] / tokens[:2] / f"{tokens}{KV_SUFFIX}"
+
+    def create(self) -> None:
+        """Make the tree, 0700, with its CACHEDIR.TAG. Raises StoreError if the place cannot be used."""
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for place in (self.root, self.kv, self.vectors, self.quarantine, self.run, self.root / "logs"):
+                place.mkdir(mode=0o700, exist_ok=True)
+                if place.stat().st_mode & 0o077:
+                    place.chmod(0o700)
+            tag = self.root / "CACHEDIR.TAG"
+            if not tag.exists():
+                write_private(tag, _CACHEDIR_TAG.encode())
+        except OSError as error:
+            raise StoreError(
+                f"The data directory {self.root} cannot be used: {error.strerror or error}.",
+                remedy="Give `data_dir` a directory that you own and that can be written to.",
+            ) from error
+
+    def scan(self) -> Iterator[KVEntry]:
+        """Yield every file under kv/ and quarantine/, of all namespaces, temporary and unknown ones included."""
+        yield from _scan(self.kv)
+        yield from _scan(self.quarantine)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a small file (0600) so that it is there completely or not at all."""
+    beside = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _scan(directory: Path) -> Iterator[KVEntry]:
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    yield from _scan(Path(entry.path))
+                    continue
+                try:
+                    yield KVEntry(Path(entry.path), entry.stat(follow_symlinks=False).st_size)
+                except FileNotFoundError:
+                    continue  # evicted or quarantined by another process while we look
+    except FileNotFoundError:
+        return

@@ -1,0 +1,109 @@
+"""A data directory taken into use: tree, lock, catalog. Knows who may write; knows nothing of what is in there."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from filelock import FileLock, Timeout
+
+from desk_rag.config import StoreSettings
+from desk_rag.errors import StoreError, StoreLocked
+from desk_rag.store.database import Database
+from desk_rag.store.layout import Layout, write_private
+
+_PID_TRIES = 20
+_PID_WAIT = 0.02
+
+
+@dataclass(slots=True)
+class Opened:
+    """What `Store` is made from; closed once, in reverse order."""
+
+    layout: Layout
+    settings: StoreSettings
+    database: Database
+    lock: FileLock | None
+    """Held by the writer, None for others."""
+    notices: tuple[str, ...]
+    closed: bool = False
+
+    def close(self) -> None:
+        """Close the catalog, then give the lock back."""
+        self.closed = True
+        self.database.close()
+        if self.lock is not None:
+            _release(self.lock, self.layout)
+
+
+def open_directory(root: Path, settings: StoreSettings, *, writer: bool) -> Opened:
+    """Create what is missing, take the lock if `writer`, open the catalog.
+
+    Raises StoreLocked, UnknownFormat, StoreError.
+    """
+    layout = Layout(root.absolute())
+    layout.create()
+    lock = _lock(layout) if writer else None
+    try:
+        database, notices = _open_catalog(layout, writer=writer)
+    except BaseException:
+        if lock is not None:
+            _release(lock, layout)
+        raise
+    return Opened(layout, settings, database, lock, notices)
+
+
+def _lock(layout: Layout) -> FileLock:
+    # Not per thread: a user interface opens the store in a worker and closes it in the main thread.
+    lock = FileLock(layout.run / "writer.lock", timeout=0, mode=0o600, thread_local=False)
+    pid_file = layout.run / "writer.pid"
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise StoreLocked(
+            f"Another desk-rag {_holder(pid_file)} is the writer of {layout.root}.",
+            remedy="Close it, or work beside it: questions are answered from the same store.",
+        ) from error
+    except OSError as error:
+        raise StoreError(f"{layout.run} cannot be locked: {error.strerror}.", remedy="Use a local drive.") from error
+    write_private(pid_file, str(os.getpid()).encode())
+    return lock
+
+
+def _holder(pid_file: Path) -> str:
+    """Name the writer. It notes its pid right after it has the lock, so a missing or dead pid is asked for again."""
+    for _ in range(_PID_TRIES):
+        with suppress(OSError, ValueError):
+            pid = int(pid_file.read_text())
+            if psutil.pid_exists(pid):
+                return f"(process {pid})"
+        time.sleep(_PID_WAIT)
+    return "process"
+
+
+def _release(lock: FileLock, layout: Layout) -> None:
+    with suppress(OSError):
+        (layout.run / "writer.pid").unlink(missing_ok=True)
+    lock.release()
+
+
+def _open_catalog(layout: Layout, *, writer: bool) -> tuple[Database, tuple[str, ...]]:
+    try:
+        return Database(layout.catalog), ()
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError) or not writer:
+            raise StoreError(
+                f"{layout.catalog} cannot be opened: {error}.",
+                remedy="Close other desk-rag processes, or open the store for writing once to mend it.",
+            ) from error
+        aside = layout.quarantine / f"catalog.{time.time_ns()}.sqlite"
+        layout.catalog.replace(aside)
+        for suffix in ("-wal", "-shm"):
+            layout.catalog.with_name(layout.catalog.name + suffix).unlink(missing_ok=True)
+        notice = f"The catalog was damaged ({error}) and was begun anew; index your folders again."
+        return Database(layout.catalog), (notice,)

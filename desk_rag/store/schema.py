@@ -1,0 +1,115 @@
+"""The catalog's tables, step by step. Knows SQL and versions; knows nothing of what the rows mean to others.
+
+A released step is never edited: a change of schema is a further step, and `user_version` says how many were taken.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from desk_rag.errors import UnknownFormat
+
+_STEP_1 = (
+    """CREATE TABLE documents (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        path BLOB NOT NULL UNIQUE,          -- os.fsencode: file names need not be UTF-8
+        title TEXT NOT NULL,
+        digest TEXT NOT NULL,
+        size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, inode TEXT NOT NULL, parser TEXT NOT NULL,
+        state TEXT NOT NULL, reason TEXT NOT NULL,
+        indexed_at REAL NOT NULL)""",
+    "CREATE INDEX documents_digest ON documents (digest) WHERE digest <> ''",
+    """CREATE TABLE chunks (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        chunk_id TEXT NOT NULL UNIQUE,
+        text TEXT NOT NULL,
+        grams TEXT NOT NULL,                -- further words of the text, for scripts without spaces (words.py)
+        num_tokens INTEGER NOT NULL,
+        uses INTEGER NOT NULL DEFAULT 0,    -- times retrieved
+        wants INTEGER NOT NULL DEFAULT 0,   -- times an answer had to do without its KV
+        recent INTEGER NOT NULL)            -- newest mtime_ns among its documents""",
+    "CREATE INDEX chunks_order ON chunks (wants DESC, uses DESC, recent DESC)",
+    "CREATE INDEX chunks_recent ON chunks (recent DESC, id)",
+    """CREATE TABLE places (
+        document INTEGER NOT NULL REFERENCES documents (id) ON DELETE CASCADE,
+        ordinal INTEGER NOT NULL,
+        chunk INTEGER NOT NULL REFERENCES chunks (id),
+        heading TEXT NOT NULL,
+        page_start INTEGER, page_end INTEGER, line_start INTEGER, line_end INTEGER,
+        PRIMARY KEY (document, ordinal)) WITHOUT ROWID""",
+    "CREATE INDEX places_chunk ON places (chunk)",
+    """CREATE VIRTUAL TABLE chunk_words USING fts5 (text, grams, content='chunks', content_rowid='id',
+        tokenize="porter unicode61 remove_diacritics 2")""",
+    """CREATE TRIGGER chunks_added AFTER INSERT ON chunks BEGIN
+        INSERT INTO chunk_words (rowid, text, grams) VALUES (new.id, new.text, new.grams); END""",
+    """CREATE TRIGGER chunks_removed AFTER DELETE ON chunks BEGIN
+        INSERT INTO chunk_words (chunk_words, rowid, text, grams)
+        VALUES ('delete', old.id, old.text, old.grams); END""",
+    """CREATE VIRTUAL TABLE name_words USING fts5 (words, tokenize="unicode61 remove_diacritics 2")""",
+    """CREATE TABLE embedders (
+        id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, dim INTEGER NOT NULL,
+        removals INTEGER NOT NULL DEFAULT 0)""",
+    """CREATE TABLE vectors (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used again: a larger one is a newer vector
+        embedder INTEGER NOT NULL REFERENCES embedders (id),
+        chunk INTEGER NOT NULL REFERENCES chunks (id) ON DELETE CASCADE,
+        vector BLOB NOT NULL,                   -- float32 little endian, unit length
+        UNIQUE (embedder, chunk))""",
+    "CREATE INDEX vectors_chunk ON vectors (chunk)",
+    """CREATE TRIGGER vectors_removed AFTER DELETE ON vectors BEGIN
+        UPDATE embedders SET removals = removals + 1 WHERE id = old.embedder; END""",
+    "CREATE TABLE namespaces (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
+    """CREATE TABLE kv (
+        id INTEGER PRIMARY KEY,
+        namespace INTEGER NOT NULL REFERENCES namespaces (id),
+        tokens TEXT NOT NULL,
+        bytes INTEGER NOT NULL, num_tokens INTEGER NOT NULL, prefill_seconds REAL NOT NULL,
+        hits REAL NOT NULL, tick INTEGER NOT NULL, rank REAL NOT NULL,    -- see policy.py
+        UNIQUE (namespace, tokens))""",
+    "CREATE INDEX kv_rank ON kv (namespace, rank)",
+    """CREATE TABLE kv_chunks (                   -- by chunk id, not by row: it outlives a lost catalog
+        chunk_id TEXT NOT NULL,
+        kv INTEGER NOT NULL REFERENCES kv (id) ON DELETE CASCADE,
+        PRIMARY KEY (chunk_id, kv)) WITHOUT ROWID""",
+    "CREATE INDEX kv_chunks_kv ON kv_chunks (kv)",
+    """CREATE TABLE refused (                     -- not admitted; asked again once it is used more
+        namespace INTEGER NOT NULL REFERENCES namespaces (id),
+        chunk INTEGER NOT NULL REFERENCES chunks (id) ON DELETE CASCADE,
+        demand INTEGER NOT NULL,
+        PRIMARY KEY (namespace, chunk)) WITHOUT ROWID""",
+    "CREATE INDEX refused_chunk ON refused (chunk)",
+    """CREATE TABLE doomed (
+        namespace TEXT NOT NULL, tokens TEXT NOT NULL, PRIMARY KEY (namespace, tokens)) WITHOUT ROWID""",
+    "CREATE TABLE pins (path BLOB PRIMARY KEY) WITHOUT ROWID",
+    "CREATE TABLE state (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
+)
+
+STEPS: tuple[tuple[str, ...], ...] = (_STEP_1,)
+VERSION = len(STEPS)
+
+
+def migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Bring a catalog to `VERSION`, all steps or none. Raises UnknownFormat for a newer one, touching nothing."""
+    if _version(connection) == VERSION:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        found = _version(connection)  # again: another process may have been faster
+        if found > VERSION:
+            raise UnknownFormat(
+                f"{path} was written by a newer desk-rag (schema {found}; this one knows {VERSION}).",
+                remedy="Update desk-rag, or give `data_dir` another directory.",
+            )
+        for step in STEPS[found:]:
+            for statement in step:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])

@@ -1,0 +1,347 @@
+"""Store: the only object others hold. Thin: it joins catalog, KV files, vectors and budget, and keeps their order.
+
+Knows which of them goes first (FORMAT.md, "Order of writes" and "Order of deletes"); knows no SQL and no byte layout.
+Loads torch and numpy only when a chunk KV or a vector is read or written.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from desk_rag.chunking import Chunk, ChunkId
+from desk_rag.config import StoreSettings
+from desk_rag.documents import Document
+from desk_rag.errors import StoreError
+from desk_rag.index_events import FileState
+from desk_rag.store import opening
+from desk_rag.store.budget import BreakEven, Budget, Estimate, break_even, estimate
+from desk_rag.store.catalog import Catalog, Removed
+from desk_rag.store.kv_cache import KVCache
+from desk_rag.store.kv_rows import KVRows
+from desk_rag.store.layout import Layout
+from desk_rag.store.shared_rows import SharedRows
+from desk_rag.store.types import (
+    Activity,
+    Counts,
+    DocumentRow,
+    FileStamp,
+    Hit,
+    Passage,
+    PendingChunk,
+    PurgeReport,
+    VerifyReport,
+)
+from desk_rag.store.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from desk_rag.kv.types import KVKey, Namespace, QuantizedKV
+    from desk_rag.store.vector_search import VectorSearch
+
+
+class Store:
+    """One data directory, open. A context manager; safe to use from several threads."""
+
+    def __init__(self, opened: opening.Opened) -> None:
+        """Use `Store.open`."""
+        self.writer = opened.lock is not None
+        self._opened = opened
+        self._layout: Layout = opened.layout
+        self._database = opened.database
+        self._catalog = Catalog(self._database)
+        self._rows = KVRows(self._database)
+        self._shared = SharedRows(self._database)
+        self._upkeep = Upkeep(self._layout, self._rows)
+        self._making = threading.Lock()
+        self._vectors_made: VectorSearch | None = None
+        self.notices: tuple[str, ...] = opened.notices
+        """What opening found odd and mended, as sentences."""
+        used = self._rows.total_blocks()
+        if self.writer:
+            used, notes = self._upkeep.reconcile(self._catalog)
+            self.notices += tuple(notes)
+        self._budget = Budget(self._layout.root, opened.settings, used)
+        self._kv = KVCache(self._layout, self._rows, self._upkeep, self._budget, writer=self.writer)
+        if self.writer:
+            self._upkeep.make_room(self._budget, 0, None)
+
+    @classmethod
+    def open(cls, root: Path, settings: StoreSettings, *, writer: bool) -> Store:
+        """Open or create the store at `root`; the writer reconciles files and rows first.
+
+        Raises StoreLocked (another writer), UnknownFormat (a newer store), StoreError (unusable directory).
+        """
+        opened = opening.open_directory(root, settings, writer=writer)
+        try:
+            return cls(opened)
+        except BaseException:
+            opened.close()
+            raise
+
+    def close(self) -> None:
+        """Save what is only in memory, tidy up and give the lock back. Closing twice is fine, and so is a full disk."""
+        if self._opened.closed:
+            return
+        steps: list[Callable[[], object]] = [self._kv.close]
+        if self.writer:
+            steps += [self._save_vectors, self.checkpoint]
+        try:
+            for step in steps:
+                with suppress(StoreError, OSError):  # use counts and a saved index can be done without
+                    step()
+        finally:
+            self._opened.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # documents ------------------------------------------------------------------------------------------------------
+
+    def put_document(self, document: Document, chunks: Sequence[Chunk], found: FileStamp) -> None:
+        """Make these chunks the content of the document's path, replacing what it held; one transaction."""
+        self._must_write()
+        self._finish_removal(self._catalog.put(document, chunks, found))
+
+    def rename_document(self, old: Path, new: Path, found: FileStamp) -> None:
+        """Give a document another path (or only another stamp, if both are equal); its chunks stay as they are."""
+        self._must_write()
+        self._finish_removal(self._catalog.rename(old, new, found))
+
+    def remove_document(self, path: Path) -> None:
+        """Remove a document and everything derived from it that no other document needs."""
+        self._must_write()
+        self._finish_removal(self._catalog.remove([path]))
+
+    def record_outcome(self, path: Path, state: FileState, reason: str, found: FileStamp | None) -> None:
+        """Note that a file was skipped or failed; it has no chunks then. INDEXED and UNCHANGED only renew the stamp."""
+        self._must_write()
+        self._finish_removal(self._catalog.record(path, state, reason, found))
+
+    def document(self, path: Path) -> DocumentRow | None:
+        """Return what is known of a path."""
+        return self._catalog.document(path)
+
+    def documents(self, under: Path | None = None) -> list[DocumentRow]:
+        """Return all known paths at or below `under`, failed and skipped ones included, in path order."""
+        return self._catalog.documents(under)
+
+    def documents_with_digest(self, digest: str) -> list[DocumentRow]:
+        """Return the documents with exactly this content."""
+        return self._catalog.with_digest(digest)
+
+    def passage(self, chunk_id: ChunkId, under: Sequence[Path] = ()) -> Passage | None:
+        """Return a chunk and the first place where it stands under `under`."""
+        return self._catalog.passage(chunk_id, under)
+
+    def passages_of(self, path: Path) -> list[Passage]:
+        """Return all chunks of a document in order."""
+        return self._catalog.passages_of(path)
+
+    # retrieval ------------------------------------------------------------------------------------------------------
+
+    def search_words(self, query: str, limit: int, under: Sequence[Path] = ()) -> list[Hit]:
+        """Return chunks by BM25 over text and file names, best first; any text is a valid query."""
+        return self._catalog.search_words(query, limit, under)
+
+    def search_vectors(
+        self, embedder: str, vector: NDArray[np.float32], limit: int, under: Sequence[Path] = ()
+    ) -> list[Hit]:
+        """Return chunks by cosine to `vector` (float32 [dim]), best first."""
+        return self._vectors().search(embedder, vector, limit, under)
+
+    def chunks_without_vector(self, embedder: str, limit: int) -> list[PendingChunk]:
+        """Return chunks that this embedder has not seen, most recent first."""
+        return self._vectors().pending(embedder, limit)
+
+    def put_vectors(self, embedder: str, chunk_ids: Sequence[ChunkId], vectors: NDArray[np.float32]) -> None:
+        """Store vectors float32 [N, dim]; those of chunks that are gone by now are dropped."""
+        self._must_write()
+        self._vectors().put(embedder, chunk_ids, vectors)
+
+    # chunk KV -------------------------------------------------------------------------------------------------------
+
+    def chunks_without_kv(self, namespace: Namespace, limit: int, under: Sequence[Path] = ()) -> list[PendingChunk]:
+        """Return chunks that should get KV: wanted, then most used, then most recent first.
+
+        Up to four fifths of the limit that is every chunk without; beyond that those retrieved twice or pinned. A chunk
+        that was not admitted or was evicted comes again only after it has been retrieved again.
+        """
+        return self._rows.pending(str(namespace), limit, under, demanded_only=not self._kv.is_eager(str(namespace)))
+
+    def has_kv(self, keys: Sequence[KVKey]) -> set[KVKey]:
+        """Return those keys whose KV is on disk, going by the catalog."""
+        return self._kv.has(keys)
+
+    def get_kv(self, keys: Sequence[KVKey]) -> list[QuantizedKV | None]:
+        """Read chunk KVs in parallel; None where there is none that may be used. Never raises for a bad file.
+
+        The tensors are views of reused buffers and must not be written to.
+        """
+        return self._kv.get(keys)
+
+    def put_kv(self, key: KVKey, kv: QuantizedKV, chunk_ids: Sequence[ChunkId], prefill_seconds: float) -> bool:
+        """Write a chunk KV for these chunks; True if it is on disk afterwards.
+
+        False: not admitted (not asked for often enough, worth less than what is there, or its chunks are gone).
+        Raises StoreFull if the disk has no room for it, whatever the budget; StoreError if it cannot be written.
+        """
+        self._must_write()
+        return self._kv.put(key, kv, chunk_ids, prefill_seconds)
+
+    def note_use(self, chunk_ids: Sequence[ChunkId]) -> None:
+        """Count that these chunks were retrieved for an answer."""
+        self._shared.note_use(Counter(chunk_ids))
+        self._kv.flush_hits()
+
+    def want_kv(self, chunk_ids: Sequence[ChunkId]) -> None:
+        """Ask the writer to warm these chunks before others."""
+        self._shared.want(chunk_ids)
+
+    def pin(self, folder: Path) -> None:
+        """Evict the chunks of a folder last, and cache them whatever the corpus takes."""
+        self._rows.pin(folder, pinned=True)
+
+    def unpin(self, folder: Path) -> None:
+        """Treat a folder like the others again."""
+        self._rows.pin(folder, pinned=False)
+
+    def pins(self) -> list[Path]:
+        """Return the pinned folders."""
+        return self._rows.pins()
+
+    # progress shared between processes ------------------------------------------------------------------------------
+
+    def publish_activity(self, activity: Activity) -> None:
+        """Tell other processes what this one is doing; at least twice a minute."""
+        self._shared.publish(activity)
+
+    def activity(self) -> Activity | None:
+        """Return what the writer is doing; None if it is silent or gone."""
+        return self._shared.activity()
+
+    def request_pause(self, until: float | None) -> None:
+        """Ask the writer to pause until a unix time (math.inf: until told otherwise); None takes it back."""
+        self._shared.request_pause(until)
+
+    def pause_requested(self) -> float | None:
+        """Return the unix time until which a pause is wished; None if it is not."""
+        return self._shared.pause_requested()
+
+    def counts(
+        self, namespace: Namespace | None = None, embedder: str | None = None, under: Sequence[Path] = ()
+    ) -> Counts:
+        """Return how much there is; vectors and KV of the given embedder and namespace, 0 for None."""
+        files, failed, skipped, chunks = self._catalog.count(under)
+        return Counts(
+            files,
+            failed,
+            skipped,
+            chunks,
+            with_vectors=0 if embedder is None else self._vectors().count(embedder, under),
+            warm=0 if namespace is None else self._rows.warm(str(namespace), under),
+            kv_bytes=self._budget.used if self.writer else self._rows.total_blocks(),
+            budget_bytes=self._budget.limit(),
+        )
+
+    def estimate(self, namespace: Namespace, num_tokens: int, bytes_per_token: float) -> Estimate:
+        """Say what caching `num_tokens` more tokens would take; measured rates go before `bytes_per_token`."""
+        rates = self._rows.rates(str(namespace))
+        return estimate(
+            num_tokens,
+            rates.bytes_per_token if rates else bytes_per_token,
+            self._budget.limit(),
+            rates.prefill_seconds_per_token if rates else None,
+        )
+
+    def break_even(self, namespace: Namespace) -> BreakEven | None:
+        """Say when caching pays, from rates measured here; None before there are any."""
+        rates = self._rows.rates(str(namespace))
+        speed = self._kv.bytes_per_second()
+        if rates is None or speed is None or not rates.prefill_seconds_per_token:
+            return None
+        return break_even(rates.prefill_seconds_per_token, speed, rates.bytes_per_token)
+
+    # care -----------------------------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> bool:
+        """Rewrite what deleted text could still be read from and empty the log; False if a reader was in the way."""
+        self._must_write()
+        self._catalog.scrub()
+        return self._database.checkpoint()
+
+    def verify(self, *, repair: bool = False, subset: tuple[int, int] | None = None) -> VerifyReport:
+        """Check catalog, rows, files and every checksum; `subset=(1, 7)` reads the first seventh of the KV files.
+
+        `repair` puts unsound files into quarantine, drops rows without files and rebuilds the word indexes.
+        """
+        from desk_rag.store.verify import Verification
+
+        if repair:
+            self._must_write()
+        check = Verification(self._layout, self._database, self._rows, writer=self.writer)
+        report = check.run(self._kv.changing, repair=repair, subset=subset)
+        if repair and not report.clean:
+            with self._kv.changing:
+                used, _ = self._upkeep.reconcile(self._catalog)
+                self._budget.freed(self._budget.used - used)
+        return report
+
+    def purge(self, path: Path) -> PurgeReport:
+        """Remove the document at `path`, or all below it, and everything derived; empty the log and the quarantine."""
+        from desk_rag.store.purge import purge
+
+        return purge(self, self._layout, self._database, path, verify=False)
+
+    def purge_verify(self, path: Path) -> PurgeReport:
+        """Purge, then search every file of the store for pieces of the removed text."""
+        from desk_rag.store.purge import purge
+
+        return purge(self, self._layout, self._database, path, verify=True)
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def remove_documents(self, paths: Iterable[Path]) -> tuple[int, int, int, int]:
+        """Remove many documents in one transaction; return (documents, chunks, KV files, KV bytes) removed."""
+        self._must_write()
+        removed = self._catalog.remove(paths)
+        return removed.documents, removed.chunks, len(removed.kv), self._finish_removal(removed)
+
+    def _finish_removal(self, removed: Removed) -> int:
+        """Remove what the rows of a committed deletion stood for; return the bytes freed."""
+        with self._kv.changing:
+            freed = self._upkeep.unlink(removed.kv)
+            if removed.chunks:
+                freed += self._upkeep.empty_quarantine()
+            self._budget.freed(freed)
+        if removed.vectors:
+            self._vectors().forget_removed()
+        return freed
+
+    def _must_write(self) -> None:
+        if not self.writer:
+            raise StoreError("This store is open for reading.", remedy="Only the writer changes documents and caches.")
+
+    def _save_vectors(self) -> None:
+        if self._vectors_made is not None:
+            self._vectors_made.save()
+
+    def _vectors(self) -> VectorSearch:
+        with self._making:
+            if self._vectors_made is None:
+                from desk_rag.store.vector_search import VectorSearch
+
+                self._vectors_made = VectorSearch(self._database, self._layout.vectors, writer=self.writer)
+            return self._vectors_made

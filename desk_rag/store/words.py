@@ -1,0 +1,113 @@
+"""Finding chunks by words: BM25 over texts and file names. Knows FTS5; knows no vectors and no ranks of others.
+
+A question is data: only its letters and digits reach FTS5, each run inside quotes, so no operator of the query
+language can be spoken. Terms are joined by OR, BM25 gives rare ones the weight (https://www.sqlite.org/fts5.html).
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+from desk_rag.chunking import ChunkId
+from desk_rag.store.paths import Scope
+from desk_rag.store.types import Hit
+
+MOST_TERMS = 64
+NAME_WEIGHT = 0.5
+"""A match in a file's name counts this much of its own BM25 score."""
+_NAMES_LOOKED_AT = 16
+_CHUNKS_PER_NAME = 64
+_RUN = re.compile(r"[^\W_]+(?:[-./:'’_@+][^\W_]+)*")
+_PART = re.compile(r"[^\W_]+")
+# Scripts written without spaces: unicode61 would take a whole sentence for one word.
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+"
+)
+_CAMEL = re.compile(r"(?<=[^\W\d_A-Z])(?=[A-Z])|(?<=\d)(?=[^\W\d_])|(?<=[^\W\d_])(?=\d)")
+_ENGLISH = """a an the and or of in on at to for from by with about as is are was were be been am do does did has have
+    had it its this that these those there here he she they we you i me my your our their his her them us what which who
+    whom whose when where why how can could should would will shall may might must not no"""
+_GERMAN = "der die das und oder ein eine ist sind war im in am zu von mit für auf was wer wie wo wann warum"
+_FRENCH = "le la les un une des du de et ou est sont que qui quoi dans pour sur avec"
+_SPANISH = "el los las una unos y o es son qué quién cómo dónde cuándo en por para con"
+STOP_WORDS = frozenset(word for language in (_ENGLISH, _GERMAN, _FRENCH, _SPANISH) for word in language.split())
+"""Left out of a question that has other words; a question made of nothing else is searched as it is."""
+
+
+def grams(text: str) -> str:
+    """Return further words to index: single characters and pairs of runs in scripts without spaces, else ''."""
+    words: list[str] = []
+    for run in _UNSPACED.findall(text):
+        words += run
+        words += [run[i : i + 2] for i in range(len(run) - 1)]
+    return " ".join(words)
+
+
+def name_words(path: Path) -> str:
+    """Return what a file may be asked for by: its name and its folder's, camel case and digits taken apart."""
+    parts = [path.name, path.parent.name]
+    text = " ".join([*parts, *(_CAMEL.sub(" ", part) for part in parts)])
+    return f"{text} {grams(text)}".encode("utf-8", "replace").decode()
+
+
+def match_expression(question: str) -> str | None:
+    """Return an FTS5 expression that finds what the question speaks of, or None if it holds no word."""
+    terms: dict[str, None] = {}
+    for run in _RUN.findall(question.casefold()):
+        parts = _PART.findall(run)
+        if len(parts) > 1:
+            terms[" ".join(parts)] = None  # an id such as INV-2024-017 is worth more whole
+        for part in parts:
+            for word in _words(part):
+                terms[word] = None
+    kept = [term for term in terms if term not in STOP_WORDS] or list(terms)
+    return " OR ".join(f'"{term}"' for term in kept[:MOST_TERMS]) or None
+
+
+def search(connection: sqlite3.Connection, question: str, limit: int, under: Sequence[Path]) -> list[Hit]:
+    """Return at most `limit` chunks under `under` (all, if empty), best first, ties by age in the catalog."""
+    expression = match_expression(question)
+    if expression is None or limit < 1:
+        return []
+    scope = Scope(under)
+    scores: dict[int, float] = {}
+    chunk_rows = connection.execute(
+        "SELECT rowid, -bm25(chunk_words) FROM chunk_words WHERE chunk_words MATCH ?"
+        # '+': match first, then filter. Without it SQLite runs the match anew for every row in scope.
+        f"{scope.and_chunk('+chunk_words.rowid')} ORDER BY bm25(chunk_words), rowid LIMIT ?",
+        (expression, *scope.values, limit),
+    )
+    for row, score in chunk_rows:
+        scores[row] = score
+    for row, score in _named(connection, expression, scope).items():
+        scores[row] = scores.get(row, 0.0) + NAME_WEIGHT * score
+    best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:limit]
+    if not best:
+        return []
+    marks = ",".join("?" * len(best))
+    names = dict(
+        connection.execute(f"SELECT id, chunk_id FROM chunks WHERE id IN ({marks})", [row for row, _ in best])
+    )
+    return [Hit(ChunkId(names[row]), score) for row, score in best if row in names]
+
+
+def _words(part: str) -> list[str]:
+    pieces: list[str] = []
+    for run in _UNSPACED.findall(part):
+        pieces += [run] if len(run) < 2 else [run[i : i + 2] for i in range(len(run) - 1)]
+    return pieces + [word for word in _UNSPACED.sub(" ", part).split() if word]
+
+
+def _named(connection: sqlite3.Connection, expression: str, scope: Scope) -> dict[int, float]:
+    """Return the score of the best name for the chunks of the documents whose names match best."""
+    rows = connection.execute(
+        "SELECT p.chunk, max(n.score) FROM places p JOIN ("
+        " SELECT d.id AS id, -bm25(name_words) AS score FROM name_words JOIN documents d ON d.id = name_words.rowid"
+        f" WHERE name_words MATCH ?{scope.and_path('d.path')} ORDER BY bm25(name_words) LIMIT {_NAMES_LOOKED_AT}"
+        f") n ON n.id = p.document WHERE p.ordinal < {_CHUNKS_PER_NAME} GROUP BY p.chunk",
+        (expression, *scope.values),
+    )
+    return {row: score for row, score in rows}

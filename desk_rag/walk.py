@@ -1,0 +1,330 @@
+"""The files of a folder, one at a time, with every file that is left out named and its rule given.
+
+Obeys, from weakest to strongest: built-in rules for tool folders and editor leftovers; `.gitignore` and
+`.deskragignore` of each directory with git's precedence; built-in rules for secrets; the user's own `exclude`. Ignore
+files are read as patterns and nothing else. Reads no document; never follows a link to a directory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+
+from desk_rag.errors import ConfigError, UnreadableDocument
+
+if TYPE_CHECKING:
+    from desk_rag.config import IndexSettings
+
+_DEFAULTS = """
+    .git/ .hg/ .svn/ .bzr/ CVS/ .jj/ __pycache__/ .mypy_cache/ .pytest_cache/ .ruff_cache/ .hypothesis/ .tox/ .nox/
+    .cache/ .venv/ venv/ .virtualenv/ .direnv/ node_modules/ bower_components/ .npm/ .yarn/ .gradle/ .terraform/
+    .idea/ .vs/ .ipynb_checkpoints/ .Trash/ .Trash-*/ $RECYCLE.BIN/ lost+found/ .thumbnails/ .Spotlight-V100/
+    .fseventsd/ *.pyc *.pyo *.o *.a *.so *.class *.min.js *.min.css *.map *~ .#* \\#*# *.sw? *.swp *.swo 4913
+    .~lock.* ~$* *.tmp *.temp *.part *.crdownload *.partial *___jb_* .DS_Store Thumbs.db desktop.ini
+"""
+_SECRETS = """
+    *.env .env .env.* .envrc *.pem *.key *.p12 *.pfx *.jks *.keystore *.kdbx *.asc *.gpg *.ovpn id_rsa* id_dsa*
+    id_ecdsa* id_ed25519* .ssh/ .gnupg/ .aws/ .kube/ .docker/ .password-store/ .netrc .pgpass .htpasswd .npmrc
+    .pypirc .git-credentials
+"""
+_IGNORE_FILES = (".gitignore", ".deskragignore")
+_MOST_IGNORE_BYTES = 256 * 1024
+_MOST_PATTERNS = 1000
+_LONGEST_PATTERN = 300
+_MOST_STARS = 3
+"""Per path segment: a name is matched in steps that grow with its length to the power of the stars."""
+_CACHE_TAG = b"Signature: 8a477f597d28d172789f06886806bc55"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A regular file to be read."""
+
+    path: Path
+    size: int
+    mtime_ns: int
+    inode: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Something that is not read, and why."""
+
+    path: Path
+    reason: str
+    """The rule, as a user would look for it: '.gitignore: *.log', 'larger than 50 MiB', 'secret: *.pem'."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """One pattern of one source."""
+
+    matcher: re.Pattern[str]
+    by_name: bool
+    """The pattern has no slash but a last one: it looks at the entry's own name alone."""
+    excludes: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """The rules of one source, for paths below `base` (relative to the root, '' or 'a/b/')."""
+
+    base: str
+    rules: tuple[_Rule, ...]
+    some_name: re.Pattern[str]
+    """Matches where any of the by-name rules does: one look instead of a hundred for most entries."""
+    by_path: tuple[_Rule, ...]
+
+    @classmethod
+    def of(cls, base: str, rules: tuple[_Rule, ...]) -> _Rules:
+        names = (rule.matcher.pattern.replace("?P<ps_d>", "?:") for rule in rules if rule.by_name)
+        some_name = re.compile("|".join(names) or r"(?!)")
+        return cls(base, rules, some_name, tuple(rule for rule in rules if not rule.by_name))
+
+    def verdict(self, relative: str) -> _Rule | None:
+        """The last rule that matches decides, as in git; `relative` ends in a slash for a directory."""
+        below = relative[len(self.base) :]
+        name = below[below.rfind("/", 0, -1) + 1 :]
+        rules = self.rules if self.some_name.match(name) else self.by_path
+        return next((rule for rule in reversed(rules) if rule.matcher.match(name if rule.by_name else below)), None)
+
+
+def check_root(root: Path) -> None:
+    """Make sure a folder can be walked.
+
+    Raises ConfigError (missing, not a folder) or UnreadableDocument (not permitted).
+    """
+    try:
+        mode = root.stat().st_mode
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"There is no folder {root}.", remedy="Check the spelling; is its drive connected?"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise UnreadableDocument(f"{root} cannot be opened: {error}.", remedy="Check its permissions.") from error
+    if not stat.S_ISDIR(mode):
+        raise ConfigError(f"{root} is a file, not a folder.", remedy=f"Name the folder it is in: {root.parent}")
+    try:
+        with os.scandir(root):
+            pass
+    except OSError as error:
+        raise UnreadableDocument(
+            f"{root} cannot be listed: {error.strerror}.", remedy="Check its permissions."
+        ) from error
+
+
+def walk(root: Path, settings: IndexSettings) -> Iterator[FoundFile | LeftOut]:
+    """Yield every regular file below `root` and everything left out, directory by directory in name order.
+
+    Holds one directory's names at a time. A directory that vanishes or refuses is reported, the rest goes on; call
+    `check_root` first to tell a missing root from an empty one.
+    """
+    walker = _Walker(root.absolute(), settings)
+    yield from walker.walk()
+
+
+def examine(root: Path, path: Path, settings: IndexSettings) -> FoundFile | LeftOut | None:
+    """What `walk(root)` would say of this one path; None where it would not come by it at all.
+
+    For a single changed file: reads the ignore files on the way down, and nothing else.
+    """
+    root, path = root.absolute(), path.absolute()
+    if root == path or root not in path.parents:
+        return None
+    return _Walker(root, settings).examine(path.relative_to(root).as_posix())
+
+
+class _Walker:
+    """One walk: the root, the fixed rules, and how an entry is judged."""
+
+    def __init__(self, root: Path, settings: IndexSettings) -> None:
+        self._root = root
+        self._real_root = os.path.realpath(root)
+        self._most_bytes = settings.max_file_mib * 1024 * 1024
+        self._too_large = f"larger than {settings.max_file_mib:g} MiB"
+        self._weak = _Rules.of("", _compile(_DEFAULTS.split(), "default")[0])
+        own = _Rules.of("", _compile(settings.exclude, "exclude")[0])
+        self._strong = (own, _Rules.of("", _compile(_SECRETS.split(), "secret")[0]))
+
+    def walk(self) -> Iterator[FoundFile | LeftOut]:
+        """Depth first; `pending` holds a directory, its rules and the (device, inode) of the directories it is in."""
+        pending: list[tuple[str, tuple[_Rules, ...], frozenset[tuple[int, int]]]] = [("", (self._weak,), frozenset())]
+        while pending:
+            base, rules, above = pending.pop()
+            place = self._root / base
+            try:
+                entries, here = _list(place)
+            except OSError as error:
+                yield LeftOut(place, _os_reason(error))
+                continue
+            if here in above or (base and any(entry.name == "CACHEDIR.TAG" for entry in entries) and _is_cache(place)):
+                yield LeftOut(place, "loop of mounts" if here in above else "cache folder: CACHEDIR.TAG")
+                continue
+            rules, complaints = self._enter(base, rules, {entry.name for entry in entries})
+            yield from complaints
+            inside = []
+            for entry in entries:
+                if entry.name in _IGNORE_FILES:
+                    continue
+                relative = base + entry.name
+                found = self._judge(relative, _is_dir(entry), rules)
+                if found is not None:
+                    yield found
+                else:
+                    inside.append((relative + "/", rules, above | {here}))
+            pending.extend(reversed(inside))
+
+    def examine(self, relative: str) -> FoundFile | LeftOut | None:
+        """Judge each directory on the way down, then the file itself."""
+        base = ""
+        rules: tuple[_Rules, ...] = (self._weak,)
+        *folders, name = relative.split("/")
+        if name in _IGNORE_FILES:
+            return None
+        for folder in folders:
+            rules, _ = self._enter(base, rules, set(_IGNORE_FILES))
+            verdict = self._judge(base + folder, True, rules)
+            if verdict is not None or (self._root / base / folder).is_symlink():
+                return verdict if isinstance(verdict, LeftOut) else None
+            base += folder + "/"
+            if _is_cache(self._root / base):
+                return LeftOut(self._root / base, "cache folder: CACHEDIR.TAG")
+        rules, _ = self._enter(base, rules, set(_IGNORE_FILES))
+        try:
+            is_dir = stat.S_ISDIR((self._root / relative).lstat().st_mode)
+        except (OSError, ValueError):
+            return None
+        return None if is_dir else self._judge(base + name, False, rules)
+
+    def _enter(self, base: str, rules: tuple[_Rules, ...], names: set[str]) -> tuple[tuple[_Rules, ...], list[LeftOut]]:
+        """`rules` with those of the directory's own ignore files on top."""
+        complaints = []
+        for name in _IGNORE_FILES:
+            if name in names:
+                file = self._root / base / name
+                lines, cut = _read_patterns(file)
+                compiled, odd = _compile(lines, name)
+                rules = (*rules, _Rules.of(base, compiled)) if compiled else rules
+                complaints += [LeftOut(file, reason) for reason in (cut, odd) if reason]
+        return rules, complaints
+
+    def _judge(self, relative: str, is_dir: bool, rules: Sequence[_Rules]) -> FoundFile | LeftOut | None:
+        """None: a directory to go into."""
+        path = self._root / relative
+        rule = self._deciding_rule(relative + ("/" if is_dir else ""), rules)
+        if rule is not None and rule.excludes:
+            return LeftOut(path, rule.reason)
+        if is_dir:
+            return None
+        try:
+            info = path.lstat()
+            if stat.S_ISLNK(info.st_mode):
+                refused = self._judge_link(path)
+                if refused:
+                    return LeftOut(path, refused)
+                info = path.stat()
+        except (OSError, ValueError) as error:
+            return LeftOut(path, _os_reason(error))
+        if not stat.S_ISREG(info.st_mode):
+            return LeftOut(path, "not a regular file")
+        if info.st_size > self._most_bytes:
+            return LeftOut(path, self._too_large)
+        return FoundFile(path, info.st_size, info.st_mtime_ns, info.st_ino)
+
+    def _deciding_rule(self, relative: str, rules: Sequence[_Rules]) -> _Rule | None:
+        # '.' in a regular expression stops at a newline, which a file name may hold.
+        shown = relative.replace("\n", "\x1a")
+        for source in (*self._strong, *reversed(rules)):
+            rule = source.verdict(shown)
+            if rule is not None:
+                return rule
+        return None
+
+    def _judge_link(self, path: Path) -> str:
+        """Why a link is not followed; '' for one to a file inside the root that would be read itself."""
+        target = os.path.realpath(path)
+        if Path(target).is_dir():
+            return "link to a folder"
+        if not target.startswith(self._real_root.rstrip(os.sep) + os.sep):
+            return "link to a file outside the folder"
+        aim = os.path.relpath(target, self._real_root).replace(os.sep, "/")
+        verdict = self.examine(aim)
+        if verdict is None:
+            return "link to nothing that is read"
+        return f"link to {aim}, left out ({verdict.reason})" if isinstance(verdict, LeftOut) else ""
+
+
+def _list(place: Path) -> tuple[list[os.DirEntry[str]], tuple[int, int]]:
+    """Entries of a directory in name order, and its (device, inode)."""
+    info = place.stat()
+    with os.scandir(place) as entries:
+        return sorted(entries, key=lambda entry: entry.name), (info.st_dev, info.st_ino)
+
+
+def _is_dir(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError:
+        return False
+
+
+def _is_cache(place: Path) -> bool:
+    """Whether a program marked this directory as its cache (bford.info/cachedir), as desk-rag does with its own."""
+    try:
+        with (place / "CACHEDIR.TAG").open("rb") as file:
+            return file.read(len(_CACHE_TAG)) == _CACHE_TAG
+    except OSError:
+        return False
+
+
+def _read_patterns(file: Path) -> tuple[list[str], str]:
+    """Lines of an ignore file, and a complaint when it was too long to be read to its end."""
+    try:
+        if not stat.S_ISREG(file.lstat().st_mode):
+            return [], ""
+        with file.open("rb") as stream:
+            data = stream.read(_MOST_IGNORE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        return [], f"ignore file not obeyed: {_os_reason(error)}"
+    lines = data[:_MOST_IGNORE_BYTES].decode("utf-8", "surrogateescape").removeprefix("\ufeff").splitlines()
+    patterns = [line for line in lines if line.strip() and not line.startswith("#")]
+    if len(data) > _MOST_IGNORE_BYTES or len(patterns) > _MOST_PATTERNS:
+        return patterns[:_MOST_PATTERNS], f"ignore file obeyed only up to its first {_MOST_PATTERNS:,} patterns"
+    return patterns, ""
+
+
+def _compile(lines: Sequence[str], source: str) -> tuple[tuple[_Rule, ...], str]:
+    """Rules for the patterns that can be understood, and a complaint about those that cannot."""
+    rules, odd = [], []
+    for line in lines:
+        if len(line) > _LONGEST_PATTERN or any(_stars(segment) > _MOST_STARS for segment in line.split("/")):
+            odd.append(line)
+            continue
+        try:
+            pattern = GitIgnoreSpecPattern(line)
+        except (ValueError, re.error, RecursionError, OverflowError):  # GitIgnorePatternError is a ValueError
+            odd.append(line)
+            continue
+        if pattern.regex is not None and pattern.include is not None:
+            by_name = "/" not in line.strip().removesuffix("/")
+            rules.append(_Rule(pattern.regex, by_name, pattern.include, f"{source}: {line.strip()}"))
+    shown = ", ".join(line[:40] for line in odd[:3])
+    return tuple(rules), f"{len(odd)} of its patterns not obeyed (malformed or too complex): {shown}" if odd else ""
+
+
+def _stars(segment: str) -> int:
+    return len(re.findall(r"\*+", segment))
+
+
+def _os_reason(error: OSError | ValueError) -> str:
+    if isinstance(error, PermissionError):
+        return "permission denied"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,0 +1,101 @@
+"""Makes one chunk after the other warm: text to token ids to chunk KV to int8 to the store.
+
+Knows the model, the turn and the store; knows no schedule. The order is the store's: wanted, most used, most recent.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from desk_rag.chunking import ChunkId
+from desk_rag.errors import Cancelled, StoreError, StoreFull
+from desk_rag.store.types import PendingChunk
+
+if TYPE_CHECKING:
+    from desk_rag.gpu_turn import Turn
+    from desk_rag.kv.prefill import PrefixKV
+    from desk_rag.kv.quant import QuantScheme
+    from desk_rag.kv.types import Namespace
+    from desk_rag.model import LanguageModel
+    from desk_rag.store.store import Store
+
+_log = logging.getLogger(__name__)
+
+_BATCH = 8
+"""Chunks taken from the catalog at a time; the order is asked for anew after so many."""
+_GIVE_UP = 3
+"""Chunks in a row that could not be made warm before the stage ends."""
+
+
+class Warmer:
+    """The state of one `indexing.warm_pending`: what is next, what did not work."""
+
+    def __init__(
+        self,
+        store: Store,
+        model: LanguageModel,
+        prefix: PrefixKV,
+        namespace: Namespace,
+        scheme: QuantScheme,
+        turn: Turn,
+        stop: Callable[[], bool],
+    ) -> None:
+        self._store, self._model, self._prefix = store, model, prefix
+        self._namespace, self._scheme, self._turn, self._stop = namespace, scheme, turn, stop
+        self._queue: list[PendingChunk] = []
+        self._passed_over: set[ChunkId] = set()
+        self._in_a_row = 0
+
+    def next(self) -> PendingChunk | None:
+        """The most urgent chunk. Asked anew every few chunks, so that what somebody asks about now comes forward."""
+        if not self._queue:
+            limit = _BATCH + len(self._passed_over)
+            pending = self._store.chunks_without_kv(self._namespace, limit)
+            self._queue = [chunk for chunk in pending if chunk.chunk_id not in self._passed_over][:_BATCH]
+            self._queue.reverse()
+        return self._queue[-1] if self._queue else None
+
+    def warm(self, chunk: PendingChunk) -> str | None:
+        """'' when the chunk is dealt with, None when it was given up and is to be begun again, else why to end."""
+        try:
+            admitted = self._prefill(chunk)
+        except Cancelled:
+            return None
+        except StoreFull as error:
+            return error.message
+        except StoreError:
+            raise
+        except Exception as error:
+            _log.warning("chunk %s cannot be prefilled (%s)", chunk.chunk_id, type(error).__name__)
+            return self._pass_over(chunk, f"prefill fails ({type(error).__name__}); the log has more")
+        if not admitted:
+            # The store offers it again once it was asked for often enough; what else is offered is worth a try.
+            self._passed_over.add(chunk.chunk_id)
+        self._queue.pop()
+        self._in_a_row = 0
+        return ""
+
+    def _prefill(self, chunk: PendingChunk) -> bool:
+        from desk_rag.kv.identity import kv_key
+        from desk_rag.kv.prefill import prefill_chunk
+        from desk_rag.kv.quant import quantize
+
+        token_ids = self._model.prompt.chunk_ids(chunk.text)
+        began = time.monotonic()
+        with self._turn.prefilling():
+            chunk_kv = prefill_chunk(self._model, self._prefix, token_ids, stop=self._give_way)
+        seconds = time.monotonic() - began
+        quantized = quantize(chunk_kv, self._scheme)
+        return self._store.put_kv(kv_key(self._namespace, token_ids), quantized, [chunk.chunk_id], seconds)
+
+    def _give_way(self) -> bool:
+        return self._turn.answer_waits() or self._stop()
+
+    def _pass_over(self, chunk: PendingChunk, reason: str) -> str:
+        self._passed_over.add(chunk.chunk_id)
+        self._queue.pop()
+        self._in_a_row += 1
+        return reason if self._in_a_row >= _GIVE_UP else ""

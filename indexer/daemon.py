@@ -1,0 +1,178 @@
+"""Background mode: `desk-rag watch FOLDER...`, a process that indexes until it gets SIGTERM or SIGINT.
+
+Knows signals, exit codes and the plain lines it prints; what is done, and when, is the service's. Nothing is kept
+between runs but the store: a run begins with a look at all folders and goes on where the last one was stopped or
+killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TextIO
+
+import psutil
+
+from desk_rag import walk
+from desk_rag.clean import clean
+from desk_rag.config import Settings
+from desk_rag.errors import ConfigError, DeskRagError
+from desk_rag.index_events import FileEvent, FileState, IndexEvent, IndexFinished, RootAbsent, StageProgress
+from desk_rag.store.store import Store
+from indexer.idle import lower_priority
+from indexer.parts import lazy_parts
+from indexer.root_watch import WatchState
+from indexer.service import Service
+
+_EVERY = 5.0
+"""Seconds between two lines of the same kind of progress."""
+_MOST_FILE_LINES = 20
+"""Lines about files in that time; the rest is counted."""
+_EXIT_OK = 0
+
+
+def run_watch(settings: Settings, folders: Sequence[Path], out: TextIO | None = None) -> int:
+    """Index `folders` until a signal comes; one plain line per event on `out` (stdout). Returns the exit code.
+
+    0 after SIGTERM or SIGINT; 2 when no folder was named, 4 when another process is the writer, 5 when the model has no
+    tokenizer here, each with a message and the remedy on `out`. A known folder that is absent now is waited for.
+    """
+    printer = Printer(out or sys.stdout)
+    try:
+        if not folders:
+            raise ConfigError("No folder to watch.", remedy="Name one: desk-rag watch FOLDER")
+        with _signals() as stop, Store.open(settings.data_dir, settings.store, writer=True) as store:
+            for folder in folders:
+                # One that was indexed before may be on a drive that comes back; a new one is a slip of the pen.
+                if folder.exists() or not store.documents(folder.absolute()):
+                    walk.check_root(folder)
+            lower_priority()
+            # Chunks of every length would fill the cache of compiled CPU kernels: 950 MB after 2,000 chunks, 780 so.
+            os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
+            service = Service(lazy_parts(store, settings), folders, settings)
+            service.subscribe(printer.event)
+            service.subscribe_watching(printer.watching)
+            service.start()
+            stop.wait()
+            printer.line("stopping")
+            if not service.stop():
+                _leave(store, printer)
+            printer.line("stopped")
+    except DeskRagError as error:
+        printer.line(str(error))
+        return error.exit_code
+    return _EXIT_OK
+
+
+class Printer:
+    """Events as plain lines; safe to call from several threads. A closed pipe is no reason to stop indexing."""
+
+    def __init__(self, out: TextIO, *, every: float = _EVERY) -> None:
+        self._out = out
+        self._every = every
+        self._lock = threading.Lock()
+        self._said: dict[str, float] = {}
+        self._window = 0.0
+        self._in_window = 0
+
+    def line(self, text: str) -> None:
+        """Print one line, made safe for a terminal."""
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            for part in clean(text).splitlines():
+                print(part, file=self._out, flush=True)
+
+    def watching(self, state: WatchState) -> None:
+        """Tell how a folder is watched."""
+        if not state.polling:
+            self.line(f"watching {state.root}")
+            return
+        self.line(f"looking at {state.root} now and then: {state.polling}")
+        if state.remedy:
+            self.line(f"  {state.remedy}")
+
+    def event(self, event: IndexEvent) -> None:
+        """Print an event unless enough of its kind was said lately."""
+        match event:
+            case FileEvent():
+                self._file(event)
+            case StageProgress():
+                self._progress(event)
+            case RootAbsent():
+                self.line(f"left alone: {event.root}: {event.reason}")
+            case IndexFinished():
+                self.line(
+                    f"up to date: {event.indexed} indexed, {event.removed} removed, {event.failed} failed, "
+                    f"{event.skipped} left out, {event.warm} chunks made warm"
+                )
+
+    def _file(self, event: FileEvent) -> None:
+        now = time.monotonic()
+        if now - self._window >= self._every:
+            if self._in_window > _MOST_FILE_LINES:
+                self.line(f"... and {self._in_window - _MOST_FILE_LINES} more files")
+            self._window, self._in_window = now, 0
+        self._in_window += 1
+        if self._in_window > _MOST_FILE_LINES and event.state is not FileState.FAILED:
+            return
+        name = clean(str(event.path), single_line=True)
+        detail = f" ({event.chunks} chunks)" if event.state is FileState.INDEXED else ""
+        reason = f": {clean(event.reason, single_line=True)}" if event.reason else ""
+        self.line(f"{event.state.value} {name}{detail}{reason}")
+
+    def _progress(self, event: StageProgress) -> None:
+        if event.waiting:
+            self.line(f"{event.stage.value} {event.done}/{event.total}: waiting, {event.waiting}")
+            return
+        now, kind = time.monotonic(), event.stage.value
+        if event.done < event.total and now - self._said.get(kind, -self._every) < self._every:
+            return
+        self._said[kind] = now
+        left = "" if not event.eta_seconds else f", about {_duration(event.eta_seconds)} left"
+        self.line(f"{kind} {event.done}/{event.total} {event.unit}, {event.rate:.1f}/s{left}")
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set; a second one ends the process the usual way."""
+    stop = threading.Event()
+    before = {}
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        before[number] = signal.signal(number, on_signal)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave(store: Store, printer: Printer) -> None:
+    """End the process while a step that cannot be interrupted goes on in another thread.
+
+    Everything that matters is on disk after each transaction. The interpreter's own way out would wait for that step,
+    or unload libraries under it.
+    """
+    store.close()
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            child.kill()
+    printer.line("stopped")
+    sys.stdout.flush()
+    os._exit(_EXIT_OK)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

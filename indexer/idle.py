@@ -1,0 +1,256 @@
+"""May background prefill run now? A decision over one reading of the machine, and the sampler that takes the reading.
+
+Knows NVML, psutil and the battery; knows nothing of models, files or the store. With NVML the load of *other*
+processes on the GPU decides; without it (no driver, no NVIDIA GPU) the CPU load of other processes. Own load never
+counts, or prefill would stop itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from desk_rag.config import IdleSettings
+
+_SAMPLE_EVERY = 0.5
+"""Seconds between looks at the machine; shorter windows make CPU load jump."""
+_SHORTEST_WINDOW = 0.2
+"""Core-seconds that a CPU reading must cover; the kernel counts in steps of 10 ms."""
+_MIB = 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The machine at one moment, without what this process does itself."""
+
+    gpu_busy_percent: int | None = None
+    """Load by other processes; None without NVML."""
+    gpu_free_mib: int | None = None
+    cpu_others_percent: float = 0.0
+    """Of all cores together."""
+    on_battery: bool = False
+    answering: bool = False
+    paused_seconds: float = 0.0
+    """Seconds left of a pause; 0 when not paused, inf until resumed."""
+
+
+def decide(reading: Reading, settings: IdleSettings) -> str:
+    """Return '' when nothing speaks against running, else the reason to wait, as the user reads it."""
+    if reading.paused_seconds > 0:
+        return describe_pause(reading.paused_seconds)
+    if reading.answering:
+        return "an answer is being made"
+    if reading.on_battery and not settings.on_battery:
+        return "on battery"
+    if reading.gpu_busy_percent is None:
+        if reading.cpu_others_percent > settings.cpu_busy_percent:
+            return f"other programs use the CPU ({reading.cpu_others_percent:.0f} %)"
+        return ""
+    if reading.gpu_busy_percent > settings.gpu_busy_percent:
+        return f"the GPU is busy ({reading.gpu_busy_percent} %)"
+    if reading.gpu_free_mib is not None and reading.gpu_free_mib < settings.gpu_free_mib:
+        return f"little GPU memory is free ({reading.gpu_free_mib} MiB)"
+    return ""
+
+
+def describe_pause(seconds: float) -> str:
+    """'paused for 52 min', 'paused for 40 s', or 'paused' where no end is set."""
+    if seconds > 365 * 86400:
+        return "paused"
+    return f"paused for {seconds / 60:.0f} min" if seconds >= 90 else f"paused for {max(seconds, 1):.0f} s"
+
+
+class CpuLoad:
+    """CPU load by other processes between two calls, from the system's and this process's own counters."""
+
+    def __init__(self) -> None:
+        self._own = psutil.Process()
+        self._last = self._look()
+        self._percent = 0.0
+
+    def percent(self) -> float:
+        """Load of all cores together since the last call, 0 to 100, own work and own ended children left out."""
+        now = self._look()
+        total, busy, own = (b - a for a, b in zip(self._last, now, strict=True))
+        if total >= _SHORTEST_WINDOW:
+            self._last = now
+            self._percent = min(100.0, max(0.0, (busy - own) / total * 100))
+        return self._percent
+
+    def _look(self) -> tuple[float, float, float]:
+        times, own = psutil.cpu_times(), self._own.cpu_times()
+        # guest time is already part of user time
+        total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+        idle = times.idle + getattr(times, "iowait", 0.0)
+        mine = own.user + own.system + getattr(own, "children_user", 0.0) + getattr(own, "children_system", 0.0)
+        return total, total - idle, mine
+
+
+class GpuLoad:
+    """Load and free memory of the NVIDIA GPUs through NVML; `look` gives None where there is no driver."""
+
+    def __init__(self) -> None:
+        self._nvml: Any = None
+        self._seen_us = 0
+        self.start()
+
+    def start(self) -> None:
+        """Open NVML anew; handles do not live through a suspend or a driver reset."""
+        self.stop()
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+        except (ImportError, OSError):
+            return
+        except Exception as error:
+            # pynvml raises its NVMLError for an absent driver; the class is only there once the import has worked.
+            if type(error).__module__ != "pynvml":
+                raise
+            return
+        self._nvml = pynvml
+
+    def stop(self) -> None:
+        """Give the NVML handle back."""
+        if self._nvml is not None:
+            with contextlib.suppress(self._nvml.NVMLError):
+                self._nvml.nvmlShutdown()
+        self._nvml = None
+
+    def look(self, working: bool) -> tuple[int, int] | None:
+        """(percent used by other processes, free MiB) of the busiest GPU, or None without NVML.
+
+        `working`: this process used the GPU lately. Where the load cannot be told apart by process, all of it is then
+        ours for all we know and counts as 0; the free memory still tells of others.
+        """
+        nvml = self._nvml
+        if nvml is None:
+            return None
+        try:
+            handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+            if not handles:
+                return None
+            busy = max(self._busy(nvml, handle, working) for handle in handles)
+            free = min(int(nvml.nvmlDeviceGetMemoryInfo(handle).free) // _MIB for handle in handles)
+        except nvml.NVMLError:
+            self.start()
+            return None
+        self._seen_us = time.time_ns() // 1000
+        return busy, free
+
+    def _busy(self, nvml: Any, handle: Any, working: bool) -> int:
+        try:
+            samples = nvml.nvmlDeviceGetProcessUtilization(handle, self._seen_us)
+        except nvml.NVMLError_NotFound:  # no process did anything since the last look
+            return 0
+        except nvml.NVMLError:
+            return 0 if working else int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        loads = {int(sample.pid): int(sample.smUtil) for sample in samples if sample.smUtil <= 100}
+        # In a container NVML tells process ids of the host, among which our own cannot be found.
+        if working and os.getpid() not in loads:
+            return 0
+        return min(100, sum(load for pid, load in loads.items() if pid != os.getpid()))
+
+
+def _uses_gpu() -> bool:
+    """True if this process has begun to use a GPU; loads nothing to find out."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_initialized())
+
+
+def on_battery() -> bool:
+    """True if the machine has a battery and is not plugged in."""
+    try:
+        battery = psutil.sensors_battery()
+    except (AttributeError, OSError, NotImplementedError, RuntimeError):
+        return False
+    return battery is not None and battery.power_plugged is False
+
+
+class IdleGate:
+    """Answers `may_run` from readings at most every half second; the machine must have been quiet for a while."""
+
+    def __init__(
+        self,
+        settings: IdleSettings,
+        *,
+        answering: Callable[[], bool] = lambda: False,
+        paused_until: Callable[[], float | None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._answering = answering
+        self._paused_until = paused_until
+        self._clock = clock
+        self._cpu = CpuLoad()
+        self._gpu = GpuLoad()
+        self._looked: float | None = None
+        self._quiet_since: float | None = None
+        self._ran: float | None = None
+        self._reason = ""
+
+    def may_run(self) -> str:
+        """Return '' or the reason to wait: 'the GPU is busy (43 %)', 'on battery', 'paused for 52 min'."""
+        now = self._clock()
+        if self._looked is None or now - self._looked >= _SAMPLE_EVERY:
+            self._looked = now
+            self._reason = self._judge(now, self.sample(now))
+        if not self._reason:
+            self._ran = now
+        return self._reason
+
+    def sample(self, now: float) -> Reading:
+        """Read the machine; `now` in the gate's clock."""
+        working = self._ran is not None and now - self._ran < 2.0 and _uses_gpu()
+        gpu = self._gpu.look(working)
+        until = self._paused_until()
+        return Reading(
+            gpu_busy_percent=None if gpu is None else gpu[0],
+            gpu_free_mib=None if gpu is None else gpu[1],
+            cpu_others_percent=self._cpu.percent(),
+            on_battery=on_battery(),
+            answering=self._answering(),
+            paused_seconds=0.0 if until is None else max(0.0, until - time.time()),
+        )
+
+    def after_sleep(self) -> None:
+        """Start over: after a suspend, GPU handles are stale and the quiet time means nothing."""
+        self._gpu.start()
+        self._quiet_since = self._looked = None
+
+    def close(self) -> None:
+        """Give the NVML handle back."""
+        self._gpu.stop()
+
+    def _judge(self, now: float, reading: Reading) -> str:
+        reason = decide(reading, self._settings)
+        if reason:
+            self._quiet_since = None
+            return reason
+        if self._quiet_since is None:
+            self._quiet_since = now
+        quiet, needed = now - self._quiet_since, self._settings.quiet_seconds
+        return "" if quiet >= needed else f"the machine has been quiet for {quiet:.0f} of {needed:.0f} s"
+
+
+def lower_priority() -> None:
+    """Let every other process go first: nice 10 (below normal on Windows) and idle disk access. Never raises."""
+    process = psutil.Process()
+    with contextlib.suppress(psutil.Error, OSError, ValueError):
+        if sys.platform == "win32":
+            process.nice(psutil.BELOW_NORMAL_PRIORITY_CLASS)
+        elif process.nice() < 10:
+            process.nice(10)
+    if hasattr(process, "ionice"):
+        with contextlib.suppress(psutil.Error, OSError, ValueError):
+            if sys.platform == "win32":
+                process.ionice(psutil.IOPRIO_LOW)
+            else:
+                process.ionice(psutil.IOPRIO_CLASS_IDLE)

@@ -1,0 +1,174 @@
+"""A de-duplicating priority queue of index jobs: the newest change of a path wins.
+
+Knows paths and due times; knows nothing of files' content, of the store or of threads other than its own lock.
+Bounded: past `most` waiting files of one folder they become one sweep of that folder, which finds the same changes
+by looking.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+_SWEEP_HANDICAP = 5.0
+"""Seconds by which a sweep stands behind a changed file: one edit should not wait for a look at the whole folder, and a
+stream of edits should not put the sweep off for ever."""
+
+
+class Change(Enum):
+    """What a hint says happened; the file system has the last word."""
+
+    CHANGED = "changed"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class FileStill:
+    """What a file looked like; two equal looks with time between them mean that it stands still."""
+
+    size: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileJob:
+    """Look at one path."""
+
+    path: Path
+    root: Path
+    change: Change
+    due: float
+    """In the queue's clock."""
+    seen: FileStill | None = None
+    """What the file looked like when the job was queued; None when it was not there."""
+    tries: int = 0
+    """How often it was put back because the file would not stand still."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepJob:
+    """Compare a whole folder with the catalog."""
+
+    root: Path
+    due: float
+
+
+Job = FileJob | SweepJob
+
+
+class JobQueue:
+    """Safe to use from several threads. `take` never blocks; `wait` sleeps until a job is due or `wake` is called."""
+
+    def __init__(self, most: int = 10_000, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._files: dict[Path, FileJob] = {}
+        self._order: list[tuple[float, int, Path]] = []
+        self._count = 0
+        self._sweeps: dict[Path, float] = {}
+        self._woken = False
+
+    def __len__(self) -> int:
+        with self._changed:
+            return len(self._files) + len(self._sweeps)
+
+    def put(self, job: Job) -> None:
+        """Queue `job`, replacing an older one for the same path; a sweep keeps the earlier of two due times."""
+        with self._changed:
+            if isinstance(job, SweepJob):
+                self._put_sweep(job)
+            elif job.path not in self._files and len(self._files) >= self._most:
+                self._collapse(job.root)
+                self._put_sweep(SweepJob(job.root, job.due))
+            else:
+                self._put_file(job)
+            self._changed.notify_all()
+
+    def take(self) -> Job | None:
+        """The most urgent job that is due, removed from the queue; None when nothing is due."""
+        with self._changed:
+            now = self._clock()
+            file, sweep = self._first_file(), self._first_sweep()
+            if sweep is not None and sweep.due <= now:
+                behind = file is not None and file.due <= min(now, sweep.due + _SWEEP_HANDICAP)
+                if not behind:
+                    del self._sweeps[sweep.root]
+                    return sweep
+            return self._take_file(file, now)
+
+    def take_file(self) -> FileJob | None:
+        """The same, but never a sweep: for whoever is in the middle of one."""
+        with self._changed:
+            return self._take_file(self._first_file(), self._clock())
+
+    def due(self, within: float = 0.0) -> bool:
+        """True if `take` would return a job now, or `within` so many seconds."""
+        with self._changed:
+            next_due = self._next_due()
+            return next_due is not None and next_due <= self._clock() + within
+
+    def wait(self, timeout: float) -> None:
+        """Sleep until a job is due, `wake` is called, or `timeout` seconds have passed."""
+        end = self._clock() + timeout
+        with self._changed:
+            while not self._woken:
+                next_due = self._next_due()
+                left = min(end, end if next_due is None else next_due) - self._clock()
+                if left <= 0:
+                    break
+                self._changed.wait(left)
+            self._woken = False
+
+    def wake(self) -> None:
+        """End the present or the next `wait` at once."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
+    def _take_file(self, file: FileJob | None, now: float) -> FileJob | None:
+        if file is None or file.due > now:
+            return None
+        heapq.heappop(self._order)
+        del self._files[file.path]
+        return file
+
+    def _put_sweep(self, job: SweepJob) -> None:
+        self._sweeps[job.root] = min(job.due, self._sweeps.get(job.root, job.due))
+
+    def _put_file(self, job: FileJob) -> None:
+        self._files[job.path] = job
+        self._count += 1
+        heapq.heappush(self._order, (job.due, self._count, job.path))
+        # A path that changes all the time leaves its old places behind in the heap.
+        if len(self._order) > 2 * len(self._files) + 64:
+            self._order = [(waiting.due, n, path) for n, (path, waiting) in enumerate(self._files.items())]
+            heapq.heapify(self._order)
+
+    def _collapse(self, root: Path) -> None:
+        self._files = {path: job for path, job in self._files.items() if job.root != root}
+
+    def _first_file(self) -> FileJob | None:
+        while self._order:
+            due, _, path = self._order[0]
+            job = self._files.get(path)
+            if job is not None and job.due == due:
+                return job
+            heapq.heappop(self._order)
+        return None
+
+    def _first_sweep(self) -> SweepJob | None:
+        if not self._sweeps:
+            return None
+        root = min(self._sweeps, key=lambda root: (self._sweeps[root], root))
+        return SweepJob(root, self._sweeps[root])
+
+    def _next_due(self) -> float | None:
+        file, sweep = self._first_file(), self._first_sweep()
+        dues = [job.due for job in (file, sweep) if job is not None]
+        return min(dues) if dues else None

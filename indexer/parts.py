@@ -1,0 +1,87 @@
+"""What background work needs, each part made when it is first needed: words must be findable before torch is imported.
+
+Knows how the parts are loaded; runs none of them. A process that answers anyway hands over its own (`parts_of`), so
+that there is one model in memory and one turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from desk_rag import weights
+from desk_rag.chunking import ChunkSize, TokenCounter
+from desk_rag.config import ModelSettings, Settings
+from desk_rag.gpu_turn import Turn
+from desk_rag.prompt import load_prompt
+
+if TYPE_CHECKING:
+    from desk_rag.answer import AnswerEngine
+    from desk_rag.embedding import Embedder
+    from desk_rag.kv.prefill import PrefixKV
+    from desk_rag.kv.quant import QuantScheme
+    from desk_rag.kv.types import Namespace
+    from desk_rag.model import LanguageModel
+    from desk_rag.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class WarmParts:
+    """What makes a chunk warm."""
+
+    model: LanguageModel
+    prefix: PrefixKV
+    namespace: Namespace
+    scheme: QuantScheme
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the worker works with. The two loaders are called from its thread, once each, when their stage begins."""
+
+    store: Store
+    counter: TokenCounter
+    size: ChunkSize
+    turn: Turn
+    load_embedder: Callable[[], Embedder]
+    load_warm: Callable[[], WarmParts]
+
+
+def lazy_parts(store: Store, settings: Settings) -> Parts:
+    """Parts that load what `settings` name. Raises ModelNotFound when the model has no tokenizer here."""
+    prompt = load_prompt(weights.resolve(settings.model.name, allow_download=settings.model.allow_download))
+    return Parts(
+        store=store,
+        counter=prompt,
+        size=prompt.chunk_size,
+        turn=Turn(settings.data_dir / "run"),
+        load_embedder=lambda: _embedder(settings.model),
+        load_warm=lambda: _warm(settings),
+    )
+
+
+def parts_of(engine: AnswerEngine) -> Parts:
+    """The parts of an engine that is loaded already."""
+    prompt = engine.model.prompt
+    return Parts(
+        store=engine.store,
+        counter=prompt,
+        size=prompt.chunk_size,
+        turn=engine.turn,
+        load_embedder=lambda: engine.embedder,
+        load_warm=lambda: WarmParts(engine.model, engine.prefix, engine.namespace, engine.scheme),
+    )
+
+
+def _embedder(settings: ModelSettings) -> Embedder:
+    from desk_rag.embedding import load_embedder
+
+    return load_embedder(settings)
+
+
+def _warm(settings: Settings) -> WarmParts:
+    from desk_rag.prepared import prepare
+
+    prepared = prepare(settings)
+    return WarmParts(prepared.model, prepared.prefix, prepared.namespace, prepared.gate.scheme)

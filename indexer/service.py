@@ -1,0 +1,286 @@
+"""Background indexing of some folders: start, stop, pause. Owns watcher, job queue, worker and timers.
+
+Knows when: a first look at every folder, then what the watcher reports, then a sweep every `sweep_seconds`, and one
+after the machine slept. Knows nothing of parsing or prefill. One thread works, one keeps time; both sleep when
+there is nothing to do. Other processes see the progress through the store's activity and may ask for a pause there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from desk_rag.clean import clean
+from desk_rag.config import Settings
+from desk_rag.errors import StoreError
+from desk_rag.index_events import FileEvent, FileState, IndexEvent, IndexFinished, IndexStage, StageProgress
+from desk_rag.removal_brake import RemovalBrake
+from desk_rag.store.types import Activity
+from indexer.idle import IdleGate, describe_pause
+from indexer.jobs import Change, FileJob, JobQueue, SweepJob
+from indexer.parts import Parts
+from indexer.root_watch import WatchState
+from indexer.watcher import Batch, Watcher
+from indexer.worker import Worker, look, settle_wait
+
+_log = logging.getLogger(__name__)
+
+TICK_SECONDS = 1.0
+_HEARTBEAT_SECONDS = 15.0
+"""How often the activity is published when it does not change; a reader takes a minute of silence for the end."""
+_SLEPT_SECONDS = 60.0
+_IGNORE_FILES = (".gitignore", ".deskragignore")
+_REMEMBERED = 50_000
+_DONE = StageProgress(IndexStage.SCAN, 0, 0, "files", 0.0, None)
+
+
+class ClockJump:
+    """Notices that the machine slept or its clock was set: wall clock and monotonic clock drift apart."""
+
+    def __init__(self, wall: float, monotonic: float) -> None:
+        self._offset = wall - monotonic
+
+    def jumped(self, wall: float, monotonic: float) -> bool:
+        """True once per jump of more than a minute in either direction."""
+        offset = wall - monotonic
+        moved = abs(offset - self._offset) > _SLEPT_SECONDS
+        if moved:
+            self._offset = offset
+        return moved
+
+
+class Service:
+    """Indexes `folders` in the background until stopped. Callbacks run in its threads and must return at once."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        folders: Sequence[Path],
+        settings: Settings,
+        *,
+        gate: IdleGate | None = None,
+        tick_seconds: float = TICK_SECONDS,
+    ) -> None:
+        """`parts.store` must be open as the writer; it stays the caller's to close, after `stop`."""
+        self._store, self._settings, self._tick = parts.store, settings, tick_seconds
+        self.folders = outermost(folders)
+        self._callbacks: list[Callable[[IndexEvent], None]] = []
+        self._watch_callbacks: list[Callable[[WatchState], None]] = []
+        self._stopping = threading.Event()
+        self._pause_until: float | None = None
+        self._jobs = JobQueue()
+        self._gate = gate or IdleGate(settings.idle)
+        self._worker = Worker(
+            parts,
+            settings.index,
+            RemovalBrake(settings.data_dir / "run"),
+            self._jobs,
+            self._emit,
+            may_run=self._gate.may_run,
+            stopping=self._stopping.is_set,
+            paused=self._paused,
+        )
+        self._watcher = Watcher(self.folders, self._take_batch, ignore=(settings.data_dir.absolute(),))
+        self._activity = _DONE
+        self._current = ""
+        self._said: set[int] = set()
+        self._last_waiting: dict[IndexStage, str] = {}
+        self._threads = (
+            threading.Thread(target=self._worker.run, name="index-worker", daemon=True),
+            threading.Thread(target=self._keep_time, name="index-timer", daemon=True),
+        )
+        self._log_handler: logging.Handler | None = None
+
+    def subscribe(self, callback: Callable[[IndexEvent], None]) -> None:
+        """Call `callback` with every event from now on. Unchanged files and repeated outcomes are left out."""
+        self._callbacks.append(callback)
+
+    def subscribe_watching(self, callback: Callable[[WatchState], None]) -> None:
+        """Call `callback` whenever the way a folder is watched becomes known or changes."""
+        self._watch_callbacks.append(callback)
+
+    def start(self) -> None:
+        """Begin: first look at all folders, in the order given."""
+        self._log_handler = _open_log(self._settings.data_dir / "logs")
+        now = time.monotonic()
+        for number, folder in enumerate(self.folders):
+            self._jobs.put(SweepJob(folder, now + number / 1000))
+        if not self.folders:
+            self._worker.begin_stages()
+        self._pause_until = self._store.pause_requested()
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout: float = 2.0) -> bool:
+        """End cleanly. False if after `timeout` seconds the worker is still in a step that cannot be interrupted
+        (a model being loaded, a file being parsed): its thread ends by itself and the store may be closed meanwhile."""
+        self._stopping.set()
+        self._jobs.wake()
+        end = time.monotonic() + timeout
+        for thread in self._threads:
+            if thread.is_alive() and thread is not threading.current_thread():
+                thread.join(max(0.0, end - time.monotonic()))
+        self._gate.close()
+        if self._log_handler is not None:
+            logging.getLogger("indexer").removeHandler(self._log_handler)
+            logging.getLogger("desk_rag").removeHandler(self._log_handler)
+            self._log_handler.close()
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def pause(self, until: float | None) -> None:
+        """Do nothing until the unix time `until` (math.inf: until resumed), work in hand given up; None resumes."""
+        self._pause_until = until
+        self._store.request_pause(until)
+        self._jobs.wake()
+
+    def sweep(self) -> None:
+        """Look at all folders now."""
+        for folder in self.folders:
+            self._jobs.put(SweepJob(folder, time.monotonic()))
+
+    # Pauses
+
+    def _paused(self) -> str:
+        until = self._pause_until
+        left = 0.0 if until is None else until - time.time()
+        return describe_pause(left) if left > 0 else ""
+
+    # Hints from the watcher
+
+    def _take_batch(self, batch: Batch) -> None:
+        if batch.sweep or any(path.name in _IGNORE_FILES for path in batch.changes):
+            self._jobs.put(SweepJob(batch.root, self._worker.next_sweep_of(batch.root)))
+        now, index = time.monotonic(), self._settings.index
+        for path, change in batch.changes.items():
+            seen = look(path)
+            # A file that is back already was saved by delete and create; one that is gone already changed its name.
+            change = Change.GONE if seen is None else Change.CHANGED
+            self._jobs.put(FileJob(path, batch.root, change, now + settle_wait(index, change), seen))
+
+    # Time
+
+    def _keep_time(self) -> None:
+        self._check_watches(start=True)
+        jump = ClockJump(time.time(), time.monotonic())
+        next_sweep = time.monotonic() + self._settings.index.sweep_seconds
+        published: tuple[StageProgress, str] | None = None
+        published_at = 0.0
+        while not self._stopping.wait(self._tick):
+            now = time.monotonic()
+            try:
+                if jump.jumped(time.time(), now):
+                    self._gate.after_sleep()
+                    next_sweep = now
+                if now >= next_sweep:
+                    next_sweep = now + self._settings.index.sweep_seconds
+                    self.sweep()
+                    self._check_watches()
+                self._heed_pause()
+                state = (self._activity, self._current)
+                if state != published or now - published_at >= _HEARTBEAT_SECONDS:
+                    self._publish(state[0], state[1])
+                    published, published_at = state, now
+            except Exception as error:
+                _log.error("the timer failed: %s", type(error).__name__)
+        self._watcher.stop()
+        with contextlib.suppress(StoreError):
+            self._publish(replace(self._activity, waiting="stopped"), "")
+
+    def _check_watches(self, *, start: bool = False) -> None:
+        try:
+            states = self._watcher.start() if start else self._watcher.check()
+        except Exception as error:  # the sweep goes on without hints
+            _log.error("watching failed: %s", type(error).__name__)
+            return
+        for state in states:
+            for callback in self._watch_callbacks:
+                callback(state)
+
+    def _heed_pause(self) -> None:
+        until = self._store.pause_requested()
+        if until != self._pause_until:
+            self._pause_until = until
+            self._jobs.wake()
+
+    def _publish(self, progress: StageProgress, current: str) -> None:
+        self._store.publish_activity(
+            Activity(
+                pid=os.getpid(),
+                at=time.time(),
+                stage=progress.stage,
+                done=progress.done,
+                total=progress.total,
+                unit=progress.unit,
+                rate=progress.rate,
+                eta_seconds=progress.eta_seconds,
+                waiting=progress.waiting,
+                current=current,
+            )
+        )
+
+    # Events
+
+    def _emit(self, event: IndexEvent) -> None:
+        if isinstance(event, FileEvent):
+            self._current = clean(event.path.name, single_line=True)
+        elif isinstance(event, StageProgress):
+            self._activity = event
+        elif isinstance(event, IndexFinished):
+            self._activity, self._current = _DONE, ""
+        if self._repeats(event):
+            return
+        for callback in self._callbacks:
+            try:
+                callback(event)
+            except Exception as error:
+                _log.error("a listener failed: %s", type(error).__name__)
+
+    def _repeats(self, event: IndexEvent) -> bool:
+        """True for what was said before: every sweep meets the same broken files and waits for the same reason."""
+        if isinstance(event, StageProgress):
+            before = self._last_waiting.get(event.stage, "")
+            self._last_waiting[event.stage] = _without_numbers(event.waiting)
+            return bool(event.waiting) and before == _without_numbers(event.waiting)
+        if isinstance(event, IndexFinished):
+            return False
+        if isinstance(event, FileEvent):
+            if event.state is FileState.UNCHANGED:
+                return True
+            if event.state not in (FileState.FAILED, FileState.SKIPPED):
+                return False
+        if len(self._said) >= _REMEMBERED:
+            self._said.clear()
+        said = hash(event)
+        repeated = said in self._said
+        self._said.add(said)
+        return repeated
+
+
+def outermost(folders: Sequence[Path]) -> tuple[Path, ...]:
+    """The folders as absolute paths, without doubles and without those that lie in another one."""
+    absolute = list(dict.fromkeys(folder.absolute() for folder in folders))
+    return tuple(folder for folder in absolute if not any(other in folder.parents for other in absolute))
+
+
+def _without_numbers(reason: str) -> str:
+    return "".join(letter for letter in reason if not letter.isdigit())
+
+
+def _open_log(folder: Path) -> logging.Handler:
+    """A log of at most 2 MB, readable by its owner only."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = folder / "indexer.log"
+    file.touch(mode=0o600)
+    handler = RotatingFileHandler(file, maxBytes=1_000_000, backupCount=1, encoding="utf-8", delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    handler.setLevel(logging.WARNING)
+    logging.getLogger("indexer").addHandler(handler)
+    logging.getLogger("desk_rag").addHandler(handler)
+    return handler

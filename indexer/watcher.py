@@ -1,0 +1,192 @@
+"""Folders become batches of changed paths, debounced and filtered. Events are hints; the sweep is the truth.
+
+Knows event names and what editors leave behind while saving; knows no store and reads no file. A flood, an overflow
+of the kernel's queue or a change of a whole folder becomes one sweep of the root instead of many paths.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from watchdog.events import FileDeletedEvent, FileMovedEvent, FileSystemEvent, FileSystemEventHandler
+
+from indexer.jobs import Change
+from indexer.root_watch import RootWatch, WatchState
+
+_log = logging.getLogger(__name__)
+
+_PASSING_NAMES = (
+    "*~", ".#*", "#*#", "*.sw?", "4913", "*___jb_*___", ".goutputstream-*", ".~lock.*", "~$*", "*.tmp", "*.part",
+    "*.crdownload", ".nfs*", "*.kate-swp", "sed??????",
+)  # fmt: skip
+"""What editors, office programs and browsers write beside a file while they save it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one root's folders reported since the last batch."""
+
+    root: Path
+    changes: dict[Path, Change]
+    sweep: bool
+    """True when the changes do not tell all: look at the whole folder."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    changes: dict[Path, Change] = field(default_factory=dict)
+    sweep: bool = False
+    first: float = 0.0
+    last: float = 0.0
+
+
+class Watcher:
+    """Watches folders and calls `on_batch` from its own thread. `start` once, `stop` once."""
+
+    def __init__(
+        self,
+        roots: Sequence[Path],
+        on_batch: Callable[[Batch], None],
+        *,
+        ignore: Sequence[Path] = (),
+        debounce: float = 0.5,
+        longest: float = 3.0,
+        most: int = 2000,
+        poll_seconds: float = 10.0,
+    ) -> None:
+        """`ignore`: absolute folders whose changes are our own. `longest`: a batch is not put off more than this."""
+        self._on_batch = on_batch
+        self._ignore = tuple(ignore)
+        self._debounce, self._longest, self._most = debounce, longest, most
+        self._watches = {root: RootWatch(root, _Handler(self, root), poll_seconds) for root in roots}
+        self._states: dict[Path, WatchState] = {}
+        self._pending: dict[Path, _Pending] = {}
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._deliver, name="watch-batches", daemon=True)
+        self._overflow = _OverflowListener(self.sweep_all)
+
+    def start(self) -> list[WatchState]:
+        """Begin to watch every root that is there; returns how."""
+        logging.getLogger("watchdog").addHandler(self._overflow)
+        self._thread.start()
+        return self.check()
+
+    def stop(self) -> None:
+        """End watching; what is pending is dropped (the next sweep finds it). Returns within about a second."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        threads = [self._thread, *(watch.stop() for watch in self._watches.values())]
+        end = time.monotonic() + 1.0
+        for thread in threads:
+            if thread is not None and thread.is_alive():
+                thread.join(max(0.0, end - time.monotonic()))
+        logging.getLogger("watchdog").removeHandler(self._overflow)
+
+    def check(self) -> list[WatchState]:
+        """Begin with roots that have come back, poll those whose watches ran out; returns the states that changed."""
+        changed = []
+        for root, watch in self._watches.items():
+            state = watch.check()
+            if state is None:
+                self._states.pop(root, None)
+            elif state != self._states.get(root):
+                self._states[root] = state
+                changed.append(state)
+        return changed
+
+    def sweep_all(self) -> None:
+        """Ask for a look at every root: events were lost."""
+        for root in self._watches:
+            self._note(root, {}, sweep=True)
+
+    def note(self, root: Path, event: FileSystemEvent) -> None:
+        """Take one event of watchdog's; called from its threads."""
+        source = Path(os.fsdecode(event.src_path))
+        target = Path(os.fsdecode(event.dest_path)) if event.dest_path else None
+        if event.is_directory:
+            # Its files are reported too, but not reliably; one look at the root covers them all.
+            if not all(self._ignored(path) for path in (source, target) if path is not None):
+                self._note(root, {}, sweep=True)
+            return
+        changes: dict[Path, Change] = {}
+        if isinstance(event, FileDeletedEvent | FileMovedEvent):
+            changes[source] = Change.GONE
+        else:
+            changes[source] = Change.CHANGED
+        if target is not None:
+            changes[target] = Change.CHANGED
+        self._note(root, {path: change for path, change in changes.items() if not self._ignored(path)})
+
+    def _ignored(self, path: Path) -> bool:
+        if any(path == own or own in path.parents for own in self._ignore):
+            return True
+        return any(fnmatch.fnmatchcase(path.name, pattern) for pattern in _PASSING_NAMES)
+
+    def _note(self, root: Path, changes: dict[Path, Change], *, sweep: bool = False) -> None:
+        if not changes and not sweep:
+            return
+        with self._changed:
+            now = time.monotonic()
+            pending = self._pending.get(root)
+            if pending is None:
+                pending = self._pending[root] = _Pending(first=now)
+            pending.last = now
+            pending.sweep |= sweep
+            pending.changes |= changes
+            if len(pending.changes) > self._most:
+                pending.changes, pending.sweep = {}, True
+            self._changed.notify_all()
+
+    def _deliver(self) -> None:
+        while True:
+            with self._changed:
+                while not self._stopping and (wait := self._wait_seconds()) != 0:
+                    self._changed.wait(wait)
+                if self._stopping:
+                    return
+                now = time.monotonic()
+                ready = [root for root, pending in self._pending.items() if self._ready_at(pending) <= now]
+                batches = [(root, self._pending.pop(root)) for root in ready]
+            for root, pending in batches:
+                try:
+                    self._on_batch(Batch(root, pending.changes, pending.sweep))
+                except Exception as error:
+                    _log.error("a batch of changes could not be handed on (%s)", type(error).__name__)
+
+    def _ready_at(self, pending: _Pending) -> float:
+        return min(pending.last + self._debounce, pending.first + self._longest)
+
+    def _wait_seconds(self) -> float | None:
+        """Until the first batch is ready; None while there is nothing, 0 when one is."""
+        if not self._pending:
+            return None
+        return max(0.0, min(map(self._ready_at, self._pending.values())) - time.monotonic())
+
+
+class _Handler(FileSystemEventHandler):
+    def __init__(self, watcher: Watcher, root: Path) -> None:
+        self._watcher, self._root = watcher, root
+
+    def on_any_event(self, event: FileSystemEvent) -> None:
+        self._watcher.note(self._root, event)
+
+
+class _OverflowListener(logging.Handler):
+    """watchdog tells of an overflow of the kernel's queue only in its log."""
+
+    def __init__(self, on_overflow: Callable[[], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._on_overflow = on_overflow
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "overflow" in record.getMessage():
+            self._on_overflow()

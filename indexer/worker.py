@@ -1,0 +1,268 @@
+"""One thread that takes jobs, calls desk_rag.indexing and emits events; between jobs it embeds and prefills.
+
+Knows the order of work: changed files first, then whole folders, then vectors, then chunk KV. Knows no watcher and
+no timer. What goes wrong with a file or a stage is logged and told, and the thread goes on. The log gets kinds of
+errors and places in the program, never a message: a parser's message may quote the document.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from desk_rag.config import IndexSettings
+from desk_rag.embedding import Embedder
+from desk_rag.errors import DeskRagError
+from desk_rag.file_reader import CHANGED_MEANWHILE
+from desk_rag.index_events import FileEvent, FileState, IndexEvent, IndexFinished, IndexStage, StageProgress
+from desk_rag.index_progress import Tally
+from desk_rag.indexing import embed_pending, index_path, sync_folder, warm_pending
+from desk_rag.removal_brake import RemovalBrake
+from desk_rag.walk import FoundFile
+from indexer.jobs import Change, FileJob, FileStill, Job, JobQueue, SweepJob
+from indexer.parts import Parts, WarmParts
+
+_log = logging.getLogger(__name__)
+
+GONE_SECONDS = 3.0
+"""A file that is gone is looked at again after this long: some editors delete and write anew to save."""
+_LONGEST_BACKOFF = 300.0
+_SOON = 10.0
+_LOOK_SECONDS = 30.0
+_FULL_SECONDS = 600.0
+_RETRY_SECONDS = 60.0
+"""After a sweep or a stage failed as a whole."""
+
+
+class Worker:
+    """Does one thing at a time until `stopping` answers True; `run` is the thread's target."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        settings: IndexSettings,
+        brake: RemovalBrake,
+        jobs: JobQueue,
+        emit: Callable[[IndexEvent], None],
+        *,
+        may_run: Callable[[], str],
+        stopping: Callable[[], bool],
+        paused: Callable[[], str],
+    ) -> None:
+        """`paused` answers '' or the pause as the user reads it; `may_run` the same for chunk KV."""
+        self._parts, self._settings, self._brake, self._jobs, self._emit = parts, settings, brake, jobs, emit
+        self._may_run, self._stopping, self._paused = may_run, stopping, paused
+        self._embedder: Embedder | None = None
+        self._warm: WarmParts | None = None
+        self._stages: Iterator[None] | None = None
+        self._stages_again = 0.0
+        """When the stages are begun anew after one of them failed, in monotonic time; 0 for never."""
+        self._tally = Tally()
+        self._unfinished = True
+        """There is something to tell in a summary; at the start, that all is up to date."""
+        self._full_until = 0.0
+        """The disk has no room, or prefill fails: until then only new content is worth another try."""
+        self._sweeps: dict[Path, tuple[float, float]] = {}
+        """Per root: when its last sweep ended, and how long it took."""
+
+    def run(self) -> None:
+        """Work until told to stop. Raises nothing."""
+        while not self._stopping():
+            try:
+                self._step()
+            except Exception as error:
+                self._report(IndexStage.SCAN, error)
+                self._jobs.wait(1.0)
+
+    def next_sweep_of(self, root: Path) -> float:
+        """When a sweep that events ask for may begin: not more than a tenth of the time goes into looking."""
+        ended, took = self._sweeps.get(root, (0.0, 0.0))
+        return max(time.monotonic(), ended + max(5.0, 10 * took)) if ended else time.monotonic()
+
+    def begin_stages(self) -> None:
+        """Look for chunks without vector or KV again; called from any thread."""
+        self._stages_again = time.monotonic()
+        self._jobs.wake()
+
+    def _step(self) -> None:
+        if reason := self._paused():
+            self._emit(StageProgress(IndexStage.SCAN, 0, 0, "files", 0.0, None, reason))
+            self._jobs.wait(1.0)
+            return
+        job = self._jobs.take()
+        if job is not None:
+            self._do(job)
+        elif not self._advance_stages():
+            # An answer of another process may ask for chunks at any time; the store does not call us.
+            self._jobs.wait(_LOOK_SECONDS)
+            if not self._stages_again:
+                self._stages_again = time.monotonic()
+
+    def _halt(self) -> bool:
+        return self._stopping() or bool(self._paused())
+
+    # Jobs
+
+    def _do(self, job: Job) -> None:
+        if isinstance(job, FileJob):
+            self._do_file(job)
+            return
+        began = time.monotonic()
+        try:
+            self._sweep(job.root)
+        except Exception as error:
+            self._report(IndexStage.SCAN, error)
+            self._jobs.put(SweepJob(job.root, time.monotonic() + _RETRY_SECONDS))
+        self._sweeps[job.root] = (time.monotonic(), time.monotonic() - began)
+
+    def _sweep(self, root: Path) -> None:
+        finished = False
+        events = sync_folder(
+            self._parts.store,
+            root,
+            self._parts.counter,
+            self._parts.size,
+            self._settings,
+            self._halt,
+            defer=lambda found: self._put_off(found, root),
+            brake=self._brake,
+        )
+        for event in events:
+            finished = finished or isinstance(event, IndexFinished)
+            self._tell(event)
+            # The first look at a large folder takes long; a file that is saved meanwhile should not wait for its end.
+            while (job := self._jobs.take_file()) is not None:
+                self._do_file(job)
+        if finished or not self._halt():
+            self.begin_stages()
+        else:
+            self._jobs.put(SweepJob(root, time.monotonic()))
+
+    def _put_off(self, found: FoundFile, root: Path) -> bool:
+        """True for a file written so lately that it may not be complete; it is queued for when it stands still."""
+        age = time.time() - found.mtime_ns / 1e9
+        if not 0 <= age < self._settings.settle_seconds:
+            return False
+        seen = FileStill(found.size, found.mtime_ns)
+        due = time.monotonic() + self._settings.settle_seconds
+        self._jobs.put(FileJob(found.path, root, Change.CHANGED, due, seen))
+        return True
+
+    def _do_file(self, job: FileJob) -> None:
+        now = look(job.path)
+        if now is None and job.change is Change.CHANGED:
+            self._again(job, None, Change.GONE)
+        elif now is not None and now != job.seen:
+            self._again(job, now, Change.CHANGED)
+        else:
+            parts = self._parts
+            try:
+                event = index_path(parts.store, job.path, job.root, parts.counter, parts.size, self._settings)
+            except Exception as error:
+                self._report(IndexStage.WORDS, error)
+                self._jobs.put(SweepJob(job.root, time.monotonic() + _RETRY_SECONDS))
+                return
+            self._tell(event)
+            if event.reason == CHANGED_MEANWHILE:
+                self._again(job, look(job.path), Change.CHANGED)
+            elif self._unfinished:
+                self._stages_again = time.monotonic()
+
+    def _again(self, job: FileJob, seen: FileStill | None, change: Change) -> None:
+        """Put a job back until its file stands still; one that never does is looked at ever less often."""
+        wait = settle_wait(self._settings, change, job.tries)
+        self._jobs.put(FileJob(job.path, job.root, change, time.monotonic() + wait, seen, job.tries + 1))
+
+    def _tell(self, event: IndexEvent) -> None:
+        if isinstance(event, IndexFinished):
+            return  # of one folder; the summary of all comes when the stages are through
+        if isinstance(event, FileEvent):
+            self._tally.add(event)
+            if event.state in (FileState.INDEXED, FileState.REMOVED, FileState.RENAMED):
+                self._unfinished = True
+                self._full_until = 0.0
+                self._stages_again = time.monotonic()
+        self._emit(event)
+
+    # Vectors and chunk KV
+
+    def _advance_stages(self) -> bool:
+        """One step of the stages; False when there is nothing to do."""
+        if self._stages_again and self._stages_again <= time.monotonic():
+            self._stages, self._stages_again = self._run_stages(), 0.0
+        if self._stages is None:
+            return False
+        if next(self._stages, self) is self:
+            self._stages = None
+        return True
+
+    def _run_stages(self) -> Iterator[None]:
+        for stage, work in ((IndexStage.VECTORS, self._embed), (IndexStage.WARM, self._prefill)):
+            try:
+                for progress in work():
+                    self._unfinished = True
+                    self._tally.warm += stage is IndexStage.WARM and not progress.waiting
+                    self._emit(progress)
+                    yield
+                    while self._parts.turn.answer_waits() and not self._halt():
+                        self._jobs.wait(0.1)
+                        yield
+            except Exception as error:
+                self._report(stage, error)
+                self._stages_again = time.monotonic() + _RETRY_SECONDS
+            if self._halt():
+                self._stages_again = time.monotonic()
+                return
+        # Files that only wait to stand still belong to this run; one that never does must not put its end off for ever.
+        if self._unfinished and not self._jobs.due(within=_SOON):
+            self._emit(self._tally.finished())
+            self._tally, self._unfinished = Tally(), False
+
+    def _embed(self) -> Iterator[StageProgress]:
+        if self._embedder is None:
+            self._embedder = self._parts.load_embedder()
+        yield from embed_pending(self._parts.store, self._embedder, self._halt)
+
+    def _prefill(self) -> Iterator[StageProgress]:
+        if time.monotonic() < self._full_until:
+            return
+        if self._warm is None:
+            self._warm = self._parts.load_warm()
+        warm, parts = self._warm, self._parts
+        last = None
+        for last in warm_pending(
+            parts.store, warm.model, warm.prefix, warm.namespace, warm.scheme, parts.turn, self._halt, self._may_run
+        ):
+            yield last
+        if last is not None and last.waiting and not self._halt():
+            self._full_until = time.monotonic() + _FULL_SECONDS
+
+    def _report(self, stage: IndexStage, error: Exception) -> None:
+        if self._stopping():
+            return  # the store may be closed already
+        place = "".join(traceback.format_tb(error.__traceback__))
+        _log.error("%s failed: %s at\n%s", stage.value, type(error).__name__, place)
+        problem = str(error) if isinstance(error, DeskRagError) else f"{type(error).__name__}; the log has more"
+        self._emit(StageProgress(stage, 0, 0, "chunks", 0.0, None, f"stopped: {problem}"))
+
+
+def look(path: Path) -> FileStill | None:
+    """What the file at `path` looks like now; None if it is not there or cannot be looked at."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return FileStill(found.st_size, found.st_mtime_ns)
+
+
+def settle_wait(settings: IndexSettings, change: Change, tries: int = 0) -> float:
+    """Seconds until a changed file is read, or one that is gone is taken for gone.
+
+    A vanished file waits longer than a new one, so that a rename is seen as one: the new name comes first.
+    """
+    if change is Change.GONE:
+        return max(GONE_SECONDS, settings.settle_seconds + 1)
+    return min(max(settings.settle_seconds, 0.1) * 2**tries, _LONGEST_BACKOFF) if tries else settings.settle_seconds

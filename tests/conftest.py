@@ -1,0 +1,46 @@
+"""Fixtures shared by all tests: the embedded reader, small random models, and the rule that nothing goes to the
+network."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked `gpu` are skipped where torch sees no GPU."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+
+
+@pytest.fixture(scope="session")
+def reader_dir() -> Path:
+    """The embedded reader's files."""
+    return ROOT / "assets" / "reader"
+
+
+@pytest.fixture(scope="session")
+def sample_docs() -> Path:
+    return ROOT / "assets" / "sample_docs"
+
+
+@pytest.fixture(scope="session")
+def reader():  # type: ignore[no-untyped-def]
+    """The embedded reader on the CPU, loaded once for the whole run."""
+    from desk_rag.config import ModelSettings
+    from desk_rag.model import load_model
+
+    return load_model(ModelSettings(device="cpu"))

@@ -1,0 +1,32 @@
+"""The kernels compile for a real GPU, on machines without one: the interpreter accepts what the compiler does not."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+# Not `importorskip`: Triton decides at its first import whether it interprets, and other tests want it to.
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+
+
+def test_every_kernel_compiles_within_its_registers() -> None:
+    """In a process of its own, because the interpreter is chosen when a kernel is decorated."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.gpu.compile_kernels"], env=environment | {"QUICK_COMPILE": "1"},
+        capture_output=True, text=True, timeout=170, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    built = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {entry["kernel"] for entry in built} == {
+        "_dequant_rope_scatter", "_chunk_shares", "_plain_shares", "_merge"
+    }  # fmt: skip
+    for entry in built:
+        assert entry["stack"] == 0, f"spills: {entry}"
+        assert entry["narrow_loads"] == 0, f"codes are loaded byte by byte: {entry}"
+        assert entry["shared"] <= 99 * 1024, f"does not fit an RTX 3060: {entry}"

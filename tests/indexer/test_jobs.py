@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from indexer.jobs import Change, FileJob, FileStill, JobQueue, SweepJob
+
+ROOT = Path("/root-a")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def file_job(name: str, due: float, root: Path = ROOT, change: Change = Change.CHANGED) -> FileJob:
+    return FileJob(root / name, root, change, due)
+
+
+def test_newest_change_of_a_path_wins() -> None:
+    clock = Clock()
+    queue = JobQueue(clock=clock)
+    queue.put(file_job("a", 101))
+    queue.put(FileJob(ROOT / "a", ROOT, Change.GONE, 103, FileStill(1, 2)))
+    clock.now = 102
+    assert queue.take() is None
+    clock.now = 103
+    job = queue.take()
+    assert isinstance(job, FileJob)
+    assert (job.change, job.seen) == (Change.GONE, FileStill(1, 2))
+    assert queue.take() is None
+    assert len(queue) == 0
+
+
+def test_jobs_come_in_order_of_due_time() -> None:
+    clock = Clock()
+    queue = JobQueue(clock=clock)
+    for name, due in (("c", 103.0), ("a", 101.0), ("b", 102.0)):
+        queue.put(file_job(name, due))
+    clock.now = 110
+    assert [queue.take().path.name for _ in range(3)] == ["a", "b", "c"]  # type: ignore[union-attr]
+
+
+def test_a_changed_file_goes_before_a_sweep_but_does_not_starve_it() -> None:
+    clock = Clock()
+    queue = JobQueue(clock=clock)
+    queue.put(SweepJob(ROOT, 100))
+    queue.put(file_job("a", 102))
+    queue.put(file_job("late", 109))
+    clock.now = 110
+    assert queue.take() == file_job("a", 102)
+    assert queue.take() == SweepJob(ROOT, 100)
+    assert queue.take() == file_job("late", 109)
+
+
+def test_take_file_never_gives_a_sweep() -> None:
+    clock = Clock()
+    queue = JobQueue(clock=clock)
+    queue.put(SweepJob(ROOT, 1))
+    assert queue.take_file() is None
+    queue.put(file_job("a", 99))
+    assert queue.take_file() == file_job("a", 99)
+    assert queue.take() == SweepJob(ROOT, 1)
+
+
+def test_a_second_request_does_not_put_a_sweep_off() -> None:
+    clock = Clock()
+    queue = JobQueue(clock=clock)
+    queue.put(SweepJob(ROOT, 101))
+    queue.put(SweepJob(ROOT, 150))
+    clock.now = 102
+    assert queue.take() == SweepJob(ROOT, 101)
+    assert queue.take() is None
+
+
+def test_a_flood_of_one_folder_becomes_one_sweep_of_it() -> None:
+    clock = Clock()
+    queue = JobQueue(most=10, clock=clock)
+    other = Path("/root-b")
+    queue.put(file_job("keep", 100, other))
+    for n in range(10_000):
+        queue.put(file_job(str(n % 500), 100))
+        assert len(queue) <= 12
+    clock.now = 200
+    taken = []
+    while (job := queue.take()) is not None:
+        taken.append(job)
+    assert SweepJob(ROOT, 100) in taken
+    assert file_job("keep", 100, other) in taken
+
+
+def test_a_path_that_changes_all_the_time_does_not_fill_memory() -> None:
+    queue = JobQueue()
+    for n in range(5000):
+        queue.put(file_job("hot", float(n)))
+    assert len(queue) == 1
+    assert len(queue._order) < 200  # the bound itself is what is tested
+
+
+def test_wait_ends_when_a_job_is_due_and_when_woken() -> None:
+    queue = JobQueue()
+    queue.put(file_job("a", time.monotonic() + 0.05))
+    queue.wait(30)
+    assert queue.due()
+    queue.take()
+
+    waker = threading.Timer(0.05, queue.wake)
+    waker.start()
+    began = time.monotonic()
+    queue.wait(30)
+    assert time.monotonic() - began < 25
+    waker.join()
+
+
+def test_a_job_put_by_another_thread_shortens_a_wait() -> None:
+    queue = JobQueue()
+    putter = threading.Timer(0.05, queue.put, [file_job("a", time.monotonic())])
+    putter.start()
+    began = time.monotonic()
+    queue.wait(30)
+    assert queue.take() is not None
+    assert time.monotonic() - began < 25
+    putter.join()

@@ -1,0 +1,326 @@
+"""The whole background service in this process: real store, real parsers, the embedded reader and embedder."""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from desk_rag.config import ModelSettings, Settings
+from desk_rag.embedding import Embedder, load_embedder
+from desk_rag.errors import ModelNotFound
+from desk_rag.gpu_turn import Turn
+from desk_rag.index_events import FileEvent, FileState, IndexEvent, IndexFinished, IndexStage, RootAbsent, StageProgress
+from desk_rag.prepared import Prepared
+from desk_rag.store.store import Store
+from indexer.idle import IdleGate
+from indexer.parts import Parts, WarmParts
+from indexer.service import ClockJump, Service, outermost
+from tests.indexer.conftest import wait_for
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Embedder:
+    return load_embedder(ModelSettings(device="cpu"))
+
+
+class Running:
+    """A service and what it said."""
+
+    def __init__(self, store: Store, service: Service, namespace: object, fingerprint: str) -> None:
+        self.store, self.service = store, service
+        self.namespace, self.fingerprint = namespace, fingerprint
+        self.events: list[IndexEvent] = []
+        service.subscribe(self.events.append)
+
+    def finished(self, times: int = 1) -> bool:
+        return len([e for e in self.events if isinstance(e, IndexFinished)]) >= times
+
+    def states(self, path: Path) -> list[FileState]:
+        return [e.state for e in self.events if isinstance(e, FileEvent) and e.path == path]
+
+    def counts(self) -> tuple[int, int, int]:
+        """chunks, with vectors, warm"""
+        counts = self.store.counts(self.namespace, self.fingerprint)  # type: ignore[arg-type]
+        return counts.chunks, counts.with_vectors, counts.warm
+
+    def found(self, words: str) -> set[Path]:
+        passages = [self.store.passage(hit.chunk_id) for hit in self.store.search_words(words, 10)]
+        return {passage.path for passage in passages if passage is not None}
+
+
+Make = Callable[..., Running]
+
+
+@pytest.fixture
+def make(settings: Settings, docs: Path, embedder: Embedder, prepared: Prepared) -> Iterator[Make]:
+    made: list[Running] = []
+
+    def build(**changes: object) -> Running:
+        chosen = settings.model_copy(update={k: v for k, v in changes.items() if k in Settings.model_fields})
+        store = Store.open(chosen.data_dir, chosen.store, writer=True)
+        warm = WarmParts(prepared.model, prepared.prefix, prepared.namespace, prepared.gate.scheme)
+        parts = Parts(
+            store=store,
+            counter=prepared.model.prompt,
+            size=prepared.model.prompt.chunk_size,
+            turn=Turn(chosen.data_dir / "run"),
+            load_embedder=changes.get("load_embedder", lambda: embedder),  # type: ignore[arg-type]
+            load_warm=lambda: warm,
+        )
+        gate = changes.get("gate")
+        folders = changes.get("watched", [docs])
+        service = Service(parts, folders, chosen, gate=gate, tick_seconds=0.1)  # type: ignore[arg-type]
+        running = Running(store, service, prepared.namespace, embedder.fingerprint)
+        made.append(running)
+        return running
+
+    yield build
+    for running in made:
+        running.service.stop()
+        running.store.close()
+
+
+def test_first_everything_is_findable_then_understood_then_warm(make: Make, docs: Path) -> None:
+    running = make()
+    running.service.start()
+    wait_for(running.finished)
+    assert running.counts() == (2, 2, 2)
+    stages = [e.stage for e in running.events if isinstance(e, StageProgress)]
+    first = [stages.index(stage) for stage in (IndexStage.WORDS, IndexStage.VECTORS, IndexStage.WARM)]
+    assert first == sorted(first)
+    done = [e for e in running.events if isinstance(e, IndexFinished)][-1]
+    assert (done.indexed, done.chunks, done.warm) == (2, 2, 2)
+
+
+def test_edits_renames_and_deletes_arrive_within_seconds(make: Make, docs: Path) -> None:
+    running = make()
+    running.service.start()
+    wait_for(running.finished)
+    (docs / "note.txt").write_text("The spare key hangs behind the barometer now.\n")
+    wait_for(lambda: running.found("barometer") == {docs / "note.txt"})
+    wait_for(lambda: running.counts() == (2, 2, 2))
+    (docs / "letter.md").rename(docs / "roof.md")
+    wait_for(lambda: FileState.RENAMED in running.states(docs / "roof.md"))
+    assert running.found("roofer") == {docs / "roof.md"}
+    (docs / "note.txt").unlink()
+    wait_for(lambda: FileState.REMOVED in running.states(docs / "note.txt"))
+    assert running.found("barometer") == set()
+    assert running.counts() == (1, 1, 1)
+    # the rename did no chunk work
+    assert FileState.INDEXED not in running.states(docs / "roof.md")
+
+
+def test_a_save_by_delete_and_create_keeps_the_document(make: Make, docs: Path) -> None:
+    running = make()
+    running.service.start()
+    wait_for(running.finished)
+    text = (docs / "note.txt").read_text()
+    (docs / "note.txt").unlink()
+    time.sleep(1)
+    (docs / "note.txt").write_text(text)
+    (docs / "marker.txt").write_text("Something written after it.\n")
+    wait_for(lambda: running.states(docs / "marker.txt"))
+    time.sleep(4)  # longer than a vanished file is waited for
+    assert FileState.REMOVED not in running.states(docs / "note.txt")
+    assert running.found("flower pot") == {docs / "note.txt"}
+
+
+def test_a_renamed_folder_does_no_chunk_work(make: Make, docs: Path) -> None:
+    (docs / "old" / "deep").mkdir(parents=True)
+    for n in range(10):
+        (docs / "old" / "deep" / f"{n}.txt").write_text(f"Entry {n}: the barge was late again.\n")
+    running = make()
+    running.service.start()
+    wait_for(running.finished)
+    before = {row.path.name: row.indexed_at for row in running.store.documents(docs / "old")}
+    (docs / "old").rename(docs / "new")
+    wait_for(lambda: not running.store.documents(docs / "old") and len(running.store.documents(docs / "new")) == 10)
+    assert {row.path.name: row.indexed_at for row in running.store.documents(docs / "new")} == before
+
+
+def test_a_growing_file_is_read_once_it_stands_still(make: Make, docs: Path, settings: Settings) -> None:
+    running = make(index=settings.index.model_copy(update={"settle_seconds": 1.0}))
+    running.service.start()
+    wait_for(running.finished)
+    file = docs / "growing.txt"
+    for n in range(20):
+        with file.open("a") as out:
+            out.write(f"Line {n} about the canal.\n")
+        time.sleep(0.1)
+    assert FileState.INDEXED not in running.states(file)
+    wait_for(lambda: FileState.INDEXED in running.states(file))
+    assert running.states(file).count(FileState.INDEXED) == 1
+    row = running.store.document(file)
+    assert row is not None
+    assert row.stamp.size == file.stat().st_size
+
+
+def test_a_pause_holds_everything_and_is_seen_from_outside(make: Make, docs: Path, settings: Settings) -> None:
+    running = make()
+    with Store.open(settings.data_dir, settings.store, writer=False) as other:
+        other.request_pause(time.time() + 3600)
+        running.service.start()
+        wait_for(lambda: (activity := other.activity()) is not None and activity.waiting.startswith("paused for"))
+        assert running.counts() == (0, 0, 0)
+        other.request_pause(None)
+        wait_for(running.finished)
+        assert running.counts() == (2, 2, 2)
+        running.service.pause(math.inf)
+        wait_for(lambda: (activity := other.activity()) is not None and activity.waiting == "paused")
+        (docs / "late.txt").write_text("Written during the pause.\n")
+        time.sleep(1.5)
+        assert running.store.document(docs / "late.txt") is None
+        running.service.pause(None)
+        wait_for(lambda: running.store.document(docs / "late.txt") is not None)
+
+
+class Closed(IdleGate):
+    """A gate that another program keeps shut until it is opened."""
+
+    reason = "the GPU is busy (43 %)"
+
+    def may_run(self) -> str:
+        return self.reason
+
+
+def test_warming_waits_for_an_idle_machine_while_files_stay_fresh(make: Make, docs: Path, settings: Settings) -> None:
+    gate = Closed(settings.idle)
+    running = make(gate=gate)
+    running.service.start()
+    wait_for(lambda: running.counts() == (2, 2, 0))
+    wait_for(lambda: any(isinstance(e, StageProgress) and e.waiting == gate.reason for e in running.events))
+    wait_for(lambda: (a := running.store.activity()) is not None and a.waiting == gate.reason)
+    (docs / "fresh.txt").write_text("The heron stands in the shallow water.\n")
+    wait_for(lambda: running.found("heron") == {docs / "fresh.txt"})
+    time.sleep(1.5)
+    told = [e for e in running.events if isinstance(e, StageProgress) and e.waiting]
+    assert len(told) <= 4  # the same reason is not told twice a second
+    gate.reason = ""
+    wait_for(lambda: running.counts() == (3, 3, 3))
+
+
+def test_a_stage_that_fails_is_told_and_the_rest_goes_on(make: Make, docs: Path, settings: Settings) -> None:
+    def broken() -> Embedder:
+        raise ModelNotFound("No embedder here.", remedy="Install one.")
+
+    running = make(load_embedder=broken)
+    running.service.start()
+    wait_for(lambda: running.counts() == (2, 0, 2))
+    assert any(isinstance(e, StageProgress) and "No embedder here." in e.waiting for e in running.events)
+
+
+def test_a_defect_is_logged_without_document_text_and_does_not_end_the_thread(
+    make: Make, docs: Path, settings: Settings
+) -> None:
+    sentence = " ".join(["SECRET", "from", "a", "document"])
+
+    def defect() -> Embedder:
+        raise RuntimeError(sentence)
+
+    running = make(load_embedder=defect)
+    running.service.start()
+    wait_for(lambda: running.counts() == (2, 0, 2))
+    (docs / "late.txt").write_text("Still alive.\n")
+    wait_for(lambda: running.found("alive") == {docs / "late.txt"})
+    running.service.stop()
+    log = settings.data_dir / "logs" / "indexer.log"
+    text = log.read_text()
+    assert "RuntimeError" in text
+    assert sentence not in text
+    assert log.stat().st_mode & 0o077 == 0
+    assert not logging.getLogger("indexer").handlers
+
+
+def test_an_absent_root_is_told_once_and_comes_back(make: Make, docs: Path, tmp_path: Path) -> None:
+    running = make()
+    running.service.start()
+    wait_for(running.finished)
+    docs.rename(tmp_path / "away")
+    running.service.sweep()
+    wait_for(lambda: any(isinstance(e, RootAbsent) for e in running.events))
+    time.sleep(4)
+    assert running.counts() == (2, 2, 2)
+    (tmp_path / "away").rename(docs)
+    (docs / "new.txt").write_text("Back again, says the starling.\n")
+    running.service.sweep()
+    wait_for(lambda: running.found("starling") == {docs / "new.txt"})
+    assert len([e for e in running.events if isinstance(e, RootAbsent)]) == 1
+
+
+def test_a_periodic_sweep_finds_what_no_event_told(make: Make, docs: Path, settings: Settings) -> None:
+    running = make(index=settings.index.model_copy(update={"sweep_seconds": 1.0}))
+    running.service._watcher.start = list  # type: ignore[method-assign]  # deaf
+    running.service.start()
+    wait_for(running.finished)
+    (docs / "silent.txt").write_text("Nobody heard the owl.\n")
+    wait_for(lambda: running.found("owl") == {docs / "silent.txt"})
+
+
+def test_a_changed_ignore_file_is_obeyed(make: Make, docs: Path) -> None:
+    running = make()
+    running.service.start()
+    wait_for(running.finished)
+    (docs / ".deskragignore").write_text("note.txt\n")
+    wait_for(lambda: running.found("flower pot") == set())
+
+
+def test_stop_is_quick_even_while_much_is_to_do(make: Make, docs: Path) -> None:
+    for n in range(200):
+        (docs / f"{n}.txt").write_text(f"Entry {n}. " + "The barge was late again, and nobody knew why. " * 40)
+    running = make()
+    running.service.start()
+    wait_for(lambda: running.store.counts().chunks > 3)
+    began = time.monotonic()
+    assert running.service.stop()
+    assert time.monotonic() - began < 5
+    assert not any(thread.name.startswith(("index-", "watch-")) for thread in threading.enumerate())
+    at = running.counts()
+    running.store.close()
+    again = make()
+    assert again.counts() == at
+    again.service.start()
+    wait_for(lambda: len(again.store.documents(docs)) == 202, 120)
+
+
+def test_it_sleeps_when_there_is_nothing_to_do(make: Make, docs: Path) -> None:
+    running = make()
+    running.service.start()
+    wait_for(running.finished)
+    time.sleep(1)
+    began, events = time.process_time(), len(running.events)
+    time.sleep(3)
+    assert time.process_time() - began < 0.6
+    assert len(running.events) == events
+    assert len(running.service._jobs) == 0
+
+
+def test_a_removed_folder_tree_disappears(make: Make, docs: Path) -> None:
+    (docs / "sub").mkdir()
+    (docs / "sub" / "a.txt").write_text("The hedgehog sleeps until March.\n")
+    running = make()
+    running.service.start()
+    wait_for(running.finished)
+    shutil.rmtree(docs / "sub")
+    wait_for(lambda: running.found("hedgehog") == set())
+
+
+def test_outermost(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    assert outermost([a / "sub", a, b, a]) == (a, b)
+    assert outermost([tmp_path / "ab", a]) == (tmp_path / "ab", a)
+
+
+def test_clock_jump() -> None:
+    clock = ClockJump(1000.0, 50.0)
+    assert not clock.jumped(1010.0, 60.0)
+    assert clock.jumped(4000.0, 61.0)  # slept: the wall clock went on
+    assert not clock.jumped(4001.0, 62.0)
+    assert clock.jumped(2000.0, 63.0)  # set back
+    assert not clock.jumped(2030.0, 64.0)  # slow drift is no jump

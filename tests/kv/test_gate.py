@@ -1,0 +1,73 @@
+"""The quality gate chooses int8 where it is harmless, finer codings where it is not, and the drift probe sees drift."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from desk_rag.kv.canaries import GROUPS, CanaryGroup
+from desk_rag.kv.gate import MAX_MEAN_KL, MIN_TOP1, drifted, probe_kv, run_gate
+from desk_rag.kv.prefill import prefill_prefix
+from desk_rag.kv.types import ChunkKV
+from desk_rag.model import LanguageModel
+from tests.models import FAMILIES, build_model
+
+SHORT = tuple(
+    CanaryGroup(
+        chunks=tuple(
+            f"{word} {index} has the code {index * 37 + len(word)}." for word in ("Lamp", "Gate", "Boat", "Tree")
+        ),
+        question=f"Which code has boat {index}?",
+        needle="nothing a random model would say",
+    )
+    for index in range(4)
+)
+
+
+def test_the_reader_passes_with_int8_everywhere_and_finds_every_code(reader: LanguageModel) -> None:
+    report = run_gate(reader, prefill_prefix(reader))
+    assert report.scheme.label == "int8*10"
+    assert report.score.mean_kl <= MAX_MEAN_KL
+    assert report.score.top1 >= MIN_TOP1
+    assert report.score.tokens >= 40
+    assert report.needles_expected == len(GROUPS)
+    assert report.needles_found == report.needles_expected
+
+
+def test_a_model_that_int8_would_harm_falls_back_until_it_passes() -> None:
+    """Queries scaled far up make attention so sharp that int8 keys change it; single layers must go finer, then raw."""
+    model = build_model(next(family for family in FAMILIES if family.name == "qwen2"))
+    with torch.no_grad():
+        for layer in model.decoder_layers:
+            layer.self_attn.q_proj.weight.mul_(12)
+            layer.self_attn.q_proj.bias.mul_(12)
+    report = run_gate(model, prefill_prefix(model), SHORT)
+    assert not report.plain_score.passes
+    assert report.scheme.label != "int8*3"
+    assert report.score.passes
+    assert report.score.mean_kl < report.plain_score.mean_kl
+
+
+def test_the_probe_sees_a_changed_weight_and_forgives_another_dtype(reader: LanguageModel) -> None:
+    prefix = prefill_prefix(reader)
+    stored = probe_kv(reader, prefix)
+    assert not drifted(stored, probe_kv(reader, prefix))
+    noise = ChunkKV(stored.keys.bfloat16().half(), stored.values.bfloat16().half())
+    assert not drifted(stored, noise)
+
+    one_layer_off = stored.keys.clone()
+    one_layer_off[4] *= 1.05
+    assert drifted(stored, ChunkKV(one_layer_off, stored.values))
+    not_a_number = stored.values.clone()
+    not_a_number[2, 0, 0, 0] = float("nan")
+    assert drifted(stored, ChunkKV(stored.keys, not_a_number))
+    assert drifted(stored, ChunkKV(stored.keys[:, :, :-1], stored.values[:, :, :-1]))
+
+
+@pytest.mark.gpu
+def test_bf16_on_the_gpu_is_not_drift_against_fp32_on_the_cpu(reader: LanguageModel) -> None:
+    from desk_rag.config import ModelSettings
+    from desk_rag.model import load_model
+
+    on_gpu = load_model(ModelSettings(device="cuda"))
+    assert not drifted(probe_kv(reader, prefill_prefix(reader)), probe_kv(on_gpu, prefill_prefix(on_gpu)))

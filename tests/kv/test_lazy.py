@@ -1,0 +1,217 @@
+"""Lazy attention: the reference equals attention over a materialised cache, the kernel equals the reference.
+
+The reference runs everywhere; the kernel's checks run in Triton's interpreter where Triton is installed and compiled
+where there is a GPU.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+from desk_rag.errors import UnsupportedModel
+from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.lazy_attention import LazyCache, LazyContext, attend, lazily
+from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
+from desk_rag.kv.quant import LayerScheme, QuantScheme, quantize
+from desk_rag.kv.rope import RotaryTables, build_tables
+from desk_rag.kv.stitch import Placement, Positions, plan, stitch
+from desk_rag.kv.types import ChunkKV
+from desk_rag.model import LanguageModel
+from tests.models import FAMILIES, build_model
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+TEXTS = ["The boiler was serviced.", "Rent is due on Monday.", "Anna moved to Porto, then to Lyon."]
+with_kernel = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+
+
+def some_context(
+    lengths: list[int], *, heads: int, dim: int, half: int | None = None, group: int | None = None, first: int = 5,
+    scaling: float = 1.0, layers: int = 1, size: int = 512,
+) -> LazyContext:  # fmt: skip
+    """Random chunks whose key channels have offsets; positions follow on from `first`."""
+    half = dim // 2 if half is None else half
+    generator = torch.Generator().manual_seed(len(lengths))
+    chunks = []
+    for tokens in lengths:
+        keys = torch.randn(layers, heads, tokens, dim, generator=generator)
+        keys += 2 * torch.randn(layers, heads, 1, dim, generator=generator)
+        values = torch.randn(layers, heads, tokens, dim, generator=generator)
+        scheme = QuantScheme.uniform(layers, LayerScheme(group=group))
+        chunks.append(quantize(ChunkKV(keys.to(DEVICE), values.to(DEVICE)), scheme))
+    angle = torch.arange(size)[:, None] * 10_000.0 ** -(torch.arange(half) / half)
+    tables = RotaryTables(
+        ((angle.cos() * scaling).contiguous().to(DEVICE),),
+        ((angle.sin() * scaling).contiguous().to(DEVICE),),
+        (0,) * layers,
+    )
+    return LazyContext(tuple(chunks), plan(first, lengths).placements, tables)
+
+
+def check(
+    context: LazyContext, *, heads: int, group: int, queries: int, plain: int, dtype: torch.dtype = torch.float32,
+    tile: int = 32,
+) -> None:  # fmt: skip
+    """The kernel against the reference on random queries and plain tokens."""
+    from desk_rag.kv.lazy_triton import LazyKernel, LazyTuning
+
+    dim = context.chunks[0].layers[0].keys.shape[2]
+    generator = torch.Generator().manual_seed(3)
+    query = torch.randn(1, heads * group, queries, dim, generator=generator).to(DEVICE, dtype)
+    room = torch.randn(2, 1, heads, plain + 7, dim, generator=generator).to(DEVICE, dtype)
+    keys, values = room[0][:, :, :plain], room[1][:, :, :plain]
+    expected = attend(0, query, keys, values, dim**-0.5, context)
+    got = LazyKernel.of(context, heads, dim, LazyTuning(tile=tile))(0, query, keys, values, dim**-0.5)
+    assert got.shape == expected.shape == (1, queries, heads * group, dim) and got.dtype == dtype
+    tolerance = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
+    torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
+
+
+@with_kernel
+@pytest.mark.parametrize("dim", [64, 96, 128])
+@pytest.mark.parametrize("queries", [1, 9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_kernel_head_sizes_dtypes_and_both_rotations(dim: int, queries: int, dtype: torch.dtype) -> None:
+    """One query token turns the query, nine times three heads turn the keys."""
+    check(some_context([37, 64, 1], heads=2, dim=dim), heads=2, group=3, queries=queries, plain=11, dtype=dtype)
+
+
+@with_kernel
+@pytest.mark.parametrize(("heads", "group"), [(1, 1), (1, 8), (2, 7), (3, 1), (2, 16)])
+def test_kernel_gqa_ratios(heads: int, group: int) -> None:
+    check(some_context([33, 20], heads=heads, dim=64), heads=heads, group=group, queries=1, plain=6)
+
+
+@with_kernel
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 31, 32, 33, 100])
+@pytest.mark.parametrize("tile", [16, 32, 64])
+def test_kernel_odd_lengths_and_tiles(length: int, tile: int) -> None:
+    check(some_context([length], heads=1, dim=64), heads=1, group=2, queries=1, plain=1, tile=tile)
+
+
+@with_kernel
+@pytest.mark.parametrize("queries", [1, 12])
+def test_kernel_scale_groups_partial_rotary_and_attention_scaling(queries: int) -> None:
+    groups = some_context([50, 17], heads=2, dim=64, group=16)
+    check(groups, heads=2, group=2, queries=queries, plain=queries + 3)
+    partial = some_context([40], heads=1, dim=128, half=48)
+    check(partial, heads=1, group=2, queries=queries, plain=queries)
+    partial_groups = some_context([40], heads=1, dim=64, half=16, group=16)
+    check(partial_groups, heads=1, group=2, queries=queries, plain=queries)
+    yarn = some_context([40, 8], heads=1, dim=64, scaling=1.2)
+    check(yarn, heads=1, group=4, queries=queries, plain=queries)
+
+
+@with_kernel
+@pytest.mark.parametrize(("queries", "plain"), [(1, 1), (1, 300), (40, 40), (33, 200), (5, 129)])
+def test_kernel_plain_part_is_causal(queries: int, plain: int) -> None:
+    check(some_context([20], heads=1, dim=64), heads=1, group=2, queries=queries, plain=plain)
+
+
+@with_kernel
+def test_tile_words_hold_every_field_and_refuse_what_does_not_fit() -> None:
+    from desk_rag.kv.lazy_triton import Tile
+
+    edges = itertools.product((0, 1, (1 << 27) - 1), (1, 63, 64), (0, 1023), (0, 1, (1 << 20) - 1))
+    for fields in edges:
+        word = Tile(*fields).pack()
+        assert 0 <= word < 1 << 63
+        assert Tile.unpack(word) == Tile(*fields)
+    for bad in [(1 << 27, 1, 0, 0), (0, 0, 0, 0), (0, 65, 0, 0), (0, 1, 1024, 0), (0, 1, 0, 1 << 20), (0, 1, 0, -1)]:
+        with pytest.raises(AssertionError):
+            Tile(*bad).pack()
+
+
+@with_kernel
+def test_the_same_bytes_serve_two_positions() -> None:
+    """One physical chunk twice in a context; leaving the second where the first stands must give something else."""
+    once = some_context([30], heads=1, dim=64)
+    chunk = once.chunks[0]
+    twice = LazyContext((chunk, chunk), plan(5, [30, 30]).placements, once.tables)
+    check(twice, heads=1, group=2, queries=1, plain=4)
+    stacked = LazyContext((chunk, chunk), (Placement(5, 5, 30), Placement(35, 5, 30)), once.tables)
+    query = torch.randn(1, 2, 1, 64, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    plain = torch.randn(1, 1, 4, 64, generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    right, wrong = (attend(0, query, plain, plain, 0.125, context) for context in (twice, stacked))
+    assert (right - wrong).abs().max() > 1e-2
+
+
+# Through a model -----------------------------------------------------------------------------------------------
+
+
+def moved(name: str) -> LanguageModel:
+    built = build_model(next(family for family in FAMILIES if family.name == name))
+    built.module.to(DEVICE)
+    return type(built)(spec=built.spec, module=built.module, prompt=built.prompt, device=DEVICE)
+
+
+@pytest.mark.parametrize("name", ["llama", "llama-yarn", "llama-mqa", "qwen2", "qwen3", "mistral", "phi3-partial"])
+def test_answers_equal_those_over_a_materialised_cache(name: str) -> None:
+    """Question prefill and three decode steps, with one layer that the gate kept raw; and back to normal afterwards."""
+    model = moved(name)
+    prefix = prefill_prefix(model)
+    ids = [model.prompt.chunk_ids(text) for text in TEXTS]
+    scheme = QuantScheme((LayerScheme(), LayerScheme(raw=True), LayerScheme(group=16)))
+    chunks = [quantize(prefill_chunk(model, prefix, chunk), scheme) for chunk in ids]
+    question = torch.tensor(model.prompt.question_ids("When is rent due?"), device=DEVICE)
+    where = plan(prefix.num_tokens, [len(chunk) for chunk in ids])
+    size = where.num_slots + len(question) + 3
+    tables = build_tables(model, size)
+    cache = SlabCache(model, size)
+    stitch(model, where, prefix, chunks, tables, cache)
+    context = LazyContext(tuple(chunks), where.placements, tables)
+    lazy = LazyCache(model, prefix, context, len(question) + 3)
+    assert lazy.get_seq_length() == where.num_slots
+
+    steps = [question, *(torch.tensor([token], device=DEVICE) for token in (9, 70, 200))]
+    position = where.next_position
+    for step in steps:
+        expected = model.forward_all(step, cache, position)
+        with lazily(model, lazy):
+            got = model.forward_all(step, lazy, position)
+        torch.testing.assert_close(got, expected, rtol=2e-4, atol=2e-4)
+        position += len(step)
+    assert lazy.get_seq_length() == cache.get_seq_length() == position
+    room = [layer.key_slab.shape[2] for layer in lazy.layers]
+    plain = prefix.num_tokens + len(question) + 3
+    assert room == [plain, size, plain], "the chunks must not be in the slabs, but for the layer that is not int8"
+
+    again = SlabCache(model, size)
+    stitch(model, where, prefix, chunks, tables, again)
+    first = model.forward_all(question, again, where.next_position)
+    fresh = SlabCache(model, size)
+    stitch(model, where, prefix, chunks, tables, fresh)
+    assert torch.equal(first, model.forward_all(question, fresh, where.next_position))
+
+
+def test_composite_positions_are_served_too() -> None:
+    model = moved("llama")
+    prefix = prefill_prefix(model)
+    ids = [model.prompt.chunk_ids(text) for text in TEXTS]
+    chunks = [quantize(prefill_chunk(model, prefix, chunk), QuantScheme.uniform(3)) for chunk in ids]
+    question = torch.tensor(model.prompt.question_ids("When is rent due?"), device=DEVICE)
+    where = plan(prefix.num_tokens, [len(chunk) for chunk in ids], Positions.COMPOSITE)
+    tables = build_tables(model, where.next_position + len(question))
+    cache = SlabCache(model, where.num_slots + len(question))
+    stitch(model, where, prefix, chunks, tables, cache)
+    lazy = LazyCache(model, prefix, LazyContext(tuple(chunks), where.placements, tables), len(question))
+    expected = model.forward_all(question, cache, where.next_position)
+    with lazily(model, lazy):
+        got = model.forward_all(question, lazy, where.next_position)
+    torch.testing.assert_close(got, expected, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "mistral-sliding"])
+def test_sliding_and_soft_capped_models_are_refused(name: str) -> None:
+    model = moved(name)
+    prefix = prefill_prefix(model)
+    context = LazyContext((), (), build_tables(model, 64))
+    with pytest.raises(UnsupportedModel, match="lazy"):
+        LazyCache(model, prefix, context, 8)

@@ -1,0 +1,328 @@
+"""The load path over real files written by the store: what it brings, in which order, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from desk_rag.kv import arena as arenas
+from desk_rag.kv.arena import Arena
+from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.kv_io import FileReader, identity_of
+from desk_rag.kv.layerwise import Placer, layerwise
+from desk_rag.kv.loader import ChunksLost, Load, Loader, LoaderSettings
+from desk_rag.kv.payload import ChunkFile
+from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
+from desk_rag.kv.quant import LayerScheme, QuantScheme, quantize
+from desk_rag.kv.rope import build_tables
+from desk_rag.kv.stitch import plan, stitch
+from desk_rag.kv.types import ChunkKV, Int8Layer, KVKey, Namespace, QuantizedKV, TokenHash
+from desk_rag.model import LanguageModel
+from desk_rag.store import kv_file
+from tests.models import FAMILIES, build_model
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+SMALL = LoaderSettings(threads=2, waves=3, staging_bytes=1 << 22, resident_bytes=1 << 22)
+TEXTS = ["The boiler was serviced.", "Rent is due on Monday.", "Anna moved to Porto, then to Lyon."]
+
+
+def write(folder: Path, number: int, kv: QuantizedKV) -> ChunkFile:
+    key = KVKey(Namespace(f"{1:032x}"), TokenHash(f"{number:032x}"))
+    path = folder / "kv" / f"{number}.safetensors"
+    kv_file.write(path, kv_file.prepare(key, kv, ["c"], 0.1))
+    return ChunkFile(path, kv_file.read_header(path))
+
+
+def some_kv(tokens: int, layers: int = 6, seed: int = 0, raw_layer: int | None = None) -> QuantizedKV:
+    """Large enough that a file has several groups."""
+    generator = torch.Generator().manual_seed(seed)
+    keys = torch.randn(layers, 4, tokens, 128, generator=generator)
+    values = torch.randn(layers, 4, tokens, 128, generator=generator)
+    scheme = tuple(LayerScheme(raw=index == raw_layer) for index in range(layers))
+    return quantize(ChunkKV(keys, values), QuantScheme(scheme))
+
+
+def flat(kv: QuantizedKV) -> list[torch.Tensor]:
+    parts = []
+    for layer in kv.layers:
+        names = ("keys", "values", "key_scale", "key_zero", "value_scale")
+        parts += [getattr(layer, name).cpu() for name in (names if isinstance(layer, Int8Layer) else names[:2])]
+    return parts
+
+
+def same(one: QuantizedKV, other: QuantizedKV) -> bool:
+    pairs = list(zip(flat(one), flat(other), strict=True))
+    return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.fixture
+def loader() -> Iterator[Loader]:
+    with Loader(DEVICE, SMALL) as loader:
+        yield loader
+
+
+def whole(load: Load) -> list[QuantizedKV]:
+    load.wait_all()
+    return [load.quantized(index) for index in range(len(load.items))]
+
+
+def test_what_was_written_is_what_arrives(loader: Loader, tmp_path: Path) -> None:
+    written = [some_kv(600, seed=1), some_kv(33, seed=2), some_kv(1, seed=3), some_kv(700, seed=4, raw_layer=2)]
+    files = [write(tmp_path, number, kv) for number, kv in enumerate(written)]
+    assert len(files[0].header.groups) > 1, "the test needs a file of several groups"
+    load = loader.start(files)
+    assert all(same(a, b) for a, b in zip(whole(load), written, strict=True))
+    load.close()
+
+
+def test_waves_bring_the_layers_they_promise(loader: Loader, tmp_path: Path) -> None:
+    written = [some_kv(700, seed=seed) for seed in range(2)]
+    load = loader.start([write(tmp_path, number, kv) for number, kv in enumerate(written)])
+    assert load.cuts[-1] == 6 and len(load.cuts) > 1
+    assert [layer for wave in range(len(load.cuts)) for layer in load.layers_of(wave)] == list(range(6))
+    for wave in range(len(load.cuts)):
+        load.wait(wave)
+        for index, kv in enumerate(written):
+            got = load.quantized(index)
+            for layer in load.layers_of(wave):
+                assert torch.equal(got.layers[layer].keys.cpu(), kv.layers[layer].keys)
+                assert torch.equal(got.layers[layer].values.cpu(), kv.layers[layer].values)
+    load.close()
+
+
+def test_a_second_load_reads_nothing(loader: Loader, tmp_path: Path) -> None:
+    written = [some_kv(40, seed=seed) for seed in range(3)]
+    files = [write(tmp_path, number, kv) for number, kv in enumerate(written)]
+    first = loader.start(files)
+    whole(first)
+    first.close()
+    read = loader.reader.bytes_read
+    assert read == sum(file.payload for file in files)
+    second = loader.start(files)
+    assert all(same(a, b) for a, b in zip(whole(second), written, strict=True))
+    assert loader.reader.bytes_read == read
+    second.close()
+    loader.forget()
+    third = loader.start(files)
+    whole(third)
+    assert loader.reader.bytes_read == 2 * read
+    third.close()
+
+
+@pytest.mark.parametrize("at", [0.1, 0.6, 0.999])
+def test_a_damaged_group_is_lost_and_the_others_arrive(loader: Loader, tmp_path: Path, at: float) -> None:
+    written = [some_kv(600, seed=seed) for seed in range(3)]
+    files = [write(tmp_path, number, kv) for number, kv in enumerate(written)]
+    content = bytearray(files[1].path.read_bytes())
+    content[files[1].header.data_start + int(at * files[1].payload)] ^= 4
+    files[1].path.write_bytes(content)
+    load = loader.start(files)
+    with pytest.raises(ChunksLost) as caught:
+        load.wait_all()
+    assert caught.value.indices == (1,)
+    load.replace(1, written[1])
+    assert all(same(a, b) for a, b in zip(whole(load), written, strict=True))
+    load.close()
+    again = loader.start([files[1]])
+    with pytest.raises(ChunksLost):
+        again.wait_all()
+    again.close()
+
+
+def test_missing_shortened_and_exchanged_files_are_lost(loader: Loader, tmp_path: Path) -> None:
+    files = [write(tmp_path, number, some_kv(600, seed=number)) for number in range(4)]
+    files[0].path.unlink()
+    os.truncate(files[1].path, files[1].path.stat().st_size - 10)
+    files[3].path.replace(files[2].path)
+    load = loader.start([*files[:3], None])
+    with pytest.raises(ChunksLost) as caught:
+        load.wait_all()
+    assert caught.value.indices == (0, 1, 2, 3)
+    load.close()
+
+
+def test_losers_are_not_read_and_the_kept_come_in_the_new_order(tmp_path: Path) -> None:
+    written = [some_kv(200, seed=seed) for seed in range(12)]
+    files = [write(tmp_path, number, kv) for number, kv in enumerate(written)]
+    with Loader(DEVICE, LoaderSettings(threads=1, waves=3, staging_bytes=1 << 22, resident_bytes=1 << 24)) as loader:
+        entered, gate = threading.Event(), threading.Event()
+        read = loader.reader.read
+
+        def slow(*arguments: object) -> None:
+            entered.set()
+            gate.wait(10)
+            read(*arguments)  # type: ignore[arg-type]
+
+        loader.reader.read = slow  # type: ignore[method-assign,assignment]
+        load = loader.start(files)
+        assert entered.wait(10)
+        load.keep([7, 2])
+        gate.set()
+        assert same(whole(load)[0], written[7]) and same(whole(load)[1], written[2])
+        assert loader.reader.bytes_read <= sum(files[index].payload for index in (0, 2, 7))
+        load.close()
+
+
+def test_closing_early_cancels_and_leaves_the_loader_usable(loader: Loader, tmp_path: Path) -> None:
+    written = [some_kv(600, seed=seed) for seed in range(6)]
+    files = [write(tmp_path, number, kv) for number, kv in enumerate(written)]
+    for _ in range(5):
+        loader.start(files).close()
+    load = loader.start(files)
+    assert all(same(a, b) for a, b in zip(whole(load), written, strict=True))
+    load.close()
+    load.close()
+
+
+def test_more_than_fits_the_memory_still_loads(tmp_path: Path) -> None:
+    written = [some_kv(600, seed=seed) for seed in range(5)]
+    files = [write(tmp_path, number, kv) for number, kv in enumerate(written)]
+    with Loader(DEVICE, LoaderSettings(threads=3, waves=2, staging_bytes=1 << 21, resident_bytes=1 << 20)) as loader:
+        load = loader.start(files)
+        assert all(same(a, b) for a, b in zip(whole(load), written, strict=True))
+        load.close()
+
+
+def test_urgent_loads_overtake_waiting_ones(tmp_path: Path) -> None:
+    files = [write(tmp_path, number, some_kv(64, seed=number)) for number in range(9)]
+    order: list[Path] = []
+    with Loader(DEVICE, LoaderSettings(threads=1, staging_bytes=1 << 22, resident_bytes=1 << 24)) as loader:
+        entered, gate = threading.Event(), threading.Event()
+        read = loader.reader.read
+
+        def noted(path: Path, *arguments: object) -> None:
+            order.append(path)
+            entered.set()
+            gate.wait(10)
+            read(path, *arguments)  # type: ignore[arg-type]
+
+        loader.reader.read = noted  # type: ignore[method-assign,assignment]
+        later = loader.start(files[:8], urgent=False)
+        assert entered.wait(10)
+        now = loader.start(files[8:])
+        gate.set()
+        now.wait_all()
+        later.wait_all()
+        assert order.index(files[8].path) == 1
+        now.close()
+        later.close()
+
+
+def test_a_failing_thread_is_heard(tmp_path: Path) -> None:
+    file = write(tmp_path, 1, some_kv(10))
+    with Loader(DEVICE, SMALL) as loader:
+
+        def broken(*_: object) -> None:
+            raise ZeroDivisionError
+
+        loader.reader.read = broken  # type: ignore[method-assign,assignment]
+        load = loader.start([file])
+        with pytest.raises(RuntimeError, match="reader thread"):
+            load.wait_all()
+        load.close()
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("length", [1, 4095, 4096, 4097, 100_000])
+def test_reading_is_exact_at_every_length(tmp_path: Path, direct: bool, length: int) -> None:
+    path = tmp_path / "file"
+    content = os.urandom(4096 + length)
+    path.write_bytes(content)
+    reader, into = FileReader(direct=direct), arenas.aligned(arenas.round_up(length))
+    reader.read(path, identity_of(path), 4096, length, into)
+    assert into[:length].numpy().tobytes() == content[4096:]
+
+
+def test_arena_reuses_the_oldest_and_never_what_is_in_use() -> None:
+    arena = Arena(4 * 4096, pinned=False)
+    first, second, third = (arena.reserve(4096) for _ in range(3))
+    assert first is not None and second is not None and third is not None
+    assert len({extent.start for extent in (first, second, third)}) == 3
+    arena.publish(first, "first")
+    arena.publish(second, "second")
+    arena.release(first)
+    arena.release(second)
+    assert arena.reserve(3 * 4096) is None, "the third is in use"
+    found = arena.find("second")
+    assert found is None, "it had to go to make room, although the room was not enough"
+    arena.release(third)
+    assert arena.reserve(4 * 4096) is not None
+    assert arena.reserve(5 * 4096) is None
+
+
+def test_arena_keeps_the_recently_used() -> None:
+    arena = Arena(2 * 4096, pinned=False)
+    for key in ("a", "b"):
+        extent = arena.reserve(4096)
+        assert extent is not None
+        arena.publish(extent, key)
+        arena.release(extent)
+    used = arena.find("a")
+    assert used is not None
+    arena.release(used)
+    assert arena.reserve(4096) is not None
+    assert arena.find("b") is None
+    assert arena.find("a") is not None
+
+
+# Placing while loading --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen3", "gemma3"])
+def model(request: pytest.FixtureRequest) -> LanguageModel:
+    built = build_model(next(family for family in FAMILIES if family.name == request.param))
+    built.module.to(DEVICE)
+    return type(built)(spec=built.spec, module=built.module, prompt=built.prompt, device=DEVICE)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_forward_pass_over_a_load_equals_the_one_over_a_stitched_cache(
+    loader: Loader, model: LanguageModel, tmp_path: Path, broken: bool
+) -> None:
+    prefix = prefill_prefix(model)
+    ids = [model.prompt.chunk_ids(text) for text in TEXTS]
+    scheme = QuantScheme((LayerScheme(), LayerScheme(raw=True), LayerScheme(group=16)))
+    chunks = [quantize(prefill_chunk(model, prefix, chunk), scheme) for chunk in ids]
+    files = [write(tmp_path, number, kv) for number, kv in enumerate(chunks)]
+    question = torch.tensor(model.prompt.question_ids("When is rent due?"), device=DEVICE)
+    where = plan(prefix.num_tokens, [len(chunk) for chunk in ids])
+    size = where.num_slots + len(question)
+    tables = build_tables(model, size)
+    expected_cache, cache = SlabCache(model, size), SlabCache(model, size)
+    stitch(model, where, prefix, chunks, tables, expected_cache)
+    expected = model.forward_all(question, expected_cache, where.next_position)
+
+    if broken:
+        files[2].path.unlink()
+    load = loader.start(files)
+    if broken:
+        with pytest.raises(ChunksLost) as caught, layerwise(model, load, where, prefix, tables, cache):
+            model.forward_all(question, cache, where.next_position)
+        assert caught.value.indices == (2,)
+        load.replace(2, chunks[2])
+    with layerwise(model, load, where, prefix, tables, cache):
+        got = model.forward_all(question, cache, where.next_position)
+    load.close()
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+    assert cache.get_seq_length() == size
+
+
+def test_placing_without_a_forward_pass(loader: Loader, model: LanguageModel, tmp_path: Path) -> None:
+    prefix = prefill_prefix(model)
+    chunk = quantize(prefill_chunk(model, prefix, model.prompt.chunk_ids(TEXTS[0])), QuantScheme.uniform(3))
+    where = plan(prefix.num_tokens, [chunk.num_tokens] * 2)
+    tables = build_tables(model, where.num_slots)
+    expected, cache = SlabCache(model, where.num_slots), SlabCache(model, where.num_slots)
+    stitch(model, where, prefix, [chunk, chunk], tables, expected)
+    load = loader.start([write(tmp_path, 1, chunk)] * 2)
+    Placer(load, where, tables, cache).place_all()
+    load.close()
+    start = prefix.num_tokens
+    for mine, reference in zip(cache.layers, expected.layers, strict=True):
+        torch.testing.assert_close(mine.key_slab[:, :, start:], reference.key_slab[:, :, start:])
+        torch.testing.assert_close(mine.value_slab[:, :, start:], reference.value_slab[:, :, start:])

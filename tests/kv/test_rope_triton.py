@@ -1,0 +1,189 @@
+"""Kernel A against the torch reference in Triton's interpreter: index arithmetic, masks and rounding, not speed.
+
+Triton chooses the interpreter at its first import, so the variable is set before it. Where a GPU is there, the same
+checks run compiled.
+"""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+pytest.importorskip("triton")
+
+from desk_rag.kv import rope_triton
+from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.quant import LayerScheme, QuantScheme, keep_exact, quantize
+from desk_rag.kv.rope import RotaryTables
+from desk_rag.kv.stitch import Placement, place_layer, plan
+from desk_rag.kv.types import ChunkKV, Int8Layer, QuantizedKV
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+UNTOUCHED = 777.0
+
+
+def a_cache(
+    layers: int, heads: int, dim: int, capacity: int, dtype: torch.dtype, device: torch.device = DEVICE
+) -> SlabCache:
+    spec = SimpleNamespace(num_layers=layers, num_kv_heads=heads, head_dim=dim, dtype=dtype)
+    cache = SlabCache(SimpleNamespace(spec=spec, device=device), capacity)  # type: ignore[arg-type]
+    for layer in cache.layers:
+        layer.key_slab.fill_(UNTOUCHED)
+        layer.value_slab.fill_(UNTOUCHED)
+    return cache
+
+
+def some_tables(
+    positions: int, half: int, table_of_layer: tuple[int, ...], device: torch.device = DEVICE
+) -> RotaryTables:
+    """As `rope.build_tables` makes them; table 1 has another base and an attention scaling, as YaRN and Gemma 3 do."""
+    cos, sin = [], []
+    for base, scaling in ((10_000.0, 1.0), (1_000_000.0, 1.1))[: max(table_of_layer) + 1]:
+        rates = base ** -(torch.arange(half, dtype=torch.float32) / half)
+        angle = torch.arange(positions, dtype=torch.float32)[:, None] * rates
+        cos.append((angle.cos() * scaling).contiguous().to(device))
+        sin.append((angle.sin() * scaling).contiguous().to(device))
+    return RotaryTables(tuple(cos), tuple(sin), table_of_layer)
+
+
+def some_chunk(
+    layers: int, heads: int, tokens: int, dim: int, group: int | None = None, seed: int = 0,
+    device: torch.device = DEVICE,
+) -> QuantizedKV:  # fmt: skip
+    """Random keys with channel offsets like those of a `k_proj` bias, coded as the product codes them."""
+    generator = torch.Generator().manual_seed(seed)
+    keys = torch.randn(layers, heads, tokens, dim, generator=generator)
+    keys += 20 * torch.randn(layers, heads, 1, dim, generator=generator)
+    values = torch.randn(layers, heads, tokens, dim, generator=generator)
+    return quantize(ChunkKV(keys.to(device), values.to(device)), QuantScheme.uniform(layers, LayerScheme(group=group)))
+
+
+def check(
+    lengths: list[int], *, layers: int = 2, heads: int = 2, dim: int = 64, half: int | None = None,
+    dtype: torch.dtype = torch.float32, group: int | None = None, two_tables: bool = False, prefix: int = 3,
+    chunks: list[QuantizedKV] | None = None,
+) -> None:  # fmt: skip
+    """Place the same chunks by reference and by kernel; everything must agree, and nothing else may be written."""
+    half = dim // 2 if half is None else half
+    chunks = chunks or [some_chunk(layers, heads, n, dim, group, seed) for seed, n in enumerate(lengths)]
+    where = plan(prefix, lengths)
+    capacity = where.num_slots + 5
+    tables = some_tables(capacity, half, tuple(i % 2 if two_tables else 0 for i in range(layers)))
+    expected, got = (a_cache(layers, heads, dim, capacity, dtype) for _ in range(2))
+    for layer in range(layers):
+        for placement, chunk in zip(where.placements, chunks, strict=True):
+            place_layer(layer, placement, chunk, tables, expected)
+    rope_triton.place_group(range(layers), where.placements, chunks, tables, got)
+    compare(got, expected, dtype)
+    assert (got.layers[0].key_slab[0, :, :prefix] == UNTOUCHED).all()
+    assert (got.layers[-1].value_slab[0, :, where.num_slots :] == UNTOUCHED).all()
+
+
+def compare(got: SlabCache, expected: SlabCache, dtype: torch.dtype) -> None:
+    """fp32 to rounding of a product; fp16 to one step; bf16 to two, because the interpreter truncates."""
+    relative = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 1.6e-2}[dtype]
+    for mine, reference in zip(got.layers, expected.layers, strict=True):
+        for left, right in ((mine.key_slab, reference.key_slab), (mine.value_slab, reference.value_slab)):
+            largest = right[right != UNTOUCHED].abs().max().item()
+            torch.testing.assert_close(left.float(), right.float(), rtol=relative, atol=relative * largest / 4)
+
+
+@pytest.mark.parametrize("dim", [64, 96, 128])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_head_sizes_and_dtypes(dim: int, dtype: torch.dtype) -> None:
+    check([37, 64, 1], dim=dim, dtype=dtype)
+
+
+@pytest.mark.parametrize("length", [1, 2, 31, 32, 33, 63, 65, 127])
+def test_odd_lengths(length: int) -> None:
+    check([length], layers=1)
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 8])
+def test_numbers_of_heads(heads: int) -> None:
+    check([33, 20], heads=heads, layers=1)
+
+
+@pytest.mark.parametrize("group", [16, 24, 64])
+def test_several_scale_groups(group: int) -> None:
+    check([100, 17, 64], group=group, layers=1)
+
+
+def test_one_and_several_groups_in_one_launch() -> None:
+    chunks = [some_chunk(1, 2, 50, 64, None, 1), some_chunk(1, 2, 50, 64, 16, 2)]
+    check([50, 50], layers=1, chunks=chunks)
+
+
+@pytest.mark.parametrize(("dim", "half"), [(128, 48), (64, 16), (96, 36), (32, 16)])
+@pytest.mark.parametrize("group", [None, 16])
+def test_partial_rotary_passes_the_rest_through(dim: int, half: int, group: int | None) -> None:
+    check([35], dim=dim, half=half, layers=1, group=group)
+
+
+def test_two_tables_in_one_launch() -> None:
+    check([40, 9], layers=4, two_tables=True)
+
+
+def test_only_the_layers_asked_for_are_written() -> None:
+    chunk, where = some_chunk(4, 2, 20, 64), plan(0, [20])
+    cache, tables = a_cache(4, 2, 64, 20, torch.float32), some_tables(20, 32, (0,) * 4)
+    rope_triton.place_group([1, 2], where.placements, [chunk], tables, cache)
+    for index, layer in enumerate(cache.layers):
+        assert bool((layer.key_slab == UNTOUCHED).all()) == (index in (0, 3))
+        assert bool((layer.value_slab == UNTOUCHED).all()) == (index in (0, 3))
+
+
+def test_no_chunks_is_no_launch() -> None:
+    cache, tables = a_cache(1, 2, 64, 8, torch.float32), some_tables(8, 32, (0,))
+    rope_triton.place_group([0], (), [], tables, cache)
+    assert (cache.layers[0].key_slab == UNTOUCHED).all()
+
+
+@pytest.mark.parametrize("shift", [1, 2, 4, 8])
+def test_codes_may_lie_at_any_address(shift: int) -> None:
+    """Files pad nothing, so an odd number of tokens leaves the codes at odd places."""
+    chunk = some_chunk(1, 2, 33, 64)
+    layer = chunk.layers[0]
+    assert isinstance(layer, Int8Layer)
+
+    def moved(codes: torch.Tensor) -> torch.Tensor:
+        room = torch.empty(codes.numel() + shift, dtype=torch.int8, device=codes.device)
+        view = room[shift:].view(codes.shape)
+        return view.copy_(codes)
+
+    again = QuantizedKV(
+        (Int8Layer(moved(layer.keys), layer.key_scale, layer.key_zero, moved(layer.values), layer.value_scale),)
+    )
+    check([33], layers=1, chunks=[again])
+
+
+def test_a_wrong_position_would_be_seen() -> None:
+    """Negative control: the comparison above fails when the keys are turned by one position too many."""
+    chunk, tables = some_chunk(1, 2, 20, 64), some_tables(32, 32, (0,))
+    right, wrong = (a_cache(1, 2, 64, 24, torch.float32) for _ in range(2))
+    place_layer(0, Placement(slot=2, position=2, num_tokens=20), chunk, tables, right)
+    rope_triton.place_group([0], [Placement(slot=2, position=3, num_tokens=20)], [chunk], tables, wrong)
+    with pytest.raises(AssertionError):
+        compare(wrong, right, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("position", "slot", "words"), [(20, 0, "past the tables"), (0, 20, "outside the slab"), (-1, 0, "past the tables")]
+)
+def test_a_place_that_does_not_exist_is_refused(position: int, slot: int, words: str) -> None:
+    chunk, tables = some_chunk(1, 2, 20, 64), some_tables(32, 32, (0,))
+    cache = a_cache(1, 2, 64, 32, torch.float32)
+    with pytest.raises(AssertionError, match=words):
+        rope_triton.place_group([0], [Placement(slot=slot, position=position, num_tokens=20)], [chunk], tables, cache)
+
+
+def test_raw_layers_are_refused() -> None:
+    raw = keep_exact(ChunkKV(torch.randn(1, 2, 8, 64), torch.randn(1, 2, 8, 64)))
+    cache, tables = a_cache(1, 2, 64, 8, torch.float32), some_tables(8, 32, (0,))
+    with pytest.raises(AssertionError, match="reference"):
+        rope_triton.place_group([0], plan(0, [8]).placements, [raw], tables, cache)

@@ -1,0 +1,57 @@
+"""What is deleted is gone from every file of the store, and the proof is made on the raw bytes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from desk_rag.store.store import Store
+from tests.store import made
+from tests.store.made import kv_files, warm
+
+A, B = Path("/home/u/a.md"), Path("/home/u/sub/b.md")
+
+
+def raw(root: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file())
+
+
+def test_nothing_of_a_removed_document_is_left_in_any_file(store: Store, root: Path) -> None:
+    canary = "Zaphodbeeblebrox42 owes 1234567 quatloos"
+    store.put_document(made.document(A, [canary], "Secretcanarytitle"), [made.chunk(canary)], made.stamp())
+    others = [f"other text number {i} about rent and gardens" for i in range(300)]
+    store.put_document(made.document(B, others), made.chunks(others), made.stamp())
+    store.put_vectors("e", [made.chunk_id(canary)], np.full((1, 8), 0.123456789, dtype=np.float32))
+    vector = (np.full((1, 8), 0.123456789, dtype=np.float32) / np.float32(0.123456789 * math.sqrt(8))).tobytes()
+    warm(store, canary)
+    codes = made.kv_for(made.key(canary)).layers[0].keys.numpy().tobytes()
+    needles = [b"Zaphod", b"zaphod", b"quatloos", b"ecretcanary", vector[:16], codes[:64]]
+    needles += [made.chunk_id(canary).encode()]
+    assert all(needle in raw(root) for needle in needles), "the search itself works"
+    store.remove_document(A)
+    assert store.checkpoint()
+    for needle in needles:
+        assert needle not in raw(root), needle
+    assert len(store.search_words("gardens", 500)) == 300 and store.verify().clean
+
+
+def test_purge_takes_a_folder_and_proves_it(store: Store, root: Path) -> None:
+    for number in range(5):
+        text = f"Xylophonistenkongress {number} in Wuppertal with many details"
+        store.put_document(made.document(Path(f"/d/in/{number}"), [text]), [made.chunk(text)], made.stamp())
+        warm(store, text)
+    kept = "Xylophonistenkongress elsewhere"
+    store.put_document(made.document(Path("/d/out"), [kept]), [made.chunk(kept)], made.stamp())
+    report = store.purge_verify(Path("/d/in"))
+    assert (report.documents, report.chunks, report.kv_files, report.verified, report.traces) == (5, 5, 5, True, ())
+    assert report.freed_bytes > 0 and kv_files(root) == []
+    assert [row.path for row in store.documents()] == [Path("/d/out")]
+
+
+def test_purge_says_where_text_is_left(store: Store, root: Path) -> None:
+    text = "Unmistakable sentence about the heliotrope collection"
+    store.put_document(made.document(A, [text]), [made.chunk(text)], made.stamp())
+    (root / "logs" / "leak.log").write_text(f"... {text} ...")
+    assert store.purge_verify(A).traces == (str(root / "logs" / "leak.log"),)

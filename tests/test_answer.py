@@ -1,0 +1,203 @@
+"""The path from question to answer on real files with the embedded reader: warm, cold, full, scoped, stopped."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from desk_rag import indexing
+from desk_rag.answer import AnswerEngine, open_engine
+from desk_rag.answer_events import Answer, AnswerMode, AnswerText, Evidence, Finished, FirstToken, Retrieved
+from desk_rag.config import AnswerSettings, Settings
+
+FILES = {
+    "letter.md": "# Letter from the landlord\n\n## Rent\nThe rent for the flat in Mill Lane rises from 780 euros to "
+    "815 euros on 1 September 2026. It is due on the third working day of every month.\n",
+    "sub/bicycle.txt": "Notes on the bicycle\n\nThe frame number of the blue bicycle is WTU-4471-B. It was bought at "
+    "Ortmann's on 3 May 2021 for 649 euros. The chain was changed in spring 2024.\n",
+    "sub/trip.html": "<html><head><title>Trip to Porto</title></head><body><h1>Trip to Porto</h1><p>The train leaves "
+    "at 6.52 from platform 11. The hotel is called Casa do Rio. Anna has the tickets.</p></body></html>",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / "docs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "docs" / name).write_text(text)
+    return tmp_path / "docs"
+
+
+@pytest.fixture(scope="module")
+def gated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory whose quality gate has run, so that each test need not run it again."""
+    root = tmp_path_factory.mktemp("gated")
+    open_engine(Settings(data_dir=root), writer=True).close()
+    return root / "models"
+
+
+@pytest.fixture
+def engine(tmp_path: Path, folder: Path, gated: Path) -> Iterator[AnswerEngine]:
+    settings = Settings(data_dir=tmp_path / "data", answer=AnswerSettings(max_new_tokens=60))
+    shutil.copytree(gated, settings.data_dir / "models")
+    made = open_engine(settings, writer=True)
+    index(made, folder)
+    yield made
+    made.close()
+
+
+def index(engine: AnswerEngine, folder: Path) -> None:
+    prompt = engine.model.prompt
+    for _ in indexing.sync_folder(
+        engine.store, folder, prompt, prompt.chunk_size, engine.settings.index, lambda: False
+    ):
+        pass
+    for _ in indexing.embed_pending(engine.store, engine.embedder, lambda: False):
+        pass
+
+
+def ask(engine: AnswerEngine, question: str, **options: object) -> Answer:
+    events = list(engine.ask(question, **options))  # type: ignore[arg-type]
+    assert isinstance(events[-1], Finished)
+    return events[-1].answer
+
+
+def test_events_come_in_order_and_say_the_same_as_the_answer(engine: AnswerEngine, folder: Path) -> None:
+    events = list(engine.ask("When does the rent rise?"))
+    kinds = [type(event) for event in events]
+    assert kinds[:2] == [Retrieved, FirstToken]
+    assert kinds[-1] is Finished
+    answer = events[-1].answer
+    assert "1 September 2026" in answer.text
+    assert "".join(event.text for event in events if isinstance(event, AnswerText)) == answer.text
+    assert tuple(event.citation for event in events if isinstance(event, Evidence)) == answer.citations
+    assert answer.citations[0].path == folder / "letter.md"
+    assert answer.citations[0].quote in FILES["letter.md"]
+    assert answer.found
+    assert answer.dropped_quotes == ()
+
+
+def test_a_cold_chunk_is_prefilled_live_written_back_and_warm_the_next_time(engine: AnswerEngine) -> None:
+    cold = ask(engine, "What is the frame number of the blue bicycle?")
+    assert cold.cold_chunks == len(cold.sources) > 0
+    assert "live prefill" in [stage.name for stage in cold.timings.stages]
+    assert cold.timings.loaded_bytes == 0
+    engine.settle()
+    warm = ask(engine, "What is the frame number of the blue bicycle?")
+    assert warm.cold_chunks == 0
+    assert warm.warm_chunks == len(warm.sources)
+    assert "live prefill" not in [stage.name for stage in warm.timings.stages]
+    assert warm.timings.loaded_bytes > 0
+    assert warm.raw == cold.raw
+    assert "WTU-4471-B" in warm.text
+
+
+def test_stages_sum_to_the_time_to_first_token(engine: AnswerEngine) -> None:
+    timings = ask(engine, "Who has the tickets?").timings
+    assert timings.ttft == pytest.approx(sum(stage.seconds for stage in timings.stages))
+    assert {"retrieve", "load", "stitch", "prefill"} <= {stage.name for stage in timings.stages}
+
+
+def test_full_prefill_goes_the_same_way_and_reads_the_same_chunks(engine: AnswerEngine) -> None:
+    cached = ask(engine, "What is the frame number of the blue bicycle?")
+    full = ask(engine, "What is the frame number of the blue bicycle?", mode=AnswerMode.FULL)
+    assert [source.chunk_id for source in full.sources] == [source.chunk_id for source in cached.sources]
+    assert full.timings.context_tokens == cached.timings.context_tokens
+    assert "WTU-4471-B" in full.text
+    assert "WTU-4471-B" in cached.text
+    assert "load" not in [stage.name for stage in full.timings.stages]
+
+
+def test_scope_limits_what_is_read(engine: AnswerEngine, folder: Path) -> None:
+    answer = ask(engine, "When does the rent rise?", under=[folder / "sub"])
+    assert {source.path.name for source in answer.sources} <= {"bicycle.txt", "trip.html"}
+    assert "September" not in answer.text
+
+
+def test_a_stop_keeps_the_partial_text(engine: AnswerEngine) -> None:
+    seen = 0
+
+    def stop() -> bool:
+        nonlocal seen
+        seen += 1
+        return seen >= 3
+
+    answer = ask(engine, "When does the rent rise?", stop=stop)
+    assert answer.stopped
+    assert answer.timings.decoded_tokens <= 3
+    assert not engine.turn.answer_waits()
+
+
+def test_an_abandoned_stream_gives_the_device_back(engine: AnswerEngine) -> None:
+    stream = engine.ask("When does the rent rise?")
+    next(stream)
+    assert engine.turn.answer_waits()
+    stream.close()
+    assert not engine.turn.answer_waits()
+    assert "815" in ask(engine, "What does the rent rise to?").raw
+
+
+def test_a_damaged_cache_costs_time_never_a_wrong_answer(engine: AnswerEngine) -> None:
+    before = ask(engine, "What is the frame number of the blue bicycle?")
+    engine.settle()
+    files = sorted((engine.settings.data_dir / "kv").rglob("*.safetensors"))
+    assert len(files) == len(before.sources)
+    for file in files:
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 0x40
+        file.chmod(0o600)
+        file.write_bytes(bytes(data))
+    after = ask(engine, "What is the frame number of the blue bicycle?")
+    assert after.raw == before.raw
+    assert "live prefill" in [stage.name for stage in after.timings.stages]
+    engine.settle()
+    assert "live prefill" not in [s.name for s in ask(engine, "What is the frame number?").timings.stages]
+
+
+def test_a_changed_source_is_marked_stale(engine: AnswerEngine, folder: Path) -> None:
+    (folder / "letter.md").write_text("# Letter from the landlord\n\nNothing to see.\n")
+    answer = ask(engine, "When does the rent rise?")
+    stale = {source.path.name: source.stale for source in answer.sources}
+    assert stale["letter.md"]
+    assert not any(flag for name, flag in stale.items() if name != "letter.md")
+
+
+def test_a_second_process_reads_but_does_not_write(engine: AnswerEngine) -> None:
+    reader = open_engine(engine.settings, writer=False)
+    try:
+        answer = ask(reader, "What is the frame number of the blue bicycle?")
+        assert "WTU-4471-B" in answer.text
+        assert answer.cold_chunks == len(answer.sources)
+        assert not list((engine.settings.data_dir / "kv").rglob("*.safetensors"))
+        wanted = engine.store.chunks_without_kv(engine.namespace, 1)
+        assert wanted[0].chunk_id in {source.chunk_id for source in answer.sources}
+    finally:
+        reader.close()
+
+
+def test_nothing_indexed_is_said_and_not_guessed(tmp_path: Path, gated: Path) -> None:
+    settings = Settings(data_dir=tmp_path / "empty")
+    shutil.copytree(gated, settings.data_dir / "models")
+    engine = open_engine(settings, writer=True)
+    try:
+        answer = ask(engine, "When does the rent rise?")
+        assert not answer.found
+        assert answer.sources == ()
+        assert answer.citations == ()
+    finally:
+        engine.close()
+
+
+def test_evidence_that_does_not_speak_of_the_question_is_withheld(engine: AnswerEngine) -> None:
+    """The small reader finds a sentence for everything; nobody must see it before it was judged."""
+    events = list(engine.ask("What is the wifi password of the lighthouse?"))
+    answer = events[-1].answer
+    assert isinstance(events[-1], Finished)
+    assert not answer.found
+    assert answer.citations == ()
+    assert not [event for event in events if isinstance(event, Evidence)]
+    assert "".join(event.text for event in events if isinstance(event, AnswerText)) == answer.text
+    assert answer.sources

@@ -1,0 +1,368 @@
+"""The command line as a user meets it: messages, remedies, exit codes, JSON, pipes. Real files, store and model."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from desk_rag import cli, cli_output
+from desk_rag.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parent.parent
+BOILER = "# Boiler\n\n## Warranty\n\nThe warranty of the boiler ends on 14 March 2028.\n"
+CLUB = "Minutes of the garden club\n\nThe club met on 4 April. Ruth Adler was elected treasurer.\n"
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A folder of documents, one of them broken, indexed once for the whole module."""
+
+    documents: Path
+    data: Path
+    first: Ran
+
+    def run(self, capsys: pytest.CaptureFixture[str], *words: str) -> Ran:
+        return run(capsys, "--data-dir", str(self.data), *words)
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> Ran:
+    """One command in this process; what it does to files and signals is real, only the imports are saved."""
+    capsys.readouterr()
+    code = cli.main(list(words))
+    shown = capsys.readouterr()
+    return Ran(code, shown.out, shown.err)
+
+
+def child(*words: str) -> Ran:
+    """One command in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "desk_rag", *words], cwd=ROOT, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=170, check=False,
+    )  # fmt: skip
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    place = tmp_path_factory.mktemp("desk")
+    documents, data = place / "documents", place / "data"
+    (documents / "house").mkdir(parents=True)
+    (documents / "house" / "boiler.md").write_text(BOILER, encoding="utf-8")
+    (documents / "club.txt").write_text(CLUB, encoding="utf-8")
+    (documents / "broken.pdf").write_bytes(b"%PDF-1.7\nthis is no PDF")
+    (documents / "photo.jpg").write_bytes(b"\xff\xd8\xff\xe0 not text")
+    return Desk(documents, data, child("index", str(documents), "--data-dir", str(data)))
+
+
+def test_first_index_reads_the_rest_and_names_the_broken_file(desk: Desk) -> None:
+    assert desk.first.code == 3
+    assert "broken.pdf" in desk.first.err
+    assert "2 files read (2 chunks)" in desk.first.err
+    assert "1 could not be read" in desk.first.err
+    assert "2 chunks made warm" in desk.first.err
+    assert "Traceback" not in desk.first.err
+    assert desk.first.out == ""
+
+
+def test_second_index_does_nothing(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    again = desk.run(capsys, "index", str(desk.documents), "--json")
+    told = json.loads(again.out)
+    assert (told["indexed"], told["removed"], told["warm"], told["chunks"]) == (0, 0, 0, 0)
+    assert told["unchanged"] == 2
+
+
+def test_ask_streams_the_answer_with_its_citation(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = desk.run(capsys, "ask", "Who was elected treasurer of the garden club?")
+    assert asked.code == 0
+    assert "[1] " in asked.out and "club.txt" in asked.out and "“" in asked.out
+    assert "Ruth" in asked.out
+    assert "first token" in asked.out and "2 of 2 chunks warm" in asked.out
+
+
+def test_ask_json_has_the_documented_keys(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = desk.run(capsys, "ask", "Who was elected treasurer?", "--json", "--folder", str(desk.documents))
+    told = json.loads(asked.out)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for key in (*told, *told["sources"][0], *told["citations"][0]):
+        assert f"`{key}`" in readme, f"{key} is not documented"
+    assert told["found"] is True
+    assert told["warm_chunks"] == 2 and told["cold_chunks"] == 0
+    assert sum(told["stages"].values()) == pytest.approx(told["ttft_seconds"])
+    assert told["citations"][0]["path"] == str((desk.documents / "club.txt").resolve())
+
+
+def test_full_mode_answers_from_the_same_chunks(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    question = "When does the warranty of the boiler end?"
+    cached, full = (
+        json.loads(desk.run(capsys, "ask", question, "--json", "--mode", mode).out) for mode in ("cached", "full")
+    )
+    assert [s["path"] for s in cached["sources"]] == [s["path"] for s in full["sources"]]
+    assert cached["context_tokens"] == full["context_tokens"]
+    assert "load" in cached["stages"] and "load" not in full["stages"]
+
+
+def test_ask_indexes_a_new_folder_first(
+    desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tap.md").write_text("# Garden\n\nThe garden tap is shut off in November.\n", encoding="utf-8")
+    refused = desk.run(capsys, "ask", "When is the tap shut off?", "--folder", str(tmp_path), "--no-index")
+    assert refused.code == 1 and "nothing indexed" in refused.err
+    asked = desk.run(capsys, "ask", "When is the tap shut off?", "--folder", str(tmp_path))
+    assert asked.code == 0
+    assert "1 file read" in asked.err
+    assert "November" in asked.out
+
+
+def test_search_by_words_and_by_meaning(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    words = json.loads(desk.run(capsys, "search", "treasurer", "--words", "--json").out)["results"]
+    assert [Path(result["path"]).name for result in words] == ["club.txt"]
+    assert words[0]["vector_rank"] is None
+    meaning = json.loads(desk.run(capsys, "search", "heating guarantee", "--json").out)["results"]
+    assert Path(meaning[0]["path"]).name == "boiler.md"
+
+
+def test_status_why_and_verify_tell_what_happened(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    status = json.loads(desk.run(capsys, "status", "--json").out)
+    assert status["failed"] == 1 and status["files"] >= 2 and status["kv_bytes"] > 0
+    assert status["unreadable"][0]["path"].endswith("broken.pdf")
+    assert "failed" in desk.run(capsys, "why", str(desk.documents / "broken.pdf")).out
+    assert "indexed; 1 chunk" in desk.run(capsys, "why", str(desk.documents / "club.txt")).out
+    assert "left out" in desk.run(capsys, "why", str(desk.documents / "photo.jpg")).out
+    assert "no such file" in desk.run(capsys, "why", str(desk.documents / "nowhere.md")).out
+    checked = desk.run(capsys, "verify", "--json")
+    assert checked.code == 0 and json.loads(checked.out)["clean"] is True
+
+
+def test_verify_finds_a_damaged_byte_and_repairs(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    file = next(desk.data.glob("kv/*/*/*.safetensors"))
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    found = desk.run(capsys, "verify")
+    assert found.code == 4 and "wrong: " in found.out
+    assert desk.run(capsys, "verify", "--repair").code == 0
+    assert desk.run(capsys, "verify").code == 0
+    mended = desk.run(capsys, "index", str(desk.documents), "--json")
+    assert json.loads(mended.out)["warm"] == 1
+
+
+def test_doctor_finds_nothing_broken(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    looked = desk.run(capsys, "doctor", "--json")
+    told = json.loads(looked.out)
+    assert looked.code == 0 and told["ok"] is True
+    assert {"torch", "model", "embedder", "word search", "index"} <= {finding["name"] for finding in told["findings"]}
+    assert all(finding["remedy"] for finding in told["findings"] if finding["verdict"] != "ok")
+
+
+def test_purge_asks_first_and_leaves_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    documents, data = tmp_path / "documents", tmp_path / "data"
+    documents.mkdir()
+    secret = documents / "secret.txt"
+    secret.write_text("The quartermaster hides zanzibarbarossa beneath the staircase.\n", encoding="utf-8")
+    where = ("--data-dir", str(data))
+    assert run(capsys, "index", str(documents), "--no-kv", *where).code == 0
+    refused = run(capsys, "purge", str(documents), *where)
+    assert refused.code == 2 and "--yes" in refused.err
+    purged = run(capsys, "purge", str(documents), "--yes", "--verify", *where)
+    assert purged.code == 0 and "no trace" in purged.out
+    assert secret.is_file(), "the user's own file must stay"
+    assert not any(b"zanzibarbarossa" in file.read_bytes() for file in data.rglob("*") if file.is_file())
+    assert run(capsys, "purge", "--all", "--yes", *where).code == 0
+    assert not data.exists()
+
+
+# Bad input ----------------------------------------------------------------------------------------------------------
+
+
+def test_unknown_setting_names_the_nearest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("[answer]\ntopk = 3\n", encoding="utf-8")
+    refused = run(capsys, "--config", str(file), "status")
+    assert refused.code == 2
+    assert "did you mean 'top_k'" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["index", "/no/such/folder"], 2, "There is no folder /no/such/folder"),
+        (["index"], 2, "Which folder?"),
+        (["idnex"], 2, "Did you mean: desk-rag index"),
+        (["ask", "why?", "--mode", "magic"], 2, "magic"),
+        (["ask", "  "], 2, "The question is empty"),
+        (["verify", "--subset", "8/7"], 2, "not a part"),
+        (["purge"], 2, "Purge what?"),
+        (["bench", "nothing"], 2, "no benchmark"),
+        (["--config", "/no/such/file", "status"], 2, "No settings file"),
+        (["ask", "why?", "--model", "org/absent"], 5, "--download"),
+        (["ask", "why?", "--model", "/no/such/model"], 5, "neither a model directory"),
+    ],
+)
+def test_a_wrong_word_gets_a_message_a_remedy_and_a_code(
+    words: list[str], code: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = run(capsys, "--data-dir", str(tmp_path / "data"), *words)
+    assert ran.code == code
+    assert message in ran.err
+    assert "Traceback" not in ran.err and ran.out == ""
+
+
+def test_empty_folder_is_said_to_be_empty(
+    desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    where = ("--data-dir", str(tmp_path / "data"))
+    indexed = run(capsys, "index", str(empty), "--no-kv", *where)
+    assert indexed.code == 0 and "holds no files" in indexed.err
+    asked = desk.run(capsys, "ask", "Anything?", "--folder", str(empty))
+    assert asked.code == 1 and "nothing indexed" in asked.err
+
+
+def test_unreadable_file_is_named_and_the_rest_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    documents = tmp_path / "documents"
+    documents.mkdir()
+    locked = documents / "locked.md"
+    locked.write_text("# Locked\n", encoding="utf-8")
+    locked.chmod(0)
+    if os.access(locked, os.R_OK):
+        pytest.skip("this user may read everything")
+    (documents / "club.txt").write_text(CLUB, encoding="utf-8")
+    indexed = run(capsys, "index", str(documents), "--no-kv", "--data-dir", str(tmp_path / "data"))
+    assert indexed.code == 3
+    assert "locked.md" in indexed.err and "1 file read" in indexed.err
+
+
+def test_model_without_weights(tmp_path: Path, desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
+    refused = desk.run(capsys, "index", str(desk.documents), "--model", str(tmp_path))
+    assert refused.code == 5
+    assert "no *.safetensors" in refused.err and "Download" in refused.err
+
+
+def test_model_without_rope(tmp_path: Path, desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from tests.models import VOCABULARY, byte_tokenizer
+
+    config = GPT2Config(n_layer=1, n_embd=32, n_head=2, vocab_size=VOCABULARY, n_positions=128)
+    GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    refused = desk.run(capsys, "ask", "Who was elected?", "--model", str(tmp_path))
+    assert refused.code == 5
+    assert "gpt2" in refused.err and "no RoPE" in refused.err and "Supported types" in refused.err
+
+
+def test_quantization_without_a_gpu(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    refused = desk.run(capsys, "ask", "Who?", "--quantization", "nf4")
+    assert refused.code == 2 and "NVIDIA" in refused.err
+
+
+def test_second_writer_is_told_who_writes(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    from desk_rag.config import StoreSettings
+    from desk_rag.store.store import Store
+
+    with Store.open(desk.data, StoreSettings(), writer=True):
+        refused = desk.run(capsys, "index", str(desk.documents), "--no-kv")
+        assert refused.code == 4 and str(os.getpid()) in refused.err
+        assert desk.run(capsys, "ask", "Who was elected treasurer?").code == 0, "answering needs no lock"
+
+
+# The terminal -------------------------------------------------------------------------------------------------------
+
+
+def test_a_pipe_gets_no_escape_sequence(desk: Desk, tmp_path: Path) -> None:
+    hostile = tmp_path / "evil\x1b]0;title\x07.txt"
+    hostile.write_text("The \x1b[31mred\x1b[0m lantern\x1b]52;c;Zm9v\x07 hangs in the hall.\n", encoding="utf-8")
+    where = ("--data-dir", str(desk.data), "--folder", str(tmp_path))
+    asked = child("ask", "Where does the lantern hang?", *where)
+    found = child("search", "lantern", "--words", *where)
+    assert asked.code == 0 and "hall" in asked.out
+    assert "red lantern" in found.out and "evil" in found.out
+    assert not {"\x1b", "\x07", "\r"} & set(asked.out + asked.err + found.out + found.err)
+
+
+def test_a_reader_that_leaves_is_no_fault(desk: Desk) -> None:
+    command = [sys.executable, "-m", "desk_rag", "--data-dir", str(desk.data), "status", "--json"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(writing)
+    assert done.stderr == b""
+
+
+def test_interrupt_ends_with_130_and_loses_nothing(
+    desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    stopped = run(capsys, "index", str(desk.documents), "--data-dir", str(data))
+    timer.join()
+    assert stopped.code == 130
+    assert "Traceback" not in stopped.err
+    after = run(capsys, "index", str(desk.documents), "--no-kv", "--data-dir", str(data))
+    assert after.code == 3 and "2 files read" in after.err
+
+
+def test_without_a_terminal_the_ui_says_so(desk: Desk) -> None:
+    refused = child(str(desk.documents), "--data-dir", str(desk.data))
+    assert refused.code == 2 and "needs a terminal" in refused.err
+
+
+# Arguments and figures ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ([], ["open"]),
+        (["--model", "x"], ["--model", "x", "open"]),
+        (["status", "--data-dir", "d"], ["--data-dir", "d", "status"]),
+        (["ask", "why?", "--model=x", "--json"], ["--model=x", "ask", "why?", "--json"]),
+        (["bench", "ttft", "--model", "x"], ["bench", "ttft", "--model", "x"]),
+        (["ask", "--", "--model"], ["ask", "--", "--model"]),
+        (["--help"], ["--help"]),
+        (["."], ["open", "."]),
+    ],
+)
+def test_global_options_may_stand_anywhere(typed: list[str], meant: list[str]) -> None:
+    assert cli.route(typed) == meant
+
+
+def test_mistyped_command_is_not_taken_for_a_folder() -> None:
+    with pytest.raises(ConfigError, match="neither a command nor a folder"):
+        cli.route(["stauts"])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.19, "0.19 s"), (59.6, "1 min 0 s"), (80, "1 min 20 s"), (18720, "5 h 12 min")]
+)
+def test_durations_read_well(seconds: float, text: str) -> None:
+    assert cli_output.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 * 1024**3, "3.0 GiB")]
+)
+def test_sizes_read_well(count: int, text: str) -> None:
+    assert cli_output.size(count) == text

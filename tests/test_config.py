@@ -1,0 +1,153 @@
+"""Settings are strict: an unknown key names its neighbour, a bad value its place, and nothing is guessed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from desk_rag.config import GIB, Settings, default_path, load
+from desk_rag.errors import ConfigError
+
+
+def written(place: Path, text: str) -> Path:
+    file = place / "config.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_a_missing_default_file_means_the_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert not default_path().exists()
+    assert load() == Settings()
+
+
+def test_the_default_file_is_read_when_it_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    default_path().parent.mkdir(parents=True, exist_ok=True)
+    default_path().write_text("[answer]\ntop_k = 3\n", encoding="utf-8")
+    assert load().answer.top_k == 3
+
+
+def test_a_missing_named_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nowhere.toml") as caught:
+        load(tmp_path / "nowhere.toml")
+    assert caught.value.exit_code == 2
+    assert caught.value.remedy
+
+
+def test_every_section_can_be_set(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        """
+        folders = ["/home/anna/Documents", "notes"]
+        data_dir = "/var/cache/desk"
+        [model]
+        quantization = "nf4"
+        threads = 3
+        [answer]
+        max_new_tokens = 99
+        [store]
+        budget_gib = 0.5
+        [index]
+        exclude = ["*.log", "old/"]
+        [idle]
+        on_battery = true
+        """,
+    )
+    settings = load(file)
+    assert settings.folders == (Path("/home/anna/Documents"), Path("notes"))
+    assert settings.data_dir == Path("/var/cache/desk")
+    assert (settings.model.quantization, settings.model.threads) == ("nf4", 3)
+    assert settings.answer.max_new_tokens == 99
+    assert settings.answer.top_k == Settings().answer.top_k
+    assert settings.store.budget_gib * GIB == 2**29
+    assert settings.index.exclude == ("*.log", "old/")
+    assert settings.idle.on_battery is True
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[anwser]\ntop_k = 1\n", ["'anwser'", "did you mean 'answer'"]),
+        ("[answer]\ntopk = 1\n", ["'answer.topk'", "did you mean 'top_k'"]),
+        ("data_dri = 'x'\n", ["'data_dri'", "did you mean 'data_dir'"]),
+        ("[model]\nzzzzqqq = 1\n", ["'model.zzzzqqq'"]),
+    ],
+)
+def test_an_unknown_key_is_named_with_its_nearest_neighbour(tmp_path: Path, text: str, said: list[str]) -> None:
+    file = written(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    for part in [*said, str(file)]:
+        assert part in caught.value.message
+    assert ("did you mean" in caught.value.message) == (len(said) == 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("[answer]\ntop_k = -1\n", "answer.top_k"),
+        ("[answer]\ntop_k = 65\n", "answer.top_k"),
+        ("[answer]\ntop_k = 'many'\n", "answer.top_k"),
+        ("[model]\nquantization = 'int3'\n", "model.quantization"),
+        ("[model]\ndevice = 'tpu'\n", "model.device"),
+        ("[store]\nbudget_gib = -1\n", "store.budget_gib"),
+        ("[idle]\ngpu_busy_percent = 101\n", "idle.gpu_busy_percent"),
+        ("[index]\nparser_mib = 1\n", "index.parser_mib"),
+        ("folders = 'one'\n", "folders"),
+        ("answer = 3\n", "answer"),
+    ],
+)
+def test_a_value_out_of_range_is_named(tmp_path: Path, text: str, where: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(written(tmp_path, text))
+    assert f"'{where}'" in caught.value.message
+
+
+def test_two_mistakes_are_both_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(written(tmp_path, "[answer]\ntop_k = 65\nmax_new_tokens = 0\n"))
+    assert "answer.top_k" in caught.value.message
+    assert "answer.max_new_tokens" in caught.value.message
+
+
+@pytest.mark.parametrize("content", [b"[answer\n", b"top_k =", b"\xff\xfe\x00", b"a = 1\na = 2\n"])
+def test_what_is_not_toml_is_an_error_with_the_files_name(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "config.toml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match="config.toml") as caught:
+        load(file)
+    assert caught.value.remedy
+
+
+def test_a_directory_in_its_place_is_not_a_settings_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        load(tmp_path)
+
+
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path, "")
+
+    def refuse(*_: object, **__: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", refuse)  # root, as in a container, may read what has no permissions
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(file)
+
+
+def test_settings_cannot_be_changed_in_place() -> None:
+    settings = Settings()
+    with pytest.raises(ValidationError):
+        settings.answer.top_k = 3  # type: ignore[misc]
+
+
+def test_reading_settings_loads_no_torch() -> None:
+    code = "import sys, desk_rag.config, desk_rag.clean; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,186 @@
+"""Embedding: the real all-MiniLM-L6-v2, its weights checked, long chunks in windows, the errors a user can meet."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from desk_rag.config import ModelSettings
+from desk_rag.embedding import EMBEDDED_SHA256, Embedder, check_weights, load_embedder
+from desk_rag.errors import ConfigError, ModelError, ModelNotFound
+
+NOTE = "The plumber Denny Quarles comes on Thursday and needs the key of the boiler room, which sits in box 14."
+OTHER = "Chlorophyll absorbs red and blue light and reflects green."
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Iterator[Embedder]:
+    yield load_embedder(ModelSettings(device="cpu"))
+
+
+def encode(embedder: Embedder, text: str) -> np.ndarray:
+    """What sentence-transformers itself makes of a text."""
+    return np.asarray(embedder._module.encode([text], normalize_embeddings=True, show_progress_bar=False)[0])
+
+
+def test_a_question_has_the_vector_that_sentence_transformers_gives_it(embedder: Embedder) -> None:
+    vector = embedder.embed_question("Where is the key that the plumber needs?")
+    assert vector.dtype == np.float32 and vector.shape == (embedder.dim,) == (384,)
+    assert np.abs(vector - encode(embedder, "Where is the key that the plumber needs?")).max() < 1e-5
+
+
+def test_chunks_are_unit_vectors_close_to_full_precision_and_in_order(embedder: Embedder) -> None:
+    texts = [NOTE, OTHER, "", NOTE * 3, "14"]
+    vectors = embedder.embed_chunks(texts)
+    assert vectors.shape == (5, 384) and vectors.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    for text, vector in zip(texts, vectors, strict=True):
+        assert float(vector @ encode(embedder, text)) > 0.998
+
+
+def test_meaning_decides(embedder: Embedder) -> None:
+    question = embedder.embed_question("Which box holds the boiler key?")
+    note, other = embedder.embed_chunks([NOTE, OTHER])
+    assert float(question @ note) > 0.4 > float(question @ other)
+
+
+def test_no_texts_give_no_rows(embedder: Embedder) -> None:
+    assert embedder.embed_chunks([]).shape == (0, 384)
+
+
+def test_the_end_of_a_long_chunk_counts(embedder: Embedder) -> None:
+    long = (OTHER + " ") * 30  # more than 300 word pieces
+    plain, ending = embedder.embed_chunks([long, long + NOTE])
+    question = embedder.embed_question("Which box holds the boiler key?")
+    assert float(question @ ending) > float(question @ plain) + 0.05
+    # The library alone cuts both to the same 256 word pieces.
+    assert np.allclose(encode(embedder, long), encode(embedder, long + NOTE), atol=1e-5)
+
+
+def test_windows_cover_the_text_once_between_words_and_fit_the_limit(embedder: Embedder) -> None:
+    for text in [(NOTE + "\n") * 40, "\u6771\u4eac" * 500, "\u00e9t\u00e9 " * 400]:
+        windows = list(embedder._windows(0, text, None))
+        assert len(windows) > 1 and "".join(window.text for window in windows) == text
+        counts = [len(embedder._module.tokenizer(window.text)["input_ids"]) for window in windows]
+        assert max(counts) <= 256
+        if " " in text:
+            assert all(window.text[0].isspace() for window in windows[1:])
+            assert max(counts) - min(counts) < 40
+
+
+def test_a_long_chunk_is_the_weighted_mean_of_its_windows(embedder: Embedder) -> None:
+    text = (NOTE + " ") * 12 + OTHER
+    windows = list(embedder._windows(0, text, None))
+    mean = sum(window.weight * encode(embedder, window.text) for window in windows)
+    expected = mean / np.linalg.norm(mean)
+    assert float(embedder.embed_chunks([text])[0] @ expected) > 0.998
+
+
+def test_fingerprint_is_of_weights_and_rule(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+    from desk_rag import embedding
+
+    assert embedder.fingerprint == Embedder("another name", embedder._module).fingerprint
+    weight = next(embedder._module.parameters())
+    with torch.no_grad():
+        weight[0, 0] += 1
+    try:
+        assert Embedder("same name", embedder._module).fingerprint != embedder.fingerprint
+    finally:
+        with torch.no_grad():
+            weight[0, 0] -= 1
+    monkeypatch.setattr(embedding, "WINDOW_RULE", "another rule")
+    assert Embedder("same name", embedder._module).fingerprint != embedder.fingerprint
+
+
+def test_threads_share_one_embedder(embedder: Embedder) -> None:
+    expected = embedder.embed_question(NOTE)
+    failures: list[object] = []
+
+    def ask(number: int) -> None:
+        try:
+            for turn in range(6):
+                # Other lengths each time, so that padding and truncation of the tokenizer really change.
+                embedder.embed_chunks([NOTE * (turn % 3 + 1), OTHER[: 10 + number]])
+                if np.abs(embedder.embed_question(NOTE) - expected).max() > 1e-5:
+                    failures.append("another vector")
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_a_folder_with_the_same_model_gives_the_same_vectors(embedder: Embedder, tmp_path: Path) -> None:
+    embedder._module.save(str(tmp_path / "mine"))
+    other = load_embedder(ModelSettings(device="cpu", embedder=str(tmp_path / "mine")))
+    assert other.name == str(tmp_path / "mine")
+    np.testing.assert_allclose(other.embed_question(NOTE), embedder.embed_question(NOTE), atol=1e-5)
+
+
+def test_prompts_of_a_model_are_used(embedder: Embedder) -> None:
+    module = embedder._module
+    before = dict(module.prompts)
+    try:
+        module.prompts = {"query": "query: ", "passage": "passage: "}
+        prompted = Embedder("prompted", module)
+        assert np.abs(prompted.embed_question(NOTE) - encode(embedder, "query: " + NOTE)).max() < 1e-5
+        assert float(prompted.embed_chunks([NOTE])[0] @ encode(embedder, "passage: " + NOTE)) > 0.9999
+        assert prompted.fingerprint != embedder.fingerprint
+    finally:
+        module.prompts = before
+
+
+@pytest.mark.parametrize("name", ["no-such-org/no-such-model", "/no/such/folder", "./nothing", "a/b/c"])
+def test_a_missing_embedder_is_a_clear_error_without_network(name: str) -> None:
+    with pytest.raises(ModelNotFound) as caught:
+        load_embedder(ModelSettings(device="cpu", embedder=name))
+    assert name.removeprefix("./") in caught.value.message and "embedded" in str(caught.value)
+
+
+def test_a_folder_without_a_model_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match=str(tmp_path)):
+        load_embedder(ModelSettings(device="cpu", embedder=str(tmp_path)))
+
+
+def test_a_folder_with_broken_weights_is_a_clear_error(embedder: Embedder, tmp_path: Path) -> None:
+    embedder._module.save(str(tmp_path))
+    (tmp_path / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0not a safetensors")
+    with pytest.raises(ModelError, match=str(tmp_path)):
+        load_embedder(ModelSettings(device="cpu", embedder=str(tmp_path)))
+
+
+def test_other_weights_under_the_embedded_name_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    with pytest.raises(ModelNotFound, match="cannot be read"):
+        check_weights(file, EMBEDDED_SHA256, "Reinstall it.")
+    file.write_bytes(b"something else")
+    with pytest.raises(ModelNotFound, match="not the expected ones") as caught:
+        check_weights(file, EMBEDDED_SHA256, "Reinstall it.")
+    assert caught.value.remedy == "Reinstall it."
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has an NVIDIA GPU")
+def test_a_demanded_gpu_that_is_not_there_is_a_clear_error() -> None:
+    with pytest.raises(ConfigError, match="NVIDIA"):
+        load_embedder(ModelSettings(device="cuda"))
+
+
+def test_loading_says_nothing_and_leaves_no_trace_in_logging(capfd: pytest.CaptureFixture[str]) -> None:
+    from transformers.utils import logging as transformers_logging
+
+    level = logging.getLogger("sentence_transformers").level
+    bars = transformers_logging.is_progress_bar_enabled()
+    load_embedder(ModelSettings(device="cpu"))
+    assert capfd.readouterr() == ("", "")
+    assert logging.getLogger("sentence_transformers").level == level
+    assert transformers_logging.is_progress_bar_enabled() == bars

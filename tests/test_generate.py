@@ -1,0 +1,161 @@
+"""Streams end where they should, and never with half a character."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from desk_rag.generate import Token, stream
+from desk_rag.kv.cache import SlabCache
+from desk_rag.model import LanguageModel
+from tests.models import FAMILIES, build_model
+
+CONTEXT = list(range(40, 60))
+STOP_ID = 2
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    return build_model(next(family for family in FAMILIES if family.name == "qwen2"))
+
+
+@contextmanager
+def speaking(model: LanguageModel, ids: Sequence[int]) -> Iterator[None]:
+    """While open, the model's most probable tokens are `ids`, one per forward pass; everything else stays real."""
+    coming = iter(ids)
+
+    def bend(_module: torch.nn.Module, _inputs: object, output: torch.Tensor) -> torch.Tensor:
+        output = output.clone()
+        output[..., -1, next(coming)] = output.max() + 10
+        return output
+
+    handle = model.module.lm_head.register_forward_hook(bend)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def told(
+    model: LanguageModel, *, limit: int = 50, stop: Callable[[], bool] = lambda: False, size: int = 120
+) -> list[Token]:
+    cache = SlabCache(model, size)
+    return list(stream(model, cache, CONTEXT, 0, max_new_tokens=limit, stop=stop))
+
+
+def as_ids(model: LanguageModel, text: str) -> list[int]:
+    return model.prompt._plain.encode(text, add_special_tokens=False).ids
+
+
+def test_greedy_decoding_over_a_cache_is_greedy_decoding_by_recomputation(model: LanguageModel) -> None:
+    cache = SlabCache(model, 60)
+    got = "".join(token.text for token in stream(model, cache, CONTEXT, 0, max_new_tokens=12, stop=lambda: False))
+    ids = list(CONTEXT)
+    for _ in range(12):
+        with torch.inference_mode():
+            logits = model.module(torch.tensor(ids)[None], use_cache=False).logits[0, -1]
+        ids.append(int(logits.argmax()))
+        if ids[-1] in model.prompt.stop_ids:
+            break
+    assert got == model.prompt.decode(ids[len(CONTEXT) :])
+
+
+def test_positions_go_on_behind_a_prefilled_cache(model: LanguageModel) -> None:
+    whole = [token.text for token in told(model, limit=6)]
+    cache = SlabCache(model, 60)
+    model.forward(torch.tensor(CONTEXT[:15]), cache, 0, logits=False)
+    split = stream(model, cache, CONTEXT[15:], 15, max_new_tokens=6, stop=lambda: False)
+    assert [token.text for token in split] == whole
+
+
+@pytest.mark.parametrize("stop_id", [2, 0])
+def test_a_stop_id_ends_the_stream_and_is_not_shown(model: LanguageModel, stop_id: int) -> None:
+    prompt = model.prompt
+    before = prompt.stop_ids
+    prompt.stop_ids = frozenset({2, 0})
+    try:
+        with speaking(model, [*as_ids(model, "yes"), stop_id, *as_ids(model, "never shown")]):
+            tokens = told(model)
+    finally:
+        prompt.stop_ids = before
+    assert [token.text for token in tokens] == ["y", "e", "s", ""]
+
+
+def test_an_answer_may_be_nothing_but_the_stop(model: LanguageModel) -> None:
+    with speaking(model, [STOP_ID]):
+        tokens = told(model)
+    assert [token.text for token in tokens] == [""]
+    assert tokens[0].refusal_probability is not None
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_no_more_than_the_limit_and_no_pass_too_many(model: LanguageModel, limit: int) -> None:
+    """The iterator of forced tokens is exactly as long as the limit: one pass more would raise StopIteration."""
+    with speaking(model, as_ids(model, "abcdefgh")[:limit]):
+        tokens = told(model, limit=limit)
+    assert "".join(token.text for token in tokens) == "abcdefgh"[:limit]
+    assert len(tokens) == limit
+
+
+def test_stop_is_asked_between_tokens_and_keeps_what_came(model: LanguageModel) -> None:
+    asked = 0
+
+    def stop() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked == 3
+
+    with speaking(model, as_ids(model, "abcdefgh")):
+        tokens = told(model, stop=stop)
+    assert "".join(token.text for token in tokens) == "abc"
+    assert asked == 3
+
+
+def test_a_character_of_several_tokens_is_held_back_until_it_is_whole(model: LanguageModel) -> None:
+    text = "é€🙂x"
+    with speaking(model, [*as_ids(model, text), STOP_ID]):
+        pieces = [token.text for token in told(model)]
+    assert pieces == ["", "é", "", "", "€", "", "", "", "🙂", "x", ""]
+
+
+def test_half_a_character_at_the_limit_comes_out_once_as_a_replacement(model: LanguageModel) -> None:
+    ids = as_ids(model, "a🙂")[:3]
+    with speaking(model, ids):
+        tokens = told(model, limit=3)
+    text = "".join(token.text for token in tokens)
+    assert text[0] == "a"
+    assert set(text[1:]) == {"\ufffd"}
+    assert text == model.prompt.decode(ids)
+
+
+def test_half_a_character_before_the_stop_comes_out_with_it(model: LanguageModel) -> None:
+    with speaking(model, [*as_ids(model, "🙂")[:2], STOP_ID]):
+        tokens = told(model)
+    assert [token.text for token in tokens][:2] == ["", ""]
+    assert set(tokens[2].text) == {"\ufffd"}
+
+
+def test_the_pieces_together_are_the_decoded_whole(reader: LanguageModel) -> None:
+    """With a tokenizer whose tokens depend on their neighbours."""
+    text = "“Grüße”, said Zoë – 12.50 € for the 2nd 🙂, naïve café"
+    ids = reader.prompt._plain.encode(text, add_special_tokens=False).ids
+    with speaking(reader, [*ids, *reader.prompt.stop_ids]):
+        cache = SlabCache(reader, 400)
+        tokens = list(stream(reader, cache, [900, 901], 0, max_new_tokens=300, stop=lambda: False))
+    assert "".join(token.text for token in tokens) == text
+    assert not any("\ufffd" in token.text for token in tokens)
+
+
+def test_times_rise_and_only_the_first_token_has_a_refusal_probability(model: LanguageModel) -> None:
+    first = model.prompt.no_answer_ids()[0]
+    with speaking(model, [first, *as_ids(model, "bcd")]):
+        tokens = told(model, limit=4)
+    assert [token.at for token in tokens] == sorted(token.at for token in tokens)
+    assert tokens[0].refusal_probability is not None
+    assert tokens[0].refusal_probability > 0.5
+    assert all(token.refusal_probability is None for token in tokens[1:])
+    with speaking(model, as_ids(model, "z")):
+        assert (told(model, limit=1)[0].refusal_probability or 0.0) < 0.5

@@ -1,0 +1,103 @@
+"""Refusal of evidence that does not speak of the question, with the real embedder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from desk_rag.answer_events import Citation, Source
+from desk_rag.chunking import ChunkId, Location
+from desk_rag.config import ModelSettings
+from desk_rag.embedding import Embedder, load_embedder
+from desk_rag.grounding import coverage, evidence_supports, judge
+
+BOILER = "The plumber needs the key of the boiler room, which sits in box 14. Please leave the old valve in the yard."
+RELEASE = "Fernhill Planner 4.3. Shared calendars can now be exported. PDF printing cut off the last row."
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Iterator[Embedder]:
+    yield load_embedder(ModelSettings(device="cpu"))
+
+
+def source(number: int, text: str) -> Source:
+    return Source(number, ChunkId("0" * 32), Path("/docs/a.txt"), "", Location(), text, 1.0, True, False)
+
+
+def cite(number: int, quote: str) -> Citation:
+    return Citation(number, Path("/docs/a.txt"), Location(), quote)
+
+
+SOURCES = (source(1, BOILER), source(2, RELEASE))
+KEY = cite(1, "The plumber needs the key of the boiler room, which sits in box 14.")
+PRINTING = cite(2, "PDF printing cut off the last row.")
+
+
+def test_evidence_for_the_question_is_let_through(embedder: Embedder) -> None:
+    support = judge("Which box holds the key that the plumber needs?", [KEY], [], SOURCES, embedder)
+    assert support.supported and support.probability > 0.9
+    assert judge("What was wrong with PDF printing?", [PRINTING], [], SOURCES, embedder).supported
+
+
+@pytest.mark.parametrize(
+    "question", ["How much does Northbay Storage charge?", "Who won the chess match in Lisbon?", "Is there a lift?"]
+)
+def test_evidence_for_something_else_is_refused(embedder: Embedder, question: str) -> None:
+    for citation in (KEY, PRINTING):
+        support = judge(question, [citation], [], SOURCES, embedder)
+        assert not support.supported and support.probability < 0.35
+
+
+def test_another_embedder_leaves_the_decision_to_the_words(embedder: Embedder) -> None:
+    for other in (None, Embedder("another", embedder._module)):
+        assert judge("Which box holds the key that the plumber needs?", [KEY], [], SOURCES, other).supported
+        assert not judge("How much does Northbay Storage charge?", [KEY], [], SOURCES, other).supported
+        assert judge("Which box has the key?", [KEY], [], SOURCES, other) == evidence_supports(
+            "Which box has the key?", KEY.quote, BOILER, similarity=None
+        )
+
+
+def test_the_chunk_of_the_evidence_counts_not_the_others(embedder: Embedder) -> None:
+    question = "What does Fernhill Planner export?"
+    right = judge(question, [PRINTING], [], SOURCES, embedder)
+    elsewhere = judge(question, [replace(PRINTING, source_number=1)], [], SOURCES, embedder)
+    assert right.probability > elsewhere.probability + 0.05
+
+
+def test_dropped_quotes_are_judged_where_nothing_was_found(embedder: Embedder) -> None:
+    question = "How much does Northbay Storage charge?"
+    assert not judge(question, [], ["The Sunday train leaves at nine."], SOURCES, embedder).supported
+
+
+def test_answers_without_quotes_are_let_through(embedder: Embedder) -> None:
+    assert judge("How much is it?", [], [], SOURCES, embedder).supported
+    assert judge("How much is it?", [], ["Nine euro."], (), embedder).supported
+
+
+@pytest.mark.parametrize("signal", ["similarity", "evidence", "chunk"])
+def test_each_signal_raises_the_probability(signal: str) -> None:
+    question, near, far = "Which box holds the boiler key?", "the boiler key is in box 14", "roses in winter"
+    low = {"evidence": far, "chunk": far, "similarity": 0.2}
+    high = low | {signal: {"similarity": 0.6}.get(signal, near)}
+    first = evidence_supports(question, str(low["evidence"]), str(low["chunk"]), similarity=0.2)
+    second = evidence_supports(
+        question, str(high["evidence"]), str(high["chunk"]), similarity=0.6 if signal == "similarity" else 0.2
+    )
+    assert first.probability < second.probability
+
+
+@pytest.mark.parametrize(
+    ("question", "text", "share"),
+    [
+        ("Why was the field trial postponed?", "We agreed to postpone the field trials.", 1.0),
+        ("Why was the field trial postponed?", "The postponement of the field day", 2 / 3),
+        ("What was it?", "anything", 1.0),
+        ("INV-2024 total", "", 0.0),
+        ("Caf\u00e9 hours?", "the caf\u00e9 is open", 0.5),
+    ],
+)
+def test_coverage(question: str, text: str, share: float) -> None:
+    assert coverage(question, text) == pytest.approx(share)

@@ -1,0 +1,655 @@
+"""The linear path over real files, a real store, real parsers and the embedded reader."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from desk_rag.config import IndexSettings, ModelSettings, StoreSettings
+from desk_rag.embedding import Embedder, load_embedder
+from desk_rag.gpu_turn import Turn
+from desk_rag.index_events import (
+    FileEvent,
+    FileState,
+    IndexEvent,
+    IndexFinished,
+    IndexStage,
+    RootAbsent,
+    StageProgress,
+)
+from desk_rag.indexing import embed_pending, index_path, sync_folder, warm_pending
+from desk_rag.model import LanguageModel
+from desk_rag.prepared import Prepared, prepare_model
+from desk_rag.prompt import PromptFormat, load_prompt
+from desk_rag.removal_brake import RemovalBrake
+from desk_rag.store.store import Store
+from desk_rag.walk import FoundFile
+
+SETTINGS = IndexSettings()
+STORE = StoreSettings(budget_gib=1, reserve_gib=0)
+LETTER = "# Roof\n\nThe roofer comes on 14 May and asks for 1,200 euros in advance.\n"
+NOTE = "The spare key lies under the third flower pot, says Aunt Wilhelmina.\n"
+
+
+def never() -> bool:
+    return False
+
+
+@pytest.fixture(scope="module")
+def prompt(reader_dir: Path) -> PromptFormat:
+    return load_prompt(reader_dir)
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "letter.md").write_text(LETTER)
+    (folder / "note.txt").write_text(NOTE)
+    (folder / "photo.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(100))
+    return folder
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "data", STORE, writer=True) as opened:
+        yield opened
+
+
+class Sync:
+    """Runs sync_folder and keeps what it said."""
+
+    def __init__(self, store: Store, prompt: PromptFormat, root: Path) -> None:
+        self.store, self.prompt, self.root = store, prompt, root
+
+    def __call__(
+        self,
+        *,
+        brake: RemovalBrake | None = None,
+        defer: Callable[[FoundFile], bool] | None = None,
+        stop: Callable[[], bool] = never,
+        settings: IndexSettings = SETTINGS,
+    ) -> list[IndexEvent]:
+        return list(
+            sync_folder(
+                self.store, self.root, self.prompt, self.prompt.chunk_size, settings, stop, defer=defer, brake=brake
+            )
+        )
+
+    def path(self, name: str) -> FileEvent:
+        return index_path(self.store, self.root / name, self.root, self.prompt, self.prompt.chunk_size, SETTINGS)
+
+
+@pytest.fixture
+def sync(store: Store, prompt: PromptFormat, docs: Path) -> Sync:
+    return Sync(store, prompt, docs)
+
+
+def states(events: list[IndexEvent], root: Path) -> dict[str, FileState]:
+    return {str(e.path.relative_to(root)): e.state for e in events if isinstance(e, FileEvent)}
+
+
+def summary(events: list[IndexEvent]) -> IndexFinished:
+    assert isinstance(events[-1], IndexFinished)
+    return events[-1]
+
+
+def found(store: Store, words: str) -> list[Path]:
+    hits = store.search_words(words, 10)
+    return [passage.path for hit in hits if (passage := store.passage(hit.chunk_id)) is not None]
+
+
+def chunk_ids(store: Store, path: Path) -> list[str]:
+    return [str(passage.chunk.chunk_id) for passage in store.passages_of(path)]
+
+
+def test_first_run_indexes_and_says_what_it_left_out(sync: Sync, docs: Path) -> None:
+    events = sync()
+    assert states(events, docs) == {
+        "letter.md": FileState.INDEXED,
+        "note.txt": FileState.INDEXED,
+        "photo.png": FileState.SKIPPED,
+    }
+    done = summary(events)
+    assert (done.indexed, done.skipped, done.failed, done.removed) == (2, 1, 0, 0)
+    assert done.chunks == sum(len(chunk_ids(sync.store, docs / name)) for name in ("letter.md", "note.txt")) == 2
+    assert found(sync.store, "flower pot") == [docs / "note.txt"]
+    row = sync.store.document(docs / "photo.png")
+    assert row is not None
+    assert "'.png'" in row.reason
+
+
+def test_second_run_reads_nothing(sync: Sync, docs: Path) -> None:
+    sync()
+    before = sync.store.documents(docs)
+    events = sync()
+    assert sync.store.documents(docs) == before
+    assert set(states(events, docs).values()) == {FileState.UNCHANGED, FileState.SKIPPED}
+    assert not [e for e in events if isinstance(e, StageProgress) and e.stage is IndexStage.WORDS]
+    assert summary(events).unchanged == 2
+
+
+def test_progress_counts_up_to_its_total(sync: Sync, docs: Path) -> None:
+    for n in range(5):
+        (docs / f"more{n}.txt").write_text(f"Page {n} of the diary, with a word about the weather.\n")
+    words = [e for e in sync() if isinstance(e, StageProgress) and e.stage is IndexStage.WORDS]
+    assert [(e.done, e.total) for e in words] == [(n, 8) for n in range(1, 9)]
+    assert words[-1].rate > 0
+    assert words[-1].eta_seconds == 0
+
+
+def test_an_edit_replaces_the_chunks(sync: Sync, docs: Path) -> None:
+    sync()
+    (docs / "note.txt").write_text("The spare key hangs behind the barometer now.\n")
+    assert states(sync(), docs)["note.txt"] is FileState.INDEXED
+    assert found(sync.store, "barometer") == [docs / "note.txt"]
+    assert found(sync.store, "Wilhelmina") == []
+
+
+def test_an_older_time_is_a_change_too(sync: Sync, docs: Path) -> None:
+    sync()
+    (docs / "note.txt").write_text(NOTE.replace("third", "ninth"))  # same length
+    os.utime(docs / "note.txt", (1_000_000_000, 1_000_000_000))
+    assert states(sync(), docs)["note.txt"] is FileState.INDEXED
+    assert found(sync.store, "ninth") == [docs / "note.txt"]
+
+
+def test_a_new_time_alone_renews_the_stamp_and_nothing_else(sync: Sync, docs: Path) -> None:
+    sync()
+    before = sync.store.document(docs / "note.txt")
+    os.utime(docs / "note.txt", (1_000_000_000, 1_000_000_000))
+    assert states(sync(), docs)["note.txt"] is FileState.UNCHANGED
+    after = sync.store.document(docs / "note.txt")
+    assert before is not None and after is not None
+    assert after.stamp.mtime_ns == 1_000_000_000 * 10**9 != before.stamp.mtime_ns
+    assert after.indexed_at == before.indexed_at
+
+
+def test_a_deleted_file_disappears(sync: Sync, docs: Path) -> None:
+    sync()
+    (docs / "note.txt").unlink()
+    events = sync()
+    assert states(events, docs)["note.txt"] is FileState.REMOVED
+    assert summary(events).removed == 1
+    assert found(sync.store, "flower pot") == []
+    assert sync.store.document(docs / "note.txt") is None
+
+
+def test_a_deleted_file_that_was_never_indexed_leaves_the_ledger(sync: Sync, docs: Path) -> None:
+    sync()
+    (docs / "photo.png").unlink()
+    sync()
+    assert sync.store.document(docs / "photo.png") is None
+
+
+def test_renames_of_files_and_folders_do_no_chunk_work(sync: Sync, docs: Path) -> None:
+    (docs / "old").mkdir()
+    for n in range(30):  # more than the removal brake lets go at once
+        (docs / "old" / f"{n}.txt").write_text(f"Entry {n}: the barge was late again.\n")
+    sync()
+    before = {n: sync.store.document(docs / "old" / f"{n}.txt") for n in range(30)}
+    (docs / "old").rename(docs / "new")
+    (docs / "note.txt").rename(docs / "renamed.txt")
+    events = sync()
+    got = states(events, docs)
+    assert {got[f"new/{n}.txt"] for n in range(30)} == {FileState.RENAMED}
+    assert got["renamed.txt"] is FileState.RENAMED
+    assert FileState.REMOVED not in got.values()
+    assert sync.store.documents(docs / "old") == []
+    for n in range(30):
+        after, was = sync.store.document(docs / "new" / f"{n}.txt"), before[n]
+        assert after is not None and was is not None
+        assert after.indexed_at == was.indexed_at
+    assert found(sync.store, "flower pot") == [docs / "renamed.txt"]
+
+
+def test_a_file_moved_over_another_takes_its_place(sync: Sync, docs: Path) -> None:
+    sync()
+    (docs / "note.txt").replace(docs / "letter.md")
+    sync()
+    assert found(sync.store, "flower pot") == [docs / "letter.md"]
+    assert found(sync.store, "roofer") == []
+    assert sync.store.document(docs / "note.txt") is None
+
+
+def test_two_files_with_the_same_content_share_chunks(sync: Sync, docs: Path) -> None:
+    shutil.copy2(docs / "note.txt", docs / "copy.txt")
+    sync()
+    assert chunk_ids(sync.store, docs / "copy.txt") == chunk_ids(sync.store, docs / "note.txt") != []
+    assert sync.store.counts().chunks == 2
+    (docs / "note.txt").unlink()
+    sync()
+    assert found(sync.store, "flower pot") == [docs / "copy.txt"]
+
+
+def test_swapped_files(sync: Sync, docs: Path) -> None:
+    sync()
+    (docs / "letter.md").rename(docs / "aside")
+    (docs / "note.txt").rename(docs / "letter.md")
+    (docs / "aside").rename(docs / "note.txt")
+    sync()
+    assert found(sync.store, "flower pot") == [docs / "letter.md"]
+    assert found(sync.store, "roofer") == [docs / "note.txt"]
+
+
+def test_a_broken_file_fails_once_and_the_rest_goes_on(sync: Sync, docs: Path) -> None:
+    (docs / "bad.pdf").write_bytes(b"%PDF-1.4 nothing more")
+    events = sync()
+    assert states(events, docs)["bad.pdf"] is FileState.FAILED
+    assert states(events, docs)["note.txt"] is FileState.INDEXED
+    row = sync.store.document(docs / "bad.pdf")
+    assert row is not None
+    again = sync()
+    assert sync.store.document(docs / "bad.pdf") == row
+    assert not [e for e in again if isinstance(e, StageProgress) and e.stage is IndexStage.WORDS]
+    assert summary(again).failed == 1
+    (docs / "bad.pdf").unlink()
+    shutil.copy(docs / "note.txt", docs / "bad.txt")
+    assert summary(sync()).failed == 0
+
+
+def test_a_file_that_breaks_takes_its_old_content_out(sync: Sync, docs: Path) -> None:
+    sync()
+    (docs / "letter.md").write_bytes(b"")
+    assert states(sync(), docs)["letter.md"] is FileState.FAILED
+    assert found(sync.store, "roofer") == []
+    (docs / "letter.md").write_text(LETTER)
+    assert states(sync(), docs)["letter.md"] is FileState.INDEXED
+    assert found(sync.store, "roofer") == [docs / "letter.md"]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_file_is_told_and_tried_again(sync: Sync, docs: Path) -> None:
+    (docs / "locked.txt").write_text("Nobody may read this.\n")
+    (docs / "locked.txt").chmod(0)
+    assert states(sync(), docs)["locked.txt"] is FileState.FAILED
+    (docs / "locked.txt").chmod(0o600)
+    assert states(sync(), docs)["locked.txt"] is FileState.INDEXED
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_folder_keeps_its_documents(sync: Sync, docs: Path) -> None:
+    (docs / "sub").mkdir()
+    (docs / "sub" / "a.txt").write_text("The hedgehog sleeps until March.\n")
+    sync()
+    (docs / "sub").chmod(0)
+    try:
+        sync()
+        assert found(sync.store, "hedgehog") == [docs / "sub" / "a.txt"]
+    finally:
+        (docs / "sub").chmod(0o700)
+
+
+def test_an_absent_root_never_deletes(sync: Sync, docs: Path, tmp_path: Path) -> None:
+    sync()
+    docs.rename(tmp_path / "away")
+    events = sync()
+    assert [type(e) for e in events] == [RootAbsent]
+    assert sync.path("note.txt").state is FileState.UNCHANGED
+    assert found(sync.store, "flower pot") == [docs / "note.txt"]
+    (tmp_path / "away").rename(docs)
+    assert summary(sync()).unchanged == 2
+
+
+def test_an_emptied_root_never_deletes(sync: Sync, docs: Path) -> None:
+    sync()
+    for file in docs.iterdir():
+        file.unlink()
+    events = sync()
+    assert [type(e) for e in events] == [RootAbsent]
+    assert isinstance(events[0], RootAbsent)
+    assert "empty" in events[0].reason
+    assert sync.path("note.txt").state is FileState.UNCHANGED
+    assert found(sync.store, "flower pot") == [docs / "note.txt"]
+
+
+def test_an_empty_root_that_never_held_anything_is_just_empty(sync: Sync, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    sync.root = empty
+    assert summary(sync()).indexed == 0
+
+
+def test_many_removals_at_once_wait_for_a_second_look(sync: Sync, docs: Path, tmp_path: Path) -> None:
+    for n in range(30):
+        (docs / f"{n}.txt").write_text(f"Line {n} about the canal.\n")
+    brake = RemovalBrake(tmp_path / "run", seconds=0.3)
+    sync(brake=brake)
+    for n in range(25):
+        (docs / f"{n}.txt").unlink()
+    events = sync(brake=brake)
+    assert [e for e in events if isinstance(e, RootAbsent)]
+    assert sync.store.document(docs / "0.txt") is not None
+    sync(brake=brake)  # too soon to be a second look
+    assert sync.store.document(docs / "0.txt") is not None
+    time.sleep(0.35)
+    events = sync(brake=RemovalBrake(tmp_path / "run", seconds=0.3))  # as another process would
+    assert summary(events).removed == 25
+    assert sync.store.document(docs / "0.txt") is None
+    assert not (tmp_path / "run" / "held-removals.json").exists()
+
+
+def test_more_files_gone_at_the_second_look_hold_again(sync: Sync, docs: Path, tmp_path: Path) -> None:
+    for n in range(40):
+        (docs / f"{n}.txt").write_text(f"Line {n} about the canal.\n")
+    brake = RemovalBrake(None, seconds=0)
+    sync(brake=brake)
+    for n in range(25):
+        (docs / f"{n}.txt").unlink()
+    sync(brake=brake)
+    for n in range(25, 30):
+        (docs / f"{n}.txt").unlink()
+    assert [e for e in sync(brake=brake) if isinstance(e, RootAbsent)]
+    assert summary(sync(brake=brake)).removed == 30
+
+
+def test_files_that_came_back_end_the_hold(sync: Sync, docs: Path, tmp_path: Path) -> None:
+    for n in range(30):
+        (docs / f"{n}.txt").write_text(f"Line {n} about the canal.\n")
+    (docs / "keep").mkdir()
+    brake = RemovalBrake(tmp_path / "run", seconds=0)
+    sync(brake=brake)
+    shutil.move(docs, tmp_path / "away")
+    docs.mkdir()
+    (docs / "other.txt").write_text("Something else.\n")
+    assert [e for e in sync(brake=brake) if isinstance(e, RootAbsent)]
+    shutil.rmtree(docs)
+    shutil.move(tmp_path / "away", docs)
+    assert summary(sync(brake=brake)).removed <= 1
+    assert not (tmp_path / "run" / "held-removals.json").exists()
+
+
+def test_a_new_ignore_rule_takes_documents_out_and_back(sync: Sync, docs: Path) -> None:
+    (docs / "private").mkdir()
+    (docs / "private" / "diary.txt").write_text("Dear diary, the geese are back.\n")
+    sync()
+    (docs / ".deskragignore").write_text("private/\nnote.txt\n")
+    sync()
+    assert found(sync.store, "geese") == []
+    assert found(sync.store, "flower pot") == []
+    (docs / ".deskragignore").unlink()
+    sync()
+    assert found(sync.store, "geese") == [docs / "private" / "diary.txt"]
+    assert found(sync.store, "flower pot") == [docs / "note.txt"]
+
+
+def test_the_data_directory_inside_the_folder_is_not_indexed(prompt: PromptFormat, docs: Path) -> None:
+    with Store.open(docs / ".desk-rag", STORE, writer=True) as store:
+        sync = Sync(store, prompt, docs)
+        sync()
+        (docs / ".desk-rag" / "logs" / "x.txt").parent.mkdir(exist_ok=True)
+        (docs / ".desk-rag" / "logs" / "x.txt").write_text("A log line.\n")
+        names = states(sync(), docs)
+        assert {name for name in names if name.startswith(".desk-rag/")} == set()
+        assert names["note.txt"] is FileState.UNCHANGED
+
+
+def test_a_deferred_file_is_left_alone(sync: Sync, docs: Path) -> None:
+    events = sync(defer=lambda file: file.path.name == "note.txt")
+    assert states(events, docs)["note.txt"] is FileState.SKIPPED
+    assert sync.store.document(docs / "note.txt") is None
+    assert states(sync(), docs)["note.txt"] is FileState.INDEXED
+
+
+def test_stop_is_honoured_between_files_and_a_second_run_goes_on(sync: Sync, docs: Path) -> None:
+    for n in range(10):
+        (docs / f"{n}.txt").write_text(f"Line {n} about the canal.\n")
+    events: list[IndexEvent] = []
+    run = sync_folder(
+        sync.store, docs, sync.prompt, sync.prompt.chunk_size, SETTINGS, lambda: len(sync.store.documents(docs)) >= 4
+    )
+    events.extend(run)
+    assert not [e for e in events if isinstance(e, IndexFinished)]
+    assert len(sync.store.documents(docs)) == 4
+    assert summary(sync()).indexed + 4 >= 12
+    assert len([row for row in sync.store.documents(docs) if row.state is FileState.INDEXED]) == 12
+
+
+def test_a_file_that_grows_all_the_time_is_never_committed_mixed(sync: Sync, docs: Path) -> None:
+    file, ending = docs / "log.txt", threading.Event()
+
+    def grow() -> None:
+        with file.open("a") as out:
+            while not ending.is_set():
+                out.write("alpha beta gamma delta\n")
+                out.flush()
+                time.sleep(0.001)
+
+    writer = threading.Thread(target=grow)
+    writer.start()
+    try:
+        for _ in range(5):
+            sync()
+            row = sync.store.document(file)
+            if row is not None and row.state is FileState.INDEXED:
+                text = "".join(p.chunk.text for p in sync.store.passages_of(file))
+                assert len(text) <= row.stamp.size  # of one version
+    finally:
+        ending.set()
+        writer.join()
+    assert states(sync(), docs)["log.txt"] is FileState.INDEXED
+    row = sync.store.document(file)
+    assert row is not None
+    assert row.stamp.size == file.stat().st_size
+
+
+def test_index_path(sync: Sync, docs: Path) -> None:
+    assert sync.path("note.txt").state is FileState.INDEXED
+    assert sync.path("note.txt").state is FileState.UNCHANGED
+    assert sync.path("photo.png").state is FileState.SKIPPED
+    (docs / "note.txt").rename(docs / "moved.txt")
+    assert sync.path("moved.txt").state is FileState.RENAMED
+    assert sync.path("note.txt").state is FileState.UNCHANGED  # nothing is known of it any more
+    (docs / "moved.txt").unlink()
+    assert sync.path("moved.txt").state is FileState.REMOVED
+    assert sync.path("never-there.txt").state is FileState.UNCHANGED
+    assert sync.path("letter.md").state is FileState.INDEXED
+    (docs / "letter.md").unlink()
+    (docs / "letter.md").mkdir()
+    assert sync.path("letter.md").state is FileState.REMOVED
+    assert sync.store.counts().chunks == 0
+
+
+def test_index_path_of_a_copy_is_no_rename(sync: Sync, docs: Path) -> None:
+    sync.path("note.txt")
+    shutil.copy2(docs / "note.txt", docs / "copy.txt")
+    assert sync.path("copy.txt").state is FileState.INDEXED
+    assert {row.path.name for row in sync.store.documents(docs)} == {"note.txt", "copy.txt"}
+
+
+def test_index_path_of_something_left_out_with_its_folder(sync: Sync, docs: Path) -> None:
+    (docs / "sub").mkdir()
+    (docs / "sub" / "a.txt").write_text("The hedgehog sleeps until March.\n")
+    assert sync.path("sub/a.txt").state is FileState.INDEXED
+    (docs / ".gitignore").write_text("sub/\n")
+    event = sync.path("sub/a.txt")
+    assert event.state is FileState.SKIPPED
+    assert "sub/" in event.reason
+    assert sync.store.document(docs / "sub" / "a.txt") is None
+
+
+def test_another_parser_version_reads_again(sync: Sync, docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync()
+    (docs / "letter.md").rename(docs / "roof.md")
+    monkeypatch.setattr("desk_rag.documents.PARSER_VERSION", "another")
+    got = states(sync(), docs)
+    assert got["note.txt"] is FileState.INDEXED
+    assert got["roof.md"] is FileState.INDEXED  # a rename would have kept what the old parsers made
+    row = sync.store.document(docs / "note.txt")
+    assert row is not None
+    assert row.stamp.parser == "another"
+
+
+# Vectors and chunk KV -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Embedder:
+    return load_embedder(ModelSettings(device="cpu"))
+
+
+@pytest.fixture(scope="module")
+def prepared(reader: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    return prepare_model(reader, tmp_path_factory.mktemp("prepared"))
+
+
+def warm(
+    store: Store,
+    prepared: Prepared,
+    turn: Turn,
+    stop: Callable[[], bool] = never,
+    may_run: Callable[[], str] = str,
+) -> Iterator[StageProgress]:
+    return warm_pending(
+        store, prepared.model, prepared.prefix, prepared.namespace, prepared.gate.scheme, turn, stop, may_run
+    )
+
+
+def test_embed_pending_gives_every_chunk_its_vector(sync: Sync, embedder: Embedder, docs: Path) -> None:
+    for n in range(12):
+        (docs / f"{n}.txt").write_text(f"Line {n} about the canal.\n")
+    sync()
+    events = list(embed_pending(sync.store, embedder, never))
+    assert [(e.done, e.total, e.unit) for e in events] == [(8, 14, "chunks"), (14, 14, "chunks")]
+    assert sync.store.counts(None, embedder.fingerprint).with_vectors == 14
+    hits = sync.store.search_vectors(embedder.fingerprint, embedder.embed_question("Where is the key?"), 1)
+    passage = sync.store.passage(hits[0].chunk_id)
+    assert passage is not None
+    assert passage.path == docs / "note.txt"
+    assert list(embed_pending(sync.store, embedder, never)) == []
+
+
+class Fussy:
+    """An embedder with one text it cannot take, as a tokenizer with a defect would."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self.fingerprint = embedder.fingerprint
+
+    def embed_chunks(self, texts: list[str]) -> object:
+        if any("third flower" in text for text in texts):
+            raise ValueError("no")
+        return self._embedder.embed_chunks(texts)
+
+
+def test_one_chunk_that_cannot_be_embedded_does_not_hold_up_the_rest(sync: Sync, embedder: Embedder) -> None:
+    sync()
+    events = list(embed_pending(sync.store, Fussy(embedder), never))  # type: ignore[arg-type]
+    assert len(events) == 1
+    assert sync.store.counts(None, embedder.fingerprint).with_vectors == 1
+
+
+def test_warm_pending_makes_chunks_warm_one_at_a_time(sync: Sync, prepared: Prepared, tmp_path: Path) -> None:
+    sync()
+    events = list(warm(sync.store, prepared, Turn(tmp_path / "run")))
+    assert [(e.stage, e.done, e.total) for e in events] == [(IndexStage.WARM, 1, 2), (IndexStage.WARM, 2, 2)]
+    assert sync.store.counts(prepared.namespace).warm == 2
+    assert list(warm(sync.store, prepared, Turn(tmp_path / "run"))) == []
+
+
+def test_a_rename_keeps_chunks_warm_and_a_removal_takes_their_files(
+    sync: Sync, prepared: Prepared, tmp_path: Path, docs: Path
+) -> None:
+    sync()
+    list(warm(sync.store, prepared, Turn(tmp_path / "run")))
+    files = sorted((tmp_path / "data" / "kv").rglob("*.safetensors"))
+    assert len(files) == 2
+    (docs / "note.txt").rename(docs / "moved.txt")
+    sync()
+    assert sync.store.counts(prepared.namespace).warm == 2
+    assert sorted((tmp_path / "data" / "kv").rglob("*.safetensors")) == files
+    (docs / "moved.txt").unlink()
+    sync()
+    assert len(list((tmp_path / "data" / "kv").rglob("*.safetensors"))) == 1
+
+
+def test_what_is_wanted_is_warm_first(sync: Sync, prepared: Prepared, tmp_path: Path, docs: Path) -> None:
+    for n in range(5):
+        (docs / f"{n}.txt").write_text(f"Line {n} about the canal.\n")
+    sync()
+    wanted = sync.store.passages_of(docs / "2.txt")[0].chunk.chunk_id
+    sync.store.want_kv([wanted])
+    next(warm(sync.store, prepared, Turn(tmp_path / "run")))
+    assert wanted not in {chunk.chunk_id for chunk in sync.store.chunks_without_kv(prepared.namespace, 100)}
+
+
+def test_warming_waits_while_it_may_not_run(sync: Sync, prepared: Prepared, tmp_path: Path) -> None:
+    sync()
+    reasons = ["the GPU is busy (43 %)", "on battery", ""]
+    run = warm(sync.store, prepared, Turn(tmp_path / "run"), may_run=lambda: reasons.pop(0) if reasons else "")
+    assert [next(run).waiting for _ in range(3)] == ["the GPU is busy (43 %)", "on battery", ""]
+
+
+def test_an_answer_preempts_a_chunk_in_the_middle(
+    sync: Sync, prepared: Prepared, tmp_path: Path, docs: Path, reader: LanguageModel
+) -> None:
+    (docs / "note.txt").unlink()
+    (docs / "letter.md").write_text("The barge was late again, and the lock keeper said so. " * 20)
+    sync()
+    turn = Turn(tmp_path / "run")
+    in_layer, answered = threading.Event(), threading.Event()
+    layers_run: list[int] = []
+
+    def on_layer(*_: object) -> None:
+        layers_run.append(threading.get_ident())
+        if len(layers_run) == 3:
+            in_layer.set()
+            time.sleep(0.2)  # the answer arrives while this layer computes
+
+    def answer() -> None:
+        assert in_layer.wait(60)
+        with turn.answering():
+            at = len(layers_run)
+            time.sleep(0.3)
+            assert len(layers_run) == at  # nobody else used the model
+        answered.set()
+
+    hook = reader.decoder_layers[2].register_forward_hook(on_layer)
+    thread = threading.Thread(target=answer)
+    thread.start()
+    other = [layer.register_forward_hook(on_layer) for layer in reader.decoder_layers[3:]]
+    try:
+        events = list(warm(sync.store, prepared, turn))
+    finally:
+        for handle in (hook, *other):
+            handle.remove()
+        thread.join()
+    assert answered.is_set()
+    assert any(e.waiting == "an answer is being made" for e in events)
+    assert not events[-1].waiting
+    assert events[-1].done == events[-1].total == sync.store.counts(prepared.namespace).warm
+
+
+def test_warming_stops_in_the_middle_of_a_chunk(sync: Sync, prepared: Prepared, tmp_path: Path) -> None:
+    sync()
+    asked = 0
+
+    def stop() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 4
+
+    assert list(warm(sync.store, prepared, Turn(tmp_path / "run"), stop=stop)) == []
+    assert sync.store.counts(prepared.namespace).warm == 0
+    assert len(list(warm(sync.store, prepared, Turn(tmp_path / "run")))) == 2
+
+
+def test_a_disk_without_room_ends_warming_with_the_reason(prompt: PromptFormat, prepared: Prepared, docs: Path) -> None:
+    full = StoreSettings(budget_gib=1, reserve_gib=1_000_000)
+    with Store.open(docs.parent / "full", full, writer=True) as store:
+        sync = Sync(store, prompt, docs)
+        assert summary(sync()).indexed == 2  # everything else goes on
+        events = list(warm(store, prepared, Turn(docs.parent / "run")))
+        assert events[-1].waiting == "there is no room for more chunk KV"
+        for name in ("note.txt", "letter.md"):
+            for _ in range(3):  # asked for so often that it would be kept if there were room
+                store.note_use([passage.chunk.chunk_id for passage in store.passages_of(docs / name)])
+        events = list(warm(store, prepared, Turn(docs.parent / "run")))
+        assert "has no room" in events[-1].waiting
+        assert store.counts(prepared.namespace).warm == 0

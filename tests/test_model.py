@@ -1,0 +1,311 @@
+"""What loads, what is refused with which reason, and what a broken model directory says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import (
+    BloomConfig,
+    Cohere2Config,
+    CohereConfig,
+    DeepseekV3Config,
+    FalconConfig,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GlmConfig,
+    GPT2Config,
+    Llama4TextConfig,
+    LlamaConfig,
+    MistralConfig,
+    MixtralConfig,
+    OPTConfig,
+    Phi3Config,
+    Qwen2Config,
+    Qwen3Config,
+    Qwen3NextConfig,
+    SmolLM3Config,
+)
+
+from desk_rag import weights
+from desk_rag.config import ModelSettings
+from desk_rag.errors import ConfigError, ModelError, ModelNotFound, UnsupportedModel
+from desk_rag.kv.cache import SlabCache
+from desk_rag.model import LanguageModel, load_model, pick_device
+from desk_rag.model_support import FAMILIES as SUPPORTED
+from desk_rag.model_support import KeyTap, check
+from tests.models import FAMILIES, VOCABULARY, build_model, byte_tokenizer
+
+LONGROPE = {
+    "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 48, "long_factor": [2.0] * 48,
+    "original_max_position_embeddings": 4096,
+}  # fmt: skip
+
+
+# What is supported ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (GPT2Config(), "no RoPE"),
+        (OPTConfig(), "no RoPE"),
+        (BloomConfig(), "no RoPE"),
+        (CohereConfig(), "interleaved"),
+        (Cohere2Config(), "interleaved"),
+        (GlmConfig(), "interleaved"),
+        (SmolLM3Config(), "no position at all"),
+        (Llama4TextConfig(), "no position at all"),
+        (DeepseekV3Config(), "latent"),
+        (Qwen3NextConfig(), "nobody has shown"),
+        (MixtralConfig(), "nobody has shown"),
+        (FalconConfig(), "nobody has shown"),
+    ],
+    ids=lambda value: getattr(value, "model_type", ""),
+)
+def test_other_architectures_are_refused_with_the_property_that_forbids_them(config: object, reason: str) -> None:
+    with pytest.raises(UnsupportedModel, match=reason) as caught:
+        check(config)
+    assert f"'{config.model_type}'" in caught.value.message  # type: ignore[attr-defined]
+    assert "qwen2" in caught.value.remedy
+    assert caught.value.exit_code == 5
+
+
+@pytest.mark.parametrize(
+    ("config", "tap", "heads_first"),
+    [
+        (LlamaConfig(), KeyTap.K_PROJ, False),
+        (MistralConfig(), KeyTap.K_PROJ, False),
+        (Qwen2Config(), KeyTap.K_PROJ, False),
+        (Qwen3Config(), KeyTap.K_NORM, False),
+        (Phi3Config(), KeyTap.QKV_PROJ, False),
+        (Gemma2Config(), KeyTap.K_PROJ, False),
+        (Gemma3TextConfig(), KeyTap.K_NORM, True),
+    ],
+    ids=lambda value: getattr(value, "model_type", ""),
+)
+def test_supported_families_say_where_their_keys_are_tapped(config: object, tap: KeyTap, heads_first: bool) -> None:
+    support = check(config)
+    assert (support.key_tap, support.heads_first) == (tap, heads_first)
+    assert support.model_type in SUPPORTED
+
+
+def test_every_supported_family_is_among_the_models_that_are_tested() -> None:
+    assert {build_model(family).spec.support.model_type for family in FAMILIES} == set(SUPPORTED)
+
+
+@pytest.mark.parametrize("kind", ["proportional", "ntk-by-parts"])
+def test_unknown_rope_scaling_is_refused(kind: str) -> None:
+    config = LlamaConfig()
+    config.rope_parameters = {"rope_type": kind, "rope_theta": 1e4, "factor": 2.0}
+    with pytest.raises(UnsupportedModel, match=kind):
+        check(config)
+
+
+def test_unknown_layer_types_are_refused() -> None:
+    config = Qwen2Config(num_hidden_layers=2)
+    config.layer_types = ["full_attention", "linear_attention"]
+    with pytest.raises(UnsupportedModel, match="linear_attention"):
+        check(config)
+
+
+def test_without_rope_parameters_a_known_type_is_refused() -> None:
+    config = LlamaConfig()
+    config.rope_parameters = None
+    with pytest.raises(UnsupportedModel, match="no RoPE"):
+        check(config)
+
+
+def test_scalings_that_depend_on_length_end_where_they_begin_to_change() -> None:
+    longrope = Phi3Config(
+        max_position_embeddings=131072, original_max_position_embeddings=4096, rope_parameters=LONGROPE
+    )
+    assert check(longrope).max_context == 4096
+    dynamic = LlamaConfig(
+        max_position_embeddings=2048, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
+    )
+    assert check(dynamic).max_context == 2048
+    plain = LlamaConfig(max_position_embeddings=8192)
+    assert check(plain).max_context == 8192
+
+
+def test_soft_capped_attention_asks_for_eager() -> None:
+    assert check(Gemma2Config()).needs_eager
+    assert not check(Gemma3TextConfig()).needs_eager
+
+
+# Loading ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_reader_loads_as_its_readme_says(reader: LanguageModel) -> None:
+    spec = reader.spec
+    assert (spec.num_layers, spec.num_heads, spec.num_kv_heads, spec.head_dim) == (10, 8, 2, 64)
+    assert 30_000_000 < spec.num_parameters < 31_000_000
+    assert spec.fp16_bytes_per_token == 5120
+    assert spec.dtype is torch.float32
+    assert spec.weight_quantization == "none"
+    assert not reader.module.training
+    assert not any(parameter.requires_grad for parameter in reader.module.parameters())
+    assert reader.module.lm_head.weight.data_ptr() == reader.module.model.embed_tokens.weight.data_ptr()
+
+
+def test_its_weights_are_the_stored_codes_times_their_scales(reader: LanguageModel, reader_dir: Path) -> None:
+    from safetensors import safe_open
+
+    name = "model.layers.4.mlp.down_proj.weight"
+    with safe_open(str(reader_dir / "model.safetensors"), framework="pt") as file:
+        expected = file.get_tensor(name).float() * file.get_tensor(f"{name}.scale").float().reshape(-1, 1)
+        norm = file.get_tensor("model.layers.4.self_attn.k_norm.weight")
+    assert reader.decoder_layers[4].mlp.down_proj.weight.equal(expected)
+    assert reader.decoder_layers[4].self_attn.k_norm.weight.equal(norm.float())
+
+
+def test_logits_of_one_token_and_of_all_agree(reader: LanguageModel) -> None:
+    ids = torch.arange(700, 730)
+    one = reader.forward(ids, SlabCache(reader, 30), 0, logits=True)
+    every = reader.forward_all(ids, SlabCache(reader, 30), 0)
+    assert one is not None
+    assert every.shape == (30, 12288)
+    torch.testing.assert_close(one, every[-1], rtol=1e-4, atol=1e-4)
+    assert reader.forward(ids, SlabCache(reader, 30), 0, logits=False) is None
+
+
+@pytest.fixture
+def tiny_dir(tmp_path: Path) -> Path:
+    """An ordinary transformers checkpoint on disk."""
+    model = build_model(next(family for family in FAMILIES if family.name == "qwen2"))
+    model.module.save_pretrained(tmp_path)
+    byte_tokenizer(["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|a|>", "<|b|>"]).save(
+        str(tmp_path / "tokenizer.json")
+    )
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"})
+    )
+    return tmp_path
+
+
+def load(place: Path) -> LanguageModel:
+    return load_model(ModelSettings(name=str(place), device="cpu"))
+
+
+def test_a_model_directory_loads_and_computes_what_was_saved(tiny_dir: Path) -> None:
+    saved = build_model(next(family for family in FAMILIES if family.name == "qwen2"))
+    loaded = load(tiny_dir)
+    assert loaded.spec.support.model_type == "qwen2"
+    assert loaded.module.config.vocab_size == VOCABULARY
+    ids = torch.arange(20, 40)
+    torch.testing.assert_close(
+        loaded.forward_all(ids, SlabCache(loaded, 20), 0), saved.forward_all(ids, SlabCache(saved, 20), 0)
+    )
+
+
+def test_the_fingerprint_is_of_the_weights(tiny_dir: Path) -> None:
+    first = load(tiny_dir).spec
+    assert load(tiny_dir).spec == first
+    file = tiny_dir / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    changed = load(tiny_dir).spec
+    assert changed.weights_fingerprint != first.weights_fingerprint
+    assert changed.tokenizer_fingerprint == first.tokenizer_fingerprint
+
+
+def test_a_large_file_is_fingerprinted_by_samples_that_see_size_head_and_tail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "_WHOLE_BELOW", 1 << 20)
+    file = tmp_path / "big.safetensors"
+    content = bytearray(8 << 20)
+    seen = set()
+    inside = ((8 << 20) - weights._SAMPLE_BYTES) * 31 // (weights._SAMPLES - 1) + 100
+    for change in (None, 10, (8 << 20) - 1, inside):
+        if change is not None:
+            content[change] ^= 1
+        file.write_bytes(content)
+        seen.add(weights.fingerprint([file]))
+    file.write_bytes(content + b"\0")
+    seen.add(weights.fingerprint([file]))
+    assert len(seen) == 5
+
+
+def test_a_missing_model_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match="neither a model directory"):
+        load_model(ModelSettings(name=str(tmp_path / "nothing here")))
+    with pytest.raises(ModelNotFound, match="config.json"):
+        load(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ModelNotFound, match="safetensors") as caught:
+        load(tmp_path)
+    assert caught.value.remedy
+
+
+def test_a_hub_name_is_not_fetched_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ModelNotFound, match="not on this machine") as caught:
+        load_model(ModelSettings(name="nobody/no-such-model"))
+    assert "--download" in caught.value.remedy
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 100, None], ids=["empty", "zeros", "cut in half"])
+def test_corrupt_weights_are_an_error_and_no_traceback(tiny_dir: Path, content: bytes | None) -> None:
+    file = tiny_dir / "model.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2] if content is None else content)
+    with pytest.raises(ModelError, match="could not be loaded"):
+        load(tiny_dir)
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"model_type": "no-such-thing"}', '{"model_type": "qwen2", "hidden_size": "x"}']
+)
+def test_a_broken_configuration_is_named(tiny_dir: Path, content: str) -> None:
+    (tiny_dir / "config.json").write_text(content)
+    with pytest.raises(ModelNotFound, match="config.json"):
+        load(tiny_dir)
+
+
+def test_a_configuration_of_another_type_is_refused_before_any_weights_are_read(tiny_dir: Path) -> None:
+    GPT2Config().save_pretrained(tiny_dir)
+    (tiny_dir / "model.safetensors").write_bytes(b"never looked at")
+    with pytest.raises(UnsupportedModel, match="no RoPE"):
+        load(tiny_dir)
+
+
+def test_reader_weights_that_do_not_fit_their_configuration_are_refused(tmp_path: Path, reader_dir: Path) -> None:
+    for file in reader_dir.iterdir():
+        shutil.copy(file, tmp_path / file.name)
+    config = json.loads((reader_dir / "config.json").read_text())
+    for change, match in (({"num_hidden_layers": 11}, "do not match"), ({"hidden_size": 256}, "could not be loaded")):
+        (tmp_path / "config.json").write_text(json.dumps(config | change))
+        with pytest.raises(ModelError, match=match) as caught:
+            load(tmp_path)
+        assert len(caught.value.message) < 400
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("settings", [{"quantization": "nf4"}, {"quantization": "int8"}, {"device": "cuda"}])
+def test_what_needs_a_gpu_says_so_without_one(settings: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="GPU") as caught:
+        load_model(ModelSettings.model_validate(settings))
+    assert caught.value.remedy
+    assert caught.value.exit_code == 2
+
+
+def test_quantisation_on_the_cpu_is_refused_even_beside_a_gpu() -> None:
+    with pytest.raises(ConfigError, match="needs an NVIDIA GPU"):
+        pick_device(ModelSettings(quantization="nf4", device="cpu"))
+    assert pick_device(ModelSettings(device="cpu")).type == "cpu"
+
+
+def test_loading_opens_no_socket(reader_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a socket was opened")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    assert load_model(ModelSettings(device="cpu")).spec.name == "embedded"

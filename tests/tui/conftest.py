@@ -1,0 +1,72 @@
+"""How the UI tests run an app: without colour settings of the machine, without a blinking cursor."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import TextArea
+
+from tests.tui.scripted import FOLDERS, ScriptedBackend
+from tui.app import DeskRagApp
+
+Run = Callable[..., AbstractAsyncContextManager[Pilot[int]]]
+
+
+@pytest.fixture(autouse=True)
+def calm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same picture on every machine."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(TextArea.cursor_blink, "_default", False)
+
+
+@pytest.fixture
+def running() -> Run:
+    """Run an app on a scripted backend, ready to be asked."""
+
+    @asynccontextmanager
+    async def run(
+        backend: ScriptedBackend, size: tuple[int, int] = (118, 32), ready: bool = True
+    ) -> AsyncIterator[Pilot[int]]:
+        app = DeskRagApp(backend, FOLDERS)
+        async with app.run_test(size=size, notifications=True) as pilot:
+            if ready:
+                await until(pilot, lambda: "·" in text_of(app, "#model"))
+            yield pilot
+        assert backend.start_gate is None or backend.start_gate.is_set()
+
+    return run
+
+
+def text_of(app: DeskRagApp, selector: str) -> str:
+    """The plain text of every matching Static on the chat screen, top to bottom."""
+    from textual.widgets import Static
+
+    return "\n".join(str(widget.visual) for widget in app._chat.query(selector).results(Static) if widget.display)
+
+
+def screen_text(app: DeskRagApp) -> str:
+    """What the terminal shows now, row by row."""
+    return "\n".join("".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips())
+
+
+async def until(pilot: Pilot[int], condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Let the app run until `condition` holds; fails after `seconds`."""
+    for _ in range(int(seconds / 0.02)):
+        await pilot.pause(0.02)
+        if condition():
+            await pilot.pause()
+            return
+    raise AssertionError(f"did not happen within {seconds} s; the screen:\n{screen_text(pilot.app)}")  # type: ignore[arg-type]
+
+
+async def ask(pilot: Pilot[int], question: str) -> None:
+    """Type a question and send it."""
+    from tui.widgets.question_input import QuestionInput
+
+    prompt = pilot.app.screen.query_one(QuestionInput)
+    prompt.focus()
+    prompt.text = question
+    await pilot.press("enter")

@@ -1,0 +1,270 @@
+"""A backend that plays answers from a script: same values every time, so that screens can be compared.
+
+Run as `python -m tests.tui.scripted FOLDER` it opens the real app on it, for tests in a pseudo-terminal.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from desk_rag.answer_events import (
+    Answer,
+    AnswerEvent,
+    AnswerMode,
+    AnswerText,
+    Citation,
+    Evidence,
+    Finished,
+    FirstToken,
+    Retrieved,
+    Source,
+    Stage,
+    Timings,
+)
+from desk_rag.chunking import Chunk, ChunkId, Location
+from desk_rag.index_events import IndexEvent, IndexStage
+from tui.backend import Freshness, Started, Status
+
+FOLDERS = (Path("/home/ada/Documents"),)
+_BOILER = FOLDERS[0] / "house" / "boiler-contract.pdf"
+_MAIL = FOLDERS[0] / "mail" / "2023-installer.eml"
+_NOTES = FOLDERS[0] / "notes" / "house.md"
+
+WARRANTY = (
+    "4.2 Term. The warranty period is five years from commissioning (14 March 2023) and requires an annual "
+    "inspection by a certified engineer. Missed inspections end the warranty."
+)
+
+
+def chunk(number: int, text: str, location: Location) -> Chunk:
+    return Chunk(ChunkId(f"{number:032x}"), number, text, len(text.split()), location)
+
+
+DOCUMENT = tuple(
+    chunk(ordinal, text, Location("Terms › 4 Warranty", 4, 4))
+    for ordinal, text in enumerate(
+        (
+            "4 Warranty\nThis section says what the installer answers for, and for how long.",
+            "4.1 Scope. The warranty covers the heat exchanger, the pump, the burner and the control unit, "
+            "parts and labour. It does not cover damage by frost or by hard water.",
+            WARRANTY,
+            "4.3 Claims. Claims are made in writing to the installer within thirty days of the fault.",
+            "5 Payment\nThe price is due in two parts, at commissioning and thirty days later.",
+        )
+    )
+)
+
+
+def source(number: int, path: Path, text: str, location: Location, *, warm: bool = True, stale: bool = False) -> Source:
+    chunk_id = ChunkId(f"{2:032x}") if text == WARRANTY else ChunkId(f"{100 + number:032x}")
+    return Source(number, chunk_id, path, "", location, text, 1.0 - number / 10, warm, stale)
+
+
+SOURCES = (
+    source(1, _BOILER, WARRANTY, Location("Terms › 4 Warranty", 4, 4)),
+    source(2, _MAIL, "Your boiler was commissioned today.\nKeep the inspection log.", Location("", None, None, 12, 40)),
+    source(3, _NOTES, "Boiler: 2025 service is booked for May.", Location("House", None, None, 88, 102), stale=True),
+    source(
+        4,
+        FOLDERS[0] / "manuals" / "heating" / "controller-installation-guide.pdf",
+        "Set the date.",
+        Location("", 31, 32),
+        warm=False,
+    ),
+)
+
+
+def timings(ttft: float, tokens: int = 31) -> Timings:
+    stages = (Stage("retrieve", 0.03), Stage("load", 0.02), Stage("prefill", ttft - 0.05))
+    return Timings(stages, 1_412, 3_600_000, tokens / 31, tokens)
+
+
+def answer(
+    question: str,
+    text: str,
+    *,
+    mode: AnswerMode = AnswerMode.CACHED,
+    sources: tuple[Source, ...] = SOURCES,
+    citations: tuple[Citation, ...] = (),
+    found: bool = True,
+    dropped: tuple[str, ...] = (),
+    stopped: bool = False,
+) -> Answer:
+    warm = sum(one.warm for one in sources) if mode is AnswerMode.CACHED else 0
+    ttft = 0.19 if mode is AnswerMode.CACHED else 4.31
+    return Answer(
+        question,
+        text,
+        found,
+        citations,
+        dropped,
+        sources,
+        timings(ttft),
+        warm,
+        len(sources) - warm,
+        mode,
+        "scripted",
+        text,
+        stopped,
+    )
+
+
+QUOTE = Citation(
+    1,
+    _BOILER,
+    Location("Terms › 4 Warranty", 4, 4),
+    "The warranty period is five years from commissioning (14 March 2023) and requires an annual inspection",
+)
+
+
+def play(final: Answer, pieces: Sequence[str] | None = None) -> list[AnswerEvent]:
+    """The events that lead to `final`."""
+    words = list(pieces) if pieces is not None else [word + " " for word in final.text.split(" ")]
+    return [
+        Retrieved(final.sources),
+        FirstToken(final.timings),
+        *[Evidence(citation) for citation in final.citations],
+        *[AnswerText(piece) for piece in words],
+        Finished(final),
+    ]
+
+
+WATCHING = Status(
+    Freshness.WATCHING,
+    files=12_431,
+    failed=3,
+    chunks=80_000,
+    with_vectors=80_000,
+    warm=48_900,
+    kv_bytes=38 * 1024**3,
+    budget_bytes=60 * 1024**3,
+)
+WARMING = Status(
+    Freshness.INDEXING,
+    files=12_431,
+    chunks=80_000,
+    with_vectors=78_500,
+    warm=48_900,
+    kv_bytes=38 * 1024**3,
+    budget_bytes=60 * 1024**3,
+    stage=IndexStage.WARM,
+    done=900,
+    total=32_000,
+    eta_seconds=7_300.0,
+    waiting="the GPU is busy (43 %)",
+)
+
+
+@dataclass
+class ScriptedBackend:
+    """Plays `script[question]`; a threading.Event in a script is waited for, an exception raised."""
+
+    script: dict[str, Sequence[AnswerEvent | threading.Event | Exception]] = field(default_factory=dict)
+    now: Status = WATCHING
+    started: Started = Started("embedded reader", "CPU")
+    start_gate: threading.Event | None = None
+    start_error: Exception | None = None
+    chunks: Sequence[Chunk] = DOCUMENT
+    asked: list[tuple[str, AnswerMode]] = field(default_factory=list)
+    pauses: list[float | None] = field(default_factory=list)
+    stops: int = 0
+    listen: Callable[[IndexEvent], None] | None = None
+
+    def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
+        report("loading the model")
+        self.listen = listen
+        if self.start_gate is not None:
+            self.start_gate.wait(20)
+        if self.start_error is not None:
+            raise self.start_error
+        return self.started
+
+    def ask(
+        self, question: str, stop: Callable[[], bool], mode: AnswerMode = AnswerMode.CACHED
+    ) -> Iterator[AnswerEvent]:
+        self.asked.append((question, mode))
+        found = self.script.get(question)
+        steps = found if found is not None and mode is AnswerMode.CACHED else play(self._plain(question, mode))
+        text = ""
+        for step in steps:
+            if isinstance(step, threading.Event):
+                while not step.wait(0.01):
+                    if stop():
+                        break
+            elif isinstance(step, Exception):
+                raise step
+            else:
+                text += step.text if isinstance(step, AnswerText) else ""
+                yield step
+            if stop():
+                yield Finished(answer(question, text, mode=mode, stopped=True))
+                return
+
+    def _plain(self, question: str, mode: AnswerMode) -> Answer:
+        return answer(
+            question,
+            "The warranty ends on 14 March 2028 [1], if a yearly inspection is logged [1][2].",
+            mode=mode,
+            citations=(QUOTE,),
+        )
+
+    def status(self) -> Status:
+        return self.now
+
+    def document(self, path: Path) -> Sequence[Chunk]:
+        return self.chunks
+
+    def pause(self, seconds: float | None) -> None:
+        self.pauses.append(seconds)
+        self.now = (
+            WATCHING
+            if seconds is None
+            else Status(
+                Freshness.PAUSED,
+                files=12_431,
+                chunks=80_000,
+                with_vectors=80_000,
+                warm=48_900,
+                kv_bytes=38 * 1024**3,
+                budget_bytes=60 * 1024**3,
+                paused_seconds=seconds,
+            )
+        )
+
+    def stop(self) -> bool:
+        self.stops += 1
+        return True
+
+
+HOSTILE = (
+    "before\x1b[2J\x1b]52;c;cm0gLXJm\x07\x1b]8;;http://evil.example\x1b\\link\x1b]8;;\x1b\\"
+    "\x9b31mred\x90q\x9c\x1b]0;owned\x07\u202egnp.exe\u202c zero\u200bwidth [/x] [bold]not bold[/bold] "
+    "[@click=app.quit]click[/] 漢字かな交じり文 after"
+)
+
+
+def hostile_answer(question: str) -> Answer:
+    """An answer in which every untrusted field is hostile."""
+    path = FOLDERS[0] / HOSTILE.replace("/", "_")
+    place = Location(HOSTILE, None, None, 3, 5)
+    bad = Source(1, ChunkId("e" * 32), path, HOSTILE, place, f"{HOSTILE}\n{'x' * 1_000_000}", 0.5, True, True)
+    return answer(question, HOSTILE, sources=(bad,), citations=(Citation(1, path, place, HOSTILE),), dropped=(HOSTILE,))
+
+
+def hostile_backend() -> ScriptedBackend:
+    """Plays hostile text, cut in the middle of its escape sequences."""
+    final = hostile_answer("hostile")
+    pieces = [HOSTILE[at : at + 3] for at in range(0, len(HOSTILE), 3)]
+    place = final.sources[0].location
+    chunks = [Chunk(ChunkId(c * 32), i, f"{HOSTILE} {c}", 9, place) for i, c in enumerate("def")]
+    return ScriptedBackend({"hostile": play(final, pieces)}, chunks=chunks)
+
+
+if __name__ == "__main__":
+    from tui.app import run_with
+
+    sys.exit(run_with(hostile_backend(), FOLDERS))

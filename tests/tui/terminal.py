@@ -1,0 +1,94 @@
+"""A program in a real pseudo-terminal, its raw bytes, and the screen they draw."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import sys
+import termios
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pyte
+
+ROOT = Path(__file__).resolve().parents[2]
+OSC = re.compile(rb"\x1b[\]PX^_][^\x07\x1b]*")
+
+
+class Terminal:
+    """Starts `python ARGUMENTS` with a terminal of its own as its controlling terminal."""
+
+    def __init__(
+        self, arguments: list[str], columns: int = 100, rows: int = 30, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.raw = b""
+        self.code: int | None = None
+        self._screen = pyte.Screen(columns, rows)
+        self._stream = pyte.ByteStream(self._screen)
+        environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", **(env or {})}
+        self.pid, self._fd = pty.fork()
+        if self.pid == 0:
+            os.chdir(ROOT)
+            os.execvpe(sys.executable, [sys.executable, *arguments], environment)
+        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self._screen.display)
+
+    def send(self, text: str) -> None:
+        os.write(self._fd, text.encode())
+
+    def resize(self, columns: int, rows: int) -> None:
+        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self._screen.resize(rows, columns)
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def until(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
+        """Read until `condition` holds; fails with the screen after `seconds`."""
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, f"did not happen within {seconds} s; the screen:\n{self.text}"
+            self._read(0.1)
+
+    def wait(self, seconds: float = 20.0) -> int:
+        """Read to the end and return the exit code."""
+        end = time.monotonic() + seconds
+        while self.code is None:
+            assert time.monotonic() < end, f"did not end within {seconds} s; the screen:\n{self.text}"
+            self._read(0.05)
+            done, status = os.waitpid(self.pid, os.WNOHANG)
+            if done:
+                self.code = os.waitstatus_to_exitcode(status)
+        self._read(0.2)
+        return self.code
+
+    def close(self) -> None:
+        if self.code is None:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self._fd)
+
+    def _read(self, seconds: float) -> None:
+        ready, _, _ = select.select([self._fd], [], [], seconds)
+        if not ready:
+            return
+        try:
+            data = os.read(self._fd, 65536)
+        except OSError:
+            return
+        self.raw += data
+        self._stream.feed(data)
+
+    def was_restored(self) -> bool:
+        """True if the program left the alternate screen, showed the cursor and turned mouse reports off, in the end."""
+        pairs = ((b"\x1b[?1049h", b"\x1b[?1049l"), (b"\x1b[?25l", b"\x1b[?25h"), (b"\x1b[?1000h", b"\x1b[?1000l"))
+        return all(self.raw.rfind(off) > self.raw.rfind(on) >= 0 for on, off in pairs)

@@ -1,0 +1,323 @@
+"""The chat screen: what a person sees and can do, played against a scripted backend."""
+
+from __future__ import annotations
+
+import threading
+
+from textual.widgets import Static
+
+from desk_rag.answer_events import AnswerMode, AnswerText, Finished, FirstToken, Retrieved
+from desk_rag.errors import Cancelled, ModelNotFound, StoreError
+from desk_rag.index_events import IndexStage, RootAbsent, StageProgress
+from tests.tui.conftest import Run, ask, screen_text, text_of, until
+from tests.tui.scripted import (
+    FOLDERS,
+    QUOTE,
+    SOURCES,
+    WARMING,
+    ScriptedBackend,
+    answer,
+    play,
+)
+from tui.app import DeskRagApp
+from tui.widgets.answer_view import AnswerView
+from tui.widgets.question_input import QuestionInput
+from tui.widgets.source_list import SourceList
+
+Q = "when does the boiler warranty end?"
+
+
+def over(app: DeskRagApp, turns: int = 1) -> bool:
+    views = list(app._chat.query(AnswerView))
+    return len(views) == turns and all(view.over for view in views)
+
+
+async def test_answer_shows_quote_text_and_timing(running: Run) -> None:
+    backend = ScriptedBackend()
+    async with running(backend) as pilot:
+        app = pilot.app
+        await ask(pilot, Q)
+        await until(pilot, lambda: over(app))
+        assert backend.asked == [(Q, AnswerMode.CACHED)]
+        assert Q in text_of(app, ".question")
+        assert QUOTE.quote in text_of(app, ".quote")
+        assert "[1] house/boiler-contract.pdf · p. 4" in text_of(app, ".quote")
+        assert text_of(app, ".words").startswith("The warranty ends on 14 March 2028 [1]")
+        assert text_of(app, "TimingLine") == "first word 0.19 s · 3 of 4 chunks warm · 31 tok/s · cited 1"
+        assert isinstance(app.focused, QuestionInput) and app.focused.text == ""
+
+
+async def test_sources_come_before_the_first_token(running: Run) -> None:
+    gate = threading.Event()
+    final = answer(Q, "Done.")
+    backend = ScriptedBackend(
+        {Q: [Retrieved(SOURCES), gate, FirstToken(final.timings), AnswerText("Done."), Finished(final)]}
+    )
+    async with running(backend) as pilot:
+        app = pilot.app
+        await ask(pilot, Q)
+        await until(pilot, lambda: app._chat.query_one(SourceList).option_count == 4)
+        assert "reading 4 chunks, 3 warm" in text_of(app, ".note")
+        assert text_of(app, "TimingLine") == ""
+        rows = screen_text(app)
+        assert "1 ● house/boiler-contract.pdf" in rows and "p. 4" in rows
+        assert "3 ◐ notes/house.md" in rows and "lines 88-102" in rows
+        assert "4 ○ …/" in rows
+        gate.set()
+        await until(pilot, lambda: over(app))
+        assert text_of(app, ".words") == "Done."
+
+
+async def test_preview_stands_in_its_document_and_steps(running: Run) -> None:
+    async with running(ScriptedBackend()) as pilot:
+        app = pilot.app
+        await ask(pilot, Q)
+        await until(pilot, lambda: "4.3 Claims" in text_of(app, "#after"))
+        assert "4.1 Scope" in text_of(app, "#before")
+        assert "4.2 Term" in text_of(app, "#chunk") and "4.2 Term" not in text_of(app, "#after")
+        assert text_of(app, "#preview-title") == "1 house/boiler-contract.pdf · p. 4\nTerms › 4 Warranty"
+        await pilot.press("tab", "tab")
+        await pilot.press("n")
+        await until(pilot, lambda: "2 mail/2023-installer.eml · lines 12-40" in text_of(app, "#preview-title"))
+        assert text_of(app, "#before") == ""
+        await pilot.press("N", "N")
+        await until(pilot, lambda: text_of(app, "#preview-title").startswith("4 manuals/heating"))
+        await pilot.press("alt+3")
+        await until(pilot, lambda: text_of(app, "#preview-title").startswith("3 notes/house.md"))
+        app._chat.query_one(SourceList).focus()
+        await pilot.press("enter")
+        assert app.focused is not None and app.focused.id == "preview-text"
+        await pilot.press("escape")
+        assert isinstance(app.focused, QuestionInput)
+
+
+async def test_clicking_a_quote_shows_its_source(running: Run) -> None:
+    async with running(ScriptedBackend()) as pilot:
+        app = pilot.app
+        await ask(pilot, Q)
+        await until(pilot, lambda: over(app))
+        await pilot.press("alt+2")
+        await until(pilot, lambda: text_of(app, "#preview-title").startswith("2 "))
+        await pilot.click(".quote")
+        await until(pilot, lambda: text_of(app, "#preview-title").startswith("1 "))
+
+
+async def test_escape_stops_the_stream_and_keeps_the_text(running: Run) -> None:
+    final = answer(Q, "never")
+    steps = [
+        Retrieved(SOURCES),
+        FirstToken(final.timings),
+        AnswerText("The "),
+        AnswerText("warranty"),
+        threading.Event(),
+        AnswerText("x"),
+    ]
+    backend = ScriptedBackend({Q: steps})
+    async with running(backend) as pilot:
+        app = pilot.app
+        await ask(pilot, Q)
+        await until(pilot, lambda: text_of(app, ".words") == "The warranty")
+        assert "esc Stop" in screen_text(app)
+        await pilot.press("escape")
+        await until(pilot, lambda: over(app))
+        assert text_of(app, ".words") == "The warranty"
+        assert text_of(app, ".note") == "stopped"
+        assert "esc Stop" not in screen_text(app)
+
+
+async def test_stop_before_any_token_says_stopped(running: Run) -> None:
+    backend = ScriptedBackend({Q: [Retrieved(SOURCES), Cancelled("stopped")]})
+    async with running(backend) as pilot:
+        await ask(pilot, Q)
+        await until(pilot, lambda: over(pilot.app))
+        assert text_of(pilot.app, ".note") == "stopped"
+
+
+async def test_second_question_waits_its_turn(running: Run) -> None:
+    gate = threading.Event()
+    first = answer("first", "One.")
+    backend = ScriptedBackend({"first": [Retrieved(SOURCES), gate, *play(first)[1:]]})
+    async with running(backend) as pilot:
+        app = pilot.app
+        await ask(pilot, "first")
+        await ask(pilot, "second")
+        await until(pilot, lambda: "waits for the answer above" in text_of(app, ".note"))
+        assert [question for question, _ in backend.asked] == ["first"]
+        gate.set()
+        await until(pilot, lambda: over(app, 2))
+        assert [question for question, _ in backend.asked] == ["first", "second"]
+        assert "One." in text_of(app, ".words")
+
+
+async def test_question_while_loading_is_answered_later(running: Run) -> None:
+    gate = threading.Event()
+    backend = ScriptedBackend(start_gate=gate)
+    async with running(backend, ready=False) as pilot:
+        app = pilot.app
+        await until(pilot, lambda: "loading the model …" in text_of(app, "#status"))
+        await ask(pilot, Q)
+        await until(pilot, lambda: "waits for the model to load" in text_of(app, ".note"))
+        assert backend.asked == []
+        gate.set()
+        await until(pilot, lambda: over(app))
+        assert "embedded reader · CPU" in text_of(app, "#model")
+        assert "watching" in text_of(app, "#status")
+
+
+async def test_question_while_indexing(running: Run) -> None:
+    backend = ScriptedBackend(now=WARMING)
+    async with running(backend) as pilot:
+        app = pilot.app
+        await until(pilot, lambda: "waiting: the GPU is busy (43 %)" in text_of(app, "#status"))
+        assert backend.listen is not None
+        for done in range(500):
+            backend.listen(StageProgress(IndexStage.WARM, done, 500, "chunks", 9.0, 3.0))
+        await ask(pilot, Q)
+        await until(pilot, lambda: over(app))
+        assert "14 March 2028" in text_of(app, ".words")
+
+
+async def test_full_prefill_shows_both_times(running: Run) -> None:
+    backend = ScriptedBackend()
+    async with running(backend) as pilot:
+        app = pilot.app
+        await ask(pilot, Q)
+        await until(pilot, lambda: over(app))
+        await pilot.press("f7")
+        await until(pilot, lambda: over(app, 2))
+        assert backend.asked == [(Q, AnswerMode.CACHED), (Q, AnswerMode.FULL)]
+        lines = str(list(app._chat.query("TimingLine"))[1].visual).splitlines()
+        assert lines[0].startswith("cached") and lines[0].endswith("0.19 s")
+        assert lines[1].startswith("full prefill") and lines[1].endswith("4.31 s  23 times")
+        assert lines[2] == "first word 4.3 s · full prefill · 31 tok/s · cited 1"
+        await pilot.press("f7")
+        await pilot.pause()
+        assert len(app._chat.query(AnswerView)) == 2, "an answer with full prefill has nothing to be compared again"
+
+
+async def test_f_key_outside_the_prompt(running: Run) -> None:
+    backend = ScriptedBackend()
+    async with running(backend) as pilot:
+        await ask(pilot, Q)
+        await until(pilot, lambda: over(pilot.app))
+        await pilot.press("tab", "f")
+        await until(pilot, lambda: over(pilot.app, 2))
+        assert backend.asked[-1] == (Q, AnswerMode.FULL)
+
+
+async def test_not_found_shows_nearest(running: Run) -> None:
+    final = answer(Q, "I could not find that in the documents.", found=False)
+    async with running(ScriptedBackend({Q: play(final)})) as pilot:
+        app = pilot.app
+        await ask(pilot, Q)
+        await until(pilot, lambda: over(app))
+        assert text_of(app, ".words") == "I could not find that in the documents."
+        note = text_of(app, ".note")
+        assert "[1] ● house/boiler-contract.pdf  p. 4" in note and "[3] ◐ notes/house.md" in note
+        assert "[4]" not in note
+        assert app._chat.query_one(AnswerView).has_class("-not-found")
+
+
+async def test_unverified_quote_and_stale_source_are_said(running: Run) -> None:
+    from dataclasses import replace
+
+    stale = replace(QUOTE, source_number=3)
+    final = answer(Q, "Yes.", citations=(stale,), dropped=("never written anywhere",))
+    async with running(ScriptedBackend({Q: play(final)})) as pilot:
+        app = pilot.app
+        await ask(pilot, Q)
+        await until(pilot, lambda: over(app))
+        assert "! in no source, do not rely on it: never written anywhere" in text_of(app, ".note")
+        assert "! [3] has changed or gone since it was read" in text_of(app, ".note")
+        assert "never written anywhere" not in text_of(app, ".quote")
+
+
+async def test_error_in_an_answer_is_a_panel_and_the_next_question_works(running: Run) -> None:
+    backend = ScriptedBackend(
+        {"bad": [StoreError("The disk is gone.", remedy="Plug it in.")], "worse": [KeyError("x")]}
+    )
+    async with running(backend) as pilot:
+        app = pilot.app
+        await ask(pilot, "bad")
+        await until(pilot, lambda: over(app))
+        assert text_of(app, ".note") == "The disk is gone.\nPlug it in."
+        await ask(pilot, "worse")
+        await until(pilot, lambda: over(app, 2))
+        assert "Something went wrong inside desk-rag (KeyError: 'x')" in text_of(app, ".note")
+        assert "Traceback" not in screen_text(app)
+        await ask(pilot, Q)
+        await until(pilot, lambda: over(app, 3))
+        assert "14 March 2028" in text_of(app, ".words")
+
+
+async def test_failed_start_says_what_to_do(running: Run) -> None:
+    error = ModelNotFound("No weights at /nowhere.", remedy="Name another model with --model.")
+    async with running(ScriptedBackend(start_error=error), ready=False) as pilot:
+        app = pilot.app
+        await until(pilot, lambda: "could not start" in text_of(app, "#welcome"))
+        assert "No weights at /nowhere." in text_of(app, "#welcome")
+        assert "Name another model with --model." in text_of(app, "#welcome")
+        await ask(pilot, Q)
+        await until(pilot, lambda: over(app))
+        assert "Name another model with --model." in text_of(app, ".note")
+        assert app.failure is error
+
+
+async def test_pause_and_resume(running: Run) -> None:
+    backend = ScriptedBackend()
+    async with running(backend) as pilot:
+        app = pilot.app
+        await pilot.press("f6")
+        await until(pilot, lambda: "paused, 1 h left" in text_of(app, "#status"))
+        await pilot.press("f6")
+        await until(pilot, lambda: "watching" in text_of(app, "#status"))
+        assert backend.pauses == [3600.0, None]
+
+
+async def test_absent_folder_is_said(running: Run) -> None:
+    backend = ScriptedBackend()
+    async with running(backend) as pilot:
+        assert backend.listen is not None
+        backend.listen(RootAbsent(FOLDERS[0], "not there"))
+        said = "! Documents is not there now; nothing of it is removed"
+        await until(pilot, lambda: said in text_of(pilot.app, "#status"))
+
+
+async def test_copy_answer_goes_to_the_clipboard_clean(running: Run) -> None:
+    async with running(ScriptedBackend()) as pilot:
+        app = pilot.app
+        await ask(pilot, Q)
+        await until(pilot, lambda: over(app))
+        await pilot.press("tab", "y")
+        assert app.clipboard.startswith("The warranty ends on 14 March 2028")
+        assert f'[1] "{QUOTE.quote}" (house/boiler-contract.pdf, p. 4)' in app.clipboard
+
+
+async def test_only_numbers_of_retrieved_sources_become_chips(running: Run) -> None:
+    """A model, or a document it quotes, may write any number in brackets."""
+    final = answer(Q, "Yes [1], no [7], perhaps [12].")
+    async with running(ScriptedBackend({Q: play(final)})) as pilot:
+        await ask(pilot, Q)
+        await until(pilot, lambda: over(pilot.app))
+        content = pilot.app._chat.query_one(AnswerView).query_one(".words", Static).visual
+        assert [content.plain[span.start : span.end] for span in content.spans] == ["[1]"]
+
+
+async def test_preview_goes_to_the_first_cited_source(running: Run) -> None:
+    from dataclasses import replace
+
+    citations = (replace(QUOTE, source_number=3, path=SOURCES[2].path), replace(QUOTE, source_number=2))
+    async with running(ScriptedBackend({Q: play(answer(Q, "Yes.", citations=citations))})) as pilot:
+        await ask(pilot, Q)
+        await until(pilot, lambda: over(pilot.app))
+        assert text_of(pilot.app, "#preview-title").startswith("3 notes/house.md")
+
+
+async def test_preview_leaves_out_a_title_line_that_repeats_the_heading(running: Run) -> None:
+    from dataclasses import replace
+
+    titled = replace(SOURCES[0], text=f"{SOURCES[0].location.heading}\nThe body.")
+    async with running(ScriptedBackend({Q: play(answer(Q, "Yes.", sources=(titled,)))})) as pilot:
+        await ask(pilot, Q)
+        await until(pilot, lambda: over(pilot.app))
+        assert text_of(pilot.app, "#chunk") == "The body."

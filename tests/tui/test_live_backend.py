@@ -1,0 +1,169 @@
+"""The whole product behind the window: real reader, real store, real indexing of a small folder."""
+
+from __future__ import annotations
+
+import signal
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from desk_rag.answer_events import AnswerMode, Finished, FirstToken, Retrieved
+from desk_rag.config import IdleSettings, IndexSettings, Settings
+from desk_rag.errors import ModelError, ModelNotFound
+from tests.tui.conftest import ask, text_of, until
+from tests.tui.terminal import OSC, Terminal
+from tui.app import DeskRagApp
+from tui.backend import Freshness
+from tui.live_backend import LiveBackend
+from tui.widgets.answer_view import AnswerView
+from tui.widgets.source_list import SourceList
+
+_QUESTION = "What colour is the kitchen door?"
+_FILES = {
+    "house/doors.md": "# Doors\n\nThe kitchen door is painted green. The front door is painted black.\n",
+    "house/roof.txt": "The roof was repaired in May 2021. The roofer left a ladder in the garden.\n",
+    "bad\x1b]52;c;Zm9v\x07name.md": "# Cellar\n\nThe cellar \x1b[31mdoor\x1b[0m has a lock.\n",
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, Path]:
+    """A data directory kept through the module, so that the model's gate runs once."""
+    root = tmp_path_factory.mktemp("live")
+    folder = root / "docs"
+    for name, text in _FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    idle = IdleSettings(quiet_seconds=0, cpu_busy_percent=100, on_battery=True)
+    return Settings(data_dir=root / "data", idle=idle, index=IndexSettings(settle_seconds=0)), folder
+
+
+@pytest.fixture
+def backend(place: tuple[Settings, Path]) -> Iterator[LiveBackend]:
+    settings, folder = place
+    live = LiveBackend(settings, [folder])
+    yield live
+    live.stop()
+
+
+def warm(backend: LiveBackend) -> bool:
+    status = backend.status()
+    return 0 < status.chunks == status.warm == status.with_vectors and status.files == len(_FILES)
+
+
+@pytest.mark.slow
+def test_second_process_attaches_and_may_pause(backend: LiveBackend, place: tuple[Settings, Path]) -> None:
+    """The store has one writer; who comes later reads, sees its progress and may ask it to pause."""
+    settings, folder = place
+    backend.start(lambda text: None, lambda event: None)
+    wait(lambda: warm(backend))
+    assert backend.status().writer == ""
+    second = LiveBackend(settings, [folder])
+    second.start(lambda text: None, lambda event: None)
+    try:
+        wait(lambda: second.status().freshness is Freshness.WATCHING)
+        assert second.status().writer.startswith("process ")
+        events = list(second.ask(_QUESTION, lambda: False))
+        assert isinstance(events[0], Retrieved) and isinstance(events[-1], Finished)
+        assert events[-1].answer.sources[0].path.name == "doors.md"
+        second.pause(600)
+        status = backend.status()
+        assert status.freshness is Freshness.PAUSED
+        assert status.paused_seconds is not None and 590 < status.paused_seconds <= 600
+        second.pause(None)
+        assert backend.status().freshness is not Freshness.PAUSED
+    finally:
+        assert second.stop()
+    assert backend.stop() and backend.stop(), "safe to call twice"
+
+
+def test_document_and_stop_early(backend: LiveBackend, place: tuple[Settings, Path]) -> None:
+    backend.start(lambda text: None, lambda event: None)
+    wait(lambda: warm(backend))
+    chunks = backend.document(place[1] / "house" / "doors.md")
+    assert "kitchen door is painted green" in chunks[0].text
+    assert list(backend.document(place[1] / "never.md")) == []
+    asked = threading.Event()
+    events = []
+    for event in backend.ask(_QUESTION, asked.is_set):
+        events.append(event)
+        if isinstance(event, FirstToken):
+            asked.set()
+    assert isinstance(events[-1], Finished) and events[-1].answer.stopped
+
+
+def test_failed_start_leaves_the_store_free(place: tuple[Settings, Path], tmp_path: Path) -> None:
+    settings, folder = place
+    model = settings.model.model_copy(update={"name": str(tmp_path / "nothing")})
+    broken = LiveBackend(settings.model_copy(update={"model": model}), [folder])
+    with pytest.raises(ModelNotFound) as raised:
+        broken.start(lambda text: None, lambda event: None)
+    assert raised.value.remedy
+    with pytest.raises(ModelError, match="not loaded"):
+        broken.ask("x", lambda: False)
+    assert broken.stop()
+
+
+@pytest.mark.slow
+def test_the_real_program_in_a_terminal(place: tuple[Settings, Path]) -> None:
+    settings, folder = place
+    code = (
+        "import sys; from pathlib import Path; from desk_rag.config import Settings; from tui.app import run;"
+        "sys.exit(run(Settings.model_validate_json(sys.argv[1]), [Path(sys.argv[2])]))"
+    )
+    terminal = Terminal(["-c", code, settings.model_dump_json(), str(folder)], columns=118, rows=32)
+    try:
+        terminal.until(lambda: "Ask about your files" in terminal.text, 10)
+        terminal.send(f"{_QUESTION}\r")
+        terminal.until(lambda: "waits for the model" in terminal.text or "first word" in terminal.text, 20)
+        terminal.until(lambda: "tok/s" in terminal.text, 90)
+        assert "house/doors.md" in terminal.text and "green" in terminal.text
+        terminal.signal(signal.SIGTERM)
+        assert terminal.wait(20) == 143
+    finally:
+        terminal.close()
+    assert terminal.was_restored()
+    assert b"Zm9v" not in terminal.raw
+    assert [found for found in OSC.findall(terminal.raw) if not found.startswith(b"\x1b]22;")] == []
+    log = settings.data_dir / "logs" / "tui.log"
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    assert "Traceback" not in log.read_text()
+
+
+async def test_index_ask_and_compare(backend: LiveBackend, place: tuple[Settings, Path]) -> None:
+    app = DeskRagApp(backend, [place[1]])
+    async with app.run_test(size=(118, 32)) as pilot:
+        await until(pilot, lambda: "embedded reader · CPU" in text_of(app, "#model"), 90)
+        await until(pilot, lambda: "3 files · vectors 100% · warm 100%" in text_of(app, "#status"), 60)
+        assert "watching" in text_of(app, "#status") or "starting" in text_of(app, "#status")
+        await ask(pilot, _QUESTION)
+        view = app._chat.query_one(AnswerView)
+        await until(pilot, lambda: view.over, 60)
+        assert view.answer is not None and view.answer.mode is AnswerMode.CACHED
+        assert view.answer.sources[0].path.name == "doors.md"
+        assert "green" in view.answer.text or any("green" in c.quote for c in view.answer.citations)
+        assert view.answer.warm_chunks == len(view.answer.sources) == 3
+        assert "3 of 3 chunks warm" in text_of(app, "TimingLine")
+        await until(pilot, lambda: "house/doors.md · line" in text_of(app, "#preview-title"))
+        assert "\x1b" not in "".join(
+            str(app._chat.query_one(SourceList).get_option_at_index(i).prompt) for i in range(3)
+        )
+        await pilot.press("f7")
+        await until(pilot, lambda: len(app._chat.query(AnswerView)) == 2, 10)
+        again = list(app._chat.query(AnswerView))[1]
+        await until(pilot, lambda: again.over, 60)
+        assert again.answer is not None and again.answer.mode is AnswerMode.FULL
+        assert "cached" in text_of(app, "TimingLine") and "full prefill" in text_of(app, "TimingLine")
+
+
+def wait(condition) -> None:  # type: ignore[no-untyped-def]
+    """Poll until `condition` holds."""
+    import time
+
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "did not happen within 60 s"
+        time.sleep(0.05)

@@ -1,0 +1,79 @@
+"""Which program opens a source: argument lists, hostile names, refused programs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from desk_rag.chunking import Location
+from desk_rag.errors import DocumentError, UnreadableDocument
+from tests.tui.scripted import SOURCES
+from tui.opener import Opening, opening
+
+LINES = Location("", None, None, 12, 40)
+
+
+def at(path: Path, location: Location = LINES):  # type: ignore[no-untyped-def]
+    return replace(SOURCES[0], path=path, location=location)
+
+
+@pytest.mark.parametrize("name", ["-rf", "$(x).md", "a;b", "sp ace.md", "new\nline.md", "'quote'.md"])
+def test_hostile_names_stay_one_absolute_argument(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / name).write_text("x")
+    monkeypatch.chdir(tmp_path)
+    found = opening(at(Path(name)), {"EDITOR": "vim -R"})
+    assert found == Opening(("vim", "-R", "+12", str(tmp_path / name)), in_terminal=True)
+
+
+@pytest.mark.parametrize(
+    ("editor", "arguments", "in_terminal"),
+    [
+        ("nano", ["+12", "{}"], True),
+        ("/usr/bin/hx", ["{}:12"], True),
+        ("code --wait", ["--goto", "{}:12"], False),
+        ("unheard-of", ["{}"], True),
+    ],
+)
+def test_line_in_the_editors_own_way(tmp_path: Path, editor: str, arguments: list[str], in_terminal: bool) -> None:
+    file = tmp_path / "a.md"
+    file.write_text("x")
+    found = opening(at(file), {"VISUAL": editor, "EDITOR": "ignored"})
+    assert list(found.argv) == editor.split() + [argument.format(file) for argument in arguments]
+    assert found.in_terminal is in_terminal
+
+
+def test_page_documents_go_to_the_desktop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "xdg-open"
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.platform", "linux")
+    file = tmp_path / "-a.pdf"
+    file.write_bytes(b"%PDF")
+    found = opening(at(file, Location("", 4, 4)), {"EDITOR": "vim", "DISPLAY": ":0"})
+    assert found == Opening((str(tool), str(file)), in_terminal=False)
+    with pytest.raises(DocumentError, match="No program"):
+        opening(at(file, Location("", 4, 4)), {"EDITOR": "vim"})
+
+
+@pytest.mark.parametrize("name", ["run.desktop", "a.EXE", "b.jar"])
+def test_programs_are_refused(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    file.write_text("x")
+    with pytest.raises(DocumentError, match="can be run as a program"):
+        opening(at(file, Location()), {"DISPLAY": ":0"})
+
+
+def test_executable_bit_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "innocent.pdf"
+    file.write_text("#!/bin/sh\n")
+    file.chmod(0o700)
+    with pytest.raises(DocumentError, match="can be run as a program"):
+        opening(at(file, Location("", 1, 1)), {"DISPLAY": ":0"})
+
+
+def test_vanished_file(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableDocument, match="not there any more"):
+        opening(at(tmp_path / "gone.md"), {"EDITOR": "vim"})

@@ -1,0 +1,277 @@
+"""The app: paints first, starts the backend in a thread, turns events into messages for the screen.
+
+Knows the Backend protocol and no model. Slow work runs in thread workers that touch no widget; they post messages, and
+the screen's handlers own all state. Nothing may write to the terminal meanwhile, so logging goes to a file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+from textual import on, work
+from textual.app import App, SuspendNotSupported, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.screen import Screen
+from textual.worker import get_current_worker
+
+from desk_rag.answer_events import AnswerText
+from desk_rag.config import Settings
+from desk_rag.errors import Cancelled, DeskRagError
+from desk_rag.index_events import IndexEvent
+from tui import messages as m
+from tui.backend import Backend, Freshness, Status
+from tui.leaving import leave_at_once, new_loop, threads_ended
+from tui.logfile import log_to_file
+from tui.opener import opening
+from tui.screens.chat import ChatScreen
+from tui.screens.help import HelpScreen
+from tui.themes import DARK, LIGHT
+from tui.widgets.question_input import QuestionInput
+from tui.wording import safe
+
+_LOG = logging.getLogger(__name__)
+_STATUS_SECONDS = 1.0
+_TWICE_SECONDS = 2.0
+_PAUSE_SECONDS = 3600.0
+
+
+class DeskRagApp(App[int]):
+    """A window on one Backend."""
+
+    TITLE = "desk-rag"
+    CSS_PATH = "app.tcss"
+    ENABLE_COMMAND_PALETTE = True
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f1", "help", "Help", priority=True),
+        Binding("f6", "pause_or_resume", "Pause", priority=True),
+        Binding("ctrl+q", "quit", "Quit", key_display="^q", priority=True),
+        Binding("ctrl+c", "copy_or_quit", "Quit", show=False, priority=True),
+    ]
+
+    def __init__(self, backend: Backend, folders: Sequence[Path], log_file: Path | None = None) -> None:
+        super().__init__()
+        self.backend = backend
+        self.failure: DeskRagError | None = None
+        """What kept the backend from starting; its exit code becomes the program's."""
+        self._log_file = log_file
+        self._chat = ChatScreen(folders)
+        self._stop = threading.Event()
+        self._leaving = threading.Event()
+        self._status = Status()
+        self._pressed_ctrl_c = float("-inf")
+
+    def on_mount(self) -> None:
+        for theme in (DARK, LIGHT):
+            self.register_theme(theme)
+        self.theme = DARK.name
+        self.push_screen(self._chat)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # Textual installs none; without it the terminal stays in the alternate screen.
+            loop.add_signal_handler(number, partial(self._leave, 128 + number))
+        self.call_after_refresh(self.start_backend)
+
+    def on_unmount(self) -> None:
+        self._leaving.set()
+        self._stop.set()
+
+    def _leave(self, code: int) -> None:
+        self._leaving.set()
+        self._stop.set()
+        self.exit(return_code=code, result=code)
+
+    def _tell(self, message: Message) -> None:
+        if not self._leaving.is_set():
+            self._chat.post_message(message)
+
+    # Workers --------------------------------------------------------------------------------------------------
+
+    @work(thread=True, exclusive=True, group="start", exit_on_error=False)
+    def start_backend(self) -> None:
+        """Load everything heavy, then keep the status bar true until the app ends."""
+        try:
+            started = self.backend.start(self._report, self._listen)
+        except Exception as error:
+            _LOG.exception("the backend did not start")
+            self.failure = error if isinstance(error, DeskRagError) else DeskRagError(str(error))
+            self._tell(m.BackendFailed(m.Problem.of(error)))
+            return
+        self._tell(m.BackendReady(started))
+        while True:
+            try:
+                self._status = self.backend.status()
+                self._tell(m.StatusCame(self._status))
+            except Exception:
+                _LOG.exception("no status")
+            if self._leaving.wait(_STATUS_SECONDS) or get_current_worker().is_cancelled:
+                return
+
+    def _report(self, text: str) -> None:
+        self._tell(m.Loading(text))
+
+    def _listen(self, event: IndexEvent) -> None:
+        self._tell(m.IndexEventCame(event))
+
+    @on(m.AnswerWanted)
+    def _answer_wanted(self, message: m.AnswerWanted) -> None:
+        self._stop.clear()
+        self.run_answer(message)
+
+    @work(thread=True, exclusive=True, group="answer", exit_on_error=False)
+    def run_answer(self, wanted: m.AnswerWanted) -> None:
+        """Ask the backend and pass its events on; whatever happens, AnswerOver comes last."""
+        worker = get_current_worker()
+        stop: Callable[[], bool] = lambda: self._stop.is_set() or worker.is_cancelled  # noqa: E731
+        text = ""
+        try:
+            for event in self.backend.ask(wanted.question, stop, wanted.mode):
+                if worker.is_cancelled:
+                    break
+                if isinstance(event, AnswerText):
+                    text += event.text
+                    self._tell(m.AnswerGrew(wanted.turn, text))
+                else:
+                    self._tell(m.AnswerEventCame(wanted.turn, event))
+        except Cancelled:
+            _LOG.info("an answer was stopped")
+        except Exception as error:
+            _LOG.exception("an answer failed")
+            self._tell(m.AnswerFailed(wanted.turn, m.Problem.of(error)))
+        finally:
+            self._tell(m.AnswerOver(wanted.turn))
+
+    @on(m.StopWanted)
+    def _stop_wanted(self) -> None:
+        self._stop.set()
+
+    @on(m.DocumentWanted)
+    def _document_wanted(self, message: m.DocumentWanted) -> None:
+        self.fetch_document(message.path)
+
+    @work(thread=True, exclusive=True, group="document", exit_on_error=False)
+    def fetch_document(self, path: Path) -> None:
+        """Get the chunks around a source. Without them the preview still shows the source itself."""
+        try:
+            self._tell(m.DocumentCame(path, self.backend.document(path)))
+        except Exception:
+            _LOG.exception("no neighbours for the preview")
+
+    @work(thread=True, exclusive=True, group="pause", exit_on_error=False)
+    def set_pause(self, seconds: float | None) -> None:
+        """Pause or resume background work and show it at once."""
+        try:
+            self.backend.pause(seconds)
+            self._status = self.backend.status()
+            self._tell(m.StatusCame(self._status))
+        except Exception as error:
+            _LOG.exception("no pause")
+            self.call_from_thread(self._complain, error)
+
+    # Actions --------------------------------------------------------------------------------------------------
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """Every action by name, so that no key is the only way."""
+        chat = self._chat
+        yield SystemCommand(
+            "Answer again with full prefill", "Compare both times to first token", chat.action_full_prefill
+        )
+        yield SystemCommand("Stop the answer", "Keep what has come so far", self._stop.set)
+        yield SystemCommand("Copy the answer", "With its quotes and places", chat.action_copy_answer)
+        yield SystemCommand("Open the source", "In your editor or the desktop's program", chat.action_open_source)
+        yield SystemCommand("Next source", "In the preview", partial(chat.action_step_source, 1))
+        yield SystemCommand("Previous source", "In the preview", partial(chat.action_step_source, -1))
+        yield SystemCommand(
+            "Show or hide the sources", "A pane, or a tab below 100 columns", chat.action_toggle_sources
+        )
+        yield SystemCommand("Show or hide timing", "The stages of the time to first token", chat.action_toggle_timing)
+        yield SystemCommand("Pause or resume indexing", "For an hour", self.action_pause_or_resume)
+        yield SystemCommand("Change the theme", "Colours", self.action_change_theme)
+        yield SystemCommand("Help", "Keys and signs", self.action_help)
+        yield SystemCommand("Quit", "Leave desk-rag", self.action_quit)
+
+    def action_help(self) -> None:
+        """Show keys and signs, or close them."""
+        if isinstance(self.screen, HelpScreen):
+            self.screen.dismiss()
+        else:
+            self.push_screen(HelpScreen(self._log_file))
+
+    def action_pause_or_resume(self) -> None:
+        """Pause background work for an hour, or let it go on."""
+        self.set_pause(None if self._status.freshness is Freshness.PAUSED else _PAUSE_SECONDS)
+
+    def action_copy_or_quit(self) -> None:
+        """Copy what is selected; else clear the prompt; else quit when pressed twice."""
+        prompt = self._chat.query_one(QuestionInput)
+        selected = self.screen.get_selected_text() or prompt.selected_text
+        now = asyncio.get_running_loop().time()
+        if selected:
+            self.copy_to_clipboard(selected)
+        elif prompt.text:
+            prompt.clear()
+        elif now - self._pressed_ctrl_c < _TWICE_SECONDS:
+            self.exit(0)
+        else:
+            self._pressed_ctrl_c = now
+            self.notify("Press Ctrl+C again to quit.", timeout=_TWICE_SECONDS, markup=False)
+
+    @on(m.OpenWanted)
+    def _open_wanted(self, message: m.OpenWanted) -> None:
+        try:
+            found = opening(message.source, os.environ)
+            if found.in_terminal:
+                with self.suspend():
+                    subprocess.run(found.argv, check=False)
+            else:
+                subprocess.Popen(
+                    found.argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+        except (DeskRagError, OSError, SuspendNotSupported, ValueError) as error:
+            self._complain(error)
+
+    def _complain(self, error: Exception) -> None:
+        problem = m.Problem.of(error) if isinstance(error, DeskRagError) else m.Problem(str(error))
+        self.notify(
+            safe(f"{problem.message} {problem.remedy}", single_line=True).plain,
+            severity="error",
+            timeout=8,
+            markup=False,
+        )
+
+
+def run(settings: Settings, folders: Sequence[Path]) -> int:
+    """Open the UI on `folders` and return the exit code: 0, 143/129 after a signal, or that of a failed start."""
+    from tui.live_backend import LiveBackend
+
+    return run_with(LiveBackend(settings, folders), folders, log_to_file(settings.data_dir / "logs"))
+
+
+def run_with(backend: Backend, folders: Sequence[Path], log_file: Path | None = None) -> int:
+    """Open the UI on any backend; it is stopped however the UI ends."""
+    app = DeskRagApp(backend, [folder.absolute() for folder in folders], log_file)
+    loop = new_loop()
+    try:
+        app.run(loop=loop)
+    finally:
+        loop.close()
+        ended = threads_ended()
+        ended = backend.stop() and ended
+    code = app.return_code or (app.failure.exit_code if app.failure else 0)
+    if not ended:
+        leave_at_once(code)
+    return code

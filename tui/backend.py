@@ -1,0 +1,90 @@
+"""What the UI needs from the rest of desk-rag, as one Protocol, and the values that cross it.
+
+Knows no torch and no store, so that the window can be drawn first. The real backend is `tui.live_backend`; every method
+may be slow, so the app calls them in thread workers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+from desk_rag.answer_events import AnswerEvent, AnswerMode
+from desk_rag.chunking import Chunk
+from desk_rag.index_events import IndexEvent, IndexStage
+
+
+class Freshness(Enum):
+    """Whether the index follows the folders right now."""
+
+    STARTING = "starting"
+    WATCHING = "watching"
+    INDEXING = "indexing"
+    PAUSED = "paused"
+    UNATTENDED = "not watching"
+    """Another process was the writer and has ended, or nobody watches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One look at the index: what the status bar shows."""
+
+    freshness: Freshness = Freshness.STARTING
+    files: int = 0
+    failed: int = 0
+    chunks: int = 0
+    with_vectors: int = 0
+    warm: int = 0
+    kv_bytes: int = 0
+    budget_bytes: int = 0
+    stage: IndexStage | None = None
+    """The stage at work; None while there is nothing to do."""
+    done: int = 0
+    total: int = 0
+    eta_seconds: float | None = None
+    """None while unknown."""
+    waiting: str = ""
+    """Why the stage stands still on purpose; empty while it moves."""
+    paused_seconds: float | None = None
+    """How long the pause still lasts; None when not paused."""
+    writer: str = ""
+    """Who indexes when it is not this process: 'process 4321'; empty otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What is known once the backend can answer."""
+
+    model: str
+    """As the title bar shows it: 'embedded reader'."""
+    device: str
+    """'CPU', or the name of the GPU."""
+
+
+class Backend(Protocol):
+    """Everything the UI asks of desk-rag. Methods raise DeskRagError with a message and a remedy."""
+
+    def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
+        """Import, load and open everything; `report` takes progress lines, `listen` index events from any thread."""
+
+    def ask(
+        self, question: str, stop: Callable[[], bool], mode: AnswerMode = AnswerMode.CACHED
+    ) -> Iterator[AnswerEvent]:
+        """Answer `question`; gives up soon after `stop()` turns true."""
+
+    def status(self) -> Status:
+        """Return counts and progress as they are now."""
+
+    def document(self, path: Path) -> Sequence[Chunk]:
+        """Return all chunks of one document in order; empty if it is no longer in the index."""
+
+    def pause(self, seconds: float | None) -> None:
+        """Stop background work for `seconds`; None lets it go on."""
+
+    def stop(self) -> bool:
+        """End background work and let go of the store; False if a step that cannot be interrupted still runs.
+
+        Safe to call twice and before `start`."""

@@ -1,0 +1,155 @@
+"""The real Backend: an AnswerEngine and, when this process is the writer, the background indexing beside it.
+
+Loads torch only in `start`. Where another process is the writer already, it answers from the same store and shows that
+process's progress.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.answer_events import AnswerEvent, AnswerMode
+from desk_rag.chunking import Chunk
+from desk_rag.config import Settings
+from desk_rag.errors import ModelError, StoreLocked
+from desk_rag.index_events import IndexEvent, IndexStage
+from tui.backend import Freshness, Started, Status
+
+if TYPE_CHECKING:
+    from desk_rag.answer import AnswerEngine
+    from desk_rag.store.types import Activity
+    from indexer.service import Service
+
+_QUIET = {
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+"""Nothing may be written over the screen."""
+_SOON = 20.0
+"""Seconds without a sign of the writer that a start takes; after that nobody is watching."""
+
+
+class LiveBackend:
+    """Answers from the store of `settings`, indexing `folders` when no other process does."""
+
+    def __init__(self, settings: Settings, folders: Sequence[Path]) -> None:
+        self._settings = settings
+        self._folders = tuple(folder.absolute() for folder in folders)
+        self._engine: AnswerEngine | None = None
+        self._service: Service | None = None
+        self._started_at = 0.0
+
+    def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
+        """Load model and store and begin indexing. Raises ModelError, StoreError, ConfigError."""
+        for name, value in _QUIET.items():
+            os.environ.setdefault(name, value)
+        report("loading the libraries")
+        from desk_rag.answer import open_engine
+        from indexer.parts import parts_of
+        from indexer.service import Service
+
+        report("loading the model")
+        try:
+            engine = open_engine(self._settings, writer=True)
+        except StoreLocked:
+            engine = open_engine(self._settings, writer=False)
+        self._engine = engine
+        self._started_at = time.monotonic()
+        if engine.store.writer:
+            self._service = Service(parts_of(engine), self._folders, self._settings)
+            self._service.subscribe(listen)
+            self._service.start()
+        name = self._settings.model.name
+        return Started("embedded reader" if name == "embedded" else engine.model.spec.name, _device(engine))
+
+    def ask(
+        self, question: str, stop: Callable[[], bool], mode: AnswerMode = AnswerMode.CACHED
+    ) -> Iterator[AnswerEvent]:
+        """Answer from the chosen folders only: the store may hold others."""
+        return self._ready().ask(question, mode=mode, under=self._folders, stop=stop)
+
+    def status(self) -> Status:
+        """Return counts below the chosen folders and the writer's progress."""
+        engine = self._ready()
+        store = engine.store
+        counts = store.counts(engine.namespace, engine.embedder.fingerprint, self._folders)
+        activity = store.activity()
+        paused = _left(store.pause_requested())
+        freshness, stage = self._freshness(activity, paused)
+        return Status(
+            freshness=freshness,
+            files=counts.files,
+            failed=counts.failed,
+            chunks=counts.chunks,
+            with_vectors=counts.with_vectors,
+            warm=counts.warm,
+            kv_bytes=counts.kv_bytes,
+            budget_bytes=counts.budget_bytes,
+            stage=stage,
+            done=activity.done if activity else 0,
+            total=activity.total if activity else 0,
+            eta_seconds=activity.eta_seconds if activity else None,
+            waiting=activity.waiting if activity else "",
+            paused_seconds=paused,
+            writer="" if store.writer or activity is None else f"process {activity.pid}",
+        )
+
+    def document(self, path: Path) -> Sequence[Chunk]:
+        """Return all chunks of one document in order."""
+        return [passage.chunk for passage in self._ready().store.passages_of(path)]
+
+    def pause(self, seconds: float | None) -> None:
+        """Pause the indexing of whichever process is the writer."""
+        until = None if seconds is None else time.time() + seconds
+        if self._service is not None:
+            self._service.pause(until)
+        else:
+            self._ready().store.request_pause(until)
+
+    def stop(self) -> bool:
+        """End indexing and close the store. False if a step that cannot be interrupted still runs."""
+        service, engine = self._service, self._engine
+        self._service = self._engine = None
+        ended = service.stop() if service is not None else True
+        if engine is not None:
+            engine.close()
+        return ended
+
+    def _ready(self) -> AnswerEngine:
+        if self._engine is None:
+            raise ModelError("The model is not loaded yet.", remedy="Wait until the title line names it.")
+        return self._engine
+
+    def _freshness(self, activity: Activity | None, paused: float | None) -> tuple[Freshness, IndexStage | None]:
+        if paused is not None:
+            return Freshness.PAUSED, None
+        if activity is None or activity.waiting == "stopped":
+            young = self._service is not None and time.monotonic() - self._started_at < _SOON
+            return (Freshness.STARTING if young else Freshness.UNATTENDED), None
+        if activity.stage is IndexStage.SCAN and not activity.done and not activity.total and not activity.waiting:
+            return Freshness.WATCHING, None
+        return Freshness.INDEXING, activity.stage
+
+
+def _left(until: float | None) -> float | None:
+    """Seconds a pause still lasts; None when there is none (any more)."""
+    if until is None:
+        return None
+    left = until - time.time()
+    return left if left > 0 or math.isinf(left) else None
+
+
+def _device(engine: AnswerEngine) -> str:
+    device = engine.model.device
+    if device.type != "cuda":
+        return "CPU"
+    import torch
+
+    return torch.cuda.get_device_name(device)

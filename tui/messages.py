@@ -1,0 +1,149 @@
+"""Textual messages around the two event streams. Workers post them; handlers on the main thread own all state.
+
+Those that only say how far something has come define `can_replace`, so that a flood collapses into one redraw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from textual.message import Message
+
+from desk_rag.answer_events import AnswerEvent, AnswerMode, Source
+from desk_rag.chunking import Chunk
+from desk_rag.errors import DeskRagError
+from desk_rag.index_events import IndexEvent, StageProgress
+from tui.backend import Started, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An error as the user sees it: what happened and what to do about it."""
+
+    message: str
+    remedy: str = ""
+
+    @classmethod
+    def of(cls, error: BaseException) -> Problem:
+        """Return message and remedy of `error`; an unexpected one points to the log instead of a traceback."""
+        if isinstance(error, DeskRagError):
+            return cls(error.message, error.remedy)
+        return cls(
+            f"Something went wrong inside desk-rag ({type(error).__name__}: {error}).",
+            "The details are in the log file named under F1. Asking again is safe.",
+        )
+
+
+# From the screen to the app ---------------------------------------------------------------------------------
+
+
+@dataclass
+class AnswerWanted(Message):
+    """A question is next in line."""
+
+    turn: int
+    question: str
+    mode: AnswerMode
+
+
+@dataclass
+class StopWanted(Message):
+    """The running answer should end where it is."""
+
+
+@dataclass
+class DocumentWanted(Message):
+    """The preview shows a chunk of this file and wants its neighbours."""
+
+    path: Path
+
+
+@dataclass
+class OpenWanted(Message):
+    """A source should be opened in the user's own program."""
+
+    source: Source
+
+
+# From workers to the screen ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Loading(Message):
+    """The backend is on its way up."""
+
+    text: str
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, Loading)
+
+
+@dataclass
+class BackendReady(Message):
+    started: Started
+
+
+@dataclass
+class BackendFailed(Message):
+    problem: Problem
+
+
+@dataclass
+class StatusCame(Message):
+    status: Status
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, StatusCame)
+
+
+@dataclass
+class IndexEventCame(Message):
+    event: IndexEvent
+
+    def can_replace(self, message: Message) -> bool:
+        return (
+            isinstance(message, IndexEventCame)
+            and isinstance(self.event, StageProgress)
+            and isinstance(message.event, StageProgress)
+            and self.event.stage is message.event.stage
+        )
+
+
+@dataclass
+class AnswerEventCame(Message):
+    """Any answer event but a piece of text."""
+
+    turn: int
+    event: AnswerEvent
+
+
+@dataclass
+class AnswerGrew(Message):
+    """All of the answer's text so far. Whole rather than a piece, so that a newer one can replace it."""
+
+    turn: int
+    text: str
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, AnswerGrew) and message.turn == self.turn
+
+
+@dataclass
+class AnswerFailed(Message):
+    turn: int
+    problem: Problem
+
+
+@dataclass
+class AnswerOver(Message):
+    """Always the last message of a turn, however it ended."""
+
+    turn: int
+
+
+@dataclass
+class DocumentCame(Message):
+    path: Path
+    chunks: Sequence[Chunk]

@@ -1,0 +1,93 @@
+"""Where the question is typed: Enter asks, Ctrl+J makes a new line, Up and Down recall earlier questions.
+
+Knows text only; what a question does is the screen's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.widgets import TextArea
+
+from desk_rag.clean import clean
+
+
+class QuestionInput(TextArea):
+    """A prompt that grows with its text."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "submit", "Ask"),
+        Binding("ctrl+j", "new_line", "New line", show=False),
+    ]
+
+    @dataclass
+    class Submitted(Message):
+        question: str
+
+    def __init__(self) -> None:
+        super().__init__(
+            id="prompt",
+            compact=True,
+            soft_wrap=True,
+            show_line_numbers=False,
+            highlight_cursor_line=False,
+            placeholder="Ask about your files",
+        )
+        for key in ("f6", "f7"):
+            # TextArea selects lines with these; here they belong to the app.
+            self._bindings.key_to_bindings.pop(key, None)
+        self._history: list[str] = []
+        self._recalled: int | None = None
+        """Index into the history while the user walks through it."""
+
+    def on_key(self, event: events.Key) -> None:
+        """Enter asks. Not a priority binding: that would outrun the letters still in this widget's queue."""
+        if event.key == "enter":
+            event.stop()
+            event.prevent_default()
+            self.action_submit()
+
+    def on_paste(self, event: events.Paste) -> None:
+        """A pasted escape sequence must not get into the prompt either."""
+        event.text = clean(event.text)
+
+    def action_submit(self) -> None:
+        """Hand the question on and empty the prompt."""
+        question = clean(self.text).strip()
+        if not question:
+            return
+        self._history.append(question)
+        self._recalled = None
+        self.clear()
+        self.post_message(self.Submitted(question))
+
+    def action_new_line(self) -> None:
+        self.insert("\n")
+
+    def action_cursor_up(self, select: bool = False) -> None:
+        """Move up; from the first line, to the question before."""
+        if select or self.cursor_location[0] > 0 or not self._history:
+            super().action_cursor_up(select)
+            return
+        last = len(self._history) if self._recalled is None else self._recalled
+        self._recall(max(0, last - 1))
+
+    def action_cursor_down(self, select: bool = False) -> None:
+        """Move down; from the last line, to the question after."""
+        if select or self._recalled is None or self.cursor_location[0] < self.document.line_count - 1:
+            super().action_cursor_down(select)
+            return
+        self._recall(self._recalled + 1)
+
+    def _recall(self, index: int) -> None:
+        if index >= len(self._history):
+            self._recalled = None
+            self.clear()
+            return
+        self._recalled = index
+        self.text = self._history[index]
+        self.move_cursor(self.document.end)

@@ -1,0 +1,88 @@
+"""The column of turns, newest at the bottom, one of them selected. Knows nothing of how turns are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Static
+
+from tui.widgets.answer_view import AnswerView
+
+
+class Transcript(VerticalScroll, can_focus=True):
+    """Stays at the newest line until the user scrolls."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "choose(-1)", "Answer above", show=False),
+        Binding("down,j", "choose(1)", "Answer below", show=False),
+        Binding("g", "scroll_home", "First", show=False),
+        Binding("G", "scroll_end", "Last", show=False),
+    ]
+
+    @dataclass
+    class Selected(Message):
+        """Another turn is the one whose sources are shown."""
+
+        view: AnswerView
+
+    def __init__(self) -> None:
+        super().__init__(id="transcript")
+        self.selected: AnswerView | None = None
+
+    def compose(self) -> ComposeResult:
+        # As tall as the view at least: an anchored view would push a short transcript to its lower edge.
+        yield Vertical(id="turns")
+
+    def on_mount(self) -> None:
+        self.anchor()
+
+    def on_click(self, event: events.Click) -> None:
+        """A click anywhere in a turn selects it."""
+        if event.widget is None:
+            return
+        for node in event.widget.ancestors_with_self:
+            if isinstance(node, AnswerView):
+                self.select(node)
+                return
+
+    def welcome(self, content: Content) -> None:
+        """Show what to do while there is no turn yet; empty content takes it away."""
+        for old in self.query("#welcome").results(Static):
+            if not content:
+                old.remove()
+                return
+            old.update(content)
+            return
+        if content:
+            self.query_one("#turns").mount(Static(content, id="welcome", markup=False))
+
+    async def add(self, view: AnswerView) -> None:
+        """Append a turn and scroll to it; it can be filled when this returns."""
+        self.welcome(Content(""))
+        await self.query_one("#turns").mount(view)
+        self.anchor()
+
+    def select(self, view: AnswerView) -> None:
+        """Make `view` the turn whose sources are shown."""
+        if self.selected is not None:
+            self.selected.remove_class("-selected")
+        self.selected = view
+        view.add_class("-selected")
+        self.post_message(self.Selected(view))
+
+    def action_choose(self, step: int) -> None:
+        """Select the turn above or below."""
+        views = list(self.query(AnswerView))
+        if self.selected not in views:
+            return
+        index = min(max(views.index(self.selected) + step, 0), len(views) - 1)
+        self.select(views[index])
+        self.release_anchor()
+        views[index].scroll_visible(animate=False)

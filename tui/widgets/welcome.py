@@ -1,0 +1,40 @@
+"""What stands in an empty transcript. A pure function of folders, status and a failed start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from textual.content import Content
+
+from tui.backend import Freshness, Status
+from tui.messages import Problem
+from tui.wording import count, safe
+
+
+def welcome(folders: Sequence[Path], status: Status, problem: Problem | None) -> Content:
+    """Return what stands in an empty transcript: what to do next, or why nothing can be done."""
+    if problem is not None:
+        return Content.assemble(
+            ("desk-rag could not start\n\n", "bold $error"), safe(problem.message), "\n\n", safe(problem.remedy)
+        )
+    if not folders:
+        return Content.assemble(
+            ("No folder yet\n\n", "bold"), "Leave with Ctrl+Q and start desk-rag with one:  desk-rag ~/Documents"
+        )
+    names = ", ".join(str(folder) for folder in folders)
+    if status.freshness is Freshness.STARTING:
+        state = "Starting. You can type already; a question waits until the model is there."
+    elif not status.files:
+        state = "Nothing has been read yet. Each file can be asked about as soon as it has been."
+    else:
+        state = f"{count(status.files, 'file')}, {count(status.chunks, 'chunk')}: "
+        state += "all warm." if status.warm >= status.chunks else f"{status.warm:,} warm, the rest answer more slowly."
+    return Content.assemble(
+        ("Ask a question; the answer quotes your documents and says where\n\n", "bold"),
+        safe(names, "$foreground 60%", single_line=True, most=300),
+        "\n",
+        (state, "$foreground 60%"),
+        "\n\n",
+        ("Nothing leaves this machine. F1 shows the keys.", "$foreground 60%"),
+    )

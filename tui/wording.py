@@ -1,0 +1,111 @@
+"""Values as the user reads them: counts, times, sizes, paths, and untrusted text as safe Content.
+
+Knows no widget. `safe` is the only way document text, model text and file names reach the screen: cleaned of escape
+sequences, never parsed as markup, and bounded in length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from textual.content import Content
+
+from desk_rag.answer_events import Answer, Source
+from desk_rag.clean import clean
+
+MOST_CHARS = 20_000
+"""Longest run of untrusted text in one widget: a megabyte without a space would take seconds to wrap."""
+
+
+def safe(text: str, style: str = "", *, single_line: bool = False, most: int = MOST_CHARS) -> Content:
+    """Return `text` in `style` as Content that cannot steer the terminal or be taken for markup."""
+    kept = clean(text[: 2 * most], single_line=single_line)
+    if len(kept) > most:
+        kept = f"{kept[:most]} …"
+    return Content.styled(kept, style) if style else Content(kept)
+
+
+def short_path(path: Path, folders: Sequence[Path]) -> str:
+    """Return `path` as the user thinks of it: below its folder, with the folder's name where there are several."""
+    for folder in folders:
+        if path.is_relative_to(folder):
+            inside = path.relative_to(folder)
+            return clean(str(Path(folder.name) / inside if len(folders) > 1 else inside), single_line=True)
+    return clean(str(path), single_line=True)
+
+
+def fit_path(text: str, width: int) -> Content:
+    """Return a path in exactly `width` cells; leading folders go first, because the name says most."""
+    content = Content(text)
+    parts = text.split("/")
+    while content.cell_length > width and len(parts) > 1:
+        parts = parts[1:]
+        content = Content("…/" + "/".join(parts))
+    return fit(content, width)
+
+
+def fit(content: Content, width: int) -> Content:
+    """Return `content` cut or padded to exactly `width` cells."""
+    cut = content.truncate(width, ellipsis=True) if content.cell_length > width else content
+    return cut.pad_right(width - cut.cell_length)
+
+
+def place(source: Source) -> str:
+    """Return where in its file a source stands, 'p. 4' or 'lines 12-40'; empty where the format has neither."""
+    return clean(str(source.location), single_line=True)
+
+
+def mark(source: Source) -> tuple[str, str]:
+    """Return the letter and the style class of a source's state: warm, stale or cold."""
+    if source.stale:
+        return "◐", "stale"
+    return ("●", "warm") if source.warm else ("○", "cold")
+
+
+def count(number: int, noun: str) -> str:
+    """Return '1 file', '12,431 files'."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def brief(number: int) -> str:
+    """Return a count in four characters or so: '950', '12.4k', '3.1M'."""
+    for size, letter in ((1_000_000, "M"), (1_000, "k")):
+        if number >= size:
+            return f"{number / size:.1f}".removesuffix(".0") + letter
+    return str(number)
+
+
+def percent(part: int, whole: int) -> int:
+    """Return `part` of `whole` rounded down, so that 100 means all of it."""
+    return 100 * part // whole if whole else 0
+
+
+def seconds(value: float) -> str:
+    """Return a measured time: '0.19 s', '4.3 s', '12 s'."""
+    return f"{value:.2f} s" if value < 1 else f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
+
+
+def about(value: float) -> str:
+    """Return a predicted time, no more exact than a prediction is: '40 s', '12 min', '2 h', '3 days'."""
+    for size, unit in ((86_400 * 2, "days"), (3_600, "h"), (60, "min")):
+        if value >= size:
+            return f"{value / (86_400 if unit == 'days' else size):.0f} {unit}"
+    return f"{max(1, round(value))} s"
+
+
+def gib(value: int) -> str:
+    """Return bytes in GiB, or in MiB below one: '38 GiB', '1.5 GiB', '12 MiB'."""
+    if value < 1024**3:
+        return f"{value / 1024**2:.0f} MiB"
+    number = value / 1024**3
+    return f"{number:.0f} GiB" if number >= 10 else f"{number:.1f} GiB"
+
+
+def as_text(answer: Answer, folders: Sequence[Path]) -> str:
+    """Return an answer for the clipboard: text, then its quotes with file and place."""
+    lines = [clean(answer.text)]
+    for citation in answer.citations:
+        where = ", ".join(part for part in (short_path(citation.path, folders), clean(str(citation.location))) if part)
+        lines.append(f'[{citation.source_number}] "{clean(citation.quote, single_line=True)}" ({where})')
+    return "\n".join(lines)

@@ -48,7 +48,7 @@ from desk_rag.store.store import Store
 from desk_rag.timing import Stopwatch
 
 _QUESTION_ROOM = 256
-"""Slots kept for the question; a longer one is cut with a word to the user, not an error."""
+"""Slots kept for the question; of a longer one the end is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class AnswerEngine:
         The best chunk is laid last, next to the question: the embedded reader then quotes the right chunk in 71 % of
         questions instead of 58 % (5 retrieved chunks, 120 questions, CPU). Full prefill uses the same order.
         """
-        question_ids = self.model.prompt.question_ids(question)[-_QUESTION_ROOM:]
+        question_ids = self.model.prompt.question_ids(question, _QUESTION_ROOM)
         if mode is AnswerMode.FULL:
             self._cache.set_length(0)
             chunk_ids = [token_id for ids in reversed(context.token_ids) for token_id in ids]

@@ -33,7 +33,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
     if not _exists(settings):
         return _nothing(settings, as_json=as_json)
     with _open(settings, writer=False) as store:
-        counts, activity, pause = store.counts(), store.activity(), store.pause_requested()
+        counts, activity, pause = store.coverage(), store.activity(), store.pause_requested()
         failed = [row for row in store.documents() if row.state is FileState.FAILED]
         pins = store.pins()
     if as_json:
@@ -45,6 +45,8 @@ def status(settings: Settings, *, as_json: bool) -> int:
                 "failed": counts.failed,
                 "skipped": counts.skipped,
                 "chunks": counts.chunks,
+                "with_vectors": counts.with_vectors,
+                "warm": counts.warm,
                 "kv_bytes": counts.kv_bytes,
                 "budget_bytes": counts.budget_bytes,
                 "pinned": [str(path) for path in pins],
@@ -57,6 +59,8 @@ def status(settings: Settings, *, as_json: bool) -> int:
     lines = [
         f"data      {settings.data_dir}",
         f"indexed   {out.plural(counts.files, 'file')}, {out.plural(counts.chunks, 'chunk')}",
+        f"findable  words {_share(counts.chunks, counts.chunks)}, vectors {_share(counts.with_vectors, counts.chunks)},"
+        f" warm {_share(counts.warm, counts.chunks)}",
         f"chunk KV  {out.size(counts.kv_bytes)} of at most {out.size(counts.budget_bytes)}",
         f"left out  {out.plural(counts.skipped, 'file')} of kinds that hold no text or that a rule names",
         f"now       {_activity_text(activity, pause)}",
@@ -68,6 +72,10 @@ def status(settings: Settings, *, as_json: bool) -> int:
         lines.append(f"not read  … and {len(failed) - _MOST_LISTED:,} more; --json has them all")
     _print(lines)
     return 0
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part // whole} %" if whole else "-"
 
 
 def why(settings: Settings, file: Path, *, as_json: bool) -> int:

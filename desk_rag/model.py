@@ -21,6 +21,26 @@ from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError, ModelError, ModelNotFound, OutOfMemory, UnsupportedModel
 from desk_rag.prompt import PromptFormat, load_prompt
 
+_IRRELEVANT_FIELDS = frozenset(
+    [
+        "transformers_version",
+        "_name_or_path",
+        "name_or_path",
+        "dtype",
+        "torch_dtype",
+        "use_cache",
+        "architectures",
+        "quantization_config",
+        "output_attentions",
+        "output_hidden_states",
+        "return_dict",
+        "chunk_size_feed_forward",
+        "problem_type",
+        "id2label",
+        "label2id",
+    ]
+)
+"""Of a configuration: who wrote it, how it is run; the rest is part of a chunk KV's identity."""
 _SMALL = 1_000_000_000
 """Parameters below which a CPU computes in fp32; larger models take bf16 where the CPU has the instructions."""
 
@@ -42,8 +62,8 @@ class ModelSpec:
     """none | nf4 | int8."""
     dtype: torch.dtype
     """Compute dtype; the shared prefix's KV is kept in it."""
-    rope_json: str
-    """Canonical JSON of the RoPE parameters in the configuration."""
+    config_json: str
+    """Canonical JSON of the configuration: RoPE parameters, windows, norms, scaling."""
 
     @property
     def max_context(self) -> int:
@@ -141,7 +161,7 @@ def wrap(
         tokenizer_fingerprint=weights.fingerprint([directory / "tokenizer.json"]) if directory else "memory",
         weight_quantization=quantization,
         dtype=_compute_dtype(module),
-        rope_json=json.dumps(config.rope_parameters, sort_keys=True, default=str),
+        config_json=_canonical_config(config),
     )
     return LanguageModel(spec=spec, module=module, prompt=prompt, device=device)
 
@@ -256,6 +276,12 @@ def _load_dtype(directory: Path, device: torch.device) -> torch.dtype:
 def _cpu_has_bf16() -> bool:
     flags = Path("/proc/cpuinfo")
     return flags.is_file() and any(word in flags.read_text() for word in ("avx512_bf16", "amx_bf16"))
+
+
+def _canonical_config(config: Any) -> str:
+    """Everything in the configuration that may change what a layer computes: RoPE, windows, norms, scaling."""
+    fields = {name: value for name, value in config.to_dict().items() if name not in _IRRELEVANT_FIELDS}
+    return json.dumps(fields, sort_keys=True, default=str)
 
 
 def _compute_dtype(module: Any) -> torch.dtype:

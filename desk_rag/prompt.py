@@ -95,9 +95,10 @@ class PromptFormat:
         """Token ids of one chunk in its frame, exactly as they are fed."""
         return [*self._open, *self._plain.encode(text, add_special_tokens=False).ids, *self._close]
 
-    def question_ids(self, question: str) -> list[int]:
-        """Token ids that follow the last chunk, up to where the answer begins."""
-        return [*self._plain.encode(self.parts.question_open + question, add_special_tokens=False).ids, *self._tail]
+    def question_ids(self, question: str, most: int | None = None) -> list[int]:
+        """Token ids that follow the last chunk, up to where the answer begins; at most `most`, the end left out."""
+        ids = self._plain.encode(self.parts.question_open + question, add_special_tokens=False).ids
+        return [*ids[: None if most is None else max(most - len(self._tail), 0)], *self._tail]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of generated ids, special tokens dropped."""

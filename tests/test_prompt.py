@@ -195,3 +195,14 @@ def test_the_byte_prompt_of_the_tests_is_in_the_trained_form() -> None:
     prompt = byte_prompt()
     assert prompt.chunk_ids("a")[0] == prompt._special.token_to_id(DOC_START)
     assert prompt.decode(prompt.chunk_ids("añ")) == "añ\n"
+
+
+def test_of_a_long_question_the_end_is_left_out_and_the_frame_stays_whole() -> None:
+    prompt = byte_prompt()
+    whole = prompt.question_ids("When is the rent due?")
+    cut = prompt.question_ids("When is the rent due?", 20)
+    tail = prompt.question_ids("")[len(prompt.parts.question_open) :]
+    assert len(cut) == 20
+    assert cut[: 20 - len(tail)] == whole[: 20 - len(tail)]
+    assert cut[-len(tail) :] == tail == whole[-len(tail) :]
+    assert prompt.question_ids("When is the rent due?", 500) == whole

@@ -11,7 +11,8 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
 from desk_rag.store.policy import GDSF, LFU, LRU, S3FIFO, Cost, Policy, Worth
@@ -90,13 +91,13 @@ def run(chunks: int, length: int, shares: tuple[float, ...], seed: int) -> Itera
                 }
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     """Print the table and one JSON line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--chunks", type=int, default=4000)
     parser.add_argument("--accesses", type=int, default=40_000)
     parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     results = []
     print(f"{'trace':<11} {'cache':>5}  {'policy':<8} {'hits':>6} {'saved':>6} {'seconds':>9}")
     for result in run(arguments.chunks, arguments.accesses, (0.05, 0.2, 0.5), arguments.seed):
@@ -106,7 +107,8 @@ def main() -> None:
             f" {result['hit_ratio']:>6.1%} {result['saved_share']:>6.1%} {result['saved_seconds']:>9.0f}"
         )
     print(json.dumps({"bench": "eviction", **vars(arguments), "results": results}, separators=(",", ":")))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

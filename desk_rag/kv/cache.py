@@ -64,6 +64,12 @@ class SlabCache(Cache):  # type: ignore[misc]
 
         super().__init__(layers=[SlabLayer(slab(), slab()) for _ in range(spec.num_layers)])
 
+    @property
+    def device(self) -> torch.device:
+        """Where the slabs are."""
+        device: torch.device = self.layers[0].key_slab.device
+        return device
+
     def set_length(self, length: int) -> None:
         """Declare the first `length` slots of every layer valid."""
         assert 0 <= length <= self.capacity

@@ -33,7 +33,8 @@ class Identity:
     adapter: str
     weight_quantization: str
     tokenizer: str
-    rope: str
+    config: str
+    """Canonical JSON of the model's configuration, RoPE fields among it."""
     shape: tuple[int, int, int]
     """num_layers, num_kv_heads, head_dim."""
     prefix: str
@@ -59,7 +60,7 @@ def identify(
         adapter=adapter,
         weight_quantization=spec.weight_quantization,
         tokenizer=spec.tokenizer_fingerprint,
-        rope=spec.rope_json,
+        config=spec.config_json,
         shape=(spec.num_layers, spec.num_kv_heads, spec.head_dim),
         prefix=hash_tokens(prefix_ids),
         scheme=scheme.label,

@@ -3,10 +3,10 @@
 Knows Triton and addresses; the reference is `lazy_attention.attend`. Needs Triton at import, so it is imported only
 where `kernels` allows it.
 
-Work is cut into tiles of 16 to 64 tokens of one chunk. One 64-bit word says all about a tile (`Tile`); what is common
-to a chunk and layer is one row as in Kernel A. Programs take a share of the tiles each (flash-decoding) and leave a
-maximum, a sum and an unnormalised output; the prefix and what was read since the question form further shares; a last
-kernel merges them by their log-sum-exp.
+Work is cut into tiles of 16 to 64 tokens of one chunk. One 64-bit word says all about a tile (`lazy_tiles.Tile`); what
+is common to a chunk and layer is one row as in Kernel A. Programs take a share of the tiles each (flash-decoding) and
+leave a maximum, a sum and an unnormalised output; the prefix and what was read since the question form further shares;
+a last kernel merges them by their log-sum-exp.
 
 With few query rows (decode) the query is turned back by the tile's first position, always from the original, and the
 keys by their place in the tile: those few rows of the table stay in the L1 cache, where a full table would cost more
@@ -26,13 +26,12 @@ import triton.language as tl
 from numpy.typing import NDArray
 
 from desk_rag.kv.lazy_attention import LazyContext
+from desk_rag.kv.lazy_tiles import pack_tiles
 from desk_rag.kv.types import Int8Layer
 
 _FIELDS = 8
 """tokens, tokens per scale group, scale groups, then offsets in elements: keys, values, key_scale, key_zero,
 value_scale."""
-_POSITION_BITS, _SEGMENT_BITS, _VALID_BITS = 20, 10, 6
-_INDEX_BITS = 63 - _POSITION_BITS - _SEGMENT_BITS - _VALID_BITS
 _FEW_ROWS = 16
 """Query rows per KV head up to which the query is turned instead of the keys: one block of the matrix unit."""
 _MERGE = 16
@@ -40,7 +39,7 @@ _MERGE = 16
 
 @dataclass(frozen=True, slots=True)
 class LazyTuning:
-    """What the kernel may choose freely."""
+    """What the kernel may choose freely; `bench kernels --sweep` finds the best."""
 
     tile: int = 32
     """Tokens per tile: 16, 32 or 64."""
@@ -52,47 +51,6 @@ class LazyTuning:
 
 
 DEFAULT_TUNING = LazyTuning()
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """What the kernel must know of one tile, packed as [index | valid - 1 : 6 | segment : 10 | position : 20]."""
-
-    index: int
-    """Which tile of its chunk."""
-    valid: int
-    """Tokens in it, 1..64."""
-    segment: int
-    """Which chunk of the answer."""
-    position: int
-    """Of its first token."""
-
-    def pack(self) -> int:
-        """One non-negative int64; asserts that every field fits, because an overflow would point elsewhere."""
-        assert 0 <= self.position < 1 << _POSITION_BITS and 0 <= self.segment < 1 << _SEGMENT_BITS
-        assert 1 <= self.valid <= 1 << _VALID_BITS and 0 <= self.index < 1 << _INDEX_BITS
-        word = self.index << _VALID_BITS | (self.valid - 1)
-        return (word << _SEGMENT_BITS | self.segment) << _POSITION_BITS | self.position
-
-    @classmethod
-    def unpack(cls, word: int) -> Tile:
-        """The inverse of `pack`; the kernel does the same with shifts."""
-        position = word & (1 << _POSITION_BITS) - 1
-        word >>= _POSITION_BITS
-        segment = word & (1 << _SEGMENT_BITS) - 1
-        word >>= _SEGMENT_BITS
-        return cls(word >> _VALID_BITS, (word & (1 << _VALID_BITS) - 1) + 1, segment, position)
-
-
-def pack_tiles(context: LazyContext, tile: int) -> NDArray[np.int64]:
-    """The words of all chunks, in order; `tile` is the number of tokens in one."""
-    assert tile <= 1 << _VALID_BITS
-    words = [
-        Tile(index, min(tile, place.num_tokens - index * tile), segment, place.position + index * tile).pack()
-        for segment, place in enumerate(context.placements)
-        for index in range(-(-place.num_tokens // tile))
-    ]
-    return np.array(words, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +96,7 @@ class LazyKernel:
         gpu = device.type == "cuda"
         return cls(
             context=context,
-            words=torch.from_numpy(pack_tiles(context, tuning.tile)).to(device),
+            words=torch.from_numpy(pack_tiles(context.placements, tuning.tile)).to(device),
             rows=torch.from_numpy(rows).to(device),
             codes=anchor,
             scales=anchor.view(torch.float16),

@@ -37,7 +37,7 @@ Offsets = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What the kernel may choose freely; the defaults are the fastest found on an H200."""
+    """What the kernel may choose freely; `bench kernels --sweep` finds the best."""
 
     tile: int = 32
     """Tokens per program."""

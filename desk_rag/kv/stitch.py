@@ -17,7 +17,7 @@ from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.prefill import PrefixKV
 from desk_rag.kv.quant import dequantize_layer, move_layer
 from desk_rag.kv.rope import RotaryTables, rotate_into
-from desk_rag.kv.types import QuantizedKV
+from desk_rag.kv.types import Int8Layer, QuantizedKV
 from desk_rag.model import LanguageModel
 
 
@@ -92,18 +92,36 @@ def stitch(
 
     Raises UnsupportedModel for the ablation positions on models with sliding layers, whose masks count slots.
     """
-    if stitch_plan.positions is not Positions.REORDERED and _has_sliding_layers(model):
+    if stitch_plan.positions is not Positions.REORDERED and has_sliding_layers(model):
         raise UnsupportedModel(
             f"'{stitch_plan.positions.value}' positions are not exact for models with sliding layers."
         )
     assert stitch_plan.num_slots <= cache.capacity, "slab too small"
     prefix.write_to(cache)
     with torch.inference_mode():
-        for layer in range(model.spec.num_layers):
+        left = _place_by_kernel(stitch_plan, chunks, tables, cache)
+        for layer in left:
             for placement, chunk in zip(stitch_plan.placements, chunks, strict=True):
                 place_layer(layer, placement, chunk, tables, cache)
     cache.set_length(stitch_plan.num_slots)
     return StitchedCache(cache, stitch_plan)
+
+
+def _place_by_kernel(
+    stitch_plan: StitchPlan, chunks: Sequence[QuantizedKV], tables: RotaryTables, cache: SlabCache
+) -> list[int]:
+    """Place what the kernel can do, every int8 layer of every chunk in one launch; returns the layers that are left."""
+    # Imported here: `kernels` compares itself with the reference in this module's neighbours before it is used.
+    from desk_rag.kv.kernels import place_group
+
+    layers = list(range(len(cache.layers)))
+    place = place_group(cache.device)
+    if place is None or not chunks:
+        return layers
+    coded = [layer for layer in layers if all(isinstance(chunk.layers[layer], Int8Layer) for chunk in chunks)]
+    here = [QuantizedKV(tuple(move_layer(layer, cache.device) for layer in chunk.layers)) for chunk in chunks]
+    place(coded, stitch_plan.placements, here, tables, cache)
+    return sorted(set(layers) - set(coded))
 
 
 def place_layer(layer: int, placement: Placement, chunk: QuantizedKV, tables: RotaryTables, cache: SlabCache) -> None:
@@ -117,7 +135,7 @@ def place_layer(layer: int, placement: Placement, chunk: QuantizedKV, tables: Ro
     value_slots.copy_(values)
 
 
-def _has_sliding_layers(model: LanguageModel) -> bool:
+def has_sliding_layers(model: LanguageModel) -> bool:
     config = model.module.config
     types = getattr(config, "layer_types", None)
     if types:

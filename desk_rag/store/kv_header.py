@@ -25,7 +25,8 @@ SMALLEST_GROUP = 1 << 20
 """Bytes from which a run is long enough to be read at the drive's full rate."""
 LARGEST_HEADER = 1 << 20
 INT8 = "int8"
-INT8_PARTS = ("key_scale", "key_zero", "value_scale", "keys", "values")
+INT8_PARTS = ("key_scale", "key_zero", "keys", "values", "value_scale")
+"""In file order; value scales come last, so that codes start at a multiple of D, where kernels read wide."""
 RAW_PARTS = ("keys", "values")
 DTYPE_BYTES = {"F16": 2, "BF16": 2, "F32": 4, "I8": 1, "U8": 1}
 RAW_DTYPES = ("BF16", "F16", "F32")
@@ -52,8 +53,8 @@ class LayerShape:
         if self.kind != INT8:
             return [(part, self.kind, whole) for part in RAW_PARTS]
         scales = (num_layers, heads, self.num_scales, dim)
-        shapes = (scales, scales, (num_layers, heads, tokens), whole, whole)
-        dtypes = ("F16", "F16", "F16", "I8", "I8")
+        shapes = (scales, scales, whole, whole, (num_layers, heads, tokens))
+        dtypes = ("F16", "F16", "I8", "I8", "F16")
         return list(zip(INT8_PARTS, dtypes, shapes, strict=True))
 
     @property

@@ -262,6 +262,15 @@ class KVRows:
             ).fetchone()[0]
         return count
 
+    def fullest_namespace(self) -> str | None:
+        """Return the namespace with most KV files, None before the first."""
+        with self._database.read() as connection:
+            row = connection.execute(
+                "SELECT n.name FROM kv JOIN namespaces n ON n.id = kv.namespace"
+                " GROUP BY n.id ORDER BY count(*) DESC, n.id LIMIT 1"
+            ).fetchone()
+        return None if row is None else str(row[0])
+
     def rates(self, namespace: str) -> Rates | None:
         """Return bytes and prefill seconds per token, None before the first file."""
         with self._database.read() as connection:

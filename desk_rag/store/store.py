@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from desk_rag.chunking import Chunk, ChunkId
 from desk_rag.config import StoreSettings
@@ -255,6 +255,11 @@ class Store:
             kv_bytes=self._budget.used if self.writer else self._rows.total_blocks(),
             budget_bytes=self._budget.limit(),
         )
+
+    def coverage(self) -> Counts:
+        """Return `counts` for the model and the embedder that cover most: for whoever has loaded neither."""
+        namespace = self._rows.fullest_namespace()
+        return self.counts(cast("Namespace | None", namespace), self._vectors().fullest_embedder())
 
     def estimate(self, namespace: Namespace, num_tokens: int, bytes_per_token: float) -> Estimate:
         """Say what caching `num_tokens` more tokens would take; measured rates go before `bytes_per_token`."""

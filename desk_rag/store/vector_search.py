@@ -132,6 +132,15 @@ class VectorSearch:
             ).fetchone()[0]
         return count
 
+    def fullest_embedder(self) -> str | None:
+        """Return the embedder with most vectors, None before the first."""
+        with self._database.read() as connection:
+            row = connection.execute(
+                "SELECT e.name FROM vectors v JOIN embedders e ON e.id = v.embedder"
+                " GROUP BY e.id ORDER BY count(*) DESC, e.id LIMIT 1"
+            ).fetchone()
+        return None if row is None else str(row[0])
+
     def forget_removed(self) -> None:
         """After chunks were removed: overwrite their vectors in memory and remove saved indexes that hold them."""
         with self._lock:

@@ -52,7 +52,20 @@ def spin(seconds: float) -> None:
 
 
 def test_cpu_load_leaves_own_work_out_and_counts_that_of_others() -> None:
+    """Measured on the real machine, so other programs get in the way: a few tries, and none on a saturated machine."""
     cores = psutil.cpu_count() or 1
+    for _ in range(4):
+        own, others = _loads()
+        # Other programs may run as well; what this process did alone must not show as a whole core of load.
+        if own <= 100 * (cores - 1) / cores + 40 / cores and others >= 40 / cores:
+            return
+    if psutil.cpu_percent(1.0) > 60:
+        pytest.skip("the machine is saturated by other programs")
+    pytest.fail(f"own work showed as {own:.0f} % of other programs' load, another process as {others:.0f} %")
+
+
+def _loads() -> tuple[float, float]:
+    """What CpuLoad says after a second of own work, and while another process computes; percent of all cores."""
     load = CpuLoad()
     spin(1.0)
     own = load.percent()
@@ -62,14 +75,10 @@ def test_cpu_load_leaves_own_work_out_and_counts_that_of_others() -> None:
         time.sleep(1.0)  # the child imports its modules
         load.percent()
         time.sleep(1.5)
-        others = load.percent()
+        return own, load.percent()
     finally:
         process.kill()
         process.join()
-    # Other programs may be running as well; what this process did alone must not show as a whole core of load.
-    background = 100 * (cores - 1) / cores
-    assert own <= background + 40 / cores
-    assert others >= 40 / cores
 
 
 def test_the_gate_waits_until_the_machine_was_quiet_for_a_while() -> None:

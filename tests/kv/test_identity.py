@@ -17,7 +17,7 @@ BASE = Identity(
     adapter="",
     weight_quantization="none",
     tokenizer="t" * 32,
-    rope='{"rope_theta": 10000.0}',
+    config='{"rope_theta": 10000.0}',
     shape=(10, 2, 64),
     prefix=hash_tokens([1, 2, 3]),
     scheme="int8*10",
@@ -27,7 +27,7 @@ OTHER: dict[str, object] = {
     "adapter": "lora-1",
     "weight_quantization": "nf4",
     "tokenizer": "u" * 32,
-    "rope": '{"rope_theta": 20000.0}',
+    "config": '{"rope_theta": 20000.0}',
     "shape": (10, 2, 32),
     "prefix": hash_tokens([1, 2, 4]),
     "scheme": "int8g64*10",
@@ -86,7 +86,7 @@ def test_the_identity_of_a_loaded_model_names_what_it_is(reader: LanguageModel) 
     identity = identify(reader.spec, reader.prompt.prefix_ids, scheme)
     assert identity.shape == (10, 2, 64)
     assert identity.scheme == "int8*10"
-    assert json.loads(identity.rope)["rope_theta"] == 100000
+    assert json.loads(identity.config)["rope_parameters"]["rope_theta"] == 100000
     assert identity.prefix == hash_tokens(reader.prompt.prefix_ids)
     assert identity.weights == reader.spec.weights_fingerprint
     assert identity.weights != identity.tokenizer
@@ -97,6 +97,6 @@ def test_the_identity_of_a_loaded_model_names_what_it_is(reader: LanguageModel) 
         identify(reader.spec, reader.prompt.prefix_ids, scheme, adapter="a"),
         identify(reader.spec, reader.prompt.prefix_ids, scheme, drift_epoch=1),
         identify(replace(reader.spec, weight_quantization="int8"), reader.prompt.prefix_ids, scheme),
-        identify(replace(reader.spec, rope_json="{}"), reader.prompt.prefix_ids, scheme),
+        identify(replace(reader.spec, config_json="{}"), reader.prompt.prefix_ids, scheme),
     ):
         assert other.namespace() != identity.namespace()

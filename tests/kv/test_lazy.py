@@ -19,6 +19,7 @@ if not torch.cuda.is_available():
 from desk_rag.errors import UnsupportedModel
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.lazy_attention import LazyCache, LazyContext, attend, lazily
+from desk_rag.kv.lazy_tiles import Tile, pack_tiles
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
 from desk_rag.kv.quant import LayerScheme, QuantScheme, quantize
 from desk_rag.kv.rope import RotaryTables, build_tables
@@ -115,15 +116,14 @@ def test_kernel_plain_part_is_causal(queries: int, plain: int) -> None:
     check(some_context([20], heads=1, dim=64), heads=1, group=2, queries=queries, plain=plain)
 
 
-@with_kernel
 def test_tile_words_hold_every_field_and_refuse_what_does_not_fit() -> None:
-    from desk_rag.kv.lazy_triton import Tile
-
     edges = itertools.product((0, 1, (1 << 27) - 1), (1, 63, 64), (0, 1023), (0, 1, (1 << 20) - 1))
     for fields in edges:
         word = Tile(*fields).pack()
         assert 0 <= word < 1 << 63
         assert Tile.unpack(word) == Tile(*fields)
+    tiles = [Tile.unpack(int(word)) for word in pack_tiles(plan(7, [40, 32, 1]).placements, 32)]
+    assert tiles == [Tile(0, 32, 0, 7), Tile(1, 8, 0, 39), Tile(0, 32, 1, 47), Tile(0, 1, 2, 79)]
     for bad in [(1 << 27, 1, 0, 0), (0, 0, 0, 0), (0, 65, 0, 0), (0, 1, 1024, 0), (0, 1, 0, 1 << 20), (0, 1, 0, -1)]:
         with pytest.raises(AssertionError):
             Tile(*bad).pack()

@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -326,3 +327,15 @@ def test_clock_that_jumps_back_changes_nothing(root: Path, monkeypatch: pytest.M
     jumps = iter(range(10**9, 0, -3600))
     monkeypatch.setattr(time, "time", lambda: float(next(jumps)))
     assert run(root.with_name("jumping")) == steady
+
+
+def test_coverage_reports_on_the_fullest_model_without_loading_one(store: Store) -> None:
+    empty = store.coverage()
+    assert (empty.warm, empty.with_vectors) == (0, 0)
+    store.put_document(made.document(A, ["one", "two", "three"]), made.chunks(["one", "two", "three"]), made.stamp())
+    assert warm(store, "one")
+    assert warm(store, "two")
+    assert warm(store, "three", namespace="e" * 32)
+    store.put_vectors("some embedder", [made.chunk_id("one")], np.eye(1, 4, dtype=np.float32))
+    full = store.coverage()
+    assert (full.chunks, full.warm, full.with_vectors) == (3, 2, 1)

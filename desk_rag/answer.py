@@ -33,6 +33,7 @@ from desk_rag.embedding import Embedder, load_embedder
 from desk_rag.errors import UnsupportedModel
 from desk_rag.gpu_turn import Turn
 from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.canaries import PROBE
 from desk_rag.kv.gate import GateReport
 from desk_rag.kv.identity import kv_key
 from desk_rag.kv.prefill import PrefixKV, prefill_chunk
@@ -94,6 +95,7 @@ class AnswerEngine:
         self._cache = SlabCache(model, self.context_tokens + room)
         self._tables: RotaryTables = build_tables(model, self.context_tokens + room)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="write-back")
+        self._rehearse()
 
     def ask(
         self,
@@ -215,6 +217,17 @@ class AnswerEngine:
         stitch_plan = plan(self.prefix.num_tokens, [chunk.num_tokens for chunk in chunks])
         stitch(self.model, stitch_plan, self.prefix, chunks, self._tables, self._cache)
         return stitch_plan.next_position, question_ids
+
+    def _rehearse(self) -> None:
+        """Pay one-off costs before the first question: on a GPU compiling the kernel alone takes half a second."""
+        with self.turn.prefilling():
+            ids = self.model.prompt.chunk_ids(PROBE)
+            chunk = quantize(prefill_chunk(self.model, self.prefix, ids), self.scheme)
+            stitch_plan = plan(self.prefix.num_tokens, [chunk.num_tokens])
+            stitch(self.model, stitch_plan, self.prefix, [chunk], self._tables, self._cache)
+            question_ids = self.model.prompt.question_ids("When?", _QUESTION_ROOM)
+            next(self._generate(question_ids, stitch_plan.next_position, lambda: True))
+            self._sync()
 
     def _generate(self, prompt_ids: list[int], start: int, stop: Callable[[], bool]) -> Iterator[generate.Token]:
         limit = self.settings.answer.max_new_tokens

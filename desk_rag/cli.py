@@ -63,11 +63,15 @@ class _Overrides:
         return merged.model_copy(update={"data_dir": merged.data_dir.expanduser().absolute()})
 
 
-Folders = Annotated[list[Path], typer.Argument(help="Folders with your documents.", show_default=False)]
-OptionalFolders = Annotated[list[Path] | None, typer.Argument(help="Folders; without one those of the settings.")]
+# Paths that cannot be read get a message and a remedy from the room they are for, hence `readable=False`.
+Folders = Annotated[list[Path], typer.Argument(help="Folders with your documents.", show_default=False, readable=False)]
+OptionalFolders = Annotated[
+    list[Path] | None, typer.Argument(help="Folders; without one those of the settings.", readable=False)
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Under = Annotated[
-    list[Path] | None, typer.Option("--folder", "-f", help="Only documents under this folder; may be repeated.")
+    list[Path] | None,
+    typer.Option("--folder", "-f", help="Only documents under this folder; may be repeated.", readable=False),
 ]
 
 
@@ -89,9 +93,11 @@ def _globals(
     embedder: Annotated[str | None, typer.Option(help="'embedded', or a sentence-transformers name or path.")] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Where the model runs.")] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(envvar="DESK_RAG_DATA_DIR", help="Where index and chunk KV are kept.")
+        Path | None, typer.Option(envvar="DESK_RAG_DATA_DIR", help="Where index and chunk KV are kept.", readable=False)
     ] = None,
-    config: Annotated[Path | None, typer.Option(envvar="DESK_RAG_CONFIG", help="Settings file.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(envvar="DESK_RAG_CONFIG", help="Settings file.", readable=False)
+    ] = None,
     download: Annotated[
         bool, typer.Option("--download", help="Fetch a missing model from the hub; nothing else uses the network.")
     ] = False,
@@ -192,7 +198,9 @@ def status(ctx: typer.Context, as_json: Json = False) -> None:
 
 @app.command()
 def why(
-    ctx: typer.Context, file: Annotated[Path, typer.Argument(help="A file or folder.")], as_json: Json = False
+    ctx: typer.Context,
+    file: Annotated[Path, typer.Argument(help="A file or folder.", readable=False)],
+    as_json: Json = False,
 ) -> None:
     """Say what became of FILE, and why."""
     from desk_rag import cli_store
@@ -218,7 +226,9 @@ def verify(
 @app.command()
 def purge(
     ctx: typer.Context,
-    folder: Annotated[Path | None, typer.Argument(help="Forget what is under this folder or file.")] = None,
+    folder: Annotated[
+        Path | None, typer.Argument(help="Forget what is under this folder or file.", readable=False)
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Delete the whole data directory.")] = False,
     check: Annotated[
         bool, typer.Option("--verify", help="Afterwards search the store for traces of the text.")
@@ -240,7 +250,7 @@ def purge(
 @app.command()
 def pin(
     ctx: typer.Context,
-    folder: Annotated[Path, typer.Argument(help="A folder or file.")],
+    folder: Annotated[Path, typer.Argument(help="A folder or file.", readable=False)],
     remove: Annotated[bool, typer.Option("--remove", help="Let go of it again.")] = False,
 ) -> None:
     """Never evict FOLDER's chunk KV.

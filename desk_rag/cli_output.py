@@ -152,8 +152,10 @@ def stage_line(event: StageProgress) -> str:
 def index_summary(done: IndexFinished) -> str:
     """One line that says what a run did."""
     if not (done.indexed or done.removed or done.failed or done.warm):
-        return f"Nothing to do: {plural(done.unchanged, 'file')} unchanged ({duration(done.seconds)})."
-    parts = [f"{plural(done.indexed, 'file')} read ({plural(done.chunks, 'chunk')})"]
+        unchanged = f"{plural(done.unchanged, 'file')} unchanged" if done.unchanged else "no file that can be read"
+        return f"Nothing to do: {unchanged} ({duration(done.seconds)})."
+    read = bool(done.indexed or done.failed)
+    parts = [f"{plural(done.indexed, 'file')} read ({plural(done.chunks, 'chunk')})"] if read else []
     for number, word in (
         (done.unchanged, "unchanged"),
         (done.removed, "removed"),
@@ -162,7 +164,8 @@ def index_summary(done: IndexFinished) -> str:
     ):
         if number:
             parts.append(f"{number:,} {word}")
-    return f"{', '.join(parts)}; {plural(done.warm, 'chunk')} made warm; {duration(done.seconds)}."
+    warm = f"; {plural(done.warm, 'chunk')} made warm" if done.warm else ""
+    return f"{', '.join(parts) or 'nothing read'}{warm}; {duration(done.seconds)}."
 
 
 class AnswerPrinter:

@@ -34,6 +34,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
         return _nothing(settings, as_json=as_json)
     with _open(settings, writer=False) as store:
         counts, activity, pause = store.coverage(), store.activity(), store.pause_requested()
+        outlook = store.outlook(None, 0.0)
         failed = [row for row in store.documents() if row.state is FileState.FAILED]
         pins = store.pins()
     if as_json:
@@ -49,6 +50,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
                 "warm": counts.warm,
                 "kv_bytes": counts.kv_bytes,
                 "budget_bytes": counts.budget_bytes,
+                "planned_bytes": outlook.kv_bytes if outlook else counts.kv_bytes,
                 "pinned": [str(path) for path in pins],
                 "pause_until": pause,
                 "activity": _activity_json(activity),
@@ -65,6 +67,8 @@ def status(settings: Settings, *, as_json: bool) -> int:
         f"left out  {out.plural(counts.skipped, 'file')} of kinds that hold no text or that a rule names",
         f"now       {_activity_text(activity, pause)}",
     ]
+    if outlook is not None:
+        lines.append(f"planned   {outlook.sentence}")
     lines += [f"pinned    {out.shown_path(path)}" for path in pins]
     for row in failed[:_MOST_LISTED]:
         lines.append(f"not read  {out.reason_line(row.path, row.reason)}")

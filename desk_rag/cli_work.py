@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from desk_rag.store.store import Store
 
 SOME_UNREADABLE = 3
+_CODED_SHARE = 0.52
+"""Of fp16: what int8 chunk KV takes with scales and header, before there is any to measure."""
 INTERRUPTED = 130
 
 
@@ -45,7 +47,7 @@ class Wish:
 
 def open_ui(settings: Settings, folders: Sequence[Path]) -> int:
     """Hand over to the UI; returns its exit code."""
-    chosen = _folders(folders) if folders else [folder.expanduser().absolute() for folder in settings.folders]
+    chosen = _roots(settings, folders) if folders else [folder.expanduser().absolute() for folder in settings.folders]
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("The UI needs a terminal.", remedy='Without one: desk-rag ask "…" --folder FOLDER')
     from tui.app import run
@@ -87,6 +89,9 @@ def index_with(
     _sync(engine.store, prompt, prompt.chunk_size, roots, settings, stop, progress, tally)
     for event in indexing.embed_pending(engine.store, engine.embedder, stop):
         progress.show(event)
+    outlook = engine.store.outlook(engine.namespace, _CODED_SHARE * engine.model.spec.fp16_bytes_per_token)
+    if outlook is not None and not stop():
+        progress.say(outlook.sentence)
     for event in indexing.warm_pending(
         engine.store, engine.model, engine.prefix, engine.namespace, engine.scheme, engine.turn, stop, lambda: ""
     ):
@@ -201,6 +206,8 @@ def search(
     from desk_rag.retrieval import retrieve
     from desk_rag.store.store import Store
 
+    if not query.strip():
+        raise ConfigError("The query is empty.", remedy="desk-rag search warranty")
     roots = _folders(folders)
     with Store.open(settings.data_dir, settings.store, writer=False) as store:
         _check_something_is_there(store, roots)
@@ -236,6 +243,10 @@ def bench(name: str, arguments: Sequence[str]) -> int:
     folder = Path(__file__).parent / "bench"
     known = sorted(file.stem for file in folder.glob("*.py") if "\ndef main(argv" in file.read_text(encoding="utf-8"))
     chosen = name.replace("-", "_")
+    if name in ("-h", "--help"):
+        sys.stdout.write(f"Usage: desk-rag bench NAME [OPTIONS]\n\nNAME is one of: {', '.join(known)}.\n")
+        sys.stdout.write("The options of one: desk-rag bench NAME --help\n")
+        return 0
     if chosen not in known:
         raise ConfigError(
             f"There is no benchmark '{name}'." if name else "Which benchmark?",
@@ -293,17 +304,17 @@ def _roots(settings: Settings, folders: Sequence[Path]) -> list[Path]:
     chosen = list(folders) or list(settings.folders)
     if not chosen:
         raise ConfigError("Which folder?", remedy="Name one, or set `folders` in the settings file.")
-    return _folders(chosen)
+    return _folders(chosen, files=False)
 
 
-def _folders(folders: Sequence[Path]) -> list[Path]:
-    """Absolute paths, each checked to be a folder that can be read, or a file. Raises DeskRagError."""
+def _folders(folders: Sequence[Path], *, files: bool = True) -> list[Path]:
+    """Absolute paths, each checked to be a folder that can be read, or with `files` a file. Raises DeskRagError."""
     from desk_rag.walk import check_root
 
     checked = []
     for folder in folders:
         path = folder.expanduser().absolute()
-        if not path.is_file():
+        if not (files and path.is_file()):
             check_root(path)
         checked.append(path.resolve())
     return checked

@@ -132,7 +132,8 @@ def _explain(error: ValidationError) -> str:
             lines.append(f"unknown setting '{'.'.join(where)}'{hint}")
         else:
             lines.append(f"'{'.'.join(where)}': {problem['msg']}")
-    return "; ".join(lines) + "."
+    text = "; ".join(lines)
+    return text if text.endswith("?") else f"{text}."
 
 
 def _known_keys(section: tuple[str, ...]) -> list[str]:

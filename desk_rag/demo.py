@@ -1,8 +1,8 @@
 """What `make demo` runs: index the sample documents, ask sample questions, and show what the caches are worth.
 
 Knows the sample files and the order of the show; measures nothing itself: each time is the engine's own TTFT. Every
-Knows the sample files and the order of the show; measures nothing itself: each time is the engine's own TTFT. Every
-held against the one that the documents give.
+answer is held against the one that the documents give, and a question that needs two files counts as answered only if
+both are quoted.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Question:
     answers: tuple[str, ...]
     """Wordings that count as right; none where the documents do not hold the answer."""
     files: tuple[str, ...]
+    """The files that hold the answer; where there are several, each is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class Pair:
     question: Question
     cached: Answer
     full: Answer
+    base: Path
+    """The folder that the question's files are named from."""
 
     @property
     def ratio(self) -> float:
@@ -129,23 +132,32 @@ def _ask_twice(engine: AnswerEngine, question: Question, base: Path) -> Pair:
                 printer.show(event)
             if isinstance(event, Finished):
                 answers[mode] = event.answer
-    pair = Pair(question, answers[AnswerMode.CACHED], answers[AnswerMode.FULL])
+    pair = Pair(question, answers[AnswerMode.CACHED], answers[AnswerMode.FULL], base)
     same = "the same words" if pair.cached.raw == pair.full.raw else f"other words: “{out.shorten(pair.full.raw, 100)}”"
     print(
         f"-- full prefill of the same chunks: first token {pair.full.timings.ttft:.3f} s, "
         f"{pair.ratio:.1f} times as long; {same}"
     )
-    expected = f"“{question.answers[0]}”" if question.answers else "no answer"
-    print(f"-- {'right' if _right(pair.cached, question) else 'wrong'}: the documents hold {expected}", flush=True)
+    verdict = "right" if _right(pair.cached, question, base) else "wrong"
+    print(f"-- {verdict}: the documents hold {_expected(question)}", flush=True)
     return pair
 
 
-def _right(answer: Answer, question: Question) -> bool:
+def _expected(question: Question) -> str:
+    if not question.answers:
+        return "no answer"
+    together = f", from {' and '.join(question.files)} together" if len(question.files) > 1 else ""
+    return f"“{question.answers[0]}”{together}"
+
+
+def _right(answer: Answer, question: Question, base: Path) -> bool:
     """Whether an accepted wording stands in the answer or its quotes; nothing found is right where there is none."""
     if not question.answers:
         return not answer.found
     said = _plain(" ".join([answer.text, *(citation.quote for citation in answer.citations)]))
-    return answer.found and any(_plain(wording) in said for wording in question.answers)
+    quoted = {citation.path for citation in answer.citations}
+    complete = len(question.files) == 1 or all(base / file in quoted for file in question.files)
+    return answer.found and complete and any(_plain(wording) in said for wording in question.answers)
 
 
 def _plain(text: str) -> str:
@@ -168,8 +180,8 @@ def _report(pairs: list[Pair], warm: int, settings: Settings) -> None:
         sys.stdout,
         {
             "questions": len(pairs),
-            "right_cached": sum(_right(pair.cached, pair.question) for pair in pairs),
-            "right_full": sum(_right(pair.full, pair.question) for pair in pairs),
+            "right_cached": sum(_right(pair.cached, pair.question, pair.base) for pair in pairs),
+            "right_full": sum(_right(pair.full, pair.question, pair.base) for pair in pairs),
             "cached_ttft_seconds": round(cached, 4),
             "full_ttft_seconds": round(full, 4),
             "ratio": round(ratio, 1),

@@ -12,15 +12,24 @@ import shutil
 import sqlite3
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from desk_rag import cli_output as out
 from desk_rag.clean import clean
 from desk_rag.config import GIB, Settings
 from desk_rag.errors import DeskRagError
+
+if TYPE_CHECKING:
+    from desk_rag.prepared import StoredGate
+    from desk_rag.store.store import Store
+
+_LITTLE_ROOM = 256 << 20
+"""Bytes: less is soon full."""
 
 
 class Verdict(Enum):
@@ -60,13 +69,14 @@ def run(settings: Settings, *, as_json: bool) -> int:
 
 def examine(settings: Settings) -> Iterator[Finding]:
     """All checks, in the order in which a fault would show."""
-    checks: tuple[Callable[[Settings], Finding], ...] = (
+    checks: tuple[Callable[[Settings], Finding | list[Finding]], ...] = (
         *(_python, _torch, _gpu, _quantization, _model, _embedder, _words, _vectors),
-        *(_data_dir, _disk, _store, _coding, _watches),
+        *(_data_dir, _disk, _store, _notices, _coding, _break_even, _watches),
     )
     for check in checks:
         try:
-            yield check(settings)
+            found = check(settings)
+            yield from found if isinstance(found, list) else [found]
         except DeskRagError as error:
             yield Finding(check.__name__.strip("_").replace("_", " "), Verdict.FAIL, error.message, error.remedy)
 
@@ -163,26 +173,40 @@ def _data_dir(settings: Settings) -> Finding:
 
 
 def _disk(settings: Settings) -> Finding:
+    from desk_rag.store.budget import Budget
+
     place = next(p for p in (settings.data_dir, *settings.data_dir.parents) if p.exists())
+    kept, cap = settings.store.reserve_gib, int(settings.store.budget_gib * GIB)
     free = shutil.disk_usage(place).free
-    detail = f"{out.size(free)} free; chunk KV may take {settings.store.budget_gib:g} GiB"
-    if free < settings.store.reserve_gib * GIB:
-        detail += f"; less than the {settings.store.reserve_gib:g} GiB kept free"
-        remedy = "No chunk KV is written until there is more room; free some, or lower `reserve_gib` under [store]."
+    used = 0
+    if _has_store(settings):
+        with _open(settings) as store:
+            used = store.counts().kv_bytes
+    limit = Budget(place, settings.store, used).limit()
+    detail = f"{out.size(free)} free; chunk KV takes {out.size(used)} and may take {out.size(limit)}"
+    if limit < cap:
+        detail += f" of {out.size(cap)}, because {kept:g} GiB of the drive stay free"
+    if limit < cap and limit - used < _LITTLE_ROOM:
+        if used > limit:
+            detail += f"; {out.size(used - limit)} will be given up at the next start"
+        more = out.size(int(kept * GIB) + GIB - free)
+        remedy = f"Free {more} or more, lower `reserve_gib` under [store], or name another drive with --data-dir."
         return Finding("disk", Verdict.WARN, detail, remedy)
+    if not cap:
+        remedy = "Raise `budget_gib` under [store] to have fast answers."
+        return Finding("disk", Verdict.WARN, f"{detail}: no chunk KV is kept", remedy)
     return Finding("disk", Verdict.OK, detail)
 
 
 def _store(settings: Settings) -> Finding:
-    from desk_rag.store.store import Store
-
-    if not (settings.data_dir / "catalog.sqlite").exists():
+    if not _has_store(settings):
         return Finding("index", Verdict.OK, "empty")
-    with Store.open(settings.data_dir, settings.store, writer=False) as store:
-        counts = store.counts(None, None)
-        activity = store.activity()
+    with _open(settings) as store:
+        counts, activity, outlook = store.coverage(), store.activity(), store.outlook(None, 0.0)
     amount = f"{out.plural(counts.files, 'file')}, {out.plural(counts.chunks, 'chunk')}"
-    detail = f"{amount}, {out.size(counts.kv_bytes)} of chunk KV"
+    detail = f"{amount}, {counts.warm:,} of them warm"
+    if outlook is not None:
+        detail += f". {outlook.sentence}"
     if activity is not None:
         detail += f"; process {activity.pid} is writing"
     if counts.failed:
@@ -192,19 +216,68 @@ def _store(settings: Settings) -> Finding:
     return Finding("index", Verdict.OK, detail)
 
 
-def _coding(settings: Settings) -> Finding:
+def _notices(settings: Settings) -> list[Finding]:
+    """What the store had to mend or give up when it was opened last; nothing to say is nothing to print."""
+    if not _has_store(settings):
+        return []
+    with _open(settings) as store:
+        past = store.past_notices()
+    if past is None:
+        return []
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(past[0]))
+    remedy = "desk-rag verify --repair checks everything and puts this note away."
+    return [Finding("store", Verdict.WARN, f"{when}: {' '.join(past[1])}", remedy)]
+
+
+def _coding(settings: Settings) -> list[Finding]:
     from desk_rag.prepared import stored_gates
 
     gates = stored_gates(settings.data_dir)
     if not gates:
-        return Finding("int8 quality", Verdict.OK, "measured when a model is first used")
-    parts = []
-    for _, gate in gates:
-        exact = sum(layer.raw for layer in gate.scheme.layers)
-        kept = f", {exact} of {len(gate.scheme.layers)} layers kept exact" if exact else ""
-        parts.append(f"KL {gate.score.mean_kl:.1e} nats, top-1 {gate.score.top1:.1%}{kept}")
-    verdict = Verdict.OK if all(gate.score.passes for _, gate in gates) else Verdict.WARN
-    return Finding("int8 quality", verdict, "; ".join(parts), "Answers from chunk KV may differ; --mode full is exact.")
+        return [Finding("int8 quality", Verdict.OK, "measured when a model is first used")]
+    return [_quality(stored) for stored in gates]
+
+
+def _quality(stored: StoredGate) -> Finding:
+    gate = stored.gate
+    exact = sum(layer.raw for layer in gate.scheme.layers)
+    kept = f", {exact} of {len(gate.scheme.layers)} layers kept exact" if exact else ""
+    detail = (
+        f"{stored.model}: KL {gate.score.mean_kl:.1e} nats, top-1 {gate.score.top1:.1%} over {gate.score.tokens}"
+        f" tokens, {gate.needles_found} of {gate.needles_expected} codes found; coded as {gate.scheme.label}{kept};"
+        f" keys turn {f'to within {stored.key_error:.0e}' if stored.key_error else 'exactly'}"
+    )
+    if stored.drift_epoch:
+        detail += f"; made anew {out.plural(stored.drift_epoch, 'time')} since this machine computes otherwise"
+    passed = gate.score.passes and gate.needles_found == gate.needles_expected
+    verdict = Verdict.OK if passed else Verdict.WARN
+    return Finding("int8 quality", verdict, detail, "Answers from chunk KV may differ; --mode full is exact.")
+
+
+def _break_even(settings: Settings) -> list[Finding]:
+    """MatKV's question, with this machine's rates: what prefill took here, and what reading takes now."""
+    from desk_rag.prepared import stored_gates
+
+    found = []
+    if _has_store(settings):
+        with _open(settings) as store:
+            for stored in stored_gates(settings.data_dir):
+                pays = store.break_even(stored.namespace)
+                if pays is not None:
+                    verdict = Verdict.OK if pays.days else Verdict.WARN
+                    remedy = "Answers are as fast without: set `budget_gib = 0` under [store]."
+                    found.append(Finding("break-even", verdict, f"{stored.model}: {pays.sentence}", remedy))
+    return found or [Finding("break-even", Verdict.OK, "measured once there is some chunk KV")]
+
+
+def _has_store(settings: Settings) -> bool:
+    return (settings.data_dir / "catalog.sqlite").is_file()
+
+
+def _open(settings: Settings) -> Store:
+    from desk_rag.store.store import Store
+
+    return Store.open(settings.data_dir, settings.store, writer=False)
 
 
 def _watches(_settings: Settings) -> Finding:

@@ -71,7 +71,8 @@ class Embedder:
         self._half = _half_precision_pays(self._device)
         self._question_prompt = _prompt(module, "query")
         self._chunk_prompt = _prompt(module, "document", "passage", "corpus")
-        self.dim = int(module.get_embedding_dimension() or self._forward([""], None).shape[1])
+        # Asked of the model itself: what its files declare need not be what its modules give.
+        self.dim = int(self._forward([""], None).shape[1])
 
     def embed_chunks(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Vectors of document text, float32 [len(texts), dim], unit length.

@@ -49,8 +49,10 @@ class FileReader:
             return as_known(row)
         if not documents.supported(found.path):
             reason = f"not a kind of file that desk-rag reads ('{found.path.suffix or found.path.name}')"
-            self._store.record_outcome(found.path, FileState.SKIPPED, reason, stamp)
-            return FileEvent(found.path, FileState.SKIPPED, reason=reason)
+            return self._left_out(found, stamp, reason)
+        if not found.size:
+            # A package's __init__.py, a lock: nothing is wrong with it and nothing is in it.
+            return self._left_out(found, stamp, "empty")
         try:
             return self._same_content(found, stamp, row, gone_twin) or self._read(found, stamp)
         except StoreError:
@@ -108,6 +110,10 @@ class FileReader:
         chunks = split(document, self._counter, self._size)
         self._store.put_document(document, chunks, stamp)
         return FileEvent(found.path, FileState.INDEXED, len(chunks), document.note)
+
+    def _left_out(self, found: FoundFile, stamp: FileStamp, reason: str) -> FileEvent:
+        self._store.record_outcome(found.path, FileState.SKIPPED, reason, stamp)
+        return FileEvent(found.path, FileState.SKIPPED, reason=reason)
 
     def _failed(self, found: FoundFile, stamp: FileStamp, row: DocumentRow | None, error: DeskRagError) -> FileEvent:
         reason = f"{error.message} {error.remedy}".strip()

@@ -38,6 +38,10 @@ FAMILIES: dict[str, KeyTap] = {
 _HEADS_FIRST = frozenset({"gemma3_text"})
 STATIC_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
 _LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
+_INTERLEAVED = frozenset({"cohere", "cohere2", "glm", "glm4", "ernie4_5", "helium"})
+_MROPE = frozenset({"qwen3_5", "glm4v", "glm4v_text"})
+_RECURRENT = frozenset({"linear_attention", "mamba", "hybrid", "recurrent", "conv"})
+_SINKS = frozenset({"gpt_oss"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +111,52 @@ def _rope_parameters(config: Any) -> list[dict[str, Any]]:
 
 
 def _why_not(config: Any, model_type: str) -> str:
-    if not getattr(config, "rope_parameters", None):
-        return "it has no RoPE, so stored keys could not be given new positions"
-    if model_type in {"cohere", "cohere2", "glm", "glm4"}:
+    """The property of a configuration outside of the families that forbids stored keys; the most telling one first."""
+    for told in (_beyond_text, _no_plain_keys, _no_rotary):
+        if reason := told(config, model_type):
+            return reason
+    if any(getattr(config, name, None) for name in ("no_rope_layers", "no_rope_layer_interval")):
+        return "some of its layers have no position at all (NoPE)"
+    if model_type in _INTERLEAVED:
         return "its rotary embedding is interleaved"
-    if model_type in {"smollm3", "llama4", "llama4_text"}:
-        return "some of its layers have no position at all"
-    if "deepseek" in model_type:
-        return "its attention is latent (MLA) and has no per-head keys to store"
+    if model_type in _SINKS:
+        return "its attention has learned sinks, which no stitched cache reproduces"
+    if any(getattr(config, name, None) for name in ("num_local_experts", "num_experts", "n_routed_experts")):
+        return "nobody has shown yet that the chunk KV of this mixture of experts can be moved exactly"
     return "nobody has shown yet that its chunk KV can be moved exactly"
+
+
+def _beyond_text(config: Any, model_type: str) -> str:
+    """Models that are more, or other, than a decoder of text."""
+    if getattr(config, "is_encoder_decoder", False):
+        return "it is an encoder with a decoder, not a decoder alone"
+    rope = getattr(getattr(config, "text_config", None) or config, "rope_parameters", None) or {}
+    if "mrope_section" in rope or "_vl" in model_type or model_type in _MROPE:
+        return "its positions have three axes for images (M-RoPE), so one offset cannot move its keys"
+    if any(getattr(config, name, None) is not None for name in ("vision_config", "audio_config")):
+        return "it reads more than text; take the text-only model of its family where there is one"
+    return ""
+
+
+def _no_plain_keys(config: Any, _model_type: str) -> str:
+    """Attention that keeps no keys per layer and head."""
+    if getattr(config, "kv_lora_rank", None):
+        return "its attention is latent (MLA) and has no per-head keys to store"
+    kinds = {*(getattr(config, "layer_types", None) or ()), *(getattr(config, "layers_block_type", None) or ())}
+    if kinds & _RECURRENT or any("mamba" in str(name) for name in kinds):
+        return "it has recurrent or linear-attention layers, whose state depends on all that came before"
+    if getattr(config, "num_kv_shared_layers", 0):
+        return "some of its layers share the KV of others"
+    return ""
+
+
+def _no_rotary(config: Any, model_type: str) -> str:
+    """Models whose position is not, or not only, a rotation of queries and keys."""
+    alibi = getattr(config, "alibi", False) or getattr(getattr(config, "attn_config", None), "alibi", False)
+    if alibi or model_type == "bloom":
+        return "it has no RoPE but ALiBi: its position is a bias on the scores, not a rotation of the keys"
+    if getattr(config, "rotary_dim", None):
+        return "its rotary embedding is interleaved"
+    if not getattr(config, "rope_parameters", None):
+        return "it has no RoPE; its position is learned or absolute and mixed into keys and values"
+    return ""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from dataclasses import dataclass
+import logging
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -22,8 +22,12 @@ from desk_rag.kv.gate import GateReport, Score, drifted, probe_kv, run_gate
 from desk_rag.kv.identity import identify
 from desk_rag.kv.prefill import PrefixKV, prefill_prefix
 from desk_rag.kv.quant import LayerScheme, QuantScheme
+from desk_rag.kv.self_test import check_keys
 from desk_rag.kv.types import ChunkKV, Namespace
 from desk_rag.model import PRODUCER, LanguageModel, load_model
+from desk_rag.store.layout import Layout, write_private
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +42,23 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
-    """What is kept on disk per model."""
+class StoredGate:
+    """What this data directory remembers of a model."""
 
+    model: str
+    """Its name as in the settings."""
+    namespace: Namespace
     gate: GateReport
     drift_epoch: int
+    key_error: float
+    """Relative error of the self-test: keys as stored and turned, against the model's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """A `StoredGate` and the drift probe's KV, as kept on disk per model."""
+
+    told: StoredGate
     probe: ChunkKV
 
 
@@ -52,30 +68,45 @@ def prepare(settings: Settings) -> Prepared:
 
 
 def prepare_model(model: LanguageModel, data_dir: Path) -> Prepared:
-    """As `prepare`, for a model already in memory."""
+    """As `prepare`, for a model already in memory. Raises UnsupportedModel if it fails the self-test."""
     prefix = prefill_prefix(model)
     plain = identify(model.spec, model.prompt.prefix_ids, QuantScheme.uniform(model.spec.num_layers))
     file = data_dir / "models" / f"{plain.namespace()}.safetensors"
     now = probe_kv(model, prefix)
     record = _read(file)
-    if record is None:
-        record = _Record(run_gate(model, prefix), 0, now)
-        _write(file, record)
-    elif drifted(record.probe, now):
-        record = _Record(run_gate(model, prefix), record.drift_epoch + 1, now)
-        _write(file, record)
-    identity = identify(model.spec, model.prompt.prefix_ids, record.gate.scheme, drift_epoch=record.drift_epoch)
-    return Prepared(model, prefix, record.gate, identity.namespace(), record.drift_epoch)
+    if record is None or drifted(record.probe, now):
+        key_error = check_keys(model)
+        gate = run_gate(model, prefix)
+        after = record
+        record = _read(file)  # again: another process may have been faster
+        if record is None or drifted(record.probe, now):
+            record = _Record(_named(model, gate, key_error, data_dir, after), now)
+            _write(file, record)
+    told = record.told
+    return Prepared(model, prefix, told.gate, told.namespace, told.drift_epoch)
 
 
-def stored_gates(data_dir: Path) -> list[tuple[str, GateReport]]:
-    """(producer, report) of every model this data directory has seen, for `doctor`; loads no model."""
-    found = []
-    for file in sorted((data_dir / "models").glob("*.safetensors")):
-        record = _read(file)
-        if record is not None:
-            found.append((file.stem, record.gate))
-    return found
+def stored_gates(data_dir: Path) -> list[StoredGate]:
+    """What is remembered of every model this data directory has seen, for `doctor`; loads no model."""
+    records = [_read(file) for file in sorted((data_dir / "models").glob("*.safetensors"))]
+    return [record.told for record in records if record is not None]
+
+
+def _named(
+    model: LanguageModel, gate: GateReport, key_error: float, data_dir: Path, after: _Record | None
+) -> StoredGate:
+    """Give the model a namespace for its KV from now on: one that holds nothing which this probe does not vouch for.
+
+    After a drift, and where the record was lost or unreadable, what lies in the old namespace can no longer be told to
+    be right; it ends as misses and is evicted first.
+    """
+    epoch = 0 if after is None else after.told.drift_epoch + 1
+    while True:
+        identity = identify(model.spec, model.prompt.prefix_ids, gate.scheme, drift_epoch=epoch)
+        namespace = identity.namespace()
+        if not Layout(data_dir).namespace_dir(namespace).exists():
+            return StoredGate(model.spec.name, namespace, gate, epoch, key_error)
+        epoch += 1
 
 
 def _canary_hash() -> str:
@@ -83,59 +114,51 @@ def _canary_hash() -> str:
 
 
 def _read(file: Path) -> _Record | None:
-    """None when there is no record, or one that cannot be trusted: the gate then simply runs again."""
+    """None when there is no record, or one that cannot be trusted: self-test and gate then simply run again."""
     try:
         data = file.read_bytes()
         tensors = load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
-        if header["canaries"] != _canary_hash():
+        if header["canaries"] != _canary_hash() or header["probe"] != _probe_hash(tensors):
             return None
-        gate = json.loads(header["gate"])
+        told = json.loads(header["told"])
+        gate = told.pop("gate")
         report = GateReport(
-            scheme=QuantScheme(tuple(LayerScheme(**layer) for layer in gate["layers"])),
+            scheme=QuantScheme(tuple(LayerScheme(**layer) for layer in gate["scheme"]["layers"])),
             score=Score(**gate["score"]),
             plain_score=Score(**gate["plain_score"]),
             needles_found=gate["needles_found"],
             needles_expected=gate["needles_expected"],
         )
-        return _Record(report, int(header["drift_epoch"]), ChunkKV(tensors["keys"], tensors["values"]))
+        return _Record(StoredGate(gate=report, **told), ChunkKV(tensors["keys"], tensors["values"]))
     except (OSError, SafetensorError, ValueError, KeyError, TypeError):
         return None
 
 
 def _write(file: Path, record: _Record) -> None:
-    gate = record.gate
-    text = json.dumps(
-        {
-            "layers": [{"raw": layer.raw, "group": layer.group} for layer in gate.scheme.layers],
-            "score": _score(gate.score),
-            "plain_score": _score(gate.plain_score),
-            "needles_found": gate.needles_found,
-            "needles_expected": gate.needles_expected,
-        }
-    )
-    metadata = {
-        "gate": text,
-        "drift_epoch": str(record.drift_epoch),
-        "canaries": _canary_hash(),
-        "producer": PRODUCER,
-    }
+    """Keep a record, 0600, complete or not at all. A full disk costs no answer: the gate runs again next time."""
     tensors: dict[str, torch.Tensor] = {
         "keys": record.probe.keys.contiguous(),
         "values": record.probe.values.contiguous(),
     }
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = file.with_suffix(f".{os.getpid()}.tmp")
+    metadata = {
+        "told": json.dumps(asdict(record.told)),
+        "probe": _probe_hash(tensors),
+        "canaries": _canary_hash(),
+        "producer": PRODUCER,
+    }
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(save(tensors, metadata))
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(file)
-    finally:
-        temporary.unlink(missing_ok=True)
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for left_over in file.parent.glob(f"{file.name}.*"):
+            left_over.unlink(missing_ok=True)
+        write_private(file, save(tensors, metadata))
+    except OSError as error:
+        _log.warning("what was found out about the model could not be kept (%s)", error.strerror)
 
 
-def _score(score: Score) -> dict[str, float]:
-    return {"mean_kl": score.mean_kl, "top1": score.top1, "tokens": score.tokens}
+def _probe_hash(tensors: dict[str, torch.Tensor]) -> str:
+    """safetensors checks lengths only; a flipped bit in the probe must not pass for drift, or hide it."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in ("keys", "values"):
+        digest.update(tensors[name].contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -23,6 +23,7 @@ from desk_rag.indexing import embed_pending, index_path, sync_folder, warm_pendi
 from desk_rag.removal_brake import RemovalBrake
 from desk_rag.walk import FoundFile
 from indexer.jobs import Change, FileJob, FileStill, Job, JobQueue, SweepJob
+from indexer.memory import give_back
 from indexer.parts import Parts, WarmParts
 
 _log = logging.getLogger(__name__)
@@ -218,6 +219,9 @@ class Worker:
                 return
         # Files that only wait to stand still belong to this run; one that never does must not put its end off for ever.
         if self._unfinished and not self._jobs.due(within=_SOON):
+            if self._tally.removed:
+                self._parts.store.checkpoint()  # until then deleted words can still be read from the files
+            give_back()
             self._emit(self._tally.finished())
             self._tally, self._unfinished = Tally(), False
 

@@ -7,10 +7,12 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from desk_rag.config import Settings
 from tests import readme_tree
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,6 +40,15 @@ def test_imports_point_downwards_only() -> None:
 
 def test_readme_shows_the_tree_as_it_is() -> None:
     assert readme_tree.in_readme() == readme_tree.render(), "run: python -m tests.readme_tree"
+
+
+def test_readme_shows_every_setting_with_its_default() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (shown,) = (block for block in re.findall(r"```toml\n(.*?)```", readme, re.DOTALL) if "[answer]" in block)
+    told = tomllib.loads(shown)
+    kept = Settings().model_dump(mode="json")
+    del kept["data_dir"]  # differs by system; the README has it as a comment
+    assert told == kept
 
 
 @pytest.mark.parametrize(

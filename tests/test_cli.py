@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,10 +50,10 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> Ran:
     return Ran(code, shown.out, shown.err)
 
 
-def child(*words: str) -> Ran:
-    """One command in a process of its own."""
+def child(*words: str, before: Sequence[str] = ()) -> Ran:
+    """One command in a process of its own; `before` is put in front of it."""
     done = subprocess.run(
-        [sys.executable, "-m", "desk_rag", *words], cwd=ROOT, stdin=subprocess.DEVNULL,
+        [*before, sys.executable, "-m", "desk_rag", *words], cwd=ROOT, stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=170, check=False,
     )  # fmt: skip
     return Ran(done.returncode, done.stdout, done.stderr)
@@ -202,6 +204,11 @@ def test_unknown_setting_names_the_nearest(tmp_path: Path, capsys: pytest.Captur
     [
         (["index", "/no/such/folder"], 2, "There is no folder /no/such/folder"),
         (["index"], 2, "Which folder?"),
+        (["index", __file__], 2, "is a file, not a folder"),
+        (["ask", "why?", "--top-k", "0"], 2, "--top-k"),
+        (["ask", "why?", "--top-k", "65"], 2, "--top-k"),
+        (["ask", "why?", "--top-k", "three"], 2, "--top-k"),
+        (["search", " "], 2, "The query is empty"),
         (["idnex"], 2, "Did you mean: desk-rag index"),
         (["ask", "why?", "--mode", "magic"], 2, "magic"),
         (["ask", "  "], 2, "The question is empty"),
@@ -222,6 +229,54 @@ def test_a_wrong_word_gets_a_message_a_remedy_and_a_code(
     assert "Traceback" not in ran.err and ran.out == ""
 
 
+def test_device_without_a_gpu(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    refused = desk.run(capsys, "ask", "Who?", "--device", "cuda")
+    assert refused.code == 2 and "--device cpu" in refused.err
+
+
+def test_bench_help_lists_what_can_be_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = run(capsys, "bench", "--help")
+    assert shown.code == 0 and "ttft" in shown.out and "load" in shown.out
+
+
+def test_data_directory_that_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    occupied = tmp_path / "occupied"
+    occupied.write_text("mine\n", encoding="utf-8")
+    refused = run(capsys, "ask", "Anything?", "--data-dir", str(occupied))
+    assert refused.code == 4 and "occupied cannot be used" in refused.err and "data_dir" in refused.err
+    assert occupied.read_text(encoding="utf-8") == "mine\n"
+
+
+def test_every_kind_of_bad_file_has_its_reason_and_the_rest_goes_on(tmp_path: Path) -> None:
+    from pypdf import PdfWriter
+
+    documents = tmp_path / "documents"
+    documents.mkdir()
+    (documents / "club.txt").write_text(CLUB, encoding="utf-8")
+    (documents / "empty.txt").touch()
+    (documents / "noise.md").write_bytes(bytes(range(256)) * 8)
+    (documents / "noise.docx").write_bytes(bytes(range(256)))
+    (documents / "cut.pdf").write_bytes(b"%PDF-1.7\ncut")
+    for name, password in (("scan.pdf", ""), ("secret.pdf", "open sesame")):
+        writer = PdfWriter()
+        writer.add_blank_page(200, 200)
+        if password:
+            writer.encrypt(password, algorithm="RC4-128")
+        writer.write(documents / name)
+    indexed = child("index", str(documents), "--no-kv", "--data-dir", str(tmp_path / "data"))
+    assert indexed.code == 3
+    said = {line.split(":")[1].strip(): line for line in indexed.err.splitlines() if "not read" in line}
+    assert set(said) == {"noise.md", "noise.docx", "cut.pdf", "scan.pdf", "secret.pdf"}
+    assert "binary" in said["noise.md"] and "not a docx" in said["noise.docx"] and "damaged" in said["cut.pdf"]
+    assert "no text layer" in said["scan.pdf"] and "password" in said["secret.pdf"]
+    assert "1 file read (1 chunk), 1 left out, 5 could not be read" in indexed.err
+    assert "Traceback" not in indexed.err
+
+
 def test_empty_folder_is_said_to_be_empty(
     desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -234,18 +289,28 @@ def test_empty_folder_is_said_to_be_empty(
     assert asked.code == 1 and "nothing indexed" in asked.err
 
 
-def test_unreadable_file_is_named_and_the_rest_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_file_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
     documents = tmp_path / "documents"
     documents.mkdir()
     locked = documents / "locked.md"
     locked.write_text("# Locked\n", encoding="utf-8")
     locked.chmod(0)
+    ordinary: list[str] = []
     if os.access(locked, os.R_OK):
-        pytest.skip("this user may read everything")
+        if not shutil.which("setpriv"):
+            pytest.skip("this user may read everything")
+        ordinary = ["setpriv", "--bounding-set=-dac_override,-dac_read_search,-fowner", "--inh-caps=-all"]
     (documents / "club.txt").write_text(CLUB, encoding="utf-8")
-    indexed = run(capsys, "index", str(documents), "--no-kv", "--data-dir", str(tmp_path / "data"))
+    where = ("--data-dir", str(tmp_path / "data"))
+    indexed = child("index", str(documents), "--no-kv", *where, before=ordinary)
     assert indexed.code == 3
-    assert "locked.md" in indexed.err and "1 file read" in indexed.err
+    assert "locked.md: could not be read: Permission denied" in indexed.err and "1 file read" in indexed.err
+    told = child("why", str(locked), *where, before=ordinary)
+    assert told.code == 0 and "Permission denied" in told.out
+    documents.chmod(0)
+    refused = child("index", str(documents), "--no-kv", *where, before=ordinary)
+    documents.chmod(0o700)
+    assert refused.code in (2, 3) and "cannot be listed" in refused.err and "permissions" in refused.err
 
 
 def test_model_without_weights(tmp_path: Path, desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,42 +2,213 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
 import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import torch
 
+from desk_rag import prepared
+from desk_rag.errors import UnsupportedModel
+from desk_rag.kv.canaries import GROUPS
+from desk_rag.kv.identity import kv_key
+from desk_rag.kv.prefill import prefill_chunk
+from desk_rag.kv.quant import quantize
+from desk_rag.kv.types import KVKey
 from desk_rag.model import LanguageModel
-from desk_rag.prepared import prepare_model, stored_gates
+from desk_rag.prepared import Prepared, prepare_model, stored_gates
+from desk_rag.store.layout import write_private
+from desk_rag.store.store import Store
+from tests.store import made
+from tests.store.faults import FullAt
+
+A = Path("/d/a.md")
+pytestmark = pytest.mark.usefixtures("_short_gate")
+
+
+@pytest.fixture
+def _short_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One group of canaries instead of four: what is tested here is what becomes of the outcome."""
+    real = prepared.run_gate
+    monkeypatch.setattr(prepared, "run_gate", lambda model, prefix: real(model, prefix, GROUPS[:1]))
+
+
+def record_of(data_dir: Path) -> Path:
+    (file,) = (data_dir / "models").iterdir()
+    return file
+
+
+@contextmanager
+def drift(model: LanguageModel) -> Iterator[None]:
+    """What another driver would do: the fingerprint was taken from the files, so it does not move."""
+    weight = model.decoder_layers[3].self_attn.k_norm.weight
+    original = weight.data.clone()
+    try:
+        with torch.no_grad():
+            weight.mul_(1.2)
+        yield
+    finally:
+        weight.data.copy_(original)
+
+
+def warm(store: Store, ready: Prepared, *texts: str) -> list[KVKey]:
+    """Give each text its real KV as background prefill does."""
+    store.put_document(made.document(A, texts), made.chunks(texts), made.stamp())
+    keys = []
+    for text in texts:
+        ids = ready.model.prompt.chunk_ids(text)
+        keys.append(kv_key(ready.namespace, ids))
+        kv = quantize(prefill_chunk(ready.model, ready.prefix, ids), ready.gate.scheme)
+        store.put_kv(keys[-1], kv, [made.chunk_id(text)], 0.5)
+    return keys
 
 
 def test_the_gate_is_remembered_and_a_broken_record_only_costs_time(reader: LanguageModel, tmp_path: Path) -> None:
     first = prepare_model(reader, tmp_path)
-    (file,) = (tmp_path / "models").iterdir()
+    file = record_of(tmp_path)
     written = file.stat().st_mtime_ns
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     second = prepare_model(reader, tmp_path)
     assert second.namespace == first.namespace
     assert second.gate == first.gate
     assert file.stat().st_mtime_ns == written
-    assert [gate for _, gate in stored_gates(tmp_path)] == [first.gate]
+    (stored,) = stored_gates(tmp_path)
+    assert (stored.model, stored.namespace, stored.gate) == (reader.spec.name, first.namespace, first.gate)
+    assert stored.key_error < 1e-6 and stored.drift_epoch == 0
 
-    file.write_bytes(file.read_bytes()[:1000])
-    assert stored_gates(tmp_path) == []
+    whole = file.read_bytes()
+    for broken in (whole[:1000], whole[:-1], whole[:-40] + bytes([whole[-40] ^ 8]) + whole[-39:], b""):
+        file.write_bytes(broken)
+        assert stored_gates(tmp_path) == []
     third = prepare_model(reader, tmp_path)
-    assert third.namespace == first.namespace
-    assert file.stat().st_size > 1000
+    assert third.namespace == first.namespace, "there was no KV that could be wrong"
+    assert stored_gates(tmp_path) == [stored]
 
 
-def test_drift_that_no_fingerprint_sees_changes_the_namespace(reader: LanguageModel, tmp_path: Path) -> None:
+def test_after_drift_what_is_stored_ends_as_misses_and_goes_first(reader: LanguageModel, tmp_path: Path) -> None:
     before = prepare_model(reader, tmp_path)
-    weight = reader.decoder_layers[3].self_attn.k_norm.weight
-    original = weight.data.clone()
-    try:
-        with torch.no_grad():
-            weight.mul_(1.2)  # the fingerprint was taken from the files, so it does not move
+    texts = ["The boiler was serviced in May.", "Rent is due on Monday."]
+    with Store.open(tmp_path, made.settings(), writer=True) as store:
+        stale = warm(store, before, *texts)
+        store.pin(A.parent)
+        sizes = store.counts().kv_bytes
+    with drift(reader):
         after = prepare_model(reader, tmp_path)
-    finally:
-        weight.data.copy_(original)
-    assert after.drift_epoch == before.drift_epoch + 1
-    assert after.namespace != before.namespace
+        assert after.drift_epoch == before.drift_epoch + 1
+        assert after.namespace != before.namespace
+        assert prepare_model(reader, tmp_path).namespace == after.namespace, "it is one drift, not one per start"
+        with Store.open(tmp_path, made.settings(budget_bytes=sizes), writer=True) as store:
+            fresh = [KVKey(after.namespace, key.tokens) for key in stale]
+            assert store.get_kv(fresh) == [None, None]
+            assert len(store.chunks_without_kv(after.namespace, 9)) == 2
+            store.unpin(A.parent)
+            store.pin(A)  # a pin does not protect what can never be read again
+            warm(store, after, *texts)
+            assert store.has_kv([*stale, *fresh]) == set(fresh)
+            assert store.verify().clean
+
+
+@pytest.mark.parametrize("loss", ["deleted", "broken"])
+def test_kv_whose_record_was_lost_is_not_trusted(loss: str, reader: LanguageModel, tmp_path: Path) -> None:
+    """Drift, then a lost record: the epoch must not begin again at the one whose KV another driver made."""
+    first = prepare_model(reader, tmp_path)
+    with Store.open(tmp_path, made.settings(), writer=True) as store:
+        warm(store, first, "Rent is due on Monday.")
+    record_of(tmp_path).unlink() if loss == "deleted" else record_of(tmp_path).write_bytes(b"x" * 99)
+    again = prepare_model(reader, tmp_path)
+    assert again.namespace != first.namespace and again.drift_epoch == 1
+    assert prepare_model(reader, tmp_path).namespace == again.namespace
+
+
+def test_two_processes_that_begin_at_once_agree(
+    reader: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one finishes its gate, and has stored KV, while ours is still running."""
+    real, other = prepared.run_gate, []
+
+    def slow_gate(model: LanguageModel, prefix: object) -> object:
+        if not other:
+            other.append(None)
+            other[0] = prepare_model(reader, tmp_path)
+            with Store.open(tmp_path, made.settings(), writer=True) as store:
+                warm(store, other[0], "Rent is due on Monday.")
+        return real(model, prefix)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(prepared, "run_gate", slow_gate)
+    ours = prepare_model(reader, tmp_path)
+    assert ours.namespace == other[0].namespace
+
+
+def test_a_full_disk_at_any_step_of_the_record_costs_no_answer(reader: LanguageModel, tmp_path: Path) -> None:
+    first = prepare_model(reader, tmp_path / "first")
+    record = prepared._read(record_of(tmp_path / "first"))
+    assert record is not None
+    file = tmp_path / "second" / "models" / "0.safetensors"
+    failures = 0
+    for step in range(1, 20):
+        with pytest.MonkeyPatch.context() as patch:
+            disk = FullAt(patch, step)
+            prepared._write(file, record)
+        if disk.calls < step:
+            break
+        failures += not file.exists()
+        assert prepared._read(file) is None or prepared._read(file).told == record.told  # type: ignore[union-attr]
+        assert list(file.parent.glob("*.tmp")) == []
+        file.unlink(missing_ok=True)
+    assert failures >= 4 and prepared._read(file) is not None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prepared, "write_private", _full)
+        assert prepare_model(reader, tmp_path / "third").namespace == first.namespace
+    assert stored_gates(tmp_path / "third") == []
+
+
+def _full(path: Path, content: bytes) -> None:
+    raise OSError(28, "No space left on device", str(path))
+
+
+def test_a_kill_at_any_moment_leaves_a_whole_record_or_none(reader: LanguageModel, tmp_path: Path) -> None:
+    prepare_model(reader, tmp_path)
+    content = record_of(tmp_path).read_bytes()
+    file = tmp_path / "killed" / "0.safetensors"
+    file.parent.mkdir()
+    whole = none = 0
+    for seed in range(60):
+        file.unlink(missing_ok=True)
+        child = os.fork()
+        if child == 0:  # files and nothing else from here on: no thread of torch lives on in a fork
+            while True:
+                write_private(file, content)
+        time.sleep(random.Random(seed).uniform(0.0, 0.02))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        found = prepared._read(file)
+        assert found is not None or not file.exists(), "a record that is there must be whole"
+        whole += found is not None
+        none += found is None
+    assert whole and none, "the kills must fall on both sides of the rename"
+    record = prepared._read(record_of(tmp_path))
+    assert record is not None
+    prepared._write(file, record)
+    assert [path.name for path in file.parent.iterdir()] == [file.name], "left-overs of the killed are removed"
+
+
+def test_a_model_that_fails_its_self_test_is_refused_and_leaves_no_record(
+    reader: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers.models.qwen3 import modeling_qwen3
+
+    def interleaved(x: torch.Tensor) -> torch.Tensor:
+        return torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+
+    monkeypatch.setattr(modeling_qwen3, "rotate_half", interleaved)
+    with pytest.raises(UnsupportedModel, match="do not turn"):
+        prepare_model(reader, tmp_path)
+    assert stored_gates(tmp_path) == []

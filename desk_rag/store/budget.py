@@ -94,10 +94,14 @@ class Estimate:
 
 
 def estimate(
-    num_tokens: int, bytes_per_token: float, limit_bytes: int, prefill_seconds_per_token: float | None = None
+    num_tokens: int,
+    bytes_per_token: float,
+    limit_bytes: int,
+    prefill_seconds_per_token: float | None = None,
+    present_bytes: int = 0,
 ) -> Estimate:
-    """Say before indexing what the KV of a corpus of `num_tokens` would take on disk, and whether all of it fits."""
-    size = int(num_tokens * bytes_per_token)
+    """Say before their KV is made what `num_tokens` would take on disk beside the model's `present_bytes`."""
+    size = present_bytes + int(num_tokens * bytes_per_token)
     seconds = None if prefill_seconds_per_token is None else num_tokens * prefill_seconds_per_token
     sentence = f"The chunk caches would take about {readable(size)} of the {readable(limit_bytes)} they may take"
     if size < EAGER_BELOW * limit_bytes:

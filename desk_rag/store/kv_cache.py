@@ -17,7 +17,7 @@ from desk_rag.errors import StoreError, StoreFull
 from desk_rag.store.budget import EAGER_BELOW, Budget
 from desk_rag.store.catalog import KVName
 from desk_rag.store.kv_rows import KVRows
-from desk_rag.store.layout import Layout, on_disk
+from desk_rag.store.layout import Layout, forget_cached, on_disk
 from desk_rag.store.policy import ADMIT_FROM, Cost
 from desk_rag.store.upkeep import Newcomer, Upkeep
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from desk_rag.store.kv_file import KVImage
     from desk_rag.store.kv_reader import KVReader
 
+_MEASURED = 32
+"""Files read to measure the drive."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -103,9 +105,21 @@ class KVCache:
         if hits:
             self._rows.count_hits(hits)
 
-    def bytes_per_second(self) -> float | None:
-        """Return the rate at which KV was read so far."""
-        return self._reader().bytes_per_second()
+    def bytes_per_second(self, namespace: str) -> float | None:
+        """Return the rate at which KV is read here, checks included; None while there is less than a megabyte of it.
+
+        A process that has read nothing yet reads some files of this namespace, from the drive and not from memory as
+        far as the system allows. That counts as no use.
+        """
+        from desk_rag.kv.types import KVKey, Namespace, TokenHash
+
+        reader = self._reader()
+        if reader.bytes_per_second() is None:
+            keys = [KVKey(Namespace(name), TokenHash(tokens)) for name, tokens in self._rows.some(namespace, _MEASURED)]
+            files = [(self._layout.kv_file(*name_of(key)), key) for key in keys]
+            forget_cached(place for place, _ in files)
+            reader.load(files)
+        return reader.bytes_per_second()
 
     def close(self) -> None:
         """Write down what is only in memory and end the reading threads."""

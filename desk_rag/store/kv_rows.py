@@ -179,16 +179,17 @@ class KVRows:
             _set(connection, _TICK, tick)
 
     def candidates(self, own: str | None) -> Generator[Candidate, None, None]:
-        """Yield rows in the order of eviction: other namespaces than `own` first, by rank in each; pinned ones last.
+        """Yield rows in the order of eviction: other namespaces than `own` first, by rank in each, pinned ones last.
 
-        Rows are fetched a few at a time; nothing is read beyond what the caller takes.
+        A pin keeps what the model in use has of a folder; what another model, or this one before a drift, left there
+        goes before. `own` None means the namespace used last. Nothing is read beyond what is taken.
         """
         with self._database.snapshot() as connection:
             pinned = _pinned_rows(connection)
-            order = "SELECT id, name FROM namespaces ORDER BY name = ?, id"
-            namespaces = connection.execute(order, (own,)).fetchall()
-            for late in (False, True) if pinned else (False,):
-                for number, name in namespaces:
+            own = own or _used_last(connection)
+            namespaces = connection.execute("SELECT id, name FROM namespaces ORDER BY name = ?, id", (own,)).fetchall()
+            for number, name in namespaces:
+                for late in (False, True) if pinned else (False,):
                     rows = connection.execute(
                         "SELECT id, tokens, bytes, rank FROM kv WHERE namespace = ? ORDER BY rank, id", (number,)
                     )
@@ -250,6 +251,24 @@ class KVRows:
             ).fetchall()
         return [PendingChunk(ChunkId(chunk_id), text, from_blob(path)) for chunk_id, text, path in rows]
 
+    def pending_tokens(self, namespace: str) -> int:
+        """Return the tokens of all chunks without KV in this namespace."""
+        query = (
+            "SELECT coalesce(sum(num_tokens), 0) FROM chunks c WHERE NOT EXISTS (SELECT 1 FROM kv_chunks k"
+            " JOIN kv ON kv.id = k.kv JOIN namespaces n ON n.id = kv.namespace"
+            " WHERE k.chunk_id = c.chunk_id AND n.name = ?)"
+        )
+        with self._database.read() as connection:
+            return int(connection.execute(query, (namespace,)).fetchone()[0])
+
+    def some(self, namespace: str, limit: int) -> list[KVName]:
+        """Return up to `limit` files of a namespace, those read least recently first."""
+        query = (
+            "SELECT tokens FROM kv JOIN namespaces n ON n.id = namespace WHERE name = ? ORDER BY tick, kv.id LIMIT ?"
+        )
+        with self._database.read() as connection:
+            return [(namespace, tokens) for (tokens,) in connection.execute(query, (namespace, limit))]
+
     def warm(self, namespace: str, under: Sequence[Path]) -> int:
         """Return how many chunks in scope have KV in this namespace."""
         scope = Scope(under)
@@ -273,12 +292,12 @@ class KVRows:
 
     def rates(self, namespace: str) -> Rates | None:
         """Return bytes and prefill seconds per token, None before the first file."""
+        query = (
+            "SELECT sum(bytes), sum(prefill_seconds), sum(num_tokens) FROM kv"
+            " JOIN namespaces n ON n.id = kv.namespace WHERE n.name = ?"
+        )
         with self._database.read() as connection:
-            size, seconds, tokens = connection.execute(
-                "SELECT sum(bytes), sum(prefill_seconds), sum(num_tokens) FROM kv"
-                " JOIN namespaces n ON n.id = kv.namespace WHERE n.name = ?",
-                (namespace,),
-            ).fetchone()
+            size, seconds, tokens = connection.execute(query, (namespace,)).fetchone()
         return Rates(size / tokens, seconds / tokens) if tokens else None
 
     def namespace_blocks(self, namespace: str) -> int:
@@ -294,8 +313,8 @@ class KVRows:
     def total_blocks(self) -> int:
         """Return the bytes of all rows' files in whole blocks; what a process that does not scan must go by."""
         with self._database.read() as connection:
-            blocks = connection.execute("SELECT coalesce(sum((bytes + 4095) / 4096), 0) FROM kv").fetchone()[0]
-        return int(blocks) * 4096
+            blocks = connection.execute("SELECT coalesce(sum((bytes + 4095) / 4096), 0) FROM kv").fetchone()
+        return int(blocks[0]) * 4096
 
     def pin(self, folder: Path, *, pinned: bool) -> None:
         """Evict the chunks of a folder last, or treat them like others again."""
@@ -338,6 +357,13 @@ def _link(connection: sqlite3.Connection, row: int, chunk_ids: Sequence[str]) ->
 def _namespace(connection: sqlite3.Connection, name: str) -> int:
     connection.execute("INSERT OR IGNORE INTO namespaces (name) VALUES (?)", (name,))
     return int(connection.execute("SELECT id FROM namespaces WHERE name = ?", (name,)).fetchone()[0])
+
+
+def _used_last(connection: sqlite3.Connection) -> str | None:
+    found = connection.execute(
+        "SELECT n.name FROM kv JOIN namespaces n ON n.id = kv.namespace ORDER BY kv.tick DESC, kv.id DESC LIMIT 1"
+    ).fetchone()
+    return None if found is None else str(found[0])
 
 
 def _number(connection: sqlite3.Connection, name: str) -> float:

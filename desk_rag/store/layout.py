@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,9 +86,13 @@ class Layout:
 
     def kv_file(self, namespace: str, tokens: str) -> Path:
         """Return the one place of the chunk KV (namespace, tokens), both 32 hex digits."""
-        assert _NAME.fullmatch(namespace), f"a namespace is 32 hex digits, not {namespace!r}"
         assert _NAME.fullmatch(tokens), f"a token hash is 32 hex digits, not {tokens!r}"
-        return self.kv / namespace[:16] / tokens[:2] / f"{tokens}{KV_SUFFIX}"
+        return self.namespace_dir(namespace) / tokens[:2] / f"{tokens}{KV_SUFFIX}"
+
+    def namespace_dir(self, namespace: str) -> Path:
+        """Return where all chunk KV of one namespace (32 hex digits) lies."""
+        assert _NAME.fullmatch(namespace), f"a namespace is 32 hex digits, not {namespace!r}"
+        return self.kv / namespace[:16]
 
     def create(self) -> None:
         """Make the tree, 0700, with its CACHEDIR.TAG. Raises StoreError if the place cannot be used."""
@@ -124,6 +129,18 @@ def write_private(path: Path, content: bytes) -> None:
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def forget_cached(paths: Iterable[Path]) -> None:
+    """Ask the system to drop its copies of files in memory, so that reading them measures the drive."""
+    for path in paths:
+        if hasattr(os, "posix_fadvise"):
+            with suppress(OSError):
+                descriptor = os.open(path, os.O_RDONLY)
+                try:
+                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+                finally:
+                    os.close(descriptor)
 
 
 def sync_directory(path: Path) -> None:

@@ -20,6 +20,7 @@ _READ_AT_ONCE = 16 << 20
 
 class _Remover(Protocol):
     def remove_documents(self, paths: Iterable[Path]) -> tuple[int, int, int, int]: ...
+    def empty_quarantine(self) -> int: ...
     def checkpoint(self) -> bool: ...
 
 
@@ -33,6 +34,7 @@ def purge(store: _Remover, layout: Layout, database: Database, path: Path, *, ve
     paths = [from_blob(blob) for (blob,) in rows]
     wanted = _pieces(database, scope) if verify else []
     documents, chunks, kv_files, freed = store.remove_documents(paths)
+    store.empty_quarantine()  # a catalog that was put aside holds text, whatever this one says
     emptied = store.checkpoint()
     traces = _traces(layout, _unique(database, wanted)) if verify else []
     if not emptied:

@@ -21,7 +21,7 @@ from desk_rag.store.types import Activity
 
 STALE_SECONDS = 60.0
 """A heartbeat older than this, or as far in the future, says nothing any more."""
-_ACTIVITY, _PAUSE = "activity", "pause"
+_ACTIVITY, _PAUSE, _NOTICES = "activity", "pause", "notices"
 
 
 class SharedRows:
@@ -61,6 +61,18 @@ class SharedRows:
         """Return the unix time until which a pause is wished, None if it is not or has passed."""
         value = self._get(_PAUSE)
         return value if isinstance(value, float) and value > time.time() else None
+
+    def note(self, notices: Sequence[str]) -> None:
+        """Keep what an opening had to say for whoever asks later; nothing takes it back."""
+        self._set(_NOTICES, json.dumps([time.time(), *notices]) if notices else None)
+
+    def noted(self) -> tuple[float, tuple[str, ...]] | None:
+        """Return when and what was noted last (unix time, sentences)."""
+        value = self._get(_NOTICES)
+        if not isinstance(value, str):
+            return None
+        at, *notices = json.loads(value)
+        return float(at), tuple(map(str, notices))
 
     def _add(self, column: str, counts: Mapping[ChunkId, int]) -> None:
         if counts:

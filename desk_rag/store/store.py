@@ -20,7 +20,7 @@ from desk_rag.documents import Document
 from desk_rag.errors import StoreError
 from desk_rag.index_events import FileState
 from desk_rag.store import opening
-from desk_rag.store.budget import BreakEven, Budget, Estimate, break_even, estimate
+from desk_rag.store.budget import BreakEven, Budget, Estimate, break_even, estimate, readable
 from desk_rag.store.catalog import Catalog, Removed
 from desk_rag.store.kv_cache import KVCache
 from desk_rag.store.kv_rows import KVRows
@@ -71,7 +71,10 @@ class Store:
         self._budget = Budget(self._layout.root, opened.settings, used)
         self._kv = KVCache(self._layout, self._rows, self._upkeep, self._budget, writer=self.writer)
         if self.writer:
-            self._upkeep.make_room(self._budget, 0, None)
+            self._keep_to_limit(used)
+            if self.notices:
+                with suppress(StoreError):  # a full disk; they are told by this process all the same
+                    self._shared.note(self.notices)
 
     @classmethod
     def open(cls, root: Path, settings: StoreSettings, *, writer: bool) -> Store:
@@ -269,15 +272,29 @@ class Store:
             rates.bytes_per_token if rates else bytes_per_token,
             self._budget.limit(),
             rates.prefill_seconds_per_token if rates else None,
+            self._rows.namespace_blocks(str(namespace)),
         )
 
+    def outlook(self, namespace: Namespace | None, bytes_per_token: float) -> Estimate | None:
+        """Say what caching every chunk that is still without KV would take; None if there is none.
+
+        Namespace None: the one with most KV files, for whoever has loaded no model; None as well before there is one.
+        """
+        name = str(namespace) if namespace else self._rows.fullest_namespace()
+        waiting = self._rows.pending_tokens(name) if name else 0
+        return self.estimate(cast("Namespace", name), waiting, bytes_per_token) if waiting else None
+
     def break_even(self, namespace: Namespace) -> BreakEven | None:
-        """Say when caching pays, from rates measured here; None before there are any."""
+        """Say when caching pays, from rates measured here; None before there is some KV to measure."""
         rates = self._rows.rates(str(namespace))
-        speed = self._kv.bytes_per_second()
+        speed = self._kv.bytes_per_second(str(namespace)) if rates else None
         if rates is None or speed is None or not rates.prefill_seconds_per_token:
             return None
         return break_even(rates.prefill_seconds_per_token, speed, rates.bytes_per_token)
+
+    def past_notices(self) -> tuple[float, tuple[str, ...]] | None:
+        """Return what the last opening that found something odd had to say, and when; until a repair finds no fault."""
+        return self._shared.noted()
 
     # care -----------------------------------------------------------------------------------------------------------
 
@@ -302,6 +319,8 @@ class Store:
             with self._kv.changing:
                 used, _ = self._upkeep.reconcile(self._catalog)
                 self._budget.freed(self._budget.used - used)
+        if repair and all(problem.repaired for problem in report.problems):
+            self._shared.note(())
         return report
 
     def purge(self, path: Path) -> PurgeReport:
@@ -324,6 +343,14 @@ class Store:
         removed = self._catalog.remove(paths)
         return removed.documents, removed.chunks, len(removed.kv), self._finish_removal(removed)
 
+    def empty_quarantine(self) -> int:
+        """Remove what was put aside as unsound; return the bytes freed."""
+        self._must_write()
+        with self._kv.changing:
+            freed = self._upkeep.empty_quarantine()
+            self._budget.freed(freed)
+        return freed
+
     def _finish_removal(self, removed: Removed) -> int:
         """Remove what the rows of a committed deletion stood for; return the bytes freed."""
         with self._kv.changing:
@@ -334,6 +361,13 @@ class Store:
         if removed.vectors:
             self._vectors().forget_removed()
         return freed
+
+    def _keep_to_limit(self, used: int) -> None:
+        self._upkeep.make_room(self._budget, 0, None)
+        if given_up := used - self._budget.used:
+            self.notices += (
+                f"{readable(given_up)} of chunk caches were given up: they may take {readable(self._budget.limit())}.",
+            )
 
     def _must_write(self) -> None:
         if not self.writer:

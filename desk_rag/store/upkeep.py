@@ -59,7 +59,8 @@ class Upkeep:
         gone = [row.name for path, row in known.items() if path not in seen]
         if gone:
             self._rows.drop(gone)
-            notes.append(f"{len(gone)} rows had no file and were dropped.")
+            was = "1 row had no file and was" if len(gone) == 1 else f"{len(gone)} rows had no file and were"
+            notes.append(f"{was} dropped.")
         if not catalog_lost and catalog.count([])[3]:
             self.remove_rows(self._rows.unreferenced())
         return sum(entry.counted for entry in self._layout.scan()), notes
@@ -68,7 +69,7 @@ class Upkeep:
         """Evict until `size` more bytes fit; nothing is evicted if even that would not do.
 
         Order: quarantine, other namespaces, then least saved time per byte; pinned folders last. A newcomer displaces
-        only what is worth less than itself. None displaces anything: the limit has shrunk.
+        only what another model made or what is worth less than itself. None displaces anything: the limit has shrunk.
         """
         if budget.excess(size) <= 0:
             return True
@@ -166,9 +167,11 @@ def read_header(path: Path) -> KVHeader:
 
 
 def _yields(candidate: Candidate, newcomer: Newcomer) -> bool:
+    if candidate.name[0] != newcomer.namespace:
+        return True
     if candidate.pinned != newcomer.pinned:
         return newcomer.pinned
-    return candidate.name[0] != newcomer.namespace or candidate.rank < newcomer.rank
+    return candidate.rank < newcomer.rank
 
 
 def _unlink(path: Path) -> int:

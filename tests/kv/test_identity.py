@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,8 @@ from desk_rag.kv.identity import Identity, hash_tokens, identify, kv_key
 from desk_rag.kv.quant import LayerScheme, QuantScheme
 from desk_rag.kv.types import Namespace
 from desk_rag.model import LanguageModel
+from desk_rag.store.store import Store
+from tests.store import made
 
 BASE = Identity(
     weights="w" * 32,
@@ -100,3 +103,19 @@ def test_the_identity_of_a_loaded_model_names_what_it_is(reader: LanguageModel) 
         identify(replace(reader.spec, config_json="{}"), reader.prompt.prefix_ids, scheme),
     ):
         assert other.namespace() != identity.namespace()
+
+
+@pytest.mark.parametrize("part", OTHER)
+def test_in_a_real_store_any_other_part_is_a_miss(part: str, tmp_path: Path) -> None:
+    """The same tokens after a change of one part alone: nothing is read, nothing is lost, both may stand."""
+    ids = [5, 6, 7]
+    before = kv_key(BASE.namespace(), ids)
+    after = kv_key(replace(BASE, **{part: OTHER[part]}).namespace(), ids)  # type: ignore[arg-type]
+    with Store.open(tmp_path, made.settings(), writer=True) as store:
+        store.put_document(made.document(Path("/d/a"), ["text"]), made.chunks(["text"]), made.stamp())
+        assert store.put_kv(before, made.kv_for(before), [made.chunk_id("text")], 0.5)
+        assert store.get_kv([after]) == [None]
+        assert [chunk.text for chunk in store.chunks_without_kv(after.namespace, 9)] == ["text"]
+        assert store.put_kv(after, made.kv_for(after), [made.chunk_id("text")], 0.5)
+        for key, kv in zip((before, after), store.get_kv([before, after]), strict=True):
+            assert made.same(kv, made.kv_for(key))

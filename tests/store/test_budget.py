@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
+import sqlite3
 import threading
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -136,6 +141,24 @@ def test_pinned_folders_go_last_and_are_always_admitted(root: Path) -> None:
         assert len(kept(store, others)) == 4
 
 
+def test_a_pin_protects_nothing_of_another_model(root: Path) -> None:
+    """Files that only another model, or this one before a drift, could read go before anything of the one in use."""
+    texts = ["p0", "p1", "p2", "p3"]
+    with Store.open(root, made.settings(budget_bytes=4 * FILE), writer=True) as store:
+        index(store, texts, Path("/pin/x.md"))
+        index(store, ["new"])
+        store.pin(Path("/pin"))
+        for text in texts:
+            demand(store, text, times=9)
+            assert put(store, text, made.OTHER_NS, seconds=1000.0)
+        assert put(store, "new", seconds=0.001), "not pinned, hardly worth anything, but of the model in use"
+        assert len(kept(store, texts, made.OTHER_NS)) == 3
+    with Store.open(root, made.settings(budget_bytes=FILE), writer=True) as store:
+        assert kept(store, ["new"]) == ["new"], "a limit that shrinks takes the model used last, last"
+        assert kept(store, texts, made.OTHER_NS) == [] and on_disk(root) == FILE
+        assert store.notices == ("24 KiB of chunk caches were given up: they may take 8 KiB.",)
+
+
 def test_even_pinned_folders_give_way_when_the_limit_shrinks(root: Path) -> None:
     with Store.open(root, made.settings(budget_bytes=4 * FILE), writer=True) as store:
         index(store, ["p0", "p1"], Path("/pin/x.md"))
@@ -192,29 +215,74 @@ def test_small_corpus_is_cached_whole_without_being_asked(root: Path) -> None:
 # never more than the cap -------------------------------------------------------------------------------------
 
 
-class Watcher:
-    """Looks at the files as fast as it can while others write."""
+class Instants:
+    """Measures the files after every system call of this process that may change them; nothing happens in between."""
 
-    def __init__(self, root: Path) -> None:
+    CALLS = ("open", "write", "ftruncate", "replace", "rename", "unlink")
+
+    def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
         self.root, self.most, self.looks = root, 0, 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
+        for name in self.CALLS:
+            patch.setattr(os, name, self._measured(getattr(os, name)))
 
-    def __enter__(self) -> Watcher:
-        self._thread.start()
-        return self
+    def _measured(self, real: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object, **named: object) -> object:
+            result = real(*arguments, **named)
+            self.looks += 1
+            self.most = max(self.most, on_disk(self.root))
+            return result
 
-    def __exit__(self, *arguments: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        return call
 
-    def _watch(self) -> None:
-        while not self._stop.is_set():
-            try:
-                self.most = max(self.most, on_disk(self.root))
-                self.looks += 1
-            except FileNotFoundError:
-                continue  # evicted while we looked
+
+@dataclass
+class Soaked:
+    stored: int = 0
+    refused: int = 0
+    hits: int = 0
+
+
+def soak(root: Path, cap: int, *, restarts: int, operations: int, seed: int) -> Soaked:
+    """Use a store of two models in every way, with damage, restarts and writes cut off; check it at every step."""
+    rng = random.Random(seed)
+    texts = [f"t{i}" for i in range(60)]
+    done = Soaked()
+    for restart in range(restarts):
+        with Store.open(root, made.settings(budget_bytes=cap), writer=True) as store:
+            store.verify(repair=True)  # of files that were damaged and not read since
+            assert store.verify().clean
+            for _ in range(operations):
+                one_operation(store, root, rng, texts, done)
+                assert on_disk(root) <= cap
+                counted = store.counts(made.NS)
+                assert counted.kv_bytes == on_disk(root) and counted.budget_bytes == cap
+        if restart % 2 and (files := made.kv_files(root)):
+            # As a kill leaves it: room was made for a write, and the write got half way.
+            files[0].unlink()
+            files[0].with_suffix(".9-0.tmp").write_bytes(b"x" * 5000)
+    return done
+
+
+def one_operation(store: Store, root: Path, rng: random.Random, texts: list[str], done: Soaked) -> None:
+    text = rng.choice(texts)
+    namespace = made.NS if rng.random() < 0.7 else made.OTHER_NS
+    action = rng.random()
+    if action < 0.1:
+        index(store, rng.sample(texts, 12), Path(f"/d/{rng.randrange(8)}"))
+    elif action < 0.14:
+        store.remove_document(Path(f"/d/{rng.randrange(8)}"))
+    elif action < 0.2 and place(root, text).exists():
+        flipped(place(root, text), 5000)
+    elif action < 0.5:
+        demand(store, text, times=1)
+        keys = [made.key(text), made.key(text, made.OTHER_NS)]
+        for key, kv in zip(keys, store.get_kv(keys), strict=True):
+            assert kv is None or made.same(kv, made.kv_for(key))
+            done.hits += kv is not None
+    else:
+        stored = put(store, text, namespace, seconds=rng.uniform(0.01, 5))
+        done.stored += stored
+        done.refused += not stored
 
 
 @pytest.mark.slow
@@ -222,41 +290,11 @@ class Watcher:
 def test_soak_of_two_models_and_restarts_never_exceeds_the_cap(fast_directory: Path) -> None:
     root = fast_directory / "data"
     cap = 25 * FILE
-    rng = random.Random(11)
-    texts = [f"t{i}" for i in range(60)]
-    stored = evicted_or_refused = 0
-    with Watcher(root) as watcher:
-        for restart in range(8):
-            with Store.open(root, made.settings(budget_bytes=cap), writer=True) as store:
-                store.verify(repair=True)  # of files that were damaged and not read since
-                assert store.verify().clean
-                for _ in range(90):
-                    text = rng.choice(texts)
-                    namespace = made.NS if rng.random() < 0.7 else made.OTHER_NS
-                    action = rng.random()
-                    if action < 0.1:
-                        index(store, rng.sample(texts, 12), Path(f"/d/{rng.randrange(8)}"))
-                    elif action < 0.14:
-                        store.remove_document(Path(f"/d/{rng.randrange(8)}"))
-                    elif action < 0.2 and place(root, text).exists():
-                        flipped(place(root, text), 5000)
-                    elif action < 0.5:
-                        demand(store, text, times=1)
-                        keys = [made.key(text), made.key(text, made.OTHER_NS)]
-                        for key, kv in zip(keys, store.get_kv(keys), strict=True):
-                            assert kv is None or made.same(kv, made.kv_for(key))
-                    else:
-                        done = put(store, text, namespace, seconds=rng.uniform(0.01, 5))
-                        stored += done
-                        evicted_or_refused += not done
-                    assert on_disk(root) <= cap
-                    counted = store.counts(made.NS)
-                    assert counted.kv_bytes == on_disk(root) and counted.budget_bytes == cap
-            if restart % 2:
-                (root / "kv" / "left-over.tmp").write_bytes(b"x" * 5000)
-    assert stored > 100 and evicted_or_refused > 20, "the soak must really press against the cap"
-    assert watcher.looks > 200 and 20 * FILE < watcher.most <= cap + FILE
-    # one block above the cap is the test's own left-over, written behind the store's back
+    with pytest.MonkeyPatch.context() as patch:
+        instants = Instants(root, patch)
+        done = soak(root, cap, restarts=8, operations=90, seed=11)
+    assert done.stored > 100 and done.refused > 20 and done.hits > 20, "the soak must really press against the cap"
+    assert instants.looks > 2000 and 20 * FILE < instants.most <= cap
 
 
 # words for people --------------------------------------------------------------------------------------------
@@ -292,6 +330,45 @@ def test_store_measures_its_own_rates(store: Store) -> None:
         store.get_kv([key])
     found = store.break_even(made.NS)
     assert found is not None and found.speedup > 1 and "times less" in found.sentence
+
+
+def test_break_even_in_a_process_that_read_nothing_measures_and_counts_no_use(root: Path) -> None:
+    with Store.open(root, made.settings(), writer=True) as store:
+        index(store, ["x"])
+        key = made.key("x")
+        store.put_kv(key, made.kv_for(key, layers=8, tokens=512, dim=128), [made.chunk_id("x")], 4.0)
+    uses = "SELECT hits, tick FROM kv"
+    before = rows(root, uses)
+    with Store.open(root, made.settings(), writer=False) as reader:
+        found = reader.break_even(made.NS)
+        assert found is not None and "1,000 tokens take 7.81 s to prefill" in found.sentence and found.speedup > 1
+        assert reader.break_even(made.OTHER_NS) is None
+    assert rows(root, uses) == before
+    flipped(place(root, "x"), 5000)
+    with Store.open(root, made.settings(), writer=False) as reader:
+        assert reader.break_even(made.NS) is None, "nothing sound to measure"
+        assert place(root, "x").exists()
+
+
+def rows(root: Path, query: str) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(root / "catalog.sqlite")) as connection:
+        return connection.execute(query).fetchall()
+
+
+def test_outlook_counts_what_is_there_and_what_waits(root: Path) -> None:
+    with Store.open(root, made.settings(budget_bytes=100 * FILE), writer=True) as store:
+        index(store, ["a", "b", "c"])
+        assert store.outlook(None, 512.0) is None, "no model has made anything yet"
+        first = store.outlook(made.NS, 512.0)
+        assert first is not None and first.kv_bytes == 3 * 16 * 512 and first.seconds is None
+        assert put(store, "a")
+        measured = store.outlook(None, 1.0)
+        assert measured is not None and measured.seconds == pytest.approx(2 * 0.5)
+        size = place(root, "a").stat().st_size
+        assert measured.kv_bytes == pytest.approx(FILE + 2 * size, abs=2), "the measured rate goes before the given one"
+        assert "all of them fit" in measured.sentence and measured.limit_bytes == 100 * FILE
+        assert put(store, "b") and put(store, "c")
+        assert store.outlook(made.NS, 512.0) is None and store.outlook(None, 512.0) is None
 
 
 def test_readable_sizes() -> None:

@@ -15,6 +15,7 @@ from desk_rag.store.store import Store
 from desk_rag.store.vector_search import VectorSearch
 from desk_rag.store.vectors import ExactIndex, HnswIndex
 from tests.store import made
+from tests.store.faults import FullAt
 
 DIM = 16
 
@@ -168,6 +169,29 @@ def test_graph_survives_restarts_and_a_damaged_file_only_costs_time(root: Path, 
     graph.write_bytes(graph.read_bytes()[:-100])
     with Store.open(root, made.settings(), writer=True) as store:
         assert [hit.chunk_id for hit in store.search_vectors("e", QUESTION, 5)] == corpus.expected(QUESTION, 5)
+
+
+def test_a_full_disk_at_any_step_of_saving_costs_no_answer(root: Path, early_graph: None) -> None:
+    """The graph can always be made again: closing must not fail, and what is left must be whole or absent."""
+    with Store.open(root, made.settings(), writer=True) as store:
+        corpus = Corpus(store, root, 300)
+    failures = 0
+    for step in range(1, 40):
+        for path in saved(root):
+            path.unlink()
+        store = Store.open(root, made.settings(), writer=True)
+        store.search_vectors("e", QUESTION, 5)
+        with pytest.MonkeyPatch.context() as patch:
+            disk = FullAt(patch, step)
+            store.close()
+        failures += len(saved(root)) < 2
+        assert not list((root / "vectors").glob("*.tmp"))
+        with Store.open(root, made.settings(), writer=False) as store:
+            assert [hit.chunk_id for hit in store.search_vectors("e", QUESTION, 5)] == corpus.expected(QUESTION, 5)
+            assert store.verify().clean
+        if disk.calls < step:
+            break
+    assert failures >= 3 and len(saved(root)) == 2
 
 
 def test_without_the_extension_search_is_exact(root: Path, early_graph: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,85 @@
+"""Evidence is judged before the answer's own words are told, and what was told is what the answer says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from desk_rag.answer_events import AnswerText, Evidence, Source
+from desk_rag.answer_stream import AnswerStream
+from desk_rag.chunking import ChunkId, Location
+from desk_rag.citations import ParsedAnswer
+from desk_rag.prompt import NO_ANSWER
+
+SOURCE = Source(
+    number=1,
+    chunk_id=ChunkId("0" * 32),
+    path=Path("/docs/bicycle.txt"),
+    title="Bicycle",
+    location=Location(line_start=1, line_end=2),
+    text="The frame number of the blue bicycle is WTU-4471-B. The front light needs three batteries.",
+    score=1.0,
+    warm=True,
+    stale=False,
+)
+QUOTE = '"The frame number of the blue bicycle is WTU-4471-B."\n'
+
+
+def told(question: str, pieces: list[str]) -> tuple[list[Evidence | AnswerText], ParsedAnswer, AnswerStream]:
+    stream = AnswerStream(question, [SOURCE], None)
+    events = [event for piece in pieces for event in stream.feed(piece)]
+    parsed, rest = stream.finish()
+    return [*events, *rest], parsed, stream
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+def test_supported_evidence_comes_first_and_then_the_words(size: int) -> None:
+    text = QUOTE + "WTU-4471-B"
+    pieces = [text[start : start + size] for start in range(0, len(text), size)]
+    events, parsed, stream = told("What is the frame number of the blue bicycle?", pieces)
+    assert not stream.refused
+    assert isinstance(events[0], Evidence)
+    assert "".join(event.text for event in events if isinstance(event, AnswerText)) == parsed.text == "WTU-4471-B"
+    assert parsed.found
+    assert parsed.citations == (events[0].citation,)
+
+
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_evidence_that_speaks_of_something_else_is_never_shown(size: int) -> None:
+    text = QUOTE + "WTU-4471-B"
+    pieces = [text[start : start + size] for start in range(0, len(text), size)]
+    events, parsed, stream = told("Who painted the ceiling of the opera house in Lyon?", pieces)
+    assert stream.refused
+    assert events == [AnswerText(NO_ANSWER)]
+    assert not parsed.found
+    assert parsed.text == NO_ANSWER
+    assert parsed.citations == ()
+
+
+def test_a_quote_without_words_of_its_own_is_judged_at_the_end() -> None:
+    events, parsed, _ = told("What is the frame number of the blue bicycle?", [QUOTE])
+    assert parsed.found
+    assert "WTU-4471-B" in parsed.text
+    assert isinstance(events[0], Evidence)
+    refused, unfound, stream = told("Who painted the ceiling of the opera house in Lyon?", [QUOTE])
+    assert stream.refused
+    assert refused == [AnswerText(NO_ANSWER)]
+    assert not unfound.found
+
+
+def test_the_models_own_refusal_passes() -> None:
+    events, parsed, stream = told("What is the frame number?", [NO_ANSWER])
+    assert not stream.refused
+    assert not parsed.found
+    assert "".join(event.text for event in events if isinstance(event, AnswerText)) == NO_ANSWER
+
+
+def test_text_after_a_refusal_changes_nothing() -> None:
+    stream = AnswerStream("Who painted the ceiling of the opera house in Lyon?", [SOURCE], None)
+    assert list(stream.feed(QUOTE + "WTU")) == []
+    assert stream.refused
+    assert list(stream.feed("-4471-B and more")) == []
+    parsed, rest = stream.finish()
+    assert rest == (AnswerText(NO_ANSWER),)
+    assert parsed.text == NO_ANSWER

@@ -1,0 +1,143 @@
+"""The commands about the store, each in a process of its own as a user runs them: verify, purge, status, doctor."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CANARY = "quixotryzanzibar"
+TRACES = (CANARY.encode(), CANARY[2:14].encode(), b"Marmaduke Featherstonehaugh")
+PROMISE = f"Marmaduke Featherstonehaugh keeps the {CANARY} in the cellar.\n"
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Desk:
+    documents: Path
+    data: Path
+
+    def run(self, *words: str) -> Ran:
+        """One command in a process of its own."""
+        done = subprocess.run(
+            [sys.executable, "-m", "desk_rag", *words, "--data-dir", str(self.data)], cwd=ROOT,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=170, check=False,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    def json(self, *words: str) -> dict[str, object]:
+        ran = self.run(*words, "--json")
+        assert ran.code == 0, ran.err
+        return dict(json.loads(ran.out))
+
+    def files_with(self, needle: bytes) -> list[str]:
+        """Every file of the data directory that holds it: catalog, its log, index files, KV, records, logs."""
+        files = [path for path in self.data.rglob("*") if path.is_file()]
+        return [str(path.relative_to(self.data)) for path in files if needle in path.read_bytes()]
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    place = tmp_path_factory.mktemp("desk")
+    made = Desk(place / "documents", place / "data")
+    for folder in ("secret", "open"):
+        (made.documents / folder).mkdir(parents=True)
+    (made.documents / "secret" / "kept.txt").write_text(PROMISE, encoding="utf-8")
+    (made.documents / "secret" / "gone.txt").write_text(PROMISE.replace("cellar", "attic"), encoding="utf-8")
+    for number in range(5):
+        text = f"Minutes of meeting {number}. The treasurer of the garden club reported a balance of {number}00 euros. "
+        text += " ".join(f"Item {item} was put off until day {item + number} of the month." for item in range(9))
+        (made.documents / "open" / f"{number}.txt").write_text(text, encoding="utf-8")
+    indexed = made.run("index", str(made.documents))
+    assert indexed.code == 0, indexed.err
+    assert "The chunk caches would take about" in indexed.err and "all of them fit" in indexed.err
+    assert "7 chunks made warm" in indexed.err
+    return made
+
+
+def test_the_seven_sevenths_are_the_whole(desk: Desk) -> None:
+    whole = desk.json("verify")
+    parts = [desk.json("verify", "--subset", f"{part}/7") for part in range(1, 8)]
+    assert whole["clean"] is True and all(part["clean"] for part in parts)
+    assert sum(int(str(part["kv_files"])) for part in parts) == whole["kv_files"] == 7
+    assert desk.run("verify", "--subset", "8/7").code == 2
+
+
+def test_a_flipped_byte_is_found_by_its_seventh_and_by_no_other(desk: Desk) -> None:
+    file = sorted(desk.data.glob("kv/*/*/*.safetensors"))[0]
+    sound = file.read_bytes()
+    file.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
+    codes = [desk.run("verify", "--subset", f"{part}/7").code for part in range(1, 8)]
+    assert sorted(codes) == [0] * 6 + [4]
+    file.write_bytes(sound)
+    assert desk.run("verify").code == 0
+
+
+def test_doctor_tells_quality_break_even_room_and_what_was_mended(desk: Desk) -> None:
+    def findings(*words: str) -> dict[str, dict[str, str]]:
+        told = desk.json("doctor", *words)["findings"]
+        return {finding["name"]: finding for finding in told}  # type: ignore[attr-defined]
+
+    found = findings()
+    quality = found["int8 quality"]
+    assert quality["verdict"] == "ok" and "int8*10" in quality["detail"]
+    assert "embedded: KL " in quality["detail"] and "4 of 4 codes" in quality["detail"]
+    assert "keys turn exactly" in quality["detail"]
+    assert "to prefill and" in found["break-even"]["detail"] and "times less" in found["break-even"]["detail"]
+    assert "7 of them warm" in found["index"]["detail"]
+    assert found["disk"]["verdict"] == "ok" and "may take 20.0 GiB" in found["disk"]["detail"]
+    assert "store" not in found
+
+    victim = sorted(desk.data.glob("kv/*/*/*.safetensors"))[-1]
+    victim.unlink()
+    assert desk.run("index", str(desk.documents), "--no-kv").code == 0  # a writer: opening mends
+    noted = findings()
+    assert noted["store"]["verdict"] == "warn" and "1 row had no file and was dropped." in noted["store"]["detail"]
+    assert "all of them fit" in noted["index"]["detail"], "what is still to be made is foretold"
+    planned = desk.json("status")
+    assert int(str(planned["planned_bytes"])) > int(str(planned["kv_bytes"]))
+    assert "planned " in desk.run("status").out
+    assert desk.run("verify", "--repair").code == 0
+    assert "store" not in findings()
+    assert desk.json("index", str(desk.documents))["warm"] == 1
+
+
+def test_a_drive_with_less_than_the_reserve_is_warned_of_beforehand(desk: Desk, tmp_path: Path) -> None:
+    settings = tmp_path / "settings.toml"
+    settings.write_text("[store]\nreserve_gib = 100000.0\n", encoding="utf-8")
+    before = sorted(desk.data.glob("kv/*/*/*.safetensors"))
+    disk = next(f for f in desk.json("doctor", "--config", str(settings))["findings"] if f["name"] == "disk")  # type: ignore[attr-defined]
+    assert disk["verdict"] == "warn" and "may take 0 B of 20.0 GiB" in disk["detail"]
+    assert "will be given up at the next start" in disk["detail"]
+    assert "Free " in disk["remedy"] and "reserve_gib" in disk["remedy"]
+    assert sorted(desk.data.glob("kv/*/*/*.safetensors")) == before, "looking changes nothing"
+
+
+def test_a_deleted_file_and_a_purged_folder_leave_no_trace_in_any_file(desk: Desk) -> None:
+    assert all(desk.files_with(needle) for needle in TRACES), "the search itself works"
+    (desk.documents / "secret" / "gone.txt").unlink()
+    assert desk.json("index", str(desk.documents))["removed"] == 1
+    assert desk.files_with(b"attic") == []
+    assert desk.files_with(CANARY.encode()), "the other document still says it"
+    aside = desk.data / "quarantine" / "catalog.1.sqlite"
+    aside.write_bytes(PROMISE.encode())  # as a damaged catalog is put aside
+    report = desk.run("purge", str(desk.documents / "secret"), "--yes", "--verify")
+    assert report.code == 0 and "no trace" in report.out, report.out
+    for needle in TRACES:
+        assert desk.files_with(needle) == []
+    assert (desk.documents / "secret" / "kept.txt").read_text(encoding="utf-8") == PROMISE
+    assert desk.json("verify")["kv_files"] == 5
+    assert len(sorted(desk.data.glob("kv/*/*/*.safetensors"))) == 5

@@ -36,7 +36,7 @@ class ModelSettings(_Section):
     threads: Annotated[int, Field(ge=0)] = 0
     """CPU threads for the model; 0 means physical cores less one, at least one."""
     allow_download: bool = False
-    """Only `--download` sets it: without it no socket is ever opened."""
+    """What `--download` sets: without it no socket is ever opened."""
 
 
 class AnswerSettings(_Section):

@@ -122,7 +122,7 @@ class Printer:
         if self._in_window > _MOST_FILE_LINES and event.state is not FileState.FAILED:
             return
         name = clean(str(event.path), single_line=True)
-        detail = f" ({event.chunks} chunks)" if event.state is FileState.INDEXED else ""
+        detail = f" ({event.chunks} chunk{'' if event.chunks == 1 else 's'})" if event.state is FileState.INDEXED else ""
         reason = f": {clean(event.reason, single_line=True)}" if event.reason else ""
         self.line(f"{event.state.value} {name}{detail}{reason}")
 

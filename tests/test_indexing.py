@@ -254,10 +254,15 @@ def test_a_broken_file_fails_once_and_the_rest_goes_on(sync: Sync, docs: Path) -
     assert summary(sync()).failed == 0
 
 
-def test_a_file_that_breaks_takes_its_old_content_out(sync: Sync, docs: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "state"), [(bytes(range(256)) * 8, FileState.FAILED), (b"", FileState.SKIPPED)]
+)
+def test_a_file_that_breaks_takes_its_old_content_out(
+    sync: Sync, docs: Path, content: bytes, state: FileState
+) -> None:
     sync()
-    (docs / "letter.md").write_bytes(b"")
-    assert states(sync(), docs)["letter.md"] is FileState.FAILED
+    (docs / "letter.md").write_bytes(content)
+    assert states(sync(), docs)["letter.md"] is state
     assert found(sync.store, "roofer") == []
     (docs / "letter.md").write_text(LETTER)
     assert states(sync(), docs)["letter.md"] is FileState.INDEXED

@@ -122,7 +122,8 @@ class Printer:
         if self._in_window > _MOST_FILE_LINES and event.state is not FileState.FAILED:
             return
         name = clean(str(event.path), single_line=True)
-        detail = f" ({event.chunks} chunk{'' if event.chunks == 1 else 's'})" if event.state is FileState.INDEXED else ""
+        count = f" ({event.chunks} chunk{'' if event.chunks == 1 else 's'})"
+        detail = count if event.state is FileState.INDEXED else ""
         reason = f": {clean(event.reason, single_line=True)}" if event.reason else ""
         self.line(f"{event.state.value} {name}{detail}{reason}")
 

@@ -96,7 +96,7 @@ class FileReader:
         twin = gone_twin(digest)
         # Asked anew: a single changed file may have been dealt with since the folder's rows were read.
         twin = None if twin is None else self._store.document(twin.path)
-        if twin is None or not _holds(twin, digest):
+        if twin is None or not _holds(twin, digest) or not _read_alike(twin.path, found.path):
             return None
         self._store.rename_document(twin.path, found.path, stamp)
         self.renamed_from = twin.path
@@ -154,6 +154,11 @@ def _still(found: FoundFile) -> bool:
     except OSError:
         return False
     return (now.st_size, now.st_mtime_ns, now.st_ino) == (found.size, found.mtime_ns, found.inode)
+
+
+def _read_alike(one: Path, other: Path) -> bool:
+    """True if the same parser reads both: it is chosen by the suffix, or by the whole name where there is none."""
+    return one.suffix.lower() == other.suffix.lower() and bool(one.suffix or one.name == other.name)
 
 
 def _holds(row: DocumentRow, digest: str) -> bool:

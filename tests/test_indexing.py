@@ -658,3 +658,16 @@ def test_a_disk_without_room_ends_warming_with_the_reason(prompt: PromptFormat, 
         events = list(warm(store, prepared, Turn(docs.parent / "run")))
         assert "has no room" in events[-1].waiting
         assert store.counts(prepared.namespace).warm == 0
+
+
+def test_a_rename_to_another_type_is_read_anew(sync: Sync, docs: Path) -> None:
+    """The same bytes are other chunks under another parser: "# Barge" is a heading in one and text in the other."""
+    text = "# Barge\n\nThe barge was late again, and nobody knew why.\n"
+    (docs / "barge.txt").write_text(text)
+    sync()
+    (docs / "barge.txt").rename(docs / "barge.md")
+    after = states(sync(), docs)
+    assert after["barge.md"] is FileState.INDEXED
+    assert after["barge.txt"] is FileState.REMOVED
+    (docs / "barge.md").rename(docs / "ferry.md")
+    assert states(sync(), docs)["ferry.md"] is FileState.RENAMED

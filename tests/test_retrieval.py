@@ -21,10 +21,10 @@ TEXTS = {
     "home/lease.md": "The monthly rent for the flat in Alder Street is 950 euro, due on the third.",
     "home/boiler.txt": "The plumber needs the key of the boiler room, which sits in box 14.",
     "home/garden.txt": "Prune the roses in late winter, when the buds begin to swell.",
-    "work/errors.log": "Pump controller reported E-4711 and stopped at 02:14.",
-    "work/minutes.txt": "The impeller is quieter by 4 dB. The field trial was postponed to 16 April.",
-    "work/plants.txt": "Chlorophyll absorbs red and blue light and reflects green.",
-    "work/old/rent-draft.txt": "The monthly rent for the flat in Alder Street is 900 euro, due on the third.",
+    "office/errors.log": "Pump controller reported E-4711 and stopped at 02:14.",
+    "office/minutes.txt": "The impeller is quieter by 4 dB. The field trial was postponed to 16 April.",
+    "office/plants.txt": "Chlorophyll absorbs red and blue light and reflects green.",
+    "office/old/rent-draft.txt": "The monthly rent for the flat in Alder Street is 900 euro, due on the third.",
 }
 
 
@@ -64,12 +64,12 @@ def names(found: list[RetrievedChunk]) -> list[str]:
 
 def test_words_find_what_meaning_does_not(store: Store, embedder: Embedder) -> None:
     best = retrieve(store, embedder, "E-4711", 3)[0]
-    assert names([best]) == ["work/errors.log"] and best.words_rank == 1
+    assert names([best]) == ["office/errors.log"] and best.words_rank == 1
 
 
 def test_meaning_finds_what_words_do_not(store: Store, embedder: Embedder) -> None:
     best = retrieve(store, embedder, "How do leaves use sunshine?", 3)[0]
-    assert names([best]) == ["work/plants.txt"]
+    assert names([best]) == ["office/plants.txt"]
     assert best.words_rank is None and best.vector_rank == 1 and 0.2 < best.similarity < 1
 
 
@@ -102,8 +102,8 @@ def test_only_documents_in_scope(store: Store, embedder: Embedder) -> None:
     assert set(names(retrieve(store, embedder, question, 7, [Path("/docs/home")]))) <= {
         name for name in TEXTS if name.startswith("home/")
     }
-    assert names(retrieve(store, embedder, question, 7, [Path("/docs/work/old/rent-draft.txt")])) == [
-        "work/old/rent-draft.txt"
+    assert names(retrieve(store, embedder, question, 7, [Path("/docs/office/old/rent-draft.txt")])) == [
+        "office/old/rent-draft.txt"
     ]
     assert retrieve(store, embedder, question, 7, [Path("/elsewhere")]) == []
 
@@ -111,7 +111,7 @@ def test_only_documents_in_scope(store: Store, embedder: Embedder) -> None:
 def test_versions_that_differ_in_a_figure_are_both_shown(store: Store, embedder: Embedder) -> None:
     assert set(names(retrieve(store, embedder, "How much is the monthly rent of the flat?", 2))) == {
         "home/lease.md",
-        "work/old/rent-draft.txt",
+        "office/old/rent-draft.txt",
     }
 
 
@@ -127,7 +127,7 @@ def test_words_alone_before_there_are_vectors(tmp_path: Path, embedder: Embedder
             put(opened, Path("/docs") / name, text)
         for chosen in (embedder, None):
             (best, *_) = retrieve(opened, chosen, "What does E-4711 mean?", 3)
-            assert names([best]) == ["work/errors.log"]
+            assert names([best]) == ["office/errors.log"]
             assert best.vector_rank is None and best.similarity == 0 and best.score == pytest.approx(0.55)
 
 
@@ -140,7 +140,7 @@ def test_one_text_in_several_files_is_shown_once(tmp_path: Path, embedder: Embed
         put(opened, Path("/docs/b.txt"), typeset)
         put(opened, Path("/docs/c.md"), f"Lease \u203a Costs\n{text}", title="Lease")
         put(opened, Path("/docs/d.txt"), text.replace("950", "9.50"))
-        put(opened, Path("/docs/e.txt"), TEXTS["work/plants.txt"])
+        put(opened, Path("/docs/e.txt"), TEXTS["office/plants.txt"])
         embed(opened, embedder)
         found = retrieve(opened, embedder, "monthly rent of the flat", 6)
         assert len(found) == 3 and names(found)[2] == "e.txt" and "d.txt" in names(found)

@@ -29,7 +29,7 @@ from desk_rag.kv.cache import SlabLayer
 from desk_rag.kv.prefill import PrefixKV
 from desk_rag.kv.quant import dequantize_layer
 from desk_rag.kv.rope import RotaryTables, rotate
-from desk_rag.kv.stitch import Placement
+from desk_rag.kv.stitch import Placement, has_sliding_layers
 from desk_rag.kv.types import Int8Layer, QuantizedKV
 from desk_rag.model import LanguageModel
 
@@ -203,11 +203,8 @@ def _implementation(model: LanguageModel, cache: LazyCache) -> Attend:
 
 
 def _refuse_unsupported(model: LanguageModel) -> None:
-    config = model.module.config
-    types = getattr(config, "layer_types", None)
-    sliding = "sliding_attention" in types if types else getattr(config, "sliding_window", None) is not None
-    if sliding or model.spec.support.needs_eager:
+    if has_sliding_layers(model) or model.spec.support.needs_eager:
         raise UnsupportedModel(
             f"'{model.spec.name}' has sliding-window or soft-capped layers, which lazy attention does not cover.",
-            remedy="Use --attention materialize.",
+            remedy="Stitch into an ordinary cache instead, which serves these models exactly.",
         )

@@ -13,6 +13,9 @@ Which torch (`torch_choices` is the one place):
     macOS, Windows without one    the build from the package index, which is for the CPU there
 DESK_RAG_TORCH=cpu or DESK_RAG_TORCH=cuda overrules what is detected.
 
+Triton comes with the CUDA build of torch. On Linux x86-64 without a GPU `--dev` installs it too, because the kernels'
+tests run in its interpreter: a wheel of 200 MB, 700 MB installed. Where it cannot be had, those tests are left out.
+
 hnswlib has no ready-made packages: it is compiled where a C++ compiler and Python's headers are, and left out
 with one line where not; desk-rag then searches exactly. It is built without -march=native, so that an
 environment copied to another processor still runs.
@@ -36,6 +39,8 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 OLDEST = (3, 11)
 TORCH = "2.13.0"
+TRITON = "3.7.1"
+"""The one that torch 2.13 brings with CUDA."""
 HNSWLIB = "hnswlib>=0.8,<0.9"
 CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
 
@@ -139,12 +144,14 @@ def install(*, gpu: bool, dev: bool) -> None:
     print("This takes a few minutes, once.", flush=True)
     make_venv()
     install_torch(gpu)
-    extras = ",".join(name for name, wanted in (("dev", dev), ("quant", gpu or dev)) if wanted)
+    extras = ",".join(name for name, wanted in (("dev", dev), ("quant", gpu or dev), ("finetune", dev)) if wanted)
     step("installing desk-rag and the packages it uses")
     failed = pip(["-e", f"{ROOT}[{extras}]" if extras else str(ROOT)])
     if failed:
         raise SetupError(f"desk-rag and its packages could not be installed.\n{failed}")
     install_hnswlib()
+    if dev and not gpu:
+        install_triton()
     if gpu and ask("import torch; print(torch.cuda.is_available())") != ["True"]:
         step("this torch cannot use the NVIDIA GPU; see README, 'How torch is chosen'")
     print(f"Set-up took {time.monotonic() - began:.0f} s.\n", flush=True)
@@ -202,6 +209,19 @@ def install_hnswlib() -> None:
         # pip's cache could hold a build made with -march=native for another processor.
         if pip([HNSWLIB, "--no-cache-dir"], HNSWLIB_NO_NATIVE="1"):
             step(without.format("it did not compile"))
+
+
+def install_triton() -> None:
+    """For the tests of the kernels; nothing else needs it without a GPU."""
+    if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
+        return
+    if ask("import triton; print(triton.__version__)") == [TRITON]:
+        return
+    step("installing triton, whose interpreter the kernels' tests use (200 MB)")
+    # Without its dependencies, of which it has none that these tests need.
+    failed = pip([f"triton=={TRITON}", "--no-deps"])
+    if failed:
+        step(f"going on without triton; the kernels' tests are left out\n{failed}")
 
 
 def step(what: str) -> None:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from desk_rag import generate
+from desk_rag import answer_context, generate
+from desk_rag.answer_context import Context, timings
 from desk_rag.answer_events import (
     Answer,
     AnswerEvent,
@@ -22,28 +25,32 @@ from desk_rag.answer_events import (
     Finished,
     FirstToken,
     Retrieved,
-    Source,
-    Stage,
     Timings,
 )
+from desk_rag.answer_pass import Recompute, attention_path, wants_auxiliary
 from desk_rag.answer_stream import AnswerStream
+from desk_rag.auxiliary import open_auxiliary, prepare_auxiliary
 from desk_rag.chunking import ChunkId
 from desk_rag.config import Settings
+from desk_rag.context_loading import ContextLoader, Reading, Site, load_as_fits
 from desk_rag.embedding import Embedder, load_embedder
 from desk_rag.errors import UnsupportedModel
 from desk_rag.gpu_turn import Turn
-from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.auxiliary import Auxiliary
 from desk_rag.kv.canaries import PROBE
 from desk_rag.kv.gate import GateReport
-from desk_rag.kv.identity import kv_key
+from desk_rag.kv.lazy_choice import AttentionPath
+from desk_rag.kv.load import ChunksLost
+from desk_rag.kv.passes import Pass, Slab
 from desk_rag.kv.prefill import PrefixKV, prefill_chunk
 from desk_rag.kv.quant import QuantScheme, quantize
+from desk_rag.kv.recompute_choice import RecomputeChoice
 from desk_rag.kv.rope import RotaryTables, build_tables
-from desk_rag.kv.stitch import plan, stitch
+from desk_rag.kv.stitch import plan
 from desk_rag.kv.types import KVKey, Namespace, QuantizedKV
+from desk_rag.look_ahead import LookAhead
 from desk_rag.model import LanguageModel
 from desk_rag.prepared import Prepared, prepare
-from desk_rag.prompt import NO_ANSWER
 from desk_rag.retrieval import RetrievedChunk, retrieve
 from desk_rag.store.store import Store
 from desk_rag.timing import Stopwatch
@@ -53,29 +60,44 @@ _QUESTION_ROOM = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
-    """The chunks one answer reads, best first."""
+class Fresh:
+    """A chunk KV that had to be computed for the answer."""
 
-    sources: tuple[Source, ...]
-    token_ids: tuple[tuple[int, ...], ...]
-    """Per source, frame included."""
-    keys: tuple[KVKey, ...]
+    index: int
+    """Of the chunk in its context."""
+    kv: QuantizedKV
+    seconds: float
+    """Of prefill."""
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """Chunk KVs ready to stitch, and what had to be computed for them."""
+class Begun:
+    """An answer whose first token is there."""
 
-    chunks: tuple[QuantizedKV, ...]
-    fresh: tuple[tuple[int, float], ...]
-    """Index and prefill seconds of the chunks that were not on disk."""
+    first: generate.Token
+    rest: Iterator[generate.Token]
+    timings: Timings
+    fresh: tuple[Fresh, ...]
 
 
 class AnswerEngine:
     """Answers questions from one store with one model. `ask` may be called from any thread; answers run one at a
     time."""
 
-    def __init__(self, prepared: Prepared, embedder: Embedder, store: Store, turn: Turn, settings: Settings) -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        embedder: Embedder,
+        store: Store,
+        turn: Turn,
+        settings: Settings,
+        loading: Callable[[Store, Site], ContextLoader] | None = None,
+        *,
+        lean: bool | None = None,
+        auxiliary: Auxiliary | None = None,
+    ) -> None:
+        """`loading` brings chunk KVs, `lean` is the lean pass instead of the model's own; by default each is what is
+        fastest on the model's device. `auxiliary` chooses what is computed anew, where settings say so."""
         self.model: LanguageModel = prepared.model
         self.prefix: PrefixKV = prepared.prefix
         self.scheme: QuantScheme = prepared.gate.scheme
@@ -85,15 +107,26 @@ class AnswerEngine:
         model = self.model
         self.top_k = settings.answer.top_k or model.prompt.top_k
         wanted = settings.answer.context_tokens or model.prompt.context_tokens
-        room = self.prefix.num_tokens + _QUESTION_ROOM + settings.answer.max_new_tokens
+        asked_and_told = _QUESTION_ROOM + settings.answer.max_new_tokens
+        room = self.prefix.num_tokens + asked_and_told
         self.context_tokens = min(wanted, model.spec.max_context - room)
         if self.context_tokens < model.prompt.chunk_size.largest:
             raise UnsupportedModel(
                 f"'{model.spec.name}' has {model.spec.max_context} positions: too few for a chunk beside the question.",
                 remedy="Take a model with a longer context, or lower [answer] max_new_tokens.",
             )
-        self._cache = SlabCache(model, self.context_tokens + room)
-        self._tables: RotaryTables = build_tables(model, self.context_tokens + room)
+        capacity = self.context_tokens + room
+        self._tables: RotaryTables = build_tables(model, capacity)
+        self._new_slab = partial(Slab, model, self.prefix, self._tables, capacity, lean=lean)
+        most = plan(self.prefix.num_tokens, [self.context_tokens])
+        self.attention = attention_path(settings.answer, model, most, asked_and_told)
+        self._slab = self._new_slab() if self.attention is AttentionPath.MATERIALIZE else None
+        self._ways: dict[int, str] = {}
+        self._recompute = Recompute(settings.answer, model, self._slab, self._tables, auxiliary)
+        self._site = site = Site(model, self.prefix, self._tables, self._slab, asked_and_told)
+        made = loading(store, site) if loading is not None else load_as_fits(settings, store, site, self.namespace)
+        self._loading: ContextLoader = made
+        self._look_ahead = LookAhead(made.ahead, made.call_off)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="write-back")
         self._rehearse()
 
@@ -105,35 +138,42 @@ class AnswerEngine:
         top_k: int | None = None,
         under: Sequence[Path] = (),
         stop: Callable[[], bool] = lambda: False,
+        recompute: RecomputeChoice | None = None,
     ) -> Iterator[AnswerEvent]:
         """Yield Retrieved, FirstToken, then Evidence and AnswerText as they come, and Finished last.
 
-        `under` limits retrieval to these folders or files; `stop` is asked between tokens and keeps the partial text.
+        `under` limits retrieval to these folders or files; `stop` is asked between tokens and keeps the partial text;
+        `recompute` goes before the settings' own for this question.
         """
         watch = Stopwatch(self._sync)
         waiting = time.perf_counter()
-        with self.turn.answering():
+        self._look_ahead.asked(question)
+        with self._look_ahead.held_back() as go_ahead, self.turn.answering(), ExitStack() as reads:
             watch.stages.append(("queue", time.perf_counter() - waiting))
             with watch.stage("retrieve"):
                 found = retrieve(self.store, self.embedder, question, top_k or self.top_k, under)
-                context = self._context(found)
+                reading = reads.enter_context(closing(self._begin(found))) if mode is AnswerMode.CACHED else None
+                context = answer_context.build(found, self.model, self.namespace, self.store, self.context_tokens)
+                if reading is not None:
+                    reading.keep(context.keys)
             yield Retrieved(context.sources)
             if not context.sources:
                 # A model without documents makes something up; there is nothing to read, so nothing is run.
-                yield Finished(_nothing_to_read(question, mode, self.model.spec.name, self._timings(watch)))
+                told = timings(watch.stages)
+                yield Finished(answer_context.nothing_to_read(question, mode, self.model.spec.name, told))
                 return
-            loaded = self._load(context, watch) if mode is AnswerMode.CACHED else Loaded((), ())
-            with watch.stage("stitch"):
-                start, prompt_ids = self._lay(mode, context, loaded, question)
-            with watch.stage("prefill"):
-                tokens = self._generate(prompt_ids, start, stop)
-                token = next(tokens)
-            timings = self._timings(watch, start + len(prompt_ids), loaded)
-            yield FirstToken(timings)
+            if reading is None:
+                begun = self._full(context, question, watch, stop)
+            else:
+                begun = self._cached(context, reading, question, watch, stop, recompute)
+            yield FirstToken(begun.timings)
+            self._look_ahead.beside(partial(self._beside, context))
+            go_ahead()
             stream = AnswerStream(question, context.sources, self.embedder)
+            token = begun.first
             first_at, raw, count = token.at, token.text, 1
             yield from stream.feed(token.text)
-            for token in tokens:
+            for token in begun.rest:
                 raw, count = raw + token.text, count + 1
                 yield from stream.feed(token.text)
                 if stream.refused:
@@ -141,7 +181,7 @@ class AnswerEngine:
             decoding = token.at - first_at
         parsed, rest = stream.finish()
         yield from rest
-        self._write_back(context, loaded)
+        self._write_back(context, begun.fresh)
         warm = sum(source.warm for source in context.sources)
         yield Finished(
             Answer(
@@ -151,7 +191,7 @@ class AnswerEngine:
                 citations=parsed.citations,
                 dropped_quotes=parsed.dropped_quotes,
                 sources=context.sources,
-                timings=replace(timings, decode_seconds=decoding, decoded_tokens=count - 1),
+                timings=replace(begun.timings, decode_seconds=decoding, decoded_tokens=count - 1),
                 warm_chunks=warm,
                 cold_chunks=len(context.sources) - warm,
                 mode=mode,
@@ -161,100 +201,153 @@ class AnswerEngine:
             )
         )
 
+    def prefetch(self, question: str, *, top_k: int | None = None, under: Sequence[Path] = ()) -> None:
+        """Bring nearer what `question` will need, as it will be asked next; returns at once.
+
+        Runs once no answer waits for its first token. Changes no answer: `ask` retrieves anew. A later call replaces an
+        earlier one.
+        """
+        self._look_ahead.question(question, partial(self._needed, question, top_k or self.top_k, tuple(under)))
+
+    def forget_prefetch(self) -> None:
+        """The next question will not be asked after all."""
+        self._look_ahead.forget()
+
+    def forget_loaded(self) -> None:
+        """Give up chunk KVs that this process holds in memory, as after a restart (for measurements)."""
+        self._look_ahead.forget()
+        self._loading.forget()
+
     def settle(self) -> None:
-        """Return once everything prefilled live so far has been written back (or was not admitted)."""
+        """Return once everything prefilled live so far has been written back (or was not admitted), and what is read
+        ahead was asked for."""
         self._writer.submit(lambda: None).result()
+        self._look_ahead.settle()
 
     def close(self) -> None:
-        """Finish write-backs and close the store."""
+        """Finish write-backs, end the loader's threads and close the store."""
         self._writer.shutdown(wait=True)
+        self._look_ahead.close()
+        self._recompute.close()
+        self._loading.close()
         self.store.close()
 
-    def _context(self, found: Sequence[RetrievedChunk]) -> Context:
-        """The best chunks that fit the context budget together, numbered from 1."""
-        room = self.context_tokens
-        chosen: list[tuple[RetrievedChunk, tuple[int, ...], KVKey]] = []
-        for chunk in found:
-            ids = tuple(self.model.prompt.chunk_ids(chunk.passage.chunk.text))
-            if len(ids) <= room:
-                room -= len(ids)
-                chosen.append((chunk, ids, kv_key(self.namespace, ids)))
-        warm = self.store.has_kv([key for _, _, key in chosen])
-        sources = tuple(
-            _source(number, chunk, warm=key in warm) for number, (chunk, _, key) in enumerate(chosen, start=1)
-        )
-        return Context(sources, tuple(ids for _, ids, _ in chosen), tuple(key for _, _, key in chosen))
+    def _begin(self, found: Sequence[RetrievedChunk]) -> Reading:
+        """Start reading what was found, by the catalog's word: the token ids that decide are made meanwhile."""
+        return self._loading.begin(partial(self._kv_of, found))
 
-    def _load(self, context: Context, watch: Stopwatch) -> Loaded:
-        """Read chunk KVs from disk; a miss is prefilled live: the same type, only slower."""
-        with watch.stage("load"):
-            stored = self.store.get_kv(context.keys)
-        if all(kv is not None for kv in stored):
-            return Loaded(tuple(kv for kv in stored if kv is not None), ())
-        chunks, fresh = [], []
-        with watch.stage("live prefill"):
-            for index, kv in enumerate(stored):
-                if kv is None:
-                    began = time.perf_counter()
-                    kv = quantize(prefill_chunk(self.model, self.prefix, context.token_ids[index]), self.scheme)
-                    self._sync()
-                    fresh.append((index, time.perf_counter() - began))
-                chunks.append(kv)
-        return Loaded(tuple(chunks), tuple(fresh))
-
-    def _lay(self, mode: AnswerMode, context: Context, loaded: Loaded, question: str) -> tuple[int, list[int]]:
-        """Fill the engine's cache and say what is left to prefill: (first position, token ids).
+    def _cached(
+        self,
+        context: Context,
+        reading: Reading,
+        question: str,
+        watch: Stopwatch,
+        stop: Callable[[], bool],
+        recompute: RecomputeChoice | None,
+    ) -> Begun:
+        """Prefill the question over loaded chunk KVs. A miss is prefilled live: the same type, only slower.
 
         The best chunk is laid last, next to the question: the embedded reader then quotes the right chunk in 71 % of
         questions instead of 58 % (5 retrieved chunks, 120 questions, CPU). Full prefill uses the same order.
         """
         question_ids = self.model.prompt.question_ids(question, _QUESTION_ROOM)
-        if mode is AnswerMode.FULL:
-            self._cache.set_length(0)
+        where = plan(self.prefix.num_tokens, [len(ids) for ids in reversed(context.token_ids)])
+        anew = self._recompute.begin(recompute, where, context, question, question_ids, watch)
+        prefill = anew.prefill if anew is not None else None
+        fresh: list[Fresh] = []
+        while True:
+            with watch.stage("load"):
+                missing = reading.missing()
+            if missing:
+                with watch.stage("live prefill"):
+                    fresh += [self._prefill_live(context, reading, index) for index in missing]
+            with watch.stage("stitch"):
+                laid = reading.lay(where, by_layers=anew is not None)
+            try:
+                with watch.stage("prefill"), laid as run:
+                    tokens = self._generate(run, question_ids, where.next_position, stop, prefill)
+                    first = next(tokens)
+            except ChunksLost:
+                continue  # damage is found while the pass runs; it begins anew with what is then known to be missing
+            told = timings(watch.stages, where.next_position + len(question_ids), reading, anew)
+            reading.laid()
+            return Begun(first, tokens, told, tuple(fresh))
+
+    def _full(self, context: Context, question: str, watch: Stopwatch, stop: Callable[[], bool]) -> Begun:
+        """Prefill everything, the baseline."""
+        with watch.stage("stitch"):
             chunk_ids = [token_id for ids in reversed(context.token_ids) for token_id in ids]
-            return 0, [*self.model.prompt.prefix_ids, *chunk_ids, *question_ids]
-        chunks = loaded.chunks[::-1]
-        stitch_plan = plan(self.prefix.num_tokens, [chunk.num_tokens for chunk in chunks])
-        stitch(self.model, stitch_plan, self.prefix, chunks, self._tables, self._cache)
-        return stitch_plan.next_position, question_ids
+            question_ids = self.model.prompt.question_ids(question, _QUESTION_ROOM)
+            prompt_ids = [*self.model.prompt.prefix_ids, *chunk_ids, *question_ids]
+        # No stage of the answer: finding the fastest way for a prompt of this length, once, is not prefill.
+        slab = self._slab or self._new_slab(graphs=False, known=self._ways)
+        prefill = slab.whole(prompt_ids)
+        with watch.stage("prefill"):
+            tokens = self._generate(slab.run(), prompt_ids, 0, stop, prefill)
+            first = next(tokens)
+        return Begun(first, tokens, timings(watch.stages, len(prompt_ids)), ())
+
+    def _prefill_live(self, context: Context, reading: Reading, index: int) -> Fresh:
+        began = time.perf_counter()
+        kv = quantize(prefill_chunk(self.model, self.prefix, context.token_ids[index]), self.scheme)
+        self._sync()
+        reading.replace(index, kv)
+        return Fresh(index, kv, time.perf_counter() - began)
+
+    def _beside(self, context: Context) -> Sequence[KVKey]:
+        """What the next question is likely to be about when nobody has said it yet."""
+        return self.store.kv_keys(self.namespace, [source.chunk_id for source in context.sources], beside=True)
+
+    def _needed(self, question: str, limit: int, under: Sequence[Path]) -> Sequence[KVKey]:
+        found = retrieve(self.store, self.embedder, question, limit, under)
+        return self._kv_of(found)
+
+    def _kv_of(self, found: Sequence[RetrievedChunk]) -> Sequence[KVKey]:
+        return self.store.kv_keys(self.namespace, [chunk.passage.chunk.chunk_id for chunk in found])
 
     def _rehearse(self) -> None:
         """Pay one-off costs before the first question: on a GPU compiling the kernel alone takes half a second."""
         with self.turn.prefilling():
             ids = self.model.prompt.chunk_ids(PROBE)
             chunk = quantize(prefill_chunk(self.model, self.prefix, ids), self.scheme)
-            stitch_plan = plan(self.prefix.num_tokens, [chunk.num_tokens])
-            stitch(self.model, stitch_plan, self.prefix, [chunk], self._tables, self._cache)
+            where = plan(self.prefix.num_tokens, [chunk.num_tokens])
+            run = self._site.lay(where, [chunk])
             question_ids = self.model.prompt.question_ids("When?", _QUESTION_ROOM)
-            next(self._generate(question_ids, stitch_plan.next_position, lambda: True))
+            next(self._generate(run, question_ids, where.next_position, lambda: True))
+            if self._slab is not None:
+                self._slab.prepare(question_ids)
+            self._recompute.rehearse()
             self._sync()
 
-    def _generate(self, prompt_ids: list[int], start: int, stop: Callable[[], bool]) -> Iterator[generate.Token]:
-        limit = self.settings.answer.max_new_tokens
-        return generate.stream(self.model, self._cache, prompt_ids, start, max_new_tokens=limit, stop=stop)
+    def _generate(
+        self,
+        run: Pass,
+        prompt_ids: list[int],
+        start: int,
+        stop: Callable[[], bool],
+        prefill: Callable[[], torch.Tensor] | None = None,
+    ) -> Iterator[generate.Token]:
+        limit, prompt = self.settings.answer.max_new_tokens, self.model.prompt
+        return generate.decode(prompt, run, prompt_ids, start, max_new_tokens=limit, stop=stop, prefill=prefill)
 
-    def _write_back(self, context: Context, loaded: Loaded) -> None:
+    def _write_back(self, context: Context, fresh: Sequence[Fresh]) -> None:
         """Keep what was prefilled live, off the answer's path; a process that may not write asks the writer instead."""
         chunk_ids: list[ChunkId] = [source.chunk_id for source in context.sources]
         # Before the write-back, because a full cache admits what has been retrieved before.
         self.store.note_use(chunk_ids)
         if not self.store.writer:
-            if loaded.fresh:
-                self.store.want_kv([chunk_ids[index] for index, _ in loaded.fresh])
+            if fresh:
+                self.store.want_kv([chunk_ids[one.index] for one in fresh])
             return
-        for index, seconds in loaded.fresh:
+        for one in fresh:
             self._writer.submit(
-                self.store.put_kv, context.keys[index], loaded.chunks[index], [chunk_ids[index]], seconds
+                self.store.put_kv, context.keys[one.index], one.kv, [chunk_ids[one.index]], one.seconds
             )
 
-    def _timings(self, watch: Stopwatch, context_tokens: int = 0, loaded: Loaded = Loaded((), ())) -> Timings:
-        cold = {index for index, _ in loaded.fresh}
-        read = sum(kv.nbytes for index, kv in enumerate(loaded.chunks) if index not in cold)
-        return Timings(tuple(Stage(name, seconds) for name, seconds in watch.stages), context_tokens, read)
-
     def _sync(self) -> None:
+        # This thread's stream only: what the loader copies meanwhile on its own must not be waited for here.
         if self.model.device.type == "cuda":
-            torch.cuda.synchronize(self.model.device)
+            torch.cuda.current_stream(self.model.device).synchronize()
 
 
 def open_engine(settings: Settings, *, writer: bool) -> AnswerEngine:
@@ -263,47 +356,11 @@ def open_engine(settings: Settings, *, writer: bool) -> AnswerEngine:
     try:
         prepared = prepare(settings)
         embedder = load_embedder(settings.model)
-        return AnswerEngine(prepared, embedder, store, Turn(settings.data_dir / "run"), settings)
+        asked, auxiliary = settings.answer, None
+        if wants_auxiliary(asked):
+            auxiliary = open_auxiliary(prepare_auxiliary(settings, asked.auxiliary), store)
+        turn = Turn(settings.data_dir / "run")
+        return AnswerEngine(prepared, embedder, store, turn, settings, auxiliary=auxiliary)
     except BaseException:
         store.close()
         raise
-
-
-def _nothing_to_read(question: str, mode: AnswerMode, model: str, timings: Timings) -> Answer:
-    return Answer(
-        question=question,
-        text=NO_ANSWER,
-        found=False,
-        citations=(),
-        dropped_quotes=(),
-        sources=(),
-        timings=timings,
-        warm_chunks=0,
-        cold_chunks=0,
-        mode=mode,
-        model=model,
-        raw="",
-    )
-
-
-def _source(number: int, found: RetrievedChunk, *, warm: bool) -> Source:
-    passage = found.passage
-    return Source(
-        number=number,
-        chunk_id=passage.chunk.chunk_id,
-        path=passage.path,
-        title=passage.title,
-        location=passage.chunk.location,
-        text=passage.chunk.text,
-        score=found.score,
-        warm=warm,
-        stale=_is_stale(passage.path, passage.stamp.size, passage.stamp.mtime_ns),
-    )
-
-
-def _is_stale(path: Path, size: int, mtime_ns: int) -> bool:
-    try:
-        now = path.stat()
-    except OSError:
-        return True
-    return (now.st_size, now.st_mtime_ns) != (size, mtime_ns)

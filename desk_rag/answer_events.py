@@ -57,7 +57,7 @@ class Stage:
     """One named part of the way to the first token."""
 
     name: str
-    """retrieve | load | stitch | live prefill | prefill | queue."""
+    """retrieve | load | stitch | live prefill | choose | prefill | queue."""
     seconds: float
 
 
@@ -71,6 +71,8 @@ class Timings:
     loaded_bytes: int = 0
     decode_seconds: float = 0.0
     decoded_tokens: int = 0
+    recompute_ratio: float = 0.0
+    """Share of chunk tokens that were computed anew: what was done, not what was asked for."""
 
     @property
     def ttft(self) -> float:

@@ -28,7 +28,7 @@ _EPILOG = (
     "The options above may also stand after the command. A first word that is no command is a folder: "
     "`desk-rag ~/Documents` opens the UI on it."
 )
-_VALUE_OPTIONS = ("--model", "--quantization", "--embedder", "--device", "--data-dir", "--config")
+_VALUE_OPTIONS = ("--model", "--adapter", "--quantization", "--embedder", "--device", "--data-dir", "--config")
 _FLAG_OPTIONS = ("--download",)
 _DEBUG = "DESK_RAG_TRACEBACK"
 
@@ -73,6 +73,16 @@ Under = Annotated[
     list[Path] | None,
     typer.Option("--folder", "-f", help="Only documents under this folder; may be repeated.", readable=False),
 ]
+Attention = Annotated[
+    Literal["auto", "materialize", "lazy"] | None,
+    typer.Option(help="How chunk KV is attended to: dequantised first, or as int8 in place."),
+]
+Recompute = Annotated[
+    str | None, typer.Option(metavar="RATIO", help="Share of chunk tokens computed anew, 0 to 1; or 'auto'.")
+]
+Selector = Annotated[str | None, typer.Option(metavar="NAME", help="Who chooses those tokens.")]
+_OWN_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+"""Of commands that parse what follows their name themselves."""
 
 
 def _version(wanted: bool) -> None:
@@ -87,6 +97,7 @@ def _globals(
     model: Annotated[
         str | None, typer.Option(help="'embedded', a model directory, or ORG/NAME on the Hugging Face hub.")
     ] = None,
+    adapter: Annotated[str | None, typer.Option(metavar="DIR", help="What `finetune` made for that model.")] = None,
     quantization: Annotated[
         Literal["none", "nf4", "int8"] | None, typer.Option(help="Weight quantisation; needs an NVIDIA GPU.")
     ] = None,
@@ -105,7 +116,8 @@ def _globals(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    named: dict[str, object] = {"name": model, "quantization": quantization, "embedder": embedder, "device": device}
+    named: dict[str, object] = {"name": model, "adapter": adapter, "quantization": quantization}
+    named |= {"embedder": embedder, "device": device}
     changes = {key: value for key, value in named.items() if value is not None}
     if download:
         changes["allow_download"] = True
@@ -119,11 +131,18 @@ def _settings(ctx: typer.Context) -> Settings:
 
 
 @app.command("open")
-def open_ui(ctx: typer.Context, folders: OptionalFolders = None) -> None:
+def open_ui(
+    ctx: typer.Context,
+    folders: OptionalFolders = None,
+    attention: Attention = None,
+    recompute: Recompute = None,
+    selector: Selector = None,
+) -> None:
     """Open the UI (also: desk-rag [FOLDER])."""
     from desk_rag import cli_work
 
-    raise typer.Exit(cli_work.open_ui(_settings(ctx), folders or []))
+    settings = cli_work.answering(_settings(ctx), attention, recompute, selector)
+    raise typer.Exit(cli_work.open_ui(settings, folders or []))
 
 
 @app.command()
@@ -151,6 +170,9 @@ def ask(
         Literal["cached", "full"], typer.Option(help="'full' prefills everything, for comparison.")
     ] = "cached",
     top_k: Annotated[int | None, typer.Option("--top-k", min=1, max=64, help="Chunks to read at most.")] = None,
+    attention: Attention = None,
+    recompute: Recompute = None,
+    selector: Selector = None,
     no_index: Annotated[bool, typer.Option("--no-index", help="Do not index a folder that never was.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -159,7 +181,7 @@ def ask(
 
     text = sys.stdin.read() if question == "-" else question
     wish = cli_work.Wish(text.strip(), tuple(folder or ()), mode, top_k, index_first=not no_index, as_json=as_json)
-    raise typer.Exit(cli_work.ask(_settings(ctx), wish))
+    raise typer.Exit(cli_work.ask(cli_work.answering(_settings(ctx), attention, recompute, selector), wish))
 
 
 @app.command()
@@ -270,10 +292,18 @@ def doctor(ctx: typer.Context, as_json: Json = False) -> None:
     raise typer.Exit(room.run(_settings(ctx), as_json=as_json))
 
 
-@app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
-    add_help_option=False,
-)
+@app.command(context_settings=_OWN_OPTIONS, add_help_option=False)
+def finetune(ctx: typer.Context) -> None:
+    """Teach the model to read chunks that were prefilled apart.
+
+    `finetune --help` says more; what it makes is used with --adapter or --model.
+    """
+    from desk_rag import cli_finetune
+
+    raise typer.Exit(cli_finetune.finetune(_settings(ctx), ctx.args))
+
+
+@app.command(context_settings=_OWN_OPTIONS, add_help_option=False)
 def bench(ctx: typer.Context, name: Annotated[str, typer.Argument(help="Which; 'ttft' is the first.")] = "") -> None:
     """Measure, for one: bench ttft.
 

@@ -239,6 +239,8 @@ def footer(answer: Answer) -> str:
     chunks = answer.warm_chunks + answer.cold_chunks
     parts.append(f"{answer.warm_chunks} of {plural(chunks, 'chunk')} warm")
     parts.append(f"{timings.context_tokens:,} tokens")
+    if timings.recompute_ratio > 0:
+        parts.append(f"{timings.recompute_ratio:.0%} of chunk tokens recomputed")
     if timings.decode_seconds > 0:
         parts.append(f"{timings.decoded_tokens / timings.decode_seconds:.0f} tokens/s")
     return " · ".join(parts)
@@ -321,6 +323,7 @@ def answer_json(answer: Answer) -> dict[str, object]:
         "ttft_seconds": timings.ttft,
         "stages": {stage.name: stage.seconds for stage in timings.stages},
         "context_tokens": timings.context_tokens,
+        "recompute_ratio": timings.recompute_ratio,
         "loaded_bytes": timings.loaded_bytes,
         "decode_seconds": timings.decode_seconds,
         "decoded_tokens": timings.decoded_tokens,

@@ -157,13 +157,26 @@ def purge(settings: Settings, folder: Path | None, *, check: bool, sure: bool, a
 def pin(settings: Settings, folder: Path, *, remove: bool) -> int:
     """Keep a folder's chunk KV, or treat it like the rest again."""
     path = Path(os.path.realpath(folder.expanduser()))
+    # Before the store is opened, which would make an empty one.
+    if not path.exists() and not _exists(settings):
+        raise _unknown_path(path)
     with _open(settings, writer=True) as store:
+        # A drive that is not plugged in now is known all the same, by its documents or by its pin.
+        if not path.exists() and path not in store.pins() and not store.documents(path):
+            raise _unknown_path(path)
         if remove:
             store.unpin(path)
         else:
             store.pin(path)
     _print([f"{out.shown_path(path)} is {'treated like the rest again' if remove else 'pinned: evicted last'}."])
     return 0
+
+
+def _unknown_path(path: Path) -> ConfigError:
+    return ConfigError(
+        f"There is nothing at {path}, and nothing from there is indexed.",
+        remedy="Name a folder or file as it is now; desk-rag status lists what is pinned.",
+    )
 
 
 def _explain(row: DocumentRow | None, path: Path, bases: Sequence[Path], settings: Settings) -> tuple[str, str]:

@@ -5,6 +5,7 @@ Knows the rooms' doorways, signals and exit codes; knows no argument syntax (tha
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import signal
@@ -43,6 +44,16 @@ class Wish:
     top_k: int | None
     index_first: bool
     as_json: bool
+
+
+def answering(settings: Settings, attention: str | None, recompute: str | None, selector: str | None) -> Settings:
+    """The settings with what the command line says about answers; None leaves a field as it is. Raises ConfigError."""
+    from desk_rag.kv.recompute_choice import RecomputeChoice
+
+    kept = settings.answer
+    choice = RecomputeChoice.parse(str(kept.recompute if recompute is None else recompute), selector or kept.selector)
+    changes = {"attention": attention or kept.attention, "recompute": choice.ratio, "selector": choice.selector.value}
+    return settings.model_copy(update={"answer": kept.model_copy(update=changes)})
 
 
 def open_ui(settings: Settings, folders: Sequence[Path]) -> int:
@@ -240,11 +251,12 @@ def watch(settings: Settings, folders: Sequence[Path]) -> int:
 
 def bench(name: str, arguments: Sequence[str]) -> int:
     """Run desk_rag.bench.NAME with `arguments`: any module there that has a `main(argv)`."""
-    folder = Path(__file__).parent / "bench"
-    known = sorted(file.stem for file in folder.glob("*.py") if "\ndef main(argv" in file.read_text(encoding="utf-8"))
-    chosen = name.replace("-", "_")
+    known = benchmarks()
+    chosen = name.replace("_", "-")
     if name in ("-h", "--help"):
-        sys.stdout.write(f"Usage: desk-rag bench NAME [OPTIONS]\n\nNAME is one of: {', '.join(known)}.\n")
+        sys.stdout.write("Usage: desk-rag bench NAME [OPTIONS]\n\nNAME is one of\n")
+        for one, what in known.items():
+            sys.stdout.write(f"  {one:<12} {what}\n")
         sys.stdout.write("The options of one: desk-rag bench NAME --help\n")
         return 0
     if chosen not in known:
@@ -252,8 +264,19 @@ def bench(name: str, arguments: Sequence[str]) -> int:
             f"There is no benchmark '{name}'." if name else "Which benchmark?",
             remedy=f"Known: {', '.join(known)}. For one: desk-rag bench ttft",
         )
-    module = importlib.import_module(f"desk_rag.bench.{chosen}")
+    module = importlib.import_module(f"desk_rag.bench.{chosen.replace('-', '_')}")
     return int(module.main(list(arguments)) or 0)
+
+
+def benchmarks() -> dict[str, str]:
+    """Every benchmark by name, and what it measures in a few words: the beginning of its docstring. Imports none."""
+    found = {}
+    for file in sorted((Path(__file__).parent / "bench").glob("*.py")):
+        source = file.read_text(encoding="utf-8")
+        if "\ndef main(argv" in source:
+            first = (ast.get_docstring(ast.parse(source)) or "").split("\n\n")[0]
+            found[file.stem.replace("_", "-")] = out.shorten(first.split(". ")[0].rstrip("."), 160)
+    return found
 
 
 @contextlib.contextmanager

@@ -31,6 +31,8 @@ class ModelSettings(_Section):
     quantization: Literal["none", "nf4", "int8"] = "none"
     """Weight quantisation through bitsandbytes; needs an NVIDIA GPU."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    adapter: str = ""
+    """Directory of an adapter that `desk-rag finetune` made for this model; empty for none."""
     embedder: str = "embedded"
     """'embedded' (all-MiniLM-L6-v2, offline) or any sentence-transformers name or path."""
     threads: Annotated[int, Field(ge=0)] = 0
@@ -47,6 +49,18 @@ class AnswerSettings(_Section):
     context_tokens: Annotated[int, Field(ge=0)] = 0
     """Tokens of chunks per answer; 0 follows the model (2,000 for the embedded reader)."""
     max_new_tokens: Annotated[int, Field(ge=1, le=4096)] = 160
+    attention: Literal["auto", "materialize", "lazy"] = "auto"
+    """Chunks dequantised first, or read as int8 in place, which takes about half the memory; auto: as fits the GPU."""
+    recompute: Literal["auto"] | Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of chunk tokens that are computed anew per question; 'auto' decides by the question and measured cost."""
+    selector: Literal["first-k", "delta-kv", "aux", "aux-strict", "query", "edge-query"] = "edge-query"
+    """Which tokens those are."""
+    auxiliary: str = "embedded"
+    """Model that chooses for `aux`: 'embedded', 'smollm2-135m', a directory or a Hugging Face name."""
+    gpu_cache_mib: Annotated[int, Field(ge=0)] = 0
+    """GPU memory that keeps loaded chunk KVs between answers; 0 takes a quarter of what is free, at most 4,096."""
+    ram_cache_mib: Annotated[int, Field(ge=0)] = 0
+    """Page-locked memory that does so behind it (GPU only); 0 takes a sixteenth of the RAM, at most 2,048."""
 
 
 class StoreSettings(_Section):

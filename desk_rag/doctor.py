@@ -70,8 +70,8 @@ def run(settings: Settings, *, as_json: bool) -> int:
 def examine(settings: Settings) -> Iterator[Finding]:
     """All checks, in the order in which a fault would show."""
     checks: tuple[Callable[[Settings], Finding | list[Finding]], ...] = (
-        *(_python, _torch, _gpu, _quantization, _model, _embedder, _words, _vectors),
-        *(_data_dir, _disk, _store, _notices, _coding, _break_even, _watches),
+        *(_python, _torch, _gpu, _quantization, _model, _adapter, _embedder, _words, _vectors),
+        *(_data_dir, _disk, _drive, _store, _notices, _coding, _break_even, _watches),
     )
     for check in checks:
         try:
@@ -127,6 +127,19 @@ def _model(settings: Settings) -> Finding:
         return Finding("model", Verdict.FAIL, f"no weights in {directory}", "Install desk-rag again.")
     total = sum(file.stat().st_size for file in files)
     return Finding("model", Verdict.OK, f"{settings.model.name}, {out.size(total)} in {out.shown_path(directory)}")
+
+
+def _adapter(settings: Settings) -> list[Finding]:
+    """The adapter that is set; without one there is nothing to say."""
+    from desk_rag import adapters
+
+    if not settings.model.adapter:
+        return []
+    files = adapters.inspect(Path(settings.model.adapter))
+    if importlib.util.find_spec("peft") is None:  # importing it would take seconds
+        detail = "is set, but peft is not installed"
+        return [Finding("adapter", Verdict.FAIL, detail, "pip install 'desk-rag[finetune]'")]
+    return [Finding("adapter", Verdict.OK, f"LoRA in {out.shown_path(files.directory)}")]
 
 
 def _embedder(settings: Settings) -> Finding:
@@ -196,6 +209,18 @@ def _disk(settings: Settings) -> Finding:
         remedy = "Raise `budget_gib` under [store] to have fast answers."
         return Finding("disk", Verdict.WARN, f"{detail}: no chunk KV is kept", remedy)
     return Finding("disk", Verdict.OK, detail)
+
+
+def _drive(settings: Settings) -> list[Finding]:
+    """How the drive of the data directory likes to be read, where that was measured."""
+    from desk_rag.drive_tuning import remembered
+
+    tuned = remembered(settings.data_dir)
+    if tuned is None:
+        return []
+    rate = f"{tuned.bytes_per_second / 1e9:.2f} GB/s"
+    detail = f"chunk KV is read at {rate}, by {tuned.threads} threads in {tuned.waves} waves"
+    return [Finding("drive", Verdict.OK, detail)]
 
 
 def _store(settings: Settings) -> Finding:

@@ -1,6 +1,6 @@
 """A cache that is ready plus question tokens becomes a stream of text: query prefill, then greedy decode.
 
-Knows token ids and stop ids; knows nothing of sources, citations or where the cache came from.
+Knows token ids, stop ids and passes; knows nothing of sources, citations or where the cache came from.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import torch
 
 from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.passes import ModelPass, Pass
 from desk_rag.model import LanguageModel
+from desk_rag.prompt import PromptFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,40 +38,55 @@ def stream(
     max_new_tokens: int,
     stop: Callable[[], bool],
 ) -> Iterator[Token]:
-    """Prefill `token_ids` at positions start.. over `cache`, then decode greedily until a stop id, the limit or
-    `stop`."""
-    pieces = _Detokenizer(model)
-    logits = model.forward(torch.tensor(list(token_ids), device=model.device), cache, start, logits=True)
+    """As `decode`, by the model's own forward pass over `cache`."""
+    return decode(model.prompt, ModelPass(model, cache), token_ids, start, max_new_tokens=max_new_tokens, stop=stop)
+
+
+def decode(
+    prompt: PromptFormat,
+    run: Pass,
+    token_ids: Sequence[int],
+    start: int,
+    *,
+    max_new_tokens: int,
+    stop: Callable[[], bool],
+    prefill: Callable[[], torch.Tensor] | None = None,
+) -> Iterator[Token]:
+    """Prefill `token_ids` at positions start.. by `run`, then decode greedily until a stop id, the limit or `stop`.
+
+    `prefill` stands in for the first pass, for whoever computes more in it than the question; it leaves what `run`
+    would leave in the cache and returns the same logits [vocab].
+    """
+    pieces = _Detokenizer(prompt)
+    logits = run.forward(token_ids, start) if prefill is None else prefill()
     position = start + len(token_ids)
-    refusal = _first_probability(model, logits)
+    refusal = _first_probability(prompt, logits)
     for count in range(max_new_tokens):
-        assert logits is not None
         token_id = int(logits.argmax())
         now = time.perf_counter()
-        if token_id in model.prompt.stop_ids:
+        if token_id in prompt.stop_ids:
             yield Token(pieces.flush(), now, refusal if count == 0 else None)
             return
         yield Token(pieces.push(token_id), now, refusal if count == 0 else None)
         if stop() or count + 1 == max_new_tokens:
             break
-        logits = model.forward(torch.tensor([token_id], device=model.device), cache, position, logits=True)
+        logits = run.forward([token_id], position)
         position += 1
     tail = pieces.flush()
     if tail:
         yield Token(tail, time.perf_counter(), None)
 
 
-def _first_probability(model: LanguageModel, logits: torch.Tensor | None) -> float:
-    assert logits is not None
-    first = model.prompt.no_answer_ids()[0]
+def _first_probability(prompt: PromptFormat, logits: torch.Tensor) -> float:
+    first = prompt.no_answer_ids()[0]
     return float(torch.softmax(logits.float(), -1)[first])
 
 
 class _Detokenizer:
     """Turns ids into text piece by piece; holds back bytes of a character that is not complete yet."""
 
-    def __init__(self, model: LanguageModel) -> None:
-        self._prompt = model.prompt
+    def __init__(self, prompt: PromptFormat) -> None:
+        self._prompt = prompt
         self._ids: list[int] = []
         self._given = ""
 

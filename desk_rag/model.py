@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from desk_rag import __version__, model_support, weights
+from desk_rag import __version__, adapters, model_support, packed, weights
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError, ModelError, ModelNotFound, OutOfMemory, UnsupportedModel
 from desk_rag.prompt import PromptFormat, load_prompt
@@ -64,6 +64,8 @@ class ModelSpec:
     """Compute dtype; the shared prefix's KV is kept in it."""
     config_json: str
     """Canonical JSON of the configuration: RoPE parameters, windows, norms, scaling."""
+    adapter: str = ""
+    """Fingerprint of the adapter the weights carry (see adapters.py); empty for none."""
 
     @property
     def max_context(self) -> int:
@@ -115,10 +117,13 @@ class LanguageModel:
         return result
 
 
-def load_model(settings: ModelSettings) -> LanguageModel:
-    """Load the model that `settings` names.
+def load_model(settings: ModelSettings, *, pack: bool = True) -> LanguageModel:
+    """Load the model that `settings` names, with the adapter if one is named there.
 
-    Raises ModelNotFound, UnsupportedModel, ConfigError (quantisation without a GPU) or OutOfMemory.
+    Without `pack` its matrices stay as torch has them, to be trained.
+
+    Raises ModelNotFound, ModelError (an adapter that was not made for it), UnsupportedModel, ConfigError (quantisation
+    without a GPU, an adapter without peft) or OutOfMemory.
     """
     directory = weights.resolve(settings.name, allow_download=settings.allow_download)
     _quiet_libraries()
@@ -129,7 +134,13 @@ def load_model(settings: ModelSettings) -> LanguageModel:
     support = model_support.check(config)
     prompt = load_prompt(directory)
     module = _load_module(directory, config, support, settings, device)
-    return wrap(module, prompt, name=settings.name, directory=directory, quantization=settings.quantization)
+    model = wrap(module, prompt, name=settings.name, directory=directory, quantization=settings.quantization)
+    if settings.adapter:
+        model = adapters.attach(model, Path(settings.adapter))
+    # Last: the spec counts plain parameters, and an adapter that is merged needs them too.
+    if pack:
+        packed.pack_linears(model.module)
+    return model
 
 
 def wrap(

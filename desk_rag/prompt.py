@@ -1,8 +1,9 @@
-"""The one place that spells the prompt: shared prefix, chunk frame, question suffix, and the sentence for 'not found'.
+"""The one place that makes prompts: shared prefix, chunk frame, question suffix, and the sentence for 'not found'.
 
-Knows tokenizers and chat templates; knows no model weights, no cache and no retrieval. Token ids are joined, never
-text, so that a chunk has the same ids whatever stands around it. Document text and questions are encoded with special
-tokens read as plain text: a file that contains '<|im_end|>' cannot end its own frame.
+The words of the trained frame are spelled in `trained_frame`, those of the chat frame here. Knows tokenizers and chat
+templates; knows no model weights, no cache and no retrieval. Token ids are joined, never text, so that a chunk has the
+same ids whatever stands around it. Document text and questions are encoded with special tokens read as plain text: a
+file that contains '<|im_end|>' cannot end its own frame.
 
 Two forms:
   trained   tokenizers that have <|doc_start|> and <|doc_end|> (the embedded reader, and models fine-tuned by desk-rag)
@@ -20,13 +21,20 @@ from tokenizers import Tokenizer
 
 from desk_rag.chunking import ChunkSize
 from desk_rag.errors import ModelError, ModelNotFound
+from desk_rag.trained_frame import (
+    CHUNK_CLOSE,
+    CHUNK_OPEN,
+    DOC_END,
+    DOC_START,
+    HEAD,
+    IM_END,
+    IM_START,
+    NO_ANSWER,
+    QUESTION_OPEN,
+    TAIL,
+)
 
-NO_ANSWER = "I could not find that in the documents."
-
-DOC_START, DOC_END, IM_START, IM_END = "<|doc_start|>", "<|doc_end|>", "<|im_start|>", "<|im_end|>"
-
-_TRAINED_HEAD = f"{IM_START}system\nAnswer the question using the documents.{IM_END}\n{IM_START}user\n"
-_TRAINED_TAIL = f"{IM_END}\n{IM_START}assistant\n"
+__all__ = ["DOC_END", "DOC_START", "IM_END", "IM_START", "NO_ANSWER", "PromptFormat", "PromptParts", "load_prompt"]
 
 _CHAT_SYSTEM = (
     "Answer the question using only the documents. First copy the sentence that proves the answer, word for word, "
@@ -34,6 +42,7 @@ _CHAT_SYSTEM = (
     f"If the documents do not hold the answer, write: {NO_ANSWER}"
 )
 _CHAT_FRAME = ("<document>\n", "\n</document>\n\n")
+_TURN_ENDS = (IM_END, "<|eot_id|>", "<end_of_turn>", "<|end|>", "</s>")
 _SLOT = "\u2402SLOT\u2403"
 _CONTEXT_SHARE = 0.75
 """Of a chat model's window; the rest is for prefix, question, answer and the user's next question."""
@@ -104,6 +113,16 @@ class PromptFormat:
         """Text of generated ids, special tokens dropped."""
         return str(self._special.decode(list(ids), skip_special_tokens=True))
 
+    def answer_ids(self, answer: str) -> list[int]:
+        """Token ids of an answer as a model is taught to write it, the id that ends it included."""
+        ends = [self._special.token_to_id(token) for token in _TURN_ENDS]
+        end = next((token_id for token_id in ends if token_id in self.stop_ids), None)
+        if end is None:
+            if not self.stop_ids:
+                raise ModelError("The model names no token that ends an answer (eos_token_id in its config.json).")
+            end = min(self.stop_ids)
+        return [*self._plain.encode(answer, add_special_tokens=False).ids, end]
+
     def no_answer_ids(self) -> list[int]:
         """Token ids of the sentence that says the documents do not hold the answer."""
         return list(self._plain.encode(NO_ANSWER, add_special_tokens=False).ids)
@@ -130,7 +149,7 @@ def load_prompt(model_dir: Path) -> PromptFormat:
     if tokenizer.token_to_id(DOC_START) is not None and tokenizer.token_to_id(DOC_END) is not None:
         return PromptFormat(
             tokenizer,
-            PromptParts(_TRAINED_HEAD, DOC_START, DOC_END + "\n", "Question: ", _TRAINED_TAIL),
+            PromptParts(HEAD, CHUNK_OPEN, CHUNK_CLOSE, QUESTION_OPEN, TAIL),
             stop_ids=stops,
             chunk_size=ChunkSize(smallest=60, target=220, largest=280),
             context_tokens=2000,
@@ -210,7 +229,7 @@ def _stop_ids(model_dir: Path, config: dict[str, object], tokenizer: Tokenizer) 
     for source in sources:
         value = source.get("eos_token_id")
         found.update(value if isinstance(value, list) else [value] if isinstance(value, int) else [])
-    for token in (IM_END, "<|eot_id|>", "<end_of_turn>", "<|end|>", "</s>"):
+    for token in _TURN_ENDS:
         token_id = tokenizer.token_to_id(token)
         if token_id is not None:
             found.add(token_id)

@@ -88,6 +88,17 @@ def test_without_a_mask_whole_prompts_are_causal_and_single_tokens_see_all(group
     )
 
 
+@pytest.mark.parametrize("groups", [2, 4])
+@pytest.mark.parametrize("keys", [4095, 4096, 5003])
+def test_one_token_over_many_keys_is_that_of_the_formula(groups: int, keys: int) -> None:
+    """From 4,096 keys on another order of reading takes over; slabs are longer than what is in use of them."""
+    query, key, value = inputs(2, groups, 1, keys + 100, 16)
+    got, _ = packed_sdpa(Layer(groups), query, key[:, :, :keys], value[:, :, :keys], None, scaling=0.4)
+    expected = by_hand(query, key[:, :, :keys], value[:, :, :keys], torch.ones(1, keys, dtype=torch.bool), 0.4)
+    assert got.shape == (1, 1, 2 * groups, 16)
+    torch.testing.assert_close(got.double(), expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(("queries", "keys"), [(1, 40), (7, 40), (64, 90), (65, 90), (40, 40)])
 @pytest.mark.parametrize("groups", [1, 2, 6])
 def test_it_equals_stock_sdpa(queries: int, keys: int, groups: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,10 +13,13 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, NoReturn
 
 import pytest
 
-from desk_rag import cli, cli_output
+from desk_rag import cli, cli_output, cli_work
+from desk_rag.answer_events import Answer, AnswerMode, Stage, Timings
+from desk_rag.config import AnswerSettings, Settings
 from desk_rag.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -130,6 +134,52 @@ def test_ask_indexes_a_new_folder_first(
     assert "November" in asked.out
 
 
+def test_nothing_but_the_answer_is_printed(desk: Desk) -> None:
+    where = ("--data-dir", str(desk.data))
+    asked = child("ask", "Who was elected treasurer of the garden club?", *where)
+    found = child("search", "treasurer", *where)
+    assert (asked.code, asked.err) == (0, "") and "first token" in asked.out
+    assert (found.code, found.err) == (0, "") and "club.txt" in found.out
+
+
+def test_what_is_asked_for_on_the_command_line_goes_before_the_file() -> None:
+    kept = Settings(answer=AnswerSettings(attention="lazy", recompute=0.3, selector="aux", top_k=5))
+    assert cli_work.answering(kept, None, None, None) == kept
+    changed = cli_work.answering(kept, "materialize", "auto", "query").answer
+    assert changed == AnswerSettings(attention="materialize", recompute="auto", selector="query", top_k=5)
+    assert cli_work.answering(kept, None, "0", None).answer.recompute == 0.0
+    assert kept.answer.recompute == 0.3
+
+
+def test_the_options_of_an_answer_reach_the_engine(
+    desk: Desk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[AnswerSettings] = []
+
+    def noted(settings: Settings, writer: Literal[True] | None) -> NoReturn:
+        seen.append(settings.answer)
+        raise ConfigError("enough was seen")
+
+    monkeypatch.setattr(cli_work, "_load_engine", noted)
+    words = ("--attention", "lazy", "--recompute", "0.2", "--selector", "first-k")
+    assert "enough was seen" in desk.run(capsys, "ask", "why?", *words).err
+    assert seen == [AnswerSettings(attention="lazy", recompute=0.2, selector="first-k")]
+
+
+def test_the_share_that_was_recomputed_is_told() -> None:
+    plain = Timings((Stage("prefill", 0.1),), 700)
+    told = Timings((Stage("choose", 0.02), Stage("prefill", 0.1)), 700, recompute_ratio=0.2)
+    lines = [cli_output.footer(answer_with(timings)) for timings in (plain, told)]
+    assert "recomputed" not in lines[0]
+    assert "20% of chunk tokens recomputed" in lines[1] and "choose 0.020" in lines[1]
+    shares = [cli_output.answer_json(answer_with(timings))["recompute_ratio"] for timings in (plain, told)]
+    assert shares == [0.0, 0.2]
+
+
+def answer_with(timings: Timings) -> Answer:
+    return Answer("q", "a", True, (), (), (), timings, 2, 0, AnswerMode.CACHED, "embedded", "a")
+
+
 def test_search_by_words_and_by_meaning(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     words = json.loads(desk.run(capsys, "search", "treasurer", "--words", "--json").out)["results"]
     assert [Path(result["path"]).name for result in words] == ["club.txt"]
@@ -212,6 +262,14 @@ def test_unknown_setting_names_the_nearest(tmp_path: Path, capsys: pytest.Captur
         (["idnex"], 2, "Did you mean: desk-rag index"),
         (["ask", "why?", "--mode", "magic"], 2, "magic"),
         (["ask", "  "], 2, "The question is empty"),
+        (["ask", "why?", "--recompute", "1.5"], 2, "'1.5' is no share"),
+        (["ask", "why?", "--recompute", "some"], 2, "Give a number from 0 to 1, or 'auto'"),
+        (["ask", "why?", "--selector", "luck"], 2, "Known: first-k"),
+        (["ask", "why?", "--attention", "magic"], 2, "magic"),
+        ([".", "--recompute", "-1"], 2, "'-1' is no share"),
+        (["ask", "why?", "--adapter", "/no/such/adapter"], 5, "/no/such/adapter is no adapter"),
+        (["finetune", "--out", "x"], 2, "Which data?"),
+        (["finetune", "--data", "/no/such.jsonl", "--out", "x"], 2, "/no/such.jsonl cannot be read"),
         (["verify", "--subset", "8/7"], 2, "not a part"),
         (["purge"], 2, "Purge what?"),
         (["bench", "nothing"], 2, "no benchmark"),
@@ -238,9 +296,23 @@ def test_device_without_a_gpu(desk: Desk, capsys: pytest.CaptureFixture[str]) ->
     assert refused.code == 2 and "--device cpu" in refused.err
 
 
+def test_finetune_has_its_own_options(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = run(capsys, "finetune", "--help")
+    assert shown.code == 0 and "--lora RANK" in shown.out and "--data FILE" in shown.out
+    assert run(capsys, "finetune", "--no-such-option").code == 2
+    assert "finetune" in run(capsys, "--help").out
+
+
 def test_bench_help_lists_what_can_be_measured(capsys: pytest.CaptureFixture[str]) -> None:
     shown = run(capsys, "bench", "--help")
-    assert shown.code == 0 and "ttft" in shown.out and "load" in shown.out
+    assert shown.code == 0 and "\n  ttft         Time to first token: " in shown.out
+    assert {"load", "paper-model", "quality"} <= set(cli_work.benchmarks())
+    assert "clock" not in cli_work.benchmarks(), "a module without main(argv) is none"
+
+
+def test_readme_names_every_benchmark() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").split("## Benchmarks", 1)[1].split("\n## ", 1)[0]
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", readme, re.MULTILINE)) == set(cli_work.benchmarks())
 
 
 def test_data_directory_that_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -405,6 +477,9 @@ def test_without_a_terminal_the_ui_says_so(desk: Desk) -> None:
         (["status", "--data-dir", "d"], ["--data-dir", "d", "status"]),
         (["ask", "why?", "--model=x", "--json"], ["--model=x", "ask", "why?", "--json"]),
         (["bench", "ttft", "--model", "x"], ["bench", "ttft", "--model", "x"]),
+        (["ask", "why?", "--adapter", "a"], ["--adapter", "a", "ask", "why?"]),
+        (["finetune", "--data", "d", "--model", "m"], ["--model", "m", "finetune", "--data", "d"]),
+        ([".", "--recompute", "auto"], ["open", ".", "--recompute", "auto"]),
         (["ask", "--", "--model"], ["ask", "--", "--model"]),
         (["--help"], ["--help"]),
         (["."], ["open", "."]),

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from desk_rag.drive_tuning import FILE, Tuned, remember
+
 ROOT = Path(__file__).resolve().parent.parent
 CANARY = "quixotryzanzibar"
 TRACES = (CANARY.encode(), CANARY[2:14].encode(), b"Marmaduke Featherstonehaugh")
@@ -113,6 +115,49 @@ def test_doctor_tells_quality_break_even_room_and_what_was_mended(desk: Desk) ->
     assert desk.run("verify", "--repair").code == 0
     assert "store" not in findings()
     assert desk.json("index", str(desk.documents))["warm"] == 1
+
+
+def test_doctor_tells_how_the_drive_is_read_once_that_was_measured(desk: Desk) -> None:
+    def told() -> list[str]:
+        findings = desk.json("doctor")["findings"]
+        return [f["detail"] for f in findings if f["name"] == "drive"]  # type: ignore[attr-defined]
+
+    assert told() == []
+    remember(desk.data, Tuned(threads=8, waves=4, bytes_per_second=3.14e9))
+    assert told() == ["chunk KV is read at 3.14 GB/s, by 8 threads in 4 waves"]
+    (desk.data / FILE).unlink()
+
+
+def test_doctor_looks_at_the_adapter(desk: Desk, tmp_path: Path) -> None:
+    looked = desk.run("doctor", "--json", "--adapter", str(tmp_path))
+    (found,) = [f for f in json.loads(looked.out)["findings"] if f["name"] == "adapter"]
+    assert looked.code == 1 and found["verdict"] == "fail" and "is no adapter" in found["detail"]
+
+
+def test_pinning_what_is_not_there_is_refused_unless_it_is_known(desk: Desk, tmp_path: Path) -> None:
+    refused = desk.run("pin", str(tmp_path / "nowhere"))
+    assert refused.code == 2 and "There is nothing at" in refused.err and "desk-rag status" in refused.err
+    assert desk.run("pin", str(tmp_path / "nowhere"), "--remove").code == 2
+    assert desk.json("status")["pinned"] == []
+    drive = tmp_path / "drive"
+    drive.mkdir()
+    assert desk.run("pin", str(drive)).code == 0
+    drive.rmdir()  # pinned while empty, then unplugged
+    assert desk.json("status")["pinned"] == [str(drive.resolve())]
+    assert desk.run("pin", str(drive), "--remove").code == 0
+    assert desk.json("status")["pinned"] == []
+    away = desk.documents / "away"
+    (desk.documents / "open").rename(away)
+    try:
+        assert desk.run("pin", str(desk.documents / "open")).code == 0, "its documents are known"
+        assert desk.run("pin", str(desk.documents / "open"), "--remove").code == 0
+    finally:
+        away.rename(desk.documents / "open")
+
+
+def test_pinning_nothing_makes_no_store(tmp_path: Path) -> None:
+    refused = Desk(tmp_path, tmp_path / "data").run("pin", str(tmp_path / "nowhere"))
+    assert refused.code == 2 and not (tmp_path / "data").exists()
 
 
 def test_a_drive_with_less_than_the_reserve_is_warned_of_beforehand(desk: Desk, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from desk_rag import embedding
 from desk_rag.config import ModelSettings
 from desk_rag.embedding import EMBEDDED_SHA256, Embedder, check_weights, load_embedder
 from desk_rag.errors import ConfigError, ModelError, ModelNotFound
@@ -32,7 +33,10 @@ def encode(embedder: Embedder, text: str) -> np.ndarray:
 def test_a_question_has_the_vector_that_sentence_transformers_gives_it(embedder: Embedder) -> None:
     vector = embedder.embed_question("Where is the key that the plumber needs?")
     assert vector.dtype == np.float32 and vector.shape == (embedder.dim,) == (384,)
-    assert np.abs(vector - encode(embedder, "Where is the key that the plumber needs?")).max() < 1e-5
+    expected = encode(embedder, "Where is the key that the plumber needs?")
+    # Matrices packed as fp16 for questions: what is compared with chunks moves by less than any rank depends on.
+    assert np.abs(vector - expected).max() < 3e-4
+    assert vector @ expected > 0.999999
 
 
 def test_chunks_are_unit_vectors_close_to_full_precision_and_in_order(embedder: Embedder) -> None:
@@ -133,7 +137,7 @@ def test_prompts_of_a_model_are_used(embedder: Embedder) -> None:
     try:
         module.prompts = {"query": "query: ", "passage": "passage: "}
         prompted = Embedder("prompted", module)
-        assert np.abs(prompted.embed_question(NOTE) - encode(embedder, "query: " + NOTE)).max() < 1e-5
+        assert np.abs(prompted.embed_question(NOTE) - encode(embedder, "query: " + NOTE)).max() < 3e-4
         assert float(prompted.embed_chunks([NOTE])[0] @ encode(embedder, "passage: " + NOTE)) > 0.9999
         assert prompted.fingerprint != embedder.fingerprint
     finally:
@@ -173,6 +177,17 @@ def test_other_weights_under_the_embedded_name_are_refused(tmp_path: Path) -> No
 def test_a_demanded_gpu_that_is_not_there_is_a_clear_error() -> None:
     with pytest.raises(ConfigError, match="NVIDIA"):
         load_embedder(ModelSettings(device="cuda"))
+
+
+def test_kernels_that_a_cpu_does_not_have_are_not_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    # peft brings bitsandbytes in, which warns of them when it is first imported.
+    above, logger = logging.getLogger("bitsandbytes"), logging.getLogger("bitsandbytes.backends.cpu.ops")
+    monkeypatch.setattr(above, "level", logging.NOTSET)
+    above.manager._clear_cache()  # type: ignore[attr-defined]
+    assert logger.isEnabledFor(logging.WARNING)
+    with embedding._quiet():
+        assert not logger.isEnabledFor(logging.WARNING)
+    assert logger.isEnabledFor(logging.WARNING)
 
 
 def test_loading_says_nothing_and_leaves_no_trace_in_logging(capfd: pytest.CaptureFixture[str]) -> None:

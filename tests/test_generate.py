@@ -8,8 +8,9 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from desk_rag.generate import Token, stream
+from desk_rag.generate import Token, decode, stream
 from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.passes import ModelPass
 from desk_rag.model import LanguageModel
 from tests.models import FAMILIES, build_model
 
@@ -69,6 +70,21 @@ def test_positions_go_on_behind_a_prefilled_cache(model: LanguageModel) -> None:
     model.forward(torch.tensor(CONTEXT[:15]), cache, 0, logits=False)
     split = stream(model, cache, CONTEXT[15:], 15, max_new_tokens=6, stop=lambda: False)
     assert [token.text for token in split] == whole
+
+
+def test_a_first_pass_of_somebody_elses_stands_in_for_the_questions(model: LanguageModel) -> None:
+    whole = [token.text for token in told(model, limit=6)]
+    run = ModelPass(model, SlabCache(model, 60))
+    asked: list[int] = []
+
+    def prefill() -> torch.Tensor:
+        asked.append(1)
+        return run.forward(CONTEXT, 0)
+
+    # Only the number of the tokens is asked of those that were read by somebody else.
+    made = decode(model.prompt, run, [0] * len(CONTEXT), 0, max_new_tokens=6, stop=lambda: False, prefill=prefill)
+    assert [token.text for token in made] == whole
+    assert asked == [1]
 
 
 @pytest.mark.parametrize("stop_id", [2, 0])

@@ -125,6 +125,19 @@ def test_second_set_up_does_nothing(setup_script: ModuleType, monkeypatch: pytes
     assert len(done) == 3, "a GPU that was added asks for another torch"
 
 
+def test_the_tests_get_every_extra_and_users_none(
+    setup_script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    for step in ("make_venv", "install_hnswlib", "install_triton"):
+        monkeypatch.setattr(setup_script, step, lambda: None)
+    monkeypatch.setattr(setup_script, "install_torch", lambda gpu: None)
+    monkeypatch.setattr(setup_script, "pip", lambda arguments: asked.append(arguments[-1]) or "")
+    for dev in (True, False):
+        setup_script.install(gpu=False, dev=dev)
+    assert asked == [f"{ROOT}[dev,quant,finetune]", str(ROOT)]
+
+
 def test_without_a_compiler_set_up_goes_on(
     setup_script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

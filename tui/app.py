@@ -151,6 +151,18 @@ class DeskRagApp(App[int]):
         finally:
             self._tell(m.AnswerOver(wanted.turn))
 
+    @on(m.QuestionExpected)
+    def _question_expected(self, message: m.QuestionExpected) -> None:
+        self.prefetch(message.question)
+
+    @work(thread=True, group="prefetch", exit_on_error=False)
+    def prefetch(self, question: str) -> None:
+        """Let the backend get ready for the question in line; without that it only takes longer."""
+        try:
+            self.backend.prefetch(question)
+        except Exception:
+            _LOG.exception("nothing was fetched ahead")
+
     @on(m.StopWanted)
     def _stop_wanted(self) -> None:
         self._stop.set()

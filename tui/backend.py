@@ -75,6 +75,9 @@ class Backend(Protocol):
     ) -> Iterator[AnswerEvent]:
         """Answer `question`; gives up soon after `stop()` turns true."""
 
+    def prefetch(self, question: str) -> None:
+        """Get ready for `question`, which is likely to be asked next; it may also never be."""
+
     def status(self) -> Status:
         """Return counts and progress as they are now."""
 

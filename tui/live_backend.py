@@ -75,6 +75,10 @@ class LiveBackend:
         """Answer from the chosen folders only: the store may hold others."""
         return self._ready().ask(question, mode=mode, under=self._folders, stop=stop)
 
+    def prefetch(self, question: str) -> None:
+        """Bring nearer what the next question in the queue will need, while the present answer is written."""
+        self._ready().prefetch(question, under=self._folders)
+
     def status(self) -> Status:
         """Return counts below the chosen folders and the writer's progress."""
         engine = self._ready()

@@ -49,6 +49,13 @@ class AnswerWanted(Message):
 
 
 @dataclass
+class QuestionExpected(Message):
+    """This question waits behind the one that is being answered."""
+
+    question: str
+
+
+@dataclass
 class StopWanted(Message):
     """The running answer should end where it is."""
 

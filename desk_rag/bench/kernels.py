@@ -8,7 +8,6 @@ random, shapes are published ones. Without a GPU only the torch reference of A i
 from __future__ import annotations
 
 import argparse
-import functools
 import itertools
 import time
 from collections.abc import Callable, Sequence
@@ -26,7 +25,6 @@ from desk_rag.kv.stitch import Placement, place_layer, plan
 
 if TYPE_CHECKING:
     from desk_rag.kv.cache import SlabCache
-    from desk_rag.kv.lazy_triton import LazyTuning
 
 _PREFIX = 64
 _SUFFIX = 40
@@ -57,7 +55,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--contexts", default="2048,4096,8192,16384,32768", help="attended to by B")
     parser.add_argument("--repeat", type=int, default=20)
     parser.add_argument("--only", default="ab", help="a: placing, b: attending")
-    parser.add_argument("--sweep", action="store_true", help="try the kernels' free choices and show the best")
+    parser.add_argument("--sweep", action="store_true", help="try kernel A's free choices and show the best")
     parser.add_argument("--out", type=Path, help="append the JSON line to this file")
     return parser.parse_args(list(argv))
 
@@ -159,7 +157,7 @@ def _attending(name: str, shape: Shape, device: torch.device, options: argparse.
 
 
 def _decode(shape: Shape, tokens: int, device: torch.device, options: argparse.Namespace) -> dict[str, object]:
-    from desk_rag.kv.lazy_triton import DEFAULT_TUNING, LazyKernel, LazyTuning
+    from desk_rag.kv.lazy_triton import LazyKernel
 
     sizes = synthetic.lengths(tokens, options.chunk)
     chunks = tuple(synthetic.chunk(shape, size, device)[2] for size in sizes)
@@ -214,29 +212,8 @@ def _decode(shape: Shape, tokens: int, device: torch.device, options: argparse.N
         "question_bf16_us": per_layer(lambda: plain_gqa(question, mask)),
         "question_int8_us": per_layer(lambda: lazy(kernel, question)),
         "error": error,
-        "tuning": str(DEFAULT_TUNING),
     }
-    if options.sweep:
-        entry["sweep_us"] = _sweep_b(
-            lambda tuning: per_layer(
-                functools.partial(lazy, LazyKernel.of(context, shape.num_kv_heads, shape.head_dim, tuning), query)
-            ),
-            [LazyTuning(*c) for c in itertools.product((16, 32, 64), (2, 4, 8), (1, 2, 3), (2, 4, 8))],
-        )
     return entry
-
-
-def _sweep_b(measure: Callable[[LazyTuning], float], choices: Sequence[LazyTuning]) -> list[list[float]]:
-    """[tile, warps, stages, programs, microseconds], best first; what does not fit the chip is left out."""
-    tried: list[list[float]] = []
-    for tuning in choices:
-        try:
-            took = measure(tuning)
-        except Exception as error:  # Triton raises its own OutOfResources
-            print(f"{tuning}: {type(error).__name__}")
-            continue
-        tried.append([tuning.tile, tuning.warps, tuning.stages, tuning.programs, round(took, 3)])
-    return sorted(tried, key=lambda row: row[-1])[:12]
 
 
 # Timing -----------------------------------------------------------------------------------------------------

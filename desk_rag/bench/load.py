@@ -9,23 +9,22 @@ end with what they end with in their own code: keys and values of all chunks in 
 from __future__ import annotations
 
 import argparse
-import os
+import itertools
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-import numpy as np
 import torch
 
-from desk_rag.bench import report, synthetic
+from desk_rag import drive_tuning
+from desk_rag.bench import drive, report, synthetic
 from desk_rag.bench.synthetic import Shape, Slabs
 from desk_rag.config import Settings
-from desk_rag.kv.arena import aligned
 from desk_rag.kv.layerwise import Placer
 from desk_rag.kv.loader import Loader, LoaderSettings
 from desk_rag.kv.payload import ChunkFile
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from desk_rag.kv.cache import SlabCache
 
 _NAMESPACE = Namespace("0" * 32)
+_raw_read = drive.raw_read
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,11 @@ class Bench:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
+    def stream_sync(self) -> None:
+        """Let the computing stream finish, and what it waits for; what is copied beyond that goes on."""
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+
     def seconds(self, work: Callable[[], object], before: Callable[[], object]) -> report.Spread:
         """Of `work`, with `before` unmeasured in front of every call; the first call is not reported."""
         sample = []
@@ -96,17 +101,38 @@ def main(argv: Sequence[str]) -> int:
     bench = Bench(shape, where, tables, Slabs.of(shape, options.tokens, device, dtype), device, options.repeat)
     with _place(options.dir) as place:
         files = _write(place, shape, sizes, options.big_mib << 20)
-        rates = _drive(files.big, options)
-        settings = _tune(files, bench, options)
-        found = _measure(files, bench, settings)
-    bound = {"cold": max(rates.values()), "in RAM": _host_to_device(bench), "on the GPU": None}
-    _print(found, files, bench, bound, options)
+        readers = _numbers(options.threads) or [2, 4, 8, 16]
+        before = drive.rates(files.big, readers, options.repeat)
+        tried = _sweep(files, bench, options)
+        found = _measure(files, bench, tried[0].settings)
+        after = drive.rates(files.big, readers, options.repeat)
+        steps = _steps(files, bench, tried[0].settings)
+    if options.remember is not None:
+        _remember(options.remember, tried[0], _payload(files))
+    copied = drive.host_to_device(device, options.repeat)
+    # A drive's rate wanders: what it gave before and after our own loads counts, each way's median, the best way.
+    best = max((spread for rates in (before, after) for spread in rates.values()), key=lambda spread: spread.median)
+    bound = {"cold": best.median, "in RAM": copied.median, "on the GPU": None}
+    _print(found, tried, files, bench, bound, options)
     result: dict[str, object] = {
         "bench": "load", **report.environment(), "values": "random", "shape": options.shape, "tokens": options.tokens,
         "chunk": options.chunk, "bytes": _payload(files),
-        "drive_gb_s": {how: round(rate / 1e9, 2) for how, rate in rates.items()},
-        "host_to_device_gb_s": round((bound["in RAM"] or 0) / 1e9, 2),
-        "settings": {"threads": settings.threads, "waves": settings.waves, "direct": settings.direct},
+        "drive_gb_s": {
+            when: {how: rate.scaled(1e-9, 2) for how, rate in rates.items()}
+            for when, rates in (("before", before), ("after", after))
+        },
+        "host_to_device_gb_s": copied.scaled(1e-9, 2),
+        "settings": _told(tried[0].settings),
+        "sweep": [
+            {**_told(one.settings), "cold_ms": one.cold.scaled(1e3, 2), "in_ram_ms": one.in_ram.scaled(1e3, 2)}
+            for one in tried
+        ],
+        "share_of_bound": {
+            f"{what}, {condition}": round(_payload(files) / spread.median / limit, 3)
+            for (what, condition), spread in found.items()
+            if "loader" not in what and (limit := bound[condition])
+        },
+        "steps_ms": steps,
         "ms": {f"{what}, {condition}": spread.scaled(1e3, 2) for (what, condition), spread in found.items()},
     }  # fmt: skip
     report.finish(result, options.out)
@@ -119,8 +145,10 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--chunk", type=int, default=512, help="tokens per chunk")
     parser.add_argument("--repeat", type=int, default=7)
-    parser.add_argument("--threads", default="2,4,8", help="tried for the load path; the best is reported")
-    parser.add_argument("--waves", default="4,8", help="tried likewise")
+    parser.add_argument("--threads", help="tried for the load path, 4,8,16; without these three as the product does")
+    parser.add_argument("--waves", help="tried likewise")
+    parser.add_argument("--run-mib", help="most MiB of one read and copy, tried likewise")
+    parser.add_argument("--remember", type=Path, metavar="DATA_DIR", help="keep the best settings for its drive")
     parser.add_argument("--big-mib", type=int, default=1024, help="size of the file for the drive's own rate")
     parser.add_argument("--dir", type=Path, help="where the files go; beside the user's caches by default")
     parser.add_argument("--out", type=Path, help="append the JSON line to this file")
@@ -155,106 +183,62 @@ def _write(place: Path, shape: Shape, sizes: Sequence[int], big: int) -> Files:
         flat = torch.cat([part.to(torch.float16).reshape(-1) for pair in layers for part in pair])
         matkv[-1].write_bytes(flat.numpy().tobytes())
     large = place / "big"
-    with large.open("wb") as file:
-        block = np.random.default_rng(0).integers(0, 256, 1 << 24, dtype=np.uint8).tobytes()
-        for _ in range(max(1, big >> 24)):
-            file.write(block)
+    drive.write_noise(large, big)
     files = Files(tuple(ours), tuple(turbo), tuple(matkv), large)
-    _drop(files.every_path)
+    drive.drop(files.every_path)
     return files
-
-
-def _drop(paths: Sequence[Path]) -> None:
-    """Out of the page cache, as far as it can be done without privileges."""
-    for path in paths:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-            if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
-
-
-# The drive itself -------------------------------------------------------------------------------------------
-
-
-def _drive(big: Path, options: argparse.Namespace) -> dict[str, float]:
-    """Bytes per second of raw sequential reads of one large file: the best that this drive gives."""
-    rates: dict[str, float] = {}
-    for direct in (True, False) if hasattr(os, "O_DIRECT") else (False,):
-        for threads in (1, *(int(n) for n in options.threads.split(","))):
-            try:
-                best = max(_raw_read(big, threads, direct=direct) for _ in range(3))
-            except OSError:
-                continue
-            rates[f"{'direct' if direct else 'buffered'} x{threads}"] = best
-    return rates
-
-
-def _raw_read(big: Path, threads: int, *, direct: bool) -> float:
-    """Each thread reads every n-th block of 4 MiB."""
-    _drop([big])
-    block = 4 << 20
-    size = big.stat().st_size
-    descriptor = os.open(big, os.O_RDONLY | (os.O_DIRECT if direct else 0))
-    failures: list[OSError] = []
-
-    def read(first: int) -> None:
-        view = aligned(block).numpy().data
-        try:
-            for offset in range(first * block, size, threads * block):
-                os.preadv(descriptor, [view], offset)
-        except OSError as error:
-            failures.append(error)
-
-    try:
-        workers = [threading.Thread(target=read, args=(index,)) for index in range(threads)]
-        began = time.perf_counter()
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        took = time.perf_counter() - began
-    finally:
-        os.close(descriptor)
-    if failures:
-        raise failures[0]
-    return size / took
-
-
-def _host_to_device(bench: Bench) -> float | None:
-    """Bytes per second of one large page-locked copy; of a copy in memory where there is no GPU."""
-    size = 256 << 20
-    source = torch.zeros(size, dtype=torch.uint8, pin_memory=bench.device.type == "cuda")
-    target = torch.zeros(size, dtype=torch.uint8, device=bench.device)
-    took = bench.seconds(lambda: target.copy_(source, non_blocking=True), lambda: None)
-    return size / took.least
 
 
 # The loaders ------------------------------------------------------------------------------------------------
 
 
-def _settings(bench: Bench, threads: int, waves: int) -> LoaderSettings:
-    return LoaderSettings(threads=threads, waves=waves, staging_bytes=1 << 30, resident_bytes=1 << 30)
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One setting of the load path, bytes only."""
+
+    settings: LoaderSettings
+    cold: report.Spread
+    in_ram: report.Spread
+
+    @property
+    def row(self) -> list[str]:
+        one = self.settings
+        sizes = [str(one.threads), str(one.waves), str(one.run_bytes >> 20)]
+        return [*sizes, f"{self.cold.median * 1e3:.1f}", f"{self.in_ram.median * 1e3:.2f}"]
 
 
-def _tune(files: Files, bench: Bench, options: argparse.Namespace) -> LoaderSettings:
-    """The settings with the fastest cold load."""
-    tried: dict[LoaderSettings, float] = {}
-    for threads in (int(n) for n in options.threads.split(",")):
-        for waves in (int(n) for n in options.waves.split(",")):
-            settings = _settings(bench, threads, waves)
-            with Loader(bench.device, settings) as loader:
-                work = _our_load(files, bench, loader)
-                tried[settings] = bench.seconds(work, lambda one=loader: _cool(files, one)).median  # type: ignore[misc]
-    for settings, took in sorted(tried.items(), key=lambda pair: pair[1]):
-        print(f"threads {settings.threads}, waves {settings.waves}: cold {took * 1e3:.1f} ms")
-    return min(tried, key=lambda settings: tried[settings])
+def _sweep(files: Files, bench: Bench, options: argparse.Namespace) -> list[Tried]:
+    """Every combination asked for, the fastest cold load first; without a wish what the product itself would take."""
+    base = LoaderSettings(staging_bytes=1 << 30, resident_bytes=1 << 30)
+    grid = [_numbers(text) for text in (options.threads, options.waves, options.run_mib)]
+    if not any(grid):
+        tuned = drive_tuning.measure(files.ours, bench.device)
+        candidates = [base if tuned is None else tuned.applied(base)]
+    else:
+        threads, waves, runs = (given or [default] for given, default in zip(grid, _default(base), strict=True))
+        candidates = [
+            replace(base, threads=thread, waves=wave, run_bytes=mib << 20)
+            for thread, wave, mib in itertools.product(threads, waves, runs)
+        ]
+    tried = []
+    for settings in candidates:
+        with Loader(bench.device, settings) as loader:
+            work = _our_load(files, bench, loader)
+            cold = bench.seconds(work, partial(_cool, files, loader))
+            tried.append(Tried(settings, cold, bench.seconds(work, partial(loader.forget, staged=False))))
+    return sorted(tried, key=lambda one: one.cold.median)
+
+
+def _default(base: LoaderSettings) -> tuple[int, int, int]:
+    return base.threads, base.waves, base.run_bytes >> 20
+
+
+def _numbers(text: str | None) -> list[int]:
+    return [int(number) for number in (text or "").split(",") if number]
 
 
 def _cool(files: Files, loader: Loader) -> None:
-    _drop([file.path for file in files.ours])
+    drive.drop([file.path for file in files.ours])
     loader.forget()
 
 
@@ -341,7 +325,7 @@ def _measure(files: Files, bench: Bench, settings: LoaderSettings) -> Found:
         ("TurboRAG's loader", _turborag(files, bench), files.turborag),
         ("MatKV's loader", _matkv(files, bench), files.matkv),
     ):
-        found[what, "cold"] = bench.seconds(work, lambda paths=paths: _drop(paths))  # type: ignore[misc]
+        found[what, "cold"] = bench.seconds(work, lambda paths=paths: drive.drop(paths))  # type: ignore[misc]
         found[what, "in RAM"] = bench.seconds(work, lambda: None)
     return found
 
@@ -350,9 +334,50 @@ def _payload(files: Files) -> int:
     return sum(file.payload for file in files.ours)
 
 
+def _told(settings: LoaderSettings) -> dict[str, int | bool]:
+    run_mib = settings.run_bytes >> 20
+    return {"threads": settings.threads, "waves": settings.waves, "run_mib": run_mib, "direct": settings.direct}
+
+
+def _remember(data_dir: Path, best: Tried, nbytes: int) -> None:
+    data_dir.mkdir(parents=True, exist_ok=True)
+    settings = best.settings
+    drive_tuning.remember(data_dir, drive_tuning.Tuned(settings.threads, settings.waves, nbytes / best.cold.median))
+
+
+def _steps(files: Files, bench: Bench, settings: LoaderSettings) -> dict[str, dict[str, float]]:
+    """Medians: when `start` returned, when the first wave was there, when everything was."""
+    steps: dict[str, dict[str, float]] = {}
+    with Loader(bench.device, settings) as loader:
+        conditions: dict[str, Callable[[], None]] = {
+            "cold": partial(_cool, files, loader),
+            "in RAM": partial(loader.forget, staged=False),
+        }
+        for condition, prepare in conditions.items():
+            samples: list[tuple[float, ...]] = []
+            for _ in range(bench.repeat + 1):
+                prepare()
+                bench.sync()
+                began = time.perf_counter()
+                load = loader.start(files.ours)
+                marks = [time.perf_counter()]
+                for wait in (partial(load.wait, 0), load.wait_all):
+                    wait()
+                    bench.stream_sync()
+                    marks.append(time.perf_counter())
+                load.close()
+                samples.append(tuple(mark - began for mark in marks))
+            columns = zip(("started", "first wave", "all"), zip(*samples[1:], strict=True), strict=True)
+            steps[condition] = {name: round(report.Spread.of(times).median * 1e3, 2) for name, times in columns}
+    return steps
+
+
 def _print(
-    found: Found, files: Files, bench: Bench, bound: dict[str, float | None], options: argparse.Namespace
-) -> None:
+    found: Found, tried: Sequence[Tried], files: Files, bench: Bench, bound: dict[str, float | None],
+    options: argparse.Namespace,
+) -> None:  # fmt: skip
+    headings = ["threads", "waves", "run MiB", "cold ms", "in RAM ms"]
+    print(report.table(headings, [one.row for one in tried]))
     ours, theirs = _payload(files), bench.shape.float_bytes(options.tokens)
     print(f"\n{options.tokens:,} tokens, {options.shape}: {ours / 1e6:.0f} MB int8 ({theirs / 1e6:.0f} MB in 16 bits)")
     for condition, rate in bound.items():

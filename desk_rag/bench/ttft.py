@@ -25,8 +25,11 @@ from desk_rag.bench import corpus, report
 from desk_rag.bench.agreement import Agreement
 from desk_rag.config import AnswerSettings, ModelSettings, Settings
 from desk_rag.errors import ConfigError
+from desk_rag.kv.recompute_choice import RecomputeChoice, SelectorName
 
 _BEFORE_RETRIEVED = ("queue", "retrieve")
+_CONTEXT_TOKENS = 2300
+"""More than the embedded reader's own 2,000, so that ten chunks make a row of 2,000 tokens."""
 _KEPT_ROUNDS = 1
 """Rounds whose answers are decoded to the end and compared; the others stop at the first token."""
 
@@ -128,12 +131,18 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=corpus.sample_folder(), help="documents; the samples by default")
     parser.add_argument("--questions", type=Path, help="JSON list of questions; those of the demo by default")
     parser.add_argument("--limit", type=int, default=0, help="take only the first N questions; 0 takes all")
-    parser.add_argument("--chunks", default="1,2,4,6,8", help="numbers of chunks to measure at (top_k)")
+    parser.add_argument("--chunks", default="1,2,4,6,8,10", help="numbers of chunks to measure at (top_k)")
+    parser.add_argument(
+        "--context-tokens", type=int, default=_CONTEXT_TOKENS, help="most tokens of chunks; 0 is the product's own"
+    )
     parser.add_argument("--repeat", type=int, default=3, help="rounds over all questions")
     parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 is the product's own choice")
     parser.add_argument("--model", default="embedded", help="a model directory or ORG/NAME")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--quantization", default="none", choices=["none", "nf4", "int8"])
+    parser.add_argument("--attention", default="auto", choices=["auto", "materialize", "lazy"])
+    parser.add_argument("--recompute", default="0", help="share of chunk tokens computed anew, or 'auto'")
+    parser.add_argument("--selector", default=SelectorName.EDGE_QUERY.value, help="who chooses them")
     parser.add_argument("--data-dir", type=Path, help="where chunk KV goes; a temporary directory by default")
     parser.add_argument("--out", type=Path, help="append the JSON line to this file")
     return parser.parse_args(list(argv))
@@ -146,7 +155,14 @@ def _settings(options: argparse.Namespace, data_dir: Path) -> Settings:
         "device": options.device,
         "quantization": options.quantization,
     }
-    return Settings(data_dir=data_dir, model=ModelSettings.model_validate(model), answer=AnswerSettings())
+    choice = RecomputeChoice.parse(options.recompute, options.selector)
+    answer = AnswerSettings(
+        context_tokens=options.context_tokens,
+        attention=options.attention,
+        recompute=choice.ratio,
+        selector=choice.selector.value,
+    )
+    return Settings(data_dir=data_dir, model=ModelSettings.model_validate(model), answer=answer)
 
 
 @contextmanager

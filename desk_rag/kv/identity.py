@@ -52,12 +52,12 @@ class Identity:
 
 
 def identify(
-    spec: ModelSpec, prefix_ids: Sequence[int], scheme: QuantScheme, *, adapter: str = "", drift_epoch: int = 0
+    spec: ModelSpec, prefix_ids: Sequence[int], scheme: QuantScheme, *, adapter: str | None = None, drift_epoch: int = 0
 ) -> Identity:
-    """The identity of chunk KV made by this model after this prefix in this coding."""
+    """The identity of chunk KV made by this model after this prefix in this coding; the adapter is the model's own."""
     return Identity(
         weights=spec.weights_fingerprint,
-        adapter=adapter,
+        adapter=spec.adapter if adapter is None else adapter,
         weight_quantization=spec.weight_quantization,
         tokenizer=spec.tokenizer_fingerprint,
         config=spec.config_json,

@@ -15,7 +15,7 @@ import torch
 
 from desk_rag.kv import kernels
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.loader import Load
+from desk_rag.kv.load import Load
 from desk_rag.kv.prefill import PrefixKV
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.stitch import StitchPlan, place_layer
@@ -39,9 +39,8 @@ class Placer:
 
     def place_through(self, layer: int) -> None:
         """Have every layer up to and with `layer` in the slabs, in the current stream's order. Raises ChunksLost."""
-        while self._done < len(self._load.cuts) and self._load.layers_of(self._done).start <= layer:
+        while self._done < len(self._load.cuts) and (layers := self._layers_of(self._done)).start <= layer:
             self._load.wait(self._done)
-            layers = self._load.layers_of(self._done)
             with torch.inference_mode():
                 placed = self._launch(layers, self._target) if self._target is not None else set()
                 for each in layers:
@@ -50,9 +49,20 @@ class Placer:
                             place_layer(each, placement, self._chunk(index), self._tables, self._cache)
             self._done += 1
 
+    @property
+    def begun(self) -> bool:
+        """True once something was placed."""
+        return self._done > 0
+
     def place_all(self) -> None:
         """Have everything in the slabs. Raises ChunksLost."""
-        self.place_through(self._load.cuts[-1] - 1)
+        self.place_through(len(self._cache.layers) - 1)
+
+    def _layers_of(self, wave: int) -> range:
+        """What that wave brings. A load of which nothing was on disk knows of no layers: its only wave is all there is.
+        """
+        last = wave == len(self._load.cuts) - 1
+        return range(self._load.layers_of(wave).start, len(self._cache.layers)) if last else self._load.layers_of(wave)
 
     def _launch(self, layers: range, target: Target) -> set[tuple[int, int]]:
         """Place what is int8 by the kernel; returns (layer, chunk) of what was placed."""
@@ -87,14 +97,15 @@ class Placer:
 
 @contextmanager
 def layerwise(
-    model: LanguageModel, load: Load, plan: StitchPlan, prefix: PrefixKV, tables: RotaryTables, cache: SlabCache
+    model: LanguageModel, load: Load, plan: StitchPlan, prefix: PrefixKV | None, tables: RotaryTables, cache: SlabCache
 ) -> Iterator[None]:
     """While open, a forward pass over `cache` finds prefix and chunks in it, each layer as soon as it is loaded.
 
-    The pass raises ChunksLost if a chunk is; the cache must then be filled again. Open it for the question's first pass
-    only: when it is left, everything has been placed.
+    None for `prefix` says that it lies there already. The pass raises ChunksLost if a chunk is; the cache must then be
+    filled again. Open it for the question's first pass only: when it is left, everything has been placed.
     """
-    prefix.write_to(cache)
+    if prefix is not None:
+        prefix.write_to(cache)
     cache.set_length(plan.num_slots)
     placer = Placer(load, plan, tables, cache)
 
@@ -108,6 +119,8 @@ def layerwise(
         for index, module in enumerate(model.decoder_layers):
             stack.callback(module.register_forward_pre_hook(before(index)).remove)
         yield
+        # Were a pass to go round the layers' modules, it would have read slabs that nobody had filled.
+        assert placer.begun, "the forward pass did not call the decoder's layers"
         placer.place_all()
 
 

@@ -1,40 +1,31 @@
 """Attention over int8 chunk KV as it was stored: nothing is rotated or widened until the moment it is read.
 
-Knows transformers' attention and cache protocols; knows no file. A cache of this kind keeps only the shared prefix and
-what the model has read since the question in the compute dtype; the chunks stay int8 and without position, so one
-physical copy serves every position and the context takes about half the memory. The plain part and the chunks are
-attended to apart and merged by their log-sum-exp. (LazyAttention, arXiv 2606.04302: deferred rotation; the merge as in
-APE, arXiv 2502.05431.) Here is the torch reference, which is also the CPU path; `lazy_triton` is the kernel.
-
-Layers that the quality gate keeps unquantised are materialised in the slab as usual.
+Knows transformers' attention function; knows no file and no cache. The plain tokens (prefix, question, answer) and the
+chunks are attended to apart and merged by their log-sum-exp. (LazyAttention, arXiv 2606.04302: deferred rotation; the
+merge as in APE, arXiv 2502.05431.) Here is the torch reference, which is also the CPU path: right and slow, because
+every pass dequantises and turns every chunk again. `lazy_triton` is the kernel, `lazy_cache` what a model runs over.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.cache_utils import Cache
-from transformers.masking_utils import sdpa_mask
 
-from desk_rag.attention import packed_sdpa
-from desk_rag.errors import UnsupportedModel
+from desk_rag.attention import additive_mask, packed_sdpa
 from desk_rag.kv import kernels
-from desk_rag.kv.cache import SlabLayer
-from desk_rag.kv.prefill import PrefixKV
 from desk_rag.kv.quant import dequantize_layer
 from desk_rag.kv.rope import RotaryTables, rotate
-from desk_rag.kv.stitch import Placement, has_sliding_layers
+from desk_rag.kv.stitch import Placement
 from desk_rag.kv.types import Int8Layer, QuantizedKV
 from desk_rag.model import LanguageModel
 
 NAME = "desk_rag_lazy"
-_ATTRIBUTE = "desk_rag_lazy_context"
+_MARK = "_desk_rag_lazy"
 
 
 class Attend(Protocol):
@@ -69,44 +60,6 @@ class LazyContext:
             keys, values = dequantize_layer(chunk.layers[layer])
             here = slice(placement.position, placement.position + placement.num_tokens)
             yield placement, rotate(keys, self.tables.cos[table][here], self.tables.sin[table][here]), values
-
-
-class LazyLayer(SlabLayer):
-    """A slab that holds prefix and suffix only, and counts the chunks between them as if they were in it."""
-
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor, hidden: int) -> None:
-        self.hidden = hidden
-        super().__init__(keys, values)
-
-    def get_seq_length(self) -> int:
-        """Tokens before the next one, chunks included: positions and masks follow it."""
-        return self.length + self.hidden
-
-
-class LazyCache(Cache):  # type: ignore[misc]
-    """One answer's cache: prefix and suffix in slabs, the chunks of `context` where they are."""
-
-    def __init__(self, model: LanguageModel, prefix: PrefixKV, context: LazyContext, room: int) -> None:
-        """`room` is the most tokens of question and answer together. Raises UnsupportedModel."""
-        _refuse_unsupported(model)
-        self.context = context
-        super().__init__(layers=[self._layer(model, prefix, index, room) for index in range(model.spec.num_layers)])
-
-    def _layer(self, model: LanguageModel, prefix: PrefixKV, index: int, room: int) -> LazyLayer:
-        spec, context = model.spec, self.context
-        lazy = context.is_int8(index)
-        first = prefix.num_tokens
-        length = first + (0 if lazy else context.num_tokens)
-        shape = (1, spec.num_kv_heads, length + room, spec.head_dim)
-        keys, values = (torch.empty(shape, dtype=spec.dtype, device=model.device) for _ in range(2))
-        keys[0, :, :first], values[0, :, :first] = prefix.keys[index], prefix.values[index]
-        if not lazy:
-            for placement, turned, plain in context.positioned(index):
-                slots = slice(placement.slot, placement.slot + placement.num_tokens)
-                keys[0, :, slots], values[0, :, slots] = turned.to(spec.dtype), plain.to(spec.dtype)
-        layer = LazyLayer(keys, values, context.num_tokens if lazy else 0)
-        layer.set_length(length)
-        return layer
 
 
 def attend(
@@ -149,24 +102,19 @@ class _Partial:
         return _Partial(self.output * mine + other.output * others, lse)
 
 
-@contextmanager
-def lazily(model: LanguageModel, cache: LazyCache) -> Iterator[None]:
-    """While open, `model` attends to the chunks of `cache` where they lie; use it for all passes over this cache."""
-    run = _implementation(model, cache)
-    before = model.module.config._attn_implementation
-    attentions: list[Any] = [layer.self_attn for layer in model.decoder_layers]
-    register()
-    model.module.set_attn_implementation(NAME)
-    try:
-        for index, attention in enumerate(attentions):
-            if cache.context.is_int8(index):
-                setattr(attention, _ATTRIBUTE, run)
-        yield
-    finally:
-        for attention in attentions:
-            if hasattr(attention, _ATTRIBUTE):
-                delattr(attention, _ATTRIBUTE)
-        model.module.set_attn_implementation(before)
+def implementation(context: LazyContext, model: LanguageModel) -> Attend:
+    """The kernel where this process may use it, else the reference."""
+    if kernels.attends(model.device):
+        from desk_rag.kv.lazy_triton import LazyKernel
+
+        return LazyKernel.of(context, model.spec.num_kv_heads, model.spec.head_dim)
+    return functools.partial(attend, context=context)
+
+
+def mark(keys: torch.Tensor, run: Attend) -> torch.Tensor:
+    """Have `lazy_sdpa` attend by `run` whenever it is given this very tensor as keys."""
+    setattr(keys, _MARK, run)
+    return keys
 
 
 def lazy_sdpa(
@@ -178,8 +126,8 @@ def lazy_sdpa(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The attention function: lazy for layers that have a context, as usual for the others."""
-    run: Attend | None = getattr(module, _ATTRIBUTE, None)
+    """The attention function: lazy over keys that a lazy cache marked, as usual over all others."""
+    run: Attend | None = getattr(key, _MARK, None)
     if run is None:
         return packed_sdpa(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
     layer = module.layer_idx
@@ -187,24 +135,9 @@ def lazy_sdpa(
     return run(layer, query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling), None
 
 
-def register() -> None:
-    """Make `lazy_sdpa` available to models under NAME, with its mask for the layers that are not lazy. Idempotent."""
-    AttentionInterface.register(NAME, lazy_sdpa)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
-
-
-def _implementation(model: LanguageModel, cache: LazyCache) -> Attend:
-    context = cache.context
-    if kernels.available(model.device):
-        from desk_rag.kv.lazy_triton import LazyKernel
-
-        return LazyKernel.of(context, model.spec.num_kv_heads, model.spec.head_dim)
-    return functools.partial(attend, context=context)
-
-
-def _refuse_unsupported(model: LanguageModel) -> None:
-    if has_sliding_layers(model) or model.spec.support.needs_eager:
-        raise UnsupportedModel(
-            f"'{model.spec.name}' has sliding-window or soft-capped layers, which lazy attention does not cover.",
-            remedy="Stitch into an ordinary cache instead, which serves these models exactly.",
-        )
+def enable(model: LanguageModel) -> None:
+    """Let `model` run over lazy caches as well. Over any other cache it does what it did before. Idempotent."""
+    if model.module.config._attn_implementation != NAME:
+        AttentionInterface.register(NAME, lazy_sdpa)
+        AttentionMaskInterface.register(NAME, additive_mask)
+        model.module.set_attn_implementation(NAME)

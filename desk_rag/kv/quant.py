@@ -103,6 +103,22 @@ def dequantize_layer(layer: LayerKV) -> tuple[torch.Tensor, torch.Tensor]:
     return keys, layer.values.float() * layer.value_scale.float()[..., None]
 
 
+def dequantize_into(layer: LayerKV, keys: torch.Tensor, values: torch.Tensor) -> None:
+    """As `dequantize_layer`, written to `keys` (fp32) and `values` (any float dtype), both [H, T, D]."""
+    if isinstance(layer, RawLayer):
+        keys.copy_(layer.keys)
+        values.copy_(layer.values)
+        return
+    length = layer.keys.shape[1]
+    torch.addcmul(
+        spread(layer.key_zero, length), keys.copy_(layer.keys), spread(layer.key_scale, length), out=keys
+    )
+    if values.dtype is torch.float32:
+        values.copy_(layer.values).mul_(layer.value_scale.float()[..., None])
+    else:  # one rounding: codes and scale are multiplied in fp32
+        values.copy_(layer.values.float() * layer.value_scale.float()[..., None])
+
+
 def move_layer(layer: LayerKV, device: torch.device) -> LayerKV:
     """The layer on `device`; codes travel, not the floats they stand for. The layer itself if it is there already."""
     if layer.keys.device == device:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 import torch
 
@@ -21,7 +21,7 @@ class Staging:
     def __init__(self, device: torch.device, nbytes: int) -> None:
         self.arena = Arena(nbytes, pinned=True)
         self.stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._leaving: deque[tuple[torch.cuda.Event, Extent]] = deque()
+        self._leaving: deque[tuple[torch.cuda.Event, Sequence[Extent]]] = deque()
         self._lock = threading.Lock()
 
     def room(self, nbytes: int) -> Extent | None:
@@ -35,16 +35,20 @@ class Staging:
         """Copy the run's bytes to `target` on the GPU and keep it under `key`; the caller is done with the run."""
         self.copy(extent.data[:nbytes], target)
         self.arena.publish(extent, key)
-        event = self.mark()
-        with self._lock:
-            self._leaving.append((event, extent))
+        self._watch([extent])
 
-    def send_again(self, key: Hashable, nbytes: int, target: torch.Tensor) -> bool:
-        """Copy a run that was read before; False if it is not here any more."""
-        extent = self.arena.find(key)
-        if extent is not None:
-            self.send(extent, nbytes, target, key)
-        return extent is not None
+    def send_again(self, wanted: Sequence[tuple[Hashable, int, torch.Tensor]]) -> list[bool]:
+        """Copy those of (key, bytes, target) that were read before, in one go; says which are here."""
+        self._free(wait=False)
+        found = [(self.arena.find(key), nbytes, target) for key, nbytes, target in wanted]
+        held = [extent for extent, _, _ in found if extent is not None]
+        if held:
+            with torch.cuda.stream(self.stream):
+                for extent, nbytes, target in found:
+                    if extent is not None:
+                        target.copy_(extent.data[:nbytes], non_blocking=True)
+            self._watch(held)
+        return [extent is not None for extent, _, _ in found]
 
     def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Enqueue one copy; from page-locked memory it returns at once."""
@@ -67,6 +71,12 @@ class Staging:
         self.drain()
         self.arena.close()
 
+    def _watch(self, extents: Sequence[Extent]) -> None:
+        """Release these runs once the copies enqueued so far are done."""
+        event = self.mark()
+        with self._lock:
+            self._leaving.append((event, extents))
+
     def _free(self, *, wait: bool) -> bool:
         """Release the runs whose copies are done, waiting for the oldest; False if none was under way."""
         freed = False
@@ -74,9 +84,10 @@ class Staging:
             with self._lock:
                 if not self._leaving or not ((wait and not freed) or _is_done(self._leaving[0][0])):
                     return freed
-                event, extent = self._leaving.popleft()
+                event, extents = self._leaving.popleft()
             event.synchronize()
-            self.arena.release(extent)
+            for extent in extents:
+                self.arena.release(extent)
             freed = True
 
 

@@ -10,22 +10,25 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from desk_rag.chunking import ChunkId
 from desk_rag.errors import StoreError, StoreFull
 from desk_rag.store.budget import EAGER_BELOW, Budget
 from desk_rag.store.catalog import KVName
 from desk_rag.store.kv_rows import KVRows
-from desk_rag.store.layout import Layout, forget_cached, on_disk
+from desk_rag.store.layout import Layout, announce, forget_cached, on_disk
 from desk_rag.store.policy import ADMIT_FROM, Cost
 from desk_rag.store.upkeep import Newcomer, Upkeep
 
 if TYPE_CHECKING:
+    from desk_rag.kv.payload import ChunkFile
     from desk_rag.kv.types import KVKey, QuantizedKV
     from desk_rag.store.kv_file import KVImage
+    from desk_rag.store.kv_headers import HeaderCache
     from desk_rag.store.kv_reader import KVReader
 
+T = TypeVar("T")
 _MEASURED = 32
 """Files read to measure the drive."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -45,6 +48,7 @@ class KVCache:
         self._guard = threading.Lock()
         self._hits: Counter[KVName] = Counter()
         self._reader_made: KVReader | None = None
+        self._headers_made: HeaderCache | None = None
 
     def has(self, keys: Sequence[KVKey]) -> set[KVKey]:
         """Return those keys whose KV is on disk, going by the catalog."""
@@ -56,19 +60,46 @@ class KVCache:
 
         The catalog is not asked: the name says where the file must be, and the file says whether it is the right one.
         """
-        places = [self._layout.kv_file(*name_of(key)) for key in keys]
-        found: list[QuantizedKV | None] = []
-        outcomes = self._reader().load(list(zip(places, keys, strict=True)))
-        for key, place, outcome in zip(keys, places, outcomes, strict=True):
-            if outcome is None:
-                self._forget_missing(key, place)
-            elif isinstance(outcome, StoreError):
-                self._put_aside(key, place)
-            found.append(None if outcome is None or isinstance(outcome, Exception) else outcome)
-        with self._guard:
-            # Written down later: the way to the first token waits for no disk.
-            self._hits.update(name_of(key) for key, kv in zip(keys, found, strict=True) if kv is not None)
+        files = self._files(keys)
+        found = self._sound(files, self._reader().load(files))
+        self._count(keys, found)
         return found
+
+    def files(self, keys: Sequence[KVKey], *, used: bool) -> list[ChunkFile | None]:
+        """Find chunk KVs and read their headers only; misses and unsound headers as in `get`.
+
+        Not `used`: somebody guesses what may be asked for, and that counts as no use.
+        """
+        files = self._files(keys)
+        found = self._sound(files, self._headers().look(files))
+        if used:
+            self._count(keys, found)
+        return found
+
+    def sample(self, namespace: str, limit: int) -> list[ChunkFile]:
+        """Some sound files of a namespace, those read least recently first."""
+        keys = [key_of(name) for name in self._rows.some(namespace, limit)]
+        return [file for file in self.files(keys, used=False) if file is not None]
+
+    def get_anew(self, keys: Sequence[KVKey]) -> list[QuantizedKV | None]:
+        """As `get`, believing nothing that was verified before and counting no use: for files that others could not
+        load. An unsound one is put aside."""
+        files = self._files(keys)
+        self._headers().forget(place for place, _ in files)
+        reader = self._reader()
+        reader.forget_verified()
+        return self._sound(files, reader.load(files))
+
+    def read_ahead(self, keys: Sequence[KVKey], most: int) -> int:
+        """Ask the system to have these files in memory, in this order and about `most` bytes of them.
+
+        Returns their bytes. Counts no use and reads nothing itself.
+        """
+        total = 0
+        for place, _ in self._files(keys):
+            if total < most:
+                total += announce([place])
+        return total
 
     def put(self, key: KVKey, kv: QuantizedKV, chunk_ids: Sequence[ChunkId], prefill_seconds: float) -> bool:
         """Write a chunk KV unless it is there already; False if it was not admitted or its chunks are gone.
@@ -111,12 +142,9 @@ class KVCache:
         A process that has read nothing yet reads some files of this namespace, from the drive and not from memory as
         far as the system allows. That counts as no use.
         """
-        from desk_rag.kv.types import KVKey, Namespace, TokenHash
-
         reader = self._reader()
         if reader.bytes_per_second() is None:
-            keys = [KVKey(Namespace(name), TokenHash(tokens)) for name, tokens in self._rows.some(namespace, _MEASURED)]
-            files = [(self._layout.kv_file(*name_of(key)), key) for key in keys]
+            files = self._files([key_of(name) for name in self._rows.some(namespace, _MEASURED)])
             forget_cached(place for place, _ in files)
             reader.load(files)
         return reader.bytes_per_second()
@@ -176,6 +204,35 @@ class KVCache:
             if self._upkeep.quarantine(place):
                 self._rows.drop([name_of(key)])
 
+    def _files(self, keys: Sequence[KVKey]) -> list[tuple[Path, KVKey]]:
+        return [(self._layout.kv_file(*name_of(key)), key) for key in keys]
+
+    def _sound(
+        self, files: Sequence[tuple[Path, KVKey]], outcomes: Sequence[T | StoreError | OSError | None]
+    ) -> list[T | None]:
+        """What can be used of the outcomes; the rest is forgotten or put aside."""
+        found: list[T | None] = []
+        for (place, key), outcome in zip(files, outcomes, strict=True):
+            if outcome is None:
+                self._forget_missing(key, place)
+            elif isinstance(outcome, StoreError):
+                self._put_aside(key, place)
+            found.append(None if outcome is None or isinstance(outcome, (StoreError, OSError)) else outcome)
+        return found
+
+    def _count(self, keys: Sequence[KVKey], found: Sequence[object]) -> None:
+        with self._guard:
+            # Written down later: the way to the first token waits for no disk.
+            self._hits.update(name_of(key) for key, one in zip(keys, found, strict=True) if one is not None)
+
+    def _headers(self) -> HeaderCache:
+        with self._guard:
+            if self._headers_made is None:
+                from desk_rag.store.kv_headers import HeaderCache
+
+                self._headers_made = HeaderCache()
+            return self._headers_made
+
     def _reader(self) -> KVReader:
         with self._guard:
             if self._reader_made is None:
@@ -188,6 +245,13 @@ class KVCache:
 def name_of(key: KVKey) -> KVName:
     """Return a key as the two strings that rows and paths are made of."""
     return str(key.namespace), str(key.tokens)
+
+
+def key_of(name: KVName) -> KVKey:
+    """Return the key that `name_of` made two strings of."""
+    from desk_rag.kv.types import KVKey, Namespace, TokenHash
+
+    return KVKey(Namespace(name[0]), TokenHash(name[1]))
 
 
 def _explained(error: OSError, place: Path) -> StoreError:

@@ -129,12 +129,7 @@ def plan_groups(layers: Sequence[LayerShape]) -> tuple[LayerGroup, ...]:
 
 def encode(header: KVHeader) -> bytes:
     """Return the bytes before the data, length and padding included; their number does not depend on checksums."""
-    table: dict[str, object] = {"__metadata__": _metadata(header)}
-    for group in header.groups:
-        for slot in group.slots:
-            table[f"{group.index}.{slot.part}"] = _entry(slot.dtype, slot.shape, slot.start, slot.end)
-        if group.pad:
-            table[f"{group.index}.pad"] = _entry("U8", (group.pad,), group.slots[-1].end, group.end)
+    table = {"__metadata__": _metadata(header), **_tensors(header.groups)}
     text = json.dumps(table, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % BLOCK)
     digest = xxhash.xxh3_64_hexdigest(text)
@@ -221,6 +216,17 @@ def _metadata(header: KVHeader) -> dict[str, str]:
     }
 
 
+def _tensors(groups: Sequence[LayerGroup]) -> dict[str, object]:
+    """The table of tensors as it stands in the file, in file order."""
+    table: dict[str, object] = {}
+    for group in groups:
+        for slot in group.slots:
+            table[f"{group.index}.{slot.part}"] = _entry(slot.dtype, slot.shape, slot.start, slot.end)
+        if group.pad:
+            table[f"{group.index}.pad"] = _entry("U8", (group.pad,), group.slots[-1].end, group.end)
+    return table
+
+
 def _entry(dtype: str, shape: tuple[int, ...], start: int, end: int) -> dict[str, object]:
     return {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
 
@@ -261,9 +267,7 @@ def _understand(meta: dict[str, str], table: dict[str, object], data_start: int)
         data_start=data_start,
     )
     # Laying the groups out again must give exactly the table that was read: names, dtypes, shapes, offsets, order.
-    expected = json.loads(encode(header)[8:])
-    del expected["__metadata__"]
-    if list(expected.items()) != list(table.items()):
+    if list(_tensors(header.groups).items()) != list(table.items()):
         raise ValueError("its tensors are not laid out as the format demands")
     if first != int(meta["num_layers"]) or any(shape.num_tokens != header.num_tokens for shape, _ in shapes):
         raise ValueError("its tensors have other layers or tokens than it says")

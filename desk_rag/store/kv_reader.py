@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 from desk_rag.errors import CorruptKV, UnknownFormat
 from desk_rag.kv.types import KVKey, QuantizedKV
 from desk_rag.store import kv_file
+from desk_rag.store.layout import announce
 from desk_rag.store.slabs import SlabPool
 
 ReadOutcome = QuantizedKV | CorruptKV | UnknownFormat | OSError | None
@@ -37,7 +36,7 @@ class KVReader:
     def load(self, files: Sequence[tuple[Path, KVKey]]) -> list[ReadOutcome]:
         """Return one outcome per file, in order; never raises for a single file."""
         began = time.perf_counter()
-        if _announce([path for path, _ in files]) < _THREADS_FROM:
+        if announce(path for path, _ in files) < _THREADS_FROM:
             outcomes = [self._load_one(file) for file in files]
         else:
             outcomes = list(self._workers().map(self._load_one, files))
@@ -50,6 +49,10 @@ class KVReader:
         """Return the rate seen so far, checks included; None before the first megabyte."""
         with self._lock:
             return self._bytes / self._seconds if self._bytes >= 1 << 20 else None
+
+    def forget_verified(self) -> None:
+        """Check every file again at its next use."""
+        self._verified = set()
 
     def close(self) -> None:
         """End the threads."""
@@ -72,18 +75,3 @@ class KVReader:
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(self._threads, thread_name_prefix="kv-read")
             return self._executor
-
-
-def _announce(paths: Sequence[Path]) -> int:
-    """Tell the kernel to read all files ahead, which it does in parallel; return their bytes."""
-    total = 0
-    for path in paths:
-        with suppress(OSError):
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                total += os.fstat(descriptor).st_size
-                if hasattr(os, "posix_fadvise"):
-                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
-            finally:
-                os.close(descriptor)
-    return total

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, cast
 
 from desk_rag.chunking import Chunk, ChunkId
@@ -19,10 +18,10 @@ from desk_rag.config import StoreSettings
 from desk_rag.documents import Document
 from desk_rag.errors import StoreError
 from desk_rag.index_events import FileState
-from desk_rag.store import opening
+from desk_rag.store import nearby, opening
 from desk_rag.store.budget import BreakEven, Budget, Estimate, break_even, estimate, readable
 from desk_rag.store.catalog import Catalog, Removed
-from desk_rag.store.kv_cache import KVCache
+from desk_rag.store.kv_cache import KVCache, key_of
 from desk_rag.store.kv_rows import KVRows
 from desk_rag.store.layout import Layout
 from desk_rag.store.shared_rows import SharedRows
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from desk_rag.kv.payload import ChunkFile
     from desk_rag.kv.types import KVKey, Namespace, QuantizedKV
     from desk_rag.store.vector_search import VectorSearch
 
@@ -106,9 +106,7 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # documents ------------------------------------------------------------------------------------------------------
@@ -189,11 +187,28 @@ class Store:
         return self._kv.has(keys)
 
     def get_kv(self, keys: Sequence[KVKey]) -> list[QuantizedKV | None]:
-        """Read chunk KVs in parallel; None where there is none that may be used. Never raises for a bad file.
-
-        The tensors are views of reused buffers and must not be written to.
-        """
+        """Read chunk KVs in parallel, as views of reused buffers; None where there is none that may be used."""
         return self._kv.get(keys)
+
+    def kv_files(self, keys: Sequence[KVKey], *, used: bool = True) -> list[ChunkFile | None]:
+        """Find chunk KVs for a `kv.loader.Loader`, headers checked; None and uses as in `get_kv` (no use: a guess)."""
+        return self._kv.files(keys, used=used)
+
+    def kv_sample(self, namespace: Namespace, limit: int) -> list[ChunkFile]:
+        """Return some KV files of a model, to measure the drive by; counts no use."""
+        return self._kv.sample(str(namespace), limit)
+
+    def get_kv_anew(self, keys: Sequence[KVKey]) -> list[QuantizedKV | None]:
+        """As `get_kv` for what a Loader could not load: checked again as a whole, put aside if it is unsound."""
+        return self._kv.get_anew(keys)
+
+    def read_ahead(self, keys: Sequence[KVKey], most: int) -> int:
+        """Ask the system to have about `most` bytes of these KV files in memory soon; returns the bytes."""
+        return self._kv.read_ahead(keys, most)
+
+    def kv_keys(self, namespace: Namespace, chunk_ids: Sequence[ChunkId], *, beside: bool = False) -> list[KVKey]:
+        """Return the keys of the KV there is for these chunks, or for their neighbours, going by the catalog."""
+        return [key_of(name) for name in nearby.kv_of(self._database, str(namespace), chunk_ids, beside=beside)]
 
     def put_kv(self, key: KVKey, kv: QuantizedKV, chunk_ids: Sequence[ChunkId], prefill_seconds: float) -> bool:
         """Write a chunk KV for these chunks; True if it is on disk afterwards.
@@ -334,8 +349,6 @@ class Store:
         from desk_rag.store.purge import purge
 
         return purge(self, self._layout, self._database, path, verify=True)
-
-    # ----------------------------------------------------------------------------------------------------------------
 
     def remove_documents(self, paths: Iterable[Path]) -> tuple[int, int, int, int]:
         """Remove many documents in one transaction; return (documents, chunks, KV files, KV bytes) removed."""

@@ -19,30 +19,34 @@ from typing import Any
 
 os.environ.pop("TRITON_INTERPRET", None)
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from desk_rag.kv import lazy_triton, rope_triton
+from desk_rag.kv import lazy_kernel, lazy_triton, rope_triton
 
 _POINTERS = {
     "rows": "*i64", "words": "*i64", "codes": "*i8", "scales": "*fp16", "tables": "*fp32", "cosines": "*fp32",
-    "sines": "*fp32", "outputs": "*fp32", "sums": "*fp32", "exponent": "fp32", "unscaled": "fp32",
+    "sines": "*fp32", "outputs": "*fp32", "sums": "*fp32", "arrived": "*i32", "exponent": "fp32", "unscaled": "fp32",
 }  # fmt: skip
 _IN_DTYPE = {"slabs", "query", "keys", "values", "result"}
 
 
-def compiled(kernel: Any, constants: dict[str, Any], dtype: str, capability: int, warps: int) -> dict[str, Any]:
+def compiled(
+    kernel: Any, constants: dict[str, Any], dtype: str, capability: int, warps: int, stages: int
+) -> dict[str, Any]:
     """Compile one variant; raises what Triton raises."""
     names = [name for name in kernel.arg_names if name not in constants]
     signature = {name: f"*{dtype}" if name in _IN_DTYPE else _POINTERS.get(name, "i32") for name in names}
     signature |= dict.fromkeys(constants, "constexpr")
     signature = {name: signature[name] for name in kernel.arg_names}
-    divisible = [index for index, name in enumerate(kernel.arg_names) if name in names and signature[name] != "fp32"]
+    never = {"length", "num_words", "plain_shares", "table_rows", "shares", "count", "num_rows", "exponent", "unscaled"}
+    divisible = [index for index, name in enumerate(kernel.arg_names) if name in names and name not in never]
     aligned = {(index,): [["tt.divisibility", 16]] for index in divisible}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
     built = triton.compile(
-        source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps, "num_stages": 2}
+        source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps, "num_stages": stages}
     )
     usage = _usage(built.asm["cubin"])
     ptx = built.asm["ptx"]
@@ -62,9 +66,30 @@ def _usage(cubin: bytes) -> dict[str, int]:
     return {"registers": int(found.get("REG", -1)), "stack": int(found.get("STACK", -1))}
 
 
-def variants() -> list[tuple[Any, dict[str, Any], str, int]]:
-    """(kernel, constants, dtype, warps) of what the launchers would ask for."""
-    found: list[tuple[Any, dict[str, Any], str, int]] = []
+def _tuning(rows: int, dtype: str) -> lazy_triton.LazyTuning:
+    return lazy_triton.LazyTuning.default(rows, fp32=dtype == "fp32")
+
+
+def _lazy(dim: int, half: int, dtype: str, one: bool, rows: int) -> dict[str, Any]:
+    """Constants as the launcher chooses them for 8,192 tokens, except that several tiles and words are looped over."""
+    tuning = _tuning(rows, dtype)
+    block = min(tuning.block, max(16, triton.next_power_of_2(rows)))
+    merge_rows = min(block, triton.next_power_of_2(rows))
+    own = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
+    few = rows <= 32
+    return {
+        **lazy_triton._shape(dim, half), **lazy_triton._types(torch.empty(0, dtype=own, device="meta"), tuning),
+        "FUSED": tuning.fused, "MERGE_ROWS": merge_rows,
+        "MERGE_STEP": lazy_triton._merge_step(merge_rows * triton.next_power_of_2(dim), tuning.warps),
+        "LENGTH_IN_MEMORY": False, "PLAIN_TILES": 2, "WORDS": 1 if few else 4, "ONE_TILE": False,
+        "ROTATION": int(tuning.rotation), "ONE_GROUP": one, "FIELDS": lazy_triton.FIELDS, "CODES_BY": 16,
+        "SCALES_BY": 8, "BLOCK": block, "TILE": tuning.tile,
+    }  # fmt: skip
+
+
+def variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
+    """(kernel, constants, dtype, warps, stages) of what the launchers would ask for."""
+    found: list[tuple[Any, dict[str, Any], str, int, int]] = []
     shapes = [(128, 64), (64, 32), (96, 48), (128, 48)]
     for (dim, half), dtype, one in itertools.product(shapes, ["bf16", "fp16", "fp32"], [True, False]):
         rest = dim - 2 * half
@@ -78,38 +103,25 @@ def variants() -> list[tuple[Any, dict[str, Any], str, int]]:
             rope_triton._dequant_rope_scatter,
             padded | {"TILE": tuning.tile, "HEADS": 4, "ONE_GROUP": one, "NUM_FIELDS": rope_triton.NUM_FIELDS,
                       "CODES_BY": 8, "SCALES_BY": 8, "ANGLES_BY": 4},
-            dtype, tuning.warps,
+            dtype, tuning.warps, 2,
         ))  # fmt: skip
-        padded |= {"HALF_PADDED": max(16, padded["HALF_PADDED"]), "REST_PADDED": max(16, padded["REST_PADDED"])}
-        fp32 = dtype == "fp32"
-        for few in (True, False):
-            shape = padded | {
-                "BLOCK": 16 if few else 64, "TILE": lazy_triton.DEFAULT_TUNING.tile,
-                "KEY_TYPE": triton.language.float32 if fp32 else triton.language.float16,
-                "VALUE_TYPE": {"bf16": triton.language.bfloat16, "fp16": triton.language.float16}.get(
-                    dtype, triton.language.float32
-                ),
-                "PRECISION": "ieee" if fp32 else "tf32",
-            }  # fmt: skip
-            warps = 4 if few else 8
-            extra = {"TURN_QUERY": few, "ONE_GROUP": one, "FIELDS": lazy_triton._FIELDS, "CODES_BY": 16, "SCALES_BY": 8}
-            found.append((lazy_triton._chunk_shares, shape | extra, dtype, warps))
-            if one:
-                found.append((lazy_triton._plain_shares, shape | {"TILES": 4}, dtype, warps))
+        for rows in (7, 224):
+            constants, own = _lazy(dim, half, dtype, one, rows), _tuning(rows, dtype)
+            found.append((lazy_kernel.attend_shares, constants, dtype, own.warps, lazy_triton.stages_of(own, one)))
         if one:
-            merge = {"DIM": dim, "DIM_PADDED": padded["DIM_PADDED"], "STEP": lazy_triton._MERGE}
-            found.append((lazy_triton._merge, merge, dtype, 4))
+            merge = {"DIM": dim, "DIM_PADDED": padded["DIM_PADDED"], "STEP": 8}
+            found.append((lazy_kernel.merge_shares, merge, dtype, 4, 2))
     return found
 
 
 def main() -> None:
     """Compile all variants for an RTX 3060 (8.6) and an H200 (9.0)."""
     quick = os.environ.get("QUICK_COMPILE") == "1"
-    for kernel, constants, dtype, warps in variants():
+    for kernel, constants, dtype, warps, stages in variants():
         if quick and (dtype != "bf16" or constants["DIM"] != 128 or constants.get("REST") == 32):
             continue
         for capability in (86,) if quick else (86, 90):
-            print(json.dumps(compiled(kernel, constants, dtype, capability, warps)), flush=True)
+            print(json.dumps(compiled(kernel, constants, dtype, capability, warps, stages)), flush=True)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ def gpu() -> torch.device:
 def test_the_kernel_proves_itself_on_this_gpu(gpu: torch.device) -> None:
     assert kernels.available(gpu)
     assert kernels.place_group(gpu) is not None
+    assert kernels.attends(gpu)
     assert not kernels.available(torch.device("cpu"))
 
 
@@ -81,6 +82,38 @@ def test_attending_published_shapes(gpu: torch.device, name: str, queries: int, 
     got = LazyKernel.of(context, shape.num_kv_heads, shape.head_dim)(0, query, keys, values, scaling).float()
     assert ((got - expected).norm() / expected.norm()).item() < 1e-2
     torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2 * expected.abs().max().item())
+
+
+def test_one_graph_serves_growing_lengths(gpu: torch.device) -> None:
+    """A graph of the lazy kernel, replayed while the slab fills; many times each, because the merge counts programs."""
+    from desk_rag.kv.lazy_triton import LazyKernel
+
+    shape = synthetic.Shape(1, 28, 4, 128)
+    sizes = synthetic.lengths(8192, 500)
+    chunks = tuple(synthetic.chunk(shape, size, gpu)[2] for size in sizes)
+    context = LazyContext(chunks, plan(40, sizes).placements, synthetic.tables(shape, 8500, gpu))
+    kernel = LazyKernel.of(context, 4, 128)
+    torch.manual_seed(0)
+    query = torch.randn(1, 28, 1, 128, device=gpu).bfloat16()
+    keys, values = (torch.randn(1, 4, 300, 128, device=gpu).bfloat16() for _ in range(2))
+    length = torch.tensor([41], dtype=torch.int32, device=gpu)
+    side = torch.cuda.Stream(gpu)
+    side.wait_stream(torch.cuda.current_stream(gpu))
+    with torch.cuda.stream(side):
+        kernel(0, query, keys, values, 0.1, length=length)
+    torch.cuda.current_stream(gpu).wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = kernel(0, query, keys, values, 0.1, length=length)
+    for used in (41, 42, 128, 129, 257, 300):
+        length.fill_(used)
+        expected = attend(0, query, keys[:, :, :used], values[:, :, :used], 0.1, context)
+        graph.replay()
+        first = out.clone()
+        torch.testing.assert_close(first.float(), expected.float(), rtol=2e-2, atol=2e-2)
+        for _ in range(50):
+            graph.replay()
+            assert torch.equal(out, first)
 
 
 def written(folder: Path, number: int, kv: QuantizedKV) -> ChunkFile:

@@ -168,6 +168,70 @@ def test_losers_are_not_read_and_the_kept_come_in_the_new_order(tmp_path: Path) 
         load.close()
 
 
+def test_what_is_left_alone_ends_up_resident_and_can_be_taken_back(tmp_path: Path) -> None:
+    written = [some_kv(200, seed=seed) for seed in range(3)]
+    files = [write(tmp_path, number, kv) for number, kv in enumerate(written)]
+    with Loader(DEVICE, LoaderSettings(threads=1, waves=3, staging_bytes=1 << 22, resident_bytes=1 << 24)) as loader:
+        gate, read = threading.Event(), loader.reader.read
+
+        def held(*arguments: object) -> None:
+            gate.wait(10)
+            read(*arguments)  # type: ignore[arg-type]
+
+        loader.reader.read = held  # type: ignore[method-assign,assignment]
+        ahead, given_up = loader.start(files[:2], urgent=False), loader.start(files[2:], urgent=False)
+        ahead.leave()
+        given_up.leave()
+        given_up.close()
+        assert ahead.take_back()
+        ahead.keep([1, None, 0])
+        gate.set()
+        with pytest.raises(ChunksLost) as caught:
+            ahead.wait_all()
+        assert caught.value.indices == (1,)
+        assert same(ahead.quantized(0), written[1]) and same(ahead.quantized(2), written[0])
+        ahead.leave()
+        assert not ahead.take_back(), "all has come and was given back"
+        brought = loader.reader.bytes_read
+        again = loader.start(files[:2])
+        assert all(same(a, b) for a, b in zip(whole(again), written[:2], strict=True))
+        assert loader.reader.bytes_read == brought
+        again.close()
+
+
+def test_nobody_waits_for_losers(tmp_path: Path) -> None:
+    written = [some_kv(200, seed=seed) for seed in range(2)]
+    files = [write(tmp_path, number, kv) for number, kv in enumerate(written)]
+    with Loader(DEVICE, LoaderSettings(threads=2, waves=3, staging_bytes=1 << 22, resident_bytes=1 << 24)) as loader:
+        gate, read = threading.Event(), loader.reader.read
+
+        def held(path: Path, *arguments: object) -> None:
+            if path == files[0].path:
+                gate.wait(10)
+            read(path, *arguments)  # type: ignore[arg-type]
+
+        loader.reader.read = held  # type: ignore[method-assign,assignment]
+        load = loader.start(files)
+        load.keep([1])
+        assert same(whole(load)[0], written[1]), "while the other one's read hangs"
+        assert load.waited() >= 0
+        gate.set()
+        load.close()
+
+
+@pytest.mark.parametrize("run_bytes", [1, 1 << 20, 1 << 30])
+@pytest.mark.parametrize("waves", [1, 4, 50])
+def test_every_division_brings_the_same(tmp_path: Path, run_bytes: int, waves: int) -> None:
+    written = [some_kv(700, seed=1), some_kv(700, seed=2, raw_layer=2)]
+    files = [write(tmp_path, number, kv) for number, kv in enumerate(written)]
+    with Loader(DEVICE, LoaderSettings(threads=2, waves=waves, run_bytes=run_bytes, resident_bytes=1 << 24)) as loader:
+        load = loader.start(files)
+        assert load.cuts[-1] == 6 and list(load.cuts) == sorted(set(load.cuts))
+        assert load.nbytes == sum(file.payload for file in files)
+        assert all(same(a, b) for a, b in zip(whole(load), written, strict=True))
+        load.close()
+
+
 def test_closing_early_cancels_and_leaves_the_loader_usable(loader: Loader, tmp_path: Path) -> None:
     written = [some_kv(600, seed=seed) for seed in range(6)]
     files = [write(tmp_path, number, kv) for number, kv in enumerate(written)]

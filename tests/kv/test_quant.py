@@ -11,6 +11,7 @@ from desk_rag.kv.quant import (
     LayerScheme,
     QuantScheme,
     dequantize,
+    dequantize_into,
     dequantize_layer,
     group_span,
     keep_exact,
@@ -227,3 +228,18 @@ def test_codes_do_not_share_memory_with_the_chunk() -> None:
     before = layer.keys.clone()
     slab.zero_()
     assert layer.keys.equal(before)
+
+
+@pytest.mark.parametrize("group", [None, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("raw", [False, True])
+def test_written_in_place_it_is_what_is_returned(group: int | None, dtype: torch.dtype, raw: bool) -> None:
+    """Into a slab with room around the chunk, which stays untouched."""
+    torch.manual_seed(3)
+    layer = quantize_layer(torch.randn(2, 21, 8) * 3 + 5, torch.randn(2, 21, 8), LayerScheme(raw=raw, group=group))
+    keys, values = torch.full((2, 30, 8), 99.0), torch.full((2, 30, 8), 99.0, dtype=dtype)
+    dequantize_into(layer, keys[:, 4:25], values[:, 4:25])
+    expected_keys, expected_values = dequantize_layer(layer)
+    torch.testing.assert_close(keys[:, 4:25], expected_keys, rtol=1e-6, atol=1e-6)
+    assert torch.equal(values[:, 4:25], expected_values.to(dtype))
+    assert (keys[:, :4] == 99).all() and (keys[:, 25:] == 99).all() and (values[:, 25:] == 99).all()

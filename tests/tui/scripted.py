@@ -170,6 +170,8 @@ class ScriptedBackend:
     start_error: Exception | None = None
     chunks: Sequence[Chunk] = DOCUMENT
     asked: list[tuple[str, AnswerMode]] = field(default_factory=list)
+    expected: list[str] = field(default_factory=list)
+    """Questions that were announced by `prefetch`."""
     pauses: list[float | None] = field(default_factory=list)
     stops: int = 0
     listen: Callable[[IndexEvent], None] | None = None
@@ -211,6 +213,9 @@ class ScriptedBackend:
             mode=mode,
             citations=(QUOTE,),
         )
+
+    def prefetch(self, question: str) -> None:
+        self.expected.append(question)
 
     def status(self) -> Status:
         return self.now

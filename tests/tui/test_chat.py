@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 from textual.widgets import Static
 
@@ -45,6 +46,15 @@ async def test_answer_shows_quote_text_and_timing(running: Run) -> None:
         assert text_of(app, ".words").startswith("The warranty ends on 14 March 2028 [1]")
         assert text_of(app, "TimingLine") == "first word 0.19 s · 3 of 4 chunks warm · 31 tok/s · cited 1"
         assert isinstance(app.focused, QuestionInput) and app.focused.text == ""
+
+
+async def test_the_share_that_was_recomputed_stands_below_the_answer(running: Run) -> None:
+    plain = answer(Q, "Done.")
+    final = replace(plain, timings=replace(plain.timings, recompute_ratio=0.2))
+    async with running(ScriptedBackend({Q: play(final)})) as pilot:
+        await ask(pilot, Q)
+        await until(pilot, lambda: over(pilot.app))
+        assert text_of(pilot.app, "TimingLine") == "first word 0.19 s · 3 of 4 chunks warm · 20% recomputed · 31 tok/s"
 
 
 async def test_sources_come_before_the_first_token(running: Run) -> None:
@@ -147,6 +157,53 @@ async def test_second_question_waits_its_turn(running: Run) -> None:
         await until(pilot, lambda: over(app, 2))
         assert [question for question, _ in backend.asked] == ["first", "second"]
         assert "One." in text_of(app, ".words")
+
+
+async def test_the_question_in_line_is_announced_and_need_not_be_asked(running: Run) -> None:
+    gate, second_gate = threading.Event(), threading.Event()
+    first, second = answer("first", "One."), answer("second", "Two.")
+    backend = ScriptedBackend({
+        "first": [Retrieved(SOURCES), gate, *play(first)[1:]],
+        "second": [Retrieved(SOURCES), second_gate, *play(second)[1:]],
+    })  # fmt: skip
+    async with running(backend) as pilot:
+        app = pilot.app
+        await ask(pilot, "first")
+        await until(pilot, lambda: len(backend.asked) == 1)
+        assert backend.expected == [], "nothing waits yet"
+        await ask(pilot, "second")
+        await until(pilot, lambda: backend.expected == ["second"])
+        assert len(backend.asked) == 1 and not over(app)
+        await ask(pilot, "third")
+        await until(pilot, lambda: len(backend.expected) == 2)
+        assert set(backend.expected) == {"second"}, "the next one, not the last"
+        gate.set()
+        await until(pilot, lambda: backend.expected[-1] == "third")
+        app._chat._queue.clear()
+        second_gate.set()
+        await until(pilot, lambda: "Two." in text_of(app, ".words") and app._chat._answering is None)
+        assert [question for question, _ in backend.asked] == ["first", "second"]
+        await ask(pilot, "fourth")
+        await until(pilot, lambda: len(backend.asked) == 3 and app._chat._answering is None)
+        assert backend.asked[-1] == ("fourth", AnswerMode.CACHED) and backend.expected[-1] == "third"
+
+
+async def test_a_backend_that_cannot_look_ahead_answers_all_the_same(running: Run) -> None:
+    class Blind(ScriptedBackend):
+        def prefetch(self, question: str) -> None:
+            super().prefetch(question)
+            raise StoreError("gone")
+
+    gate = threading.Event()
+    first = answer("first", "One.")
+    backend = Blind({"first": [Retrieved(SOURCES), gate, *play(first)[1:]]})
+    async with running(backend) as pilot:
+        await ask(pilot, "first")
+        await ask(pilot, "second")
+        await until(pilot, lambda: backend.expected == ["second"])
+        gate.set()
+        await until(pilot, lambda: over(pilot.app, 2))
+        assert [question for question, _ in backend.asked] == ["first", "second"]
 
 
 async def test_question_while_loading_is_answered_later(running: Run) -> None:

@@ -109,6 +109,8 @@ class ChatScreen(Screen[None]):
             self.query_one(Transcript).select(self._answering)
             self._answering.waiting("looking through your documents …")
             self.post_message(m.AnswerWanted(self._answering.turn, self._answering.question, self._answering.mode))
+        if self._answering is not None and self._queue and self._queue[0].mode is AnswerMode.CACHED:
+            self.post_message(m.QuestionExpected(self._queue[0].question))
         for view in self._queue:
             view.waiting("waits for the answer above" if self._can_answer else "waits for the model to load")
         self.refresh_bindings()

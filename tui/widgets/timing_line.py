@@ -73,6 +73,8 @@ def _facts(answer: Answer) -> list[str]:
     elif chunks:
         facts.append(f"{answer.warm_chunks} of {chunks} chunks warm")
     timings = answer.timings
+    if timings.recompute_ratio > 0:
+        facts.append(f"{timings.recompute_ratio:.0%} recomputed")
     if timings.decoded_tokens > 1 and timings.decode_seconds > 0:
         facts.append(f"{timings.decoded_tokens / timings.decode_seconds:.0f} tok/s")
     if answer.citations:

@@ -1,0 +1,145 @@
+"""What an engine settles about its answers' first passes: how chunks are attended to, and what is computed anew.
+
+Knows settings, free memory and the two rooms that do the work; loads nothing and decodes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from desk_rag.answer_context import Context
+from desk_rag.config import AnswerSettings
+from desk_rag.errors import ConfigError, UnsupportedModel
+from desk_rag.kv import lazy_cache
+from desk_rag.kv.auxiliary import Auxiliary
+from desk_rag.kv.lazy_choice import AttentionPath, choose_attention
+from desk_rag.kv.passes import Slab
+from desk_rag.kv.recompute_choice import RecomputeChoice, SelectorName
+from desk_rag.kv.recompute_step import Ask, Prefilled, Recomputer, Recomputing
+from desk_rag.kv.rope import RotaryTables
+from desk_rag.kv.stitch import StitchPlan
+from desk_rag.model import LanguageModel
+from desk_rag.timing import Stopwatch
+
+_AUXILIARY = frozenset({SelectorName.AUX, SelectorName.AUX_STRICT})
+
+
+def attention_path(asked: AnswerSettings, model: LanguageModel, where: StitchPlan, room: int) -> AttentionPath:
+    """How chunks are attended to: as the settings say, else lazily where a slab for `where` does not fit the GPU.
+
+    Ask before the slab is allocated. On a CPU 'auto' always materialises: lazily is right there too, and slow.
+    Raises ConfigError where recompute is wanted as well, UnsupportedModel for models that lazy attention cannot serve.
+    """
+    if asked.attention == "lazy":
+        if asked.recompute:
+            raise _not_both(f"'{asked.recompute}'")
+        if not lazy_cache.supports(model):
+            raise UnsupportedModel(
+                f"'{model.spec.name}' has sliding-window or soft-capped layers, which lazy attention does not cover.",
+                remedy='Set `attention = "materialize"` under [answer].',
+            )
+        return AttentionPath.LAZY
+    free_to_choose = asked.attention == "auto" and not asked.recompute and model.device.type == "cuda"
+    if not free_to_choose or not lazy_cache.supports(model):
+        return AttentionPath.MATERIALIZE
+    free, _ = torch.cuda.mem_get_info(model.device)
+    return choose_attention(free, model.spec, where, room=room)
+
+
+def recompute_choice(asked: AnswerSettings) -> RecomputeChoice:
+    """The knob as the settings have it."""
+    return RecomputeChoice(asked.recompute, SelectorName(asked.selector))
+
+
+def wants_auxiliary(asked: AnswerSettings) -> bool:
+    """True if answers by these settings need the auxiliary model."""
+    return bool(asked.recompute) and SelectorName(asked.selector) in _AUXILIARY
+
+
+class Anew:
+    """One answer's first pass with recompute; stands in for the question's own pass."""
+
+    def __init__(self, recomputing: Recomputing, selector: SelectorName) -> None:
+        self._recomputing, self._selector = recomputing, selector
+        self._done: Prefilled | None = None
+
+    def prefill(self) -> torch.Tensor:
+        """Logits [vocab] of the question's last token; may be called again after the chunks were laid again."""
+        self._done = self._recomputing.prefill()
+        return self._done.logits
+
+    @property
+    def ratio(self) -> float:
+        """Share of chunk tokens that were computed anew."""
+        return self._done.selection.ratio if self._done is not None else 0.0
+
+    def choosing(self, waited: float) -> float:
+        """Seconds of choosing within the pass, which stood still for `waited` seconds for loading.
+
+        A selector that reads the cache does that waiting, and it is counted as loading already.
+        """
+        took = self._done.choosing_seconds if self._done is not None else 0.0
+        return max(0.0, took - waited) if self._selector.needs_cache else took
+
+
+class Recompute:
+    """One engine's knob over its slab."""
+
+    def __init__(
+        self,
+        asked: AnswerSettings,
+        model: LanguageModel,
+        slab: Slab | None,
+        tables: RotaryTables,
+        auxiliary: Auxiliary | None,
+    ) -> None:
+        """`slab` is None where chunks are attended to lazily: there is then nothing to write new keys into."""
+        self.choice, self._slab = recompute_choice(asked), slab
+        self._step = Recomputer(model, slab.cache, tables, self.choice, auxiliary) if slab is not None else None
+
+    def begin(
+        self,
+        choice: RecomputeChoice | None,
+        where: StitchPlan,
+        context: Context,
+        question: str,
+        question_ids: Sequence[int],
+        watch: Stopwatch,
+    ) -> Anew | None:
+        """Decide and, where possible, start choosing; None for the plain path, which a ratio of 0 takes as well.
+
+        Call it before the chunks are laid: measuring what 'auto' needs may empty the slab. `choice` is this answer's
+        own. Raises ConfigError where chunks are attended to lazily.
+        """
+        chosen = choice or self.choice
+        if not chosen.ratio:
+            return None
+        if self._step is None or self._slab is None:
+            raise _not_both(f"'{chosen.ratio}'")
+        self._slab.forget_prefix()
+        texts = [source.text for source in reversed(context.sources)]
+        ask = Ask(where, texts, context.token_ids[::-1], question, question_ids)
+        with watch.stage("choose"):
+            begun = self._step.begin(ask, chosen)
+        return Anew(begun, chosen.selector) if begun.ratio else None
+
+    def rehearse(self) -> None:
+        """As `Recomputer.rehearse`; the slab's contents are lost."""
+        if self._step is not None and self._slab is not None:
+            self._slab.forget_prefix()
+            self._step.rehearse()
+
+    def close(self) -> None:
+        """End the auxiliary model's thread."""
+        if self._step is not None:
+            self._step.close()
+
+
+def _not_both(recompute: str) -> ConfigError:
+    return ConfigError(
+        f"With recompute = {recompute} chunk tokens are computed anew, which lazy attention (`attention` under "
+        "[answer]) has no place for.",
+        remedy='Set `attention = "materialize"` under [answer], or `recompute = 0`.',
+    )

@@ -1,0 +1,122 @@
+"""What others do for a first token, on the same model, prompt and drive: full prefill, prefix caching, two loaders.
+
+Knows the model's own forward pass, the lean one, and the loaders of `bench.load`; knows nothing of our loader. Full
+prefill is run in every way this machine offers and the fastest one stands for it. The published loaders end where
+theirs do, with all keys and values in one cache; the question is then prefilled by our lean pass, which is kinder to
+them than their own code, which rotates the whole cache in the model's eager attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from desk_rag.bench import load, synthetic
+from desk_rag.bench.clock import Work, in_turns
+from desk_rag.bench.report import Spread
+from desk_rag.bench.synthetic import Shape
+from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.question_pass import QuestionPass, attend, attend_whole
+from desk_rag.kv.rope import RotaryTables
+from desk_rag.kv.stitch import plan
+from desk_rag.model import LanguageModel
+
+
+class FullPrefill:
+    """Whole prompts through one model, in the ways it can be done."""
+
+    def __init__(self, model: LanguageModel, cache: SlabCache, tables: RotaryTables) -> None:
+        self._model, self._cache = model, cache
+        self._lean = QuestionPass(model, cache.layers, tables, graphs=False)
+        self._known: dict[int, tuple[str, dict[str, float]]] = {}
+
+    def ways(self, prompt: torch.Tensor) -> dict[str, Callable[[], int]]:
+        """First token of ids [1, N] by each way."""
+        ways = {
+            "transformers, sdpa": lambda: self._stock(prompt),
+            "lean pass": lambda: int(self._lean.run(prompt, 0, attention=attend).argmax()),
+        }
+        if self._model.device.type == "cuda":
+            ways["lean pass, cuDNN attention"] = lambda: self._cudnn(prompt)
+        return ways
+
+    def fastest(self, prompt: torch.Tensor) -> tuple[str, dict[str, float]]:
+        """The name of the fastest way for prompts of this length, and the median seconds of all of them."""
+        length = int(prompt.shape[1])
+        if length not in self._known:
+            works = {name: Work(way) for name, way in self.ways(prompt).items()}
+            times = in_turns(works, self._model.device, seconds=0.0, least=2)
+            if not times:
+                raise RuntimeError(f"no way of full prefill works for {length} tokens")
+            medians = {name: Spread.of(one.wall).median for name, one in times.items()}
+            self._known[length] = min(medians, key=lambda name: medians[name]), medians
+        return self._known[length]
+
+    def behind_prefix(self, prompt: torch.Tensor, prefix_tokens: int) -> int:
+        """Prefix caching: the first `prefix_tokens` of the last prompt are still in the cache, the rest is run."""
+        return int(self._lean.run(prompt[:, prefix_tokens:], prefix_tokens).argmax())
+
+    def _stock(self, prompt: torch.Tensor) -> int:
+        self._cache.set_length(0)
+        logits = self._model.forward(prompt[0], self._cache, 0, logits=True)
+        assert logits is not None
+        return int(logits.argmax())
+
+    def _cudnn(self, prompt: torch.Tensor) -> int:
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            return int(self._lean.run(prompt, 0, attention=attend_whole).argmax())
+
+
+@dataclass(frozen=True, slots=True)
+class TheirFiles:
+    """Chunks in TurboRAG's and MatKV's formats, and one large file for the drive's own rate."""
+
+    lengths: tuple[int, ...]
+    files: load.Files
+
+    @classmethod
+    def write(cls, place: Path, shape: Shape, wanted: Sequence[Sequence[int]], big_bytes: int) -> TheirFiles:
+        """Enough chunks for the largest of `wanted`, each a list of chunk lengths; they share what they can."""
+        longest = max(wanted, key=sum)
+        lengths = list(longest)
+        for other in wanted:
+            lengths += [length for length in dict.fromkeys(other) if length not in lengths]
+        place.mkdir(parents=True, exist_ok=True)
+        return cls(tuple(lengths), load._write(place, shape, lengths, big_bytes))
+
+    def covers(self, lengths: Sequence[int]) -> bool:
+        """True if a question with chunks of these lengths can be served."""
+        return all(self.lengths.count(length) >= lengths.count(length) for length in lengths)
+
+    def of(self, lengths: Sequence[int]) -> load.Files:
+        """The files of a question with chunks of these lengths."""
+        left = list(enumerate(self.lengths))
+        chosen = []
+        for length in lengths:
+            found = next(pair for pair in left if pair[1] == length)
+            left.remove(found)
+            chosen.append(found[0])
+        files = self.files
+        return load.Files(
+            tuple(files.ours[index] for index in chosen),
+            tuple(files.turborag[index] for index in chosen),
+            tuple(files.matkv[index] for index in chosen),
+            files.big,
+        )
+
+    def loaders(
+        self, shape: Shape, lengths: Sequence[int], tables: RotaryTables
+    ) -> dict[str, tuple[Callable[[], object], tuple[Path, ...]]]:
+        """Per system the load of one question's chunks, and the files it reads."""
+        files, total = self.of(lengths), sum(lengths)
+        device = tables.cos[0].device
+        own = RotaryTables((tables.cos[0][:total],), (tables.sin[0][:total],), tables.table_of_layer)
+        bench = load.Bench(shape, plan(0, lengths), own, synthetic.Slabs([], 0), device, 1)
+        return {
+            "TurboRAG's loader": (load._turborag(files, bench), files.turborag),
+            "MatKV's loader": (load._matkv(files, bench), files.matkv),
+        }

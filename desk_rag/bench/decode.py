@@ -1,0 +1,226 @@
+"""Decoding: one token after another over a long cache, our way beside stock transformers, interleaved in one run.
+
+Knows the model, its stock twin and three kinds of cache; knows no documents. Keys and values in the cache are random,
+the same for every side: latency does not depend on values, and the logits of all sides are compared before anything is
+timed. Stock is the same weights in the classes of transformers as they load by default: `sdpa` attention, which asks
+torch for `enable_gqa`, with a DynamicCache (its default; concatenates the cache for every token) and with a
+StaticCache of just the length needed. Batch 1, greedy, on the CPU or an NVIDIA GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.cache_utils import DynamicCache, StaticCache
+
+from desk_rag.bench import report
+from desk_rag.config import ModelSettings
+from desk_rag.kv.cache import SlabCache
+from desk_rag.model import LanguageModel, load_model
+
+_FIRST_ID = 100
+"""An ordinary word of any vocabulary; what is decoded from random keys means nothing anyway."""
+
+
+class Side(Enum):
+    """Who decodes."""
+
+    OURS = "desk-rag"
+    DYNAMIC = "stock, DynamicCache"
+    STATIC = "stock, StaticCache"
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """One side over one context."""
+
+    step: Callable[[int, int], torch.Tensor]
+    """(token id, position) -> logits [vocab]; the token is appended to the cache."""
+    rewind: Callable[[], None]
+    """Back to the context alone."""
+
+
+@dataclass(slots=True)
+class Row:
+    """All rounds at one context length: milliseconds per token."""
+
+    context: int
+    times: dict[Side, list[float]] = field(default_factory=lambda: {side: [] for side in Side})
+    difference: float = 0.0
+    """Largest difference of first logits between ours and stock, in standard deviations of stock's."""
+
+    def ratio(self, side: Side) -> report.Spread:
+        """`side` over ours, round by round."""
+        pairs = zip(self.times[side], self.times[Side.OURS], strict=True)
+        return report.Spread.of([theirs / ours for theirs, ours in pairs])
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the measurement; returns an exit code. Raises DeskRagError subclasses."""
+    options = _arguments(argv)
+    model = load_model(ModelSettings(name=options.model, threads=options.threads, device=options.device))
+    stock = stock_twin(model)
+    rows = [measure(model, stock, int(context), options) for context in options.contexts.split(",")]
+    _print(rows)
+    report.finish(_result(rows, options, model), options.out)
+    return 0
+
+
+def stock_twin(model: LanguageModel) -> Any:
+    """The same weights in transformers' own modules, as it loads them by default."""
+    config = type(model.module.config)(**model.module.config.to_dict())
+    twin = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=model.spec.dtype)
+    with torch.no_grad():
+        for name, parameter in twin.named_parameters():
+            owner, _, leaf = name.rpartition(".")
+            parameter.copy_(getattr(model.module.get_submodule(owner), leaf))
+    return twin.to(model.device).eval().requires_grad_(False)
+
+
+@torch.inference_mode()
+def measure(model: LanguageModel, stock: Any, context: int, options: argparse.Namespace) -> Row:
+    """Decode `options.tokens` tokens per round and side behind a random context of this length."""
+    row = Row(context)
+    decoders = _decoders(model, stock, context, room=options.tokens + 1)
+    first = {side: _first_logits(decoder, context) for side, decoder in decoders.items()}
+    reference = first[Side.DYNAMIC].float()
+    row.difference = float((first[Side.OURS].float() - reference).abs().max() / reference.std())
+    sides = list(decoders)
+    for decoder in decoders.values():  # once, unreported
+        _decode(decoder, context, options.tokens, model.device)
+    for number in range(options.rounds):
+        shift = number % len(sides)
+        for side in sides[shift:] + sides[:shift]:
+            seconds = _decode(decoders[side], context, options.tokens, model.device)
+            row.times[side].append(seconds / options.tokens * 1e3)
+    return row
+
+
+def _decoders(model: LanguageModel, stock: Any, context: int, room: int) -> dict[Side, Decoder]:
+    spec = model.spec
+    ours = SlabCache(model, context + room)
+    dynamic, static = DynamicCache(config=stock.config), StaticCache(config=stock.config, max_cache_len=context + room)
+    generator = torch.Generator(model.device).manual_seed(7)
+    shape = (1, spec.num_kv_heads, context, spec.head_dim)
+    for layer in range(spec.num_layers):
+        keys, values = (
+            torch.randn(shape, generator=generator, device=model.device, dtype=spec.dtype) for _ in range(2)
+        )
+        for slots, states in zip(ours.write(layer, 0, context), (keys, values), strict=True):
+            slots.copy_(states[0])
+        dynamic.update(keys, values, layer)
+        static.update(keys, values, layer)
+    ours.set_length(context)
+
+    def own_step(token_id: int, position: int) -> torch.Tensor:
+        logits = model.forward(torch.tensor([token_id], device=model.device), ours, position, logits=True)
+        assert logits is not None
+        return logits
+
+    def static_rewind() -> None:
+        for layer in static.layers:
+            layer.cumulative_length.fill_(context)
+
+    return {
+        Side.OURS: Decoder(own_step, lambda: ours.set_length(context)),
+        Side.DYNAMIC: Decoder(_stock_step(stock, dynamic, model.device), lambda: _crop(dynamic, context)),
+        Side.STATIC: Decoder(_stock_step(stock, static, model.device), static_rewind),
+    }
+
+
+def _stock_step(stock: Any, cache: Any, device: torch.device) -> Callable[[int, int], torch.Tensor]:
+    def step(token_id: int, position: int) -> torch.Tensor:
+        ids = torch.tensor([[token_id]], device=device)
+        at = torch.tensor([[position]], device=device)
+        output = stock(ids, past_key_values=cache, position_ids=at, use_cache=True, logits_to_keep=1)
+        logits: torch.Tensor = output.logits[0, -1]
+        return logits
+
+    return step
+
+
+def _crop(cache: Any, context: int) -> None:
+    surplus = cache.get_seq_length() - context
+    if surplus:
+        cache.crop(-surplus)
+
+
+def _first_logits(decoder: Decoder, context: int) -> torch.Tensor:
+    decoder.rewind()
+    logits = decoder.step(_FIRST_ID, context).clone()
+    decoder.rewind()
+    return logits
+
+
+def _decode(decoder: Decoder, context: int, tokens: int, device: torch.device) -> float:
+    """Seconds for `tokens` tokens, each read back to the host, as a stream of text needs them."""
+    decoder.rewind()
+    token_id = _FIRST_ID
+    _wait(device)
+    began = time.perf_counter()
+    for position in range(context, context + tokens):
+        token_id = int(decoder.step(token_id, position).argmax())
+    _wait(device)
+    return time.perf_counter() - began
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="desk-rag bench decode", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--contexts", default="512,2048,8192,32768", help="tokens in the cache, separated by commas")
+    parser.add_argument("--tokens", type=int, default=16, help="tokens decoded per round")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds; every side once in each, in turns")
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 is the product's own choice")
+    parser.add_argument("--model", default="embedded", help="a model directory or ORG/NAME")
+    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    parser.add_argument("--out", type=Path, help="append the JSON line to this file")
+    return parser.parse_args(list(argv))
+
+
+def _print(rows: Sequence[Row]) -> None:
+    print("Decoding at batch 1, milliseconds per token")
+    headings = ["context", "side", "min", "p25", "median", "p75", "max", "tokens/s", "against ours", "n"]
+    cells = []
+    for row in rows:
+        for side in Side:
+            spread = report.Spread.of(row.times[side])
+            cells.append([
+                str(row.context), side.value, *(f"{number:.2f}" for number in spread.scaled(1.0, 2)),
+                f"{1e3 / spread.median:.0f}", f"{row.ratio(side).median:.2f}x", str(spread.count),
+            ])  # fmt: skip
+    print(report.table(headings, cells))
+    worst = max(row.difference for row in rows)
+    print(f"First logits differ from stock's by at most {worst:.1e} of their standard deviation.\n")
+
+
+def _result(rows: Sequence[Row], options: argparse.Namespace, model: LanguageModel) -> dict[str, object]:
+    return {
+        "bench": "decode",
+        **report.environment(),
+        "model": options.model,
+        "dtype": str(model.spec.dtype),
+        "tokens": options.tokens,
+        "rounds": options.rounds,
+        "spread": "min, p25, p50, p75, max",
+        "contexts": [
+            {
+                "context": row.context,
+                "logits_difference": row.difference,
+                "ms_per_token": {side.name.lower(): report.Spread.of(row.times[side]).scaled(1.0, 3) for side in Side},
+                "stock_over_ours": {side.name.lower(): row.ratio(side).scaled(1.0, 2) for side in Side},
+            }
+            for row in rows
+        ],
+    }

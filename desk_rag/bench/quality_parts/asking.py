@@ -1,0 +1,233 @@
+"""One batch of samples through one mode: prefill row by row and timed, answer side by side.
+
+Knows modes, chunk KV and batches; marks nothing. The way to the first token is taken one question at a time, through
+the functions that the product takes it with, because that is what its user waits for; decoding, where most of the time
+goes, is done for the whole batch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from desk_rag.bench.quality_parts.batch import BatchCache, RowCache, decode, forced
+from desk_rag.bench.quality_parts.modes import Mode, Way
+from desk_rag.bench.quality_parts.prefilling import ChunkIds
+from desk_rag.bench.quality_parts.sample import Sample
+from desk_rag.errors import ConfigError
+from desk_rag.kv.auxiliary import Auxiliary
+from desk_rag.kv.prefill import PrefixKV
+from desk_rag.kv.recompute import Selection, recompute
+from desk_rag.kv.recompute_choice import SelectorName
+from desk_rag.kv.rope import RotaryTables
+from desk_rag.kv.selection.select import SelectionContext, select
+from desk_rag.kv.stitch import StitchedCache, StitchPlan, plan, stitch
+from desk_rag.kv.types import QuantizedKV
+from desk_rag.model import LanguageModel
+
+_QUESTION_ROOM = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A sample as token ids."""
+
+    sample: Sample
+    chunks: tuple[ChunkIds, ...]
+    """Frames included, in the order in which they are laid."""
+    texts: tuple[str, ...]
+    """Of the same chunks."""
+    question_ids: tuple[int, ...]
+    left_out: int
+    """Contexts of the sample that the model's window has no room for."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Of chunks and question."""
+        return sum(len(ids) for ids in self.chunks) + len(self.question_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What stays the same from batch to batch."""
+
+    model: LanguageModel
+    prefix: PrefixKV
+    tables: RotaryTables
+    max_new_tokens: int
+    auxiliary: Auxiliary | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """One row, prefilled."""
+
+    logits: torch.Tensor
+    """fp32 [vocab] of the first answer token."""
+    positions: tuple[int, ...]
+    """Of the row's slots in use."""
+    next_position: int
+    prefill_seconds: float
+    """From chunk KV in memory (or tokens) to the first token's logits, selection apart."""
+    select_seconds: float
+    recomputed: float
+    """Chunk tokens computed at answer time, as a share of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One answer of one mode."""
+
+    token_ids: tuple[int, ...]
+    """The id that ended it included, if one did."""
+    begun: Begun
+    kl: float | None
+    """KL divergence of the first answer token's distribution from that of full prefill, in nats."""
+    top1: float | None
+    """Share of full prefill's answer tokens that are the most probable ones here too, each after full prefill's own
+    beginning of the answer."""
+
+
+def to_item(sample: Sample, setting: Setting) -> Item:
+    """Token ids of a sample. What does not fit into the window is left out from the middle, right chunks last.
+
+    Raises ConfigError if not even one chunk fits.
+    """
+    model = setting.model
+    question_ids = tuple(model.prompt.question_ids(sample.question, _QUESTION_ROOM))
+    chunks = [tuple(model.prompt.chunk_ids(text)) for text in sample.contexts]
+    room = model.spec.max_context - setting.prefix.num_tokens - len(question_ids) - setting.max_new_tokens
+    kept = _fitting(chunks, set(sample.gold or ()), room)
+    if not kept:
+        raise ConfigError(
+            f"No chunk of the question '{sample.question[:60]}' fits into the {model.spec.max_context} positions of "
+            f"'{model.spec.name}'.",
+            remedy="Lower --chunk-tokens or --max-new-tokens.",
+        )
+    texts = tuple(sample.contexts[index] for index in kept)
+    return Item(sample, tuple(chunks[index] for index in kept), texts, question_ids, len(chunks) - len(kept))
+
+
+def ask(
+    setting: Setting, mode: Mode, items: Sequence[Item], known: Mapping[ChunkIds, QuantizedKV],
+    full: Sequence[Said] | None,
+) -> list[Said]:  # fmt: skip
+    """Answer `items` in `mode`; `full` are full prefill's answers to them, if they are known."""
+    model, size = setting.model, setting.prefix.num_tokens
+    capacity = size + max(item.num_tokens for item in items) + setting.max_new_tokens
+    cache = BatchCache(model, len(items), capacity)
+    begun = [_begin(setting, mode, item, cache.row(row), known) for row, item in enumerate(items)]
+    cache.filled([one.positions for one in begun])
+    starts = [one.next_position for one in begun]
+    kl: list[float | None] = [None] * len(items)
+    top1: list[float | None] = [None] * len(items)
+    if full is not None:
+        answers = [other.token_ids for other in full]
+        best = forced(model, cache, answers, starts)
+        for row, (answer, one, other) in enumerate(zip(answers, begun, full, strict=True)):
+            kl[row] = divergence(other.begun.logits, one.logits)
+            guesses = [int(one.logits.argmax()), *best[row]]
+            top1[row] = sum(a == b for a, b in zip(guesses, answer, strict=True)) / len(answer)
+    first = [int(one.logits.argmax()) for one in begun]
+    said = decode(model, cache, first, starts, setting.max_new_tokens)
+    return [Said(tuple(ids), one, kl[row], top1[row]) for row, (ids, one) in enumerate(zip(said, begun, strict=True))]
+
+
+def divergence(reference: torch.Tensor, other: torch.Tensor) -> float:
+    """KL(reference || other) in nats, of two logits [vocab]."""
+    p, q = (torch.log_softmax(logits.double(), -1) for logits in (reference, other))
+    return max(0.0, float((p.exp() * (p - q)).sum()))
+
+
+def _begin(
+    setting: Setting, mode: Mode, item: Item, row: RowCache, known: Mapping[ChunkIds, QuantizedKV]
+) -> Begun:
+    if mode.way is Way.FULL:
+        return _begin_full(setting, item, row)
+    chunks = [known[ids] for ids in item.chunks]
+    size = setting.prefix.num_tokens
+    _learn(setting, mode, item)
+    watch = _Watch(setting.model)
+    where = plan(size, [chunk.num_tokens for chunk in chunks], mode.way.positions)
+    stitched = stitch(setting.model, where, setting.prefix, chunks, setting.tables, row)
+    selecting = 0.0
+    if mode.way is Way.RECOMPUTE:
+        stitching = watch.lap()
+        selection = _select(setting, mode, item, stitched)
+        selecting = watch.lap()
+        logits = recompute(setting.model, stitched, item.chunks, item.question_ids, selection, setting.tables)
+        return _begun(logits, where, item, stitching + watch.lap(), selecting, selection.ratio)
+    ids = torch.tensor(item.question_ids, device=setting.model.device)
+    asked = setting.model.forward(ids, row, where.next_position, logits=True)
+    assert asked is not None
+    return _begun(asked, where, item, watch.lap(), selecting, 0.0)
+
+
+def _begin_full(setting: Setting, item: Item, row: RowCache) -> Begun:
+    model = setting.model
+    chunk_ids = [token for ids in item.chunks for token in ids]
+    ids = [*model.prompt.prefix_ids, *chunk_ids, *item.question_ids]
+    watch = _Watch(model)
+    logits = model.forward(torch.tensor(ids, device=model.device), row, 0, logits=True)
+    assert logits is not None
+    return Begun(logits.float(), tuple(range(len(ids))), len(ids), watch.lap(), 0.0, 1.0)
+
+
+def _begun(
+    logits: torch.Tensor, where: StitchPlan, item: Item, prefill: float, selecting: float, recomputed: float
+) -> Begun:
+    end = where.next_position + len(item.question_ids)
+    chunk_positions = (
+        place.position + offset for place in where.placements for offset in range(place.num_tokens)
+    )  # fmt: skip
+    positions = (*range(where.prefix_tokens), *chunk_positions, *range(where.next_position, end))
+    return Begun(logits.float(), positions, end, prefill, selecting, recomputed)
+
+
+def _learn(setting: Setting, mode: Mode, item: Item) -> None:
+    """What the auxiliary model knows of the chunks it knows from indexing, before any question."""
+    if setting.auxiliary is not None and mode.selector.startswith("aux"):
+        for text in item.texts:
+            setting.auxiliary.learn(text)
+
+
+def _select(setting: Setting, mode: Mode, item: Item, stitched: StitchedCache) -> Selection:
+    context = SelectionContext(
+        model=setting.model,
+        stitched=stitched,
+        chunk_ids=item.chunks,
+        question_ids=item.question_ids,
+        texts=item.texts,
+        question=item.sample.question,
+        auxiliary=setting.auxiliary,
+    )
+    return select(SelectorName(mode.selector), mode.ratio, context)
+
+
+def _fitting(chunks: Sequence[ChunkIds], gold: set[int], room: int) -> list[int]:
+    kept = list(range(len(chunks)))
+    while kept and sum(len(chunks[index]) for index in kept) > room:
+        droppable = [index for index in kept if index not in gold] or kept
+        kept.remove(droppable[len(droppable) // 2])
+    return kept
+
+
+class _Watch:
+    """Seconds between laps, the device's work included."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._device = model.device
+        self._at = self._now()
+
+    def lap(self) -> float:
+        """Seconds since the last lap."""
+        before, self._at = self._at, self._now()
+        return self._at - before
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()

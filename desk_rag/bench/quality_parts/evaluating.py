@@ -1,0 +1,219 @@
+"""Samples times modes, batch by batch, to a report: the function that everybody who measures quality calls.
+
+Knows the order of things; each part knows its own trade.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+
+from desk_rag.bench.quality_parts.asking import Item, Said, Setting, ask, to_item
+from desk_rag.bench.quality_parts.journal import Answered, Entry, Journal
+from desk_rag.bench.quality_parts.marking import Judge, mark
+from desk_rag.bench.quality_parts.modes import FULL, STITCHED, Mode, Way
+from desk_rag.bench.quality_parts.prefilling import ChunkIds, prefill_chunks
+from desk_rag.bench.quality_parts.sample import Sample, digest_of
+from desk_rag.bench.quality_parts.tables import Report, to_report
+from desk_rag.errors import ConfigError
+from desk_rag.kv.auxiliary import Auxiliary
+from desk_rag.kv.gate import run_gate
+from desk_rag.kv.prefill import PrefixKV, prefill_prefix
+from desk_rag.kv.quant import LayerScheme, QuantScheme
+from desk_rag.kv.recompute_choice import SelectorName
+from desk_rag.kv.rope import build_tables
+from desk_rag.kv.types import QuantizedKV
+from desk_rag.model import LanguageModel
+
+_ROWS = {"cpu": 4, "cuda": 128}
+_CPU_BYTES = 1 << 30
+_GPU_SHARE = 8
+"""A batch's padded slabs may take this many bytes of main memory, or one part in so many of the GPU's; so may the
+logits of its answers."""
+Progress = Callable[[int, int], None]
+"""Called with the questions done and all questions, after every batch."""
+
+
+class Coding(Enum):
+    """How chunk KV is kept."""
+
+    INT8 = "int8"
+    GATE = "gate"
+    """What the model's quality gate chooses, as in the product; int8 in every layer for most models."""
+    EXACT = "exact"
+    """Not coded at all: separates what int8 costs from what independent attention costs."""
+
+
+@dataclass(frozen=True, slots=True)
+class QualitySettings:
+    """What answers depend on besides model, samples and modes."""
+
+    max_new_tokens: int = 96
+    coding: Coding = Coding.INT8
+    batch: int = 0
+    """Questions side by side; 0 chooses by device and length."""
+
+
+def evaluate(
+    model: LanguageModel,
+    samples: Sequence[Sample],
+    modes: Sequence[Mode] = (FULL, *STITCHED),
+    settings: QualitySettings = QualitySettings(),
+    *,
+    folder: Path | None = None,
+    auxiliary: Auxiliary | None = None,
+    judge: Judge | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Ask every sample in every mode and sum up.
+
+    With a `folder`, answers are kept there under a hash of the configuration, and a run that was stopped goes on where
+    it was. KL divergence, top-1 agreement and ratios need full prefill among the modes. `auxiliary` serves the
+    selectors that ask for one; with a `judge` answers are marked as the user would see them. Raises ConfigError,
+    UnsupportedModel (ablation positions on sliding layers).
+    """
+    if not samples or not modes:
+        raise ConfigError("There is nothing to measure.", remedy="Give questions and at least one mode.")
+    ordered = sorted(modes, key=lambda mode: mode.way is not Way.FULL)
+    _check(ordered, auxiliary)
+    prefix = prefill_prefix(model)
+    setting = Setting(model, prefix, build_tables(model, 1), settings.max_new_tokens, auxiliary)
+    items = [to_item(sample, setting) for sample in samples]
+    longest = prefix.num_tokens + max(item.num_tokens for item in items) + settings.max_new_tokens
+    setting = Setting(model, prefix, build_tables(model, longest), settings.max_new_tokens, auxiliary)
+    scheme = _scheme(model, prefix, settings.coding)
+    batches = _batches(items, _rows(model, settings), _room(model))
+    configuration = _configuration(setting, samples, modes, settings, scheme) | {"judge": _judge_name(judge)}
+    journal = Journal(folder, configuration, batches)
+    done = 0
+    for batch in batches:
+        if not journal.has(batch):
+            asked = [items[index] for index in batch]
+            known = prefill_chunks(model, prefix, _chunks(asked, modes), scheme)
+            journal.add(_entries(setting, ordered, batch, asked, known, judge))
+        done += len(batch)
+        if progress is not None:
+            progress(done, len(items))
+    return to_report(journal.entries, [mode.label for mode in modes], journal.name)
+
+
+def _entries(
+    setting: Setting, modes: Sequence[Mode], batch: Sequence[int], items: Sequence[Item],
+    known: dict[ChunkIds, QuantizedKV], judge: Judge | None,
+) -> list[Entry]:  # fmt: skip
+    full: list[Said] | None = None
+    answered: list[dict[str, Answered]] = [{} for _ in items]
+    for mode in modes:
+        said = ask(setting, mode, items, known, full)
+        if mode.way is Way.FULL:
+            full = said
+        for row, (item, one) in enumerate(zip(items, said, strict=True)):
+            answered[row][mode.label] = _answered(setting.model, item, one, judge)
+    return [
+        Entry(index, item.sample.task, MappingProxyType(modes))
+        for index, item, modes in zip(batch, items, answered, strict=True)
+    ]
+
+
+def _answered(model: LanguageModel, item: Item, said: Said, judge: Judge | None) -> Answered:
+    ids = [token for token in said.token_ids if token not in model.prompt.stop_ids]
+    output = model.prompt.decode(ids)
+    return Answered(
+        output=output,
+        marks=mark(item.sample, output, judge),
+        kl=said.kl,
+        top1=said.top1,
+        recomputed=said.begun.recomputed,
+        prefill_seconds=said.begun.prefill_seconds,
+        select_seconds=said.begun.select_seconds,
+        tokens=item.num_tokens,
+        left_out=item.left_out,
+    )
+
+
+def _batches(items: Sequence[Item], rows: int, room: int) -> list[list[int]]:
+    """Indices of samples, of like length, at most `rows` and `room` padded tokens together."""
+    return list(_cut(sorted(range(len(items)), key=lambda index: (items[index].num_tokens, index)), items, rows, room))
+
+
+def _cut(order: Sequence[int], items: Sequence[Item], rows: int, room: int) -> Iterator[list[int]]:
+    batch: list[int] = []
+    for index in order:
+        if batch and (len(batch) == rows or (len(batch) + 1) * items[index].num_tokens > room):
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
+
+
+def _rows(model: LanguageModel, settings: QualitySettings) -> int:
+    logits = settings.max_new_tokens * int(model.module.config.vocab_size) * model.spec.dtype.itemsize
+    fitting = max(1, _budget(model) // max(logits, 1))
+    return settings.batch or min(fitting, _ROWS.get(model.device.type, 4))
+
+
+def _room(model: LanguageModel) -> int:
+    """Padded tokens of one batch."""
+    return _budget(model) // (model.spec.fp16_bytes_per_token * model.spec.dtype.itemsize // 2)
+
+
+def _budget(model: LanguageModel) -> int:
+    # Of all memory, not of what is free: batches must be the same ones when a stopped run goes on.
+    if model.device.type != "cuda":
+        return _CPU_BYTES
+    return int(torch.cuda.get_device_properties(model.device).total_memory) // _GPU_SHARE
+
+
+def _chunks(items: Sequence[Item], modes: Sequence[Mode]) -> list[ChunkIds]:
+    """What has to be prefilled: nothing where full prefill is all that is asked for."""
+    if all(mode.way is Way.FULL for mode in modes):
+        return []
+    return [ids for item in items for ids in item.chunks]
+
+
+def _check(modes: Sequence[Mode], auxiliary: Auxiliary | None) -> None:
+    names = [name.value for name in SelectorName]
+    for mode in modes:
+        if mode.way is Way.RECOMPUTE and mode.selector not in names:
+            raise ConfigError(f"There is no selector '{mode.selector}'.", remedy=f"Known: {', '.join(names)}.")
+        if mode.selector.startswith("aux") and auxiliary is None:
+            raise ConfigError(f"Mode '{mode.label}' needs an auxiliary model.", remedy="Name one with --aux-model.")
+
+
+def _scheme(model: LanguageModel, prefix: PrefixKV, coding: Coding) -> QuantScheme:
+    if coding is Coding.GATE:
+        return run_gate(model, prefix).scheme
+    return QuantScheme.uniform(model.spec.num_layers, LayerScheme(raw=coding is Coding.EXACT))
+
+
+def _judge_name(judge: Judge | None) -> str:
+    if judge is None:
+        return "none"
+    return judge.embedder.fingerprint if judge.embedder is not None else "words"
+
+
+def _configuration(
+    setting: Setting, samples: Sequence[Sample], modes: Sequence[Mode], settings: QualitySettings, scheme: QuantScheme
+) -> dict[str, object]:
+    spec = setting.model.spec
+    return {
+        "model": spec.weights_fingerprint,
+        "adapter": spec.adapter,
+        "tokenizer": spec.tokenizer_fingerprint,
+        "weights": spec.weight_quantization,
+        "config": spec.config_json,
+        "dtype": str(spec.dtype),
+        "device": setting.model.device.type,
+        "prefix": list(setting.model.prompt.prefix_ids),
+        "auxiliary": setting.auxiliary.model.spec.weights_fingerprint if setting.auxiliary else "",
+        "samples": digest_of(samples),
+        "modes": [mode.label for mode in modes],
+        "settings": asdict(settings) | {"coding": settings.coding.value},
+        "scheme": scheme.label,
+    }

@@ -1,0 +1,87 @@
+"""How chunks get into the model, by name: full prefill, stitched at three kinds of positions, partly recomputed.
+
+Knows names and ratios; runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from desk_rag.errors import ConfigError
+from desk_rag.kv.stitch import Positions
+
+
+class Way(Enum):
+    """What happens to the chunks."""
+
+    FULL = "full"
+    """Prefilled with everything that stands before them: the measure of the others."""
+    REORDERED = "reordered"
+    COMPOSITE = "composite"
+    PARALLEL = "parallel"
+    RECOMPUTE = "recompute"
+    """Stitched at reordered positions, then some of their tokens computed anew."""
+
+    @property
+    def positions(self) -> Positions:
+        """Of the stitched chunks."""
+        composite = {Way.COMPOSITE: Positions.COMPOSITE, Way.PARALLEL: Positions.PARALLEL}
+        return composite.get(self, Positions.REORDERED)
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """One row of the table."""
+
+    way: Way
+    selector: str = ""
+    """Of RECOMPUTE: who chooses the tokens."""
+    ratio: float = 0.0
+    """Of RECOMPUTE: the share that is asked for."""
+
+    @property
+    def label(self) -> str:
+        """'full', or 'recompute:query:0.2'; `parse_modes` reads it back."""
+        return f"{self.way.value}:{self.selector}:{self.ratio:g}" if self.way is Way.RECOMPUTE else self.way.value
+
+
+FULL = Mode(Way.FULL)
+STITCHED = (Mode(Way.REORDERED), Mode(Way.COMPOSITE), Mode(Way.PARALLEL))
+
+
+def parse_modes(text: str, selectors: Sequence[str] = (), ratios: Sequence[float] = (0.2,)) -> tuple[Mode, ...]:
+    """'full,reordered,recompute:query:0.2' to modes; a bare 'recompute' is every selector at every ratio.
+
+    Raises ConfigError.
+    """
+    modes: list[Mode] = []
+    for name in (part.strip() for part in text.split(",") if part.strip()):
+        way, *more = name.split(":")
+        if way not in [each.value for each in Way]:
+            raise ConfigError(f"There is no mode '{way}'.", remedy=_known())
+        if Way(way) is Way.RECOMPUTE:
+            modes += _recomputing(name, more, selectors, ratios)
+        elif more:
+            raise ConfigError(f"Mode '{name}': only recompute takes a selector and a ratio.", remedy=_known())
+        else:
+            modes.append(Mode(Way(way)))
+    if not modes:
+        raise ConfigError("No mode was named.", remedy=_known())
+    return tuple(dict.fromkeys(modes))
+
+
+def _recomputing(name: str, more: list[str], selectors: Sequence[str], ratios: Sequence[float]) -> list[Mode]:
+    chosen = [more[0]] if more else list(selectors)
+    try:
+        shares = [float(more[1])] if len(more) > 1 else list(ratios)
+    except ValueError:
+        shares = [-1.0]
+    if len(more) > 2 or not chosen or not all(0 <= share <= 1 for share in shares):
+        raise ConfigError(f"Mode '{name}' is not of the form recompute:SELECTOR:RATIO, ratio 0 to 1.", remedy=_known())
+    return [Mode(Way.RECOMPUTE, selector, share) for selector in chosen for share in shares]
+
+
+def _known() -> str:
+    return f"Known: {', '.join(way.value for way in Way)}; for one: --modes full,reordered,recompute:first-k:0.2"

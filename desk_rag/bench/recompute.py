@@ -1,0 +1,231 @@
+"""What selective recompute costs: time to first token at several ratios and by every selector, beside full prefill.
+
+Knows passes and clocks; judges no answer (quality has a benchmark of its own). Chunk KV lies in memory on both sides:
+full prefill starts from tokens, the others from int8 chunk KV that is stitched, chosen from and partly recomputed, all
+within the measured time. Pieces take turns, so that all of them see the same machine. A selector that does not read
+the stitched cache could choose while chunk KV is loaded; its cost is reported apart for that reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from desk_rag.bench import clock, report, shapes
+from desk_rag.bench.clock import Times, Work
+from desk_rag.config import ModelSettings
+from desk_rag.kv import recompute_costs
+from desk_rag.kv.auxiliary import Auxiliary
+from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
+from desk_rag.kv.quant import QuantScheme, quantize
+from desk_rag.kv.recompute import NOTHING, Selection, recompute
+from desk_rag.kv.recompute_choice import Costs, SelectorName
+from desk_rag.kv.rope import RotaryTables, build_tables
+from desk_rag.kv.selection.select import SelectionContext, select
+from desk_rag.kv.stitch import StitchPlan, plan, stitch
+from desk_rag.model import LanguageModel, load_model, pick_device
+
+_SENTENCE = "The {n}th pump of hall {m} was serviced on day {k} by Anna Berg, who noted {v} bar in the green book. "
+_QUESTION = "Which pump did Anna Berg service last, and how many bar did she note?"
+
+
+class Bench:
+    """One context of one model, ready to be answered in every way."""
+
+    def __init__(self, model: LanguageModel, tokens: int, chunk: int, auxiliary: Auxiliary | None) -> None:
+        self.model, self.auxiliary = model, auxiliary
+        self.prefix = prefill_prefix(model)
+        self.texts = _texts(model, tokens, chunk)
+        self.chunk_ids = [model.prompt.chunk_ids(text) for text in self.texts]
+        self.question_ids = model.prompt.question_ids(_QUESTION)
+        self.plan: StitchPlan = plan(self.prefix.num_tokens, [len(ids) for ids in self.chunk_ids])
+        size = self.plan.num_slots + len(self.question_ids)
+        self.tables: RotaryTables = build_tables(model, size)
+        self.cache = SlabCache(model, size)
+        scheme = QuantScheme.uniform(model.spec.num_layers)
+        self.chunks = [quantize(prefill_chunk(model, self.prefix, ids), scheme) for ids in self.chunk_ids]
+        every = [*model.prompt.prefix_ids, *(token for ids in self.chunk_ids for token in ids), *self.question_ids]
+        self.all_ids = torch.tensor(every, device=model.device)
+
+    def context(self) -> SelectionContext:
+        """The context with its chunks stitched anew."""
+        stitched = stitch(self.model, self.plan, self.prefix, self.chunks, self.tables, self.cache)
+        return SelectionContext(
+            self.model, stitched, self.chunk_ids, self.question_ids, self.texts, _QUESTION, self.auxiliary
+        )
+
+    def full(self) -> None:
+        """Full prefill."""
+        self.cache.set_length(0)
+        logits = self.model.forward(self.all_ids, self.cache, 0, logits=True)
+        assert logits is not None
+        logits.argmax().item()
+
+    def answered(self, context: SelectionContext, selection: Selection) -> None:
+        """Recompute and read off the first token."""
+        logits = recompute(self.model, context.stitched, self.chunk_ids, self.question_ids, selection, self.tables)
+        logits.argmax().item()
+
+    def whole(self, name: SelectorName, ratio: float) -> None:
+        """Stitch, choose, recompute."""
+        context = self.context()
+        self.answered(context, select(name, ratio, context))
+
+    def works(self, names: Sequence[SelectorName], ratios: Sequence[float]) -> dict[str, Work]:
+        """Everything that takes turns."""
+        works = {"full prefill": Work(self.full), "stitched": Work(lambda: self.answered(self.context(), NOTHING))}
+        ready = self.context()
+        for name in names:
+            # The ratio changes what is picked, hardly what looking costs.
+            works[f"select {name.value}"] = Work(partial(select, name, ratios[-1], ready))
+            for ratio in ratios:
+                works[_label(name, ratio)] = Work(partial(self.whole, name, ratio))
+        return works
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One way to answer."""
+
+    what: str
+    effective: float
+    """Share of chunk tokens recomputed."""
+    times: Times
+    select_ms: float
+    """Median of choosing alone; part of `times`."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the measurement; returns an exit code. Raises DeskRagError subclasses."""
+    options = _arguments(argv)
+    model, auxiliary = _models(options)
+    contexts = []
+    names = [SelectorName(name) for name in options.selectors.split(",")]
+    if auxiliary is None:
+        names = [name for name in names if name not in (SelectorName.AUX, SelectorName.AUX_STRICT)]
+    ratios = sorted(float(ratio) for ratio in options.ratios.split(","))
+    for tokens in (int(number) for number in options.tokens.split(",")):
+        bench = Bench(model, tokens, options.chunk, auxiliary)
+        times = clock.in_turns(bench.works(names, ratios), model.device, seconds=options.seconds, most=options.rounds)
+        rows = _rows(bench, times, names, ratios)
+        costs = recompute_costs.measure(model, bench.cache)
+        _print(bench, rows, times)
+        contexts.append(_json(bench, rows, times, costs))
+        del bench
+    report.finish(
+        {
+            "bench": "recompute", **report.environment(), "model": model.spec.name, "dtype": str(model.spec.dtype),
+            "auxiliary": auxiliary.model.spec.name if auxiliary else None, "chunk": options.chunk,
+            "spread": "min, p25, p50, p75, max", "contexts": contexts,
+        },
+        options.out,
+    )  # fmt: skip
+    return 0
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="desk-rag bench recompute", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--model", default="embedded", help="a model directory or ORG/NAME")
+    parser.add_argument("--shape", help=f"random weights instead: one of {', '.join(shapes.MODELS)}")
+    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 is the product's own choice")
+    parser.add_argument("--auxiliary", default="embedded", help="the auxiliary model; 'none' leaves it out")
+    parser.add_argument("--auxiliary-device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--tokens", default="1024,2048", help="sizes of the context, chunks only")
+    parser.add_argument("--chunk", type=int, default=256, help="tokens per chunk, about")
+    parser.add_argument("--ratios", default="0.05,0.1,0.2")
+    parser.add_argument("--selectors", default=",".join(name.value for name in SelectorName))
+    parser.add_argument("--seconds", type=float, default=60.0, help="per size of context")
+    parser.add_argument("--rounds", type=int, default=15, help="at most")
+    parser.add_argument("--out", type=Path, help="append the JSON line to this file")
+    return parser.parse_args(list(argv))
+
+
+def _models(options: argparse.Namespace) -> tuple[LanguageModel, Auxiliary | None]:
+    settings = ModelSettings(name=options.model, device=options.device, threads=options.threads)
+    model = shapes.build(options.shape, pick_device(settings)) if options.shape else load_model(settings)
+    if options.auxiliary == "none":
+        return model, None
+    aside = settings.model_copy(update={"name": options.auxiliary, "device": options.auxiliary_device})
+    return model, Auxiliary(load_model(aside))
+
+
+def _texts(model: LanguageModel, tokens: int, chunk: int) -> list[str]:
+    """Sentences that differ, in chunks of at most `chunk` tokens, frame included, that make up `tokens` together."""
+    texts, used, number = [], 0, 0
+    while used < tokens:
+        room, text = min(chunk, tokens - used), ""
+        while True:
+            number += 1
+            more = text + _SENTENCE.format(n=number, m=number % 7, k=number * 13 % 365, v=number * 31 % 97)
+            if len(model.prompt.chunk_ids(more)) > room and text:
+                break
+            text = more
+        texts.append(text.rstrip())
+        used += max(len(model.prompt.chunk_ids(texts[-1])), room)
+    return texts
+
+
+def _rows(bench: Bench, times: dict[str, Times], names: Sequence[SelectorName], ratios: Sequence[float]) -> list[Row]:
+    rows = []
+    for name in names:
+        for ratio in ratios:
+            label = _label(name, ratio)
+            if label in times and f"select {name.value}" in times:
+                choosing = _median(times[f"select {name.value}"])
+                effective = select(name, ratio, bench.context()).ratio
+                rows.append(Row(label, effective, times[label], choosing))
+    return rows
+
+
+def _label(name: SelectorName, ratio: float) -> str:
+    return f"{name.value} {ratio:g}"
+
+
+def _median(times: Times) -> float:
+    return report.Spread.of(times.wall).median * 1e3
+
+
+def _print(bench: Bench, rows: Sequence[Row], times: dict[str, Times]) -> None:
+    full = _median(times["full prefill"])
+    chunk_tokens = bench.plan.num_slots - bench.plan.prefix_tokens
+    print(f"\n{chunk_tokens} tokens in {len(bench.texts)} chunks: milliseconds to the first token, chunk KV in memory")
+    shown = [
+        ["full prefill", "", "", *_five(times["full prefill"]), "1.00x", ""],
+        ["stitched", "0 %", "", *_five(times["stitched"]), f"{full / _median(times['stitched']):.2f}x", ""],
+    ]
+    for row in rows:
+        took = _median(row.times)
+        hidden = full / (took - row.select_ms)
+        early = not SelectorName(row.what.split()[0]).needs_cache
+        shown.append([
+            row.what, f"{row.effective:.1%}", f"{row.select_ms:.1f}", *_five(row.times), f"{full / took:.2f}x",
+            f"{hidden:.2f}x" if early else "",
+        ])  # fmt: skip
+    headings = ["way", "recomputed", "choosing", "min", "p25", "median", "p75", "max", "ratio", "choosing hidden"]
+    print(report.table(headings, shown))
+
+
+def _five(times: Times) -> list[str]:
+    return [f"{number:.1f}" for number in report.Spread.of(times.wall).scaled(1e3)]
+
+
+def _json(bench: Bench, rows: Sequence[Row], times: dict[str, Times], costs: Costs) -> dict[str, object]:
+    chunk_tokens = bench.plan.num_slots - bench.plan.prefix_tokens
+    full = _median(times["full prefill"])
+    return {
+        "tokens": chunk_tokens, "chunks": len(bench.texts), "question": len(bench.question_ids),
+        "full": times["full prefill"].json(), "stitched": times["stitched"].json(),
+        "ways": [
+            {"way": row.what, "effective": round(row.effective, 4), "select_ms": round(row.select_ms, 2),
+             "ratio": round(full / _median(row.times), 3), **row.times.json()}
+            for row in rows
+        ],
+        "costs": {name: float(f"{value:.3e}") for name, value in asdict(costs).items()},
+    }  # fmt: skip

@@ -1,0 +1,335 @@
+"""`desk-rag finetune`: reads its options, gathers data, trains, says what changed.
+
+Knows options, signals and the layout of what is printed; knows nothing of rows and gradients. Options of its own are
+parsed here and not in `cli`, as those of the benchmarks are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from desk_rag import cli_output as out
+from desk_rag.assets import assets_dir
+from desk_rag.config import Settings
+from desk_rag.errors import ConfigError, DeskRagError
+from desk_rag.finetune.data import Sample, load_samples, save_samples
+from desk_rag.finetune.distract import Distractors
+from desk_rag.finetune.rules import FolderChunk, make_samples, told
+from desk_rag.finetune.settings import AnswerForm, Distract, Layout, Method, Schedule, TrainSettings
+
+if TYPE_CHECKING:
+    from desk_rag.finetune.run import Evaluate, Report
+    from desk_rag.finetune.trainer import TrainProgress
+    from desk_rag.model import LanguageModel
+
+INTERRUPTED = 130
+FOLDER_DATA = "data.jsonl"
+_TOLD = frozenset({"f1", "contains", "right_quote", "refused", "false_refusal"})
+"""Of the harness's scores; all of them stand in the report."""
+_PROSE = frozenset({".md", ".txt", ".rst"})
+_LINE_EVERY = 10.0
+_TOLERATED = 1.0
+"""Percent by which the loss of general text may rise before it is called a loss of general ability."""
+
+
+def finetune(settings: Settings, arguments: Sequence[str]) -> int:
+    """Run `desk-rag finetune ARGUMENTS`; returns the exit code. Raises DeskRagError subclasses."""
+    options = _parser().parse_args(list(arguments))
+    _check(options)
+    screen = _Screen(sys.stderr)
+    samples = _samples(settings, options, screen)
+    from desk_rag.finetune.run import Task, run
+
+    task = Task(
+        model=settings.model,
+        train=_train_settings(options),
+        samples=samples,
+        out=options.out.expanduser().absolute(),
+        held_out=options.held_out,
+        eval_contexts=options.eval,
+        general=_texts(options.general) if options.general else _bundled_texts(),
+        replay=_texts(options.replay or ()),
+        resume=options.resume,
+    )
+    with _stoppable(screen) as stop:
+        report = run(task, evaluate=_judge(options), say=screen.say, on_step=screen.step, stop=stop)
+    screen.clear()
+    if options.json:
+        out.print_json(sys.stdout, report.as_json())
+    else:
+        sys.stdout.write(_summary(report, task.train.method))
+    return INTERRUPTED if report.stopped else 0
+
+
+class _Screen:
+    """Messages and the line of progress, on one stream."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._progress = out.Progress(stream)
+        self._terminal = stream.isatty()
+        self._last = 0.0
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._progress.say(text)
+
+    def clear(self) -> None:
+        """Take the passing line away."""
+        self._progress.clear()
+
+    def step(self, now: TrainProgress) -> None:
+        """Show a step: on a terminal each, elsewhere one every ten seconds and the last."""
+        memory = f", {now.device_mib / 1024:.1f} GiB" if now.device_mib else ""
+        line = (
+            f"step {now.step} of {now.steps}, loss {now.loss:.3f}, {now.tokens_per_second:,.0f} tokens/s{memory}, "
+            f"{out.duration(now.eta_seconds)} left"
+        )
+        if self._terminal:
+            self._progress.passing(line)
+        elif now.step in (1, now.steps) or time.monotonic() - self._last > _LINE_EVERY:
+            self._last = time.monotonic()
+            self._progress.say(line)
+
+
+def _parser() -> argparse.ArgumentParser:
+    plain = TrainSettings()
+    parser = argparse.ArgumentParser(
+        prog="desk-rag finetune",
+        description="Teach the model named by --model to read chunks that were prefilled apart. "
+        "The data is a file of chunks, questions and answers, or made by rule from an indexed folder.",
+        epilog='A line of data: {"chunks": ["…"], "qas": [{"question": "…", "answer": "…", "quotes": ["…"]}]}; '
+        "answer null: the chunks do not hold it; quotes may be left out. --model, --quantization nf4, --device and "
+        "--data-dir mean what they always do.",
+    )
+    add = parser.add_argument
+    add("--data", type=Path, action="append", metavar="FILE", help=".jsonl or .jsonl.xz; may be repeated")
+    add("--folder", type=Path, action="append", metavar="F", help="make questions by rule from this indexed folder")
+    add("--out", type=Path, required=True, metavar="DIR", help="where checkpoints and the result go")
+    add("--lora", type=int, metavar="RANK", help=f"train adapters of this rank (default {plain.lora_rank})")
+    add("--full", action="store_true", help="train all weights instead")
+    add("--steps", type=int, default=plain.steps)
+    add("--rows", type=int, default=plain.rows_per_step, help="rows per step (default %(default)s)")
+    add("--rows-at-once", type=int, default=plain.rows_at_once, help="the rest is gradient accumulation (default 1)")
+    add("--row-tokens", type=int, default=plain.row_tokens, help="length of a row (default %(default)s)")
+    add("--learning-rate", type=float, default=0.0, help="default 2e-4 for LoRA, 2e-5 for all weights")
+    add("--schedule", choices=[kind.value for kind in Schedule], default=plain.schedule.value)
+    add("--clip", type=float, default=plain.clip, help="largest norm of the gradient (default 1)")
+    add("--full-attention", type=float, default=plain.full_share, metavar="SHARE", help="of contexts (default 0.3)")
+    add("--positions", choices=[kind.value for kind in Layout], default=plain.layout.value)
+    add("--refuse", type=float, default=plain.refuse_share, metavar="SHARE", help="contexts without their chunks")
+    add("--distractors", type=int, default=plain.distractors, help="most chunks added to a context (default 4)")
+    add("--distract", choices=[kind.value for kind in Distract], default=plain.distract.value)
+    add("--questions", type=int, default=plain.questions, help="most questions per context (default 8)")
+    add("--answers", choices=[kind.value for kind in AnswerForm], default=plain.answers.value)
+    add("--context-weight", type=float, default=0.0, help="loss weight of the chunks' own tokens (default 0)")
+    add("--replay", type=Path, action="append", metavar="FILE", help="general text to train on between contexts")
+    add("--replay-share", type=float, default=0.15, help="rows of it, where there is --replay (default 0.15)")
+    add("--general", type=Path, action="append", metavar="FILE", help="text on which general ability is measured")
+    add("--held-out", type=float, default=0.05, metavar="SHARE", help="samples not trained on (default 0.05)")
+    add("--eval", type=int, default=64, metavar="N", help="held-out contexts measured before and after (default 64)")
+    add("--checkpointing", action="store_true", help="compute activations twice: less memory, slower")
+    add("--save-every", type=int, default=plain.save_every, metavar="STEPS")
+    add("--seed", type=int, default=0)
+    add("--resume", action="store_true", help="go on with the run in --out")
+    add("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def _check(options: argparse.Namespace) -> None:
+    if bool(options.data) == bool(options.folder):
+        raise ConfigError("Which data?", remedy="Give either --data FILE or --folder F.")
+    if options.full and options.lora is not None:
+        raise ConfigError("--full and --lora exclude each other.", remedy="Leave one of them out.")
+    if options.save_every < 1 or (options.lora is not None and options.lora < 1):
+        raise ConfigError("--save-every and --lora must be at least 1.")
+    if not 0.0 <= options.held_out < 1.0:
+        raise ConfigError("--held-out must be at least 0 and below 1.")
+
+
+def _train_settings(options: argparse.Namespace) -> TrainSettings:
+    rank = options.lora or TrainSettings().lora_rank
+    return TrainSettings(
+        method=Method.FULL if options.full else Method.LORA,
+        steps=options.steps,
+        rows_per_step=options.rows,
+        rows_at_once=options.rows_at_once,
+        row_tokens=options.row_tokens,
+        lora_rank=rank,
+        lora_alpha=2 * rank,
+        learning_rate=options.learning_rate,
+        schedule=Schedule(options.schedule),
+        clip=options.clip,
+        full_share=options.full_attention,
+        layout=Layout(options.positions),
+        refuse_share=options.refuse,
+        distractors=options.distractors,
+        distract=Distract(options.distract),
+        questions=options.questions,
+        context_weight=options.context_weight,
+        replay_share=options.replay_share if options.replay else 0.0,
+        answers=AnswerForm(options.answers),
+        checkpointing=options.checkpointing,
+        save_every=options.save_every,
+        seed=options.seed,
+    )
+
+
+def _samples(settings: Settings, options: argparse.Namespace, screen: _Screen) -> tuple[Sample, ...]:
+    if options.data:
+        return tuple(sample for file in options.data for sample in load_samples(file.expanduser()))
+    kept = options.out.expanduser() / FOLDER_DATA
+    if options.resume and kept.is_file():
+        return tuple(load_samples(kept))  # the folder may have changed since
+    made = make_samples(_folder_chunks(settings, options.folder), options.seed)
+    if not made:
+        raise DeskRagError(
+            "The documents give no questions.", remedy="Index a folder with prose in it, or write some and give --data."
+        )
+    screen.say(told(made))
+    from desk_rag.store.layout import write_private
+
+    try:
+        kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_private(kept, save_samples(made))
+    except OSError as error:
+        raise ConfigError(f"{kept} cannot be written: {error.strerror}.", remedy="Give another --out.") from error
+    return tuple(made)
+
+
+def _folder_chunks(settings: Settings, folders: Sequence[Path]) -> list[FolderChunk]:
+    """Every chunk indexed under the folders, in the order of paths and places."""
+    from desk_rag.index_events import FileState
+    from desk_rag.store.store import Store
+
+    found = []
+    with Store.open(settings.data_dir, settings.store, writer=False) as store:
+        for folder in folders:
+            root = folder.expanduser().resolve()
+            rows = [row for row in store.documents(root) if row.state is FileState.INDEXED]
+            if not rows:
+                raise DeskRagError(
+                    f"There is nothing indexed under {out.shown_path(root)}.",
+                    remedy=f"First: desk-rag index {out.shown_path(root)} --no-kv",
+                )
+            for row in sorted(rows, key=lambda row: str(row.path)):
+                passages = sorted(store.passages_of(row.path), key=lambda passage: passage.chunk.ordinal)
+                found += [FolderChunk(passage.chunk.text, row.title or row.path.name) for passage in passages]
+    return found
+
+
+def _judge(options: argparse.Namespace) -> Evaluate:
+    """The quality harness over held-out samples: one question each, among other held-out chunks, in both ways."""
+
+    def judge(model: LanguageModel, samples: Sequence[Sample]) -> dict[str, Any]:
+        from desk_rag.bench import quality
+        from desk_rag.bench.quality_parts.modes import Mode, Way
+
+        modes = (Mode(Way.FULL), Mode(Way(options.positions)))
+        asked = judged_questions(samples, options.distractors, Distract(options.distract), options.seed)
+        found = quality.evaluate(model, [quality.Sample(**one, task="held out") for one in asked], modes)
+        return {
+            f"{name}, {mode.label}": estimate.mean
+            for mode in modes
+            for name, estimate in found.row(mode.label).scores.items()
+        }
+
+    return judge
+
+
+def judged_questions(samples: Sequence[Sample], others: int, how: Distract, seed: int) -> list[dict[str, Any]]:
+    """Per sample its first question, answers and the texts it is asked over, as the quality harness names them."""
+    pool = Distractors([chunk for sample in samples for chunk in sample.chunks])
+    asked = []
+    for number, sample in enumerate(samples):
+        qa = sample.qas[0]
+        rng = random.Random(f"{seed}/judged/{number}")
+        drawn = pool.draw(sample.chunks, [qa.answer] if qa.answer else [], how, rng)
+        contexts = [*sample.chunks, *itertools.islice(drawn, others)]
+        rng.shuffle(contexts)
+        asked.append({
+            "question": qa.question,
+            "answers": ((qa.answer,),) if qa.answer else (),
+            "contexts": tuple(contexts),
+            "gold": tuple(contexts.index(chunk) for chunk in sample.chunks) if qa.answer else None,
+            "evidence": qa.quotes,
+        })  # fmt: skip
+    return asked
+
+
+def _texts(files: Sequence[Path]) -> tuple[str, ...]:
+    try:
+        return tuple(file.expanduser().read_text(encoding="utf-8") for file in files)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"A text file cannot be read: {error}.", remedy="--general and --replay take plain text."
+        ) from error
+
+
+def _bundled_texts() -> tuple[str, ...]:
+    """The sample documents: prose that no data of the user's holds."""
+    files = sorted(file for file in (assets_dir() / "sample_docs").rglob("*") if file.suffix in _PROSE)
+    return tuple(file.read_text(encoding="utf-8") for file in files)
+
+
+def _summary(report: Report, method: Method) -> str:
+    where = out.shown_path(report.out)
+    if report.stopped:
+        return f"Stopped after {report.steps} steps; the same command with --resume goes on.\n"
+    lines = [f"Trained {report.steps} steps at {report.tokens_per_second:,.0f} tokens/s."]
+    before, after = report.before, report.after
+    if before is not None and after is not None:
+        lines += [
+            _change("Answers, chunks prefilled apart", before.independent, after.independent),
+            _change("Answers, full attention", before.full, after.full),
+            _change("General text", before.text, after.text),
+        ]
+    if report.text_change is not None and report.text_change > _TOLERATED:
+        lines.append("General ability suffered: try a lower --learning-rate, fewer steps, or --replay with plain text.")
+    for name, value in _numbers(report.answers_before, report.answers_after):
+        lines.append(f"{name}: {value}")
+    option = "--adapter" if method is Method.LORA else "--model"
+    lines.append(f"To use it: desk-rag {option} {where} …")
+    return "\n".join(line for line in lines if line) + "\n"
+
+
+def _change(name: str, before: float | None, after: float | None) -> str:
+    if before is None or after is None:
+        return ""
+    return f"{name}: loss {before:.3f} -> {after:.3f} ({100 * (after - before) / before:+.1f} %)"
+
+
+def _numbers(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, str]]:
+    return [
+        (name, f"{before[name]:.3f} -> {value:.3f}")
+        for name, value in after.items()
+        if name.split(",")[0] in _TOLD and isinstance(before.get(name), int | float)
+    ]
+
+
+@contextmanager
+def _stoppable(screen: _Screen) -> Iterator[Callable[[], bool]]:
+    """While open, the first Ctrl+C or SIGTERM asks for a stop after this step; a second one ends at once."""
+    asked = threading.Event()
+
+    def on_signal(_number: int, _frame: object) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+        screen.say("stopping after this step, which is kept; once more to end at once …")
+
+    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,178 @@
+"""Where a run can go on after a stop: weights, optimiser, random numbers and place in the data, whole or not at all.
+
+Knows files and tensors by name; knows no model and no data. Safetensors and JSON only. A checkpoint is written beside
+its place, synced, then renamed, so that a killed run leaves the one before; the newest two are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
+from desk_rag.errors import ConfigError
+from desk_rag.finetune.stream import Place
+from desk_rag.store.layout import sync_directory
+
+_NAME = re.compile(r"step-(\d{8})")
+_KEPT = 2
+_RNG = "rng."
+_PARTS = ("step", "exp_avg", "exp_avg_sq")
+"""What AdamW keeps of a weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunIdentity:
+    """What must be equal for a run to go on as if it had never stopped."""
+
+    settings: dict[str, object]
+    data: str
+    """Digest of the samples."""
+    base: str
+    """Fingerprint of the weights it started from."""
+    quantization: str
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a run is."""
+
+    step: int
+    """Steps done."""
+    place: Place
+    """Next row."""
+    losses: tuple[float, ...]
+    """Mean loss of the answers, of every step."""
+    before: dict[str, Any]
+    """What was measured before the first step."""
+
+
+class Checkpoints:
+    """The checkpoints of one run, in one directory."""
+
+    def __init__(self, directory: Path, identity: RunIdentity) -> None:
+        self._directory = directory
+        self._identity = identity
+
+    def save(
+        self, standing: Standing, parameters: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
+    ) -> Path:
+        """Keep everything needed to go on after `standing.step` steps."""
+        name = f"step-{standing.step:08d}"
+        beside = self._directory / f".{name}.tmp"
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(mode=0o700, parents=True)
+        tensors = {key: weight.detach().cpu().contiguous() for key, weight in parameters.items()}
+        _write(beside / "weights.safetensors", save(tensors))
+        _write(beside / "optimizer.safetensors", save({**_moments(parameters, optimizer), **_random_states()}))
+        state = {"identity": asdict(self._identity), "standing": asdict(standing)}
+        _write(beside / "state.json", json.dumps(state).encode())
+        sync_directory(beside)
+        final = self._directory / name
+        shutil.rmtree(final, ignore_errors=True)
+        beside.rename(final)
+        sync_directory(self._directory)
+        for old in self._complete()[:-_KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
+        return final
+
+    def newest(self) -> Standing | None:
+        """How far the newest checkpoint is, None without one. Raises ConfigError if it is of another run."""
+        found = self._complete()
+        if not found:
+            return None
+        state = self._state(found[-1])
+        for key, mine in asdict(self._identity).items():
+            if (theirs := state["identity"].get(key)) != mine:
+                raise ConfigError(
+                    f"The run in {self._directory.parent} cannot be resumed: {_difference(key, theirs, mine)}",
+                    remedy="Give the same options and data as before, or another --out.",
+                )
+        told = state["standing"]
+        return Standing(told["step"], Place(**told["place"]), tuple(told["losses"]), told["before"])
+
+    def load(self, parameters: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+        """Put weights, optimiser and random numbers back as the newest checkpoint has them."""
+        directory = self._complete()[-1]
+        try:
+            tensors = load_file(directory / "weights.safetensors")
+            moments = load_file(directory / "optimizer.safetensors")
+        except (OSError, SafetensorError) as error:
+            raise ConfigError(
+                f"The checkpoint {directory} cannot be read: {error}.",
+                remedy="Remove that directory; --resume then goes on from the one before.",
+            ) from error
+        with torch.no_grad():
+            for name, weight in parameters.items():
+                weight.copy_(tensors[name])
+        state = {
+            index: {part: moments[f"{part}.{name}"] for part in _PARTS}
+            for index, name in enumerate(parameters)
+            if f"step.{name}" in moments  # a weight that never had a gradient has no state
+        }
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+        torch.set_rng_state(moments[f"{_RNG}cpu"])
+        if f"{_RNG}cuda" in moments and torch.cuda.is_available():
+            torch.cuda.set_rng_state(moments[f"{_RNG}cuda"])
+
+    def remove(self) -> None:
+        """Forget all of them: the run is done."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _complete(self) -> list[Path]:
+        if not self._directory.is_dir():
+            return []
+        return sorted(path for path in self._directory.iterdir() if _NAME.fullmatch(path.name))
+
+    def _state(self, directory: Path) -> dict[str, Any]:
+        try:
+            state = json.loads((directory / "state.json").read_text(encoding="utf-8"))
+            assert isinstance(state, dict)
+            return state
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"The checkpoint {directory} cannot be read: {error}.",
+                remedy="Remove that directory; --resume then goes on from the one before.",
+            ) from error
+
+
+def _moments(
+    parameters: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
+) -> dict[str, torch.Tensor]:
+    return {
+        f"{part}.{name}": torch.as_tensor(value).detach().cpu().contiguous()
+        for name, weight in parameters.items()
+        for part, value in optimizer.state[weight].items()
+    }
+
+
+def _random_states() -> dict[str, torch.Tensor]:
+    states = {f"{_RNG}cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states[f"{_RNG}cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def _write(path: Path, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _difference(key: str, theirs: object, mine: object) -> str:
+    if isinstance(theirs, dict) and isinstance(mine, dict):
+        names = [name for name in mine if theirs.get(name) != mine[name]]
+        return "; ".join(f"'{name}' was {theirs.get(name)} and is {mine[name]}" for name in names) + "."
+    words = {"data": "the data", "base": "the base model", "quantization": "the weight quantisation"}
+    return f"{words.get(key, key)} is another one."

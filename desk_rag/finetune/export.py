@@ -1,0 +1,133 @@
+"""What a run leaves: an adapter directory, or a model directory in the form of the one it started from.
+
+Knows file forms and how to put them in place; knows no training. Files are written beside, synced and renamed, the
+weights last, so that a directory that has weights has everything. The base model's files are only read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from desk_rag import adapters, weights
+from desk_rag.finetune.trainable import Trainable
+from desk_rag.store.layout import sync_directory
+
+_BESIDE = ".result.tmp"
+_COMPANIONS = ("*.json", "*.jinja", "tokenizer.model")
+_NOT_COPIED = frozenset({"model.safetensors.index.json", adapters.CONFIG, adapters.RECORD})
+_INT8_FORM = "int8 symmetric per output row: weight = int8 * scale[row]"
+_SHARD = "4GB"
+
+
+def export(trainable: Trainable, base: Path, out: Path, record: Mapping[str, Any]) -> None:
+    """Write the result of a run into `out`, which desk-rag then loads: --adapter OUT for LoRA, else --model OUT."""
+    beside = out / _BESIDE
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(mode=0o700, parents=True)
+    if trainable.peft is not None:
+        # Without the last argument peft asks the hub whether the vocabulary was changed.
+        trainable.peft.save_pretrained(str(beside), safe_serialization=True, save_embedding_layers=False)
+        (beside / "README.md").unlink(missing_ok=True)
+    elif is_row_int8(base):
+        _copy_companions(base, beside)
+        write_row_int8(_own_state(trainable.model.module), beside / "model.safetensors")
+    else:
+        dtype = _stored_dtype(base)
+        state = {name: tensor.to(dtype) for name, tensor in _own_state(trainable.model.module).items()}
+        trainable.model.module.save_pretrained(str(beside), state_dict=state, max_shard_size=_SHARD)
+        _copy_companions(base, beside)
+    (beside / adapters.RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    _put_in_place(beside, out)
+
+
+def write_row_int8(state: Mapping[str, torch.Tensor], file: Path) -> None:
+    """The embedded reader's form: matrices as int8 with one fp16 scale per output row, vectors as fp32.
+
+    Codes are rounded against the scale as stored, so that what is read back is the nearest there is.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in state.items():
+        exact = tensor.detach().float().cpu()
+        if exact.ndim != 2:
+            tensors[name] = exact.contiguous()
+            continue
+        scale = _scale(exact)
+        tensors[name] = (exact / scale.float()).round().clamp(-127, 127).to(torch.int8).contiguous()
+        tensors[f"{name}.scale"] = scale.contiguous()
+    save_file(tensors, str(file), metadata={"format": "pt", "quantization": _INT8_FORM})
+
+
+def _scale(matrix: torch.Tensor) -> torch.Tensor:
+    """fp16 [rows, 1]: the least that lets 127 steps reach the largest weight, so that no code is clipped.
+
+    Rows that were read from this form have a scale that fp16 holds, and keep it.
+    """
+    wanted = (matrix.abs().amax(1, keepdim=True) / 127).clamp(min=6e-8)
+    near = wanted.half()
+    above = (near.view(torch.int16) + 1).view(torch.float16)
+    return torch.where(near.float() < wanted * (1 - 2**-20), above, near)
+
+
+def is_row_int8(directory: Path) -> bool:
+    """Whether a model directory is in the embedded reader's form."""
+    with safe_open(str(weights.weight_files(directory)[0]), framework="pt") as file:
+        return any(name.endswith(".scale") for name in file.keys())  # noqa: SIM118 - not a dict
+
+
+def _own_state(module: Any) -> dict[str, torch.Tensor]:
+    state: dict[str, torch.Tensor] = dict(module.state_dict())
+    if module.config.tie_word_embeddings:
+        state.pop("lm_head.weight", None)
+    return state
+
+
+def _stored_dtype(directory: Path) -> torch.dtype:
+    """The dtype of most of a model's numbers on disk, seen at its largest tensor."""
+    best = (0, torch.bfloat16)
+    with safe_open(str(weights.weight_files(directory)[0]), framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118 - not a dict
+            part = file.get_slice(name)
+            size = 1
+            for extent in part.get_shape():
+                size *= extent
+            if size > best[0]:
+                best = (size, _DTYPES.get(part.get_dtype(), torch.bfloat16))
+    return best[1]
+
+
+_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+def _copy_companions(base: Path, into: Path) -> None:
+    """Configuration and tokenizer, byte for byte: training changes neither."""
+    for pattern in _COMPANIONS:
+        for file in base.glob(pattern):
+            if file.name not in _NOT_COPIED:
+                shutil.copyfile(file, into / file.name)
+
+
+def _put_in_place(beside: Path, out: Path) -> None:
+    files = sorted(_files(beside), key=lambda file: (file.suffix == ".safetensors", file.name))
+    for file in files:
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    for file in files:
+        file.replace(out / file.name)
+    beside.rmdir()
+    sync_directory(out)
+
+
+def _files(directory: Path) -> Iterable[Path]:
+    return [path for path in directory.iterdir() if path.is_file()]

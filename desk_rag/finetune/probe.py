@@ -1,0 +1,89 @@
+"""How well a model reads held-out contexts in both kinds of attention, and what it lost of its general ability.
+
+Knows losses only; answers themselves are judged by the quality harness, which whoever starts a run hands in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from desk_rag.finetune.masked import loss_of, to_batch
+from desk_rag.finetune.rows import Context, Island, build_island, build_row, text_island
+from desk_rag.finetune.settings import Layout
+from desk_rag.finetune.stream import RowStream
+from desk_rag.model import LanguageModel
+
+_WINDOW = 512
+"""Tokens of general text that are read at a time."""
+_MOST_WINDOWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Mean negative log likelihoods in nats per token; None where there was nothing to measure."""
+
+    contexts: int
+    independent: float | None
+    """Answers, chunks prefilled apart."""
+    full: float | None
+    """The same answers under full attention."""
+    text_tokens: int
+    text: float | None
+    """General text."""
+
+
+def held_out_contexts(stream: RowStream, count: int, samples: int) -> list[tuple[Context, Context]]:
+    """The first contexts of a stream over held-out samples, each (independent, full)."""
+    pairs: list[tuple[Context, Context]] = []
+    for at in range(samples):
+        if len(pairs) == count:
+            break
+        one, other = stream.context(0, at, full=False), stream.context(0, at, full=True)
+        if one is not None and other is not None and len(one.chunks) == len(other.chunks):
+            pairs.append((one, other))
+    return pairs
+
+
+def probe(
+    model: LanguageModel, contexts: Sequence[tuple[Context, Context]], texts: Sequence[str], layout: Layout
+) -> Probe:
+    """Measure a model in eval mode, as it is."""
+    islands = [_windows(model, text) for text in texts]
+    windows = [window for group in islands for window in group][:_MOST_WINDOWS]
+    return Probe(
+        contexts=len(contexts),
+        independent=_mean(model, [build_island(one, layout) for one, _ in contexts]),
+        full=_mean(model, [build_island(other, layout) for _, other in contexts]),
+        text_tokens=sum(len(window.ids) - 1 for window in windows),
+        text=_mean(model, windows),
+    )
+
+
+def change_percent(before: float | None, after: float | None) -> float | None:
+    """By how much a loss rose, in percent of what it was."""
+    if before is None or after is None:
+        return None
+    return 100 * (after - before) / before
+
+
+def _windows(model: LanguageModel, text: str) -> list[Island]:
+    size = min(_WINDOW, model.spec.max_context)
+    ids = model.prompt.answer_ids(text)[:-1]
+    pieces = [ids[start : start + size] for start in range(0, len(ids), size)]
+    return [text_island(piece) for piece in pieces if len(piece) > 1]
+
+
+def _mean(model: LanguageModel, islands: Sequence[Island]) -> float | None:
+    total, weight = 0.0, 0.0
+    with torch.inference_mode():
+        for island in islands:
+            batch = to_batch([build_row([island], len(island.ids))], model.device)
+            loss = loss_of(model.module, batch)
+            total += float(loss.total)
+            weight += loss.weight
+    mean = total / weight if weight else math.nan
+    return mean if math.isfinite(mean) else None

@@ -1,0 +1,61 @@
+"""python -m desk_rag.finetune.reader DATA WORK: makes the embedded reader from text.
+
+Starts what the processor prepares beside what the GPUs train; each is a process of its own (`--part`), so that neither
+waits for the other longer than it has to. With `--quick` everything is tiny, for trying out on a CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from desk_rag.finetune.reader.preparation import Work, prepare_reading, prepare_rows, prepare_stream
+from desk_rag.finetune.reader.recipe import QUICK, Amounts, Recipe, finished
+
+
+def main() -> int:
+    """Run the whole recipe or, with --part, one part of it."""
+    parser = argparse.ArgumentParser(prog="python -m desk_rag.finetune.reader", description=__doc__)
+    parser.add_argument("data", type=Path, help="folder with part-*, qa_*, multi_*, unanswerable_* and synonyms")
+    parser.add_argument("work", type=Path, help="folder for everything that is made")
+    parser.add_argument("--gpus", type=int, default=1, help="processes that train")
+    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2), help="processes that prepare")
+    parser.add_argument("--quick", action="store_true", help="tiny, to try it out")
+    parser.add_argument("--sister", action="store_true", help="also train the sister that only knows full attention")
+    parser.add_argument("--part", choices=("prepare", "train"))
+    asked = parser.parse_args()
+    amounts = QUICK if asked.quick else Amounts()
+    work = Work(asked.data, asked.work, asked.workers)
+    if asked.part == "prepare":
+        return _prepare(work, amounts)
+    if asked.part == "train":
+        from desk_rag.finetune.reader.training import join_group
+
+        Recipe(work, amounts, join_group()).run(sister=asked.sister)
+        return 0
+    prepare_stream(work, amounts.reader.vocab)
+    command = [sys.executable, "-m", "desk_rag.finetune.reader", *sys.argv[1:]]
+    beside = subprocess.Popen([*command, "--part", "prepare"])
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(asked.gpus), "--standalone"]
+    code = subprocess.call([*torchrun, *command[1:], "--part", "train"])
+    beside.terminate()
+    for name, score in sorted(finished(work.folder).items()):
+        print(f"{name:40s} {score}")
+    return code
+
+
+def _prepare(work: Work, amounts: Amounts) -> int:
+    try:
+        prepare_rows(work, amounts.short_rows)
+        prepare_reading(work, amounts.reading_rows, amounts.final_rows)
+    except BaseException:
+        work.done("failed").touch()  # whoever waits must learn of it
+        raise
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""Scores on held-out passages while training: exact, F1, answer in the output, right chunk, refusals.
+
+Knows the dev files and decoding. The numbers that are published come from `desk-rag bench quality`, which runs the
+product's own code; these say within seconds whether a run was any good.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import torch
+from tokenizers import Tokenizer
+
+from desk_rag.finetune.reader.architecture import Decoder
+from desk_rag.finetune.reader.decoding import decode
+from desk_rag.finetune.reader.frame import mark_id
+from desk_rag.finetune.reader.rows import QUESTION, Row, RowBuilder, attention_mask, visible
+from desk_rag.finetune.reader.training import Group, compute_dtype
+from desk_rag.finetune.reader.written import load_passages, load_together
+from desk_rag.trained_frame import IM_END, NO_ANSWER
+
+_LENGTH = 3072
+_BATCH = 96
+_LONGEST = 230
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A question over chunks; `gold` is the chunk with the answer, None where there is none."""
+
+    question: str
+    answer: str
+    chunks: tuple[str, ...]
+    gold: str | None
+
+
+def normal(text: str) -> str:
+    """Lower case, without articles and punctuation, as SQuAD scores."""
+    bare = "".join(c for c in text.lower() if c not in string.punctuation)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", bare).split())
+
+
+def f1(told: str, wanted: str) -> float:
+    """Overlap of words, harmonic mean of precision and recall."""
+    a, b = normal(told).split(), normal(wanted).split()
+    same = sum((Counter(a) & Counter(b)).values())
+    return 2 * same / (len(a) + len(b)) if same else 0.0
+
+
+def items(folder: Path, kind: str, count: int, chunks: int) -> list[Item]:
+    """Held-out questions among random distractors; `kind`: all, books, desk, absent (its passage is left out),
+    unanswerable or together."""
+    passages = [p for p in load_passages(folder, "dev") if len(p.text.split()) <= _LONGEST]
+    rng = Random(1)
+    everything = [p.text for p in passages]
+    if kind == "together":
+        asked = [(pair, list(one.texts), None) for one in load_together(folder, "dev") for pair in one.pairs]
+        rng.shuffle(asked)
+        return [Item(pair.question, pair.answer, tuple(texts), None) for pair, texts, _ in asked[:count]]
+    found = []
+    for passage in passages:
+        if kind in ("books", "desk") and passage.desk != (kind == "desk"):
+            continue
+        questions = (
+            [(q, NO_ANSWER) for q in passage.unanswerable]
+            if kind == "unanswerable"
+            else [(p.question, p.answer) for p in passage.pairs]
+        )
+        for question, answer in questions:
+            others = rng.sample([text for text in everything if text != passage.text], chunks)
+            around = others if kind == "absent" else [*others[: chunks - 1], passage.text]
+            rng.shuffle(around)
+            gold = passage.text if kind in ("books", "desk", "all") else None
+            found.append(Item(question, NO_ANSWER if kind == "absent" else answer, tuple(around), gold))
+    rng.shuffle(found)
+    return found[:count]
+
+
+def answers(model: Decoder, tokenizer: Tokenizer, asked: Sequence[Item], group: Group, *, full: bool) -> list[str]:
+    """Greedy answers, with stitched or full attention."""
+    builder = RowBuilder(tokenizer, _LENGTH)
+    stop = mark_id(tokenizer, IM_END)
+    told = []
+    model.eval()
+    for at in range(0, len(asked), _BATCH):
+        batch = asked[at : at + _BATCH]
+        rows = [builder.build(item.chunks, [(item.question, "")]) for item in batch]
+        assert all(row is not None for row in rows)
+        real = [row for row in rows if row is not None]
+        # The answer of the row is the stop mark alone; what stands before it is the prompt.
+        lengths = torch.tensor([int(row.learned[0]) for row in real])
+        width = -(-int(lengths.max()) // 16) * 16
+        segments = _stack(real, "segments", width).to(group.device)
+        beyond = torch.arange(width)[None] >= lengths[:, None]
+        segments = segments.masked_fill(beyond.to(group.device), -1)
+        flags = torch.full((len(real),), full, device=group.device)
+        asks = torch.full_like(segments, QUESTION)
+        given = decode(
+            model,
+            _stack(real, "ids", width).to(group.device),
+            _stack(real, "positions", width).to(group.device),
+            lengths.to(group.device),
+            torch.tensor([int(row.positions[int(row.learned[0])]) for row in real]).to(group.device),
+            attention_mask(segments, flags, compute_dtype(group)),
+            visible(asks, segments, flags[:, None]),
+            stop_id=stop,
+            limit=96,
+        )
+        told += tokenizer.decode_batch(given.cpu().tolist(), skip_special_tokens=True)
+    return told
+
+
+def _stack(rows: Sequence[Row], field: str, width: int) -> torch.Tensor:
+    """The first `width` values of a field of every row, int64 [rows, width]."""
+    return torch.stack([torch.from_numpy(getattr(row, field)[:width].astype("int64")) for row in rows])
+
+
+def score(told: Sequence[str], asked: Sequence[Item]) -> dict[str, float]:
+    """Means in per cent."""
+    rows = []
+    for text, item in zip(told, asked, strict=True):
+        lines = text.strip().split("\n")
+        short = next((line for line in reversed(lines) if not line.startswith('"')), lines[-1].strip('"'))
+        quote = next((line.strip('"') for line in lines if line.startswith('"')), "")
+        rows.append(
+            (
+                normal(short) == normal(item.answer),
+                f1(short, item.answer),
+                normal(item.answer) in normal(text),
+                bool(quote) and item.gold is not None and quote.strip() in item.gold,
+                text.startswith(NO_ANSWER[:20]),
+            )
+        )
+    names = ("exact", "f1", "contains", "right_chunk", "refused")
+    return {name: round(100 * sum(row[i] for row in rows) / max(1, len(rows)), 1) for i, name in enumerate(names)}

@@ -1,0 +1,84 @@
+"""Muon for matrices, AdamW for the rest, gradients averaged over processes.
+
+Muon orthogonalises each matrix's momentum by five steps of a quintic Newton-Schulz iteration (K. Jordan and others,
+'Muon: an optimizer for hidden layers in neural networks', 2024). Knows parameters and rates; knows no model and no
+data.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+_QUINTIC = (3.4445, -4.7750, 2.0315)
+
+
+class Optimiser:
+    """Steps a model; every process of the group must call `step` alike."""
+
+    def __init__(self, model: nn.Module, *, muon: float, adam: float, decay: float = 0.05) -> None:
+        named = list(model.named_parameters())
+        self._matrices = [p for name, p in named if p.dim() == 2 and "embed" not in name]
+        others = [p for name, p in named if not (p.dim() == 2 and "embed" not in name)]
+        self._all = [p for _, p in named]
+        self._others = others
+        self._adam = torch.optim.AdamW(others, lr=adam, betas=(0.9, 0.95), weight_decay=0.0)
+        self._muon_rate, self._adam_rate, self._decay = muon, adam, decay
+        self._momentum: dict[tuple[int, ...], Tensor] = {}
+        self._flat = torch.zeros(sum(p.numel() for p in self._all), device=self._all[0].device)
+
+    def step(self, scale: float) -> None:
+        """Average gradients, update, clear them; rates are multiplied by `scale`."""
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            self._average()
+        for group in self._adam.param_groups:
+            group["lr"] = self._adam_rate * scale
+        torch.nn.utils.clip_grad_norm_(self._others, 1.0)
+        self._adam.step()
+        self._muon_step(self._muon_rate * scale)
+        for parameter in self._all:
+            parameter.grad = None
+
+    def _average(self) -> None:
+        at = 0
+        for p in self._all:
+            assert p.grad is not None
+            self._flat[at : at + p.numel()] = p.grad.reshape(-1)
+            at += p.numel()
+        dist.all_reduce(self._flat)
+        self._flat.div_(dist.get_world_size())
+        at = 0
+        for p in self._all:
+            assert p.grad is not None
+            p.grad.copy_(self._flat[at : at + p.numel()].view_as(p))
+            at += p.numel()
+
+    @torch.no_grad()
+    def _muon_step(self, rate: float, momentum: float = 0.95) -> None:
+        by_shape: dict[tuple[int, ...], list[nn.Parameter]] = {}
+        for p in self._matrices:
+            by_shape.setdefault(tuple(p.shape), []).append(p)
+        for shape, parameters in by_shape.items():
+            gradients = torch.stack([p.grad for p in parameters if p.grad is not None])
+            buffer = self._momentum.setdefault(shape, torch.zeros_like(gradients))
+            buffer.lerp_(gradients, 1 - momentum)
+            update = orthogonalise(gradients.lerp(buffer, momentum))
+            factor = max(1.0, shape[0] / shape[1]) ** 0.5
+            for index, p in enumerate(parameters):
+                p.mul_(1 - rate * self._decay)
+                p.add_(update[index].to(p.dtype), alpha=-rate * factor)
+
+
+def orthogonalise(update: Tensor) -> Tensor:
+    """Nearest semi-orthogonal matrices to a stack of matrices [N, rows, columns], roughly, in bf16."""
+    a, b, c = _QUINTIC
+    x: Tensor = update.bfloat16()
+    tall = x.shape[-2] > x.shape[-1]
+    if tall:
+        x = x.mT
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    for _ in range(5):
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.mT if tall else x

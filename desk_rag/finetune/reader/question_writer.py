@@ -1,0 +1,282 @@
+"""Questions for the corpus: a model learns from written pairs how people ask, asks everywhere, and a reader checks it.
+
+A sentence is chosen by rule, the writer gives an answer in it and a question for the answer; kept is what the reader,
+asked the question with the passage before it, may answer with that sentence and that answer (round trip, after Alberti
+and others, 'Synthetic QA corpora generation with roundtrip consistency', 2019). Knows texts and two models; knows no
+training.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+
+from desk_rag.finetune.reader.architecture import Decoder, rotary_tables
+from desk_rag.finetune.reader.corpus import Book
+from desk_rag.finetune.reader.decoding import decode
+from desk_rag.finetune.reader.frame import answer_text, chunk_text, content_words, evidence, mark_id, units
+from desk_rag.finetune.reader.rows import ANSWER_ROOM, PAD, QUESTION, Row, RowBuilder, attention_mask
+from desk_rag.finetune.reader.scenes import Synthetic
+from desk_rag.finetune.reader.training import Group, compute_dtype, half, learned_states
+from desk_rag.finetune.reader.written import Passage
+from desk_rag.trained_frame import IM_END, QUESTION_OPEN
+
+WRITER_LENGTH = 512
+CHECK_LENGTH = 704
+_LIKELY = -6.0
+"""Least log probability (nats) of quote and answer together for a question to be kept."""
+_BATCH = 1536
+_CHECK_BATCH = 96
+_JOB = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A sentence of a passage about which something is to be asked."""
+
+    book: int
+    passage: int
+    quote: str
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A draft with the writer's prompt."""
+
+    draft: Draft
+    prompt: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanJob:
+    """Books of one call of `plan`, with their numbers."""
+
+    tokenizer: Path
+    books: tuple[tuple[int, Book], ...]
+    each: int
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A passage and what is asked of it."""
+
+    chunks: tuple[str, ...]
+    pairs: tuple[tuple[Draft, Synthetic], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundJob:
+    """Passages of one call of `round_rows`."""
+
+    tokenizer: Path
+    rounds: tuple[Round, ...]
+
+
+def writer_rows(passages: Sequence[Passage], tokenizer: Tokenizer) -> Iterator[Row]:
+    """One row per written pair: passage, quote -> answer, question."""
+    for passage in passages:
+        for pair in passage.pairs:
+            quote = evidence(passage.text, pair.question, pair.answer)
+            if quote is None or pair.answer.strip(". ") == quote.strip(". "):
+                continue
+            row = _writer_row(
+                tokenizer, passage.title, passage.text, quote, f"{pair.answer}\n{QUESTION_OPEN}{pair.question}"
+            )
+            if row is not None:
+                yield row
+
+
+def _writer_prompt(tokenizer: Tokenizer, title: str, text: str, quote: str) -> list[int]:
+    body = f"{title}\n{text}" if title else text
+    return tokenizer.encode(f'{chunk_text(body)}"{quote}"\n', add_special_tokens=False).ids
+
+
+def _writer_row(tokenizer: Tokenizer, title: str, text: str, quote: str, told: str) -> Row | None:
+    prompt = _writer_prompt(tokenizer, title, text, quote)
+    answer = tokenizer.encode(told + IM_END, add_special_tokens=False).ids
+    size = len(prompt) + len(answer)
+    if size > WRITER_LENGTH or len(answer) > ANSWER_ROOM:
+        return None
+    blank = WRITER_LENGTH - size
+    learned = list(range(len(prompt), size))
+    return Row(
+        np.array(prompt + answer + [0] * blank, np.uint16),
+        np.array([QUESTION] * size + [PAD] * blank, np.int16),
+        np.array(list(range(size)) + [0] * blank, np.int16),
+        np.array(learned + [-1] * (ANSWER_ROOM - len(learned)), np.int16),
+    )
+
+
+def plan(job: PlanJob) -> list[Planned]:
+    """Up to `each` sentences of every passage that say something, with the writer's prompt for each."""
+    tokenizer = Tokenizer.from_file(str(job.tokenizer))
+    rng = Random(job.books[0][0])
+    found = []
+    for number, book in job.books:
+        for index, text in enumerate(book.passages):
+            good = [unit for unit in units(text) if 7 <= len(unit.split()) <= 48 and len(content_words(unit)) >= 4]
+            for quote in rng.sample(good, min(job.each, len(good))):
+                prompt = _writer_prompt(tokenizer, book.title, text, quote)
+                if len(prompt) <= WRITER_LENGTH - 64:
+                    found.append(Planned(Draft(number, index, quote), prompt))
+    return found
+
+
+def plan_all(tokenizer: Path, books: Sequence[tuple[int, Book]], each: int, workers: Executor) -> list[Planned]:
+    """`plan` for all these books."""
+    jobs = [PlanJob(tokenizer, tuple(books[at : at + _JOB]), each) for at in range(0, len(books), _JOB)]
+    return [one for found in workers.map(plan, jobs) for one in found]
+
+
+def write_questions(
+    model: Decoder, tokenizer: Tokenizer, todo: Sequence[Planned], group: Group
+) -> list[tuple[Draft, Synthetic]]:
+    """A question and an answer for each draft that the writer makes sense of."""
+    stop = mark_id(tokenizer, IM_END)
+    found = []
+    prompts = sorted(todo, key=lambda one: len(one.prompt))
+    for at in range(0, len(prompts), _BATCH):
+        batch = prompts[at : at + _BATCH]
+        lengths = torch.tensor([len(one.prompt) for one in batch])
+        width = -(-int(lengths.max()) // 16) * 16
+        ids = torch.zeros(len(batch), width, dtype=torch.long)
+        for row, one in enumerate(batch):
+            ids[row, : len(one.prompt)] = torch.tensor(one.prompt)
+        order = torch.arange(width)
+        mask = torch.zeros(width, width).masked_fill(order[:, None] < order[None, :], float("-inf"))
+        given = decode(
+            model,
+            ids.to(group.device, non_blocking=True),
+            order[None].expand(len(batch), -1).to(group.device, non_blocking=True),
+            lengths.to(group.device, non_blocking=True),
+            lengths.to(group.device, non_blocking=True),
+            mask.to(group.device, compute_dtype(group))[None, None].expand(len(batch), 1, -1, -1),
+            (order[None] < lengths[:, None]).to(group.device, non_blocking=True),
+            stop_id=stop,
+            limit=48,
+            temperature=0.8,
+            top_k=20,
+        )
+        texts = tokenizer.decode_batch(given.cpu().tolist(), skip_special_tokens=True)
+        for one, text in zip(batch, texts, strict=True):
+            made = _parse(one.draft, text)
+            if made is not None:
+                found.append((one.draft, made))
+    return found
+
+
+def _parse(draft: Draft, text: str) -> Synthetic | None:
+    answer, parted, question = text.partition(f"\n{QUESTION_OPEN}")
+    answer, question = answer.strip(), question.strip()
+    if not parted or "\n" in question or not 3 <= len(question.split()) <= 25:
+        return None
+    if not answer or answer not in draft.quote or answer.lower() in question.lower() or len(answer.split()) > 20:
+        return None
+    return Synthetic(question, draft.quote, answer)
+
+
+def check(
+    reader: Decoder,
+    tokenizer: Path,
+    books: Sequence[Book],
+    made: Sequence[tuple[Draft, Synthetic]],
+    group: Group,
+    workers: Executor,
+) -> list[tuple[Draft, Synthetic, float]]:
+    """What the reader would answer that way, with its log probability."""
+    by_passage: dict[tuple[int, int], list[tuple[Draft, Synthetic]]] = {}
+    for draft, one in made:
+        by_passage.setdefault((draft.book, draft.passage), []).append((draft, one))
+    asked = []
+    for (number, index), pairs in by_passage.items():
+        book = books[number]
+        asked.append(Round((book.passages[index],), tuple(pairs)))
+    jobs = [RoundJob(tokenizer, tuple(asked[at : at + _JOB])) for at in range(0, len(asked), _JOB)]
+    rows = [one for found in workers.map(round_rows, jobs) for one in found]
+    cos, sin = rotary_tables(reader.shape, group.device)
+    kept = []
+    for at in range(0, len(rows), _CHECK_BATCH):
+        batch = rows[at : at + _CHECK_BATCH]
+        scores = _scores(reader, [row for row, _ in batch], cos, sin, group)
+        for (row, part), score in zip(batch, scores, strict=True):
+            for (draft, one), value in zip(part, _per_question(row, score), strict=False):
+                if value > _LIKELY:
+                    kept.append((draft, one, value))
+    return kept
+
+
+def round_rows(job: RoundJob) -> list[tuple[Row, tuple[tuple[Draft, Synthetic], ...]]]:
+    """A row for each passage with questions, where it fits."""
+    builder = RowBuilder(Tokenizer.from_file(str(job.tokenizer)), CHECK_LENGTH)
+    found = []
+    for one in job.rounds:
+        row = builder.build(one.chunks, [(p.question, answer_text([p.quote], p.answer)) for _, p in one.pairs])
+        if row is not None:
+            found.append((row, one.pairs))
+    return found
+
+
+@torch.no_grad()
+def _scores(
+    reader: Decoder, rows: Sequence[Row], cos: torch.Tensor, sin: torch.Tensor, group: Group
+) -> list[list[float]]:
+    """Log probability of each learned token of each row."""
+    fields = ("ids", "segments", "positions", "learned")
+    taken = {
+        field: torch.from_numpy(np.stack([getattr(row, field) for row in rows]).astype(np.int64)).to(group.device)
+        for field in fields
+    }
+    with half(group), torch.compiler.set_stance("force_eager"):
+        full = torch.zeros(len(rows), dtype=torch.bool, device=group.device)
+        mask = attention_mask(taken["segments"], full, compute_dtype(group))
+        states, targets, known = learned_states(reader, taken, cos, sin, mask)
+        most = int(known.sum(1).max())
+        logits = reader.logits(states[:, :most])
+        likely = F.log_softmax(logits, -1).gather(-1, targets[:, :most, None])[..., 0]
+    return [line[: int(n)] for line, n in zip(likely.float().cpu().tolist(), known.sum(1).tolist(), strict=True)]
+
+
+def _per_question(row: Row, score: Sequence[float]) -> list[float]:
+    """Sums over runs of tokens of one segment, in the order asked; a question that did not fit ends the list."""
+    sums: list[float] = []
+    last, expected = None, QUESTION
+    for at, value in zip(row.learned[row.learned >= 0].tolist(), score, strict=True):
+        segment = int(row.segments[at])
+        if segment != last:
+            if segment != expected:
+                break
+            sums.append(0.0)
+            last, expected = segment, expected + 1
+        sums[-1] += value
+    return sums
+
+
+def save_synthetic(path: Path, kept: Sequence[tuple[Draft, Synthetic, float]]) -> None:
+    """JSONL, one question a line."""
+    lines = [
+        json.dumps(
+            [draft.book, draft.passage, one.question, one.quote, one.answer, round(value, 2)], ensure_ascii=False
+        )
+        for draft, one, value in kept
+    ]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def load_synthetic(paths: Sequence[Path]) -> dict[tuple[int, int], list[Synthetic]]:
+    """What `save_synthetic` wrote, by book and passage."""
+    found: dict[tuple[int, int], list[Synthetic]] = {}
+    for path in paths:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line:
+                book, passage, question, quote, answer, _ = json.loads(line)
+                found.setdefault((book, passage), []).append(Synthetic(question, quote, answer))
+    return found

@@ -1,0 +1,114 @@
+"""Contexts with questions become training rows: token ids, who they belong to, positions, and which tokens are learned.
+
+The layout is that of stitched inference: prefix, then every chunk behind its own copy of the prefix, then the
+questions, which see all chunks but not each other. Knows tokens; knows no text's origin. The visibility rule is a
+function of two segment numbers, spelled once, in `visible`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from desk_rag.finetune.reader.frame import chunk_text, question_text
+from desk_rag.trained_frame import HEAD, IM_END
+
+PREFIX, PAD = 0, -1
+QUESTION = 100
+"""Segment of the first question; chunks are 1.., a chunk's own copy of the prefix is 1000 + the chunk."""
+COPY = 1000
+ANSWER_ROOM = 320
+"""Most learned tokens of a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One training row of T tokens."""
+
+    ids: NDArray[np.uint16]
+    segments: NDArray[np.int16]
+    positions: NDArray[np.int16]
+    learned: NDArray[np.int16]
+    """[ANSWER_ROOM] indices of tokens whose prediction is learned; -1 fills."""
+
+
+class RowBuilder:
+    """Builds rows of `length` tokens with one tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer, length: int) -> None:
+        self._tokenizer = tokenizer
+        self.length = length
+        self.prefix: list[int] = tokenizer.encode(HEAD, add_special_tokens=False).ids
+
+    def build(self, chunks: Sequence[str], asked: Sequence[tuple[str, str]]) -> Row | None:
+        """A row of these chunks and (question, answer) pairs; None if not all chunks and one question fit."""
+        encode = self._tokenizer.encode_batch
+        bodies = [e.ids for e in encode([chunk_text(chunk) for chunk in chunks], add_special_tokens=False)]
+        questions = [e.ids for e in encode([question_text(q) for q, _ in asked], add_special_tokens=False)]
+        answers = [e.ids for e in encode([answer + IM_END for _, answer in asked], add_special_tokens=False)]
+        head = len(self.prefix)
+        ids, segments, positions = list(self.prefix), [PREFIX] * head, list(range(head))
+        at = head
+        for number, body in enumerate(bodies):
+            if number:
+                ids += self.prefix
+                segments += [COPY + 1 + number] * head
+                positions += list(range(at - head, at))
+            ids += body
+            segments += [1 + number] * len(body)
+            positions += list(range(at, at + len(body)))
+            at += len(body)
+        learned: list[int] = []
+        for number, (question, answer) in enumerate(zip(questions, answers, strict=True)):
+            size = len(question) + len(answer)
+            if len(ids) + size > self.length or len(learned) + len(answer) > ANSWER_ROOM:
+                continue
+            learned += range(len(ids) + len(question), len(ids) + size)
+            ids += question + answer
+            segments += [QUESTION + number] * size
+            positions += list(range(at, at + size))
+        if not learned or len(ids) > self.length:
+            return None
+        blank = self.length - len(ids)
+        return Row(
+            np.array(ids + [0] * blank, np.uint16),
+            np.array(segments + [PAD] * blank, np.int16),
+            np.array(positions + [0] * blank, np.int16),
+            np.array(learned + [-1] * (ANSWER_ROOM - len(learned)), np.int16),
+        )
+
+
+def visible(asks: Tensor, held: Tensor, full: Tensor) -> Tensor:
+    """May a token of segment `asks` see one of segment `held` that stands before it? All three broadcast.
+
+    `full` rows have full attention: chunks see the chunks before them and the shared prefix, nobody the copies.
+    """
+    question = (asks >= QUESTION) & (asks < COPY)
+    chunk, held_chunk = (asks > 0) & (asks < QUESTION), (held > 0) & (held < QUESTION)
+    # The first chunk stands right behind the shared prefix, which is its own copy.
+    prefix = (held == PREFIX) & ((asks <= 1) | question | full)
+    own_copy = ~full & chunk & (held == asks + COPY)
+    return (prefix | (asks == held) | (question & held_chunk) | (full & chunk & held_chunk) | own_copy) & (held >= 0)
+
+
+def attention_mask(segments: Tensor, full: Tensor, dtype: torch.dtype) -> Tensor:
+    """Additive mask [B, 1, T, T] of rows with these segments [B, T]; `full` [B] says which have full attention."""
+    length = segments.shape[1]
+    order = torch.arange(length, device=segments.device)
+    before = order[:, None] >= order[None, :]
+    allowed = visible(segments[:, :, None], segments[:, None, :], full[:, None, None]) & before
+    allowed |= order[:, None] == order[None, :]
+    mask = torch.zeros(allowed.shape, dtype=dtype, device=segments.device)
+    return mask.masked_fill_(~allowed, float("-inf"))[:, None]
+
+
+def save_rows(path: str, rows: Sequence[Row]) -> None:
+    """Write rows as four arrays, PATH.ids.npy and so on."""
+    for field in ("ids", "segments", "positions", "learned"):
+        np.save(f"{path}.{field}.npy", np.stack([getattr(row, field) for row in rows]))

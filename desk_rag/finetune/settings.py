@@ -1,0 +1,135 @@
+"""What a fine-tuning run is asked to do, as data: two runs with equal settings and data make equal weights.
+
+Knows names, defaults and limits; imports no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from enum import Enum
+
+from desk_rag.errors import ConfigError
+
+
+class Method(Enum):
+    """Which weights move."""
+
+    LORA = "lora"
+    """Low-rank adapters on every linear layer (arXiv 2106.09685); over nf4 weights this is QLoRA (arXiv 2305.14314)."""
+    FULL = "full"
+    """All weights, kept in fp32 while training."""
+
+
+class Schedule(Enum):
+    """How the learning rate goes after the warm-up."""
+
+    COSINE = "cosine"
+    WSD = "wsd"
+    """Constant, then a linear way down over the last `decay` of the steps (arXiv 2404.06395)."""
+
+
+class Distract(Enum):
+    """Where the chunks that do not answer come from."""
+
+    WORDS = "words"
+    """Mostly those of the same data that share the most telling words, some at random."""
+    RANDOM = "random"
+
+
+class Layout(Enum):
+    """Which positions the chunks of an independent context get; the values are those of `kv.stitch.Positions`."""
+
+    REORDERED = "reordered"
+    COMPOSITE = "composite"
+
+
+class AnswerForm(Enum):
+    """What the model is taught to write."""
+
+    QUOTED = "quoted"
+    """Lines copied from the chunks in double quotes, then the short answer: what the prompt asks for."""
+    PLAIN = "plain"
+    """The short answer alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSettings:
+    """One run. Lengths are in tokens, shares between 0 and 1."""
+
+    method: Method = Method.LORA
+    steps: int = 300
+    rows_per_step: int = 8
+    """Rows whose gradients make one step."""
+    rows_at_once: int = 1
+    """Rows in memory at a time; the rest is gradient accumulation."""
+    row_tokens: int = 2048
+    """Length of a row; several contexts share one where they fit."""
+    lora_rank: int = 16
+    lora_alpha: int = 32
+    lora_dropout: float = 0.0
+    learning_rate: float = 0.0
+    """0 means 2e-4 for LoRA and 2e-5 for all weights."""
+    schedule: Schedule = Schedule.COSINE
+    warmup: float = 0.05
+    decay: float = 0.3
+    lowest: float = 0.05
+    """Of the learning rate, where the schedule ends."""
+    clip: float = 1.0
+    weight_decay: float = 0.0
+    full_share: float = 0.3
+    """Contexts read with full attention, so that one model serves both."""
+    layout: Layout = Layout.REORDERED
+    refuse_share: float = 0.1
+    """Contexts whose own chunks are left out, to which the answer is that there is none."""
+    distractors: int = 4
+    """Most chunks added to a context."""
+    distract: Distract = Distract.WORDS
+    questions: int = 8
+    """Most questions per context; they cannot see each other."""
+    context_weight: float = 0.0
+    """Loss weight of the chunks' own tokens, beside 1 for those of answers."""
+    replay_share: float = 0.0
+    """Rows of plain text between the others, against forgetting."""
+    answers: AnswerForm = AnswerForm.QUOTED
+    checkpointing: bool = False
+    """Compute activations again in the backward pass: half the speed for a fraction of the memory."""
+    save_every: int = 50
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.rows_per_step < 1 or self.rows_at_once < 1 or self.row_tokens < 64:
+            raise ConfigError("steps and rows must be at least 1, row tokens at least 64.")
+        if self.rows_per_step % self.rows_at_once:
+            raise ConfigError(
+                f"{self.rows_per_step} rows a step cannot be done {self.rows_at_once} at once.",
+                remedy="Give a number of rows at once that divides the rows of a step.",
+            )
+        for name in ("full_share", "refuse_share", "replay_share", "warmup", "decay", "lowest", "lora_dropout"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(f"'{name}' is {getattr(self, name)}; it must be between 0 and 1.")
+
+    @property
+    def peak(self) -> float:
+        """The learning rate in force."""
+        return self.learning_rate or (2e-4 if self.method is Method.LORA else 2e-5)
+
+    def as_json(self) -> dict[str, object]:
+        """Every setting by name, enums as their values."""
+        return {key: value.value if isinstance(value, Enum) else value for key, value in asdict(self).items()}
+
+
+def rate_at(settings: TrainSettings, step: int) -> float:
+    """Learning rate of step 0 .. steps - 1."""
+    warm = max(1, round(settings.warmup * settings.steps))
+    if step < warm:
+        return settings.peak * (step + 1) / warm
+    return settings.peak * max(settings.lowest, _share_left(settings, step, warm))
+
+
+def _share_left(settings: TrainSettings, step: int, warm: int) -> float:
+    left = max(1, settings.steps - warm)
+    if settings.schedule is Schedule.COSINE:
+        return 0.5 * (1 + math.cos(math.pi * (step - warm) / left))
+    falling = max(1, round(settings.decay * settings.steps))
+    return min(1.0, (settings.steps - step) / falling)

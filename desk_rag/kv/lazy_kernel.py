@@ -1,0 +1,290 @@
+"""The program of Kernel B, in Triton's language: one launch attends to prefix, suffix and int8 chunks of one layer.
+
+Knows addresses; what they mean and how many programs there are is decided by `lazy_triton`. Needs Triton at import.
+
+A program takes a share of the keys of one KV head and a block of its query rows (flash-decoding). The first shares are
+tiles of the slab, whose keys are rotated already; the others are runs of chunk tokens, each told by one 64-bit word
+(`lazy_tiles.Run`). Every program leaves its normalised output and log-sum-exp; the last to finish, known by an atomic
+count, merges them and sets the count back, so that a layer is one launch and a graph of launches can be replayed.
+
+Rotation, by angle addition: q R(-p0) R(j) k is the score of a token j places behind p0, so one of two can happen.
+  KEYS   the query stays, keys are turned by their position: for many query rows
+  RUN    the query is turned back once per run, keys by their place in the run
+  TILE   the query is turned back once per tile, keys by their place in the tile: those few rows of the table stay in
+         registers for the program's whole life, and no table is read per token
+(LazyAttention, arXiv 2606.04302, for deferred rotation and the packed word; here keys are raw instead of rotated at
+document-local positions, so the second rotation is added.)
+
+A key's zero point is added before the rotation: as a correction of rank one it would need a rotated zero per token,
+which is as many operations. The scale of keys cannot move to the query either, because the rotation mixes two
+channels of different scales. The values' scale rides on the weights.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _columns(pointers, column, SIZE: tl.constexpr, PADDED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Load; lanes past SIZE, which only padding has, are left out."""
+    if SIZE == PADDED:
+        return tl.load(pointers)
+    else:  # noqa: RET505 - Triton compiles one of the two branches only if it sees both
+        return tl.load(pointers, mask=column < SIZE, other=0.0)
+
+
+@triton.jit
+def _softmax_step(scores, largest, total):  # type: ignore[no-untyped-def]
+    """Fold scores [BLOCK, TILE] (base 2, -inf where masked) into the running softmax.
+
+    Returns weights, the factor for what was summed before, and the new maximum and sum.
+    """
+    new = tl.maximum(largest, tl.max(scores, 1))
+    # A block of which nothing is visible yet keeps -inf; the difference of two of them must not become NaN.
+    base = tl.where(new == float("-inf"), 0.0, new)
+    weights = tl.exp2(scores - base[:, None])
+    keep = tl.exp2(largest - base)
+    return weights, keep, new, total * keep + tl.sum(weights, 1)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _plain(  # type: ignore[no-untyped-def]
+    q1, q2, q3, largest, total, output, keys, values, share, length, last, key_token,
+    TILES: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr, HALF: tl.constexpr, HALF_PADDED: tl.constexpr,
+    REST: tl.constexpr, REST_PADDED: tl.constexpr, TILE: tl.constexpr, KEY_TYPE: tl.constexpr,
+    VALUE_TYPE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Tiles of the slab: keys that are rotated already; `last` [BLOCK] is the last slot each query row sees."""
+    c = tl.arange(0, HALF_PADDED)[None, :]
+    d = tl.arange(0, DIM_PADDED)[None, :]
+    r = tl.arange(0, REST_PADDED)[None, :]
+    i = tl.arange(0, TILE)
+    for tile in range(share * TILES, tl.minimum((share + 1) * TILES, tl.cdiv(length, TILE))):
+        slot = tile * TILE + i
+        # Slots past the end are read as the last one and weighed with nothing: cheaper than a mask per element.
+        line = tl.minimum(slot, length - 1).to(tl.int64)[:, None] * key_token
+        k1 = _columns(keys + line + c, c, HALF, HALF_PADDED).to(KEY_TYPE)
+        k2 = _columns(keys + line + HALF + c, c, HALF, HALF_PADDED).to(KEY_TYPE)
+        v = _columns(values + line + d, d, DIM, DIM_PADDED).to(VALUE_TYPE)
+        scores = tl.dot(q1.to(KEY_TYPE), tl.trans(k1), input_precision=PRECISION)
+        scores = tl.dot(q2.to(KEY_TYPE), tl.trans(k2), scores, input_precision=PRECISION)
+        if REST > 0:
+            k3 = _columns(keys + line + 2 * HALF + r, r, REST, REST_PADDED).to(KEY_TYPE)
+            scores = tl.dot(q3.to(KEY_TYPE), tl.trans(k3), scores, input_precision=PRECISION)
+        scores = tl.where(slot[None, :] <= last[:, None], scores, float("-inf"))
+        weights, keep, largest, total = _softmax_step(scores, largest, total)
+        output = tl.dot(weights.to(VALUE_TYPE), v, output * keep[:, None], input_precision=PRECISION)
+    return largest, total, output
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _turned_back(q1, q2, cosines, sines, position, unscaled, HALF: tl.constexpr, HALF_PADDED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The query's halves rotated by -position; `unscaled` takes the attention scaling of the table out again."""
+    c = tl.arange(0, HALF_PADDED)
+    cos = _columns(cosines + position * HALF + c, c, HALF, HALF_PADDED)[None, :] * unscaled
+    sin = _columns(sines + position * HALF + c, c, HALF, HALF_PADDED)[None, :] * unscaled
+    return q1 * cos + q2 * sin, q2 * cos - q1 * sin
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _angles(cosines, sines, first, table_rows, HALF: tl.constexpr, HALF_PADDED: tl.constexpr, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Rows first..first + TILE - 1 of cos and sin; past the table its last row, which belongs to no token."""
+    c = tl.arange(0, HALF_PADDED)[None, :]
+    line = tl.minimum(first + tl.arange(0, TILE), table_rows - 1)[:, None] * HALF
+    return _columns(cosines + line + c, c, HALF, HALF_PADDED), _columns(sines + line + c, c, HALF, HALF_PADDED)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _widened(  # type: ignore[no-untyped-def]
+    codes, scale, zero, coarse, column, SIZE: tl.constexpr, PADDED: tl.constexpr, MATH: tl.constexpr,
+):  # fmt: skip
+    """code * scale + zero in MATH; `coarse` are the offsets of scale and zero, one line or one per token."""
+    by = _columns(scale + coarse, column, SIZE, PADDED).to(MATH)
+    return codes.to(MATH) * by + _columns(zero + coarse, column, SIZE, PADDED).to(MATH)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _chunk(  # type: ignore[no-untyped-def]
+    q1, q2, q3, largest, total, output, words, rows, codes, scales, cosines, sines, head, first, num_words,
+    table_rows, unscaled,
+    WORDS: tl.constexpr, ONE_TILE: tl.constexpr, ROTATION: tl.constexpr, ONE_GROUP: tl.constexpr,
+    FIELDS: tl.constexpr, CODES_BY: tl.constexpr, SCALES_BY: tl.constexpr,
+    DIM: tl.constexpr, DIM_PADDED: tl.constexpr, HALF: tl.constexpr, HALF_PADDED: tl.constexpr, REST: tl.constexpr,
+    REST_PADDED: tl.constexpr, TILE: tl.constexpr, KEY_TYPE: tl.constexpr, VALUE_TYPE: tl.constexpr,
+    PRECISION: tl.constexpr, MATH: tl.constexpr,
+):  # fmt: skip
+    """WORDS runs of chunk tokens from word `first` on."""
+    c = tl.arange(0, HALF_PADDED)[None, :]
+    d = tl.arange(0, DIM_PADDED)[None, :]
+    r = tl.arange(0, REST_PADDED)[None, :]
+    i = tl.arange(0, TILE)
+    if ROTATION == 2:
+        kc, ks = _angles(cosines, sines, 0, table_rows, HALF, HALF_PADDED, TILE)
+    for index in range(1 if WORDS == 1 else tl.minimum(WORDS, num_words - first)):
+        word = tl.load(words + first + index)
+        position = (word & 0xFFFFF).to(tl.int32)
+        row = rows + ((word >> 20) & 0xFFF) * FIELDS
+        count = ((word >> 32) & 0xFFF).to(tl.int32) + 1
+        start = (word >> 44).to(tl.int32)
+        tokens = tl.load(row).to(tl.int32)
+        of_head = head * tokens
+        keys = codes + tl.multiple_of(tl.load(row + 3), CODES_BY) + (of_head + start) * DIM
+        values = codes + tl.multiple_of(tl.load(row + 4), CODES_BY) + (of_head + start) * DIM
+        scale = scales + tl.multiple_of(tl.load(row + 5), SCALES_BY)
+        zero = scales + tl.multiple_of(tl.load(row + 6), SCALES_BY)
+        value_scale = scales + tl.load(row + 7) + of_head + start
+        if not ONE_GROUP:
+            span = tl.load(row + 1).to(tl.int32)
+            group = head * tl.load(row + 2).to(tl.int32)
+        a1 = q1
+        a2 = q2
+        if ROTATION == 1:
+            a1, a2 = _turned_back(q1, q2, cosines, sines, position, unscaled, HALF, HALF_PADDED)
+        for tile in range(1 if ONE_TILE else tl.cdiv(count, TILE)):
+            at = tile * TILE
+            live = at + i < count
+            # Tokens past the run are read as its last one and weighed with nothing.
+            token = tl.minimum(at + i, count - 1)
+            line = token[:, None] * DIM
+            k1 = _columns(keys + line + c, c, HALF, HALF_PADDED)
+            k2 = _columns(keys + line + HALF + c, c, HALF, HALF_PADDED)
+            v = _columns(values + line + d, d, DIM, DIM_PADDED)
+            vs = tl.load(value_scale + token).to(tl.float32)
+            coarse = head * DIM if ONE_GROUP else ((group + (start + token) // span) * DIM)[:, None]
+            k1 = _widened(k1, scale, zero, coarse + c, c, HALF, HALF_PADDED, MATH)
+            k2 = _widened(k2, scale, zero, coarse + HALF + c, c, HALF, HALF_PADDED, MATH)
+            if ROTATION == 2:
+                a1, a2 = _turned_back(q1, q2, cosines, sines, position + at, unscaled, HALF, HALF_PADDED)
+            elif ROTATION == 1:
+                kc, ks = _angles(cosines, sines, at, table_rows, HALF, HALF_PADDED, TILE)
+            else:
+                kc, ks = _angles(cosines, sines, position + at, table_rows, HALF, HALF_PADDED, TILE)
+            t1 = (k1 * kc.to(MATH) - k2 * ks.to(MATH)).to(KEY_TYPE)
+            t2 = (k2 * kc.to(MATH) + k1 * ks.to(MATH)).to(KEY_TYPE)
+            scores = tl.dot(a1.to(KEY_TYPE), tl.trans(t1), input_precision=PRECISION)
+            scores = tl.dot(a2.to(KEY_TYPE), tl.trans(t2), scores, input_precision=PRECISION)
+            if REST > 0:
+                k3 = _columns(keys + line + 2 * HALF + r, r, REST, REST_PADDED)
+                k3 = _widened(k3, scale, zero, coarse + 2 * HALF + r, r, REST, REST_PADDED, MATH).to(KEY_TYPE)
+                scores = tl.dot(q3.to(KEY_TYPE), tl.trans(k3), scores, input_precision=PRECISION)
+            scores = tl.where(live[None, :], scores, float("-inf"))
+            weights, keep, largest, total = _softmax_step(scores, largest, total)
+            # The values' scale rides on the weights, so that the codes, exact in any of these types, enter as they are.
+            weights = (weights * vs[None, :]).to(VALUE_TYPE)
+            output = tl.dot(weights, v.to(VALUE_TYPE), output * keep[:, None], input_precision=PRECISION)
+    return largest, total, output
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _merged(  # type: ignore[no-untyped-def]
+    outputs, sums, result, shares, head, heads, first_row, num_rows, count,
+    DIM: tl.constexpr, DIM_PADDED: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
+    """Bring all shares of ROWS query rows of one KV head to one maximum, divide once, write the result."""
+    row = first_row + tl.arange(0, ROWS)
+    d = tl.arange(0, DIM_PADDED)
+    s = tl.arange(0, STEP)
+    there = row < num_rows
+    known = tl.minimum(row, num_rows - 1)
+    largest = tl.full([ROWS], float("-inf"), dtype=tl.float32)
+    total = tl.zeros([ROWS], dtype=tl.float32)
+    output = tl.zeros([ROWS, DIM_PADDED], dtype=tl.float32)
+    for start in range(0, shares, STEP):
+        at = ((start + s)[:, None] * heads + head) * num_rows + known[None, :]
+        inside = (start + s < shares)[:, None]
+        place = outputs + at.to(tl.int64)[:, :, None] * DIM + d[None, None, :]
+        # Not through the L1 cache: other programs wrote this, and their neighbours in a line may still be written.
+        lse = tl.load(sums + at, mask=inside, other=float("-inf"), cache_modifier=".cg")
+        part = tl.load(place, mask=inside[:, :, None] & (d < DIM)[None, None, :], other=0.0, cache_modifier=".cg")
+        new = tl.maximum(largest, tl.max(lse, 0))
+        base = tl.where(new == float("-inf"), 0.0, new)
+        keep = tl.exp2(largest - base)
+        factor = tl.exp2(lse - base[None, :])
+        total = total * keep + tl.sum(factor, 0)
+        output = output * keep[:, None] + tl.sum(part.to(tl.float32) * factor[:, :, None], 0)
+        largest = new
+    group = num_rows // count
+    to = ((row % count) * heads * group + head * group + row // count).to(tl.int64)[:, None] * DIM + d[None, :]
+    answer = (output / total[:, None]).to(result.dtype.element_ty)
+    tl.store(result + to, answer, mask=there[:, None] & (d < DIM)[None, :])
+
+
+@triton.jit(do_not_specialize=["length", "num_words", "plain_shares", "table_rows"])  # type: ignore[untyped-decorator]
+def attend_shares(  # type: ignore[no-untyped-def]
+    query, keys, values, result, words, rows, codes, scales, cosines, sines, outputs, sums, arrived,
+    num_rows, count, query_head, query_token, length, key_head, key_token, num_words, plain_shares, table_rows,
+    exponent, unscaled,
+    FUSED: tl.constexpr, MERGE_ROWS: tl.constexpr, MERGE_STEP: tl.constexpr, LENGTH_IN_MEMORY: tl.constexpr,
+    PLAIN_TILES: tl.constexpr, WORDS: tl.constexpr, ONE_TILE: tl.constexpr, ROTATION: tl.constexpr,
+    ONE_GROUP: tl.constexpr, FIELDS: tl.constexpr, CODES_BY: tl.constexpr, SCALES_BY: tl.constexpr,
+    DIM: tl.constexpr, DIM_PADDED: tl.constexpr, HALF: tl.constexpr, HALF_PADDED: tl.constexpr, REST: tl.constexpr,
+    REST_PADDED: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, KEY_TYPE: tl.constexpr,
+    VALUE_TYPE: tl.constexpr, PRECISION: tl.constexpr, MATH: tl.constexpr,
+):  # fmt: skip
+    """Program (share, KV head, block of query rows). Row m is query head m // count of the group, token m % count."""
+    share, head, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    heads = tl.num_programs(1)
+    m = block * BLOCK + tl.arange(0, BLOCK)
+    # Rows past the last are computed as the last one and not stored.
+    known = tl.minimum(m, num_rows - 1)
+    c = tl.arange(0, HALF_PADDED)[None, :]
+    d = tl.arange(0, DIM_PADDED)
+    r = tl.arange(0, REST_PADDED)[None, :]
+    group = num_rows // count
+    line = (head * group + known // count).to(tl.int64) * query_head + (known % count).to(tl.int64) * query_token
+    line = query + line[:, None]
+    q1 = _columns(line + c, c, HALF, HALF_PADDED).to(tl.float32) * exponent
+    q2 = _columns(line + HALF + c, c, HALF, HALF_PADDED).to(tl.float32) * exponent
+    q3 = tl.zeros([BLOCK, REST_PADDED], dtype=tl.float32)
+    if REST > 0:
+        q3 = _columns(line + 2 * HALF + r, r, REST, REST_PADDED).to(tl.float32) * exponent
+    largest = tl.full([BLOCK], float("-inf"), dtype=tl.float32)
+    total = tl.zeros([BLOCK], dtype=tl.float32)
+    output = tl.zeros([BLOCK, DIM_PADDED], dtype=tl.float32)
+    if share < plain_shares:
+        used = tl.load(length) if LENGTH_IN_MEMORY else length
+        at = head.to(tl.int64) * key_head
+        largest, total, output = _plain(
+            q1, q2, q3, largest, total, output, keys + at, values + at, share, used, used - count + known % count,
+            key_token, PLAIN_TILES, DIM, DIM_PADDED, HALF, HALF_PADDED, REST, REST_PADDED, TILE, KEY_TYPE, VALUE_TYPE,
+            PRECISION,
+        )  # fmt: skip
+    else:
+        largest, total, output = _chunk(
+            q1, q2, q3, largest, total, output, words, rows, codes, scales, cosines, sines, head,
+            (share - plain_shares) * WORDS, num_words, table_rows, unscaled, WORDS, ONE_TILE, ROTATION, ONE_GROUP,
+            FIELDS, CODES_BY, SCALES_BY, DIM, DIM_PADDED, HALF, HALF_PADDED, REST, REST_PADDED, TILE, KEY_TYPE,
+            VALUE_TYPE, PRECISION, MATH,
+        )  # fmt: skip
+    place = (share * heads + head) * num_rows + m
+    # A share of which a row sees nothing has no sum; its maximum of -inf is told as it is.
+    total = tl.where(total > 0, total, 1.0)
+    output = output / total[:, None]
+    to = outputs + place.to(tl.int64)[:, None] * DIM + d[None, :]
+    tl.store(to, output.to(outputs.dtype.element_ty), mask=(m < num_rows)[:, None] & (d < DIM)[None, :])
+    tl.store(sums + place, largest + tl.log2(total), mask=m < num_rows)
+    if FUSED:
+        # Every thread's stores come before the count, and the count before the loads of whoever is last.
+        tl.debug_barrier()
+        counter = arrived + head * tl.num_programs(2) + block
+        if tl.atomic_add(counter, 1, sem="acq_rel") == tl.num_programs(0) - 1:
+            tl.debug_barrier()
+            _merged(
+                outputs, sums, result, tl.num_programs(0), head, heads, block * BLOCK, num_rows, count,
+                DIM, DIM_PADDED, MERGE_ROWS, MERGE_STEP,
+            )  # fmt: skip
+            tl.store(counter, 0)
+
+
+@triton.jit(do_not_specialize=["shares"])  # type: ignore[untyped-decorator]
+def merge_shares(  # type: ignore[no-untyped-def]
+    outputs, sums, result, shares, num_rows, count,
+    DIM: tl.constexpr, DIM_PADDED: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
+    """Program (query row, KV head): the merge as a launch of its own, for comparison with the fused one."""
+    _merged(
+        outputs, sums, result, shares, tl.program_id(1), tl.num_programs(1), tl.program_id(0), num_rows, count,
+        DIM, DIM_PADDED, 1, STEP,
+    )  # fmt: skip

@@ -1,0 +1,83 @@
+"""Whether the Triton kernel for scattered rows may be used: proven once per GPU against plain attention, never assumed.
+
+Knows when it is worth a launch; the arithmetic is in `rows_triton`, the reference in `rows`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import logging
+from typing import Protocol
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+_log = logging.getLogger(__name__)
+FEW = 64
+"""Rows up to which the kernel, which divides rows and heads only, leaves most of a GPU idle."""
+_TOLERANCE = 2e-2
+"""Of numbers of size 1 in half precision."""
+
+
+class AttendRows(Protocol):
+    """Attention of scattered rows; see `rows_triton.attend`."""
+
+    def __call__(
+        self,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        slots: torch.Tensor,
+        scale: float,
+        window: int | None = None,
+    ) -> torch.Tensor: ...
+
+
+def attend_for(query: torch.Tensor) -> AttendRows | None:
+    """The kernel for query [1, heads, R, D], or None where the reference has to do it, or does it as fast."""
+    half = query.dtype in (torch.bfloat16, torch.float16)
+    if query.device.type != "cuda" or not half or query.shape[2] <= FEW:
+        return None
+    index = query.device.index
+    if not _proven(torch.cuda.current_device() if index is None else index):
+        return None
+    from desk_rag.kv import rows_triton
+
+    return rows_triton.attend
+
+
+@functools.cache
+def _proven(index: int) -> bool:
+    """True if the kernel gives on this GPU what plain attention gives."""
+    if importlib.util.find_spec("triton") is None:
+        return False
+    try:
+        if _agrees(torch.device("cuda", index)):
+            return True
+        _log.warning("The kernel for recomputed rows disagrees with its reference on this GPU; the reference is used.")
+    except Exception as error:  # a missing compiler, an old driver and an unknown GPU each raise a type of their own
+        _log.warning("Triton cannot be used here (%s: %s); the reference is used.", type(error).__name__, error)
+    return False
+
+
+def _agrees(device: torch.device) -> bool:
+    from desk_rag.kv import rows_triton
+
+    generator = torch.Generator().manual_seed(1)
+    heads, kv_heads, total, dim = 4, 2, 500, 64
+    slots = torch.arange(3, total, 3, device=device)
+    count = len(slots)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(device, torch.float16)
+
+    query, keys, values = random(1, heads, count, dim), random(1, kv_heads, total, dim), random(1, kv_heads, total, dim)
+    behind = slots[:, None] - torch.arange(total, device=device)[None]
+    near = []
+    for window, visible in ((None, behind >= 0), (64, (behind >= 0) & (behind < 64))):
+        got = rows_triton.attend(query, keys, values, slots, dim**-0.5, window).float()
+        wide, wide_values = (t.float().repeat_interleave(heads // kv_heads, 1) for t in (keys, values))
+        wanted = scaled_dot_product_attention(query.float(), wide, wide_values, attn_mask=visible, scale=dim**-0.5)
+        near.append((got - wanted.transpose(1, 2)).abs().max().item())
+    return max(near) <= _TOLERANCE

@@ -1,0 +1,1 @@
+"""Which chunk tokens are worth computing anew: several selectors behind one door."""

@@ -1,0 +1,84 @@
+"""Headers of KV files, read once per file: what the load path needs to know before it reads layer by layer.
+
+Knows files and their identity; reads no payload, counts no use and decides nothing about a file that is unsound.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from desk_rag.errors import CorruptKV, UnknownFormat
+from desk_rag.kv.kv_io import Identity, identity_of
+from desk_rag.kv.payload import ChunkFile
+from desk_rag.kv.types import KVKey
+from desk_rag.store import kv_file
+from desk_rag.store.kv_header import KVHeader
+from desk_rag.store.layout import BLOCK, announce
+
+FileOutcome = ChunkFile | CorruptKV | UnknownFormat | OSError | None
+"""The file and its header; why it must not be used; why it could not be read; or None where there is no such file."""
+_MOST = 4096
+"""Headers kept; one takes about 20 KB."""
+
+
+class HeaderCache:
+    """Headers by file identity, the least recently used first to go. Safe to call from several threads."""
+
+    def __init__(self, most: int = _MOST) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._known: OrderedDict[Identity, KVHeader] = OrderedDict()
+
+    def look(self, files: Sequence[tuple[Path, KVKey]]) -> list[FileOutcome]:
+        """Return one outcome per file, in order; never raises for a single file."""
+        identities = [_identity(path) for path, _ in files]
+        fresh = [path for (path, _), found in zip(files, identities, strict=True) if not self._knows(found)]
+        if len(fresh) > 1:
+            announce(fresh, length=BLOCK)
+        return [
+            self._one(path, key, identity) if isinstance(identity, tuple) else identity
+            for (path, key), identity in zip(files, identities, strict=True)
+        ]
+
+    def forget(self, paths: Iterable[Path]) -> None:
+        """Read the headers of these files again at their next use."""
+        for path in paths:
+            with self._lock:
+                identity = _identity(path)
+                if isinstance(identity, tuple):
+                    self._known.pop(identity, None)
+
+    def _knows(self, identity: Identity | OSError | None) -> bool:
+        with self._lock:
+            return not isinstance(identity, tuple) or identity in self._known
+
+    def _one(self, path: Path, key: KVKey, identity: Identity) -> FileOutcome:
+        with self._lock:
+            header = self._known.get(identity)
+            if header is not None:
+                self._known.move_to_end(identity)
+        try:
+            if header is None:
+                header = kv_file.read_header(path)
+                with self._lock:
+                    self._known[identity] = header
+                    while len(self._known) > self._most:
+                        self._known.popitem(last=False)
+            kv_file.check_identity(header, key, path)
+        except FileNotFoundError:
+            return None
+        except (CorruptKV, UnknownFormat, OSError) as error:
+            return error
+        return ChunkFile(path, header)
+
+
+def _identity(path: Path) -> Identity | OSError | None:
+    try:
+        return identity_of(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return error

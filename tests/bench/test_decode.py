@@ -1,0 +1,56 @@
+"""The decode benchmark compares like with like, and tells what it found."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from desk_rag.bench import decode
+from desk_rag.bench.decode import Side
+from desk_rag.packed import PackedLinear, pack_linears
+from tests.models import FAMILIES, build_model
+
+
+def test_the_stock_twin_has_the_same_weights_in_transformers_own_modules() -> None:
+    model = build_model(next(family for family in FAMILIES if family.name == "qwen2"))
+    plain = {name: parameter.clone() for name, parameter in model.module.named_parameters()}
+    pack_linears(model.module)
+    twin = decode.stock_twin(model)
+    assert twin.config._attn_implementation == "sdpa"
+    assert not any(isinstance(module, PackedLinear) for module in twin.modules())
+    names = dict(twin.named_parameters())
+    assert set(names) == set(plain)
+    for name, parameter in names.items():
+        torch.testing.assert_close(parameter, plain[name], rtol=1e-3, atol=1e-4)
+
+
+def test_all_sides_are_measured_in_every_round_over_the_same_cache() -> None:
+    model = build_model(next(family for family in FAMILIES if family.name == "qwen3"))
+    options = decode._arguments(["--tokens", "2", "--rounds", "3"])
+    row = decode.measure(model, decode.stock_twin(model), 40, options)
+    assert {side: len(times) for side, times in row.times.items()} == dict.fromkeys(Side, 3)
+    assert all(time > 0 for times in row.times.values() for time in times)
+    assert row.difference < 1e-3
+    assert row.ratio(Side.OURS).median == 1.0
+
+
+def test_a_rewound_side_starts_from_the_context_again() -> None:
+    model = build_model(next(family for family in FAMILIES if family.name == "llama"))
+    decoders = decode._decoders(model, decode.stock_twin(model), 20, room=4)
+    for decoder in decoders.values():
+        with torch.inference_mode():
+            first = decode._first_logits(decoder, 20)
+            decode._decode(decoder, 20, 3, torch.device("cpu"))
+            again = decode._first_logits(decoder, 20)
+        torch.testing.assert_close(again, first)
+
+
+def test_it_ends_in_one_json_line(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--contexts", "16,32", "--tokens", "1", "--rounds", "2", "--device", "cpu", "--threads", "1"]
+    assert decode.main(arguments) == 0
+    told = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    assert told["bench"] == "decode"
+    assert [entry["context"] for entry in told["contexts"]] == [16, 32]
+    assert set(told["contexts"][0]["stock_over_ours"]) == {"ours", "dynamic", "static"}

@@ -1,0 +1,59 @@
+"""Budgets, chunk beginnings and the window rule."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from desk_rag.kv.selection import picking
+
+
+def test_budget() -> None:
+    assert [picking.budget_of(ratio, 50) for ratio in (0.0, 0.001, 0.2, 0.5, 1.0, 2.0)] == [0, 1, 10, 25, 50, 50]
+    assert picking.budget_of(0.5, 0) == 0
+
+
+def test_best_are_the_highest_and_of_equals_the_earlier() -> None:
+    assert picking.best(torch.tensor([0.1, 0.7, 0.3, 0.7, 0.3]), 3) == [1, 3, 2]
+
+
+def test_beginnings_count_over_all_chunks() -> None:
+    assert picking.beginnings([5, 1, 4], 2) == [0, 1, 5, 6, 7]
+    assert picking.even_share([5, 1, 4], 5) == 2
+    assert picking.even_share([5, 1, 4], 6) == 2
+    assert picking.even_share([5, 1, 4], 2) == 0
+    assert picking.even_share([5, 1, 4], 100) == 5
+
+
+def test_a_window_is_taken_when_more_than_five_of_eight_are_picked() -> None:
+    lengths = [16, 8]
+    assert picking.windows([0, 1, 2, 3, 4], lengths) == []
+    assert picking.windows([0, 1, 2, 3, 4, 7], lengths) == list(range(8))
+    # Six neighbours across a border of windows, or of chunks, are six tokens in two windows.
+    assert picking.windows([5, 6, 7, 8, 9, 10], lengths) == []
+    assert picking.windows([13, 14, 15, 16, 17, 18], lengths) == []
+    assert picking.windows([16, 17, 18, 19, 20, 23], lengths) == list(range(16, 24))
+
+
+def test_a_short_last_window_is_held_to_the_same_share() -> None:
+    # 5/8 of 4 tokens is 2.5, of 3 it is 1.875.
+    assert picking.windows([8, 9], [12]) == []
+    assert picking.windows([8, 9, 11], [12]) == [8, 9, 10, 11]
+    assert picking.windows([8, 9], [11]) == [8, 9, 10]
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.integers(0, 10_000), st.integers(0, 40))
+def test_filling_takes_whole_windows_within_the_budget(lengths: list[int], seed: int, budget: int) -> None:
+    scores = torch.rand(sum(lengths), generator=torch.Generator().manual_seed(seed))
+    chosen = picking.windows_within(scores, lengths, budget)
+    assert len(chosen) == len(set(chosen)) <= budget
+    assert chosen == picking.windows(chosen, lengths)
+    published = picking.windows(picking.best(scores, budget), lengths)
+    assert set(published) <= set(chosen) or len(published) > budget
+
+
+def test_filling_comes_near_the_budget_where_the_published_rule_does_not() -> None:
+    scores = torch.rand(800, generator=torch.Generator().manual_seed(1))
+    assert len(picking.windows(picking.best(scores, 160), [400, 400])) < 20
+    assert 150 <= len(picking.windows_within(scores, [400, 400], 160)) <= 160

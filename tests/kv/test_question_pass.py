@@ -1,0 +1,161 @@
+"""The lean pass gives the logits and the cache that transformers' own forward pass gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from desk_rag.kv import question_pass
+from desk_rag.kv.cache import SlabCache, SlabLayer
+from desk_rag.kv.question_pass import QuestionPass, attend, attend_whole, supports
+from desk_rag.kv.rope import build_tables
+from desk_rag.model import LanguageModel
+from tests.models import FAMILIES, build_model
+
+BY_NAME = {family.name: family for family in FAMILIES}
+PLAIN = ["llama", "llama-llama3", "llama-yarn", "llama-mqa", "qwen2", "qwen3", "mistral"]
+
+
+def ids(count: int, batch: int = 1, seed: int = 3) -> torch.Tensor:
+    return torch.randint(5, 200, (batch, count), generator=torch.Generator().manual_seed(seed))
+
+
+def reference(model: LanguageModel, prompt: torch.Tensor, split: int) -> tuple[torch.Tensor, SlabCache]:
+    cache = SlabCache(model, prompt.shape[1])
+    model.forward(prompt[0, :split].to(model.device), cache, 0, logits=False)
+    logits = model.forward(prompt[0, split:].to(model.device), cache, split, logits=True)
+    assert logits is not None
+    return logits, cache
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_question_over_a_filled_cache_has_the_models_own_logits(name: str) -> None:
+    model = build_model(BY_NAME[name])
+    prompt = ids(60)
+    expected, theirs = reference(model, prompt, 41)
+    cache = SlabCache(model, 60)
+    model.forward(prompt[0, :41], cache, 0, logits=False)
+    asked: list[int] = []
+    logits = QuestionPass(model, cache.layers, build_tables(model, 60)).run(prompt[:, 41:], 41, before=asked.append)
+    spread = expected.std().item()
+    assert (logits[0] - expected).abs().max().item() < 1e-4 * spread
+    assert asked == [0, 1, 2]
+    for mine, other in zip(cache.layers, theirs.layers, strict=True):
+        torch.testing.assert_close(mine.key_slab, other.key_slab, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(mine.value_slab, other.value_slab, rtol=1e-4, atol=1e-4)
+    # The control: one position earlier is another answer, so the comparison above can fail.
+    moved = QuestionPass(model, theirs.layers, build_tables(model, 60)).run(prompt[:, 41:], 40)
+    assert (moved[0] - expected).abs().max().item() > 1e-2 * spread
+
+
+def test_a_whole_prompt_and_two_questions_side_by_side() -> None:
+    model = build_model(BY_NAME["qwen2"])
+    prompts = torch.cat([ids(30, seed=1), ids(30, seed=2)])
+    spec = model.spec
+    shape = (2, spec.num_kv_heads, 40, spec.head_dim)
+    layers = [SlabLayer(torch.zeros(shape), torch.zeros(shape)) for _ in range(spec.num_layers)]
+    both = QuestionPass(model, layers, build_tables(model, 40))
+    for attention in (attend, attend_whole):
+        logits = both.run(prompts, 0, attention=attention)
+        for row, prompt in enumerate(prompts):
+            expected, _ = reference(model, prompt[None], 1)
+            assert (logits[row] - expected).abs().max().item() < 1e-4 * expected.std().item()
+
+
+class Rerun:
+    """Does on any device what a CUDA graph does: runs its piece again and leaves the result in the same memory."""
+
+    def __init__(self, piece: Callable[[], None], results: Callable[[], list[torch.Tensor]]) -> None:
+        self._piece, self._results = piece, results
+        piece()
+        self._kept = results()
+
+    def replay(self) -> None:
+        self._piece()
+        for kept, fresh in zip(self._kept, self._results(), strict=True):
+            kept.copy_(fresh)
+
+
+@pytest.mark.parametrize("count", [1, 5, 16, 19])
+def test_passes_padded_to_a_bucket_are_the_same(count: int) -> None:
+    """What surrounds the graphs (padding, buckets, positions, lengths) without a GPU to record them."""
+    model = build_model(BY_NAME["qwen2"])
+    prompt = ids(41 + count)
+    expected, theirs = reference(model, prompt, 41)
+    cache = SlabCache(model, 100)
+    model.forward(prompt[0, :41], cache, 0, logits=False)
+    lean = QuestionPass(model, cache.layers, build_tables(model, 100))
+    bucket = next(size for size in (1, 16, 32) if size >= count)
+    with torch.inference_mode():
+        inputs = lean._inputs(torch.zeros((1, bucket), dtype=torch.int64), 100 - bucket)
+        inputs = replace(inputs, cos=inputs.cos.clone(), sin=inputs.sin.clone())
+        attended = torch.zeros((1, bucket, model.spec.num_heads * model.spec.head_dim))
+        state: list[torch.Tensor | None] = [None, None]
+        logits = torch.zeros((1, model.module.config.vocab_size))
+        pieces, queries = [], []
+        for index in range(model.spec.num_layers + 1):
+            before = state[0]
+
+            def piece(index: int = index, before: torch.Tensor | None = before) -> None:
+                state[0], state[1] = lean._piece(index, inputs, before, attended)
+                if state[1] is None and state[0] is not None:
+                    logits.copy_(lean._head(state[0], inputs))
+
+            def results() -> list[torch.Tensor]:
+                return [tensor for tensor in state if tensor is not None]
+
+            pieces.append(Rerun(piece, results))
+            queries += results()[1:]
+        captured = question_pass._Captured(inputs, attended, tuple(pieces), tuple(queries), logits)  # type: ignore[arg-type]
+        for _ in range(2):
+            found = lean._replay(captured, prompt[:, 41:], 41, None, attend)
+    assert (found[0] - expected).abs().max().item() < 1e-4 * expected.std().item()
+    for mine, other in zip(cache.layers, theirs.layers, strict=True):
+        torch.testing.assert_close(mine.key_slab[:, :, : 41 + count], other.key_slab, rtol=1e-4, atol=1e-4)
+
+
+def test_projections_are_moved_once_and_still_belong_to_their_modules() -> None:
+    model = build_model(BY_NAME["qwen2"])
+    prompt = ids(20)
+    expected, _ = reference(model, prompt, 5)
+    layer = model.decoder_layers[0]
+    places = []
+    for _ in range(2):
+        QuestionPass(model, SlabCache(model, 20).layers, build_tables(model, 20))
+        places.append([layer.self_attn.q_proj.weight.data_ptr(), layer.self_attn.v_proj.weight.data_ptr()])
+        again, _ = reference(model, prompt, 5)
+        assert torch.equal(again, expected)
+    assert places[0] == places[1]
+    narrow, wide = (getattr(layer.self_attn, name).weight for name in ("k_proj", "q_proj"))
+    assert narrow.data_ptr() == wide.data_ptr() + wide.numel() * wide.element_size()
+
+
+def test_models_with_sliding_windows_are_left_to_transformers() -> None:
+    assert supports(build_model(BY_NAME["qwen3"]))
+    assert not supports(build_model(BY_NAME["mistral-sliding"]))
+    assert not supports(build_model(BY_NAME["gemma2"]))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("count", [1, 5, 19, 100])
+def test_graphs_give_what_the_eager_pass_gives(count: int) -> None:
+    model = build_model(BY_NAME["qwen2"], torch.bfloat16)
+    model.module.to("cuda")
+    model = LanguageModel(model.spec, model.module, model.prompt, torch.device("cuda"))
+    prompt = ids(50 + count).cuda()
+    tables = build_tables(model, 512)
+    found = []
+    for graphs in (False, True):
+        cache = SlabCache(model, 512)
+        model.forward(prompt[0, :50], cache, 0, logits=False)
+        lean = QuestionPass(model, cache.layers, tables, graphs=graphs)
+        lean.run(prompt[:, 50 : 50 + count], 50)
+        found.append(lean.run(prompt[:, 50 : 50 + count], 50)[0].float().clone())
+    assert lean._captured, "no graph was recorded: both passes were the same one"
+    assert (found[0] - found[1]).abs().max().item() <= 0.25 * found[0].std().item()
+    expected, _ = reference(model, prompt, 50)
+    assert (found[1] - expected.float()).abs().max().item() <= 0.25 * expected.float().std().item()

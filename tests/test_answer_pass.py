@@ -1,0 +1,283 @@
+"""Answers by every kind of first pass: lean, lazy, with recompute; each against the plain one or full prefill."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+import torch
+
+from desk_rag import generate
+from desk_rag.answer import AnswerEngine
+from desk_rag.answer_events import Answer, AnswerMode
+from desk_rag.answer_pass import Anew, attention_path, wants_auxiliary
+from desk_rag.config import AnswerSettings
+from desk_rag.context_loading import MappedLoader
+from desk_rag.errors import ConfigError, UnsupportedModel
+from desk_rag.kv.auxiliary import Auxiliary
+from desk_rag.kv.lazy_choice import AttentionPath
+from desk_rag.kv.recompute_choice import RecomputeChoice, SelectorName
+from desk_rag.kv.recompute_step import Prefilled, Recomputing
+from desk_rag.kv.stitch import plan
+from desk_rag.model import LanguageModel
+from desk_rag.prompt import PromptFormat
+from tests.answer_world import BICYCLE, RENT, World, an_engine, ask, make_world, streamed
+from tests.models import FAMILIES, build_model
+
+PLAIN_STAGES = ["queue", "retrieve", "load", "stitch", "prefill"]
+CHOOSING_STAGES = ["queue", "retrieve", "choose", "load", "stitch", "prefill"]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return make_world(tmp_path_factory.mktemp("world"), "cpu")
+
+
+@pytest.fixture
+def data(world: World, tmp_path: Path) -> Path:
+    shutil.copytree(world.data, tmp_path / "data")
+    return tmp_path / "data"
+
+
+@pytest.fixture(scope="module")
+def plainly(world: World, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Answer, torch.Tensor]]:
+    """Answers and first logits by the plain path: stitched whole, the model's own pass."""
+    data = tmp_path_factory.mktemp("plain") / "data"
+    shutil.copytree(world.data, data)
+    with an_engine(world, data, MappedLoader) as engine, first_logits() as seen:
+        return {question: (ask(engine, question), seen[-1]) for question in (BICYCLE, RENT)}
+
+
+@contextmanager
+def first_logits() -> Iterator[list[torch.Tensor]]:
+    """While open, the logits of every answer's first token."""
+    seen: list[torch.Tensor] = []
+    real = generate._first_probability
+
+    def keep(prompt: PromptFormat, logits: torch.Tensor) -> float:
+        seen.append(logits.float().clone())
+        return real(prompt, logits)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generate, "_first_probability", keep)
+        yield seen
+
+
+def gap(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Largest difference in standard deviations of the other."""
+    return float((one - other).abs().max() / other.std())
+
+
+def stages(answer: Answer) -> list[str]:
+    return [stage.name for stage in answer.timings.stages]
+
+
+def damage(engine: AnswerEngine) -> None:
+    """One bit of the last layers of every file."""
+    files = sorted((engine.settings.data_dir / "kv").rglob("*.safetensors"))
+    assert files
+    for file in files:
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 0x10
+        file.chmod(0o600)
+        file.write_bytes(content)
+
+
+@pytest.mark.parametrize("loading", [MappedLoader, streamed])
+def test_the_lean_pass_answers_as_the_models_own(world: World, data: Path, loading, plainly) -> None:  # type: ignore[no-untyped-def]
+    with an_engine(world, data, loading, lean=True) as engine, first_logits() as seen:
+        slab = engine._slab
+        assert slab is not None
+        assert slab.lean is not None
+        for question, (expected, logits) in plainly.items():
+            for mode in (AnswerMode.CACHED, AnswerMode.FULL, AnswerMode.CACHED):
+                answer = ask(engine, question, mode)
+                if mode is AnswerMode.CACHED:
+                    assert answer.raw == expected.raw
+                    assert gap(seen[-1], logits) < 1e-3
+                    assert stages(answer) == PLAIN_STAGES
+                else:
+                    assert gap(seen[-1], logits) > 1e-3, "the comparison above can fail"
+    if loading is streamed:
+        with an_engine(world, data, loading, lean=True, writer=False) as engine:
+            damage(engine)
+            answer = ask(engine, BICYCLE)
+            assert answer.raw == plainly[BICYCLE][0].raw
+            assert "live prefill" in stages(answer)
+
+
+def test_the_prefix_is_written_once_and_again_after_full_prefill(world: World, data: Path) -> None:
+    with an_engine(world, data, streamed, lean=True) as engine:
+        slab = engine._slab
+        assert slab is not None
+        expected = ask(engine, RENT)
+        kept = engine.prefix.keys.clone()
+        try:
+            engine.prefix.keys.zero_()
+            assert ask(engine, RENT).raw == expected.raw, "it lies there already"
+            ask(engine, RENT, AnswerMode.FULL)
+            ask(engine, RENT)
+            width = engine.prefix.num_tokens
+            assert not slab.cache.layers[0].key_slab[:, :, :width].any(), "it was written again"
+        finally:
+            engine.prefix.keys.copy_(kept)
+        ask(engine, RENT, recompute=RecomputeChoice(0.3))
+        assert ask(engine, RENT).raw == expected.raw
+
+
+@pytest.mark.parametrize("loading", [MappedLoader, streamed])
+def test_lazy_attention_answers_as_a_slab_does(world: World, data: Path, loading, plainly) -> None:  # type: ignore[no-untyped-def]
+    with an_engine(world, data, loading, attention="lazy") as engine, first_logits() as seen:
+        assert engine.attention is AttentionPath.LAZY
+        assert engine._slab is None
+        for question, (expected, logits) in plainly.items():
+            answer = ask(engine, question)
+            assert answer.raw == expected.raw
+            assert gap(seen[-1], logits) < 2e-2
+            assert answer.timings.loaded_bytes == pytest.approx(expected.timings.loaded_bytes, rel=0.1)
+            assert stages(answer) == PLAIN_STAGES
+        assert "WTU-4471-B" in ask(engine, BICYCLE, AnswerMode.FULL).text
+        engine.forget_loaded()
+        damage(engine)
+        answer = ask(engine, BICYCLE)
+        assert answer.raw == plainly[BICYCLE][0].raw
+        assert "live prefill" in stages(answer)
+
+
+def test_an_abandoned_lazy_answer_gives_its_chunks_back(world: World, data: Path) -> None:
+    with an_engine(world, data, streamed, attention="lazy") as engine:
+        expected = ask(engine, RENT)
+        events = engine.ask(RENT)
+        next(events)
+        next(events)
+        events.close()  # type: ignore[attr-defined]
+        assert not engine.turn.answer_waits()
+        assert ask(engine, RENT).raw == expected.raw
+
+
+def test_lazy_attention_over_chunks_of_which_none_was_on_disk(world: World, data: Path, plainly) -> None:  # type: ignore[no-untyped-def]
+    for file in sorted((data / "kv").rglob("*.safetensors")):
+        file.unlink()
+    with an_engine(world, data, streamed, attention="lazy") as engine:
+        answer = ask(engine, BICYCLE)
+        assert answer.cold_chunks == len(answer.sources) > 0
+        assert answer.raw == plainly[BICYCLE][0].raw
+
+
+def test_recomputing_everything_is_full_prefill(world: World, data: Path) -> None:
+    with an_engine(world, data, streamed) as engine, first_logits() as seen:
+        for question in (BICYCLE, RENT):
+            full = ask(engine, question, AnswerMode.FULL)
+            anew = ask(engine, question, recompute=RecomputeChoice(1.0))
+            plain = ask(engine, question)
+            assert anew.raw == full.raw
+            assert gap(seen[-2], seen[-3]) < 1e-2
+            assert gap(seen[-1], seen[-3]) > 1e-2, "the plain path is another"
+            assert (anew.timings.recompute_ratio, plain.timings.recompute_ratio) == (1.0, 0.0)
+            assert stages(anew) == CHOOSING_STAGES
+            assert stages(plain) == PLAIN_STAGES
+            assert all(stage.seconds >= 0 for stage in anew.timings.stages)
+
+
+@pytest.mark.parametrize("lean", [False, True])
+def test_some_recompute_over_the_streamed_way_and_damaged_files(world: World, data: Path, lean: bool) -> None:
+    with an_engine(world, data, MappedLoader, recompute=0.2, writer=False) as mapped:
+        expected = {question: ask(mapped, question) for question in (BICYCLE, RENT)}
+    with an_engine(world, data, streamed, recompute=0.2, lean=lean) as engine:
+        for question, answer in expected.items():
+            got = ask(engine, question)
+            assert got.raw == answer.raw
+            assert got.timings.recompute_ratio == answer.timings.recompute_ratio
+            assert 0.15 < got.timings.recompute_ratio < 0.25
+        engine.forget_loaded()
+        damage(engine)
+        got = ask(engine, BICYCLE)
+        assert got.raw == expected[BICYCLE].raw
+        assert got.timings.recompute_ratio == expected[BICYCLE].timings.recompute_ratio
+        assert "live prefill" in stages(got)
+
+
+def test_the_auxiliary_model_chooses_through_the_engine(world: World, data: Path) -> None:
+    helper = Auxiliary(world.prepared.model, world.prepared.prefix)
+    with an_engine(world, data, streamed, auxiliary=helper, recompute=0.2, selector="aux") as engine:
+        assert 0 < ask(engine, BICYCLE).timings.recompute_ratio < 0.4
+    with an_engine(world, data, streamed, recompute=0.2, selector="aux", writer=False) as engine:
+        with pytest.raises(ConfigError, match="auxiliary"):
+            ask(engine, BICYCLE)
+        assert not engine.turn.answer_waits()
+
+
+def test_no_recompute_runs_no_recompute(world: World, data: Path, plainly) -> None:  # type: ignore[no-untyped-def]
+    with an_engine(world, data, recompute=0.4) as engine, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Recomputing, "prefill", lambda _self: pytest.fail("recomputed all the same"))
+        answer = ask(engine, RENT, recompute=RecomputeChoice(0.0))
+        assert answer.raw == plainly[RENT][0].raw
+        assert stages(answer) == PLAIN_STAGES
+
+
+def test_auto_measures_for_one_question_and_leaves_the_next_one_alone(world: World, data: Path, plainly) -> None:  # type: ignore[no-untyped-def]
+    with an_engine(world, data, streamed) as engine:
+        answer = ask(engine, RENT, recompute=RecomputeChoice("auto"))
+        assert "choose" in stages(answer)
+        assert 0 <= answer.timings.recompute_ratio <= 1
+        assert ask(engine, RENT).raw == plainly[RENT][0].raw
+
+
+def test_recompute_and_lazy_attention_exclude_each_other(world: World, data: Path) -> None:
+    with (
+        pytest.raises(ConfigError, match="recompute = '0.2'.*attention"),
+        an_engine(world, data, attention="lazy", recompute=0.2),
+    ):
+        pass
+    with an_engine(world, data, attention="lazy") as engine:
+        with pytest.raises(ConfigError, match="recompute = '0.5'.*attention"):
+            ask(engine, RENT, recompute=RecomputeChoice(0.5))
+        assert not engine.turn.answer_waits()
+        assert "Mill Lane" in ask(engine, RENT).raw
+
+
+def test_the_path_follows_settings_device_and_free_memory(
+    reader: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = plan(10, [2000])
+    on_gpu = cast("LanguageModel", SimpleNamespace(spec=reader.spec, module=reader.module, device=torch.device("cuda")))
+
+    def path(model: LanguageModel, **asked: object) -> AttentionPath:
+        return attention_path(AnswerSettings.model_validate(asked), model, where, 400)
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (1 << 20, 6 << 30))
+    assert path(reader) is AttentionPath.MATERIALIZE
+    assert path(reader, attention="lazy") is AttentionPath.LAZY
+    assert path(on_gpu) is AttentionPath.LAZY
+    assert path(on_gpu, recompute="auto") is AttentionPath.MATERIALIZE
+    assert path(on_gpu, attention="materialize") is AttentionPath.MATERIALIZE
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (5 << 30, 6 << 30))
+    assert path(on_gpu) is AttentionPath.MATERIALIZE
+    sliding = build_model(next(family for family in FAMILIES if family.name.startswith("gemma")))
+    with pytest.raises(UnsupportedModel, match="sliding"):
+        path(sliding, attention="lazy")
+
+
+def test_who_needs_the_auxiliary_model() -> None:
+    assert wants_auxiliary(AnswerSettings(recompute=0.1, selector="aux"))
+    assert wants_auxiliary(AnswerSettings(recompute="auto", selector="aux-strict"))
+    assert not wants_auxiliary(AnswerSettings(recompute=0.0, selector="aux"))
+    assert not wants_auxiliary(AnswerSettings(recompute=0.1, selector="query"))
+
+
+def test_waiting_within_choosing_counts_once() -> None:
+    done = Prefilled(torch.zeros(1), SimpleNamespace(ratio=0.25), 0.3, 0.5)  # type: ignore[arg-type]
+    step = cast("Recomputing", SimpleNamespace(prefill=lambda: done))
+    early, late = Anew(step, SelectorName.AUX), Anew(step, SelectorName.EDGE_QUERY)
+    assert (early.ratio, early.choosing(0.2)) == (0.0, 0.0)
+    for anew in (early, late):
+        anew.prefill()
+        assert anew.ratio == 0.25
+    assert early.choosing(0.2) == 0.5
+    assert late.choosing(0.2) == pytest.approx(0.3)
+    assert late.choosing(0.7) == 0.0

@@ -1,0 +1,70 @@
+"""The auxiliary model finds what background prefill left for it, and prefills the rest in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from desk_rag import auxiliary
+from desk_rag.auxiliary import open_auxiliary, prepare_auxiliary
+from desk_rag.config import ModelSettings, Settings
+from desk_rag.errors import ModelNotFound
+from desk_rag.kv.auxiliary import Auxiliary
+from desk_rag.kv.gate import GateReport, Score
+from desk_rag.kv.identity import kv_key
+from desk_rag.kv.prefill import prefill_prefix
+from desk_rag.kv.quant import LayerScheme, QuantScheme
+from desk_rag.kv.types import KVKey, Namespace, QuantizedKV
+from desk_rag.prepared import Prepared
+from tests.models import FAMILIES, build_model
+
+TEXTS = ("The boiler was serviced.", "Rent is due on Monday.")
+
+
+class Stored:
+    """Of the store what the shelf uses."""
+
+    def __init__(self) -> None:
+        self.kept: dict[KVKey, QuantizedKV] = {}
+        self.asked: list[int] = []
+
+    def get_kv(self, keys: list[KVKey]) -> list[QuantizedKV | None]:
+        self.asked.append(len(keys))
+        return [self.kept.get(key) for key in keys]
+
+
+def test_the_store_is_asked_for_what_memory_lacks() -> None:
+    model, exact = build_model(FAMILIES[0]), Score(mean_kl=0.0, top1=1.0, tokens=1)
+    scheme = QuantScheme.uniform(model.spec.num_layers, LayerScheme(raw=True))
+    prepared = Prepared(model, prefill_prefix(model), GateReport(scheme, exact, exact, 0, 0), Namespace("0" * 32), 0)
+    store = Stored()
+    ids = tuple(prepared.model.prompt.chunk_ids(TEXTS[0]))
+    made = Auxiliary(prepared.model, scheme=prepared.gate.scheme).learn(TEXTS[:1])[0]
+    store.kept[kv_key(prepared.namespace, ids)] = made
+    opened = open_auxiliary(prepared, store)  # type: ignore[arg-type]
+    learnt = opened.learn(TEXTS)
+    assert learnt[0] is made and store.asked == [2]
+    assert all(type(layer).__name__ == "RawLayer" for layer in learnt[1].layers)  # the gate's coding, not a default
+    # The second was prefilled and stays in memory; what came from the store is asked for again, it is quick to read.
+    again = opened.learn(TEXTS)
+    assert again[1] is learnt[1] and store.asked == [2, 1]
+
+
+def test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[ModelSettings] = []
+    monkeypatch.setattr(auxiliary, "prepare", lambda settings: seen.append(settings.model))
+    big = ModelSettings(name="big/model", device="cuda", quantization="nf4", adapter="for the big one")
+    settings = Settings(data_dir=tmp_path, model=big)
+    prepare_auxiliary(settings)
+    prepare_auxiliary(settings, "smollm2-135m")
+    prepare_auxiliary(settings, "org/other", "cuda")
+    assert [(model.name, model.device, model.quantization) for model in seen] == [
+        ("embedded", "cpu", "none"),
+        (auxiliary.SMOLLM, "cpu", "none"),
+        ("org/other", "cuda", "none"),
+    ]
+    assert not any(model.adapter for model in seen), "an adapter fits the model it was made for only"
+    monkeypatch.undo()
+    with pytest.raises(ModelNotFound):
+        prepare_auxiliary(settings, str(tmp_path / "nothing"))

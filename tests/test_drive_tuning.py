@@ -1,0 +1,93 @@
+"""What is remembered of a drive, and that nonsense in its place is measured again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from desk_rag import drive_tuning
+from desk_rag.drive_tuning import Tuned
+from desk_rag.kv.loader import LoaderSettings
+from desk_rag.kv.payload import ChunkFile
+from desk_rag.store import kv_file
+from tests.store import made
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ChunkFile]:
+    monkeypatch.setattr(drive_tuning, "SMALLEST_SAMPLE", 1 << 16)
+    monkeypatch.setattr(drive_tuning, "THREADS", (1, 2))
+    found = []
+    for number in range(3):
+        key = made.key(str(number))
+        path = tmp_path / "kv" / f"{number}.safetensors"
+        kv_file.write(path, kv_file.prepare(key, made.kv_for(key, layers=4, tokens=512, dim=16), ["c"], 0.1))
+        found.append(ChunkFile(path, kv_file.read_header(path)))
+    return found
+
+
+def test_what_is_remembered_is_applied_and_other_drives_stay(tmp_path: Path) -> None:
+    assert drive_tuning.remembered(tmp_path) is None
+    drive_tuning.remember(tmp_path, Tuned(16, 8, 3e9))
+    content = json.loads((tmp_path / drive_tuning.FILE).read_text())
+    content["drives"]["fs-other"] = {"threads": 2, "waves": 2, "bytes_per_second": 1.0}
+    (tmp_path / drive_tuning.FILE).write_text(json.dumps(content))
+    drive_tuning.remember(tmp_path, Tuned(4, 8, 2e9))
+    known = drive_tuning.remembered(tmp_path)
+    assert known == Tuned(4, 8, 2e9)
+    assert known.applied(LoaderSettings()).threads == 4
+    assert known.applied(LoaderSettings()).waves == 8
+    assert known.applied(LoaderSettings()).run_bytes == LoaderSettings().run_bytes
+    assert "fs-other" in json.loads((tmp_path / drive_tuning.FILE).read_text())["drives"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "", "{", "[]", "null", '{"version": 9, "drives": {}}', '{"version": 1, "drives": []}',
+        '{"version": 1, "drives": {"DRIVE": 5}}',
+        '{"version": 1, "drives": {"DRIVE": {"threads": 4}}}',
+        '{"version": 1, "drives": {"DRIVE": {"threads": 0, "waves": 4, "bytes_per_second": 1.0}}}',
+        '{"version": 1, "drives": {"DRIVE": {"threads": 100000, "waves": 4, "bytes_per_second": 1.0}}}',
+        '{"version": 1, "drives": {"DRIVE": {"threads": "8", "waves": 4, "bytes_per_second": 1.0}}}',
+        '{"version": 1, "drives": {"DRIVE": {"threads": 8, "waves": 4, "bytes_per_second": "fast"}}}',
+        '{"version": 1, "drives": {"DRIVE": {"threads": 8, "waves": 4, "bytes_per_second": -1}}}',
+        '{"version": 1, "drives": {"DRIVE": {"threads": 8, "waves": 4, "bytes_per_second": 1.0, "more": 1}}}',
+    ],
+)  # fmt: skip
+def test_nonsense_is_measured_again(tmp_path: Path, files: list[ChunkFile], content: str) -> None:
+    (tmp_path / drive_tuning.FILE).write_text(content.replace("DRIVE", drive_tuning.drive_of(tmp_path)))
+    assert drive_tuning.remembered(tmp_path) is None
+    settings = drive_tuning.settle(tmp_path, files, CPU)
+    known = drive_tuning.remembered(tmp_path)
+    assert known is not None
+    assert (settings.threads, settings.waves) == (known.threads, known.waves)
+    assert known.threads in (1, 2, 4, 8, 16, 32) and known.waves in drive_tuning.WAVES
+    assert known.bytes_per_second > 0
+
+
+def test_a_drive_that_is_known_is_not_measured(
+    tmp_path: Path, files: list[ChunkFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drive_tuning.remember(tmp_path, Tuned(5, 7, 1e9))
+    monkeypatch.setattr(drive_tuning, "measure", lambda *_: pytest.fail("measured"))
+    assert drive_tuning.settle(tmp_path, files, CPU).threads == 5
+
+
+def test_too_little_to_read_and_damage_leave_the_defaults_and_remember_nothing(
+    tmp_path: Path, files: list[ChunkFile]
+) -> None:
+    assert drive_tuning.settle(tmp_path, [], CPU) == LoaderSettings()
+    files[1].path.unlink()
+    assert drive_tuning.settle(tmp_path, files, CPU) == LoaderSettings()
+    assert not (tmp_path / drive_tuning.FILE).exists()
+
+
+def test_a_place_that_cannot_be_written_is_no_obstacle(tmp_path: Path, files: list[ChunkFile]) -> None:
+    (tmp_path / drive_tuning.FILE).mkdir()
+    assert drive_tuning.settle(tmp_path, files, CPU).threads >= 1

@@ -1,0 +1,130 @@
+"""When guesses are carried out: never while an answer has no first token, and only the latest."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from desk_rag.errors import StoreError
+from desk_rag.kv.types import KVKey, Namespace, TokenHash
+from desk_rag.look_ahead import LookAhead
+
+
+def keys(*names: str) -> list[KVKey]:
+    return [KVKey(Namespace("n"), TokenHash(name)) for name in names]
+
+
+class Heard:
+    """What was asked to be brought, in order."""
+
+    def __init__(self) -> None:
+        self.brought: list[list[KVKey]] = []
+        self.called_off = 0
+
+    def bring(self, wanted: Sequence[KVKey]) -> None:
+        self.brought.append(list(wanted))
+
+    def call_off(self) -> None:
+        self.called_off += 1
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def ahead(heard: Heard) -> Iterator[LookAhead]:
+    made = LookAhead(heard.bring, heard.call_off)
+    yield made
+    made.close()
+
+
+def test_a_guess_is_carried_out_when_nobody_waits(ahead: LookAhead, heard: Heard) -> None:
+    ahead.question("q", lambda: keys("a", "b"))
+    ahead.settle()
+    assert heard.brought == [keys("a", "b")]
+
+
+def test_nothing_begins_before_the_first_token(ahead: LookAhead, heard: Heard) -> None:
+    looked = threading.Event()
+
+    def guess() -> list[KVKey]:
+        looked.set()
+        return keys("next")
+
+    ahead.question("next", guess)
+    with ahead.held_back() as go_ahead:
+        ahead.beside(lambda: keys("beside", "next"))
+        assert not looked.wait(0.2)
+        assert heard.brought == []
+        go_ahead()
+        ahead.settle()
+        assert heard.brought == [keys("next", "beside")], "the question first, each once"
+
+
+def test_an_answer_that_ends_early_lets_go_as_well(ahead: LookAhead, heard: Heard) -> None:
+    with pytest.raises(ZeroDivisionError), ahead.held_back():
+        ahead.question("q", lambda: keys("a"))
+        raise ZeroDivisionError
+    ahead.settle()
+    assert heard.brought == [keys("a")]
+    with ahead.held_back() as go_ahead, ahead.held_back():
+        go_ahead()
+        go_ahead()
+        ahead.question("q", lambda: keys("b"))
+        assert ahead._pressing == 1, "the other answer still waits"
+
+
+def test_only_the_latest_question_counts_and_one_that_is_asked_counts_no_more(ahead: LookAhead, heard: Heard) -> None:
+    with ahead.held_back():
+        ahead.question("old", lambda: keys("old"))
+        ahead.question("new", lambda: keys("new"))
+    ahead.settle()
+    assert heard.brought == [keys("new")]
+    with ahead.held_back():
+        ahead.question("asked", lambda: keys("asked"))
+        ahead.asked("another")
+        ahead.asked("asked")
+    ahead.settle()
+    ahead.question("dropped", lambda: keys("dropped"))
+    ahead.forget()
+    ahead.settle()
+    assert heard.brought == [keys("new")]
+    assert heard.called_off == 1
+
+
+def test_a_guess_that_comes_too_late_brings_nothing(ahead: LookAhead, heard: Heard) -> None:
+    begun, answered = threading.Event(), threading.Event()
+
+    def slow() -> list[KVKey]:
+        begun.set()
+        answered.wait(10)
+        return keys("late")
+
+    ahead.question("q", slow)
+    assert begun.wait(10)
+    with ahead.held_back():
+        answered.set()
+        for _ in range(500):
+            with ahead._changed:
+                if ahead._idle:
+                    break
+            threading.Event().wait(0.01)
+        assert ahead._idle
+    ahead.settle()
+    assert heard.brought == []
+
+
+@pytest.mark.parametrize("error", [StoreError("closed"), ValueError("odd")])
+def test_a_guess_that_fails_harms_nobody(ahead: LookAhead, heard: Heard, error: Exception) -> None:
+    def failing() -> list[KVKey]:
+        raise error
+
+    ahead.question("q", failing)
+    ahead.settle()
+    ahead.question("q", lambda: keys("a"))
+    ahead.settle()
+    assert heard.brought == [keys("a")]

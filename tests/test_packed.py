@@ -1,0 +1,87 @@
+"""Packed matrices multiply as the plain ones do, to fp16 weights; and what cannot be packed stays as it is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from desk_rag import packed
+from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.prefill import tap_keys
+from desk_rag.model import LanguageModel
+from desk_rag.packed import PackedLinear, pack_linears
+from tests.models import FAMILIES, Family, build_model
+
+needs_kernels = pytest.mark.skipif(not packed.available(), reason="this torch has no packed kernels")
+
+
+@needs_kernels
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("rows", "inner", "outer"), [(1, 7, 5), (3, 64, 96), (25, 33, 17), (130, 512, 130)])
+def test_the_product_is_that_of_the_weights_as_packed(rows: int, inner: int, outer: int, bias: bool) -> None:
+    torch.manual_seed(rows)
+    plain = torch.nn.Linear(inner, outer, bias=bias)
+    module = PackedLinear(plain)
+    x = torch.randn(1, rows, inner)
+    assert torch.equal(module.weight, plain.weight.half().float())
+    expected = torch.nn.functional.linear(x.double(), module.weight.double(), None if not bias else plain.bias.double())
+    with torch.inference_mode():
+        got = module(x)
+    assert got.shape == (1, rows, outer)
+    torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=1e-5)
+    assert (module.weight - torch.randn_like(module.weight)).abs().max() > 0.1  # not any weights will do
+
+
+@needs_kernels
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_every_family_computes_packed_what_it_computes_plain(family: Family) -> None:
+    """Whole prompt, several tokens over a cache, one token; within what rounding weights to fp16 does by itself."""
+    parts = ((0, 30), (30, 49), (49, 50))
+    ids = torch.arange(20, 70)
+
+    def logits(model: LanguageModel) -> torch.Tensor:
+        cache = SlabCache(model, 50)
+        return torch.cat([model.forward_all(ids[a:b], cache, a) for a, b in parts])
+
+    rounded = build_model(family)
+    with torch.no_grad():
+        for module in rounded.module.modules():
+            if isinstance(module, torch.nn.Linear):
+                module.weight.copy_(module.weight.half().float())
+    expected = logits(rounded)
+    model = build_model(family)
+    plain = logits(model)
+    before = {name for name, module in model.module.named_modules() if isinstance(module, torch.nn.Linear)}
+    assert pack_linears(model.module) == len(before)
+    assert {name for name, module in model.module.named_modules() if isinstance(module, PackedLinear)} == before
+    got = logits(model)
+    spread = plain.std().item()
+    assert (got - expected).abs().max().item() < 1e-3 * max(spread, 1.0)
+    assert not torch.equal(got, plain)  # they were packed indeed
+
+
+@needs_kernels
+def test_hooks_on_packed_projections_are_called() -> None:
+    model = build_model(next(family for family in FAMILIES if family.name == "llama"))
+    pack_linears(model.module)
+    cache = SlabCache(model, 9)
+    with tap_keys(model) as tapped:
+        model.forward(torch.arange(20, 29), cache, 0, logits=False)
+    assert sorted(tapped) == list(range(model.spec.num_layers))
+    assert all(keys.abs().max() > 0 for keys in tapped.values())
+
+
+@needs_kernels
+def test_what_fp16_cannot_hold_and_other_dtypes_stay_plain() -> None:
+    far = torch.nn.Linear(4, 4)
+    far.weight.data[0, 0] = 1e6
+    module = torch.nn.Sequential(far, torch.nn.Linear(4, 4).bfloat16(), torch.nn.LayerNorm(4), torch.nn.Linear(4, 4))
+    assert pack_linears(module) == 1
+    assert [type(part) is PackedLinear for part in module] == [False, False, False, True]
+
+
+def test_without_the_kernels_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "available", lambda: False)
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    assert pack_linears(module) == 0
+    assert type(module[0]) is torch.nn.Linear

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from safetensors import SafetensorError
+
 from desk_rag import weights
 from desk_rag.errors import ConfigError, ModelError, ModelNotFound
 
@@ -75,14 +77,14 @@ def attach(model: LanguageModel, directory: Path) -> LanguageModel:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by a name it is about to drop
             wrapped = peft.PeftModel.from_pretrained(model.module, str(files.directory), is_trainable=False)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        merge = model.spec.weight_quantization == "none"
+        module = wrapped.merge_and_unload(safe_merge=True) if merge else wrapped.get_base_model()
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
         reason = str(error).partition("\n")[0]
         raise ModelError(
             f"The adapter in {directory} does not fit '{model.spec.name}': {reason}",
             remedy="Give --model the model it was trained on.",
         ) from error
-    merge = model.spec.weight_quantization == "none"
-    module = wrapped.merge_and_unload(safe_merge=True) if merge else wrapped.get_base_model()
     module.eval()
     module.requires_grad_(False)
     return replace(model, module=module, spec=replace(model.spec, adapter=files.fingerprint))

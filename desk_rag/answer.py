@@ -128,7 +128,12 @@ class AnswerEngine:
         self._loading: ContextLoader = made
         self._look_ahead = LookAhead(made.ahead, made.call_off)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="write-back")
-        self._rehearse()
+        try:
+            self._rehearse()
+        except BaseException:
+            self._recompute.close()
+            made.close()
+            raise
 
     def ask(
         self,
@@ -308,14 +313,14 @@ class AnswerEngine:
     def _rehearse(self) -> None:
         """Pay one-off costs before the first question: on a GPU compiling the kernel alone takes half a second."""
         with self.turn.prefilling():
+            question_ids = self.model.prompt.question_ids("When?", _QUESTION_ROOM)
+            if self._slab is not None:  # first: a lean pass that this machine cannot run must not be run before
+                self._slab.prepare(question_ids)
             ids = self.model.prompt.chunk_ids(PROBE)
             chunk = quantize(prefill_chunk(self.model, self.prefix, ids), self.scheme)
             where = plan(self.prefix.num_tokens, [chunk.num_tokens])
             run = self._site.lay(where, [chunk])
-            question_ids = self.model.prompt.question_ids("When?", _QUESTION_ROOM)
             next(self._generate(run, question_ids, where.next_position, lambda: True))
-            if self._slab is not None:
-                self._slab.prepare(question_ids)
             self._recompute.rehearse()
             self._sync()
 

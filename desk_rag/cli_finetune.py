@@ -203,7 +203,8 @@ def _samples(settings: Settings, options: argparse.Namespace, screen: _Screen) -
         write_private(kept, save_samples(made))
     except OSError as error:
         raise ConfigError(f"{kept} cannot be written: {error.strerror}.", remedy="Give another --out.") from error
-    return tuple(made)
+    # Read back: --resume reads them from there too, and what was written twice has become one.
+    return tuple(load_samples(kept))
 
 
 def _folder_chunks(settings: Settings, folders: Sequence[Path]) -> list[FolderChunk]:

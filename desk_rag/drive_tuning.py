@@ -111,7 +111,7 @@ def settle(data_dir: Path, files: Sequence[ChunkFile], device: torch.device) -> 
     if known is None:
         try:
             known = measure(files, device)
-        except (OSError, CorruptKV) as error:  # a file went away or is damaged: another time
+        except (OSError, CorruptKV, RuntimeError) as error:  # a file went away or is damaged, the GPU is full
             _log.info("the drive was not measured (%s)", error)
         if known is not None:
             remember(data_dir, known)

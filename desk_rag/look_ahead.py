@@ -38,6 +38,8 @@ class LookAhead:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._idle = True
+        self._era = 0
+        """Counts what was forgotten, so that a guess begun before is known to be out of date."""
 
     def question(self, about: str, guess: Guess) -> None:
         """What the next question, `about`, needs; replaces what was guessed before."""
@@ -62,6 +64,7 @@ class LookAhead:
         """Nothing is expected any more; what is under way is called off."""
         with self._changed:
             self._question = self._beside = None
+            self._era += 1
             self._changed.notify_all()
         self._call_off()
 
@@ -126,16 +129,21 @@ class LookAhead:
                 guesses = [self._question[1]] if self._question else []
                 guesses += [self._beside] if self._beside else []
                 self._question = self._beside = None
-            self._carry_out(guesses)
+                era = self._era
+            self._carry_out(guesses, era)
 
-    def _carry_out(self, guesses: Sequence[Guess]) -> None:
+    def _carry_out(self, guesses: Sequence[Guess], era: int) -> None:
         try:
             keys = list(dict.fromkeys(key for guess in guesses for key in guess()))
             with self._changed:
                 # Somebody asks meanwhile, or something else is expected: this guess is out of date.
-                current = not (self._closed or self._pressing or self._waiting())
+                current = self._era == era and not (self._closed or self._pressing or self._waiting())
             if current and keys:
                 self._bring(keys)
+                with self._changed:
+                    forgotten = self._era != era
+                if forgotten:  # between the look and the bringing, when there was nothing yet to be called off
+                    self._call_off()
         except DeskRagError as error:  # the store was closed, or the disk is gone: the answers will say so themselves
             _log.info("nothing was read ahead (%s)", error.message)
         except Exception:

@@ -280,7 +280,7 @@ def _no_init() -> Any:
 def _load_dtype(directory: Path, device: torch.device) -> torch.dtype:
     parameters = sum(file.stat().st_size for file in weights.weight_files(directory)) // 2
     if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
     return torch.bfloat16 if parameters > _SMALL and _cpu_has_bf16() else torch.float32
 
 

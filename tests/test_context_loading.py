@@ -12,15 +12,18 @@ import psutil
 import pytest
 import torch
 
+from desk_rag import answer
 from desk_rag.answer import AnswerEngine
 from desk_rag.answer_events import Answer, AnswerMode
 from desk_rag.bench import overlap
 from desk_rag.config import AnswerSettings
-from desk_rag.context_loading import MappedLoader, load_as_fits, tier_bytes
+from desk_rag.context_loading import MappedLoader, Site, StreamedLoader, load_as_fits, tier_bytes
 from desk_rag.errors import OutOfMemory
 from desk_rag.kv.kv_io import FileReader
 from desk_rag.kv.payload import ChunkFile
+from desk_rag.kv.question_pass import QuestionPass
 from desk_rag.kv.types import KVKey
+from desk_rag.store.store import Store
 from tests.answer_world import BICYCLE, RENT, World, an_engine, ask, filled, loader_of, make_world, streamed
 
 
@@ -234,6 +237,36 @@ def test_an_answer_of_which_nothing_was_on_disk_fills_every_layer(world: World, 
         assert answer.cold_chunks == len(answer.sources) > 0
         assert answer.timings.loaded_bytes == 0
         assert answer.raw == expected.raw
+
+
+def test_a_machine_that_cannot_run_the_lean_pass_starts_and_answers(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unable(*_: object, **__: object) -> torch.Tensor:
+        raise RuntimeError("FlashAttention only supports Ampere GPUs or newer.")
+
+    monkeypatch.setattr(QuestionPass, "run", unable)
+    with an_engine(world, data, streamed, lean=True) as engine:
+        assert engine._slab is not None and engine._slab.lean is None
+        assert "Mill Lane" in ask(engine, RENT).raw
+
+
+def test_an_engine_that_cannot_start_gives_its_memory_back(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[StreamedLoader] = []
+
+    def loading(store: Store, site: Site) -> StreamedLoader:
+        made.append(streamed(store, site))
+        return made[-1]
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(answer, "prefill_chunk", full)
+    with pytest.raises(torch.OutOfMemoryError), an_engine(world, data, loading):
+        pass
+    assert not any(thread.is_alive() for thread in made[0].loader._threads)
 
 
 def test_losers_are_cancelled(engine: AnswerEngine, monkeypatch: pytest.MonkeyPatch) -> None:

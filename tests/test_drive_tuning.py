@@ -88,6 +88,17 @@ def test_too_little_to_read_and_damage_leave_the_defaults_and_remember_nothing(
     assert not (tmp_path / drive_tuning.FILE).exists()
 
 
+def test_a_full_gpu_keeps_nobody_from_starting(
+    tmp_path: Path, files: list[ChunkFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(drive_tuning, "measure", full)
+    assert drive_tuning.settle(tmp_path, files, CPU) == LoaderSettings()
+    assert not (tmp_path / drive_tuning.FILE).exists()
+
+
 def test_a_place_that_cannot_be_written_is_no_obstacle(tmp_path: Path, files: list[ChunkFile]) -> None:
     (tmp_path / drive_tuning.FILE).mkdir()
     assert drive_tuning.settle(tmp_path, files, CPU).threads >= 1

@@ -118,6 +118,39 @@ def test_a_guess_that_comes_too_late_brings_nothing(ahead: LookAhead, heard: Hea
     assert heard.brought == []
 
 
+def test_what_is_forgotten_while_it_is_worked_out_is_not_brought(ahead: LookAhead, heard: Heard) -> None:
+    begun, forgotten = threading.Event(), threading.Event()
+
+    def slow() -> list[KVKey]:
+        begun.set()
+        forgotten.wait(10)
+        return keys("forgotten")
+
+    ahead.question("q", slow)
+    assert begun.wait(10)
+    ahead.forget()
+    forgotten.set()
+    ahead.settle()
+    assert heard.brought == []
+    ahead.question("q", lambda: keys("a"))
+    ahead.settle()
+    assert heard.brought == [keys("a")]
+
+
+def test_what_is_forgotten_while_it_is_brought_is_called_off() -> None:
+    told: list[str] = []
+
+    def bring(_wanted: Sequence[KVKey]) -> None:
+        looking.forget()
+        told.append("brought")
+
+    looking = LookAhead(bring, lambda: told.append("called off"))
+    looking.question("q", lambda: keys("a"))
+    looking.settle()
+    assert told == ["called off", "brought", "called off"]
+    looking.close()
+
+
 @pytest.mark.parametrize("error", [StoreError("closed"), ValueError("odd")])
 def test_a_guess_that_fails_harms_nobody(ahead: LookAhead, heard: Heard, error: Exception) -> None:
     def failing() -> list[KVKey]:

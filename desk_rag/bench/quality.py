@@ -30,6 +30,7 @@ from desk_rag.bench.quality_parts.marking import Judge
 from desk_rag.bench.quality_parts.modes import FULL, STITCHED, Mode, Way, parse_modes
 from desk_rag.bench.quality_parts.sample import Sample
 from desk_rag.bench.quality_parts.tables import Report
+from desk_rag.clean import clean
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError
 from desk_rag.kv.recompute_choice import SelectorName
@@ -43,8 +44,8 @@ __all__ = [
 ]  # fmt: skip
 
 _FOOT = (
-    "Percent ± half of the 95 % bootstrap interval. KL (nats, first answer token) and top-1 agreement (all of the "
-    "answer) are with full prefill. TTFT: median, from chunk KV in memory, selection included."
+    "Percent ± half of the 95 % bootstrap interval. KL(full prefill || mode) is of the first answer token, in nats; "
+    "top-1 agreement is with all of full prefill's answer. TTFT: median, from chunk KV in memory, selection included."
 )
 
 
@@ -73,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
         progress=_progress(began),
     )
     seconds = time.perf_counter() - began
-    print(result.table(markdown=options.markdown))
+    print(clean(result.table(markdown=options.markdown)))  # tasks are named by the file
     print(_FOOT)
     report.finish(
         {

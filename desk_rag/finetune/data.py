@@ -135,7 +135,9 @@ def evidence(chunks: Sequence[str], question: str, answer: str) -> tuple[str, ..
     holding = [unit for chunk in chunks for unit in units(chunk) if answer in unit]
     if not holding:
         return ()
-    best = max(holding, key=lambda unit: len(asked & set(words(unit))))
+    # '12' stands in '120' as well: a unit that has the answer as words of its own comes before one that has not.
+    whole = re.compile(rf"(?<!\w){re.escape(answer)}(?!\w)")
+    best = max(holding, key=lambda unit: (whole.search(unit) is not None, len(asked & set(words(unit)))))
     return (_shortened(best, answer),)
 
 

@@ -50,7 +50,12 @@ def export(trainable: Trainable, base: Path, out: Path, record: Mapping[str, Any
 
 
 def write_row_int8(state: Mapping[str, torch.Tensor], file: Path) -> None:
-    """The embedded reader's form: matrices as int8 with one fp16 scale per output row, vectors as fp32.
+    """Write `row_int8` of the weights."""
+    save_file(row_int8(state), str(file), metadata={"format": "pt", "quantization": _INT8_FORM})
+
+
+def row_int8(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The embedded reader's form: matrices as int8, NAME.scale [rows, 1] as fp16 for each, vectors as fp32.
 
     Codes are rounded against the scale as stored, so that what is read back is the nearest there is.
     """
@@ -63,7 +68,7 @@ def write_row_int8(state: Mapping[str, torch.Tensor], file: Path) -> None:
         scale = _scale(exact)
         tensors[name] = (exact / scale.float()).round().clamp(-127, 127).to(torch.int8).contiguous()
         tensors[f"{name}.scale"] = scale.contiguous()
-    save_file(tensors, str(file), metadata={"format": "pt", "quantization": _INT8_FORM})
+    return tensors
 
 
 def _scale(matrix: torch.Tensor) -> torch.Tensor:

@@ -43,7 +43,8 @@ def held_out_contexts(stream: RowStream, count: int, samples: int) -> list[tuple
         if len(pairs) == count:
             break
         one, other = stream.context(0, at, full=False), stream.context(0, at, full=True)
-        if one is not None and other is not None and len(one.chunks) == len(other.chunks):
+        # Copies of the prefix take room: less may fit in one way than in the other, and that cannot be compared.
+        if one is not None and other is not None and (one.chunks, one.asked) == (other.chunks, other.asked):
             pairs.append((one, other))
     return pairs
 

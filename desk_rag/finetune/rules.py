@@ -24,8 +24,6 @@ _FEWEST, _MOST = 6, 45
 """Words of a sentence that questions are made of."""
 
 
-
-
 @dataclass(frozen=True, slots=True)
 class FolderChunk:
     """One chunk of an indexed document."""
@@ -75,9 +73,11 @@ class _Maker:
         for unit in self._units:
             match = _FIELD.fullmatch(unit)
             if match and len(match[1].split()) <= 5:
-                name = match[1].strip("*_` ").lower()
+                name, value = match[1].strip("*_` ").lower(), match[2].strip("*_` ")
+                if not name or not value:  # nothing but marks
+                    continue
                 frames = [f"What is the {name} in {self._chunk.document}?", f"What is the {name}?", f"{name}?"]
-                found.append(QA(self._rng.choice(frames), match[2].strip("*_` "), (unit,)))
+                found.append(QA(self._rng.choice(frames), value, (unit,)))
         return found
 
     def _clozes(self) -> list[QA]:

@@ -10,7 +10,7 @@ import gc
 import json
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +82,7 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """All of it, and the change."""
-        told = asdict(replace(self, out=self.out))
-        return {**told, "out": str(self.out), "text_change_percent": self.text_change}
+        return {**asdict(self), "out": str(self.out), "text_change_percent": self.text_change}
 
 
 def run(
@@ -192,6 +191,8 @@ def _check_out(task: Task) -> None:
 
 def _identity(task: Task, model: LanguageModel) -> RunIdentity:
     told = {**task.train.as_json(), "held_out": task.held_out}
+    # What was measured before the first step is kept, so what is measured after the last has to be the same.
+    told |= {"eval_contexts": task.eval_contexts, "general": digest([Sample(task.general, ())])}
     del told["save_every"]  # may change without changing what comes out
     texts = Sample(("replay", *task.replay), ())
     return RunIdentity(

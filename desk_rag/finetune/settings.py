@@ -105,6 +105,10 @@ class TrainSettings:
                 f"{self.rows_per_step} rows a step cannot be done {self.rows_at_once} at once.",
                 remedy="Give a number of rows at once that divides the rows of a step.",
             )
+        if self.questions < 1 or self.distractors < 0 or self.clip <= 0:
+            raise ConfigError("questions must be at least 1, distractors at least 0, clip above 0.")
+        if self.learning_rate < 0 or self.context_weight < 0:
+            raise ConfigError("learning rate and context weight must not be negative.")
         for name in ("full_share", "refuse_share", "replay_share", "warmup", "decay", "lowest", "lora_dropout"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"'{name}' is {getattr(self, name)}; it must be between 0 and 1.")

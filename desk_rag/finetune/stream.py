@@ -150,7 +150,13 @@ class RowStream:
         ids: list[int] = []
         length = min(self._settings.row_tokens, self._positions)
         while len(ids) < length:
-            ids += self._prompt.answer_ids(rng.choice(self._replay))
+            text = rng.choice(self._replay)
+            # A text longer than a row is gone on with from anywhere, or only its beginning would ever be read.
+            start = rng.randrange(len(text)) if len(text) > length else 0
+            # No token is shorter than a byte, and few are longer than 16 characters.
+            piece = text[start : start + 16 * length]
+            found = self._prompt.answer_ids(piece)
+            ids += found if start + len(piece) == len(text) else found[:-1]
         return build_row([text_island(ids[:length])], self._settings.row_tokens)
 
     def _order(self, epoch: int) -> list[int]:

@@ -5,6 +5,7 @@ Knows a trainable module, a stream of rows and a place for checkpoints; knows no
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -63,8 +64,8 @@ def train(
     on_step: Callable[[TrainProgress], None],
     stop: Callable[[], bool],
 ) -> Outcome:
-    """Train from `start` to `settings.steps`, or until `stop`. Raises OutOfMemory, or DeskRagError for a loss that is
-    no number."""
+    """Train from `start` to `settings.steps`, or until `stop`. Raises OutOfMemory, or DeskRagError for a loss or
+    gradient that is no number."""
     optimizer = _optimizer(trainable, settings)
     if start.step:
         checkpoints.load(trainable.parameters, optimizer)
@@ -150,12 +151,13 @@ def _step(
             torch.autograd.backward(loss.total / weight)
             total += loss.total.detach()
     mean = float(total) / max(weight, 1e-9)
-    if mean != mean or mean == float("inf"):
-        raise DeskRagError(
-            f"The loss of step {step + 1} is no number.",
-            remedy="Use a lower --learning-rate; --resume goes on from the last checkpoint.",
-        )
     norm = float(torch.nn.utils.clip_grad_norm_(trainable.parameters.values(), settings.clip))
+    # Before the step: a gradient that is no number would go into the weights, and from there into a checkpoint.
+    if not math.isfinite(mean) or not math.isfinite(norm):
+        raise DeskRagError(
+            f"The loss or gradient of step {step + 1} is no number.",
+            remedy="Start anew with a lower --learning-rate and another --out.",
+        )
     groups: list[dict[str, Any]] = optimizer.param_groups
     for group in groups:
         group["lr"] = rate_at(settings, step)

@@ -8,6 +8,7 @@ costs more than reading a cached file.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import threading
 from collections import OrderedDict
@@ -143,4 +144,9 @@ def _page_lock(memory: torch.Tensor) -> bool:
     if not torch.cuda.is_available():
         return False
     runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    return int(runtime.cudaHostRegister(memory.data_ptr(), memory.shape[0], 0)) == 0
+    if int(runtime.cudaHostRegister(memory.data_ptr(), memory.shape[0], 0)) == 0:
+        return True
+    # CUDA remembers the refusal, and torch would blame it on whatever this thread launches next.
+    with contextlib.suppress(RuntimeError):
+        torch.zeros(1, device="cuda")
+    return False

@@ -83,7 +83,8 @@ class Placer:
             data = item.buffer.data
             parts.append(rope_triton.rows_of_payload(item.layout, data, target, layers, place.position, place.slot))
             placed.update((layer, index) for layer in layers if item.layout.is_int8[layer])
-        rope_triton.launch(np.concatenate(parts), target)
+        if parts:  # none where all chunks were put in by the caller and the wave's layers are kept unquantised
+            rope_triton.launch(np.concatenate(parts), target)
         return placed
 
     def _chunk(self, index: int) -> QuantizedKV:

@@ -23,6 +23,9 @@ from desk_rag.kv.types import QuantizedKV
 
 NOT_ON_DISK = "not on disk"
 
+Piece = tuple[int, tuple[tuple[int, Group], ...]]
+"""(step, groups): consecutive (index, group)s of one file that are read together, and when."""
+
 
 class ChunksLost(CorruptKV):
     """Some chunks cannot be had from disk; a miss for whoever loads them, found before the first token."""
@@ -40,6 +43,7 @@ class Item:
     identity: Identity | None = None
     buffer: Buffer | None = None
     layout: Layout | None = None
+    pieces: tuple[Piece, ...] = ()
     lost: str | None = None
     """Why it cannot be had from disk."""
     given: QuantizedKV | None = None
@@ -222,6 +226,12 @@ class Load:
                 self._count_down(run.wave, 1)
             self._changed.notify_all()
         self._give_back_if_done()
+
+    def fail(self, error: BaseException) -> None:
+        """Something went wrong that belongs to no run; whoever waits must learn of it, or would wait for ever."""
+        with self._changed:
+            self._failure = self._failure or error
+            self._changed.notify_all()
 
     def _drop(self, item: Item) -> None:
         if not item.dropped:

@@ -20,12 +20,12 @@ from queue import PriorityQueue
 
 import torch
 
-from desk_rag.errors import CorruptKV
+from desk_rag.errors import Cancelled, CorruptKV
 from desk_rag.kv import payload
 from desk_rag.kv.arena import aligned, round_up
 from desk_rag.kv.kv_io import FileReader, Identity, identity_of
-from desk_rag.kv.load import NOT_ON_DISK, ChunksLost, Item, Load, Run
-from desk_rag.kv.payload import ChunkFile, Group, Layout
+from desk_rag.kv.load import NOT_ON_DISK, ChunksLost, Item, Load, Piece, Run
+from desk_rag.kv.payload import ChunkFile, Group, Header, Layout
 from desk_rag.kv.residency import Buffer, DeviceResidency, HostResidency, Residency
 from desk_rag.kv.staging import Staging
 
@@ -51,14 +51,11 @@ class LoaderSettings:
     """int8 payloads kept on the computing device between answers."""
 
 
-Piece = tuple[int, tuple[tuple[int, Group], ...]]
-"""(step, groups): consecutive (index, group)s of one file that are read together, and when."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Known:
     """What follows from a file's header, worked out once per file."""
 
+    header: Header
     layout: Layout
     pieces: tuple[Piece, ...]
 
@@ -86,6 +83,8 @@ class Loader:
         self._known: dict[Identity, _Known] = {}
         self._serial = itertools.count()
         self._tasks: PriorityQueue[_Task] = PriorityQueue()
+        self._gate = threading.Lock()
+        self._closed = False
         self._threads = [
             threading.Thread(target=self._work, name=f"kv-load-{index}", daemon=True)
             for index in range(settings.threads)
@@ -103,7 +102,8 @@ class Loader:
         """Begin to load these chunks and return at once; None stands for one that is known to be missing.
 
         A load that is not urgent (neighbours, the next question in the queue) is read when no other one waits.
-        Raises torch.OutOfMemoryError if the computing device has no room even with its tier emptied.
+        Raises torch.OutOfMemoryError if the computing device has no room even with its tier emptied, Cancelled if the
+        loader was closed.
         """
         items = [self._item(file) for file in files]
         self._borrow(items)
@@ -116,7 +116,7 @@ class Loader:
                 if run in there:
                     load.arrived(run)
                 else:
-                    self._tasks.put(_Task((rank, next(self._serial)), (load, run)))
+                    self._put(_Task((rank, next(self._serial)), (load, run)))
         return load
 
     def mark(self) -> torch.cuda.Event | None:
@@ -142,13 +142,23 @@ class Loader:
 
     def close(self) -> None:
         """End the threads and give up all memory. Loads that are open must be closed first."""
-        for _ in self._threads:
-            self._tasks.put(_Task((2, next(self._serial)), None))
+        with self._gate:
+            if self._closed:
+                return
+            self._closed = True
+            for _ in self._threads:
+                self._tasks.put(_Task((2, next(self._serial)), None))
         for thread in self._threads:
             thread.join()
         self.residency.clear()
         if self._staging is not None:
             self._staging.close()
+
+    def _put(self, task: _Task) -> None:
+        with self._gate:  # behind the threads' last task nobody would take it, and somebody would wait for it
+            if self._closed:
+                raise Cancelled("The loader was closed.")
+            self._tasks.put(task)
 
     def _item(self, file: ChunkFile | None) -> Item:
         if file is None:
@@ -158,14 +168,16 @@ class Loader:
         except OSError as error:
             return Item(file, lost=f"{file.path}: {error.strerror}")
         known = self._known.get(identity)
-        if known is None:
+        # Another header than then: the file was exchanged between the reading of its header and a look at its identity.
+        if known is None or known.header is not file.header:
             if len(self._known) >= _KNOWN_FILES:
                 self._known.clear()
             known = self._known[identity] = _Known(
+                file.header,
                 payload.layout(file.header),
                 tuple(_pieces(file.header.groups, file.num_layers, self.settings.waves, self.settings.run_bytes)),
             )
-        return Item(file, identity, layout=known.layout)
+        return Item(file, identity, layout=known.layout, pieces=known.pieces)
 
     def _borrow(self, items: Sequence[Item]) -> None:
         """Give every item that there is a file of its buffer."""
@@ -182,8 +194,8 @@ class Loader:
         wanted = [
             (step, item, groups)
             for item in items
-            if item.identity is not None and item.buffer is not None and not item.buffer.complete
-            for step, groups in self._known[item.identity].pieces
+            if item.buffer is not None and not item.buffer.complete
+            for step, groups in item.pieces
         ]
         # Steps that bring nothing are joined to the one before, so that everything resident is one wave.
         used = sorted({step for step, _, _ in wanted}) or [0]
@@ -197,18 +209,24 @@ class Loader:
 
     def _work(self) -> None:
         while (work := self._tasks.get().work) is not None:
-            load, run = work
-            if run.item.dropped or run.item.lost is not None:
-                load.arrived(run)
-                continue
             try:
-                self._bring(run)
-            except (OSError, CorruptKV) as error:
-                load.arrived(run, lost=str(error))
-            except BaseException as error:  # the waiting thread must learn of it, or it would wait for ever
-                load.arrived(run, failure=error)
-            else:
-                load.arrived(run)
+                self._deal(*work)
+            except BaseException as error:  # even the book-keeping can fail, on a device that has gone
+                work[0].fail(error)
+            del work  # or an idle thread would keep that answer's chunks in memory until the next one is asked for
+
+    def _deal(self, load: Load, run: Run) -> None:
+        if run.item.dropped or run.item.lost is not None:
+            load.arrived(run)
+            return
+        try:
+            self._bring(run)
+        except (OSError, CorruptKV) as error:
+            load.arrived(run, lost=str(error))
+        except BaseException as error:  # the waiting thread must learn of it, or it would wait for ever
+            load.arrived(run, failure=error)
+        else:
+            load.arrived(run)
 
     def _bring(self, run: Run) -> None:
         """Read one run, check it, and have it on the computing device or on its way there."""

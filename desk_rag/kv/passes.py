@@ -102,9 +102,17 @@ class Slab:
         wanted = model.device.type == "cuda" if lean is None else lean
         whole_heads = len(tables.cos) == 1 and 2 * tables.cos[0].shape[1] == model.spec.head_dim
         fits = wanted and whole_heads and question_pass.supports(model)
-        self.lean = QuestionPass(model, self.cache.layers, tables, graphs=graphs) if fits else None
+        self.lean = self._made_lean(tables, graphs) if fits else None
         self._has_prefix = False
         self._fastest = {} if known is None else known
+
+    def _made_lean(self, tables: RotaryTables, graphs: bool) -> QuestionPass | None:
+        """None where there is no room to move a layer's projections; those moved so far work as before."""
+        try:
+            return QuestionPass(self._model, self.cache.layers, tables, graphs=graphs)
+        except torch.OutOfMemoryError as error:
+            _log.warning("no room for the lean pass, the model's own is used: %s", error)
+            return None
 
     def run(self, before: Before | None = None) -> Pass:
         """The pass over this slab; `before` only where there is a lean one, others are waited for by their layers."""

@@ -51,7 +51,7 @@ def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> tor
     public function would align it to the start, so the operator is called by its name.
     """
     batch, heads, count, dim = query.shape
-    if query.device.type == "cuda" and query.dtype in (torch.bfloat16, torch.float16):
+    if query.dtype in (torch.bfloat16, torch.float16) and _has_flash(query.device, dim):
         flash = torch.ops.aten._scaled_dot_product_flash_attention
         out: torch.Tensor = flash(query, keys, values, 0.0, True, return_debug_mask=False, scale=dim**-0.5)[0]
         return out.transpose(1, 2).reshape(batch, count, heads * dim)
@@ -62,6 +62,19 @@ def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> tor
     packed = query.reshape(batch, keys.shape[1], groups * count, dim)
     out = scaled_dot_product_attention(packed, keys, values, attn_mask=mask)
     return out.reshape(batch, heads, count, dim).transpose(1, 2).reshape(batch, count, heads * dim)
+
+
+def _has_flash(device: torch.device, dim: int) -> bool:
+    """True where torch's FlashAttention runs: not before Ampere, and not for every head."""
+    if device.type != "cuda" or dim % 8 or dim > 256:
+        return False
+    return _generation(torch.cuda.current_device() if device.index is None else device.index) >= 8
+
+
+@functools.cache
+def _generation(index: int) -> int:
+    """First number of a GPU's compute capability."""
+    return torch.cuda.get_device_capability(index)[0]
 
 
 def attend_whole(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -155,7 +168,10 @@ class QuestionPass:
         # Rounded to the compute dtype as transformers rounds them for the model's own tokens.
         self._cos = torch.cat((cos, cos), -1).to(model.spec.dtype)
         self._sin = torch.cat((-sin, sin), -1).to(model.spec.dtype)
-        self._graphs = graphs and model.device.type == "cuda"
+        # LLM.int8 looks for outliers on the host in every product, so a capture of it can only fail, and a failed one
+        # may leave torch's allocator as if it still went on.
+        recordable = model.device.type == "cuda" and model.spec.weight_quantization != "int8"
+        self._graphs = graphs and recordable
         self._captured: dict[int, _Captured] = {}
 
     @property

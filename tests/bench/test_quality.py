@@ -7,18 +7,21 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from desk_rag.bench import quality
 from desk_rag.bench.quality import FULL, Coding, Mode, QualitySettings, Report, Sample, Way, evaluate
 from desk_rag.bench.quality_parts.bootstrap import mean_of, ratio_of
 from desk_rag.bench.quality_parts.modes import STITCHED, parse_modes
 from desk_rag.errors import ConfigError
-from desk_rag.kv.auxiliary import Auxiliary
+from desk_rag.kv.auxiliary import Auxiliary, AuxiliaryScores, MemoryShelf
+from desk_rag.kv.types import QuantizedKV
 from desk_rag.model import LanguageModel
 from tests.models import FAMILIES, build_model
 
@@ -116,6 +119,29 @@ def test_uncoded_chunks_and_an_auxiliary_model() -> None:
     assert exact == pytest.approx(int8, rel=0.3)
 
 
+def test_the_auxiliary_model_knows_whole_chunks_before_the_clock_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny()
+    shelf = MemoryShelf()
+    lengths: list[int] = []
+    missing: list[int] = []
+    put, look = shelf.put, Auxiliary.look
+
+    def counted(token_ids: tuple[int, ...], kv: QuantizedKV) -> None:
+        lengths.append(len(token_ids))
+        put(token_ids, kv)
+
+    def looked(self: Auxiliary, texts: Sequence[str], question: str) -> list[AuxiliaryScores]:
+        known = shelf.get([tuple(model.prompt.chunk_ids(text)) for text in texts])
+        missing.append(sum(kv is None for kv in known))
+        return look(self, texts, question)
+
+    monkeypatch.setattr(shelf, "put", counted)
+    monkeypatch.setattr(Auxiliary, "look", looked)
+    evaluate(model, samples()[:2], [Mode(Way.RECOMPUTE, "aux", 0.4)], SETTINGS, auxiliary=Auxiliary(model, shelf=shelf))
+    assert missing == [0, 0]
+    assert sorted(lengths) == sorted(len(model.prompt.chunk_ids(text)) for text in TEXTS[:3])
+
+
 def test_nothing_to_measure_and_unknown_selectors_are_refused() -> None:
     with pytest.raises(ConfigError, match="nothing to measure"):
         evaluate(tiny(), [], MODES)
@@ -144,18 +170,21 @@ def test_other_settings_are_another_configuration(tmp_path: Path) -> None:
 
 
 _CHILD = """
-import os, signal, sys
+import os, signal, sys, torch
 from pathlib import Path
 from desk_rag.bench.quality import evaluate
 from tests.bench.test_quality import MODES, SETTINGS, samples, tiny
 kill = lambda done, total: os.kill(os.getpid(), signal.SIGKILL) if done >= 2 else None
+torch.set_num_threads(int(sys.argv[2]))
 evaluate(tiny(), samples(), MODES, SETTINGS, folder=Path(sys.argv[1]), progress=kill)
 """
 
 
 def test_a_killed_run_goes_on_and_comes_to_the_same_table(tmp_path: Path) -> None:
     whole = evaluate(tiny(), samples(), MODES, SETTINGS, folder=tmp_path / "whole")
-    child = subprocess.run([sys.executable, "-c", _CHILD, str(tmp_path / "killed")], timeout=120, check=False)
+    # As many threads in both, because another division of sums gives other last digits.
+    command = [sys.executable, "-c", _CHILD, str(tmp_path / "killed"), str(torch.get_num_threads())]
+    child = subprocess.run(command, timeout=120, check=False)
     assert child.returncode == -signal.SIGKILL
     file = tmp_path / "killed" / whole.name / "answers.jsonl"
     kept = file.read_text().splitlines()
@@ -176,20 +205,23 @@ def test_a_killed_run_goes_on_and_comes_to_the_same_table(tmp_path: Path) -> Non
 
 def test_the_command_measures_the_reader(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = tmp_path / "asked.jsonl"
-    line = {"question": "When does the ferry leave?", "answers": ["7.40"], "gold": [1],
+    task = "asked\x1b[31m"
+    line = {"task": task, "question": "When does the ferry leave?", "answers": ["7.40"], "gold": [1],
             "contexts": ["Beans are kept dry in the blue jar.", "The ferry leaves Harwick at 7.40."]}  # fmt: skip
     data.write_text(json.dumps(line) + "\n")
     out = tmp_path / "out.jsonl"
     modes = "full,reordered,recompute:first-k:0.5"
     arguments = ["--data", str(data), "--modes", modes, "--device", "cpu", "--max-new-tokens", "40", "--out", str(out)]
     assert quality.main(arguments) == 0
-    printed = capsys.readouterr().out.splitlines()
+    told = capsys.readouterr().out
+    assert "\x1b" not in told
+    printed = told.splitlines()
     assert re.match(r"task +mode +n +exact", printed[0])
     last = json.loads(printed[-1])
     assert json.loads(out.read_text()) == last
-    assert last["tasks"]["asked"]["reordered"]["contains"][0] == 1.0
-    assert last["tasks"]["asked"]["full"]["right_quote"][0] == 1.0
-    assert 0.3 < last["tasks"]["asked"]["recompute:first-k:0.5"]["recomputed"] < 0.7
+    assert last["tasks"][task]["reordered"]["contains"][0] == 1.0
+    assert last["tasks"][task]["full"]["right_quote"][0] == 1.0
+    assert 0.3 < last["tasks"][task]["recompute:first-k:0.5"]["recomputed"] < 0.7
 
 
 def test_the_command_writes_needles_in_the_one_form(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from desk_rag.bench.quality_parts import words
+from desk_rag import answer_metrics as words
 from desk_rag.bench.quality_parts.marking import Judge, mark
 from desk_rag.bench.quality_parts.sample import Sample
 from desk_rag.prompt import NO_ANSWER
@@ -46,6 +46,9 @@ def test_scores(said: str, wanted: str, exact: float, f1: float, rouge: float) -
         ("the Blue  JAR, there", "blue jar", True),
         ("bluejar", "blue", False),
         ("在2022年1月3日上午", "1月3日", True),
+        ("It is in Kölner Straße", "Köln", False),
+        ("Ganz änn nicht", "nn", False),
+        ("서울에서", "서울", True),
     ],
 )
 def test_contains_whole_words(said: str, wanted: str, held: bool) -> None:

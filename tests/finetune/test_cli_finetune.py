@@ -35,6 +35,8 @@ def test_a_folder_becomes_an_adapter_and_a_stop_is_kept(
     folder, out = tmp_path / "documents", tmp_path / "out"
     folder.mkdir()
     (folder / "note.md").write_text(NOTE, encoding="utf-8")
+    for name in ("one.txt", "same.txt"):  # the same chunk twice, under two names
+        (folder / name).write_text("The blue bicycle of Uncle Bertram stands under the 3 elms.\n", encoding="utf-8")
     with Store.open(settings.data_dir, settings.store, writer=True) as store:
         prompt = byte_prompt()
         for _ in sync_folder(store, folder, prompt, prompt.chunk_size, settings.index, lambda: False):
@@ -50,8 +52,8 @@ def test_a_folder_becomes_an_adapter_and_a_stop_is_kept(
     monkeypatch.setattr(run_module, "train", interrupted)
     assert finetune(settings, words) == 130
     assert "--resume goes on" in capsys.readouterr().out
-    (made, *_) = load_samples(out / "data.jsonl")
-    assert "mirror" in made.chunks[0] or "lamp" in made.chunks[0]
+    chunks = " ".join(made.chunks[0] for made in load_samples(out / "data.jsonl"))
+    assert "mirror" in chunks and "bicycle" in chunks
     monkeypatch.setattr(run_module, "train", real)
     (folder / "note.md").unlink()  # what was made from it is kept with the run
     assert finetune(settings, [*words, "--resume", "--json"]) == 0
@@ -70,6 +72,8 @@ def test_a_folder_becomes_an_adapter_and_a_stop_is_kept(
         (["--folder", "."], "nothing indexed under"),
         (["--data", "DATA", "--rows", "3", "--rows-at-once", "2"], "3 rows a step cannot be done 2 at once"),
         (["--data", "DATA", "--full-attention", "1.5"], "'full_share' is 1.5"),
+        (["--data", "DATA", "--questions", "0"], "questions must be at least 1"),
+        (["--data", "DATA", "--learning-rate", "-1"], "must not be negative"),
     ],
 )
 def test_nonsense_is_refused_with_a_reason(

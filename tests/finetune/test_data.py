@@ -88,6 +88,8 @@ def test_evidence_is_the_sentence_most_like_the_question() -> None:
     chunks = ["Rome has 3 gates. The shed has 3 doors.\nThe shed is green."]
     assert evidence(chunks, "How many doors has the shed?", "3") == ("The shed has 3 doors.",)
     assert evidence(chunks, "How many windows?", "seven") == ()
+    inside = ["The shed of Rome has 30 doors. It has 3 of them in oak."]
+    assert evidence(inside, "How many doors has the shed of Rome?", "3") == ("It has 3 of them in oak.",)
     long = " ".join(f"w{number}" for number in range(200))
     (cut,) = evidence([long], "?", "w150")
     assert len(cut.split()) == 60 and "w150" in cut.split() and cut in long
@@ -126,3 +128,8 @@ def test_questions_made_by_rule_have_answers_that_stand_in_the_chunk() -> None:
     assert any("1 Safety" in qa.question for qa in sample.qas) and any("about" in qa.question for qa in sample.qas)
     assert make_samples(chunks, seed=1, per_chunk=20) == [sample]
     assert len(make_samples(chunks, seed=1, per_chunk=2)[0].qas) == 2
+
+
+def test_a_field_of_nothing_but_marks_is_no_answer() -> None:
+    (sample,) = make_samples([FolderChunk("Form\nStatus: ***\nSigned by: Anna Berg", "Form")])
+    assert [qa.answer for qa in sample.qas] == ["Anna Berg"]

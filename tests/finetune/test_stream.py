@@ -9,6 +9,7 @@ import pytest
 
 from desk_rag.errors import ConfigError
 from desk_rag.finetune.data import QA, Sample
+from desk_rag.finetune.probe import held_out_contexts
 from desk_rag.finetune.rows import IS_CHUNK, PADDING, SEES_CHUNKS, Context, positions_needed
 from desk_rag.finetune.settings import TrainSettings
 from desk_rag.finetune.stream import Place, RowStream
@@ -92,3 +93,32 @@ def test_plain_text_is_replayed_in_its_share() -> None:
         rows.append(row)
     texts = [row for row in rows if not row.roles.any()]
     assert 10 <= len(texts) <= 30 and all(row.weights[1:].all() for row in texts)
+
+
+def test_all_of_a_long_text_is_replayed_and_ends_only_where_the_text_does() -> None:
+    text = "".join(f"{number:04d} " for number in range(1000))
+    made = stream(replace(SETTINGS, replay_share=1.0), replay=[text])
+    (end,) = PROMPT.answer_ids("")
+    read, place = [], Place()
+    for _ in range(120):
+        row, place = made.row(place)
+        read.append(row.ids.tolist())
+    words = {word for ids in read for word in PROMPT.decode(ids).split() if len(word) == 4}
+    assert len(words) > 950
+    for ids in read:
+        for at in (index for index, token in enumerate(ids) if token == end):
+            assert PROMPT.decode(ids[:at]).endswith("0999 ")
+
+
+def test_both_kinds_of_attention_are_compared_on_the_same_questions() -> None:
+    unlike = 0
+    for row_tokens in (150, 190, 512):
+        made = stream(replace(SETTINGS, row_tokens=row_tokens, questions=3, refuse_share=0.0))
+        for one, other in held_out_contexts(made, 30, len(SAMPLES)):
+            assert (one.chunks, one.asked, one.full, other.full) == (other.chunks, other.asked, False, True)
+        both = [[made.context(0, at, full=full) for full in (False, True)] for at in range(len(SAMPLES))]
+        unlike += sum(
+            one is not None and other is not None and len(one.chunks) == len(other.chunks) and one.asked != other.asked
+            for one, other in both
+        )
+    assert unlike

@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from desk_rag import adapters, weights
 from desk_rag.config import ModelSettings
-from desk_rag.errors import ConfigError, ModelError, ModelNotFound
+from desk_rag.errors import ConfigError, DeskRagError, ModelError, ModelNotFound
+from desk_rag.finetune import run as run_module
 from desk_rag.finetune.run import CHECKPOINTS, Report, Task, load_result, run
 from desk_rag.finetune.settings import Method, Schedule, TrainSettings, rate_at
+from desk_rag.finetune.trainable import Trainable
 from desk_rag.finetune.trainer import TrainProgress
 from desk_rag.generate import stream
 from desk_rag.kv.cache import SlabCache
@@ -144,6 +146,8 @@ def test_killed_or_stopped_and_resumed_is_as_if_it_had_run_through(tiny_dir: Pat
         train(task(tiny_dir, killed, _interrupted))
     with pytest.raises(ConfigError, match="'seed' was 0 and is 1"):
         train(task(tiny_dir, killed, replace(_interrupted, seed=1), resume=True))
+    with pytest.raises(ConfigError, match="'general' was"):
+        train(replace(task(tiny_dir, killed, _interrupted, resume=True), general=("Another text.",)))
     resumed = train(task(tiny_dir, killed, _interrupted, resume=True))
     assert len(resumed.losses) == 8 and resumed.before is not None
     halted = train(task(tiny_dir, stopped, _interrupted), stop_after=4)
@@ -156,6 +160,38 @@ def test_killed_or_stopped_and_resumed_is_as_if_it_had_run_through(tiny_dir: Pat
         assert all(torch.equal(found[name], expected[name]) for name in expected)
     with pytest.raises(ConfigError, match="already"):
         train(task(tiny_dir, through, _interrupted))
+
+
+def test_a_gradient_that_is_no_number_reaches_neither_weights_nor_disk(
+    tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = run_module.make_trainable
+    made: list[Trainable] = []
+
+    def broken(model: LanguageModel, settings: TrainSettings) -> Trainable:
+        made.append(real(model, settings))
+        next(iter(made[0].parameters.values())).register_hook(lambda gradient: gradient * float("nan"))
+        return made[0]
+
+    monkeypatch.setattr(run_module, "make_trainable", broken)
+    work = task(tiny_dir, tmp_path / "out", replace(_interrupted, steps=1))
+    with pytest.raises(DeskRagError, match="step 1 is no number"):
+        train(work)
+    assert all(bool(weight.isfinite().all()) for weight in made[0].parameters.values())
+    assert not list(work.out.rglob("*.safetensors"))
+
+
+def test_an_adapter_that_is_damaged_or_holds_no_numbers_is_refused(tiny_dir: Path, tmp_path: Path) -> None:
+    work = task(tiny_dir, tmp_path / "out", replace(_interrupted, steps=1))
+    train(work)
+    file = work.out / adapters.WEIGHTS
+    tensors = load_file(file)
+    save_file({name: tensor * float("nan") for name, tensor in tensors.items()}, file)
+    with pytest.raises(ModelError, match="does not fit"):
+        load_result(work.model, work.out, Method.LORA)
+    file.write_bytes(file.read_bytes()[:-40])
+    with pytest.raises(ModelError, match="does not fit"):
+        load_result(work.model, work.out, Method.LORA)
 
 
 def test_activations_computed_twice_and_rows_side_by_side_change_nothing(tiny_dir: Path, tmp_path: Path) -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from desk_rag.errors import Cancelled
 from desk_rag.kv import arena as arenas
+from desk_rag.kv import kernels
+from desk_rag.kv import loader as loading
 from desk_rag.kv.arena import Arena
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.kv_io import FileReader, identity_of
@@ -21,7 +27,7 @@ from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
 from desk_rag.kv.quant import LayerScheme, QuantScheme, quantize
 from desk_rag.kv.rope import build_tables
 from desk_rag.kv.stitch import plan, stitch
-from desk_rag.kv.types import ChunkKV, Int8Layer, KVKey, Namespace, QuantizedKV, TokenHash
+from desk_rag.kv.types import ChunkKV, Int8Layer, KVKey, Namespace, QuantizedKV, RawLayer, TokenHash
 from desk_rag.model import LanguageModel
 from desk_rag.store import kv_file
 from tests.models import FAMILIES, build_model
@@ -291,6 +297,86 @@ def test_a_failing_thread_is_heard(tmp_path: Path) -> None:
         load.close()
 
 
+def test_book_keeping_that_fails_is_heard(tmp_path: Path) -> None:
+    file = write(tmp_path, 1, some_kv(10))
+    heard: list[str] = []
+
+    def wait(load: Load) -> None:
+        try:
+            load.wait_all()
+        except RuntimeError as error:
+            heard.append(str(error.__cause__))
+
+    with Loader(DEVICE, SMALL) as loader:
+        with pytest.MonkeyPatch.context() as patch:
+
+            def gone() -> None:
+                raise RuntimeError("the device is gone")
+
+            patch.setattr(loader, "mark", gone)
+            load = loader.start([file])
+            waiting = threading.Thread(target=wait, args=(load,), daemon=True)
+            waiting.start()
+            waiting.join(10)
+        load.close()
+        assert heard == ["the device is gone"]
+        again = loader.start([file])
+        assert same(whole(again)[0], some_kv(10)), "the threads go on"
+        again.close()
+
+
+def test_a_closed_loader_takes_no_more_work(tmp_path: Path) -> None:
+    loader = Loader(DEVICE, SMALL)
+    file = write(tmp_path, 1, some_kv(10))
+    loader.close()
+    loader.close()
+    with pytest.raises(Cancelled):
+        loader.start([file])
+
+
+def test_idle_threads_hold_nothing_of_the_last_load(loader: Loader, tmp_path: Path) -> None:
+    load = loader.start([write(tmp_path, 1, some_kv(10))])
+    load.wait_all()
+    load.close()
+    known = weakref.ref(load)
+    del load
+    until = time.monotonic() + 5
+    while known() is not None and time.monotonic() < until:
+        gc.collect()
+        time.sleep(0.01)
+    assert known() is None
+
+
+def test_more_files_than_are_known_at_once(loader: Loader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "_KNOWN_FILES", 1)
+    written = [some_kv(10, seed=seed) for seed in range(3)]
+    load = loader.start([write(tmp_path, number, kv) for number, kv in enumerate(written)])
+    assert all(same(a, b) for a, b in zip(whole(load), written, strict=True))
+    load.close()
+
+
+def test_an_outdated_header_is_believed_once_only(loader: Loader, tmp_path: Path) -> None:
+    outdated = write(tmp_path, 1, some_kv(10, seed=1))
+    outdated.path.unlink()
+    now = write(tmp_path, 1, some_kv(10, seed=2))
+    load = loader.start([outdated])
+    with pytest.raises(ChunksLost):
+        load.wait_all()
+    load.close()
+    load = loader.start([now])
+    assert same(whole(load)[0], some_kv(10, seed=2))
+    load.close()
+
+
+@pytest.mark.gpu
+def test_memory_that_cannot_be_page_locked_is_blamed_on_nobody_else() -> None:
+    memory = Arena(1 << 20, pinned=True)
+    assert memory.pinned
+    assert not arenas._page_lock(memory.memory), "locked already"
+    assert torch.ones(8, device="cuda").sum().item() == 8
+    memory.close()
+
+
 @pytest.mark.parametrize("direct", [True, False])
 @pytest.mark.parametrize("length", [1, 4095, 4096, 4097, 100_000])
 def test_reading_is_exact_at_every_length(tmp_path: Path, direct: bool, length: int) -> None:
@@ -390,3 +476,23 @@ def test_placing_without_a_forward_pass(loader: Loader, model: LanguageModel, tm
     for mine, reference in zip(cache.layers, expected.layers, strict=True):
         torch.testing.assert_close(mine.key_slab[:, :, start:], reference.key_slab[:, :, start:])
         torch.testing.assert_close(mine.value_slab[:, :, start:], reference.value_slab[:, :, start:])
+
+
+def test_a_wave_without_anything_for_the_kernel(
+    loader: Loader, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix = prefill_prefix(model)
+    scheme = QuantScheme((LayerScheme(raw=True),) * model.spec.num_layers)
+    chunk = quantize(prefill_chunk(model, prefix, model.prompt.chunk_ids(TEXTS[0])), scheme)
+    where = plan(prefix.num_tokens, [chunk.num_tokens])
+    tables, cache = build_tables(model, where.num_slots), SlabCache(model, where.num_slots)
+    monkeypatch.setattr(kernels, "available", lambda _device: True)
+    load = loader.start([None])
+    load.replace(0, chunk)
+    Placer(load, where, tables, cache).place_all()
+    load.close()
+    for index, layer in enumerate(cache.layers):
+        coded = chunk.layers[index]
+        assert isinstance(coded, RawLayer)
+        placed = layer.value_slab[0, :, prefix.num_tokens :]
+        torch.testing.assert_close(placed, coded.values.to(placed), rtol=0, atol=0)

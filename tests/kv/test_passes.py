@@ -126,6 +126,18 @@ def test_no_room_is_told_with_a_remedy(
         a_slab(model, prefix)
 
 
+def test_a_lean_pass_that_finds_no_room_is_left_out(
+    model: LanguageModel, prefix: PrefixKV, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(passes, "QuestionPass", full)
+    slab = a_slab(model, prefix, lean=True)
+    assert slab.lean is None and "no room for the lean pass" in caplog.text
+    assert isinstance(slab.run(), ModelPass)
+
+
 def test_a_lean_pass_has_to_prove_itself(
     model: LanguageModel, prefix: PrefixKV, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

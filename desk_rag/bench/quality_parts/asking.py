@@ -85,7 +85,7 @@ class Said:
     """The id that ended it included, if one did."""
     begun: Begun
     kl: float | None
-    """KL divergence of the first answer token's distribution from that of full prefill, in nats."""
+    """KL(full prefill || this mode) of the first answer token's distribution, in nats."""
     top1: float | None
     """Share of full prefill's answer tokens that are the most probable ones here too, each after full prefill's own
     beginning of the answer."""
@@ -190,8 +190,7 @@ def _begun(
 def _learn(setting: Setting, mode: Mode, item: Item) -> None:
     """What the auxiliary model knows of the chunks it knows from indexing, before any question."""
     if setting.auxiliary is not None and mode.selector.startswith("aux"):
-        for text in item.texts:
-            setting.auxiliary.learn(text)
+        setting.auxiliary.learn(item.texts)
 
 
 def _select(setting: Setting, mode: Mode, item: Item, stitched: StitchedCache) -> Selection:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from desk_rag import answer_metrics as metrics
 from desk_rag.answer_events import Source
 from desk_rag.answer_stream import AnswerStream
-from desk_rag.bench.quality_parts import words
 from desk_rag.bench.quality_parts.sample import Sample
 from desk_rag.chunking import ChunkId, Location
 from desk_rag.citations import AnswerParser, ParsedAnswer
@@ -77,20 +77,20 @@ def mark(sample: Sample, output: str, judge: Judge | None = None) -> Marks:
     if not sample.answerable:
         return Marks(None, None, None, None, None, None, None, None, refuses, None)
     wordings = _wordings(sample)
-    held = [any(words.contains(output, one) for one in part) for part in sample.answers]
+    held = [any(metrics.contains(output, one) for one in part) for part in sample.answers]
     recall = sum(held) / len(held)
     quoted = {citation.source_number - 1 for citation in parsed.citations}
     return Marks(
-        exact=max(words.exact(parsed.text, one) for one in wordings),
-        f1=max(words.f1(parsed.text, one) for one in wordings),
-        rouge_l=max(words.rouge_l(parsed.text, one) for one in wordings),
+        exact=max(metrics.exact(parsed.text, one) for one in wordings),
+        f1=max(metrics.f1(parsed.text, one) for one in wordings),
+        rouge_l=max(metrics.rouge_l(parsed.text, one) for one in wordings),
         contains=float(all(held)),
         recall=recall,
         coverage=_coverage(sample, output) if sample.evidence else recall,
         right_quote=float(bool(quoted & set(sample.gold))) if sample.gold else None,
         false_refusal=refuses,
         refused=None,
-        misled=float(any(words.contains(output, one) for one in sample.wrong)) if sample.wrong else None,
+        misled=float(any(metrics.contains(output, one) for one in sample.wrong)) if sample.wrong else None,
     )
 
 
@@ -117,7 +117,7 @@ def _wordings(sample: Sample) -> list[str]:
 
 
 def _coverage(sample: Sample, output: str) -> float:
-    return sum(words.recall_l(output, proof) for proof in sample.evidence) / len(sample.evidence)
+    return sum(metrics.recall_l(output, proof) for proof in sample.evidence) / len(sample.evidence)
 
 
 def _sources(contexts: Sequence[str]) -> list[Source]:

@@ -36,6 +36,7 @@ def main() -> int:
 
         Recipe(work, amounts, join_group()).run(sister=asked.sister)
         return 0
+    work.done("failed").unlink(missing_ok=True)  # of an earlier run
     prepare_stream(work, amounts.reader.vocab)
     command = [sys.executable, "-m", "desk_rag.finetune.reader", *sys.argv[1:]]
     beside = subprocess.Popen([*command, "--part", "prepare"])

@@ -84,6 +84,7 @@ def _encode(job: tuple[Path, list[str]]) -> np.ndarray[tuple[int], np.dtype[np.u
     path, batch = job
     tokenizer = Tokenizer.from_file(str(path))
     end = mark_id(tokenizer, END_OF_TEXT)
+    tokenizer.encode_special_tokens = True  # a text that holds a mark does not end there
     ids: list[int] = []
     for encoded in tokenizer.encode_batch(batch, add_special_tokens=False):
         ids += [end, *encoded.ids]

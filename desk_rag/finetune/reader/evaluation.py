@@ -6,9 +6,6 @@ product's own code; these say within seconds whether a run was any good.
 
 from __future__ import annotations
 
-import re
-import string
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +14,7 @@ from random import Random
 import torch
 from tokenizers import Tokenizer
 
+from desk_rag.answer_metrics import contains, exact, f1
 from desk_rag.finetune.reader.architecture import Decoder
 from desk_rag.finetune.reader.decoding import decode
 from desk_rag.finetune.reader.frame import mark_id
@@ -38,19 +36,6 @@ class Item:
     answer: str
     chunks: tuple[str, ...]
     gold: str | None
-
-
-def normal(text: str) -> str:
-    """Lower case, without articles and punctuation, as SQuAD scores."""
-    bare = "".join(c for c in text.lower() if c not in string.punctuation)
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", bare).split())
-
-
-def f1(told: str, wanted: str) -> float:
-    """Overlap of words, harmonic mean of precision and recall."""
-    a, b = normal(told).split(), normal(wanted).split()
-    same = sum((Counter(a) & Counter(b)).values())
-    return 2 * same / (len(a) + len(b)) if same else 0.0
 
 
 def items(folder: Path, kind: str, count: int, chunks: int) -> list[Item]:
@@ -130,9 +115,9 @@ def score(told: Sequence[str], asked: Sequence[Item]) -> dict[str, float]:
         quote = next((line.strip('"') for line in lines if line.startswith('"')), "")
         rows.append(
             (
-                normal(short) == normal(item.answer),
+                exact(short, item.answer),
                 f1(short, item.answer),
-                normal(item.answer) in normal(text),
+                contains(text, item.answer),
                 bool(quote) and item.gold is not None and quote.strip() in item.gold,
                 text.startswith(NO_ANSWER[:20]),
             )

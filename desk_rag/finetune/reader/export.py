@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from desk_rag.finetune.export import row_int8
 from desk_rag.finetune.reader.architecture import Shape, config_json
 
 _SHARD = 15_500_000
@@ -24,16 +25,7 @@ def coded(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     Names get 'model.' before them.
     """
-    found = {}
-    for name, weight in weights.items():
-        weight, full = weight.detach().float().cpu(), f"model.{name}"
-        if weight.dim() != 2:
-            found[full] = weight.contiguous()
-            continue
-        scale = (weight.abs().amax(1) / 127).clamp_min(1e-8).half()
-        found[full] = torch.round(weight / scale.float()[:, None]).clamp(-127, 127).to(torch.int8)
-        found[f"{full}.scale"] = scale[:, None]
-    return found
+    return row_int8({f"model.{name}": weight for name, weight in weights.items()})
 
 
 def export(weights: Mapping[str, Tensor], shape: Shape, end_id: int, folder: Path, *, parts: bool) -> None:

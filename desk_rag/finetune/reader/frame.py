@@ -19,6 +19,7 @@ from desk_rag.trained_frame import (
     DOC_END,
     DOC_START,
     END_OF_TEXT,
+    HEAD,
     IM_END,
     IM_START,
     NO_ANSWER,
@@ -74,14 +75,32 @@ def mark_id(tokenizer: Tokenizer, mark: str) -> int:
     return int(found)
 
 
-def question_text(question: str) -> str:
-    """What stands between the chunks and the answer."""
-    return f"{QUESTION_OPEN}{question}{TAIL}"
+class Frame:
+    """Token ids of texts in the trained frame, as `prompt` makes them: a mark within a text is ordinary characters."""
 
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._plain = Tokenizer.from_str(tokenizer.to_str())
+        self._plain.encode_special_tokens = True
+        self.prefix, self._open, self._close, self._tail, self._end = (
+            list[int](tokenizer.encode(marks, add_special_tokens=False).ids)
+            for marks in (HEAD, CHUNK_OPEN, CHUNK_CLOSE, TAIL, IM_END)
+        )
 
-def chunk_text(text: str) -> str:
-    """A chunk in its frame."""
-    return f"{CHUNK_OPEN}{text}{CHUNK_CLOSE}"
+    def plain(self, texts: Sequence[str]) -> list[list[int]]:
+        """Texts without any frame."""
+        return [encoded.ids for encoded in self._plain.encode_batch(list(texts), add_special_tokens=False)]
+
+    def chunks(self, texts: Sequence[str]) -> list[list[int]]:
+        """Chunks in their frames."""
+        return [[*self._open, *ids, *self._close] for ids in self.plain(texts)]
+
+    def questions(self, questions: Sequence[str]) -> list[list[int]]:
+        """What stands between the chunks and the answer."""
+        return [[*ids, *self._tail] for ids in self.plain([QUESTION_OPEN + question for question in questions])]
+
+    def answers(self, answers: Sequence[str]) -> list[list[int]]:
+        """Answers, and the mark that ends them."""
+        return [[*ids, *self._end] for ids in self.plain(answers)]
 
 
 def answer_text(quotes: Sequence[str], answer: str | None) -> str:

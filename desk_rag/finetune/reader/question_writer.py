@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 from desk_rag.finetune.reader.architecture import Decoder, rotary_tables
 from desk_rag.finetune.reader.corpus import Book
 from desk_rag.finetune.reader.decoding import decode
-from desk_rag.finetune.reader.frame import answer_text, chunk_text, content_words, evidence, mark_id, units
+from desk_rag.finetune.reader.frame import Frame, answer_text, content_words, evidence, mark_id, units
 from desk_rag.finetune.reader.rows import ANSWER_ROOM, PAD, QUESTION, Row, RowBuilder, attention_mask
 from desk_rag.finetune.reader.scenes import Synthetic
 from desk_rag.finetune.reader.training import Group, compute_dtype, half, learned_states
@@ -83,26 +83,28 @@ class RoundJob:
 
 def writer_rows(passages: Sequence[Passage], tokenizer: Tokenizer) -> Iterator[Row]:
     """One row per written pair: passage, quote -> answer, question."""
+    frame = Frame(tokenizer)
     for passage in passages:
         for pair in passage.pairs:
             quote = evidence(passage.text, pair.question, pair.answer)
             if quote is None or pair.answer.strip(". ") == quote.strip(". "):
                 continue
             row = _writer_row(
-                tokenizer, passage.title, passage.text, quote, f"{pair.answer}\n{QUESTION_OPEN}{pair.question}"
+                frame, passage.title, passage.text, quote, f"{pair.answer}\n{QUESTION_OPEN}{pair.question}"
             )
             if row is not None:
                 yield row
 
 
-def _writer_prompt(tokenizer: Tokenizer, title: str, text: str, quote: str) -> list[int]:
-    body = f"{title}\n{text}" if title else text
-    return tokenizer.encode(f'{chunk_text(body)}"{quote}"\n', add_special_tokens=False).ids
+def _writer_prompt(frame: Frame, title: str, text: str, quote: str) -> list[int]:
+    (body,) = frame.chunks([f"{title}\n{text}" if title else text])
+    (asked,) = frame.plain([f'"{quote}"\n'])
+    return [*body, *asked]
 
 
-def _writer_row(tokenizer: Tokenizer, title: str, text: str, quote: str, told: str) -> Row | None:
-    prompt = _writer_prompt(tokenizer, title, text, quote)
-    answer = tokenizer.encode(told + IM_END, add_special_tokens=False).ids
+def _writer_row(frame: Frame, title: str, text: str, quote: str, told: str) -> Row | None:
+    prompt = _writer_prompt(frame, title, text, quote)
+    (answer,) = frame.answers([told])
     size = len(prompt) + len(answer)
     if size > WRITER_LENGTH or len(answer) > ANSWER_ROOM:
         return None
@@ -118,14 +120,14 @@ def _writer_row(tokenizer: Tokenizer, title: str, text: str, quote: str, told: s
 
 def plan(job: PlanJob) -> list[Planned]:
     """Up to `each` sentences of every passage that say something, with the writer's prompt for each."""
-    tokenizer = Tokenizer.from_file(str(job.tokenizer))
+    frame = Frame(Tokenizer.from_file(str(job.tokenizer)))
     rng = Random(job.books[0][0])
     found = []
     for number, book in job.books:
         for index, text in enumerate(book.passages):
             good = [unit for unit in units(text) if 7 <= len(unit.split()) <= 48 and len(content_words(unit)) >= 4]
             for quote in rng.sample(good, min(job.each, len(good))):
-                prompt = _writer_prompt(tokenizer, book.title, text, quote)
+                prompt = _writer_prompt(frame, book.title, text, quote)
                 if len(prompt) <= WRITER_LENGTH - 64:
                     found.append(Planned(Draft(number, index, quote), prompt))
     return found

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from desk_rag.finetune.reader.frame import chunk_text, question_text
-from desk_rag.trained_frame import HEAD, IM_END
+from desk_rag.finetune.reader.frame import Frame
 
 PREFIX, PAD = 0, -1
 QUESTION = 100
@@ -42,16 +41,15 @@ class RowBuilder:
     """Builds rows of `length` tokens with one tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer, length: int) -> None:
-        self._tokenizer = tokenizer
+        self._frame = Frame(tokenizer)
         self.length = length
-        self.prefix: list[int] = tokenizer.encode(HEAD, add_special_tokens=False).ids
+        self.prefix: list[int] = self._frame.prefix
 
     def build(self, chunks: Sequence[str], asked: Sequence[tuple[str, str]]) -> Row | None:
         """A row of these chunks and (question, answer) pairs; None if not all chunks and one question fit."""
-        encode = self._tokenizer.encode_batch
-        bodies = [e.ids for e in encode([chunk_text(chunk) for chunk in chunks], add_special_tokens=False)]
-        questions = [e.ids for e in encode([question_text(q) for q, _ in asked], add_special_tokens=False)]
-        answers = [e.ids for e in encode([answer + IM_END for _, answer in asked], add_special_tokens=False)]
+        bodies = self._frame.chunks(chunks)
+        questions = self._frame.questions([question for question, _ in asked])
+        answers = self._frame.answers([answer for _, answer in asked])
         head = len(self.prefix)
         ids, segments, positions = list(self.prefix), [PREFIX] * head, list(range(head))
         at = head

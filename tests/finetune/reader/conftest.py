@@ -12,6 +12,7 @@ from desk_rag.finetune.reader.architecture import Decoder, Shape
 from desk_rag.finetune.reader.corpus import texts
 from desk_rag.finetune.reader.frame import train_tokenizer
 from desk_rag.finetune.reader.training import Group
+from desk_rag.trained_frame import CHUNK_CLOSE, CHUNK_OPEN, QUESTION_OPEN, TAIL
 from tests.finetune.reader import invented
 
 VOCAB = 400
@@ -39,6 +40,16 @@ def tokenizer(tokenizer_path: Path) -> Tokenizer:
 def alone() -> Group:
     """One process on the CPU."""
     return Group(0, 1, torch.device("cpu"))
+
+
+def chunk_text(text: str) -> str:
+    """A chunk in its frame, as text; only for texts without marks."""
+    return f"{CHUNK_OPEN}{text}{CHUNK_CLOSE}"
+
+
+def question_text(question: str) -> str:
+    """A question in its frame, as text."""
+    return f"{QUESTION_OPEN}{question}{TAIL}"
 
 
 def decoder(seed: int = 0, **sizes: int) -> Decoder:

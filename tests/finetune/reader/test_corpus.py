@@ -9,7 +9,10 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from desk_rag.finetune.reader.corpus import books, passages, texts, write_stream
+from desk_rag.trained_frame import END_OF_TEXT
 from tests.finetune.reader.invented import document
+
+MARKED = f"One more, with {END_OF_TEXT} in it."
 
 
 def test_passages_hold_the_whole_text_in_order_and_keep_their_size() -> None:
@@ -37,10 +40,10 @@ def test_books_take_an_even_share(data: Path) -> None:
 def test_stream_holds_every_document_once_behind_its_mark(
     data: Path, tokenizer_path: Path, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
-    count = write_stream(data, tokenizer_path, ["One more."], tmp_path / "tokens.bin", workers=1)
+    count = write_stream(data, tokenizer_path, [MARKED], tmp_path / "tokens.bin", workers=1)
     stream = np.fromfile(tmp_path / "tokens.bin", np.uint16)
     assert len(stream) == count and stream[0] == 0
     pieces = np.split(stream, np.flatnonzero(stream == 0))[1:]
-    decoded = {tokenizer.decode(piece[1:].tolist()) for piece in pieces}
+    decoded = {tokenizer.decode(piece[1:].tolist(), skip_special_tokens=False) for piece in pieces}
     assert len(pieces) == 7
-    assert decoded == {"One more.", *(f"{title}\n{text}" for title, text in texts(data))}
+    assert decoded == {MARKED, *(f"{title}\n{text}" for title, text in texts(data))}

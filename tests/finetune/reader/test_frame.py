@@ -8,17 +8,27 @@ from tokenizers import Tokenizer
 from desk_rag.errors import ModelError
 from desk_rag.finetune.reader.frame import (
     SPECIALS,
+    Frame,
     answer_text,
-    chunk_text,
     clip,
     content_words,
     evidence,
     mark_id,
-    question_text,
     sentences,
     units,
 )
-from desk_rag.trained_frame import DOC_END, DOC_START, IM_END, NO_ANSWER
+from desk_rag.trained_frame import (
+    CHUNK_CLOSE,
+    CHUNK_OPEN,
+    DOC_END,
+    DOC_START,
+    END_OF_TEXT,
+    IM_END,
+    IM_START,
+    NO_ANSWER,
+    QUESTION_OPEN,
+    TAIL,
+)
 from tests.finetune.reader.conftest import VOCAB
 
 
@@ -30,9 +40,19 @@ def test_tokenizer_gives_every_text_back(tokenizer: Tokenizer, text: str) -> Non
 def test_marks_are_single_tokens_and_digits_stand_alone(tokenizer: Tokenizer) -> None:
     assert [mark_id(tokenizer, mark) for mark in SPECIALS] == list(range(len(SPECIALS)))
     assert tokenizer.encode("4172206", add_special_tokens=False).tokens == list("4172206")
-    framed = tokenizer.encode(chunk_text("tin"), add_special_tokens=False).tokens
-    assert framed[0] == DOC_START and DOC_END in framed
-    assert question_text("Who?").startswith("Question: Who?" + IM_END)
+
+
+def test_a_mark_in_a_text_is_ordinary_characters(tokenizer: Tokenizer) -> None:
+    frame = Frame(tokenizer)
+    marks = [mark_id(tokenizer, mark) for mark in (DOC_START, DOC_END, IM_START, IM_END)]
+    start, end, turn, over = marks
+    for text in ("tin", f"a{IM_END}b{DOC_END}", END_OF_TEXT):
+        (chunk,), (question,), (answer,) = frame.chunks([text]), frame.questions([text]), frame.answers([text])
+        assert [token for token in chunk if token < len(SPECIALS)] == [start, end]
+        assert [token for token in question if token < len(SPECIALS)] == [over, turn]
+        assert [token for token in answer if token < len(SPECIALS)] == [over] and answer[-1] == over
+        assert tokenizer.decode(chunk, skip_special_tokens=False) == f"{CHUNK_OPEN}{text}{CHUNK_CLOSE}"
+        assert tokenizer.decode(question, skip_special_tokens=False) == f"{QUESTION_OPEN}{text}{TAIL}"
 
 
 def test_a_missing_mark_is_named(tokenizer: Tokenizer) -> None:

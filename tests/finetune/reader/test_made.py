@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from desk_rag.finetune.reader.made.desk import DeskScene, desk_scene
-from desk_rag.finetune.reader.made.facts import joined_facts, record
+from desk_rag.finetune.reader.made.facts import joined_facts
 from desk_rag.finetune.reader.made.leases import leases
 from desk_rag.finetune.reader.made.letters import letter, minutes
 from desk_rag.finetune.reader.made.lists import duties, faults, log, prices, schedule, settings
@@ -94,14 +94,6 @@ def test_chunks_are_cut_and_filled() -> None:
     assert all(body for one in made for _, body in one.chunks)
 
 
-def test_a_record_answers_its_questions() -> None:
-    for seed in range(200):
-        text, asked = record(Random(seed))
-        for question, told in asked:
-            quotes, answer = parts(told)
-            assert question and all(quote in text for quote in quotes) and answer in text
-
-
 def test_joined_facts_quote_every_line_that_is_needed() -> None:
     several = 0
     for seed in range(200):
@@ -171,7 +163,6 @@ def test_questions_as_people_type_them() -> None:
 
 DIGESTS = {
     "desk_scene": "0534e88b3d3e239b",
-    "record": "ec4bdc222b4b1416",
     "joined_facts": "b424e6e556b3a3a8",
     "make_question": "6f59cff818b53d1c",
     "noisy_question": "e3b2971bf0eeadea",
@@ -187,7 +178,6 @@ def test_a_seed_means_what_it_always_meant(name: str) -> None:
         text = sentence(Random(seed + 1000))
         made: dict[str, Callable[[], object]] = {
             "desk_scene": lambda: desk_scene(rng, filler),
-            "record": lambda: record(rng),
             "joined_facts": lambda: joined_facts(rng),
             "make_question": lambda: make_question(SYNONYMS, rng, text),
             "noisy_question": lambda: noisy_question(SYNONYMS, rng, text),

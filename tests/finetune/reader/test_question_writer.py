@@ -11,7 +11,6 @@ from tokenizers import Tokenizer
 
 from desk_rag.finetune.reader.architecture import rotary_tables
 from desk_rag.finetune.reader.corpus import books
-from desk_rag.finetune.reader.frame import chunk_text
 from desk_rag.finetune.reader.question_writer import (
     WRITER_LENGTH,
     Draft,
@@ -33,7 +32,7 @@ from desk_rag.finetune.reader.scenes import Synthetic
 from desk_rag.finetune.reader.training import Group
 from desk_rag.finetune.reader.written import Pair, Passage, load_passages
 from desk_rag.trained_frame import IM_END
-from tests.finetune.reader.conftest import decoder
+from tests.finetune.reader.conftest import chunk_text, decoder
 
 QUOTE = "The Aldous landed 40 barrels of tar before dawn."
 DRAFT = Draft(3, 1, QUOTE)

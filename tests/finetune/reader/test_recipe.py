@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
 from desk_rag.config import ModelSettings
+from desk_rag.finetune.reader import __main__ as command_module
 from desk_rag.finetune.reader.export import join
 from desk_rag.finetune.reader.preparation import Work
 from desk_rag.finetune.reader.recipe import QUICK, Recipe, finished
@@ -38,6 +40,39 @@ def test_a_stage_goes_on_where_another_ended_and_is_not_run_twice(
     again = recipe.stage("first", None, lambda _: pytest.fail("was run again"))
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
     assert not again.training
+
+
+def test_weights_that_were_half_written_are_not_taken_for_a_stage(
+    tokenizer_path: Path, tmp_path: Path, alone: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(tokenizer_path, tmp_path / "tokenizer.json")
+    recipe = Recipe(Work(tmp_path, tmp_path, 1), QUICK, alone)
+
+    def cut_off(_tensors: object, file: Path) -> None:
+        file.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(safetensors.torch, "save_file", cut_off)
+        recipe.stage("first", None, lambda _: None)
+    trained: list[str] = []
+    recipe.stage("first", None, lambda _: trained.append("again"))
+    assert trained == ["again"]
+
+
+def test_a_run_that_failed_can_be_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Work(tmp_path, tmp_path, 1).done("failed").touch()
+    seen: list[bool] = []
+
+    def begin(work: Work, _vocab: int) -> None:
+        seen.append(work.done("failed").exists())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command_module, "prepare_stream", begin)
+    monkeypatch.setattr(sys, "argv", ["reader", str(tmp_path), str(tmp_path)])
+    with pytest.raises(KeyboardInterrupt):
+        command_module.main()
+    assert seen == [False]
 
 
 def test_scores_of_all_processes_are_put_together(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from desk_rag.finetune.reader.architecture import Decoder, rotary_tables
-from desk_rag.finetune.reader.frame import chunk_text, question_text
 from desk_rag.finetune.reader.rows import (
     ANSWER_ROOM,
     COPY,
@@ -26,7 +25,7 @@ from desk_rag.finetune.reader.rows import (
 )
 from desk_rag.finetune.reader.training import Group, Rows
 from desk_rag.trained_frame import HEAD, IM_END
-from tests.finetune.reader.conftest import decoder
+from tests.finetune.reader.conftest import chunk_text, decoder, question_text
 
 CHUNKS = ("The Aldous landed 40 barrels of tar.", "The Brenna landed 7 barrels.", "No tar beside the quay.")
 ASKED = (("What did the Aldous land?", "tar"), ("How many did the Brenna land?", '"The Brenna landed 7 barrels."\n7'))

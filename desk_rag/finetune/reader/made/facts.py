@@ -1,4 +1,4 @@
-"""Invented facts about people, firms and things, in one line or in several that must be read together.
+"""Invented facts about people, firms and things, in lines that must be read together.
 
 Knows rules and word lists; knows no tokens.
 """
@@ -8,130 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from desk_rag.finetune.reader.frame import answer_text, evidence
+from desk_rag.finetune.reader.frame import answer_text
 from desk_rag.finetune.reader.made.prose import overlap
-from desk_rag.finetune.reader.made.templates import Asked, Fact, Query, Wording, say, tell
-from desk_rag.finetune.reader.made.values import letters, people, person
+from desk_rag.finetune.reader.made.templates import Asked, Wording, say
+from desk_rag.finetune.reader.made.values import people
 from desk_rag.finetune.reader.made.words import CITIES, FIRMS, MONTHS, PROJECTS, phrases
 
 _FIRM_KINDS = phrases("Labs|Ltd|Systems|Group|Works|Partners|Bank|Clinic|School|Studio")
-_GADGETS = phrases(
-    "server|router|printer|laptop|car|bicycle|camera|boiler|heat pump|dishwasher|telescope|piano|drone|tent"
-)
-_ROLES = phrases(
-    "senior engineer|accountant|project manager|head of sales|designer|legal adviser|research lead|nurse|teacher"
-)
-_RECORDS = (
-    Fact(
-        "{person} was born on {birthday} in {city}.",
-        (
-            Query("When was {person} born?", "{birthday}"),
-            Query("Where was {person} born?", "{city}"),
-            Query("Who was born in {city}?", "{person}"),
-        ),
-    ),
-    Fact(
-        "{person} joined {firm} as {article} {role} on {day}.",
-        (
-            Query("What is {person}'s role at {firm}?", "{role}"),
-            Query("When did {person} join {firm}?", "{day}"),
-            Query("Who joined {firm} on {day}?", "{person}"),
-            Query("Which company did {person} join?", "{firm}"),
-        ),
-    ),
-    Fact(
-        "The invoice number for {firm} is {code} and the amount due is {sum}, payable by {day}.",
-        (
-            Query("What is the invoice number for {firm}?", "{code}"),
-            Query("How much is due to {firm}?", "{sum}"),
-            Query("When is the {firm} invoice due?", "{day}"),
-            Query("amount due {firm}", "{sum}"),
-        ),
-    ),
-    Fact(
-        "{firm} service\nhost: {host}.local\nport: {port}\nversion: {version}\ncontact: {mail}",
-        (
-            Query("Which port does the {firm} service use?", "{port}"),
-            Query("What version is the {firm} service?", "{version}"),
-            Query("Who is the contact for the {firm} service?", "{mail}"),
-            Query("{firm} port", "{port}"),
-        ),
-    ),
-    Fact(
-        "The {gadget} was bought in {city} for {sum} and its warranty ends on {day}. The serial number is {code}.",
-        (
-            Query("When does the warranty of the {gadget} end?", "{day}"),
-            Query("What is the serial number of the {gadget}?", "{code}"),
-            Query("How much did the {gadget} cost?", "{sum}"),
-            Query("Where was the {gadget} bought?", "{city}"),
-        ),
-    ),
-    Fact(
-        "Meeting with {person}: {day} at {hour}, room {number}.",
-        (
-            Query("When is the meeting with {person}?", "{day} at {hour}"),
-            Query("In which room is the meeting with {person}?", "room {number}"),
-            Query("What time is the meeting with {person}?", "{hour}"),
-        ),
-    ),
-    Fact(
-        "To reach {person}, call {phone} or write to {mail}.",
-        (
-            Query("What is {person}'s phone number?", "{phone}"),
-            Query("What is {person}'s email address?", "{mail}"),
-            Query("How can I reach {person}?", "call {phone} or write to {mail}"),
-        ),
-    ),
-    Fact(
-        "The access code for the {city} office is {number}.",
-        (
-            Query("What is the access code for the {city} office?", "{number}"),
-            Query("{city} office code?", "{number}"),
-        ),
-    ),
-    Fact(
-        "{firm} is based in {city} and employs {number} people. It was founded by {person} in {birth_year}.",
-        (
-            Query("Where is {firm} based?", "{city}"),
-            Query("How many people does {firm} employ?", "{number}"),
-            Query("Who founded {firm}?", "{person}"),
-            Query("When was {firm} founded?", "{birth_year}"),
-        ),
-    ),
-)
-
-
-def record(rng: Random) -> tuple[str, list[Asked]]:
-    """A record as text, and questions about it with answers in the trained form."""
-    drawn = _record_values(rng)
-    line = tell(rng, rng.choice(_RECORDS), drawn)
-    asked = []
-    for question, answer in line.asked:
-        quote = evidence(line.text, question, answer)
-        asked.append((question, answer_text([quote] if quote else [], answer)))
-    return line.text, asked
-
-
-def _record_values(rng: Random) -> dict[str, str]:
-    someone = person(rng)
-    firm = f"{rng.choice(FIRMS)} {rng.choice(_FIRM_KINDS)}"
-    host = firm.split()[0].lower()
-    drawn = {"person": someone, "firm": firm, "host": host, "city": rng.choice(CITIES)}
-    birthday = f"{rng.randint(1, 28)} {rng.choice(MONTHS)} {rng.randint(1950, 2026)}"
-    drawn |= {"birthday": birthday, "birth_year": birthday.split()[-1]}
-    drawn["day"] = f"{rng.choice(MONTHS)} {rng.randint(1, 28)}, {rng.randint(2015, 2027)}"
-    drawn["number"] = str(rng.randint(100, 99999))
-    drawn["sum"] = f"${rng.randint(1, 999)},{rng.randint(100, 999)}"
-    drawn["port"] = str(rng.randint(1000, 9999))
-    drawn["version"] = f"{rng.randint(0, 12)}.{rng.randint(0, 30)}.{rng.randint(0, 9)}"
-    drawn["code"] = f"{letters(rng, 2, 4)}-{rng.randint(10, 99999)}"
-    drawn["mail"] = f"{someone.split()[0].lower()}@{host}.{rng.choice(['com', 'org', 'io', 'net'])}"
-    drawn["phone"] = _phone(rng)
-    drawn["gadget"] = rng.choice(_GADGETS)
-    drawn["hour"] = f"{rng.randint(6, 11)}:{rng.choice(['00', '15', '30', '45'])} {rng.choice(['a.m.', 'p.m.'])}"
-    drawn["article"] = rng.choice(["a", "the"])
-    drawn["role"] = rng.choice(_ROLES)
-    return drawn
 
 
 def _phone(rng: Random) -> str:

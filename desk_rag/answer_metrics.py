@@ -1,4 +1,4 @@
-"""Two texts, one number: exact match, F1, ROUGE-L, what is contained in what. Knows texts only.
+"""An answer beside a right one, as one number: exact match, F1, ROUGE-L, what is contained in what. Knows texts only.
 
 Normalisation is SQuAD's (arXiv 1606.05250, section 4.1 and its evaluation script): lower case, no punctuation, no
 articles. Characters of scripts without blanks between words (Chinese, Japanese) count as words of their own.
@@ -15,6 +15,8 @@ from collections.abc import Sequence
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation + "，。！？；：、“”‘’（）《》【】…—–")
 _WIDE = re.compile(r"([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff])")
+_LETTER = r"[0-9a-z\u00df-\u024f\u0370-\u052f]"
+"""Digits and the letters of scripts that part words by blanks and hang no particles on them: Latin, Greek, Cyrillic."""
 
 
 def normalise(text: str) -> str:
@@ -61,7 +63,7 @@ def contains(said: str, wanted: str) -> bool:
     within, sought = normalise(said), normalise(wanted)
     if not sought:
         return wanted.strip() in said
-    return re.search(rf"(?<![0-9a-z]){re.escape(sought)}(?![0-9a-z])", within) is not None
+    return re.search(rf"(?<!{_LETTER}){re.escape(sought)}(?!{_LETTER})", within) is not None
 
 
 def common_length(one: Sequence[str], other: Sequence[str]) -> int:

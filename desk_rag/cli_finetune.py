@@ -9,17 +9,15 @@ from __future__ import annotations
 import argparse
 import itertools
 import random
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from desk_rag import cli_output as out
 from desk_rag.assets import assets_dir
+from desk_rag.cli_signals import stoppable
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError, DeskRagError
 from desk_rag.finetune.data import Sample, load_samples, save_samples
@@ -61,7 +59,7 @@ def finetune(settings: Settings, arguments: Sequence[str]) -> int:
         replay=_texts(options.replay or ()),
         resume=options.resume,
     )
-    with _stoppable(screen) as stop:
+    with stoppable(lambda: screen.say("stopping after this step, which is kept; once more to end at once …")) as stop:
         report = run(task, evaluate=_judge(options), say=screen.say, on_step=screen.step, stop=stop)
     screen.clear()
     if options.json:
@@ -315,22 +313,3 @@ def _numbers(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, s
         for name, value in after.items()
         if name.split(",")[0] in _TOLD and isinstance(before.get(name), int | float)
     ]
-
-
-@contextmanager
-def _stoppable(screen: _Screen) -> Iterator[Callable[[], bool]]:
-    """While open, the first Ctrl+C or SIGTERM asks for a stop after this step; a second one ends at once."""
-    asked = threading.Event()
-
-    def on_signal(_number: int, _frame: object) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-        screen.say("stopping after this step, which is kept; once more to end at once …")
-
-    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked.is_set
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -8,10 +8,9 @@ from __future__ import annotations
 import ast
 import contextlib
 import importlib
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from desk_rag import cli_output as out
 from desk_rag.answer_events import AnswerMode, Finished
 from desk_rag.chunking import ChunkSize, TokenCounter
+from desk_rag.cli_signals import stoppable
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError, DeskRagError, StoreLocked
 from desk_rag.index_events import FileEvent, FileState, IndexFinished, RootAbsent
@@ -304,23 +304,9 @@ def _load_engine(settings: Settings, writer: Literal[True] | None) -> AnswerEngi
         return open_engine(settings, writer=False)
 
 
-@contextlib.contextmanager
-def _stoppable(progress: out.Progress) -> Iterator[Callable[[], bool]]:
-    """While open, the first Ctrl+C or SIGTERM asks for a stop after the work in flight; a second one ends at once."""
-    asked = threading.Event()
-
-    def on_signal(number: int, _frame: object) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-        progress.passing("stopping; once more to end at once …")
-
-    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked.is_set
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+def _stoppable(progress: out.Progress) -> AbstractContextManager[Callable[[], bool]]:
+    """The first Ctrl+C or SIGTERM asks for a stop after the work in flight."""
+    return stoppable(lambda: progress.passing("stopping; once more to end at once …"))
 
 
 def _roots(settings: Settings, folders: Sequence[Path]) -> list[Path]:

@@ -74,12 +74,12 @@ def prefill_chunk(
     with tap_keys(model) as tapped, _stoppable(model, stop):
         model.forward(ids, cache, start, logits=False)
     values = torch.stack([layer.value_slab[0, :, start:] for layer in cache.layers])
-    return ChunkKV(torch.stack([tapped[layer] for layer in range(model.spec.num_layers)]), values)
+    return ChunkKV(torch.stack([tapped[layer][0] for layer in range(model.spec.num_layers)]), values)
 
 
 @contextmanager
 def tap_keys(model: LanguageModel) -> Iterator[dict[int, torch.Tensor]]:
-    """While open, every forward pass leaves its pre-RoPE keys [H, N, D] in the yielded mapping, by layer."""
+    """While open, every forward pass leaves its pre-RoPE keys [B, H, N, D] in the yielded mapping, by layer."""
     tapped: dict[int, torch.Tensor] = {}
     with ExitStack() as stack:
         for index, layer in enumerate(model.decoder_layers):
@@ -99,10 +99,10 @@ def _keeper(tapped: dict[int, torch.Tensor], index: int, model: LanguageModel) -
             start = spec.num_heads * dim
             output = output[..., start : start + heads * dim]
         if spec.support.heads_first:
-            tapped[index] = output[0].clone()
+            tapped[index] = output.clone()
             return
-        # [1, N, H * D] from a projection or [1, N, H, D] from a norm
-        tapped[index] = output.reshape(output.shape[1], heads, dim).transpose(0, 1).contiguous()
+        # [B, N, H * D] from a projection or [B, N, H, D] from a norm
+        tapped[index] = output.reshape(*output.shape[:2], heads, dim).transpose(1, 2).contiguous()
 
     return keep
 

@@ -33,7 +33,7 @@ def check_keys(model: LanguageModel) -> float:
     worst = 0.0
     for index, layer in enumerate(cache.layers):
         table = tables.table_of_layer[index]
-        turned = rotate(tapped[index].float(), tables.cos[table], tables.sin[table])
+        turned = rotate(tapped[index][0].float(), tables.cos[table], tables.sin[table])
         worst = max(worst, _relative(turned, layer.key_slab[0].float()))
     if not worst <= _TOLERANCE[model.spec.dtype]:
         raise UnsupportedModel(

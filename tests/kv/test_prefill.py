@@ -97,13 +97,13 @@ def test_taps_see_each_pass_anew_and_close_behind_themselves() -> None:
     before = count_hooks(model)
     with tap_keys(model) as tapped:
         model.forward(torch.tensor(IDS[:5]), SlabCache(model, 5), 0, logits=False)
-        assert tapped[0].shape[1] == 5
+        assert tapped[0].shape[2] == 5
         model.forward(torch.tensor(IDS[:7]), SlabCache(model, 7), 0, logits=False)
-        assert tapped[0].shape[1] == 7
+        assert tapped[0].shape[2] == 7
         assert sorted(tapped) == list(range(model.spec.num_layers))
     assert count_hooks(model) == before
     model.forward(torch.tensor(IDS), SlabCache(model, 30), 0, logits=False)
-    assert tapped[0].shape[1] == 7
+    assert tapped[0].shape[2] == 7
 
 
 def after_calls(count: int) -> Callable[[], bool]:

@@ -6,18 +6,15 @@ Knows batches of token ids; knows no question and no store. One chunk alone give
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from desk_rag.bench.quality_parts.batch import BatchCache
-from desk_rag.kv.prefill import PrefixKV
+from desk_rag.kv.prefill import PrefixKV, tap_keys
 from desk_rag.kv.quant import LayerScheme, QuantScheme, quantize, quantize_layer
 from desk_rag.kv.types import ChunkKV, Int8Layer, QuantizedKV
 from desk_rag.model import LanguageModel
-from desk_rag.model_support import KeyTap
 
 _TOKENS = {"cpu": 1024, "cuda": 16384}
 """Tokens of one padded batch."""
@@ -58,7 +55,7 @@ def _prefill(model: LanguageModel, prefix: PrefixKV, batch: Sequence[ChunkIds]) 
     for row, chunk in enumerate(batch):
         ids[row, : len(chunk)] = torch.tensor(chunk)
     positions = torch.arange(start, start + longest, device=model.device)[None].expand(len(batch), -1)
-    with _tap(model) as tapped, torch.inference_mode():
+    with tap_keys(model) as tapped, torch.inference_mode():
         model.module.model(ids.to(model.device), past_key_values=cache, position_ids=positions, use_cache=True)
     keys = torch.stack([tapped[layer] for layer in range(model.spec.num_layers)])  # [L, B, H, N, D]
     values = torch.stack([layer.value_slab[:, :, start:] for layer in cache.layers])
@@ -66,34 +63,6 @@ def _prefill(model: LanguageModel, prefix: PrefixKV, batch: Sequence[ChunkIds]) 
         ChunkKV(*(each[:, row, :, : len(chunk)].contiguous() for each in (keys, values)))
         for row, chunk in enumerate(batch)
     ]
-
-
-@contextmanager
-def _tap(model: LanguageModel) -> Iterator[dict[int, torch.Tensor]]:
-    """While open, every forward pass leaves its pre-RoPE keys [B, H, N, D] in the yielded mapping, by layer."""
-    tapped: dict[int, torch.Tensor] = {}
-    with ExitStack() as stack:
-        for index, layer in enumerate(model.decoder_layers):
-            attention: Any = layer.self_attn
-            module = getattr(attention, model.spec.support.key_tap.value)
-            stack.callback(module.register_forward_hook(_keeper(tapped, index, model)).remove)
-        yield tapped
-
-
-def _keeper(tapped: dict[int, torch.Tensor], index: int, model: LanguageModel) -> Callable[..., None]:
-    spec = model.spec
-    heads, dim = spec.num_kv_heads, spec.head_dim
-
-    def keep(_module: torch.nn.Module, _inputs: Any, output: torch.Tensor) -> None:
-        if spec.support.key_tap is KeyTap.QKV_PROJ:
-            start = spec.num_heads * dim
-            output = output[..., start : start + heads * dim]
-        if spec.support.heads_first:
-            tapped[index] = output.clone()
-        else:
-            tapped[index] = output.reshape(*output.shape[:2], heads, dim).transpose(1, 2).contiguous()
-
-    return keep
 
 
 def _coded(chunk: ChunkKV, scheme: QuantScheme) -> QuantizedKV:

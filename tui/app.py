@@ -24,7 +24,7 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.worker import get_current_worker
 
-from desk_rag.answer_events import AnswerText
+from desk_rag.answer_events import AnswerEvent, AnswerText, Retrieved
 from desk_rag.config import Settings
 from desk_rag.errors import Cancelled, DeskRagError
 from desk_rag.index_events import IndexEvent
@@ -135,9 +135,16 @@ class DeskRagApp(App[int]):
         stop: Callable[[], bool] = lambda: self._stop.is_set() or worker.is_cancelled  # noqa: E731
         text = ""
         try:
+            held: AnswerEvent | None = None
             for event in self.backend.ask(wanted.question, stop, wanted.mode):
                 if worker.is_cancelled:
                     break
+                if isinstance(event, Retrieved) and all(source.warm for source in event.sources):
+                    held = event  # the first token is tens of milliseconds away: laying out sources now would delay it
+                    continue
+                if held is not None:
+                    self._tell(m.AnswerEventCame(wanted.turn, held))
+                    held = None
                 if isinstance(event, AnswerText):
                     text += event.text
                     self._tell(m.AnswerGrew(wanted.turn, text))

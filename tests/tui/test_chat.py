@@ -57,6 +57,23 @@ async def test_the_share_that_was_recomputed_stands_below_the_answer(running: Ru
         assert text_of(pilot.app, "TimingLine") == "first word 0.19 s · 3 of 4 chunks warm · 20% recomputed · 31 tok/s"
 
 
+async def test_warm_sources_come_with_the_first_token(running: Run) -> None:
+    """Laying them out while the question is prefilled would take the interpreter from it."""
+    gate, final = threading.Event(), answer(Q, "Done.")
+    warm = tuple(replace(source, warm=True) for source in SOURCES)
+    backend = ScriptedBackend(
+        {Q: [Retrieved(warm), gate, FirstToken(final.timings), AnswerText("Done."), Finished(final)]}
+    )
+    async with running(backend) as pilot:
+        await ask(pilot, Q)
+        await until(pilot, lambda: bool(backend.asked))
+        await pilot.pause(0.2)
+        assert pilot.app.screen.query_one(SourceList).option_count == 0
+        gate.set()
+        await until(pilot, lambda: over(pilot.app))
+        assert pilot.app.screen.query_one(SourceList).option_count == len(warm)
+
+
 async def test_sources_come_before_the_first_token(running: Run) -> None:
     gate = threading.Event()
     final = answer(Q, "Done.")

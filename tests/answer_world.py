@@ -14,7 +14,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from desk_rag import indexing
+from desk_rag import generate, indexing
 from desk_rag.answer import AnswerEngine
 from desk_rag.answer_events import Answer, AnswerMode, Finished, FirstToken
 from desk_rag.config import AnswerSettings, ModelSettings, Settings
@@ -26,6 +26,7 @@ from desk_rag.kv.loader import Loader, LoaderSettings
 from desk_rag.kv.recompute_choice import RecomputeChoice
 from desk_rag.model import LanguageModel
 from desk_rag.prepared import Prepared, prepare, prepare_model
+from desk_rag.prompt import PromptFormat
 from desk_rag.store import kv_header
 from desk_rag.store.store import Store
 
@@ -158,3 +159,18 @@ def filled(engine: AnswerEngine, question: str) -> tuple[int, list[torch.Tensor]
     copies = [slab[:, :, :length].clone() for slab in slabs]
     events.close()  # type: ignore[attr-defined]
     return length, copies
+
+
+@contextmanager
+def first_logits() -> Iterator[list[torch.Tensor]]:
+    """While open, the logits of every answer's first token."""
+    seen: list[torch.Tensor] = []
+    real = generate._first_probability
+
+    def keep(prompt: PromptFormat, logits: torch.Tensor) -> float:
+        seen.append(logits.float().clone())
+        return real(prompt, logits)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generate, "_first_probability", keep)
+        yield seen

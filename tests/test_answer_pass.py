@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -12,7 +10,6 @@ from typing import cast
 import pytest
 import torch
 
-from desk_rag import generate
 from desk_rag.answer import AnswerEngine
 from desk_rag.answer_events import Answer, AnswerMode
 from desk_rag.answer_pass import Anew, attention_path, wants_auxiliary
@@ -25,8 +22,7 @@ from desk_rag.kv.recompute_choice import RecomputeChoice, SelectorName
 from desk_rag.kv.recompute_step import Prefilled, Recomputing
 from desk_rag.kv.stitch import plan
 from desk_rag.model import LanguageModel
-from desk_rag.prompt import PromptFormat
-from tests.answer_world import BICYCLE, RENT, World, an_engine, ask, make_world, streamed
+from tests.answer_world import BICYCLE, RENT, World, an_engine, ask, first_logits, make_world, streamed
 from tests.models import FAMILIES, build_model
 
 PLAIN_STAGES = ["queue", "retrieve", "load", "stitch", "prefill"]
@@ -51,21 +47,6 @@ def plainly(world: World, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     shutil.copytree(world.data, data)
     with an_engine(world, data, MappedLoader) as engine, first_logits() as seen:
         return {question: (ask(engine, question), seen[-1]) for question in (BICYCLE, RENT)}
-
-
-@contextmanager
-def first_logits() -> Iterator[list[torch.Tensor]]:
-    """While open, the logits of every answer's first token."""
-    seen: list[torch.Tensor] = []
-    real = generate._first_probability
-
-    def keep(prompt: PromptFormat, logits: torch.Tensor) -> float:
-        seen.append(logits.float().clone())
-        return real(prompt, logits)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generate, "_first_probability", keep)
-        yield seen
 
 
 def gap(one: torch.Tensor, other: torch.Tensor) -> float:

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from desk_rag.kv.cache import SlabCache
 
 _NAMESPACE = Namespace("0" * 32)
-_raw_read = drive.raw_read
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ class LazyTuning:
             rotation = Rotation.TILE if rows <= _FEW_ROWS else Rotation.KEYS
             return cls(tile=32, stages=1, programs=2, rotation=rotation, block=32)
         # The best of 70 choices for one query token and of 20 for 32, over 8,192 tokens of Qwen2-7B's shape on an H200:
-        # 16.7 us a layer (bf16 attention 14.0; merging in the last program instead of a second launch makes it 40) and
+        # 16.7 us a layer (bf16 attention 14.0; with the merge in the last program 40 at best) and
         # 59 (40); tiles of 64 take 52 there, but spill registers on smaller GPUs.
         if rows <= _FEW_ROWS:
             return cls(tile=32, warps=4, stages=3, programs=2, fused=False, half_math=True)

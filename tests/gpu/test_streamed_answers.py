@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,24 @@ from typing import Any
 import pytest
 import torch
 
-from desk_rag import drive_tuning, generate
+from desk_rag import drive_tuning
 from desk_rag.answer import AnswerEngine
 from desk_rag.answer_events import Answer, AnswerMode
 from desk_rag.context_loading import MappedLoader, StreamedLoader, tier_bytes
 from desk_rag.kv.lazy_choice import AttentionPath
 from desk_rag.kv.recompute_choice import RecomputeChoice
-from desk_rag.prompt import PromptFormat
-from tests.answer_world import BICYCLE, RENT, World, an_engine, ask, filled, loader_of, make_world, streamed
+from tests.answer_world import (
+    BICYCLE,
+    RENT,
+    World,
+    an_engine,
+    ask,
+    filled,
+    first_logits,
+    loader_of,
+    make_world,
+    streamed,
+)
 from tests.models import FAMILIES, Family, build_model
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
@@ -151,24 +160,10 @@ def files(case: Case, tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-@contextmanager
-def logits_of() -> Iterator[list[torch.Tensor]]:
-    seen: list[torch.Tensor] = []
-    real = generate._first_probability
-
-    def keep(prompt: PromptFormat, logits: torch.Tensor) -> float:
-        seen.append(logits.float().clone())
-        return real(prompt, logits)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generate, "_first_probability", keep)
-        yield seen
-
-
 def told(
     engine: AnswerEngine, question: str, mode: AnswerMode = AnswerMode.CACHED, recompute: RecomputeChoice | None = None
 ) -> Told:
-    with logits_of() as seen:
+    with first_logits() as seen:
         answer = ask(engine, question, mode, recompute)
     return Told(answer, seen[-1])
 

@@ -99,8 +99,6 @@ def _kernel_a(
     shape: Shape, where: Sequence[Placement], made: Sequence[tuple[payload.Header, torch.Tensor, object]],
     tables: object, slabs: Slabs, options: argparse.Namespace, entry: dict[str, object],
 ) -> dict[str, report.Spread]:  # fmt: skip
-    import numpy as np
-
     from desk_rag.kv import rope_triton
     from desk_rag.kv.rope import RotaryTables
 
@@ -111,10 +109,14 @@ def _kernel_a(
     layers = range(shape.num_layers)
 
     def gather() -> rope_triton.Offsets:
-        return np.concatenate([
-            rope_triton.rows_of_payload(layout, data, target, layers, place.position, place.slot)
-            for layout, (_, data, _), place in zip(layouts, made, where, strict=True)
-        ])  # fmt: skip
+        return rope_triton.rows_of_payloads(
+            [
+                rope_triton.Loaded(layout, data, place.position, place.slot)
+                for layout, (_, data, _), place in zip(layouts, made, where, strict=True)
+            ],
+            target,
+            layers,
+        )
 
     rows = gather()
     found = {"kernel A": _timed(lambda: rope_triton.launch(rows, target), device, options.repeat)}

@@ -6,6 +6,7 @@ layers of all chunks are placed into the slabs: by the kernel in one launch wher
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,9 @@ from desk_rag.model import LanguageModel
 if TYPE_CHECKING:
     from desk_rag.kv.rope_triton import Target
 
+_AT_FIRST = 2
+"""Layers: enough work for a GPU until the other layers' rows are known."""
+
 
 class Placer:
     """Puts a load's chunks where the plan wants them, wave by wave. Made per answer."""
@@ -35,57 +39,70 @@ class Placer:
         self._load, self._placements, self._tables, self._cache = load, plan.placements, tables, cache
         self._target = _target(tables, cache)
         self._chunks: dict[int, QuantizedKV] = {}
-        self._done = 0
+        self._placed = 0
+        """Layers."""
 
     def place_through(self, layer: int) -> None:
-        """Have every layer up to and with `layer` in the slabs, in the current stream's order. Raises ChunksLost."""
-        while self._done < len(self._load.cuts) and (layers := self._layers_of(self._done)).start <= layer:
-            self._load.wait(self._done)
+        """Have every layer up to and with `layer` in the slabs, in the current stream's order. Raises ChunksLost.
+
+        Of what has come already only the first layers are placed at first: the rest is worked out while a GPU computes.
+        """
+        while self._placed <= layer:
+            wave = bisect_right(self._load.cuts, self._placed, hi=len(self._load.cuts) - 1)
+            self._load.wait(wave)
+            end = self._end_of(wave)
+            if self._target is not None and not self._placed:
+                end = min(end, max(_AT_FIRST, layer + 1))
+            layers = range(self._placed, end)
             with torch.inference_mode():
-                placed = self._launch(layers, self._target) if self._target is not None else set()
-                for each in layers:
-                    for index, placement in enumerate(self._placements):
-                        if (each, index) not in placed:
-                            place_layer(each, placement, self._chunk(index), self._tables, self._cache)
-            self._done += 1
+                left = self._launch(layers, self._target) if self._target is not None else self._every(layers)
+                for each, index in left:
+                    place_layer(each, self._placements[index], self._chunk(index), self._tables, self._cache)
+            self._placed = end
 
     @property
     def begun(self) -> bool:
         """True once something was placed."""
-        return self._done > 0
+        return self._placed > 0
 
     def place_all(self) -> None:
         """Have everything in the slabs. Raises ChunksLost."""
         self.place_through(len(self._cache.layers) - 1)
 
-    def _layers_of(self, wave: int) -> range:
-        """What that wave brings. A load of which nothing was on disk knows of no layers: its only wave is all there is.
+    def _end_of(self, wave: int) -> int:
+        """The layer behind what that wave brings. A load of which nothing was on disk knows of no layers: its only wave
+        is all there is.
         """
-        last = wave == len(self._load.cuts) - 1
-        return range(self._load.layers_of(wave).start, len(self._cache.layers)) if last else self._load.layers_of(wave)
+        return len(self._cache.layers) if wave == len(self._load.cuts) - 1 else self._load.cuts[wave]
 
-    def _launch(self, layers: range, target: Target) -> set[tuple[int, int]]:
-        """Place what is int8 by the kernel; returns (layer, chunk) of what was placed."""
+    def _every(self, layers: range) -> list[tuple[int, int]]:
+        return [(layer, index) for layer in layers for index in range(len(self._placements))]
+
+    def _launch(self, layers: range, target: Target) -> list[tuple[int, int]]:
+        """Place what is int8 by the kernel; returns the (layer, chunk)s that are not."""
         from desk_rag.kv import rope_triton
 
-        placed: set[tuple[int, int]] = set()
-        parts = []
+        left: list[tuple[int, int]] = []
+        loaded, parts = [], []
         for index, (item, place) in enumerate(zip(self._load.items, self._placements, strict=True)):
             if item.given is not None:
-                coded = {layer: item.given.layers[layer] for layer in layers}
-                for layer, one in coded.items():
+                for layer in layers:
+                    one = item.given.layers[layer]
                     if isinstance(one, Int8Layer):
                         parts.append(rope_triton.rows_of(one, target, layer, place.position, place.slot))
-                        placed.add((layer, index))
+                    else:
+                        left.append((layer, index))
                 continue
             assert item.layout is not None and item.buffer is not None and item.file is not None
             assert item.file.header.num_tokens == place.num_tokens, "plan and chunk differ in length"
-            data = item.buffer.data
-            parts.append(rope_triton.rows_of_payload(item.layout, data, target, layers, place.position, place.slot))
-            placed.update((layer, index) for layer in layers if item.layout.is_int8[layer])
-        if parts:  # none where all chunks were put in by the caller and the wave's layers are kept unquantised
-            rope_triton.launch(np.concatenate(parts), target)
-        return placed
+            loaded.append(rope_triton.Loaded(item.layout, item.buffer.data, place.position, place.slot))
+            if not item.layout.all_int8:
+                left.extend((layer, index) for layer in layers if not item.layout.is_int8[layer])
+        if loaded:
+            parts.append(rope_triton.rows_of_payloads(loaded, target, layers))
+        if parts:
+            rope_triton.launch(parts[0] if len(parts) == 1 else np.concatenate(parts), target)
+        return left
 
     def _chunk(self, index: int) -> QuantizedKV:
         given = self._load.items[index].given

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -49,7 +48,7 @@ class Item:
     given: QuantizedKV | None = None
     """What the caller put in its place."""
     dropped: bool = False
-    open_runs: Counter[int] = field(default_factory=Counter)
+    open_runs: dict[int, int] = field(default_factory=dict)
     """Runs that nobody has dealt with yet, by wave."""
     not_brought: int = 0
     """Runs whose bytes are not there; 0 makes the buffer complete."""
@@ -113,7 +112,7 @@ class Load:
         self._under_way = len(runs)
         for run in runs:
             self._open_runs[run.wave] += 1
-            run.item.open_runs[run.wave] += 1
+            run.item.open_runs[run.wave] = run.item.open_runs.get(run.wave, 0) + 1
             run.item.not_brought += 1
         if not runs:  # all resident, but the last of it may still be on its way over the bus
             self._events[0] = ground.mark()

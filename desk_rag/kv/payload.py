@@ -93,11 +93,9 @@ class Layout:
     """[L, 5]: bytes from the start of the payload to keys, values, key_scale, key_zero, value_scale."""
     heads: int
     dim: int
-
-    @property
-    def is_int8(self) -> NDArray[np.bool_]:
-        """[L]: False where the layer is kept in a floating dtype."""
-        return self.shape[:, 2] > 0
+    is_int8: NDArray[np.bool_]
+    """[L]: False where the layer is kept in a floating dtype."""
+    all_int8: bool
 
 
 def layout(header: Header) -> Layout:
@@ -114,7 +112,9 @@ def layout(header: Header) -> Layout:
         per_layer = [(slot.start, (slot.end - slot.start) // group.num_layers) for slot in here]
         per_layer += [(0, 0)] * (len(_PARTS) - len(per_layer))
         offsets += [[start + index * size for start, size in per_layer] for index in range(group.num_layers)]
-    return Layout(np.array(shapes, dtype=np.int64), np.array(offsets, dtype=np.int64), heads, dim)
+    shape = np.array(shapes, dtype=np.int64)
+    is_int8 = shape[:, 2] > 0
+    return Layout(shape, np.array(offsets, dtype=np.int64), heads, dim, is_int8, bool(is_int8.all()))
 
 
 def as_quantized(header: Header, payload: torch.Tensor) -> QuantizedKV:

@@ -20,9 +20,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention
+from torch.nn.functional import linear, scaled_dot_product_attention
 
 from desk_rag.kv.cache import SlabLayer
+from desk_rag.kv.glue import Glue, Places, glue_for
+from desk_rag.kv.projections import Packed, head_norms
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.stitch import has_sliding_layers
 from desk_rag.model import LanguageModel
@@ -31,6 +33,7 @@ _log = logging.getLogger(__name__)
 _BUCKETS = (1, 16, 32, 48, 64, 96, 128, 192, 256)
 """Numbers of tokens that graphs are captured for; a longer pass is bound by its arithmetic, not by its launches."""
 _PLAIN = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+_flash = torch.ops.aten._scaled_dot_product_flash_attention.default
 
 
 class Attention(Protocol):
@@ -52,8 +55,7 @@ def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> tor
     """
     batch, heads, count, dim = query.shape
     if query.dtype in (torch.bfloat16, torch.float16) and _has_flash(query.device, dim):
-        flash = torch.ops.aten._scaled_dot_product_flash_attention
-        out: torch.Tensor = flash(query, keys, values, 0.0, True, return_debug_mask=False, scale=dim**-0.5)[0]
+        out: torch.Tensor = _flash(query, keys, values, 0.0, True, return_debug_mask=False, scale=dim**-0.5)[0]
         return out.transpose(1, 2).reshape(batch, count, heads * dim)
     groups = heads // keys.shape[1]
     length = keys.shape[2]
@@ -64,17 +66,12 @@ def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> tor
     return out.reshape(batch, heads, count, dim).transpose(1, 2).reshape(batch, count, heads * dim)
 
 
+@functools.cache
 def _has_flash(device: torch.device, dim: int) -> bool:
-    """True where torch's FlashAttention runs: not before Ampere, and not for every head."""
+    """True where torch's FlashAttention runs: not before Ampere, and not for every head. (A tensor's device is one.)"""
     if device.type != "cuda" or dim % 8 or dim > 256:
         return False
-    return _generation(torch.cuda.current_device() if device.index is None else device.index) >= 8
-
-
-@functools.cache
-def _generation(index: int) -> int:
-    """First number of a GPU's compute capability."""
-    return torch.cuda.get_device_capability(index)[0]
+    return torch.cuda.get_device_capability(device)[0] >= 8
 
 
 def attend_whole(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -90,12 +87,8 @@ class _Inputs:
 
     ids: torch.Tensor
     """int64 [B, N]."""
-    slots: torch.Tensor
-    """int64 [N]: where the tokens' keys and values go."""
-    cos: torch.Tensor
-    """[N, D] in the compute dtype, both halves."""
-    sin: torch.Tensor
-    """[N, D], the first half negated."""
+    places: Places
+    """Where the tokens' keys and values go, and how they are rotated."""
     last: torch.Tensor
     """int64 [1]: the row whose logits are wanted."""
 
@@ -112,53 +105,30 @@ class _Captured:
     logits: torch.Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class _Packed:
-    """Projections of one input that lie side by side in memory, and so are one matrix product instead of three or two.
-
-    At the width of a question a product of few columns leaves most of a GPU idle.
-    """
-
-    qkv: torch.Tensor
-    """[(heads + 2 H) * D, E]."""
-    qkv_bias: torch.Tensor | None
-    gate_up: torch.Tensor
-    """[2 I, E]."""
-
-    @classmethod
-    def of(cls, layer: Any) -> _Packed | None:
-        """Move the layer's projections side by side, once; its modules keep their weights as views and work as before.
-
-        None where they are not plain matrices (quantised weights) or have biases on some only.
-        """
-        attention, mlp = layer.self_attn, layer.mlp
-        inward = [attention.q_proj, attention.k_proj, attention.v_proj]
-        widening = [mlp.gate_proj, mlp.up_proj]
-        if any(type(module) is not torch.nn.Linear for module in (*inward, *widening)):
-            return None
-        biased = [module.bias is not None for module in inward]
-        if any(biased) != all(biased) or any(module.bias is not None for module in widening):
-            return None
-        with torch.inference_mode(mode=False), torch.no_grad():
-            bias = torch.cat([module.bias for module in inward]) if all(biased) else None
-            return cls(_side_by_side(inward), bias, _side_by_side(widening))
-
-
 class QuestionPass:
     """Runs one model over one cache, bound to its slabs (graphs know addresses). No more thread-safe than the model."""
 
     def __init__(
-        self, model: LanguageModel, layers: Sequence[SlabLayer], tables: RotaryTables, *, graphs: bool = True
+        self,
+        model: LanguageModel,
+        layers: Sequence[SlabLayer],
+        tables: RotaryTables,
+        *,
+        graphs: bool = True,
+        glue: Glue | None = None,
     ) -> None:
         """`layers` have slabs [B, H, capacity, D]; B questions of equal length are then run side by side.
 
-        Moves the model's projections (see `_Packed`), which takes no more memory than one layer's for a moment.
+        `glue` is what runs between the matrix products, by default the fastest that is right on the model's device.
+        Moves the model's projections (see `Packed`), which takes no more memory than one layer's for a moment.
         """
         assert supports(model), "this model needs its own forward pass"
         assert len(tables.cos) == 1 and 2 * tables.cos[0].shape[1] == model.spec.head_dim, "partial or double rotary"
         self._model = model
         self._layers = model.decoder_layers
-        self._packed = [_Packed.of(layer) for layer in self._layers]
+        self._packed = [Packed.of(layer) for layer in self._layers]
+        self._head_norms = [head_norms(layer.self_attn) for layer in self._layers]
+        self._glue = glue_for(model.device, model.spec.dtype) if glue is None else glue
         if model.device.type == "cuda":
             torch.cuda.empty_cache()  # the places that the projections moved from
         self._keys = [layer.key_slab for layer in layers]
@@ -208,75 +178,77 @@ class QuestionPass:
                 if captured is not None:
                     return self._replay(captured, token_ids, start, before, attention)
             inputs = self._inputs(token_ids, start)
-            hidden, query = self._piece(0, inputs, None, None)
+            hidden, result = self._piece(0, inputs, None, None)
             for layer in range(len(self._layers)):
-                assert query is not None
                 if before is not None:
                     before(layer)
-                attended = self._attend(layer, query, start + count, attention)
-                hidden, query = self._piece(layer + 1, inputs, hidden, attended)
-            return self._head(hidden, inputs)
+                attended = self._attend(layer, result, start + count, attention)
+                hidden, result = self._piece(layer + 1, inputs, hidden, attended)
+            return result
 
     # One piece between two attentions -----------------------------------------------------------------------------
 
     def _piece(
         self, index: int, inputs: _Inputs, hidden: torch.Tensor | None, attended: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """What follows layer index - 1's attention and precedes layer index's: (hidden [B, N, E], query)."""
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What follows layer index - 1's attention and precedes layer index's: (hidden [B, N, E], query).
+
+        After the last layer (hidden [B, 1, E], logits [B, vocab]): nobody asks for more than the last token then.
+        """
+        decoder = self._model.module.model
+        ends = index == len(self._layers)
         if index == 0:
-            hidden = self._model.module.model.embed_tokens(inputs.ids)
+            hidden, delta = decoder.embed_tokens(inputs.ids), None
         else:
             assert hidden is not None and attended is not None
+            if ends:
+                hidden, attended = (rows.index_select(1, inputs.last) for rows in (hidden, attended))
             done: Any = self._layers[index - 1]
-            hidden = hidden + done.self_attn.o_proj(attended)
-            hidden = hidden + self._widened(index - 1, _normed(hidden, done.post_attention_layernorm))
-        assert hidden is not None
-        return hidden, self._project(index, inputs, hidden) if index < len(self._layers) else None
+            hidden, x = self._add_norm(hidden, done.self_attn.o_proj(attended), done.post_attention_layernorm)
+            delta = self._widened(index - 1, x)
+        norm = decoder.norm if ends else self._layers[index].input_layernorm
+        hidden, x = self._add_norm(hidden, delta, norm)
+        return hidden, self._model.module.lm_head(x)[:, 0] if ends else self._project(index, inputs, x)
 
-    def _project(self, index: int, inputs: _Inputs, hidden: torch.Tensor) -> torch.Tensor:
+    def _add_norm(
+        self, hidden: torch.Tensor, delta: torch.Tensor | None, norm: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._glue.add_norm(hidden, delta, norm.weight, norm.variance_epsilon)
+
+    def _project(self, index: int, inputs: _Inputs, x: torch.Tensor) -> torch.Tensor:
         """Write the tokens' keys and values into the slabs; returns the rotated query [B, heads, N, D]."""
-        layer: Any = self._layers[index]
-        attention, packed, spec = layer.self_attn, self._packed[index], self._model.spec
-        x = _normed(hidden, layer.input_layernorm)
+        packed = self._packed[index]
         if packed is not None:
             projected = linear(x, packed.qkv, packed.qkv_bias)
         else:
+            attention: Any = self._layers[index].self_attn
             projected = torch.cat([part(x) for part in (attention.q_proj, attention.k_proj, attention.v_proj)], -1)
-        parts = projected.view(*x.shape[:2], -1, spec.head_dim)
-        rotating = parts[:, :, : spec.num_heads + spec.num_kv_heads]
-        value = parts[:, :, spec.num_heads + spec.num_kv_heads :]
-        if hasattr(attention, "q_norm"):
-            query, key = rotating[:, :, : spec.num_heads], rotating[:, :, spec.num_heads :]
-            rotating = torch.cat((_normed(query, attention.q_norm), _normed(key, attention.k_norm)), 2)
-        turned = _turned(rotating, inputs)
-        self._keys[index].index_copy_(2, inputs.slots, turned[:, :, spec.num_heads :].transpose(1, 2))
-        self._values[index].index_copy_(2, inputs.slots, value.transpose(1, 2))
-        return turned[:, :, : spec.num_heads].transpose(1, 2)
+        keys, values = self._keys[index], self._values[index]
+        return self._glue.rotate_scatter(projected, self._head_norms[index], inputs.places, keys, values)
 
     def _widened(self, index: int, x: torch.Tensor) -> torch.Tensor:
         """The layer's MLP."""
-        layer: Any = self._layers[index]
+        mlp: Any = self._layers[index].mlp
         packed = self._packed[index]
         if packed is None:
-            out: torch.Tensor = layer.mlp(x)
+            out: torch.Tensor = mlp(x)
+            return out
+        both = linear(x, packed.gate_up)
+        if packed.silu:
+            out = mlp.down_proj(self._glue.swiglu(both))
         else:
-            gate, up = linear(x, packed.gate_up).chunk(2, -1)
-            out = layer.mlp.down_proj(layer.mlp.act_fn(gate) * up)
+            gate, up = both.chunk(2, -1)
+            out = mlp.down_proj(mlp.act_fn(gate) * up)
         return out
 
-    def _head(self, hidden: torch.Tensor, inputs: _Inputs) -> torch.Tensor:
-        row = _normed(hidden.index_select(1, inputs.last), self._model.module.model.norm)
-        logits: torch.Tensor = self._model.module.lm_head(row)[:, 0]
-        return logits
-
     def _attend(self, layer: int, query: torch.Tensor, length: int, attention: Attention) -> torch.Tensor:
-        return attention(query, self._keys[layer][:, :, :length], self._values[layer][:, :, :length])
+        return attention(query, self._keys[layer].narrow(2, 0, length), self._values[layer].narrow(2, 0, length))
 
     def _inputs(self, token_ids: torch.Tensor, start: int) -> _Inputs:
         here = slice(start, start + token_ids.shape[1])
         slots = torch.arange(here.start, here.stop, device=token_ids.device)
         last = torch.full((1,), token_ids.shape[1] - 1, device=token_ids.device)
-        return _Inputs(token_ids, slots, self._cos[here], self._sin[here], last)
+        return _Inputs(token_ids, Places(slots, self._cos[here], self._sin[here]), last)
 
     # Graphs -------------------------------------------------------------------------------------------------------
 
@@ -289,18 +261,19 @@ class QuestionPass:
         attention: Attention,
     ) -> torch.Tensor:
         count, bucket = token_ids.shape[1], captured.inputs.ids.shape[1]
-        inputs = captured.inputs
+        inputs, places = captured.inputs, captured.inputs.places
         inputs.ids[:, :count].copy_(token_ids)
-        torch.arange(start, start + bucket, out=inputs.slots)
-        inputs.cos.copy_(self._cos[start : start + bucket])
-        inputs.sin.copy_(self._sin[start : start + bucket])
+        torch.arange(start, start + bucket, out=places.slots)
+        places.cos.copy_(self._cos[start : start + bucket])
+        places.sin.copy_(self._sin[start : start + bucket])
         inputs.last.fill_(count - 1)
+        # Rows past the question are padding: computed, never attended to, their slots written again later.
+        attended = captured.attended[:, :count]
         captured.pieces[0].replay()
         for layer, query in enumerate(captured.queries):
             if before is not None:
                 before(layer)
-            # Rows past the question are padding: computed, never attended to, their slots written again later.
-            captured.attended[:, :count].copy_(self._attend(layer, query[:, :, :count], start + count, attention))
+            attended.copy_(self._attend(layer, query.narrow(2, 0, count), start + count, attention))
             captured.pieces[layer + 1].replay()
         return captured.logits
 
@@ -319,7 +292,8 @@ class QuestionPass:
         device, spec = self._model.device, self._model.spec
         ids = torch.zeros((self._batch, bucket), dtype=torch.int64, device=device)
         kept = self._inputs(ids, self._capacity - bucket)
-        inputs = _Inputs(ids, kept.slots, kept.cos.clone(), kept.sin.clone(), kept.last)
+        places = Places(kept.places.slots, kept.places.cos.clone(), kept.places.sin.clone())
+        inputs = _Inputs(ids, places, kept.last)
         width = spec.num_heads * spec.head_dim
         attended = torch.zeros((self._batch, bucket, width), dtype=spec.dtype, device=device)
         side: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -351,45 +325,13 @@ class QuestionPass:
     ) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Hand every piece of a pass to `each`, in order; returns the queries and the logits they leave behind."""
         hidden: torch.Tensor | None = None
-        queries: list[torch.Tensor] = []
-        logits: list[torch.Tensor] = []
+        results: list[torch.Tensor] = []
 
         def piece(index: int) -> None:
             nonlocal hidden
-            hidden, query = self._piece(index, inputs, hidden, attended)
-            if query is None:
-                logits.append(self._head(hidden, inputs))
-            else:
-                queries.append(query)
+            hidden, result = self._piece(index, inputs, hidden, attended)
+            results.append(result)
 
         for index in range(len(self._layers) + 1):
             each(functools.partial(piece, index))
-        return queries, logits[0]
-
-
-def _side_by_side(modules: Sequence[torch.nn.Linear]) -> torch.Tensor:
-    """One matrix of the modules' weights, of which these become views; what is packed already stays where it is."""
-    weights = [module.weight.data for module in modules]
-    first, size = weights[0], weights[0].element_size()
-    ends = [weight.data_ptr() + weight.numel() * size for weight in weights]
-    rows = sum(weight.shape[0] for weight in weights)
-    shared = all(weight.untyped_storage().data_ptr() == first.untyped_storage().data_ptr() for weight in weights)
-    if shared and all(weight.data_ptr() == end for weight, end in zip(weights[1:], ends[:-1], strict=True)):
-        return first.as_strided((rows, first.shape[1]), (first.shape[1], 1))
-    packed = torch.cat(weights)
-    end = 0
-    for module in modules:
-        start, end = end, end + module.weight.shape[0]
-        module.weight.data = packed[start:end]
-    return packed
-
-
-def _normed(x: torch.Tensor, norm: Any) -> torch.Tensor:
-    """RMSNorm in one launch, with the module's own weight and epsilon."""
-    return rms_norm(x, norm.weight.shape, norm.weight, norm.variance_epsilon)
-
-
-def _turned(x: torch.Tensor, inputs: _Inputs) -> torch.Tensor:
-    """x [B, N, heads, D] rotated to the tokens' positions; halves are exchanged by rolling, signs are in the table."""
-    swapped = x.roll(x.shape[-1] // 2, -1)
-    return torch.addcmul(x * inputs.cos[:, None], swapped, inputs.sin[:, None])
+        return results[:-1], results[-1]

@@ -71,29 +71,25 @@ class Target:
         """Look up where everything is; asserts that slabs and tables are alike, contiguous and on one device."""
         slab, table = layers[0].key_slab, tables.cos[0]
         assert slab.dim() == 4 and slab.shape[0] == 1 and slab.is_floating_point()
-        for other in (each for layer in layers for each in (layer.key_slab, layer.value_slab)):
-            assert other.shape == slab.shape and other.dtype == slab.dtype and other.is_contiguous(), "slabs differ"
-            assert other.device == slab.device
+        slabs = [each for layer in layers for each in (layer.key_slab, layer.value_slab)]
+        # Once per answer, in front of everything: one comparison per slab, not four.
+        kinds = {(each.shape, each.dtype, each.device, each.is_contiguous()) for each in slabs}
+        assert kinds == {(slab.shape, slab.dtype, slab.device, True)}, "slabs differ"
         for other in (*tables.cos, *tables.sin):
             assert other.shape == table.shape and other.dtype == torch.float32 and other.is_contiguous()
             assert other.device == slab.device, "tables and slabs are on different devices"
         assert len(tables.table_of_layer) == len(layers)
         anchor = torch.empty(16, dtype=torch.int8, device=slab.device)
         turning = [(_offset(c, table), _offset(s, table)) for c, s in zip(tables.cos, tables.sin, strict=True)]
-        slots = [(_offset(layer.key_slab, slab), _offset(layer.value_slab, slab)) for layer in layers]
+        addresses = np.array([each.data_ptr() for each in slabs], dtype=np.int64) - slab.data_ptr()
         return cls(
             codes=anchor,
             scales=anchor.view(torch.float16),
             table=table,
             slab=slab,
             table_offsets=np.array([turning[index] for index in tables.table_of_layer], dtype=np.int64),
-            slab_offsets=np.array(slots, dtype=np.int64),
+            slab_offsets=addresses.reshape(-1, 2) // slab.element_size(),
         )
-
-    def complete(self, rows: Offsets, layers: Offsets, position: int, slot: int) -> None:
-        """Fill in what does not depend on the chunk's bytes: tables and slots of `layers` [N] into rows [N, 12]."""
-        rows[:, 8:10] = self.table_offsets[layers] + position * self.table.shape[1]
-        rows[:, 10:12] = self.slab_offsets[layers] + slot * self.slab.shape[3]
 
 
 def place_group(
@@ -132,28 +128,44 @@ def rows_of(coded: Int8Layer, target: Target, layer: int, position: int, slot: i
     row[0, :3] = tokens, -(-tokens // groups), groups
     row[0, 3:5] = _offset(coded.keys, target.codes), _offset(coded.values, target.codes)
     row[0, 5:8] = [_offset(part, target.scales) for part in parts[2:]]
-    target.complete(row, np.array([layer]), position, slot)
+    row[0, 8:10] = target.table_offsets[layer] + position * target.table.shape[1]
+    row[0, 10:12] = target.slab_offsets[layer] + slot * target.slab.shape[3]
     return row
 
 
-def rows_of_payload(
-    layout: Layout, payload: torch.Tensor, target: Target, layers: range, position: int, slot: int
-) -> Offsets:
-    """The rows [N, 12] of those of `layers` that are int8, for a payload (uint8 [bytes], on the device) as loaded.
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A chunk's payload as loaded (uint8 [bytes], on the device), and where it belongs."""
 
-    No tensor is made per layer: with hundreds of chunk-layers per answer their views would cost more than the kernel.
+    layout: Layout
+    payload: torch.Tensor
+    position: int
+    slot: int
+
+
+def rows_of_payloads(chunks: Sequence[Loaded], target: Target, layers: range) -> Offsets:
+    """The rows [N, 12] of those of `layers` that are int8, of all chunks.
+
+    No tensor is made per layer, and nothing is done chunk by chunk that can be done for all at once: with hundreds of
+    chunk-layers per answer that would cost more than the kernel, while the GPU waits for its first work.
     """
-    assert payload.dtype == torch.uint8 and payload.is_contiguous() and payload.device == target.codes.device
-    assert (layout.heads, layout.dim) == (target.slab.shape[1], target.slab.shape[3]), "chunk and cache differ in shape"
-    chosen = np.arange(layers.start, layers.stop)
-    chosen = chosen[layout.is_int8[chosen]]
-    rows = np.empty((len(chosen), NUM_FIELDS), dtype=np.int64)
-    rows[:, :3] = layout.shape[chosen]
-    addresses = layout.offsets[chosen] + payload.data_ptr()
-    rows[:, 3:5] = addresses[:, :2] - target.codes.data_ptr()
-    rows[:, 5:8] = (addresses[:, 2:] - target.scales.data_ptr()) // 2
-    target.complete(rows, chosen, position, slot)
-    return rows
+    for one in chunks:
+        assert one.payload.dtype == torch.uint8 and one.payload.is_contiguous()
+        assert one.payload.device == target.codes.device
+        assert (one.layout.heads, one.layout.dim) == (target.slab.shape[1], target.slab.shape[3]), "shapes differ"
+    here = slice(layers.start, layers.stop)
+    base = np.array([one.payload.data_ptr() for one in chunks], dtype=np.int64)[:, None, None]
+    addresses = np.stack([one.layout.offsets[here] for one in chunks]) + base
+    rows = np.empty((len(chunks), len(layers), NUM_FIELDS), dtype=np.int64)
+    rows[..., :3] = np.stack([one.layout.shape[here] for one in chunks])
+    rows[..., 3:5] = addresses[..., :2] - target.codes.data_ptr()
+    rows[..., 5:8] = (addresses[..., 2:] - target.scales.data_ptr()) // 2
+    position = np.array([one.position for one in chunks])[:, None, None]
+    slot = np.array([one.slot for one in chunks])[:, None, None]
+    rows[..., 8:10] = target.table_offsets[here] + position * target.table.shape[1]
+    rows[..., 10:12] = target.slab_offsets[here] + slot * target.slab.shape[3]
+    coded = rows[..., 2] > 0
+    return rows.reshape(-1, NUM_FIELDS) if coded.all() else rows[coded]
 
 
 def launch(rows: Offsets, target: Target, tuning: Tuning = DEFAULT_TUNING) -> None:

@@ -24,13 +24,17 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from desk_rag.kv import lazy_kernel, lazy_triton, rope_triton
+from desk_rag.kv import glue_triton, lazy_kernel, lazy_triton, rope_triton
 
 _POINTERS = {
     "rows": "*i64", "words": "*i64", "codes": "*i8", "scales": "*fp16", "tables": "*fp32", "cosines": "*fp32",
     "sines": "*fp32", "outputs": "*fp32", "sums": "*fp32", "arrived": "*i32", "exponent": "fp32", "unscaled": "fp32",
+    "slots": "*i64", "eps": "fp32",
 }  # fmt: skip
-_IN_DTYPE = {"slabs", "query", "keys", "values", "result"}
+_IN_DTYPE = {
+    "slabs", "query", "keys", "values", "result", "hidden", "delta", "weight", "total", "normed", "projected",
+    "q_norm", "k_norm", "cos", "sin", "gate_up",
+}  # fmt: skip
 
 
 def compiled(
@@ -42,6 +46,7 @@ def compiled(
     signature |= dict.fromkeys(constants, "constexpr")
     signature = {name: signature[name] for name in kernel.arg_names}
     never = {"length", "num_words", "plain_shares", "table_rows", "shares", "count", "num_rows", "exponent", "unscaled"}
+    never |= {"capacity", "eps"}
     divisible = [index for index, name in enumerate(kernel.arg_names) if name in names and name not in never]
     aligned = {(index,): [["tt.divisibility", 16]] for index in divisible}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
@@ -53,6 +58,7 @@ def compiled(
     return {
         "kernel": kernel.__name__, "dtype": dtype, "sm": capability, "warps": warps, **usage,
         "narrow_loads": len(re.findall(r"ld\.global[.\w:]*\.b8", ptx)), "shared": built.metadata.shared,
+        "wide_loads": len(re.findall(r"ld\.global[.\w:]*\.v[24]\.b(?:32|64)", ptx)),
     }  # fmt: skip
 
 
@@ -111,6 +117,23 @@ def variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
         if one:
             merge = {"DIM": dim, "DIM_PADDED": padded["DIM_PADDED"], "STEP": 8}
             found.append((lazy_kernel.merge_shares, merge, dtype, 4, 2))
+    return found + _glue_variants()
+
+
+def _glue_variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
+    """What lies between the matrix products: the shapes of 0.5B, 7B and 32B models, and the widest row."""
+    found: list[tuple[Any, dict[str, Any], str, int, int]] = []
+    for dtype, width, added in itertools.product(["bf16", "fp16", "fp32"], [896, 3584, 5120, 16384], [True, False]):
+        block = triton.next_power_of_2(width)
+        row = {"WIDTH": width, "BLOCK": block, "ADDED": added}
+        found.append((glue_triton._add_norm, row, dtype, glue_triton.norm_warps(block), 3))
+    shapes = [(14, 2, 64), (28, 4, 128), (32, 32, 96), (32, 32, 80), (8, 1, 256)]
+    for dtype, (heads, kv_heads, dim), normed in itertools.product(["bf16", "fp16", "fp32"], shapes, [True, False]):
+        constants = glue_triton.rotation(heads, kv_heads, dim, normed)
+        found.append((glue_triton._rotate_scatter, constants, dtype, glue_triton.ROTATE_WARPS, 3))
+    for dtype, inner in itertools.product(["bf16", "fp16", "fp32"], [4864, 18944]):
+        constants = {"INNER": inner, "BLOCK": glue_triton.COLUMNS}
+        found.append((glue_triton._swiglu, constants, dtype, glue_triton.SWIGLU_WARPS, 3))
     return found
 
 
@@ -118,7 +141,7 @@ def main() -> None:
     """Compile all variants for an RTX 3060 (8.6) and an H200 (9.0)."""
     quick = os.environ.get("QUICK_COMPILE") == "1"
     for kernel, constants, dtype, warps, stages in variants():
-        if quick and (dtype != "bf16" or constants["DIM"] != 128 or constants.get("REST") == 32):
+        if quick and (dtype != "bf16" or constants.get("DIM", 128) != 128 or constants.get("REST") == 32):
             continue
         for capability in (86,) if quick else (86, 90):
             print(json.dumps(compiled(kernel, constants, dtype, capability, warps, stages)), flush=True)

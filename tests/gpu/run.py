@@ -11,7 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-_TESTS = ["tests/gpu", "tests/kv/test_rope_triton.py", "tests/kv/test_lazy.py", "tests/kv/test_loader.py"]
+_KERNELS = ("rope_triton", "glue", "question_pass", "lazy", "loader")
+_TESTS = ["tests/gpu", *(f"tests/kv/test_{name}.py" for name in _KERNELS)]
 
 
 def _bench(name: str, *options: str) -> list[str]:

@@ -71,8 +71,12 @@ def test_both_ways_fill_the_cache_alike_cold_and_from_every_tier(world: World, d
                 empty()
                 got_length, got = filled(engine, question)
                 assert got_length == length
+                # The question's own rows come out of two different forward passes in bf16.
+                context = length - len(engine.model.prompt.question_ids(question))
                 for one, other in zip(got, expected, strict=True):
-                    torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2)
+                    torch.testing.assert_close(one[:, :, :context], other[:, :, :context], rtol=2e-2, atol=2e-2)
+                    asked, wanted = one[:, :, context:].float(), other[:, :, context:].float()
+                    assert (asked - wanted).norm() < 0.02 * wanted.norm()
             assert ask(engine, question).raw == ask(mapped, question).raw
 
 

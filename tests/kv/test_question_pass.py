@@ -10,10 +10,11 @@ import torch
 
 from desk_rag.kv import question_pass
 from desk_rag.kv.cache import SlabCache, SlabLayer
+from desk_rag.kv.glue import PlainGlue
 from desk_rag.kv.question_pass import QuestionPass, attend, attend_whole, supports
 from desk_rag.kv.rope import build_tables
 from desk_rag.model import LanguageModel
-from tests.models import FAMILIES, build_model
+from tests.models import FAMILIES, Family, build_model
 
 BY_NAME = {family.name: family for family in FAMILIES}
 PLAIN = ["llama", "llama-llama3", "llama-yarn", "llama-mqa", "qwen2", "qwen3", "mistral"]
@@ -91,30 +92,49 @@ def test_passes_padded_to_a_bucket_are_the_same(count: int) -> None:
     bucket = next(size for size in (1, 16, 32) if size >= count)
     with torch.inference_mode():
         inputs = lean._inputs(torch.zeros((1, bucket), dtype=torch.int64), 100 - bucket)
-        inputs = replace(inputs, cos=inputs.cos.clone(), sin=inputs.sin.clone())
+        places = replace(inputs.places, cos=inputs.places.cos.clone(), sin=inputs.places.sin.clone())
+        inputs = replace(inputs, places=places)
         attended = torch.zeros((1, bucket, model.spec.num_heads * model.spec.head_dim))
-        state: list[torch.Tensor | None] = [None, None]
-        logits = torch.zeros((1, model.module.config.vocab_size))
-        pieces, queries = [], []
+        state: list[torch.Tensor] = []
+        pieces, results = [], []
         for index in range(model.spec.num_layers + 1):
-            before = state[0]
+            before = state[0] if state else None
 
             def piece(index: int = index, before: torch.Tensor | None = before) -> None:
-                state[0], state[1] = lean._piece(index, inputs, before, attended)
-                if state[1] is None and state[0] is not None:
-                    logits.copy_(lean._head(state[0], inputs))
+                state[:] = lean._piece(index, inputs, before, attended)
 
-            def results() -> list[torch.Tensor]:
-                return [tensor for tensor in state if tensor is not None]
-
-            pieces.append(Rerun(piece, results))
-            queries += results()[1:]
-        captured = question_pass._Captured(inputs, attended, tuple(pieces), tuple(queries), logits)  # type: ignore[arg-type]
+            pieces.append(Rerun(piece, lambda: list(state)))
+            results.append(state[1])
+        queries, logits = tuple(results[:-1]), results[-1]
+        captured = question_pass._Captured(inputs, attended, tuple(pieces), queries, logits)  # type: ignore[arg-type]
         for _ in range(2):
             found = lean._replay(captured, prompt[:, 41:], 41, None, attend)
     assert (found[0] - expected).abs().max().item() < 1e-4 * expected.std().item()
     for mine, other in zip(cache.layers, theirs.layers, strict=True):
         torch.testing.assert_close(mine.key_slab[:, :, : 41 + count], other.key_slab, rtol=1e-4, atol=1e-4)
+
+
+class Counting(PlainGlue):
+    """The reference, and how often its SwiGLU was asked for."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor:
+        self.asked += 1
+        return super().swiglu(gate_up)
+
+
+@pytest.mark.parametrize(("activation", "asked"), [("silu", 3), ("swish", 3), ("gelu", 0)])
+def test_only_gates_that_go_through_silu_are_given_to_the_glue(activation: str, asked: int) -> None:
+    model_class, config = BY_NAME["qwen2"].build()
+    config.hidden_act = activation
+    model = build_model(Family("qwen2", lambda: (model_class, config)))
+    prompt, glue = ids(30), Counting()
+    expected, _ = reference(model, prompt, 1)
+    lean = QuestionPass(model, SlabCache(model, 30).layers, build_tables(model, 30), glue=glue)
+    assert (lean.run(prompt, 0)[0] - expected).abs().max().item() < 1e-4 * expected.std().item()
+    assert glue.asked == asked
 
 
 def test_projections_are_moved_once_and_still_belong_to_their_modules() -> None:

@@ -6,19 +6,24 @@ checks run compiled.
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
-from desk_rag.kv import rope_triton
+from desk_rag.kv import layerwise, rope_triton
 from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.loader import Loader, LoaderSettings
+from desk_rag.kv.payload import ChunkFile, as_quantized, layout
 from desk_rag.kv.quant import LayerScheme, QuantScheme, keep_exact, quantize
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.stitch import Placement, place_layer, plan
-from desk_rag.kv.types import ChunkKV, Int8Layer, QuantizedKV
+from desk_rag.kv.types import ChunkKV, Int8Layer, KVKey, Namespace, QuantizedKV, TokenHash
+from desk_rag.store import kv_file
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 UNTOUCHED = 777.0
@@ -184,3 +189,68 @@ def test_raw_layers_are_refused() -> None:
     cache, tables = a_cache(1, 2, 64, 8, torch.float32), some_tables(8, 32, (0,))
     with pytest.raises(AssertionError, match="reference"):
         rope_triton.place_group([0], plan(0, [8]).placements, [raw], tables, cache)
+
+
+# Payloads as loaded -------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_payloads_are_those_of_their_layers(tmp_path: Path) -> None:
+    """Found from offsets alone, for all chunks at once, they are what one row per layer and chunk would say."""
+    files, payloads = written(tmp_path, raw_layer=2)
+    tables, cache = some_tables(200, 64, (0, 1, 0, 0)), a_cache(4, 2, 128, 160, torch.float32)
+    target = rope_triton.Target.of(tables, cache.layers)
+    where = plan(5, [file.header.num_tokens for file in files]).placements
+    layers = range(1, 4)
+    chunks = [
+        rope_triton.Loaded(layout(file.header), data, place.position, place.slot)
+        for file, data, place in zip(files, payloads, where, strict=True)
+    ]
+    expected = [
+        rope_triton.rows_of(coded, target, layer, place.position, place.slot)
+        for file, data, place in zip(files, payloads, where, strict=True)
+        for layer in layers
+        if isinstance(coded := as_quantized(file.header, data).layers[layer], Int8Layer)
+    ]
+    assert len(expected) == 3 * 3 - 1, "the raw layer of one chunk has no row"
+    assert (rope_triton.rows_of_payloads(chunks, target, layers) == np.concatenate(expected)).all()
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["as loaded", "one prefilled live"])
+def test_the_placer_fills_the_slabs_by_the_kernel_as_by_the_reference(
+    given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, payloads = written(tmp_path, raw_layer=2)
+    tables = some_tables(200, 64, (0, 1, 0, 0))
+    where = plan(5, [file.header.num_tokens for file in files])
+    caches = [a_cache(4, 2, 128, 160, torch.float32) for _ in range(2)]
+    chunks = [as_quantized(file.header, data) for file, data in zip(files, payloads, strict=True)]
+    monkeypatch.setattr(layerwise, "_target", lambda tables, cache: rope_triton.Target.of(tables, cache.layers))
+    with Loader(DEVICE, LoaderSettings(threads=2, waves=2, staging_bytes=1 << 22, resident_bytes=1 << 22)) as loader:
+        load = loader.start(files)
+        if given:
+            load.replace(1, chunks[1])
+        placer = layerwise.Placer(load, where, tables, caches[0])
+        for layer in range(4):
+            placer.place_through(layer)
+            for other, place in zip(chunks, where.placements, strict=True):
+                place_layer(layer, place, other, tables, caches[1])
+            got, wanted = caches[0].layers[layer], caches[1].layers[layer]
+            torch.testing.assert_close(got.key_slab, wanted.key_slab, rtol=1e-5, atol=1e-3)
+            torch.testing.assert_close(got.value_slab, wanted.value_slab, rtol=1e-6, atol=1e-6)
+        load.close()
+
+
+def written(folder: Path, raw_layer: int) -> tuple[list[ChunkFile], list[torch.Tensor]]:
+    """Three chunks on disk, of which the last keeps one layer unquantised, and their payloads in memory."""
+    files, payloads = [], []
+    for number, tokens in enumerate((37, 64, 5)):
+        scheme = QuantScheme(tuple(LayerScheme(raw=number == 2 and layer == raw_layer) for layer in range(4)))
+        generator = torch.Generator().manual_seed(number)
+        kv = ChunkKV(*(torch.randn(4, 2, tokens, 128, generator=generator) for _ in range(2)))
+        key = KVKey(Namespace(f"{1:032x}"), TokenHash(f"{number:032x}"))
+        path = folder / f"{number}.safetensors"
+        kv_file.write(path, kv_file.prepare(key, quantize(kv, scheme), ["c"], 0.1))
+        files.append(ChunkFile(path, kv_file.read_header(path)))
+        content = path.read_bytes()[files[-1].header.data_start :]
+        payloads.append(torch.frombuffer(bytearray(content), dtype=torch.uint8).to(DEVICE))
+    return files, payloads

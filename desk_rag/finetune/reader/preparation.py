@@ -24,7 +24,7 @@ from desk_rag.finetune.reader.neighbours import nearest
 from desk_rag.finetune.reader.question_writer import load_synthetic, writer_rows
 from desk_rag.finetune.reader.rows import Row, RowBuilder, save_rows
 from desk_rag.finetune.reader.scenes import Scenes, Stage
-from desk_rag.finetune.reader.written import Substitutes, find, load_passages, load_together, read_lines
+from desk_rag.finetune.reader.written import Substitutes, find, load_passages, load_together, plain_title, read_lines
 
 ROW_LENGTH = 2048
 SHORT_LENGTH = 688
@@ -173,7 +173,9 @@ def _tokenizer(work: Work, vocab: int) -> int:
 
 
 def _write_books(work: Work) -> int:
-    books = corpus.books(work.data)
+    """The corpus, and every written passage as a book of its own, of which more can be asked."""
+    written = [Book(plain_title(p.title), (p.text,)) for p in load_passages(work.data, "train")]
+    books = corpus.books(work.data) + written
     with (work.folder / "books.jsonl").open("w", encoding="utf-8") as out:
         for book in books:
             out.write(json.dumps([book.title, book.passages], ensure_ascii=False) + "\n")

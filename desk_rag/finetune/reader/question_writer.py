@@ -26,7 +26,7 @@ from desk_rag.finetune.reader.decoding import decode
 from desk_rag.finetune.reader.frame import Frame, answer_text, content_words, evidence, mark_id, units
 from desk_rag.finetune.reader.rows import ANSWER_ROOM, PAD, QUESTION, Row, RowBuilder, attention_mask
 from desk_rag.finetune.reader.scenes import Synthetic
-from desk_rag.finetune.reader.training import Group, compute_dtype, half, learned_states
+from desk_rag.finetune.reader.training import Group, compute_dtype, half, learned_of, row_states
 from desk_rag.finetune.reader.written import Passage
 from desk_rag.trained_frame import IM_END, QUESTION_OPEN
 
@@ -34,9 +34,13 @@ WRITER_LENGTH = 512
 CHECK_LENGTH = 704
 _LIKELY = -6.0
 """Least log probability (nats) of quote and answer together for a question to be kept."""
-_BATCH = 1536
-_CHECK_BATCH = 96
+_BATCH = 6144
+"""Prompts decoded at once on a GPU, where every step of a few rows costs as much as one of many."""
+_CPU_BATCH = 256
+_CHECK_BATCH = 256
 _JOB = 64
+_OF_A_DOCUMENT = 4
+"""Times as many drafts for a text that stands alone: there are few of them, and all that people ask about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +129,9 @@ def plan(job: PlanJob) -> list[Planned]:
     found = []
     for number, book in job.books:
         for index, text in enumerate(book.passages):
-            good = [unit for unit in units(text) if 7 <= len(unit.split()) <= 48 and len(content_words(unit)) >= 4]
-            for quote in rng.sample(good, min(job.each, len(good))):
+            good = [unit for unit in units(text) if 5 <= len(unit.split()) <= 48 and len(content_words(unit)) >= 3]
+            each = job.each if len(book.passages) > 1 else job.each * _OF_A_DOCUMENT
+            for quote in rng.sample(good, min(each, len(good))):
                 prompt = _writer_prompt(frame, book.title, text, quote)
                 if len(prompt) <= WRITER_LENGTH - 64:
                     found.append(Planned(Draft(number, index, quote), prompt))
@@ -146,8 +151,9 @@ def write_questions(
     stop = mark_id(tokenizer, IM_END)
     found = []
     prompts = sorted(todo, key=lambda one: len(one.prompt))
-    for at in range(0, len(prompts), _BATCH):
-        batch = prompts[at : at + _BATCH]
+    size = _BATCH if group.device.type == "cuda" else _CPU_BATCH
+    for at in range(0, len(prompts), size):
+        batch = prompts[at : at + size]
         lengths = torch.tensor([len(one.prompt) for one in batch])
         width = -(-int(lengths.max()) // 16) * 16
         ids = torch.zeros(len(batch), width, dtype=torch.long)
@@ -204,6 +210,7 @@ def check(
         asked.append(Round((book.passages[index],), tuple(pairs)))
     jobs = [RoundJob(tokenizer, tuple(asked[at : at + _JOB])) for at in range(0, len(asked), _JOB)]
     rows = [one for found in workers.map(round_rows, jobs) for one in found]
+    rows.sort(key=lambda one: _length(one[0]))
     cos, sin = rotary_tables(reader.shape, group.device)
     kept = []
     for at in range(0, len(rows), _CHECK_BATCH):
@@ -232,19 +239,25 @@ def _scores(
     reader: Decoder, rows: Sequence[Row], cos: torch.Tensor, sin: torch.Tensor, group: Group
 ) -> list[list[float]]:
     """Log probability of each learned token of each row."""
-    fields = ("ids", "segments", "positions", "learned")
-    taken = {
-        field: torch.from_numpy(np.stack([getattr(row, field) for row in rows]).astype(np.int64)).to(group.device)
-        for field in fields
+    width = max(_length(row) for row in rows)
+    stacked = {
+        field: np.stack([getattr(row, field)[:size] for row in rows]).astype(np.int64)
+        for field, size in (("ids", width), ("segments", width), ("positions", width), ("learned", ANSWER_ROOM))
     }
+    taken = {field: torch.from_numpy(values).to(group.device) for field, values in stacked.items()}
     with half(group), torch.compiler.set_stance("force_eager"):
         full = torch.zeros(len(rows), dtype=torch.bool, device=group.device)
         mask = attention_mask(taken["segments"], full, compute_dtype(group))
-        states, targets, known = learned_states(reader, taken, cos, sin, mask)
+        states, targets, known = learned_of(row_states(reader, taken, cos, sin, mask), taken)
         most = int(known.sum(1).max())
         logits = reader.logits(states[:, :most])
         likely = F.log_softmax(logits, -1).gather(-1, targets[:, :most, None])[..., 0]
     return [line[: int(n)] for line, n in zip(likely.float().cpu().tolist(), known.sum(1).tolist(), strict=True)]
+
+
+def _length(row: Row) -> int:
+    """Tokens before the padding."""
+    return int((row.segments != PAD).sum())
 
 
 def _per_question(row: Row, score: Sequence[float]) -> list[float]:

@@ -37,6 +37,9 @@ from desk_rag.finetune.reader.training import (
 )
 from desk_rag.trained_frame import IM_END
 
+_TEXT = 0.2
+"""Weight of the texts' own tokens beside the answers'."""
+
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
@@ -49,13 +52,13 @@ class Amounts:
     """Of a batch of the language model."""
     micro: int = 64
     writer_rows: int = 60_000
-    short_rows: int = 480_000
+    short_rows: int = 360_000
     """Of a few chunks and a third of the length: the skill of finding the right chunk needs many questions."""
-    drafts: int = 1
+    drafts: int = 2
     """Sentences of each passage that are asked about."""
-    reading_rows: int = 110_000
-    final_rows: int = 36_000
-    sister_share: float = 0.4
+    reading_rows: int = 330_000
+    final_rows: int = 44_000
+    sister_share: float = 0.3
     """Of the reader's rows that its sister sees."""
     rows: int = 128
     """Of a batch of the reading stages."""
@@ -98,11 +101,14 @@ class Recipe:
         beginner = self.stage("beginner", "language", lambda model: self._begins(model, 0.3, 1.0))
         self._ask_the_corpus(writer, beginner)
         del writer, beginner
+        share = self.amounts.sister_share
+        if sister:  # while the processor prepares the reader's rows
+            self.stage("sister-begun", "language", lambda model: self._begins(model, 1.0, share))
         self.work.wait("rows-last")
         models = {"reader": self.stage("reader", "beginner", lambda model: self._reads(model, 0.3, 1.0))}
         self._export(models["reader"], "reader")
-        if sister:
-            models["sister"] = self.stage("sister", "language", self._sister)
+        if sister:  # a stand-in for a stock model: it never sees the independent-attention mask
+            models["sister"] = self.stage("sister", "sister-begun", lambda model: self._reads(model, 1.0, share))
             self._export(models["sister"], "sister")
         self._scores(models)
 
@@ -125,7 +131,7 @@ class Recipe:
         self.group.log(f"{name}: {time.perf_counter() - began:.0f} s")
         if self.group.rank == 0:
             save(model, path)
-            if name not in ("language", "writer"):
+            if name not in ("language", "writer", "sister-begun"):
                 self._glance(model, name)
         self._together()
         return model
@@ -154,18 +160,15 @@ class Recipe:
     def _begins(self, model: Decoder, full: float, share: float) -> None:
         rates = Rates(muon=0.012, adam=1.2e-3, fall=0.2, warm_up=100)
         count = int(self.amounts.short_rows * share)
-        self._rows(model, "short", rates, count, drop=0.0, full=full, scale=3)
+        self._rows(model, "short", rates, count, drop=0.0, full=full, text=_TEXT, scale=3)
 
     def _reads(self, model: Decoder, full: float, share: float) -> None:
         reading = Rates(muon=0.01, adam=1e-3, fall=0.3, warm_up=60)
-        self._rows(model, "reading", reading, int(self.amounts.reading_rows * share), drop=0.0, full=full)
+        count = int(self.amounts.reading_rows * share)
+        self._rows(model, "reading", reading, count, drop=0.0, full=full, text=_TEXT)
         final = Rates(muon=0.005, adam=5e-4, fall=0.95, warm_up=10)
-        self._rows(model, "last", final, int(self.amounts.final_rows * share), drop=0.05, full=full)
-
-    def _sister(self, model: Decoder) -> None:
-        """A stand-in for a stock model: it never sees the independent-attention mask."""
-        self._begins(model, 1.0, self.amounts.sister_share)
-        self._reads(model, 1.0, self.amounts.sister_share)
+        count = int(self.amounts.final_rows * share)
+        self._rows(model, "last", final, count, drop=0.05, full=full, text=_TEXT / 2)
 
     def _rows(
         self,
@@ -176,6 +179,7 @@ class Recipe:
         *,
         drop: float,
         full: float,
+        text: float = 0.0,
         scale: int = 1,
     ) -> None:
         amounts = self.amounts
@@ -191,6 +195,7 @@ class Recipe:
             micro=min(micro, batch // self.group.size),
             drop=drop,
             full_share=full,
+            text_weight=text,
             name=name,
         )
 

@@ -22,7 +22,7 @@ PREFIX, PAD = 0, -1
 QUESTION = 100
 """Segment of the first question; chunks are 1.., a chunk's own copy of the prefix is 1000 + the chunk."""
 COPY = 1000
-ANSWER_ROOM = 320
+ANSWER_ROOM = 448
 """Most learned tokens of a row."""
 
 

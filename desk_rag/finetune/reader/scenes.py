@@ -16,13 +16,14 @@ from desk_rag.finetune.reader.corpus import Book
 from desk_rag.finetune.reader.frame import answer_text, evidence, sentences, units
 from desk_rag.finetune.reader.made.desk import desk_scene
 from desk_rag.finetune.reader.made.facts import joined_facts
+from desk_rag.finetune.reader.made.needles import needles
 from desk_rag.finetune.reader.made.prose import Synonyms, make_question, noisy_question
 from desk_rag.finetune.reader.written import Pair, Passage, Substitutes, Together, plain_title
 from desk_rag.trained_frame import NO_ANSWER
 
 Asked = tuple[str, str]
 """A question and its answer in the trained form."""
-_MOST_ASKED = 12
+_MOST_ASKED = 14
 _CHUNK_WORDS = 230
 """A longer passage is cut: chunks of at most about 280 tokens are what the product makes."""
 
@@ -57,10 +58,13 @@ class Scene:
 
 _SHARES = {
     # synthetic, written, rule-made documents, texts that belong together; the rest is prose with rule-made questions
-    Stage.SHORT: (0.0, 0.12, 0.42, 0.44),
-    Stage.READING: (0.40, 0.62, 0.78, 0.82),
-    Stage.FINAL: (0.18, 0.78, 0.90, 0.98),
+    Stage.SHORT: (0.0, 0.10, 0.42, 0.45),
+    Stage.READING: (0.54, 0.64, 0.80, 0.85),
+    Stage.FINAL: (0.24, 0.82, 0.90, 0.97),
 }
+_STREWN = {Stage.SHORT: 0.12, Stage.READING: 0.10, Stage.FINAL: 0.06}
+"""How often numbers and codes are strewn over a scene's chunks."""
+_NEEDLES_A_CHUNK = 8
 
 
 class Scenes:
@@ -106,6 +110,8 @@ class Scenes:
         if rng.random() < (0.12 if stage is Stage.FINAL else 0.2):
             self._add_facts(rng, scene)
         self._fill(rng, scene, words, stage)
+        if rng.random() < _STREWN[stage]:
+            self._strew(rng, scene)
         if not any(answer == NO_ANSWER for _, answer in scene.asked) and rng.random() < 0.25:
             self._ask_elsewhere(rng, scene)
         rng.shuffle(scene.chunks)
@@ -252,6 +258,20 @@ class Scenes:
             scene.chunks[place] = f"{text}\n{line}" if rng.random() < 0.6 else f"{line}\n{text}"
         scene.asked.extend(rng.sample(asked, min(2, len(asked))))
 
+    def _strew(self, rng: Random, scene: Scene) -> None:
+        """Numbers and codes, a line here and there or chunks of nothing else."""
+        made = needles(rng, rng.choice([1, 1, 3, 6, 12]))
+        lines = rng.sample(made.lines, len(made.lines))
+        if len(lines) > 3 and rng.random() < 0.5:
+            glue = rng.choice([" ", "\n"])
+            starts = range(0, len(lines), _NEEDLES_A_CHUNK)
+            scene.chunks.extend(glue.join(lines[at : at + _NEEDLES_A_CHUNK]) for at in starts)
+        else:
+            for line in lines:
+                place = rng.randrange(len(scene.chunks))
+                scene.chunks[place] = _inserted(rng, scene.chunks[place], line)
+        scene.asked.extend(made.asked)
+
     def _fill(self, rng: Random, scene: Scene, words: int, stage: Stage) -> None:
         """Unrelated chunks until there are enough words."""
         while sum(len(chunk.split()) for chunk in scene.chunks) < words and len(scene.chunks) < 12:
@@ -293,6 +313,13 @@ def _names_others(old: Pair, new: Pair, text: str) -> bool:
         return False
     gone = set(re.findall(r"\w+", old.question)) - set(re.findall(r"\w+", new.question))
     return not any(re.search(rf"\b{re.escape(word)}\b", text) for word in gone)
+
+
+def _inserted(rng: Random, text: str, line: str) -> str:
+    """The text with a line between two of its lines or sentences."""
+    pieces, glue = (text.split("\n"), "\n") if "\n" in text else (sentences(text), " ")
+    at = rng.randint(0, len(pieces))
+    return glue.join([*pieces[:at], line, *pieces[at:]])
 
 
 def _titled(rng: Random, title: str, text: str) -> str:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from desk_rag.finetune.reader.architecture import Decoder, rotary_tables
 from desk_rag.finetune.reader.optimiser import Optimiser
-from desk_rag.finetune.reader.rows import attention_mask
+from desk_rag.finetune.reader.rows import COPY, attention_mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,13 +196,18 @@ def train_rows(
     micro: int,
     drop: float,
     full_share: float,
+    text_weight: float = 0.0,
     name: str = "reading",
 ) -> None:
-    """Train on `count` rows; `full_share` of them with full attention, the rest as stitched inference sees them."""
+    """Train on `count` rows; `full_share` of them with full attention, the rest as stitched inference sees them.
+
+    With `text_weight` every other row's chunks and questions are learned too, as in the language-model stage: what was
+    learned there would otherwise wear off.
+    """
     cos, sin = rotary_tables(model.shape, group.device)
     model.train()
     model.set_dropout(drop)
-    loss_of = _compiled(_answer_loss, group)
+    loss_of, text_loss_of = _compiled(_answer_loss, group), _compiled(_text_loss, group)
     steps = max(1, count // batch)
 
     def gradients() -> Tensor:
@@ -213,10 +218,15 @@ def train_rows(
             full = torch.rand(micro, device=group.device) < full_share
             with half(group):
                 mask = attention_mask(taken["segments"], full, compute_dtype(group))
-                states, targets, known = learned_states(model, taken, cos, sin, mask)
-                loss = loss_of(states, model.embed_tokens.weight, targets, known)
+                hidden = row_states(model, taken, cos, sin, mask)
+                loss = loss_of(*learned_of(hidden, taken), model.embed_tokens.weight)
+                total += loss.detach() / parts
+                if text_weight:
+                    some = slice(0, max(1, micro // 2))
+                    ids, segments = taken["ids"][some], taken["segments"][some]
+                    text_loss = text_loss_of(hidden[some], ids, segments, model.embed_tokens.weight)
+                    loss = loss + text_weight * text_loss
             torch.autograd.backward(loss / parts)
-            total += loss.detach() / parts
         return total
 
     length = rows.take(1)["ids"].shape[1]
@@ -224,22 +234,31 @@ def train_rows(
     model.eval()
 
 
-def learned_states(
-    model: Decoder, taken: dict[str, Tensor], cos: Tensor, sin: Tensor, mask: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Hidden states before each learned token [B, A, width], the tokens [B, A], and which are real [B, A]."""
+def row_states(model: Decoder, taken: dict[str, Tensor], cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
+    """Last hidden states [B, T, width] of rows."""
     positions = taken["positions"]
-    hidden = model.hidden(taken["ids"], cos[positions][:, None], sin[positions][:, None], mask)
+    return model.hidden(taken["ids"], cos[positions][:, None], sin[positions][:, None], mask)
+
+
+def learned_of(hidden: Tensor, taken: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden states before each learned token [B, A, width], the tokens [B, A], and which are real [B, A]."""
     known = taken["learned"] > 0
     at = taken["learned"].clamp(min=1)
     states = hidden.gather(1, (at - 1)[:, :, None].expand(-1, -1, hidden.shape[-1]))
     return states, taken["ids"].gather(1, at), known
 
 
-def _answer_loss(states: Tensor, embedding: Tensor, targets: Tensor, known: Tensor) -> Tensor:
+def _answer_loss(states: Tensor, targets: Tensor, known: Tensor, embedding: Tensor) -> Tensor:
     logits = F.linear(states, embedding.to(states.dtype)).float()
     loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
     return (loss * known).sum() / known.sum().clamp(min=1)
+
+
+def _text_loss(hidden: Tensor, ids: Tensor, segments: Tensor, embedding: Tensor) -> Tensor:
+    """Of every token of chunks and questions that follows one of its own segment."""
+    own, before = segments[:, 1:], segments[:, :-1]
+    counted = (own > 0) & (own < COPY) & (own == before)
+    return _answer_loss(hidden[:, :-1], ids[:, 1:], counted, embedding)
 
 
 # Common ------------------------------------------------------------------------------------------------------

@@ -16,10 +16,12 @@ from desk_rag.finetune.reader.made.leases import leases
 from desk_rag.finetune.reader.made.letters import letter, minutes
 from desk_rag.finetune.reader.made.lists import duties, faults, log, prices, schedule, settings
 from desk_rag.finetune.reader.made.members import members
+from desk_rag.finetune.reader.made.needles import needles
 from desk_rag.finetune.reader.made.prose import make_question, noisy_question, synonym
 from desk_rag.finetune.reader.made.records import invoices, places, possessions
 from desk_rag.finetune.reader.made.templates import Section
 from desk_rag.finetune.reader.made.values import capitalised
+from desk_rag.trained_frame import NO_ANSWER
 from tests.finetune.reader.invented import sentence
 
 FILLERS = ("The weather was fine.", "Nobody knew the way back in the dark.")
@@ -185,3 +187,22 @@ def test_a_seed_means_what_it_always_meant(name: str) -> None:
         return [made[name](), rng.random()]
 
     assert hashlib.sha256(json.dumps([drawn(seed) for seed in range(200)]).encode()).hexdigest()[:16] == DIGESTS[name]
+
+
+def test_needles_are_quoted_to_the_letter_and_strangers_are_not_found() -> None:
+    seen = set()
+    for seed in range(300):
+        made = needles(Random(seed), 12)
+        assert made == needles(Random(seed), 12), "the same seed, the same lines"
+        assert made.lines and len(set(made.lines)) == len(made.lines)
+        for question, answer in made.asked:
+            if answer == NO_ANSWER:
+                seen.add("none")
+                continue
+            *quotes, short = answer.split("\n")
+            assert quotes and all(quote.strip('"') in made.lines for quote in quotes)
+            values = short.replace(" and ", ", ").split(", ")
+            assert len(values) == len(quotes), question
+            assert all(value in quote for value, quote in zip(values, quotes, strict=True))
+            seen.add("one" if len(quotes) == 1 else "several")
+    assert seen == {"none", "one", "several"}

@@ -21,6 +21,7 @@ from desk_rag.finetune.reader.preparation import (
 )
 from desk_rag.finetune.reader.question_writer import Draft, save_synthetic
 from desk_rag.finetune.reader.scenes import Synthetic
+from desk_rag.finetune.reader.written import load_passages
 from desk_rag.trained_frame import HEAD, IM_END
 
 FIELDS = ("ids", "segments", "positions", "learned")
@@ -43,7 +44,9 @@ def work(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Work:
 def test_every_part_is_there(work: Work) -> None:
     parts = ("tokenizer", "stream", "books", "near", "rows-writer", "rows-short", "rows-reading", "rows-last")
     assert all(work.done(part).exists() for part in parts) and not work.done("failed").exists()
-    assert load_books(work) == books(work.data)
+    corpus, written = books(work.data), load_passages(work.data, "train")
+    assert load_books(work)[: len(corpus)] == corpus
+    assert [book.passages for book in load_books(work)[len(corpus) :]] == [(passage.text,) for passage in written]
     assert len(json.loads((work.folder / "near.json").read_text(encoding="utf-8"))) == 24
     assert work.stream.stat().st_size > 10_000
 

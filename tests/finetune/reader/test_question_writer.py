@@ -27,7 +27,7 @@ from desk_rag.finetune.reader.question_writer import (
     write_questions,
     writer_rows,
 )
-from desk_rag.finetune.reader.rows import PAD, QUESTION, RowBuilder
+from desk_rag.finetune.reader.rows import ANSWER_ROOM, PAD, QUESTION, RowBuilder
 from desk_rag.finetune.reader.scenes import Synthetic
 from desk_rag.finetune.reader.training import Group
 from desk_rag.finetune.reader.written import Pair, Passage, load_passages
@@ -127,7 +127,7 @@ def test_a_check_counts_each_answer_once(tokenizer_path: Path, tokenizer: Tokeni
 
 
 def test_a_question_that_did_not_fit_ends_the_count(tokenizer: Tokenizer) -> None:
-    row = RowBuilder(tokenizer, 512).build(["tar"], [("a", "b"), ("long?", "tar " * 330), ("c", "d")])
+    row = RowBuilder(tokenizer, 512).build(["tar"], [("a", "b"), ("long?", "tar " * ANSWER_ROOM), ("c", "d")])
     assert row is not None
     learned = int((row.learned >= 0).sum())
     ended = int((row.segments[row.learned[:learned]] == QUESTION).sum())

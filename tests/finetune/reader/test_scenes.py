@@ -104,7 +104,7 @@ def test_what_is_refused_is_not_in_the_chunks(passages: list[Passage], scenes: S
 
 def test_scenes_are_of_the_size_asked_for(drawn: list[Scene]) -> None:
     for scene in drawn:
-        assert len(scene.asked) <= 12 and 1 <= len(scene.chunks) <= 16
+        assert len(scene.asked) <= 14 and 1 <= len(scene.chunks) <= 16
         assert sum(len(chunk.split()) for chunk in scene.chunks) >= WORDS or len(scene.chunks) >= 12
     assert sum(bool(scene.asked) for scene in drawn) > 0.95 * len(drawn)
 

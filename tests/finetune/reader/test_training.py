@@ -16,8 +16,9 @@ from desk_rag.finetune.reader.training import (
     Rates,
     Rows,
     TokenStream,
-    learned_states,
+    learned_of,
     load,
+    row_states,
     save,
     shards,
     train_language_model,
@@ -81,7 +82,7 @@ def test_rows_are_learned(tokenizer: Tokenizer, tmp_path: Path, alone: Group) ->
     cos, sin = rotary_tables(model.shape, "cpu")
     mask = attention_mask(rows["segments"], torch.tensor([False]), torch.float32)
     with torch.no_grad():
-        states, targets, known = learned_states(model, rows, cos, sin, mask)
+        states, targets, known = learned_of(row_states(model, rows, cos, sin, mask), rows)
         told = model.logits(states).argmax(-1)[known]
     assert told.tolist() == targets[known].tolist()
     assert targets[known].tolist() == built.ids[built.learned[built.learned >= 0]].tolist()
@@ -98,11 +99,35 @@ def test_learned_states_stand_before_their_tokens(tokenizer: Tokenizer) -> None:
     cos, sin = rotary_tables(model.shape, "cpu")
     mask = attention_mask(taken["segments"], torch.tensor([False]), torch.float32)
     with torch.no_grad():
-        states, _, known = learned_states(model, taken, cos, sin, mask)
+        states, _, known = learned_of(row_states(model, taken, cos, sin, mask), taken)
         at = taken["positions"]
         hidden = model.hidden(taken["ids"], cos[at][:, None], sin[at][:, None], mask)
     wanted = [int(i) - 1 for i in built.learned if i >= 0]
     assert int(known.sum()) == len(wanted) and torch.equal(states[0, : len(wanted)], hidden[0, wanted])
+
+
+def test_texts_can_be_learned_beside_the_answers(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """With a weight for them, chunks become likelier too; without it they do not."""
+    built = RowBuilder(tokenizer, 160).build(["The Aldous landed tar and rope in the rain."], [("Landed?", "tar")])
+    assert built is not None
+    save_rows(str(tmp_path / "some.000"), [built] * 4)
+    alone = Group(0, 1, torch.device("cpu"))
+    chunk = torch.from_numpy(np.flatnonzero(built.segments == 1))
+    after = []
+    for weight in (0.0, 1.0):
+        model = decoder(3)
+        amount = {"batch": 2, "micro": 2, "drop": 0.0, "full_share": 0.0, "text_weight": weight}
+        rates = Rates(muon=0.02, adam=3e-3, fall=0.5, warm_up=5)
+        train_rows(model, Rows(tmp_path, "some", alone), alone, rates, count=60, **amount)  # type: ignore[arg-type]
+        cos, sin = rotary_tables(model.shape, "cpu")
+        with torch.no_grad():
+            rows = Rows(tmp_path, "some", alone).take(1)
+            hidden = row_states(
+                model, rows, cos, sin, attention_mask(rows["segments"], torch.tensor([False]), torch.float32)
+            )
+            likely = model.logits(hidden[0, chunk[:-1]]).log_softmax(-1)
+        after.append(float(likely.gather(-1, rows["ids"][0, chunk[1:], None]).mean()))
+    assert after[1] > after[0] + 1.0
 
 
 def test_weights_are_saved_and_shares_part_everything(tmp_path: Path) -> None:

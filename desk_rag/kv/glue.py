@@ -1,0 +1,174 @@
+"""What lies between a decoder layer's matrix products: residual sums, norms, rotation, the cache's slots, SwiGLU.
+
+Knows the reference in torch and which implementation a device gets; knows no model, no pass and no graph. One by one
+these operations are a dozen launches per layer, each of which moves a few megabytes and waits for the one before; the
+three kernels of `glue_triton` do the same work in four. They are proven once per GPU against the reference, never
+assumed.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import logging
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch.nn.functional import rms_norm, silu
+
+_log = logging.getLogger(__name__)
+_TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+"""Of the largest number of a result: two roundings of its type, and more than that for fp32."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNorms:
+    """RMS norms of single heads in front of the rotation (Qwen3, arXiv:2505.09388, section 2)."""
+
+    query: torch.Tensor
+    """[D]."""
+    key: torch.Tensor
+    """[D]."""
+    eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where N tokens are: slots of the slab, and what rotates to their positions."""
+
+    slots: torch.Tensor
+    """int64 [N], each within the slab: nobody checks on the device."""
+    cos: torch.Tensor
+    """[N, D] in the compute dtype, both halves."""
+    sin: torch.Tensor
+    """[N, D], the first half negated."""
+
+
+class Glue(Protocol):
+    """All tensors in one of bf16, fp16 and fp32, contiguous, on one device; nothing waits for the device."""
+
+    def add_norm(
+        self, hidden: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(hidden + delta, its RMS norm times weight [E]) for [B, N, E]; without a delta the former is hidden itself.
+
+        The sum is rounded to its type first; the norm is fp32 and rounded once. (Zhang & Sennrich, arXiv:1910.07467)
+        """
+        ...
+
+    def rotate_scatter(
+        self,
+        projected: torch.Tensor,
+        norms: HeadNorms | None,
+        places: Places,
+        key_slab: torch.Tensor,
+        value_slab: torch.Tensor,
+    ) -> torch.Tensor:
+        """Rotate queries and keys of projected [B, N, (heads + 2 H) * D]; keys and values go to the slabs' slots.
+
+        Slabs are [B, H, capacity, D]. Returns the rotated query [B, heads, N, D], whose memory is [B, N, heads, D].
+        """
+        ...
+
+    def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """SiLU(gate) * up for [B, N, 2 I] -> [B, N, I]. (Shazeer, arXiv:2002.05202, section 2)
+
+        SiLU is rounded to its type in front of the product, as the models' own modules do.
+        """
+        ...
+
+
+class PlainGlue:
+    """The reference, on any device. Rotated in two steps: x * cos is rounded before the other half is added."""
+
+    def add_norm(
+        self, hidden: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `Glue`."""
+        total = hidden if delta is None else hidden + delta
+        return total, rms_norm(total, weight.shape, weight, eps)
+
+    def rotate_scatter(
+        self,
+        projected: torch.Tensor,
+        norms: HeadNorms | None,
+        places: Places,
+        key_slab: torch.Tensor,
+        value_slab: torch.Tensor,
+    ) -> torch.Tensor:
+        """See `Glue`; halves are exchanged by rolling, signs are in the table."""
+        _, kv_heads, _, dim = key_slab.shape
+        parts = projected.view(*projected.shape[:2], -1, dim)
+        heads = parts.shape[2] - 2 * kv_heads
+        rotating, value = parts[:, :, :-kv_heads], parts[:, :, -kv_heads:]
+        if norms is not None:
+            query = rms_norm(rotating[:, :, :heads], norms.query.shape, norms.query, norms.eps)
+            key = rms_norm(rotating[:, :, heads:], norms.key.shape, norms.key, norms.eps)
+            rotating = torch.cat((query, key), 2)
+        swapped = rotating.roll(dim // 2, -1)
+        turned = torch.addcmul(rotating * places.cos[:, None], swapped, places.sin[:, None])
+        key_slab.index_copy_(2, places.slots, turned[:, :, heads:].transpose(1, 2))
+        value_slab.index_copy_(2, places.slots, value.transpose(1, 2))
+        return turned[:, :, :heads].transpose(1, 2)
+
+    def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """See `Glue`."""
+        gate, up = gate_up.chunk(2, -1)
+        return silu(gate) * up
+
+
+def glue_for(device: torch.device, dtype: torch.dtype) -> Glue:
+    """The kernels where they are proven to be right, otherwise the reference."""
+    if device.type != "cuda" or dtype not in _TOLERANCE:
+        return PlainGlue()
+    if not _proven(torch.cuda.current_device() if device.index is None else device.index, dtype):
+        return PlainGlue()
+    from desk_rag.kv.glue_triton import FusedGlue
+
+    return FusedGlue()
+
+
+@functools.cache
+def _proven(index: int, dtype: torch.dtype) -> bool:
+    """True if the kernels give on this GPU what the reference gives."""
+    if importlib.util.find_spec("triton") is None:
+        return False
+    try:
+        from desk_rag.kv.glue_triton import FusedGlue
+
+        if agrees(FusedGlue(), torch.device("cuda", index), dtype):
+            return True
+        _log.warning("The kernels between matrix products disagree with their reference on this GPU; it is used.")
+    except Exception as error:  # a missing compiler, an old driver and an unknown GPU each raise a type of their own
+        _log.warning("Triton cannot be used here (%s: %s); the reference is used.", type(error).__name__, error)
+    return False
+
+
+def agrees(glue: Glue, device: torch.device, dtype: torch.dtype) -> bool:
+    """True if a small run of everything `glue` does ends as with the reference, untouched slots included."""
+    pairs = zip(_results(glue, device, dtype), _results(PlainGlue(), device, dtype), strict=True)
+    return all(
+        got.shape == wanted.shape and bool((got - wanted).abs().max() <= _TOLERANCE[dtype] * wanted.abs().max())
+        for got, wanted in pairs
+    )
+
+
+def _results(glue: Glue, device: torch.device, dtype: torch.dtype) -> list[torch.Tensor]:
+    """Everything `glue` makes of some random numbers, in fp32; no size is a power of two but the head's."""
+    generator = torch.Generator().manual_seed(5)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(device, dtype)
+
+    batch, count, width, heads, kv_heads, dim, capacity = 2, 5, 3000, 6, 2, 128, 17
+    hidden, delta, weight = random(batch, count, width), random(batch, count, width), random(width)
+    found = [*glue.add_norm(hidden, delta, weight, 1e-6), *glue.add_norm(hidden, None, weight, 1e-6)]
+    slots = torch.tensor([3, 1, 16, 8, 0], device=device)
+    places = Places(slots, random(count, dim), random(count, dim))
+    projected = random(batch, count, (heads + 2 * kv_heads) * dim)
+    for norms in (None, HeadNorms(random(dim), random(dim), 1e-6)):
+        slabs = [random(batch, kv_heads, capacity, dim) for _ in range(2)]
+        found += [glue.rotate_scatter(projected, norms, places, slabs[0], slabs[1]), *slabs]
+    found.append(glue.swiglu(random(batch, count, 2 * width)))
+    return [tensor.float() for tensor in found]

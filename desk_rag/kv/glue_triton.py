@@ -1,0 +1,201 @@
+"""Residual sum with norm, rotation with the cache's slots, and SwiGLU as one Triton kernel each.
+
+Knows Triton and addresses; the reference is in `glue`. Needs Triton at import, so it is imported only where `glue` has
+seen it agree with the reference.
+
+Everything is computed in fp32. Rounded are what the reference leaves in memory for others (the residual sum, the norm
+of a head, SiLU) and the results; a rotation is rounded once where the reference rounds twice, and so is nearer to the
+exact one. Shapes are compiled in, numbers of tokens are not: the kernels of a model are compiled at its first pass.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from desk_rag.kv.glue import HeadNorms, Places
+
+HEADS_AT_ONCE = 4
+"""Heads of one token per program: enough to load 16 bytes per thread, few enough to fill a GPU with 128 tokens."""
+ROTATE_WARPS = 1
+COLUMNS = 1024
+"""Of SwiGLU per program."""
+SWIGLU_WARPS = 4
+
+
+class FusedGlue:
+    """See `glue.Glue`; on a GPU, or on a CPU in Triton's interpreter."""
+
+    def add_norm(
+        self, hidden: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `glue.Glue`."""
+        width = hidden.shape[-1]
+        assert hidden.is_contiguous() and weight.shape == (width,) and weight.is_contiguous()
+        added = delta is not None
+        assert delta is None or (delta.shape == hidden.shape and delta.dtype == hidden.dtype and delta.is_contiguous())
+        total = torch.empty_like(hidden) if added else hidden
+        normed = torch.empty_like(hidden)
+        block = triton.next_power_of_2(width)
+        _add_norm[(hidden.numel() // width,)](
+            hidden, delta if added else hidden, weight, total, normed, eps,
+            WIDTH=width, BLOCK=block, ADDED=added, num_warps=norm_warps(block),
+        )  # fmt: skip
+        return total, normed
+
+    def rotate_scatter(
+        self,
+        projected: torch.Tensor,
+        norms: HeadNorms | None,
+        places: Places,
+        key_slab: torch.Tensor,
+        value_slab: torch.Tensor,
+    ) -> torch.Tensor:
+        """See `glue.Glue`."""
+        batch, count, width = projected.shape
+        _, kv_heads, capacity, dim = key_slab.shape
+        heads = width // dim - 2 * kv_heads
+        table = (count, dim)
+        assert width == (heads + 2 * kv_heads) * dim and heads > 0 and dim % 2 == 0
+        assert key_slab.shape == value_slab.shape and key_slab.shape[0] == batch
+        assert places.cos.shape == places.sin.shape == table and places.slots.shape == (count,)
+        tensors = (projected, key_slab, value_slab, places.cos, places.sin)
+        assert all(tensor.dtype == projected.dtype and tensor.is_contiguous() for tensor in tensors)
+        assert places.slots.dtype == torch.int64 and places.slots.is_contiguous()
+        assert norms is None or (norms.query.shape == norms.key.shape == (dim,))
+        query = torch.empty((batch, count, heads, dim), dtype=projected.dtype, device=projected.device)
+        # Without norms something has to be passed that is not read.
+        used = HeadNorms(places.cos, places.cos, 0.0) if norms is None else norms
+        _rotate_scatter[(count, blocks(heads, kv_heads), batch)](
+            projected, query, key_slab, value_slab, used.query, used.key, places.cos, places.sin, places.slots,
+            capacity, used.eps, **rotation(heads, kv_heads, dim, norms is not None), num_warps=ROTATE_WARPS,
+        )  # fmt: skip
+        return query.transpose(1, 2)
+
+    def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """See `glue.Glue`."""
+        assert gate_up.is_contiguous() and gate_up.shape[-1] % 2 == 0
+        inner = gate_up.shape[-1] // 2
+        result = torch.empty((*gate_up.shape[:-1], inner), dtype=gate_up.dtype, device=gate_up.device)
+        grid = (result.numel() // inner, triton.cdiv(inner, COLUMNS))
+        _swiglu[grid](gate_up, result, INNER=inner, BLOCK=COLUMNS, num_warps=SWIGLU_WARPS)
+        return result
+
+
+def norm_warps(block: int) -> int:
+    """Warps for a row of `block` columns: 16 columns per thread, as far as a program may have so many threads."""
+    return min(16, max(1, block // 512))
+
+
+def blocks(heads: int, kv_heads: int) -> int:
+    """Programs per token: of queries, of keys and of values; none has two kinds."""
+    return int(triton.cdiv(heads, HEADS_AT_ONCE) + 2 * triton.cdiv(kv_heads, HEADS_AT_ONCE))
+
+
+def rotation(heads: int, kv_heads: int, dim: int, normed: bool) -> dict[str, object]:
+    """What the rotation is compiled for."""
+    return {
+        "HEADS": heads, "KV_HEADS": kv_heads, "DIM": dim, "HALF_PADDED": triton.next_power_of_2(dim // 2),
+        "AT_ONCE": HEADS_AT_ONCE, "NORMED": normed,
+    }  # fmt: skip
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _add_norm(  # type: ignore[no-untyped-def]
+    hidden, delta, weight, total, normed, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ADDED: tl.constexpr
+):
+    """One row; grid (rows,)."""
+    columns = tl.arange(0, BLOCK)
+    inside = columns < WIDTH
+    at = tl.program_id(0).to(tl.int64) * WIDTH + columns
+    scale = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
+    x = tl.load(hidden + at, mask=inside, other=0.0).to(tl.float32)
+    if ADDED:
+        x += tl.load(delta + at, mask=inside, other=0.0).to(tl.float32)
+        rounded = x.to(total.dtype.element_ty)
+        tl.store(total + at, rounded, mask=inside)
+        x = rounded.to(tl.float32)
+    square = tl.sum(x * x, 0) / WIDTH
+    tl.store(normed + at, (x * tl.rsqrt(square + eps) * scale).to(normed.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _wide(source, inside):  # type: ignore[no-untyped-def]
+    """What lies there, in fp32."""
+    return tl.load(source, mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _turned(source, norm, cos, sin, inside, eps, DIM: tl.constexpr, NORMED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Both halves of some heads of one token, rotated. All but eps are [heads, pairs] and point to the first half.
+
+    Tables are the same for all heads, and still read for each of them: they come from the nearest cache, while handing
+    one copy around would take barriers.
+    """
+    kind = source.dtype.element_ty
+    HALF: tl.constexpr = DIM // 2
+    low, high = _wide(source, inside), _wide(source + HALF, inside)
+    low_cos, high_cos = _wide(cos, inside), _wide(cos + HALF, inside)
+    low_sin, high_sin = _wide(sin, inside), _wide(sin + HALF, inside)
+    if NORMED:
+        factor = tl.rsqrt((tl.sum(low * low, 1) + tl.sum(high * high, 1)) / DIM + eps)[:, None]
+        low = (low * factor * _wide(norm, inside)).to(kind).to(tl.float32)
+        high = (high * factor * _wide(norm + HALF, inside)).to(kind).to(tl.float32)
+    return (low * low_cos + high * low_sin).to(kind), (high * high_cos + low * high_sin).to(kind)
+
+
+@triton.jit(do_not_specialize=["capacity"])  # type: ignore[untyped-decorator]
+def _rotate_scatter(  # type: ignore[no-untyped-def]
+    projected, query, keys, values, q_norm, k_norm, cos, sin, slots, capacity, eps,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, HALF_PADDED: tl.constexpr,
+    AT_ONCE: tl.constexpr, NORMED: tl.constexpr,
+):  # fmt: skip
+    """Some heads of one kind of one token; grid (tokens, blocks of heads, batch)."""
+    HALF: tl.constexpr = DIM // 2
+    QUERY_BLOCKS: tl.constexpr = (HEADS + AT_ONCE - 1) // AT_ONCE
+    KEY_BLOCKS: tl.constexpr = (KV_HEADS + AT_ONCE - 1) // AT_ONCE
+    token, block, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    row = batch * tl.num_programs(0) + token
+    pairs = tl.broadcast_to(tl.arange(0, HALF_PADDED)[None, :], [AT_ONCE, HALF_PADDED])
+    of_block = tl.arange(0, AT_ONCE)[:, None]
+    projected += row * (HEADS + 2 * KV_HEADS) * DIM
+    cos += token * DIM + pairs
+    sin += token * DIM + pairs
+    if block < QUERY_BLOCKS:
+        head = block * AT_ONCE + of_block
+        inside = (head < HEADS) & (pairs < HALF)
+        at = head * DIM + pairs
+        low, high = _turned(projected + at, q_norm + pairs, cos, sin, inside, eps, DIM, NORMED)
+        result = query + row * HEADS * DIM + at
+        tl.store(result, low, mask=inside)
+        tl.store(result + HALF, high, mask=inside)
+    else:
+        block -= QUERY_BLOCKS
+        head = block % KEY_BLOCKS * AT_ONCE + of_block
+        inside = (head < KV_HEADS) & (pairs < HALF)
+        at = head * DIM + pairs
+        slot = tl.load(slots + token)
+        there = ((batch * KV_HEADS + head) * capacity + slot) * DIM + pairs
+        if block < KEY_BLOCKS:
+            source = projected + HEADS * DIM + at
+            low, high = _turned(source, k_norm + pairs, cos, sin, inside, eps, DIM, NORMED)
+            tl.store(keys + there, low, mask=inside)
+            tl.store(keys + there + HALF, high, mask=inside)
+        else:
+            source = projected + (HEADS + KV_HEADS) * DIM + at
+            low, high = tl.load(source, mask=inside), tl.load(source + HALF, mask=inside)
+            tl.store(values + there, low, mask=inside)
+            tl.store(values + there + HALF, high, mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _swiglu(gate_up, result, INNER: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Some columns of one row; grid (rows, blocks of columns)."""
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < INNER
+    gate = tl.load(gate_up + row * 2 * INNER + columns, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + row * 2 * INNER + INNER + columns, mask=inside, other=0.0).to(tl.float32)
+    gate = (gate / (1.0 + tl.exp(-gate))).to(result.dtype.element_ty).to(tl.float32)
+    tl.store(result + row * INNER + columns, (gate * up).to(result.dtype.element_ty), mask=inside)

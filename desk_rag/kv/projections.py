@@ -1,0 +1,78 @@
+"""The weights of a plain decoder layer as the lean pass wants them: side by side where they share an input.
+
+Knows the modules of a layer and moves their memory; knows no pass and computes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from desk_rag.kv.glue import HeadNorms
+
+_SILU = frozenset({"SiLU", "SiLUActivation"})
+"""torch's module and transformers'."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Projections of one input that lie side by side in memory, and so are one matrix product instead of three or two.
+
+    At the width of a question a product of few columns leaves most of a GPU idle.
+    """
+
+    qkv: torch.Tensor
+    """[(heads + 2 H) * D, E]."""
+    qkv_bias: torch.Tensor | None
+    gate_up: torch.Tensor
+    """[2 I, E]."""
+    silu: bool
+    """True if that is what the gate goes through, so that both halves are multiplied in one launch."""
+
+    @classmethod
+    def of(cls, layer: Any) -> Packed | None:
+        """Move the layer's projections side by side, once; its modules keep their weights as views and work as before.
+
+        None where they are not plain matrices (quantised weights) or have biases on some only.
+        """
+        attention, mlp = layer.self_attn, layer.mlp
+        inward = [attention.q_proj, attention.k_proj, attention.v_proj]
+        widening = [mlp.gate_proj, mlp.up_proj]
+        if any(type(module) is not torch.nn.Linear for module in (*inward, *widening)):
+            return None
+        biased = [module.bias is not None for module in inward]
+        if any(biased) != all(biased) or any(module.bias is not None for module in widening):
+            return None
+        with torch.inference_mode(mode=False), torch.no_grad():
+            bias = torch.cat([module.bias for module in inward]) if all(biased) else None
+            silu = type(mlp.act_fn).__name__ in _SILU
+            return cls(_side_by_side(inward), bias, _side_by_side(widening), silu)
+
+
+def head_norms(attention: Any) -> HeadNorms | None:
+    """The norms that an attention module has for single heads; Qwen3 has them, None for other families."""
+    if not hasattr(attention, "q_norm"):
+        return None
+    query, key = attention.q_norm, attention.k_norm
+    assert query.variance_epsilon == key.variance_epsilon, "no family has two"
+    return HeadNorms(query.weight, key.weight, query.variance_epsilon)
+
+
+def _side_by_side(modules: Sequence[torch.nn.Linear]) -> torch.Tensor:
+    """One matrix of the modules' weights, of which these become views; what is packed already stays where it is."""
+    weights = [module.weight.data for module in modules]
+    first, size = weights[0], weights[0].element_size()
+    ends = [weight.data_ptr() + weight.numel() * size for weight in weights]
+    rows = sum(weight.shape[0] for weight in weights)
+    shared = all(weight.untyped_storage().data_ptr() == first.untyped_storage().data_ptr() for weight in weights)
+    if shared and all(weight.data_ptr() == end for weight, end in zip(weights[1:], ends[:-1], strict=True)):
+        return first.as_strided((rows, first.shape[1]), (first.shape[1], 1))
+    packed = torch.cat(weights)
+    end = 0
+    for module in modules:
+        start, end = end, end + module.weight.shape[0]
+        module.weight.data = packed[start:end]
+    return packed

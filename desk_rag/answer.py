@@ -174,8 +174,8 @@ class AnswerEngine:
             yield FirstToken(begun.timings)
             self._look_ahead.beside(partial(self._beside, context))
             go_ahead()
-            stream = AnswerStream(question, context.sources, self.embedder)
             token = begun.first
+            stream = AnswerStream(question, context.sources, self.embedder, token.refusal_probability)
             first_at, raw, count = token.at, token.text, 1
             yield from stream.feed(token.text)
             for token in begun.rest:

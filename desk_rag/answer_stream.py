@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 class AnswerStream:
     """Feed it the model's text; it yields Evidence and AnswerText that will not be revoked."""
 
-    def __init__(self, question: str, sources: Sequence[Source], embedder: Embedder | None) -> None:
-        self._question, self._sources, self._embedder = question, sources, embedder
+    def __init__(
+        self, question: str, sources: Sequence[Source], embedder: Embedder | None, refusal: float | None = None
+    ) -> None:
+        """`refusal` is as in `grounding.judge`."""
+        self._question, self._sources, self._embedder, self._refusal = question, sources, embedder, refusal
         self._parser = AnswerParser(sources)
         self._held: list[Evidence] = []
         self._judged = False
@@ -62,4 +65,5 @@ class AnswerStream:
         """Asked at the first of the answer's own words, when all evidence that comes before them is known."""
         self._judged = True
         citations = [event.citation for event in self._held]
-        return judge(self._question, citations, self._parser.dropped_quotes, self._sources, self._embedder).supported
+        dropped = self._parser.dropped_quotes
+        return judge(self._question, citations, dropped, self._sources, self._embedder, self._refusal).supported

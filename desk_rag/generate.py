@@ -26,7 +26,7 @@ class Token:
     at: float
     """time.perf_counter() when it was sampled."""
     refusal_probability: float | None
-    """First token only: probability that the answer opens like the sentence 'not found'."""
+    """First token only, of models that were taught the sentence 'not found': how likely it was to come."""
 
 
 def stream(
@@ -60,7 +60,7 @@ def decode(
     pieces = _Detokenizer(prompt)
     logits = run.forward(token_ids, start) if prefill is None else prefill()
     position = start + len(token_ids)
-    refusal = _first_probability(prompt, logits)
+    refusal = refusal_probability(prompt, logits)
     for count in range(max_new_tokens):
         token_id = int(logits.argmax())
         now = time.perf_counter()
@@ -77,7 +77,10 @@ def decode(
         yield Token(tail, time.perf_counter(), None)
 
 
-def _first_probability(prompt: PromptFormat, logits: torch.Tensor) -> float:
+def refusal_probability(prompt: PromptFormat, logits: torch.Tensor) -> float | None:
+    """From logits [vocab] of an answer's first token; None for models that were not taught to refuse."""
+    if not prompt.taught:
+        return None
     first = prompt.no_answer_ids()[0]
     return float(torch.softmax(logits.float(), -1)[first])
 

@@ -76,7 +76,10 @@ class PromptFormat:
         chunk_size: ChunkSize,
         context_tokens: int,
         top_k: int,
+        taught: bool = False,
     ) -> None:
+        self.taught = taught
+        """Whether the model was trained on this very form, with 'not found' where there is no answer."""
         self._special = tokenizer
         # A second copy that reads '<|im_end|>' in a document as twelve ordinary characters.
         self._plain = Tokenizer.from_str(tokenizer.to_str())
@@ -154,6 +157,7 @@ def load_prompt(model_dir: Path) -> PromptFormat:
             chunk_size=ChunkSize(smallest=60, target=220, largest=280),
             context_tokens=2000,
             top_k=3,
+            taught=True,
         )
     window = config.get("max_position_embeddings")
     window = window if isinstance(window, int) and window > 0 else 2048

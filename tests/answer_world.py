@@ -165,12 +165,12 @@ def filled(engine: AnswerEngine, question: str) -> tuple[int, list[torch.Tensor]
 def first_logits() -> Iterator[list[torch.Tensor]]:
     """While open, the logits of every answer's first token."""
     seen: list[torch.Tensor] = []
-    real = generate._first_probability
+    real = generate.refusal_probability
 
-    def keep(prompt: PromptFormat, logits: torch.Tensor) -> float:
+    def keep(prompt: PromptFormat, logits: torch.Tensor) -> float | None:
         seen.append(logits.float().clone())
         return real(prompt, logits)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generate, "_first_probability", keep)
+        patch.setattr(generate, "refusal_probability", keep)
         yield seen

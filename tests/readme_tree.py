@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 START, END = "<!-- tree: python -m tests.readme_tree -->\n```text\n", "```\n<!-- end of tree -->"
 PACKAGES = ("desk_rag", "indexer", "tui")
 OTHERS = {
-    "assets/reader": "the embedded language model: weights, tokenizer, its own README",
+    "assets/reader": "the embedded language model: weights, tokenizer, model card",
     "assets/sample_docs": "fictional documents for the demo and the tests",
     "tests": "mirrors the three packages: tests/kv/test_stitch.py tests desk_rag/kv/stitch.py",
     ".ci": "setup.py makes the environment and chooses torch; run is what every change must pass",

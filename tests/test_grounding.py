@@ -51,6 +51,15 @@ def test_evidence_for_something_else_is_refused(embedder: Embedder, question: st
         assert not support.supported and support.probability < 0.35
 
 
+def test_the_models_own_doubt_counts(embedder: Embedder) -> None:
+    """Evidence in the question's words is let through, unless the model itself was near to refusing."""
+    question = "Does the plumber of the house in Lyon accept cheques?"
+    sure, unsure = (judge(question, [KEY], [], SOURCES, embedder, refusal=p) for p in (1e-4, 0.45))
+    assert sure.supported and not unsure.supported and sure.probability > unsure.probability + 0.3
+    by_words = [judge(question, [KEY], [], SOURCES, None, refusal=p).probability for p in (0.0, 0.01, 0.3, 1.0)]
+    assert by_words == sorted(by_words, reverse=True) and by_words[0] < 1 and by_words[-1] > 0
+
+
 def test_another_embedder_leaves_the_decision_to_the_words(embedder: Embedder) -> None:
     for other in (None, Embedder("another", embedder._module)):
         assert judge("Which box holds the key that the plumber needs?", [KEY], [], SOURCES, other).supported

@@ -25,6 +25,8 @@ from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.stitch import plan
 from desk_rag.model import LanguageModel
 
+STOCK_WAY = "transformers, sdpa"
+
 
 class FullPrefill:
     """Whole prompts through one model, in the ways it can be done."""
@@ -37,7 +39,7 @@ class FullPrefill:
     def ways(self, prompt: torch.Tensor) -> dict[str, Callable[[], int]]:
         """First token of ids [1, N] by each way."""
         ways = {
-            "transformers, sdpa": lambda: self._stock(prompt),
+            STOCK_WAY: lambda: self._stock(prompt),
             "lean pass": lambda: int(self._lean.run(prompt, 0, attention=attend).argmax()),
         }
         if self._model.device.type == "cuda":

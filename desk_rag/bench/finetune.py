@@ -72,6 +72,8 @@ def main(argv: Sequence[str]) -> int:
         row_tokens=options.row_tokens, checkpointing=options.checkpointing, save_every=max(1, options.steps // 2),
     )  # fmt: skip
     results = []
+    if options.folder is not None:
+        options.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         base = _write_model(Path(folder) / "base", options.shape)
         for quantization in quantizations:

@@ -133,7 +133,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     how.add_argument("--judge", default="none", choices=["none", "words", "embedder"], help="withhold as answers do")
     how.add_argument("--threads", type=int, default=0, help="CPU threads; 0 is the product's own choice")
     how.add_argument("--batch", type=int, default=0, help="questions side by side; 0 chooses")
-    how.add_argument("--max-new-tokens", type=int, default=96)
+    how.add_argument("--max-new-tokens", type=int, default=160)
     how.add_argument("--folder", type=Path, help="keep answers here and go on from them; new after a change of code")
     how.add_argument("--markdown", action="store_true", help="the table in Markdown")
     how.add_argument("--out", type=Path, help="append the JSON line to this file")

@@ -21,6 +21,7 @@ from desk_rag.bench.quality_parts.prefilling import ChunkIds, prefill_chunks
 from desk_rag.bench.quality_parts.sample import Sample, digest_of
 from desk_rag.bench.quality_parts.tables import Report, to_report
 from desk_rag.errors import ConfigError
+from desk_rag.generate import refusal_probability
 from desk_rag.kv.auxiliary import Auxiliary
 from desk_rag.kv.gate import run_gate
 from desk_rag.kv.prefill import PrefixKV, prefill_prefix
@@ -53,7 +54,7 @@ class Coding(Enum):
 class QualitySettings:
     """What answers depend on besides model, samples and modes."""
 
-    max_new_tokens: int = 96
+    max_new_tokens: int = 160
     coding: Coding = Coding.INT8
     batch: int = 0
     """Questions side by side; 0 chooses by device and length."""
@@ -125,7 +126,7 @@ def _answered(model: LanguageModel, item: Item, said: Said, judge: Judge | None)
     output = model.prompt.decode(ids)
     return Answered(
         output=output,
-        marks=mark(item.sample, output, judge),
+        marks=mark(item.sample, output, judge, refusal_probability(model.prompt, said.begun.logits)),
         kl=said.kl,
         top1=said.top1,
         recomputed=said.begun.recomputed,

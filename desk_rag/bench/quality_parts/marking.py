@@ -69,9 +69,12 @@ class Judge:
     """None: it goes by words alone."""
 
 
-def mark(sample: Sample, output: str, judge: Judge | None = None) -> Marks:
-    """Mark the raw text of one answer; with a `judge`, mark what the user would see of it."""
-    parsed, output = _parsed(sample, output, judge)
+def mark(sample: Sample, output: str, judge: Judge | None = None, refusal: float | None = None) -> Marks:
+    """Mark the raw text of one answer; with a `judge`, mark what the user would see of it.
+
+    `refusal` is the probability that the model gave to refusing, where it was taught to.
+    """
+    parsed, output = _parsed(sample, output, judge, refusal)
     # Models that were not taught the sentence refuse in words of their own; who quotes evidence does not refuse.
     refuses = float(not parsed.found or (not parsed.citations and _REFUSALS.search(parsed.text[:160]) is not None))
     if not sample.answerable:
@@ -94,14 +97,14 @@ def mark(sample: Sample, output: str, judge: Judge | None = None) -> Marks:
     )
 
 
-def _parsed(sample: Sample, output: str, judge: Judge | None) -> tuple[ParsedAnswer, str]:
+def _parsed(sample: Sample, output: str, judge: Judge | None, refusal: float | None) -> tuple[ParsedAnswer, str]:
     """The answer in its parts, and its raw text: that of a refusal where the judge withholds it."""
     sources = _sources(sample.contexts)
     if judge is None:
         parser = AnswerParser(sources)
         parser.feed(output)
         return parser.finish(), output
-    stream = AnswerStream(sample.question, sources, judge.embedder)
+    stream = AnswerStream(sample.question, sources, judge.embedder, refusal)
     for _ in stream.feed(output):
         pass  # an event is not yet the last word
     parsed, _ = stream.finish()

@@ -175,7 +175,8 @@ class AnswerEngine:
             self._look_ahead.beside(partial(self._beside, context))
             go_ahead()
             token = begun.first
-            stream = AnswerStream(question, context.sources, self.embedder, token.refusal_probability)
+            doubt = token.refusal_probability if self.model.is_embedded else None
+            stream = AnswerStream(question, context.sources, self.embedder, doubt)
             first_at, raw, count = token.at, token.text, 1
             yield from stream.feed(token.text)
             for token in begun.rest:

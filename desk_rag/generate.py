@@ -26,7 +26,7 @@ class Token:
     at: float
     """time.perf_counter() when it was sampled."""
     refusal_probability: float | None
-    """First token only, of models that were taught the sentence 'not found': how likely it was to come."""
+    """First token only: probability that the answer opens like the sentence 'not found'."""
 
 
 def stream(
@@ -77,10 +77,8 @@ def decode(
         yield Token(tail, time.perf_counter(), None)
 
 
-def refusal_probability(prompt: PromptFormat, logits: torch.Tensor) -> float | None:
-    """From logits [vocab] of an answer's first token; None for models that were not taught to refuse."""
-    if not prompt.taught:
-        return None
+def refusal_probability(prompt: PromptFormat, logits: torch.Tensor) -> float:
+    """That an answer opens like the sentence 'not found', from logits [vocab] of its first token."""
     first = prompt.no_answer_ids()[0]
     return float(torch.softmax(logits.float(), -1)[first])
 

@@ -89,6 +89,11 @@ class LanguageModel:
     device: torch.device
 
     @property
+    def is_embedded(self) -> bool:
+        """True for the reader as it ships, whose doubt the judge of evidence is calibrated for."""
+        return self.spec.name == "embedded" and not self.spec.adapter
+
+    @property
     def decoder_layers(self) -> list[torch.nn.Module]:
         return list(self.module.model.layers)
 

@@ -76,10 +76,7 @@ class PromptFormat:
         chunk_size: ChunkSize,
         context_tokens: int,
         top_k: int,
-        taught: bool = False,
     ) -> None:
-        self.taught = taught
-        """Whether the model was trained on this very form, with 'not found' where there is no answer."""
         self._special = tokenizer
         # A second copy that reads '<|im_end|>' in a document as twelve ordinary characters.
         self._plain = Tokenizer.from_str(tokenizer.to_str())
@@ -94,7 +91,7 @@ class PromptFormat:
         self.context_tokens = context_tokens
         """Most tokens of chunks (frames included) that one answer gets."""
         self.top_k = top_k
-        """Chunks per answer unless the user says otherwise: the embedded reader loses its way among many."""
+        """Chunks per answer unless the user says otherwise: more cost time and bring nothing (bench/LOG.md)."""
         self._open = self._encode_parts(parts.chunk_open)
         self._close = self._encode_parts(parts.chunk_close)
         self._tail = self._encode_parts(parts.tail)
@@ -157,7 +154,6 @@ def load_prompt(model_dir: Path) -> PromptFormat:
             chunk_size=ChunkSize(smallest=60, target=220, largest=280),
             context_tokens=2000,
             top_k=3,
-            taught=True,
         )
     window = config.get("max_position_embeddings")
     window = window if isinstance(window, int) and window > 0 else 2048

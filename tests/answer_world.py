@@ -167,7 +167,7 @@ def first_logits() -> Iterator[list[torch.Tensor]]:
     seen: list[torch.Tensor] = []
     real = generate.refusal_probability
 
-    def keep(prompt: PromptFormat, logits: torch.Tensor) -> float | None:
+    def keep(prompt: PromptFormat, logits: torch.Tensor) -> float:
         seen.append(logits.float().clone())
         return real(prompt, logits)
 

@@ -104,6 +104,7 @@ def test_an_answer_may_be_nothing_but_the_stop(model: LanguageModel) -> None:
     with speaking(model, [STOP_ID]):
         tokens = told(model)
     assert [token.text for token in tokens] == [""]
+    assert tokens[0].refusal_probability is not None
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
@@ -164,15 +165,7 @@ def test_the_pieces_together_are_the_decoded_whole(reader: LanguageModel) -> Non
     assert not any("\ufffd" in token.text for token in tokens)
 
 
-def test_a_model_that_was_not_taught_to_refuse_has_no_doubt_to_tell(model: LanguageModel) -> None:
-    with speaking(model, [model.prompt.no_answer_ids()[0]]):
-        assert told(model, limit=1)[0].refusal_probability is None
-
-
-def test_times_rise_and_only_the_first_token_has_a_refusal_probability(
-    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(model.prompt, "taught", True)
+def test_times_rise_and_only_the_first_token_has_a_refusal_probability(model: LanguageModel) -> None:
     first = model.prompt.no_answer_ids()[0]
     with speaking(model, [first, *as_ids(model, "bcd")]):
         tokens = told(model, limit=4)

@@ -60,6 +60,13 @@ def test_the_models_own_doubt_counts(embedder: Embedder) -> None:
     assert by_words == sorted(by_words, reverse=True) and by_words[0] < 1 and by_words[-1] > 0
 
 
+def test_words_that_stand_nowhere_need_more_than_a_model_that_is_sure(embedder: Embedder) -> None:
+    for refusal in (1e-9, 1e-3):
+        assert not judge("When was the piano tuned?", [], ["Invented words."], SOURCES, embedder, refusal).supported
+        assert not judge("When was the piano tuned?", [KEY], [], SOURCES, embedder, refusal).supported
+        assert not judge("When was the piano tuned?", [KEY], [], SOURCES, None, refusal).supported
+
+
 def test_another_embedder_leaves_the_decision_to_the_words(embedder: Embedder) -> None:
     for other in (None, Embedder("another", embedder._module)):
         assert judge("Which box holds the key that the plumber needs?", [KEY], [], SOURCES, other).supported

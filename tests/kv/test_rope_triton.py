@@ -215,23 +215,28 @@ def test_rows_of_payloads_are_those_of_their_layers(tmp_path: Path) -> None:
     assert (rope_triton.rows_of_payloads(chunks, target, layers) == np.concatenate(expected)).all()
 
 
-@pytest.mark.parametrize("given", [False, True], ids=["as loaded", "one prefilled live"])
+@pytest.mark.parametrize("waves", [1, 2])
+@pytest.mark.parametrize("given", [False, True], ids=["as loaded", "two prefilled live"])
 def test_the_placer_fills_the_slabs_by_the_kernel_as_by_the_reference(
-    given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: bool, waves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Layer by layer; of a wave that is all there only the first two layers at first."""
     files, payloads = written(tmp_path, raw_layer=2)
     tables = some_tables(200, 64, (0, 1, 0, 0))
     where = plan(5, [file.header.num_tokens for file in files])
     caches = [a_cache(4, 2, 128, 160, torch.float32) for _ in range(2)]
     chunks = [as_quantized(file.header, data) for file, data in zip(files, payloads, strict=True)]
     monkeypatch.setattr(layerwise, "_target", lambda tables, cache: rope_triton.Target.of(tables, cache.layers))
-    with Loader(DEVICE, LoaderSettings(threads=2, waves=2, staging_bytes=1 << 22, resident_bytes=1 << 22)) as loader:
+    settings = LoaderSettings(threads=2, waves=waves, staging_bytes=1 << 22, resident_bytes=1 << 22)
+    with Loader(DEVICE, settings) as loader:
         load = loader.start(files)
-        if given:
-            load.replace(1, chunks[1])
+        for index in (1, 2) if given else ():
+            load.replace(index, chunks[index])
         placer = layerwise.Placer(load, where, tables, caches[0])
         for layer in range(4):
             placer.place_through(layer)
+            untouched = (caches[0].layers[2].key_slab == UNTOUCHED).all()
+            assert bool(untouched) == (layer < 2), "the third layer is placed when it is wanted"
             for other, place in zip(chunks, where.placements, strict=True):
                 place_layer(layer, place, other, tables, caches[1])
             got, wanted = caches[0].layers[layer], caches[1].layers[layer]

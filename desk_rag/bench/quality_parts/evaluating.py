@@ -124,9 +124,10 @@ def _entries(
 def _answered(model: LanguageModel, item: Item, said: Said, judge: Judge | None) -> Answered:
     ids = [token for token in said.token_ids if token not in model.prompt.stop_ids]
     output = model.prompt.decode(ids)
+    doubt = refusal_probability(model.prompt, said.begun.logits) if model.is_embedded else None
     return Answered(
         output=output,
-        marks=mark(item.sample, output, judge, refusal_probability(model.prompt, said.begun.logits)),
+        marks=mark(item.sample, output, judge, doubt),
         kl=said.kl,
         top1=said.top1,
         recomputed=said.begun.recomputed,

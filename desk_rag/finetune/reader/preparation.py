@@ -102,6 +102,8 @@ def load_books(work: Work) -> list[Book]:
 
 def make_rows(work: Work, name: str, stage: Stage, count: int, *, seed: int, synthetic: bool) -> int:
     """Draw scenes and write them as rows, NAME.WORKER.ids.npy and so on; returns how many."""
+    for stale in work.folder.glob(f"{name}.*.npy"):  # of a run of more processes that was stopped
+        stale.unlink()
     context = get_context("fork")  # the scenes' texts are shared, not copied
     scenes = _scenes(work, synthetic=synthetic)
     each = max(1, count // work.workers)

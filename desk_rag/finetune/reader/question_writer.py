@@ -34,10 +34,10 @@ WRITER_LENGTH = 512
 CHECK_LENGTH = 704
 _LIKELY = -6.0
 """Least log probability (nats) of quote and answer together for a question to be kept."""
-_BATCH = 6144
-"""Prompts decoded at once on a GPU, where every step of a few rows costs as much as one of many."""
-_CPU_BATCH = 256
-_CHECK_BATCH = 256
+_PROMPTS = (256, 6144, 16 << 20)
+"""Decoded at once: on a CPU; at most on a GPU, where few rows take as long as many; bytes of it that each may need."""
+_CHECKED = (32, 256, 200 << 20)
+"""Rows checked at once, likewise."""
 _JOB = 64
 _OF_A_DOCUMENT = 4
 """Times as many drafts for a text that stands alone: there are few of them, and all that people ask about."""
@@ -151,7 +151,7 @@ def write_questions(
     stop = mark_id(tokenizer, IM_END)
     found = []
     prompts = sorted(todo, key=lambda one: len(one.prompt))
-    size = _BATCH if group.device.type == "cuda" else _CPU_BATCH
+    size = _at_once(_PROMPTS, group.device)
     for at in range(0, len(prompts), size):
         batch = prompts[at : at + size]
         lengths = torch.tensor([len(one.prompt) for one in batch])
@@ -180,6 +180,13 @@ def write_questions(
             if made is not None:
                 found.append((one.draft, made))
     return found
+
+
+def _at_once(sizes: tuple[int, int, int], device: torch.device) -> int:
+    on_cpu, most, nbytes = sizes
+    if device.type != "cuda":
+        return on_cpu
+    return max(1, min(most, torch.cuda.get_device_properties(device).total_memory // nbytes))
 
 
 def _parse(draft: Draft, text: str) -> Synthetic | None:
@@ -213,8 +220,9 @@ def check(
     rows.sort(key=lambda one: _length(one[0]))
     cos, sin = rotary_tables(reader.shape, group.device)
     kept = []
-    for at in range(0, len(rows), _CHECK_BATCH):
-        batch = rows[at : at + _CHECK_BATCH]
+    size = _at_once(_CHECKED, group.device)
+    for at in range(0, len(rows), size):
+        batch = rows[at : at + size]
         scores = _scores(reader, [row for row, _ in batch], cos, sin, group)
         for (row, part), score in zip(batch, scores, strict=True):
             for (draft, one), value in zip(part, _per_question(row, score), strict=False):

@@ -102,7 +102,7 @@ class Recipe:
         self._ask_the_corpus(writer, beginner)
         del writer, beginner
         share = self.amounts.sister_share
-        if sister:  # while the processor prepares the reader's rows
+        if sister and not (self.work.folder / "sister.safetensors").exists():  # while the reader's rows are prepared
             self.stage("sister-begun", "language", lambda model: self._begins(model, 1.0, share))
         self.work.wait("rows-last")
         models = {"reader": self.stage("reader", "beginner", lambda model: self._reads(model, 0.3, 1.0))}
@@ -205,6 +205,10 @@ class Recipe:
             return
         books = load_books(self.work)
         share = list(enumerate(books))[self.group.rank :: self.group.size]
+        if self.group.rank == 0:
+            for stale in self.work.folder.glob("synthetic.*.jsonl"):  # of a run of more processes that was stopped
+                stale.unlink()
+        self._together()
         began = time.perf_counter()
         count = max(1, self.work.workers // self.group.size)
         with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as workers:

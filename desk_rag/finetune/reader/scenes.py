@@ -286,7 +286,9 @@ class Scenes:
                 scene.asked.extend(self._answers(rng, text, pairs))
             else:
                 book = rng.choice(self._books)
-                scene.chunks.append(_titled(rng, book.title, rng.choice(book.passages)))
+                text = rng.choice(book.passages)
+                if not any(text[:80] in chunk for chunk in scene.chunks):
+                    scene.chunks.append(_titled(rng, book.title, text))
 
     def _ask_elsewhere(self, rng: Random, scene: Scene) -> None:
         """A question about something that is not here."""

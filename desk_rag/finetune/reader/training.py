@@ -201,8 +201,8 @@ def train_rows(
 ) -> None:
     """Train on `count` rows; `full_share` of them with full attention, the rest as stitched inference sees them.
 
-    With `text_weight` every other row's chunks and questions are learned too, as in the language-model stage: what was
-    learned there would otherwise wear off.
+    With `text_weight` the chunks and questions of half the rows are learned too, as in the language-model stage: what
+    was learned there would otherwise wear off.
     """
     cos, sin = rotary_tables(model.shape, group.device)
     model.train()
@@ -255,10 +255,13 @@ def _answer_loss(states: Tensor, targets: Tensor, known: Tensor, embedding: Tens
 
 
 def _text_loss(hidden: Tensor, ids: Tensor, segments: Tensor, embedding: Tensor) -> Tensor:
-    """Of every token of chunks and questions that follows one of its own segment."""
+    return _answer_loss(hidden[:, :-1], ids[:, 1:], text_tokens(segments), embedding)
+
+
+def text_tokens(segments: Tensor) -> Tensor:
+    """[B, T - 1]: whether token 1.. is of a chunk or of a question with its answer, and follows one of its own."""
     own, before = segments[:, 1:], segments[:, :-1]
-    counted = (own > 0) & (own < COPY) & (own == before)
-    return _answer_loss(hidden[:, :-1], ids[:, 1:], counted, embedding)
+    return (own > 0) & (own < COPY) & (own == before)
 
 
 # Common ------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import torch
 from tokenizers import Tokenizer
 
 from desk_rag.finetune.reader.architecture import rotary_tables
-from desk_rag.finetune.reader.rows import RowBuilder, attention_mask, save_rows
+from desk_rag.finetune.reader.rows import QUESTION, RowBuilder, attention_mask, save_rows
 from desk_rag.finetune.reader.training import (
     Group,
     Rates,
@@ -21,6 +21,7 @@ from desk_rag.finetune.reader.training import (
     row_states,
     save,
     shards,
+    text_tokens,
     train_language_model,
     train_rows,
 )
@@ -128,6 +129,17 @@ def test_texts_can_be_learned_beside_the_answers(tmp_path: Path, tokenizer: Toke
             likely = model.logits(hidden[0, chunk[:-1]]).log_softmax(-1)
         after.append(float(likely.gather(-1, rows["ids"][0, chunk[1:], None]).mean()))
     assert after[1] > after[0] + 1.0
+
+
+def test_texts_are_chunks_and_questions_without_what_stands_between(tokenizer: Tokenizer) -> None:
+    built = RowBuilder(tokenizer, 220).build(["Tar and rope.", "Rain."], [("Landed?", "tar"), ("Wet?", "Rain.")])
+    assert built is not None
+    segments = torch.from_numpy(built.segments.astype(np.int64))
+    counted = text_tokens(segments[None])[0]
+    kinds = {int(kind) for kind in segments[1:][counted]}
+    assert kinds == {1, 2, QUESTION, QUESTION + 1}, "no prefix, no copy of it, no padding"
+    for kind in kinds:
+        assert int(counted[(segments == kind)[1:]].sum()) == int((segments == kind).sum()) - 1, "all but the first"
 
 
 def test_weights_are_saved_and_shares_part_everything(tmp_path: Path) -> None:

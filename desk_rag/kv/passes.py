@@ -142,7 +142,7 @@ class Slab:
             for count in _USUAL:
                 self.lean.prepare(count)
             apart = self._apart(self.lean, probe_ids)
-        except RuntimeError as error:
+        except Exception as error:  # a kernel that does not fit this GPU raises a type of Triton's own
             _log.warning("the lean pass cannot be used here, the model's own is: %s", error)
             self.lean = None
             return

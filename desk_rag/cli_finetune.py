@@ -23,7 +23,15 @@ from desk_rag.errors import ConfigError, DeskRagError
 from desk_rag.finetune.data import Sample, load_samples, save_samples
 from desk_rag.finetune.distract import Distractors
 from desk_rag.finetune.rules import FolderChunk, make_samples, told
-from desk_rag.finetune.settings import AnswerForm, Distract, Layout, Method, Schedule, TrainSettings
+from desk_rag.finetune.settings import (
+    REPLAY_SHARE,
+    AnswerForm,
+    Distract,
+    Layout,
+    Method,
+    Schedule,
+    TrainSettings,
+)
 
 if TYPE_CHECKING:
     from desk_rag.finetune.run import Evaluate, Report
@@ -131,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--answers", choices=[kind.value for kind in AnswerForm], default=plain.answers.value)
     add("--context-weight", type=float, default=0.0, help="loss weight of the chunks' own tokens (default 0)")
     add("--replay", type=Path, action="append", metavar="FILE", help="general text to train on between contexts")
-    add("--replay-share", type=float, default=0.15, help="rows of it, where there is --replay (default 0.15)")
+    add("--replay-share", type=float, default=REPLAY_SHARE, help="of rows, with --replay (default %(default)s)")
     add("--general", type=Path, action="append", metavar="FILE", help="text on which general ability is measured")
     add("--held-out", type=float, default=0.05, metavar="SHARE", help="samples not trained on (default 0.05)")
     add("--eval", type=int, default=64, metavar="N", help="held-out contexts measured before and after (default 64)")
@@ -290,7 +298,7 @@ def _summary(report: Report, method: Method) -> str:
         lines += [
             _change("Answers, chunks prefilled apart", before.independent, after.independent),
             _change("Answers, full attention", before.full, after.full),
-            _change("General text", before.text, after.text),
+            _change("General text", before.text, after.text, report.text_error),
         ]
     if report.text_change is not None and report.text_change > _TOLERATED:
         lines.append("General ability suffered: try a lower --learning-rate, fewer steps, or --replay with plain text.")
@@ -301,10 +309,11 @@ def _summary(report: Report, method: Method) -> str:
     return "\n".join(line for line in lines if line) + "\n"
 
 
-def _change(name: str, before: float | None, after: float | None) -> str:
+def _change(name: str, before: float | None, after: float | None, error: float | None = None) -> str:
     if before is None or after is None:
         return ""
-    return f"{name}: loss {before:.3f} -> {after:.3f} ({100 * (after - before) / before:+.1f} %)"
+    within = "" if error is None else f" ± {error:.1f}"
+    return f"{name}: loss {before:.3f} -> {after:.3f} ({100 * (after - before) / before:+.1f}{within} %)"
 
 
 def _numbers(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, str]]:

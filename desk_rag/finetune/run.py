@@ -22,7 +22,7 @@ from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.finetune.checkpoint import Checkpoints, RunIdentity, Standing
 from desk_rag.finetune.data import Sample, digest, hold_out
 from desk_rag.finetune.export import export
-from desk_rag.finetune.probe import Probe, change_percent, held_out_contexts, probe
+from desk_rag.finetune.probe import Probe, change_error, change_percent, held_out_contexts, probe
 from desk_rag.finetune.settings import Layout, Method, TrainSettings
 from desk_rag.finetune.stream import Place, RowStream
 from desk_rag.finetune.trainable import make_trainable
@@ -80,9 +80,21 @@ class Report:
             return None
         return change_percent(self.before.text, self.after.text)
 
+    @property
+    def text_error(self) -> float | None:
+        """Half of the 95 % interval of `text_change`."""
+        if self.before is None or self.after is None:
+            return None
+        return change_error(self.before.text_nats, self.after.text_nats)
+
     def as_json(self) -> dict[str, Any]:
         """All of it, and the change."""
-        return {**asdict(self), "out": str(self.out), "text_change_percent": self.text_change}
+        return {
+            **asdict(self),
+            "out": str(self.out),
+            "text_change_percent": self.text_change,
+            "text_change_error": self.text_error,
+        }
 
 
 def run(

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from desk_rag.bench.quality_parts.sample import Sample as Judged
-from desk_rag.cli_finetune import finetune, judged_questions
+from desk_rag.cli_finetune import _parser, _train_settings, finetune, judged_questions
 from desk_rag.config import ModelSettings, Settings
 from desk_rag.errors import ConfigError, DeskRagError
 from desk_rag.finetune import run as run_module
 from desk_rag.finetune.data import QA, Sample, load_samples
-from desk_rag.finetune.settings import Distract
+from desk_rag.finetune.settings import REPLAY_SHARE, Distract
 from desk_rag.indexing import sync_folder
 from desk_rag.store.store import Store
 from tests.models import byte_prompt
@@ -94,6 +94,15 @@ def test_the_options_are_told(settings: Settings, capsys: pytest.CaptureFixture[
     assert done.value.code == 0
     shown = capsys.readouterr().out
     assert all(option in shown for option in ("--data", "--folder", "--lora", "--full", "--resume", "--positions"))
+
+
+def test_text_is_replayed_where_there_is_some() -> None:
+    def share(*words: str) -> float:
+        return _train_settings(_parser().parse_args(["--data", "a", "--out", "b", *words])).replay_share
+
+    assert share() == 0.0
+    assert share("--replay", "c") == REPLAY_SHARE > 0
+    assert share("--replay", "c", "--replay-share", "0.4") == 0.4
 
 
 def test_held_out_questions_go_to_the_harness_among_other_chunks() -> None:

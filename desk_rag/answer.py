@@ -102,8 +102,10 @@ class AnswerEngine:
         self.prefix: PrefixKV = prepared.prefix
         self.scheme: QuantScheme = prepared.gate.scheme
         self.namespace: Namespace = prepared.namespace
+        self.ladder = prepared.ladder
         self.gate: GateReport = prepared.gate
         self.embedder, self.store, self.turn, self.settings = embedder, store, turn, settings
+        store.hold_together([rung.namespace for rung in self.ladder.rungs])
         model = self.model
         self.top_k = settings.answer.top_k or model.prompt.top_k
         wanted = settings.answer.context_tokens or model.prompt.context_tokens
@@ -157,10 +159,7 @@ class AnswerEngine:
             watch.stages.append(("queue", time.perf_counter() - waiting))
             with watch.stage("retrieve"):
                 found = retrieve(self.store, self.embedder, question, top_k or self.top_k, under)
-                reading = reads.enter_context(closing(self._begin(found))) if mode is AnswerMode.CACHED else None
-                context = answer_context.build(found, self.model, self.namespace, self.store, self.context_tokens)
-                if reading is not None:
-                    reading.keep(context.keys)
+                context, reading = self._settle_context(found, reads, mode)
             yield Retrieved(context.sources)
             if not context.sources:
                 # A model without documents makes something up; there is nothing to read, so nothing is run.
@@ -238,9 +237,25 @@ class AnswerEngine:
         self._loading.close()
         self.store.close()
 
-    def _begin(self, found: Sequence[RetrievedChunk]) -> Reading:
-        """Start reading what was found, by the catalog's word: the token ids that decide are made meanwhile."""
-        return self._loading.begin(partial(self._kv_of, found))
+    def _settle_context(
+        self, found: Sequence[RetrievedChunk], reads: ExitStack, mode: AnswerMode
+    ) -> tuple[Context, Reading | None]:
+        """What the answer reads, and the reading of it, under way; none for full prefill.
+
+        Reading starts by the catalog's word, while the token ids that decide are still being made. Where there are
+        several rungs the choice among them waits for how many chunks there are, so reading waits for it too.
+        """
+        cached, early = mode is AnswerMode.CACHED, self.ladder.is_plain
+        reading = None
+        if cached and early:
+            reading = reads.enter_context(closing(self._loading.begin(partial(self._kv_of, found))))
+        context = answer_context.build(found, self.model, self.ladder, self.store, self.context_tokens)
+        if cached and not early:
+            there = [key for key, source in zip(context.keys, context.sources, strict=True) if source.warm]
+            reading = reads.enter_context(closing(self._loading.begin(lambda: there)))
+        if reading is not None:
+            reading.keep(context.keys)
+        return context, reading
 
     def _cached(
         self,
@@ -295,13 +310,17 @@ class AnswerEngine:
 
     def _prefill_live(self, context: Context, reading: Reading, index: int) -> Fresh:
         began = time.perf_counter()
-        kv = quantize(prefill_chunk(self.model, self.prefix, context.token_ids[index]), self.scheme)
+        before = context.rungs[index].prefix
+        kv = quantize(prefill_chunk(self.model, before, context.token_ids[index]), self.scheme)
         self._sync()
         reading.replace(index, kv)
         return Fresh(index, kv, time.perf_counter() - began)
 
     def _beside(self, context: Context) -> Sequence[KVKey]:
-        """What the next question is likely to be about when nobody has said it yet."""
+        """What the next question is likely to be about when nobody has said it yet; nothing where it would have to be
+        known at which place, too."""
+        if not self.ladder.is_plain:
+            return ()
         return self.store.kv_keys(self.namespace, [source.chunk_id for source in context.sources], beside=True)
 
     def _needed(self, question: str, limit: int, under: Sequence[Path]) -> Sequence[KVKey]:
@@ -309,7 +328,16 @@ class AnswerEngine:
         return self._kv_of(found)
 
     def _kv_of(self, found: Sequence[RetrievedChunk]) -> Sequence[KVKey]:
-        return self.store.kv_keys(self.namespace, [chunk.passage.chunk.chunk_id for chunk in found])
+        """By the catalog, as `answer_context.build` will choose if all of them fit."""
+        chunk_ids = [chunk.passage.chunk.chunk_id for chunk in found]
+        if self.ladder.is_plain:
+            return self.store.kv_keys(self.namespace, chunk_ids)
+        keys: list[KVKey] = []
+        for index, chunk_id in enumerate(chunk_ids):
+            serving = self.ladder.serving(answer_context.place_of(index, len(chunk_ids)))
+            there = (self.store.kv_keys(rung.namespace, [chunk_id]) for rung in serving)
+            keys += next(filter(None, there), [])
+        return keys
 
     def _rehearse(self) -> None:
         """Pay one-off costs before the first question: on a GPU compiling the kernel alone takes half a second."""

@@ -12,7 +12,8 @@ from typing import Protocol
 
 from desk_rag.answer_events import Answer, AnswerMode, Source, Stage, Timings
 from desk_rag.kv.identity import kv_key
-from desk_rag.kv.types import KVKey, Namespace
+from desk_rag.kv.rungs import Ladder, Rung
+from desk_rag.kv.types import KVKey
 from desk_rag.model import LanguageModel
 from desk_rag.prompt import NO_ANSWER
 from desk_rag.retrieval import RetrievedChunk
@@ -27,6 +28,8 @@ class Context:
     token_ids: tuple[tuple[int, ...], ...]
     """Per source, frame included."""
     keys: tuple[KVKey, ...]
+    rungs: tuple[Rung, ...]
+    """Per source the rung whose chunk KV is read, and at which it is prefilled live if that is lost."""
 
 
 class Loaded(Protocol):
@@ -52,18 +55,36 @@ class Chosen(Protocol):
 
 
 def build(
-    found: Sequence[RetrievedChunk], model: LanguageModel, namespace: Namespace, store: Store, room: int
+    found: Sequence[RetrievedChunk], model: LanguageModel, ladder: Ladder, store: Store, room: int
 ) -> Context:
-    """The best chunks that fit `room` tokens together, numbered from 1."""
-    chosen: list[tuple[RetrievedChunk, tuple[int, ...], KVKey]] = []
+    """The best chunks that fit `room` tokens together, numbered from 1.
+
+    Each takes its KV from the rung of the place where it will be laid; where that is not on disk yet, from the nearest
+    lower rung that is, which answers a little worse and at once; where there is none, it is to be prefilled live at the
+    right rung. A source counts as warm when any of these is there.
+    """
+    chosen: list[tuple[RetrievedChunk, tuple[int, ...]]] = []
     for chunk in found:
         ids = tuple(model.prompt.chunk_ids(chunk.passage.chunk.text))
         if len(ids) <= room:
             room -= len(ids)
-            chosen.append((chunk, ids, kv_key(namespace, ids)))
-    warm = store.has_kv([key for _, _, key in chosen])
-    sources = tuple(_source(number, chunk, warm=key in warm) for number, (chunk, _, key) in enumerate(chosen, start=1))
-    return Context(sources, tuple(ids for _, ids, _ in chosen), tuple(key for _, _, key in chosen))
+            chosen.append((chunk, ids))
+    serving = [ladder.serving(place_of(index, len(chosen))) for index in range(len(chosen))]
+    keys = [[kv_key(rung.namespace, ids) for rung in rungs] for rungs, (_, ids) in zip(serving, chosen, strict=True)]
+    warm = store.has_kv([key for several in keys for key in several])
+    taken = [next((at for at, key in enumerate(several) if key in warm), 0) for several in keys]
+    read = tuple(several[at] for several, at in zip(keys, taken, strict=True))
+    sources = tuple(
+        _source(number, chunk, warm=key in warm)
+        for number, ((chunk, _), key) in enumerate(zip(chosen, read, strict=True), start=1)
+    )
+    rungs = tuple(several[at] for several, at in zip(serving, taken, strict=True))
+    return Context(sources, tuple(ids for _, ids in chosen), read, rungs)
+
+
+def place_of(index: int, num_chunks: int) -> int:
+    """Where the chunk that is at `index`, best first, is laid: the best one goes last, next to the question."""
+    return num_chunks - 1 - index
 
 
 def timings(

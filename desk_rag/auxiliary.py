@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from desk_rag.config import Settings
 from desk_rag.kv.auxiliary import Auxiliary, MemoryShelf
 from desk_rag.kv.identity import kv_key
+from desk_rag.kv.rungs import PLAIN
 from desk_rag.kv.types import Namespace, QuantizedKV
 from desk_rag.prepared import Prepared, prepare
 from desk_rag.store.store import Store
@@ -44,7 +45,7 @@ def prepare_auxiliary(settings: Settings, name: str = "embedded", device: str = 
     Give what comes back to background prefill as well (model, prefix, namespace, scheme), so that its chunk KV is
     there before it is asked for. Raises ModelError, ConfigError.
     """
-    plain = {"device": device, "quantization": "none", "adapter": ""}
+    plain = {"device": device, "quantization": "none", "adapter": "", "rungs": PLAIN}
     model = settings.model.model_copy(update={"name": _NAMES.get(name, name), **plain})
     return prepare(settings.model_copy(update={"model": model}))
 

@@ -28,7 +28,8 @@ _EPILOG = (
     "The options above may also stand after the command. A first word that is no command is a folder: "
     "`desk-rag ~/Documents` opens the UI on it."
 )
-_VALUE_OPTIONS = ("--model", "--adapter", "--quantization", "--embedder", "--device", "--data-dir", "--config")
+_VALUE_OPTIONS = ("--model", "--adapter", "--quantization", "--embedder", "--device", "--rungs", "--data-dir",
+                  "--config")  # fmt: skip
 _FLAG_OPTIONS = ("--download",)
 _DEBUG = "DESK_RAG_TRACEBACK"
 
@@ -56,7 +57,7 @@ class _Overrides:
         from desk_rag import config
 
         found = config.load(self.config)
-        changes: dict[str, object] = {"model": found.model.model_copy(update=self.model)}
+        changes: dict[str, object] = {"model": config.with_changes(found.model, self.model)}
         if self.data_dir is not None:
             changes["data_dir"] = self.data_dir
         merged = found.model_copy(update=changes)
@@ -101,6 +102,7 @@ def _globals(
     quantization: Annotated[
         Literal["none", "nf4", "int8"] | None, typer.Option(help="Weight quantisation; needs an NVIDIA GPU.")
     ] = None,
+    rungs: Annotated[str | None, typer.Option(metavar="LIST", help="Chunk KV per place, such as 0,1,3.")] = None,
     embedder: Annotated[str | None, typer.Option(help="'embedded', or a sentence-transformers name or path.")] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Where the model runs.")] = None,
     data_dir: Annotated[
@@ -117,10 +119,8 @@ def _globals(
     ] = False,
 ) -> None:
     named: dict[str, object] = {"name": model, "adapter": adapter, "quantization": quantization}
-    named |= {"embedder": embedder, "device": device}
+    named |= {"embedder": embedder, "device": device, "rungs": rungs, "allow_download": download or None}
     changes = {key: value for key, value in named.items() if value is not None}
-    if download:
-        changes["allow_download"] = True
     ctx.obj = _Overrides(config, data_dir, changes)
 
 

@@ -104,9 +104,10 @@ def index_with(
     if outlook is not None and not stop():
         progress.say(outlook.sentence)
     for event in indexing.warm_pending(
-        engine.store, engine.model, engine.prefix, engine.namespace, engine.scheme, engine.turn, stop, lambda: ""
-    ):
-        tally.warm = event.done
+        engine.store, engine.model, engine.prefix, engine.namespace, engine.scheme, engine.turn, stop, lambda: "",
+        engine.ladder.rungs[1:],
+    ):  # fmt: skip
+        tally.warm += not (event.waiting or event.upper)
         progress.show(event)
         if event.waiting and event.done < event.total:
             progress.say(f"Chunk KV: {event.waiting}")

@@ -8,15 +8,35 @@ from __future__ import annotations
 
 import difflib
 import tomllib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 import platformdirs
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from desk_rag.errors import ConfigError
 
 GIB = 1024**3
+MOST_PRIMERS = 7
+"""The highest rung: as many passages as there are to stand before a chunk (kv/primers.py)."""
+
+
+def rungs_of(given: object) -> tuple[int, ...]:
+    """'0,1,3', or the numbers themselves, as the rungs of a ladder. Raises ValueError that says what is wrong."""
+    parts = given.split(",") if isinstance(given, str) else given
+    example = "; for one: rungs = [0, 1, 3]"
+    try:
+        rungs = tuple(int(part) for part in parts) if isinstance(parts, Iterable) else ()
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"'{given}' is no list of numbers{example}") from error
+    if not rungs or rungs[0] != 0:
+        raise ValueError(f"the first must be 0, a chunk with nothing but the shared prefix before it{example}")
+    if list(rungs) != sorted(set(rungs)):
+        raise ValueError(f"they must ascend, each number once{example}")
+    if rungs[-1] > MOST_PRIMERS:
+        raise ValueError(f"{rungs[-1]} is too many: there are {MOST_PRIMERS} primers{example}")
+    return rungs
 
 
 class _Section(BaseModel):
@@ -35,6 +55,9 @@ class ModelSettings(_Section):
     """Directory of an adapter that `desk-rag finetune` made for this model; empty for none."""
     embedder: str = "embedded"
     """'embedded' (all-MiniLM-L6-v2, offline) or any sentence-transformers name or path."""
+    rungs: Annotated[tuple[int, ...], BeforeValidator(rungs_of)] = (0,)
+    """A list, or '0,1,3': chunk KV is made once per number, behind the shared prefix and so many primers, and a chunk
+    takes the largest that is not above its place among an answer's chunks. For models that were not fine-tuned."""
     threads: Annotated[int, Field(ge=0)] = 0
     """CPU threads for the model; 0 means physical cores less one, at least one."""
     allow_download: bool = False
@@ -136,6 +159,14 @@ def load(path: Path | None = None) -> Settings:
         raise ConfigError(f"{file}: {_explain(error)}", remedy="Mend that line or move the file away.") from error
 
 
+def with_changes(found: ModelSettings, changes: Mapping[str, object]) -> ModelSettings:
+    """The section with what the command line says of it. Raises ConfigError."""
+    try:
+        return ModelSettings.model_validate(found.model_dump() | dict(changes))
+    except ValidationError as error:
+        raise ConfigError(f"The command line: {_explain(error)}", remedy="desk-rag --help says more.") from error
+
+
 def _explain(error: ValidationError) -> str:
     lines = []
     for problem in error.errors():
@@ -145,7 +176,7 @@ def _explain(error: ValidationError) -> str:
             hint = f"; did you mean '{near[0]}'?" if near else ""
             lines.append(f"unknown setting '{'.'.join(where)}'{hint}")
         else:
-            lines.append(f"'{'.'.join(where)}': {problem['msg']}")
+            lines.append(f"'{'.'.join(where)}': {problem['msg'].removeprefix('Value error, ')}")
     text = "; ".join(lines)
     return text if text.endswith("?") else f"{text}."
 

@@ -70,7 +70,7 @@ def run(settings: Settings, *, as_json: bool) -> int:
 def examine(settings: Settings) -> Iterator[Finding]:
     """All checks, in the order in which a fault would show."""
     checks: tuple[Callable[[Settings], Finding | list[Finding]], ...] = (
-        *(_python, _torch, _gpu, _quantization, _model, _adapter, _embedder, _words, _vectors),
+        *(_python, _torch, _gpu, _quantization, _model, _adapter, _rungs, _embedder, _words, _vectors),
         *(_data_dir, _disk, _drive, _store, _notices, _coding, _break_even, _watches),
     )
     for check in checks:
@@ -140,6 +140,18 @@ def _adapter(settings: Settings) -> list[Finding]:
         detail = "is set, but peft is not installed"
         return [Finding("adapter", Verdict.FAIL, detail, "pip install 'desk-rag[finetune]'")]
     return [Finding("adapter", Verdict.OK, f"LoRA in {out.shown_path(files.directory)}")]
+
+
+def _rungs(settings: Settings) -> list[Finding]:
+    """For how many places chunk KV is made; for one there is nothing to say."""
+    rungs = settings.model.rungs
+    if len(rungs) == 1:
+        return []
+    detail = f"{', '.join(map(str, rungs))}: every chunk is prefilled and kept {len(rungs)} times, once for each"
+    if settings.model.name == "embedded":
+        remedy = "Take `rungs` out of the settings: the embedded reader was trained to do without."
+        return [Finding("rungs", Verdict.WARN, detail, remedy)]
+    return [Finding("rungs", Verdict.OK, f"{detail}; a chunk counts as warm once the first is there")]
 
 
 def _embedder(settings: Settings) -> Finding:

@@ -46,13 +46,15 @@ class StageProgress:
     done: int
     total: int
     unit: str
-    """files | chunks."""
+    """files | chunks | chunk KVs (where a chunk gets several)."""
     rate: float
     """Units per second over the recent past; 0 before the first."""
     eta_seconds: float | None
     """None while unknown."""
     waiting: str = ""
     """Non-empty when the stage stands still on purpose: 'the GPU is busy (43 %)', 'on battery', 'paused'."""
+    upper: bool = False
+    """The last unit done was a further KV of a chunk that was warm before (kv/rungs.py)."""
 
 
 @dataclass(frozen=True, slots=True)

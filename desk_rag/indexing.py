@@ -20,7 +20,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from desk_rag.gpu_turn import Turn
     from desk_rag.kv.prefill import PrefixKV
     from desk_rag.kv.quant import QuantScheme
+    from desk_rag.kv.rungs import Rung
     from desk_rag.kv.types import Namespace
     from desk_rag.model import LanguageModel
     from desk_rag.store.store import Store
@@ -311,36 +313,49 @@ def warm_pending(
     turn: Turn,
     stop: Callable[[], bool],
     may_run: Callable[[], str],
+    later: Sequence[Rung] = (),
 ) -> Iterator[StageProgress]:
     """Prefill chunks that have no KV, one at a time; one event per chunk, and two a second in a wait.
+
+    `later` are the rungs above the plain one (kv/rungs.py): every chunk gets its plain KV first, then theirs.
+    Progress counts them all; with the first a chunk is warm.
 
     Gives way to an answer, and to `stop`, within one layer; the chunk that was given up is begun again. Before every
     chunk `may_run` answers '' or the reason to wait. Ends with a reason in `waiting` when the disk has no room or
     several chunks in a row fail. Raises StoreError when the catalog cannot be written.
     """
-    warmer = Warmer(store, model, prefix, namespace, scheme, turn, stop)
-    counts = store.counts(namespace, None)
-    done, total, meter = 0, counts.chunks - counts.warm, Meter()
+    from desk_rag.kv.rungs import Rung
+
+    rungs = (Rung(0, prefix, namespace), *later)
+    store.hold_together([rung.namespace for rung in rungs])
+    warmer = Warmer(store, model, rungs, scheme, turn, stop)
+    done, total, meter, unit = 0, _missing(store, rungs), Meter(), "chunk KVs" if later else "chunks"
     while not stop():
-        chunk = warmer.next()
-        if chunk is None:
-            counts = store.counts(namespace, None)
-            if counts.warm < counts.chunks and counts.kv_bytes >= counts.budget_bytes:
-                yield meter.progress(IndexStage.WARM, done, total, "chunks", "there is no room for more chunk KV")
+        task = warmer.next()
+        if task is None:
+            counts = store.counts()
+            if counts.kv_bytes >= counts.budget_bytes and _missing(store, rungs):
+                yield meter.progress(IndexStage.WARM, done, total, unit, "there is no room for more chunk KV")
             return
         while reason := _reason_to_wait(turn, may_run):
-            yield meter.progress(IndexStage.WARM, done, total, "chunks", reason)
+            yield meter.progress(IndexStage.WARM, done, total, unit, reason)
             if _sleep(_WAIT_POLL, stop):
                 return
-        problem = warmer.warm(chunk)
+        problem = warmer.warm(task)
         if problem is None:
             continue
         if problem:
-            yield meter.progress(IndexStage.WARM, done, total, "chunks", problem)
+            yield meter.progress(IndexStage.WARM, done, total, unit, problem)
             return
         done += 1
         total = max(total, done)
-        yield meter.progress(IndexStage.WARM, done, total, "chunks")
+        yield replace(meter.progress(IndexStage.WARM, done, total, unit), upper=task.rung.count > 0)
+
+
+def _missing(store: Store, rungs: Sequence[Rung]) -> int:
+    """Chunk KVs that are still to be made."""
+    each = [store.counts(rung.namespace, None) for rung in rungs]
+    return sum(counts.chunks - counts.warm for counts in each)
 
 
 def _reason_to_wait(turn: Turn, may_run: Callable[[], str]) -> str:

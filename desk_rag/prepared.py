@@ -1,4 +1,4 @@
-"""A model made ready to serve chunk KV: loaded, shared prefix prefilled, coding chosen, drift checked, namespace named.
+"""A model made ready to serve chunk KV: loaded, shared prefix prefilled, coding chosen, drift checked, rungs named.
 
 Knows the order of these steps and keeps their results on disk, so that the gate runs once per model and not once per
 start. The answering side and the background prefill both start here, which is why they agree on every key.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,12 +17,13 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from desk_rag.config import Settings
+from desk_rag.config import MOST_PRIMERS, Settings
 from desk_rag.kv.canaries import GROUPS, PROBE
 from desk_rag.kv.gate import GateReport, Score, drifted, probe_kv, run_gate
 from desk_rag.kv.identity import identify
 from desk_rag.kv.prefill import PrefixKV, prefill_prefix
 from desk_rag.kv.quant import LayerScheme, QuantScheme
+from desk_rag.kv.rungs import PLAIN, Ladder, Rung, build_ladder, primed_ids
 from desk_rag.kv.self_test import check_keys
 from desk_rag.kv.types import ChunkKV, Namespace
 from desk_rag.model import PRODUCER, LanguageModel, load_model
@@ -39,6 +41,13 @@ class Prepared:
     gate: GateReport
     namespace: Namespace
     drift_epoch: int
+    later: tuple[Rung, ...] = ()
+    """The rungs above rung 0, which is `prefix` and `namespace`."""
+
+    @property
+    def ladder(self) -> Ladder:
+        """All rungs."""
+        return Ladder((Rung(0, self.prefix, self.namespace), *self.later))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +73,14 @@ class _Record:
 
 def prepare(settings: Settings) -> Prepared:
     """Load the model of `settings` and settle how its chunk KV is coded and named. Raises ModelError, ConfigError."""
-    return prepare_model(load_model(settings.model), settings.data_dir)
+    return prepare_model(load_model(settings.model), settings.data_dir, settings.model.rungs)
 
 
-def prepare_model(model: LanguageModel, data_dir: Path) -> Prepared:
-    """As `prepare`, for a model already in memory. Raises UnsupportedModel if it fails the self-test."""
+def prepare_model(model: LanguageModel, data_dir: Path, rungs: Sequence[int] = PLAIN) -> Prepared:
+    """As `prepare`, for a model already in memory. Raises UnsupportedModel if it fails the self-test.
+
+    Gate and probe look at rung 0: the others differ in what stands before a chunk, not in how it is coded or computed.
+    """
     prefix = prefill_prefix(model)
     plain = identify(model.spec, model.prompt.prefix_ids, QuantScheme.uniform(model.spec.num_layers))
     file = data_dir / "models" / f"{plain.namespace()}.safetensors"
@@ -83,7 +95,8 @@ def prepare_model(model: LanguageModel, data_dir: Path) -> Prepared:
             record = _Record(_named(model, gate, key_error, data_dir, after), now)
             _write(file, record)
     told = record.told
-    return Prepared(model, prefix, told.gate, told.namespace, told.drift_epoch)
+    ladder = build_ladder(model, prefix, rungs, told.gate.scheme, drift_epoch=told.drift_epoch)
+    return Prepared(model, prefix, told.gate, told.namespace, told.drift_epoch, ladder.rungs[1:])
 
 
 def stored_gates(data_dir: Path) -> list[StoredGate]:
@@ -101,11 +114,11 @@ def _named(
     be right; it ends as misses and is evicted first.
     """
     epoch = 0 if after is None else after.told.drift_epoch + 1
+    prefixes = [primed_ids(model.prompt, count) for count in range(MOST_PRIMERS + 1)]  # whatever rungs there ever were
     while True:
-        identity = identify(model.spec, model.prompt.prefix_ids, gate.scheme, drift_epoch=epoch)
-        namespace = identity.namespace()
-        if not Layout(data_dir).namespace_dir(namespace).exists():
-            return StoredGate(model.spec.name, namespace, gate, epoch, key_error)
+        rungs = [identify(model.spec, ids, gate.scheme, drift_epoch=epoch).namespace() for ids in prefixes]
+        if not any(Layout(data_dir).namespace_dir(namespace).exists() for namespace in rungs):
+            return StoredGate(model.spec.name, rungs[0], gate, epoch, key_error)
         epoch += 1
 
 

@@ -1,13 +1,15 @@
 """Makes one chunk after the other warm: text to token ids to chunk KV to int8 to the store.
 
-Knows the model, the turn and the store; knows no schedule. The order is the store's: wanted, most used, most recent.
+Knows the model, the turn and the store; knows no schedule. The order is the store's: wanted, most used, most recent;
+and rung after rung, so that every chunk is fast before some are better.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from desk_rag.chunking import ChunkId
@@ -16,8 +18,8 @@ from desk_rag.store.types import PendingChunk
 
 if TYPE_CHECKING:
     from desk_rag.gpu_turn import Turn
-    from desk_rag.kv.prefill import PrefixKV
     from desk_rag.kv.quant import QuantScheme
+    from desk_rag.kv.rungs import Rung
     from desk_rag.kv.types import Namespace
     from desk_rag.model import LanguageModel
     from desk_rag.store.store import Store
@@ -30,6 +32,14 @@ _GIVE_UP = 3
 """Chunks in a row that could not be made warm before the stage ends."""
 
 
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One chunk on one rung."""
+
+    chunk: PendingChunk
+    rung: Rung
+
+
 class Warmer:
     """The state of one `indexing.warm_pending`: what is next, what did not work."""
 
@@ -37,31 +47,36 @@ class Warmer:
         self,
         store: Store,
         model: LanguageModel,
-        prefix: PrefixKV,
-        namespace: Namespace,
+        rungs: Sequence[Rung],
         scheme: QuantScheme,
         turn: Turn,
         stop: Callable[[], bool],
     ) -> None:
-        self._store, self._model, self._prefix = store, model, prefix
-        self._namespace, self._scheme, self._turn, self._stop = namespace, scheme, turn, stop
-        self._queue: list[PendingChunk] = []
-        self._passed_over: set[ChunkId] = set()
+        self._store, self._model, self._rungs = store, model, tuple(rungs)
+        self._scheme, self._turn, self._stop = scheme, turn, stop
+        self._queue: list[Task] = []
+        self._passed_over: dict[Namespace, set[ChunkId]] = {rung.namespace: set() for rung in rungs}
         self._in_a_row = 0
 
-    def next(self) -> PendingChunk | None:
-        """The most urgent chunk. Asked anew every few chunks, so that what somebody asks about now comes forward."""
+    def next(self) -> Task | None:
+        """The most urgent chunk of the lowest rung that has one to do.
+
+        Asked anew every few chunks, so that what somebody asks about now, and what is new, comes forward.
+        """
         if not self._queue:
-            limit = _BATCH + len(self._passed_over)
-            pending = self._store.chunks_without_kv(self._namespace, limit)
-            self._queue = [chunk for chunk in pending if chunk.chunk_id not in self._passed_over][:_BATCH]
-            self._queue.reverse()
+            self._queue = next(filter(None, map(self._pending, self._rungs)), [])
         return self._queue[-1] if self._queue else None
 
-    def warm(self, chunk: PendingChunk) -> str | None:
+    def _pending(self, rung: Rung) -> list[Task]:
+        """The next few on this rung, the most urgent last."""
+        passed_over = self._passed_over[rung.namespace]
+        pending = self._store.chunks_without_kv(rung.namespace, _BATCH + len(passed_over))
+        return [Task(chunk, rung) for chunk in pending if chunk.chunk_id not in passed_over][:_BATCH][::-1]
+
+    def warm(self, task: Task) -> str | None:
         """'' when the chunk is dealt with, None when it was given up and is to be begun again, else why to end."""
         try:
-            admitted = self._prefill(chunk)
+            admitted = self._prefill(task)
         except Cancelled:
             return None
         except StoreFull as error:
@@ -69,33 +84,34 @@ class Warmer:
         except StoreError:
             raise
         except Exception as error:
-            _log.warning("chunk %s cannot be prefilled (%s)", chunk.chunk_id, type(error).__name__)
-            return self._pass_over(chunk, f"prefill fails ({type(error).__name__}); the log has more")
+            _log.warning("chunk %s cannot be prefilled (%s)", task.chunk.chunk_id, type(error).__name__)
+            return self._pass_over(task, f"prefill fails ({type(error).__name__}); the log has more")
         if not admitted:
             # The store offers it again once it was asked for often enough; what else is offered is worth a try.
-            self._passed_over.add(chunk.chunk_id)
+            self._passed_over[task.rung.namespace].add(task.chunk.chunk_id)
         self._queue.pop()
         self._in_a_row = 0
         return ""
 
-    def _prefill(self, chunk: PendingChunk) -> bool:
+    def _prefill(self, task: Task) -> bool:
         from desk_rag.kv.identity import kv_key
         from desk_rag.kv.prefill import prefill_chunk
         from desk_rag.kv.quant import quantize
 
-        token_ids = self._model.prompt.chunk_ids(chunk.text)
+        token_ids = self._model.prompt.chunk_ids(task.chunk.text)
         began = time.monotonic()
         with self._turn.prefilling():
-            chunk_kv = prefill_chunk(self._model, self._prefix, token_ids, stop=self._give_way)
+            chunk_kv = prefill_chunk(self._model, task.rung.prefix, token_ids, stop=self._give_way)
         seconds = time.monotonic() - began
         quantized = quantize(chunk_kv, self._scheme)
-        return self._store.put_kv(kv_key(self._namespace, token_ids), quantized, [chunk.chunk_id], seconds)
+        key = kv_key(task.rung.namespace, token_ids)
+        return self._store.put_kv(key, quantized, [task.chunk.chunk_id], seconds)
 
     def _give_way(self) -> bool:
         return self._turn.answer_waits() or self._stop()
 
-    def _pass_over(self, chunk: PendingChunk, reason: str) -> str:
-        self._passed_over.add(chunk.chunk_id)
+    def _pass_over(self, task: Task, reason: str) -> str:
+        self._passed_over[task.rung.namespace].add(task.chunk.chunk_id)
         self._queue.pop()
         self._in_a_row += 1
         return reason if self._in_a_row >= _GIVE_UP else ""

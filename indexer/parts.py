@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from desk_rag.embedding import Embedder
     from desk_rag.kv.prefill import PrefixKV
     from desk_rag.kv.quant import QuantScheme
+    from desk_rag.kv.rungs import Rung
     from desk_rag.kv.types import Namespace
     from desk_rag.model import LanguageModel
     from desk_rag.store.store import Store
@@ -34,6 +35,8 @@ class WarmParts:
     prefix: PrefixKV
     namespace: Namespace
     scheme: QuantScheme
+    later: tuple[Rung, ...] = ()
+    """Rungs above the plain one, whose prefix and namespace are those above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ def parts_of(engine: AnswerEngine) -> Parts:
         size=prompt.chunk_size,
         turn=engine.turn,
         load_embedder=lambda: engine.embedder,
-        load_warm=lambda: WarmParts(engine.model, engine.prefix, engine.namespace, engine.scheme),
+        load_warm=lambda: _warm_of(engine),
     )
 
 
@@ -80,8 +83,12 @@ def _embedder(settings: ModelSettings) -> Embedder:
     return load_embedder(settings)
 
 
+def _warm_of(engine: AnswerEngine) -> WarmParts:
+    return WarmParts(engine.model, engine.prefix, engine.namespace, engine.scheme, engine.ladder.rungs[1:])
+
+
 def _warm(settings: Settings) -> WarmParts:
     from desk_rag.prepared import prepare
 
     prepared = prepare(settings)
-    return WarmParts(prepared.model, prepared.prefix, prepared.namespace, prepared.gate.scheme)
+    return WarmParts(prepared.model, prepared.prefix, prepared.namespace, prepared.gate.scheme, prepared.later)

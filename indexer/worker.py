@@ -205,7 +205,7 @@ class Worker:
             try:
                 for progress in work():
                     self._unfinished = True
-                    self._tally.warm += stage is IndexStage.WARM and not progress.waiting
+                    self._tally.warm += stage is IndexStage.WARM and not (progress.waiting or progress.upper)
                     self._emit(progress)
                     yield
                     while self._parts.turn.answer_waits() and not self._halt():
@@ -238,8 +238,9 @@ class Worker:
         warm, parts = self._warm, self._parts
         last = None
         for last in warm_pending(
-            parts.store, warm.model, warm.prefix, warm.namespace, warm.scheme, parts.turn, self._halt, self._may_run
-        ):
+            parts.store, warm.model, warm.prefix, warm.namespace, warm.scheme, parts.turn, self._halt, self._may_run,
+            warm.later,
+        ):  # fmt: skip
             yield last
         if last is not None and last.waiting and not self._halt():
             self._full_until = time.monotonic() + _FULL_SECONDS

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from desk_rag.config import GIB, Settings, default_path, load
+from desk_rag.config import GIB, ModelSettings, Settings, default_path, load, with_changes
 from desk_rag.errors import ConfigError
 
 
@@ -108,6 +108,32 @@ def test_a_value_out_of_range_is_named(tmp_path: Path, text: str, where: str) ->
     with pytest.raises(ConfigError) as caught:
         load(written(tmp_path, text))
     assert f"'{where}'" in caught.value.message
+
+
+@pytest.mark.parametrize("text", ['"0,1,3"', "[0, 1, 3]", '" 0, 1 ,3"'])
+def test_rungs_may_be_a_list_or_words(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(f"[model]\nrungs = {text}\n")
+    assert load(file).model.rungs == (0, 1, 3)
+    assert Settings().model.rungs == (0,)
+    changed = with_changes(Settings().model, {"rungs": "0,2", "device": "cpu"})
+    assert changed == ModelSettings(rungs=(0, 2), device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("[1, 3]", "first must be 0"), ("[]", "first must be 0"), ("[0, 3, 1]", "ascend"), ('"0,0"', "ascend"),
+     ("[0, 8]", "8 is too many: there are 7 primers"), ('"0;1"', "no list of numbers"), ("3", "first must be 0")],
+)  # fmt: skip
+def test_rungs_that_make_no_ladder_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(f"[model]\nrungs = {text}\n")
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    assert f"{file}: 'model.rungs': " in caught.value.message and said in caught.value.message
+    assert "for one: rungs = [0, 1, 3]" in caught.value.message and caught.value.remedy
+    with pytest.raises(ConfigError, match="The command line: 'rungs'"):
+        with_changes(Settings().model, {"rungs": "1"})
 
 
 def test_two_mistakes_are_both_told(tmp_path: Path) -> None:

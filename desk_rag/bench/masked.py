@@ -6,7 +6,7 @@ A chunk was prefilled right behind the prefix; moving its keys moves the prefix 
 concerned. The reference therefore gives chunk j a private copy of the prefix at positions start_j - P .. start_j - 1,
 visible to that chunk alone, while the question sees the real prefix, all chunks and itself. (With one prefix for all,
 the statement is false for every chunk but the first: values, and keys above layer 0, were computed at the base
-distance.)
+distance.) Where primers stood between the prefix and a chunk (kv/rungs.py), they are part of its private copy.
 """
 
 from __future__ import annotations
@@ -19,14 +19,20 @@ _PREFIX, _QUESTION = -1, -2
 
 
 def masked_forward(
-    model: LanguageModel, chunks: list[list[int]], question: list[int], starts: list[int], question_start: int
-) -> torch.Tensor:
-    """Logits [len(question), vocab] of one ordinary forward pass without a cache."""
+    model: LanguageModel, chunks: list[list[int]], question: list[int], starts: list[int], question_start: int,
+    before: list[list[int]] | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """Logits [len(question), vocab] of one ordinary forward pass without a cache.
+
+    `before` is per chunk what stands in its private copy: the prefix's ids and maybe more; by default the prefix's.
+    """
     prefix = list(model.prompt.prefix_ids)
     size = len(prefix)
     ids, positions, owner, copies = list(prefix), list(range(size)), [_PREFIX] * size, [False] * size
-    for index, (chunk, start) in enumerate(zip(chunks, starts, strict=True)):
-        ids += prefix + chunk
+    own = before or [prefix] * len(chunks)
+    for index, (chunk, start, stood) in enumerate(zip(chunks, starts, own, strict=True)):
+        size = len(stood)
+        ids += stood + chunk
         positions += list(range(start - size, start + len(chunk)))
         owner += [index] * (size + len(chunk))
         copies += [True] * size + [False] * len(chunk)

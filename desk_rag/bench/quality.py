@@ -1,4 +1,4 @@
-"""How good answers are: full prefill beside stitched and partly recomputed chunk KV, on any model and data set.
+"""How good answers are: full prefill beside stitched, primed and partly recomputed chunk KV, on any model and data.
 
 Knows the command line; `evaluate` is what others call. Every mode answers the same questions over the same chunks in
 the same order. Scores come with 95 % bootstrap intervals and as shares of full prefill's; beside them stand the share
@@ -34,6 +34,7 @@ from desk_rag.clean import clean
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError
 from desk_rag.kv.recompute_choice import SelectorName
+from desk_rag.kv.rungs import parse_rungs
 
 if TYPE_CHECKING:
     from desk_rag.kv.auxiliary import Auxiliary
@@ -55,13 +56,14 @@ def main(argv: Sequence[str]) -> int:
 
     options = _arguments(argv)
     modes = parse_modes(options.modes, options.selectors.split(","), _numbers(options.ratios, "--ratios"))
+    rungs = parse_rungs(options.rungs, "--rungs")
     if not options.data and not options.niah:
         raise ConfigError("There is nothing to measure.", remedy="Give --data FILE or --niah all.")
     if options.write_samples is not None:
         return _write(options)
     model = load_model(_settings(options.model, options))
     samples = _samples(options, model.prompt)
-    settings = QualitySettings(options.max_new_tokens, Coding(options.kv), options.batch)
+    settings = QualitySettings(options.max_new_tokens, Coding(options.kv), options.batch, rungs)
     began = time.perf_counter()
     result = evaluate(
         model,
@@ -83,6 +85,7 @@ def main(argv: Sequence[str]) -> int:
             "model": options.model,
             "device": model.device.type,
             "kv": options.kv,
+            "rungs": list(rungs),
             "judge": options.judge,
             "data": [*(path.name for path in options.data), *options.niah],
             "chunks": options.chunks,
@@ -122,9 +125,11 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     data.add_argument("--seed", type=int, default=5)
     data.add_argument("--write-samples", type=Path, help="write the samples as JSON lines and stop")
     how = parser.add_argument_group("how")
-    how.add_argument("--modes", default="full,reordered,composite,parallel", help="full, ..., recompute:SELECTOR:RATIO")
+    modes = "full, ..., recompute:SELECTOR:RATIO, primed, primed+recompute:SELECTOR:RATIO"
+    how.add_argument("--modes", default="full,reordered,composite,parallel", help=modes)
     how.add_argument("--selectors", default=",".join(name.value for name in SelectorName), help="of a bare 'recompute'")
     how.add_argument("--ratios", default="0.2", help="of a bare 'recompute'")
+    how.add_argument("--rungs", default="0,1,2,3,4", help="of primed modes: primers before a chunk, by its place")
     how.add_argument("--model", default="embedded", help="a model directory or ORG/NAME")
     how.add_argument("--aux-model", default="embedded", help="of the selectors 'aux' and 'aux-strict'")
     how.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])

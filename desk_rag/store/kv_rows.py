@@ -14,6 +14,7 @@ from desk_rag.chunking import ChunkId
 from desk_rag.store import policy
 from desk_rag.store.catalog import KVName, doom
 from desk_rag.store.database import Database
+from desk_rag.store.leaving import Candidate, candidates, held_with, hold_together, pinned_folders
 from desk_rag.store.paths import Scope, from_blob, to_blob
 from desk_rag.store.types import PendingChunk
 
@@ -28,17 +29,6 @@ class KVRow:
     name: KVName
     size: int
     """Exact bytes of the file."""
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One KV file as eviction sees it."""
-
-    row: int
-    name: KVName
-    size: int
-    rank: float
-    pinned: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,30 +169,16 @@ class KVRows:
             _set(connection, _TICK, tick)
 
     def candidates(self, own: str | None) -> Generator[Candidate, None, None]:
-        """Yield rows in the order of eviction: other namespaces than `own` first, by rank in each, pinned ones last.
-
-        A pin keeps what the model in use has of a folder; what another model, or this one before a drift, left there
-        goes before. `own` None means the namespace used last. Nothing is read beyond what is taken.
-        """
+        """Yield rows in the order of eviction, as `leaving.candidates` says."""
         with self._database.snapshot() as connection:
-            pinned = _pinned_rows(connection)
-            own = own or _used_last(connection)
-            namespaces = connection.execute("SELECT id, name FROM namespaces ORDER BY name = ?, id", (own,)).fetchall()
-            for number, name in namespaces:
-                for late in (False, True) if pinned else (False,):
-                    rows = connection.execute(
-                        "SELECT id, tokens, bytes, rank FROM kv WHERE namespace = ? ORDER BY rank, id", (number,)
-                    )
-                    for row, tokens, size, rank in rows:
-                        if (row in pinned) is late:
-                            yield Candidate(row, (name, tokens), size, rank, late)
+            yield from candidates(connection, own)
 
     def standing(self, chunk_ids: Sequence[str], cost: policy.Cost) -> Standing:
         """Return how a new file for these chunks would stand beside the others."""
         with self._database.snapshot() as connection:
             demand = 0
             pinned = False
-            folders = Scope(_pins(connection))
+            folders = Scope(pinned_folders(connection))
             for chunk_id in chunk_ids:
                 found = connection.execute(
                     "SELECT id, uses + wants FROM chunks WHERE chunk_id = ?", (chunk_id,)
@@ -231,7 +207,7 @@ class KVRows:
         """
         scope = Scope(under)
         with self._database.snapshot() as connection:
-            pins = Scope(_pins(connection))
+            pins = Scope(pinned_folders(connection))
             condition, values = "", (*scope.values,)
             if demanded_only:
                 wanted_anyway = "" if pins.everything else f" OR c.id IN {pins.chunk_rows()}"
@@ -252,14 +228,15 @@ class KVRows:
         return [PendingChunk(ChunkId(chunk_id), text, from_blob(path)) for chunk_id, text, path in rows]
 
     def pending_tokens(self, namespace: str) -> int:
-        """Return the tokens of all chunks without KV in this namespace."""
+        """Return the tokens of all chunks without KV in this namespace, and in each other one of the same model."""
         query = (
             "SELECT coalesce(sum(num_tokens), 0) FROM chunks c WHERE NOT EXISTS (SELECT 1 FROM kv_chunks k"
             " JOIN kv ON kv.id = k.kv JOIN namespaces n ON n.id = kv.namespace"
             " WHERE k.chunk_id = c.chunk_id AND n.name = ?)"
         )
         with self._database.read() as connection:
-            return int(connection.execute(query, (namespace,)).fetchone()[0])
+            held = held_with(connection, namespace)
+            return sum(int(connection.execute(query, (name,)).fetchone()[0]) for name in held)
 
     def some(self, namespace: str, limit: int) -> list[KVName]:
         """Return up to `limit` files of a namespace, those read least recently first."""
@@ -291,22 +268,24 @@ class KVRows:
         return None if row is None else str(row[0])
 
     def rates(self, namespace: str) -> Rates | None:
-        """Return bytes and prefill seconds per token, None before the first file."""
-        query = (
-            "SELECT sum(bytes), sum(prefill_seconds), sum(num_tokens) FROM kv"
-            " JOIN namespaces n ON n.id = kv.namespace WHERE n.name = ?"
-        )
+        """Return bytes and prefill seconds per token of the namespace's model, None before the first file."""
         with self._database.read() as connection:
-            size, seconds, tokens = connection.execute(query, (namespace,)).fetchone()
+            held = held_with(connection, namespace)
+            query = (
+                "SELECT sum(bytes), sum(prefill_seconds), sum(num_tokens) FROM kv"
+                f" JOIN namespaces n ON n.id = kv.namespace WHERE n.name IN ({_marks(held)})"
+            )
+            size, seconds, tokens = connection.execute(query, held).fetchone()
         return Rates(size / tokens, seconds / tokens) if tokens else None
 
     def namespace_blocks(self, namespace: str) -> int:
-        """Return the bytes of one namespace's files in whole blocks."""
+        """Return the bytes that the files of the namespace's model take, in whole blocks."""
         with self._database.read() as connection:
+            held = held_with(connection, namespace)
             blocks = connection.execute(
                 "SELECT coalesce(sum((bytes + 4095) / 4096), 0) FROM kv"
-                " JOIN namespaces n ON n.id = kv.namespace WHERE n.name = ?",
-                (namespace,),
+                f" JOIN namespaces n ON n.id = kv.namespace WHERE n.name IN ({_marks(held)})",
+                held,
             ).fetchone()[0]
         return int(blocks) * 4096
 
@@ -315,6 +294,10 @@ class KVRows:
         with self._database.read() as connection:
             blocks = connection.execute("SELECT coalesce(sum((bytes + 4095) / 4096), 0) FROM kv").fetchone()
         return int(blocks[0]) * 4096
+
+    def hold_together(self, names: Sequence[str]) -> None:
+        """As `leaving.hold_together`."""
+        hold_together(self._database, names)
 
     def pin(self, folder: Path, *, pinned: bool) -> None:
         """Evict the chunks of a folder last, or treat them like others again."""
@@ -328,7 +311,11 @@ class KVRows:
     def pins(self) -> list[Path]:
         """Return the pinned folders."""
         with self._database.read() as connection:
-            return _pins(connection)
+            return pinned_folders(connection)
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ", ".join("?" * len(values))
 
 
 def _past_uses(demand: int) -> float:
@@ -359,13 +346,6 @@ def _namespace(connection: sqlite3.Connection, name: str) -> int:
     return int(connection.execute("SELECT id FROM namespaces WHERE name = ?", (name,)).fetchone()[0])
 
 
-def _used_last(connection: sqlite3.Connection) -> str | None:
-    found = connection.execute(
-        "SELECT n.name FROM kv JOIN namespaces n ON n.id = kv.namespace ORDER BY kv.tick DESC, kv.id DESC LIMIT 1"
-    ).fetchone()
-    return None if found is None else str(found[0])
-
-
 def _number(connection: sqlite3.Connection, name: str) -> float:
     found = connection.execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
     return 0.0 if found is None else float(found[0])
@@ -375,10 +355,6 @@ def _set(connection: sqlite3.Connection, name: str, value: float) -> None:
     connection.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (name, value))
 
 
-def _pins(connection: sqlite3.Connection) -> list[Path]:
-    return [from_blob(path) for (path,) in connection.execute("SELECT path FROM pins ORDER BY path")]
-
-
 def _stands_in(connection: sqlite3.Connection, chunk: int, scope: Scope) -> bool:
     found = connection.execute(
         "SELECT 1 FROM places p JOIN documents d ON d.id = p.document WHERE p.chunk = ?"
@@ -386,15 +362,3 @@ def _stands_in(connection: sqlite3.Connection, chunk: int, scope: Scope) -> bool
         (chunk, *scope.values),
     ).fetchone()
     return found is not None
-
-
-def _pinned_rows(connection: sqlite3.Connection) -> set[int]:
-    folders = Scope(_pins(connection))
-    if folders.everything:
-        return set()
-    rows = connection.execute(
-        "SELECT k.kv FROM kv_chunks k JOIN chunks c ON c.chunk_id = k.chunk_id"
-        f" WHERE c.id IN {folders.chunk_rows()}",
-        folders.values,
-    )
-    return {row for (row,) in rows}

@@ -219,6 +219,11 @@ class Store:
         self._must_write()
         return self._kv.put(key, kv, chunk_ids, prefill_seconds)
 
+    def hold_together(self, namespaces: Sequence[Namespace]) -> None:
+        """These are one model's: they share what it may take, and none gives way to another as a stranger would."""
+        if self.writer:
+            self._rows.hold_together([str(namespace) for namespace in namespaces])
+
     def note_use(self, chunk_ids: Sequence[ChunkId]) -> None:
         """Count that these chunks were retrieved for an answer."""
         self._shared.note_use(Counter(chunk_ids))
@@ -282,13 +287,9 @@ class Store:
     def estimate(self, namespace: Namespace, num_tokens: int, bytes_per_token: float) -> Estimate:
         """Say what caching `num_tokens` more tokens would take; measured rates go before `bytes_per_token`."""
         rates = self._rows.rates(str(namespace))
-        return estimate(
-            num_tokens,
-            rates.bytes_per_token if rates else bytes_per_token,
-            self._budget.limit(),
-            rates.prefill_seconds_per_token if rates else None,
-            self._rows.namespace_blocks(str(namespace)),
-        )
+        size, seconds = (rates.bytes_per_token, rates.prefill_seconds_per_token) if rates else (bytes_per_token, None)
+        present = self._rows.namespace_blocks(str(namespace))
+        return estimate(num_tokens, size, self._budget.limit(), seconds, present)
 
     def outlook(self, namespace: Namespace | None, bytes_per_token: float) -> Estimate | None:
         """Say what caching every chunk that is still without KV would take; None if there is none.

@@ -17,8 +17,9 @@ from desk_rag.store import kv_header
 from desk_rag.store.budget import Budget
 from desk_rag.store.catalog import Catalog, KVName
 from desk_rag.store.kv_header import KVHeader
-from desk_rag.store.kv_rows import Candidate, KVRow, KVRows
+from desk_rag.store.kv_rows import KVRow, KVRows
 from desk_rag.store.layout import BLOCK, KV_SUFFIX, KVEntry, Layout, on_disk
+from desk_rag.store.leaving import Candidate
 
 _serial = itertools.count()
 
@@ -155,7 +156,6 @@ class Upkeep:
                     return victims
         return [] if newcomer is not None else victims
 
-
 def read_header(path: Path) -> KVHeader:
     """Read and check a file's header without torch. Raises CorruptKV, UnknownFormat, OSError."""
     with path.open("rb") as file:
@@ -167,7 +167,7 @@ def read_header(path: Path) -> KVHeader:
 
 
 def _yields(candidate: Candidate, newcomer: Newcomer) -> bool:
-    if candidate.name[0] != newcomer.namespace:
+    if not candidate.own:
         return True
     if candidate.pinned != newcomer.pinned:
         return newcomer.pinned

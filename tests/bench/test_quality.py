@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,12 @@ import torch
 
 from desk_rag.bench import quality
 from desk_rag.bench.quality import FULL, Coding, Mode, QualitySettings, Report, Sample, Way, evaluate
+from desk_rag.bench.quality_parts import evaluating
 from desk_rag.bench.quality_parts.bootstrap import mean_of, ratio_of
 from desk_rag.bench.quality_parts.modes import STITCHED, parse_modes
 from desk_rag.errors import ConfigError
 from desk_rag.kv.auxiliary import Auxiliary, AuxiliaryScores, MemoryShelf
+from desk_rag.kv.rungs import build_ladder
 from desk_rag.kv.types import QuantizedKV
 from desk_rag.model import LanguageModel
 from tests.models import FAMILIES, build_model
@@ -61,7 +64,21 @@ def test_modes_are_read_back_from_their_labels() -> None:
     assert parse_modes(",".join(mode.label for mode in modes)) == modes
 
 
-@pytest.mark.parametrize("text", ["", "half", "full:x", "recompute:query:2", "recompute:query:x", "recompute"])
+def test_primed_modes_are_read_back_too() -> None:
+    modes = parse_modes("primed,primed+recompute:query:0.2,primed+recompute,reordered", ("aux",), (0.1,))
+    labels = ["primed", "primed+recompute:query:0.2", "primed+recompute:aux:0.1", "reordered"]
+    assert [mode.label for mode in modes] == labels
+    assert [mode.primed for mode in modes] == [True, True, True, False]
+    assert parse_modes(",".join(labels)) == modes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "half", "full:x", "primed:x", "primed+full", "primed+",
+        "full+recompute", "recompute:query:2", "recompute:query:x", "recompute",
+    ],
+)  # fmt: skip
 def test_modes_that_do_not_exist_are_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_modes(text)
@@ -103,6 +120,23 @@ def test_a_report_over_two_tasks() -> None:
     assert tasks["odd"]["full"]["questions"] == 3
     with pytest.raises(KeyError):
         report.row("nothing")
+
+
+def test_primed_chunks_beside_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    short = ("Beans are dry.", "It rained all day.")
+    monkeypatch.setattr(evaluating, "build_ladder", partial(build_ladder, primers=short))
+    modes = parse_modes("full,reordered,primed,primed+recompute:edge-query:0.25")
+    settings = replace(SETTINGS, rungs=(0, 1, 2))
+    report = evaluate(tiny(), samples(), modes, settings)
+    plain, primed, some = (report.row(mode.label) for mode in modes[1:])
+    assert primed.scores["kl"].mean != plain.scores["kl"].mean
+    assert (plain.recomputed, primed.recomputed) == (0.0, 0.0) and 0.2 < some.recomputed < 0.3
+    assert "primed+recompute:edge-query:0.25" in report.table()
+    fewer = evaluate(tiny(), samples(), modes, replace(settings, rungs=(0, 1)))
+    assert fewer.name != report.name and fewer.row("primed").scores["kl"] != primed.scores["kl"]
+    assert fewer.row("reordered").scores["kl"] == plain.scores["kl"]
+    with pytest.raises(ConfigError, match="more than rung 0"):
+        evaluate(tiny(), samples(), modes, SETTINGS)
 
 
 def test_uncoded_chunks_and_an_auxiliary_model() -> None:

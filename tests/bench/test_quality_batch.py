@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -16,8 +18,9 @@ from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
 from desk_rag.kv.quant import LayerScheme, QuantScheme, quantize
 from desk_rag.kv.rope import build_tables
+from desk_rag.kv.rungs import Rung, build_ladder
 from desk_rag.kv.stitch import plan, stitch
-from desk_rag.kv.types import Int8Layer
+from desk_rag.kv.types import Int8Layer, Namespace
 from desk_rag.model import LanguageModel
 from tests.models import FAMILIES, build_model
 
@@ -47,7 +50,13 @@ def samples() -> list[Sample]:
 def run(setting: Setting, mode: Mode, asked: list[Sample], full: list[Said] | None = None) -> list[Said]:
     items = [to_item(sample, setting) for sample in asked]
     scheme = QuantScheme.uniform(setting.model.spec.num_layers)
-    known = prefill_chunks(setting.model, setting.prefix, [ids for item in items for ids in item.chunks], scheme)
+    rungs = setting.ladder.rungs if setting.ladder else [Rung(0, setting.prefix, Namespace(""))]
+    chunks = [ids for item in items for ids in item.chunks]
+    known = {
+        (rung.count, ids): kv
+        for rung in rungs
+        for ids, kv in prefill_chunks(setting.model, rung.prefix, chunks, scheme).items()
+    }
     return ask(setting, mode, items, known, full)
 
 
@@ -105,6 +114,32 @@ def test_the_product_says_the_same(full: bool) -> None:
         torch.testing.assert_close(said.begun.logits, logits, atol=2e-4, rtol=1e-3)
         kept = [token for token in said.token_ids if token not in setting.model.prompt.stop_ids]
         assert list(setting.model.prompt.decode(kept).encode("utf-8", "replace")) == text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_primed_chunks_are_those_of_the_product(name: str) -> None:
+    """Each chunk's KV is of the largest rung that is not above its place; the rest is as in 'reordered'."""
+    plain = setting_of(model_of(name))
+    model, scheme = plain.model, QuantScheme.uniform(plain.model.spec.num_layers)
+    ladder = build_ladder(model, plain.prefix, (0, 1, 2), scheme, primers=("Beans are dry.", "It rained all day."))
+    setting = replace(plain, ladder=ladder)
+    primed = run(setting, Mode(Way.REORDERED, primed=True), samples())
+    for sample, said in zip(samples(), primed, strict=True):
+        chunks = [model.prompt.chunk_ids(text) for text in sample.contexts]
+        before = [ladder.at(place).prefix for place in range(len(chunks))]
+        coded = [quantize(prefill_chunk(model, *pair), scheme) for pair in zip(before, chunks, strict=True)]
+        where = plan(setting.prefix.num_tokens, [len(chunk) for chunk in chunks])
+        cache = SlabCache(model, 400)
+        stitch(model, where, setting.prefix, coded, setting.tables, cache)
+        ids = torch.tensor(model.prompt.question_ids(sample.question))
+        logits = model.forward(ids, cache, where.next_position, logits=True)
+        torch.testing.assert_close(said.begun.logits, logits, atol=5e-4, rtol=5e-3)
+    reordered = run(setting, REORDERED, samples())
+    same = [torch.allclose(a.begun.logits, b.begun.logits, atol=1e-2) for a, b in zip(primed, reordered, strict=True)]
+    assert same == [False, False, True, False], "one chunk alone stands on rung 0"
+    full = run(setting, FULL, samples())
+    everything = run(setting, Mode(Way.RECOMPUTE, "first-k", 1.0, primed=True), samples(), full)
+    assert all(said.kl is not None and said.kl < 1e-6 for said in everything)
 
 
 @pytest.mark.parametrize("name", NAMES)

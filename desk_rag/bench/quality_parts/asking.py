@@ -23,12 +23,15 @@ from desk_rag.kv.prefill import PrefixKV
 from desk_rag.kv.recompute import Selection, recompute
 from desk_rag.kv.recompute_choice import SelectorName
 from desk_rag.kv.rope import RotaryTables
+from desk_rag.kv.rungs import Ladder
 from desk_rag.kv.selection.select import SelectionContext, select
 from desk_rag.kv.stitch import StitchedCache, StitchPlan, plan, stitch
 from desk_rag.kv.types import QuantizedKV
 from desk_rag.model import LanguageModel
 
 _QUESTION_ROOM = 256
+Shelved = tuple[int, ChunkIds]
+"""Names a chunk KV: how many primers it was prefilled behind, and its token ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,14 @@ class Setting:
     tables: RotaryTables
     max_new_tokens: int
     auxiliary: Auxiliary | None = None
+    ladder: Ladder | None = None
+    """Of primed modes."""
+
+    def shelved(self, mode: Mode, item: Item) -> list[Shelved]:
+        """Which chunk KVs `mode` lays for `item`, in the order in which they are laid."""
+        if self.ladder is None or not mode.primed:
+            return [(0, ids) for ids in item.chunks]
+        return [(self.ladder.at(place).count, ids) for place, ids in enumerate(item.chunks)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +123,7 @@ def to_item(sample: Sample, setting: Setting) -> Item:
 
 
 def ask(
-    setting: Setting, mode: Mode, items: Sequence[Item], known: Mapping[ChunkIds, QuantizedKV],
+    setting: Setting, mode: Mode, items: Sequence[Item], known: Mapping[Shelved, QuantizedKV],
     full: Sequence[Said] | None,
 ) -> list[Said]:  # fmt: skip
     """Answer `items` in `mode`; `full` are full prefill's answers to them, if they are known."""
@@ -143,11 +154,11 @@ def divergence(reference: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def _begin(
-    setting: Setting, mode: Mode, item: Item, row: RowCache, known: Mapping[ChunkIds, QuantizedKV]
+    setting: Setting, mode: Mode, item: Item, row: RowCache, known: Mapping[Shelved, QuantizedKV]
 ) -> Begun:
     if mode.way is Way.FULL:
         return _begin_full(setting, item, row)
-    chunks = [known[ids] for ids in item.chunks]
+    chunks = [known[one] for one in setting.shelved(mode, item)]
     size = setting.prefix.num_tokens
     _learn(setting, mode, item)
     watch = _Watch(setting.model)

@@ -13,11 +13,11 @@ from types import MappingProxyType
 
 import torch
 
-from desk_rag.bench.quality_parts.asking import Item, Said, Setting, ask, to_item
+from desk_rag.bench.quality_parts.asking import Item, Said, Setting, Shelved, ask, to_item
 from desk_rag.bench.quality_parts.journal import Answered, Entry, Journal
 from desk_rag.bench.quality_parts.marking import Judge, mark
 from desk_rag.bench.quality_parts.modes import FULL, STITCHED, Mode, Way
-from desk_rag.bench.quality_parts.prefilling import ChunkIds, prefill_chunks
+from desk_rag.bench.quality_parts.prefilling import prefill_chunks
 from desk_rag.bench.quality_parts.sample import Sample, digest_of
 from desk_rag.bench.quality_parts.tables import Report, to_report
 from desk_rag.errors import ConfigError
@@ -28,6 +28,7 @@ from desk_rag.kv.prefill import PrefixKV, prefill_prefix
 from desk_rag.kv.quant import LayerScheme, QuantScheme
 from desk_rag.kv.recompute_choice import SelectorName
 from desk_rag.kv.rope import build_tables
+from desk_rag.kv.rungs import PLAIN, Ladder, build_ladder, primed_ids
 from desk_rag.kv.types import QuantizedKV
 from desk_rag.model import LanguageModel
 
@@ -58,6 +59,8 @@ class QualitySettings:
     coding: Coding = Coding.INT8
     batch: int = 0
     """Questions side by side; 0 chooses by device and length."""
+    rungs: tuple[int, ...] = PLAIN
+    """Of primed modes: primers before a chunk, by place (`kv.rungs`)."""
 
 
 def evaluate(
@@ -86,8 +89,9 @@ def evaluate(
     setting = Setting(model, prefix, build_tables(model, 1), settings.max_new_tokens, auxiliary)
     items = [to_item(sample, setting) for sample in samples]
     longest = prefix.num_tokens + max(item.num_tokens for item in items) + settings.max_new_tokens
-    setting = Setting(model, prefix, build_tables(model, longest), settings.max_new_tokens, auxiliary)
     scheme = _scheme(model, prefix, settings.coding)
+    ladder = _ladder(model, prefix, items, modes, settings, scheme)
+    setting = Setting(model, prefix, build_tables(model, longest), settings.max_new_tokens, auxiliary, ladder)
     batches = _batches(items, _rows(model, settings), _room(model))
     configuration = _configuration(setting, samples, modes, settings, scheme) | {"judge": _judge_name(judge)}
     journal = Journal(folder, configuration, batches)
@@ -95,7 +99,7 @@ def evaluate(
     for batch in batches:
         if not journal.has(batch):
             asked = [items[index] for index in batch]
-            known = prefill_chunks(model, prefix, _chunks(asked, modes), scheme)
+            known = _prefilled(setting, asked, modes, scheme)
             journal.add(_entries(setting, ordered, batch, asked, known, judge))
         done += len(batch)
         if progress is not None:
@@ -105,7 +109,7 @@ def evaluate(
 
 def _entries(
     setting: Setting, modes: Sequence[Mode], batch: Sequence[int], items: Sequence[Item],
-    known: dict[ChunkIds, QuantizedKV], judge: Judge | None,
+    known: dict[Shelved, QuantizedKV], judge: Judge | None,
 ) -> list[Entry]:  # fmt: skip
     full: list[Said] | None = None
     answered: list[dict[str, Answered]] = [{} for _ in items]
@@ -172,11 +176,30 @@ def _budget(model: LanguageModel) -> int:
     return int(torch.cuda.get_device_properties(model.device).total_memory) // _GPU_SHARE
 
 
-def _chunks(items: Sequence[Item], modes: Sequence[Mode]) -> list[ChunkIds]:
-    """What has to be prefilled: nothing where full prefill is all that is asked for."""
-    if all(mode.way is Way.FULL for mode in modes):
-        return []
-    return [ids for item in items for ids in item.chunks]
+def _ladder(
+    model: LanguageModel, prefix: PrefixKV, items: Sequence[Item], modes: Sequence[Mode], settings: QualitySettings,
+    scheme: QuantScheme,
+) -> Ladder | None:  # fmt: skip
+    if not any(mode.primed for mode in modes):
+        return None
+    if settings.rungs == PLAIN:
+        raise ConfigError("Primed modes need more than rung 0.", remedy="For one: --rungs 0,1,3")
+    longest = max(len(ids) for item in items for ids in item.chunks)
+    return build_ladder(model, prefix, settings.rungs, scheme, largest=longest)
+
+
+def _prefilled(
+    setting: Setting, items: Sequence[Item], modes: Sequence[Mode], scheme: QuantScheme
+) -> dict[Shelved, QuantizedKV]:
+    """Every chunk KV that some mode lays; none where full prefill is all that is asked for."""
+    laid = [mode for mode in modes if mode.way is not Way.FULL]
+    wanted = {one for mode in laid for item in items for one in setting.shelved(mode, item)}
+    before = {rung.count: rung.prefix for rung in setting.ladder.rungs} if setting.ladder else {0: setting.prefix}
+    known: dict[Shelved, QuantizedKV] = {}
+    for count in sorted({count for count, _ in wanted}):
+        chunks = [ids for rung, ids in wanted if rung == count]
+        known |= {(count, ids): kv for ids, kv in prefill_chunks(setting.model, before[count], chunks, scheme).items()}
+    return known
 
 
 def _check(modes: Sequence[Mode], auxiliary: Auxiliary | None) -> None:
@@ -213,6 +236,7 @@ def _configuration(
         "dtype": str(spec.dtype),
         "device": setting.model.device.type,
         "prefix": list(setting.model.prompt.prefix_ids),
+        "primers": list(primed_ids(setting.model.prompt, setting.ladder.counts[-1])) if setting.ladder else [],
         "auxiliary": setting.auxiliary.model.spec.weights_fingerprint if setting.auxiliary else "",
         "samples": digest_of(samples),
         "modes": [mode.label for mode in modes],

@@ -1,4 +1,4 @@
-"""How chunks get into the model, by name: full prefill, stitched at three kinds of positions, partly recomputed.
+"""How chunks get into the model, by name: full prefill, stitched at three kinds of positions, primed, partly anew.
 
 Knows names and ratios; runs nothing.
 """
@@ -6,7 +6,7 @@ Knows names and ratios; runs nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from desk_rag.errors import ConfigError
@@ -40,36 +40,53 @@ class Mode:
     """Of RECOMPUTE: who chooses the tokens."""
     ratio: float = 0.0
     """Of RECOMPUTE: the share that is asked for."""
+    primed: bool = False
+    """Of REORDERED and RECOMPUTE: each chunk's KV is of the rung of its place (`kv.rungs`)."""
 
     @property
     def label(self) -> str:
-        """'full', or 'recompute:query:0.2'; `parse_modes` reads it back."""
-        return f"{self.way.value}:{self.selector}:{self.ratio:g}" if self.way is Way.RECOMPUTE else self.way.value
+        """'full', 'primed', 'recompute:query:0.2' or 'primed+recompute:query:0.2'; `parse_modes` reads it back."""
+        name = f"{self.way.value}:{self.selector}:{self.ratio:g}" if self.way is Way.RECOMPUTE else self.way.value
+        if not self.primed:
+            return name
+        return _PRIMED if self.way is Way.REORDERED else f"{_PRIMED}+{name}"
 
 
+_PRIMED = "primed"
 FULL = Mode(Way.FULL)
 STITCHED = (Mode(Way.REORDERED), Mode(Way.COMPOSITE), Mode(Way.PARALLEL))
 
 
 def parse_modes(text: str, selectors: Sequence[str] = (), ratios: Sequence[float] = (0.2,)) -> tuple[Mode, ...]:
-    """'full,reordered,recompute:query:0.2' to modes; a bare 'recompute' is every selector at every ratio.
+    """'full,reordered,primed+recompute:query:0.2' to modes; a bare 'recompute' is every selector at every ratio.
 
     Raises ConfigError.
     """
     modes: list[Mode] = []
     for name in (part.strip() for part in text.split(",") if part.strip()):
-        way, *more = name.split(":")
+        primed, rest = _primed(name)
+        way, *more = rest.split(":")
         if way not in [each.value for each in Way]:
             raise ConfigError(f"There is no mode '{way}'.", remedy=_known())
         if Way(way) is Way.RECOMPUTE:
-            modes += _recomputing(name, more, selectors, ratios)
+            modes += [replace(mode, primed=primed) for mode in _recomputing(name, more, selectors, ratios)]
         elif more:
             raise ConfigError(f"Mode '{name}': only recompute takes a selector and a ratio.", remedy=_known())
         else:
-            modes.append(Mode(Way(way)))
+            modes.append(Mode(Way(way), primed=primed))
     if not modes:
         raise ConfigError("No mode was named.", remedy=_known())
     return tuple(dict.fromkeys(modes))
+
+
+def _primed(name: str) -> tuple[bool, str]:
+    """Whether a mode is primed, and what it is besides."""
+    head, plus, rest = name.partition("+")
+    if head != _PRIMED:
+        return False, name
+    if plus and rest.split(":")[0] != Way.RECOMPUTE.value:
+        raise ConfigError(f"Mode '{name}': only recompute goes on top of {_PRIMED}.", remedy=_known())
+    return True, rest if plus else Way.REORDERED.value
 
 
 def _recomputing(name: str, more: list[str], selectors: Sequence[str], ratios: Sequence[float]) -> list[Mode]:
@@ -84,4 +101,5 @@ def _recomputing(name: str, more: list[str], selectors: Sequence[str], ratios: S
 
 
 def _known() -> str:
-    return f"Known: {', '.join(way.value for way in Way)}; for one: --modes full,reordered,recompute:first-k:0.2"
+    known = ", ".join([*(way.value for way in Way), _PRIMED])
+    return f"Known: {known}; for one: --modes full,reordered,recompute:first-k:0.2,primed+recompute:edge-query:0.2"

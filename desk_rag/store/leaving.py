@@ -1,0 +1,105 @@
+"""In which order chunk KV gives way, and which namespaces count as one model's. Knows rows; removes nothing."""
+
+from __future__ import annotations
+
+import heapq
+import sqlite3
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from desk_rag.store.catalog import KVName
+from desk_rag.store.database import Database
+from desk_rag.store.paths import Scope, from_blob
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One KV file as eviction sees it."""
+
+    row: int
+    name: KVName
+    size: int
+    rank: float
+    pinned: bool
+    own: bool
+    """Of the model that room is made for."""
+
+
+_HELD = "held_together"
+
+
+def hold_together(database: Database, names: Sequence[str]) -> None:
+    """These are one model's, until told otherwise; one name alone stands for itself again. Written only if it is new.
+
+    Kept in the catalog, because who has loaded no model needs it too: to make room, or to say how much is to come.
+    """
+    with database.read() as connection:
+        if held_with(connection, names[0]) == tuple(names):
+            return
+    with database.write() as connection:
+        connection.execute("DELETE FROM state WHERE name = ?", (_HELD,))
+        if len(names) > 1:
+            connection.execute("INSERT INTO state VALUES (?, ?)", (_HELD, " ".join(names)))
+
+
+def held_with(connection: sqlite3.Connection, name: str) -> tuple[str, ...]:
+    """The namespaces of the same model, this one among them."""
+    found = connection.execute("SELECT value FROM state WHERE name = ?", (_HELD,)).fetchone()
+    names = tuple(str(found[0]).split()) if found else ()
+    return names if name in names else (name,)
+
+
+def candidates(connection: sqlite3.Connection, own: str | None) -> Generator[Candidate, None, None]:
+    """Yield rows in the order of eviction: other models than that of `own` first, by rank in each, pinned ones last.
+
+    A pin keeps what the model in use has of a folder; what another model, or this one before a drift, left there
+    goes before. `own` None means the namespace used last. Nothing is read beyond what is taken.
+    """
+    pinned = _pinned_rows(connection)
+    own = own or _used_last(connection)
+    held = () if own is None else held_with(connection, own)
+    groups: list[list[tuple[int, str]]] = [[]]  # the last one is our own
+    for number, name in connection.execute("SELECT id, name FROM namespaces ORDER BY id").fetchall():
+        if name in held:
+            groups[-1].append((number, name))
+        else:
+            groups.insert(-1, [(number, name)])
+    for group in groups:
+        for late in (False, True) if pinned else (False,):
+            ranked = [_ranked(connection, number, name) for number, name in group]
+            for rank, row, name, tokens, size in heapq.merge(*ranked):
+                if (row in pinned) is late:
+                    yield Candidate(row, (name, tokens), size, rank, late, group is groups[-1])
+
+
+def pinned_folders(connection: sqlite3.Connection) -> list[Path]:
+    """Folders whose chunk KV goes last."""
+    return [from_blob(path) for (path,) in connection.execute("SELECT path FROM pins ORDER BY path")]
+
+
+def _ranked(connection: sqlite3.Connection, number: int, name: str) -> Iterator[tuple[float, int, str, str, int]]:
+    rows = connection.execute(
+        "SELECT id, tokens, bytes, rank FROM kv WHERE namespace = ? ORDER BY rank, id", (number,)
+    )
+    for row, tokens, size, rank in rows:
+        yield rank, row, name, tokens, size
+
+
+def _used_last(connection: sqlite3.Connection) -> str | None:
+    found = connection.execute(
+        "SELECT n.name FROM kv JOIN namespaces n ON n.id = kv.namespace ORDER BY kv.tick DESC, kv.id DESC LIMIT 1"
+    ).fetchone()
+    return None if found is None else str(found[0])
+
+
+def _pinned_rows(connection: sqlite3.Connection) -> set[int]:
+    folders = Scope(pinned_folders(connection))
+    if folders.everything:
+        return set()
+    rows = connection.execute(
+        "SELECT k.kv FROM kv_chunks k JOIN chunks c ON c.chunk_id = k.chunk_id"
+        f" WHERE c.id IN {folders.chunk_rows()}",
+        folders.values,
+    )
+    return {row for (row,) in rows}

@@ -1,0 +1,72 @@
+"""Several namespaces of one model: they share its room, and give way to each other by worth and not as strangers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from desk_rag.kv.types import Namespace
+from desk_rag.store.store import Store
+from tests.store import made
+from tests.store.test_budget import FILE, demand, index, kept, put
+
+UPPER_NS = Namespace("89abcdef01234567" * 2)
+
+
+def texts(store: Store, *names: str) -> list[str]:
+    index(store, list(names))
+    return list(names)
+
+
+def test_an_upper_rung_does_not_drive_out_the_plain_one(root: Path) -> None:
+    with Store.open(root, made.settings(budget_bytes=4 * FILE), writer=True) as store:
+        names = texts(store, "a", "b", "c", "d")
+        store.hold_together([made.NS, UPPER_NS])
+        assert all(put(store, name) for name in names)
+        assert not put(store, "a", UPPER_NS, seconds=0.1), "worth less than what is there"
+        assert kept(store, names) == names
+        assert not store.chunks_without_kv(UPPER_NS, 9), "nothing is left of what may be taken without being asked"
+        demand(store, "b", "c", times=9)
+        assert put(store, "b", UPPER_NS), "worth more than what nobody asked for"
+        assert len(kept(store, names)) == 3 and kept(store, names, UPPER_NS) == ["b"]
+
+
+def test_without_being_told_they_are_strangers(root: Path) -> None:
+    """The counterpart of the test above: the very same calls drive the plain rung out."""
+    with Store.open(root, made.settings(budget_bytes=4 * FILE), writer=True) as store:
+        names = texts(store, "a", "b", "c", "d")
+        assert all(put(store, name) for name in names)
+        assert put(store, "a", UPPER_NS, seconds=0.1)
+        assert len(kept(store, names)) == 3
+
+
+def test_other_models_still_go_before_both(root: Path) -> None:
+    with Store.open(root, made.settings(budget_bytes=4 * FILE), writer=True) as store:
+        names = texts(store, "a", "b", "c", "d")
+        demand(store, "d", times=9)
+        store.hold_together([made.NS, UPPER_NS])
+        assert put(store, "a") and put(store, "a", UPPER_NS)
+        assert put(store, "d", made.OTHER_NS, seconds=9.0) and put(store, "c", made.OTHER_NS, seconds=9.0)
+        demand(store, "b", times=2)
+        assert put(store, "b", seconds=0.1) and put(store, "b", UPPER_NS, seconds=0.1)
+        assert kept(store, names, made.OTHER_NS) == []
+        assert kept(store, names) == kept(store, names, UPPER_NS) == ["a", "b"]
+
+
+def test_it_is_remembered_until_the_model_has_one_namespace_again(root: Path) -> None:
+    with Store.open(root, made.settings(budget_bytes=100 * FILE), writer=True) as store:
+        texts(store, "a", "b")
+        store.hold_together([made.NS, UPPER_NS])
+        assert put(store, "a") and put(store, "a", UPPER_NS)
+    with Store.open(root, made.settings(budget_bytes=100 * FILE), writer=False) as reader:
+        both = reader.outlook(None, 1.0)
+        assert both is not None and both.kv_bytes == pytest.approx(4 * FILE, rel=0.25), "of both, there and to come"
+        reader.hold_together([made.NS])  # a process that may not write says nothing
+        assert reader.outlook(None, 1.0) == both
+    with Store.open(root, made.settings(budget_bytes=100 * FILE), writer=True) as store:
+        store.hold_together([made.OTHER_NS])
+        assert store.outlook(made.NS, 1.0) == both, "another model's namespaces are its own affair"
+        store.hold_together([made.NS])
+        alone = store.outlook(made.NS, 1.0)
+        assert alone is not None and alone.kv_bytes == pytest.approx(2 * FILE, rel=0.25)

@@ -279,14 +279,17 @@ class StreamedReading:
         self._keys = list(keys)
 
     def missing(self) -> list[int]:
-        # A file that could not be loaded is checked once more as a whole, which puts it aside where it is unsound.
-        lost = [self._flip(at) for at in self._load.missing()]
-        doubtful = [index for index in lost if index not in self._looked_again and self._file(index) is not None]
-        self._looked_again.update(doubtful)
-        for index, chunk in zip(doubtful, self._anew(doubtful), strict=True):
-            if chunk is not None:
-                self.replace(index, self._site.moved(chunk))
-        return sorted(self._flip(at) for at in self._load.missing())
+        while True:
+            lost = [self._flip(at) for at in self._load.missing()]
+            doubtful = [index for index in lost if index not in self._looked_again and self._file(index) is not None]
+            if not doubtful:
+                return sorted(lost)
+            # A file that could not be loaded is checked once more as a whole, which puts it aside where it is unsound;
+            # meanwhile another one may be found out. One that stayed in its place would never be written anew.
+            self._looked_again.update(doubtful)
+            for index, chunk in zip(doubtful, self._anew(doubtful), strict=True):
+                if chunk is not None:
+                    self.replace(index, self._site.moved(chunk))
 
     def replace(self, index: int, chunk: QuantizedKV) -> None:
         self._load.replace(self._flip(index), chunk)
@@ -304,11 +307,12 @@ class StreamedReading:
         site.slab.lay_prefix()
         cache = site.slab.cache
         if by_layers or site.slab.lean is None:
-            with layerwise(site.model, load, where, None, site.tables, cache):
+            with layerwise(site.model, load, where, None, site.slab.slots):
                 yield site.slab.run()
         else:
             cache.set_length(where.num_slots)
-            placer = Placer(load, where, site.tables, cache)
+            placer = Placer(load, where, site.slab.slots)
+            placer.place_resident()
             yield site.slab.run(placer.place_through)
             assert placer.begun, "the first pass was not run by what was yielded"
             placer.place_all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,9 +21,9 @@ from desk_rag.config import AnswerSettings
 from desk_rag.context_loading import MappedLoader, Site, StreamedLoader, load_as_fits, tier_bytes
 from desk_rag.errors import OutOfMemory
 from desk_rag.kv.kv_io import FileReader
-from desk_rag.kv.payload import ChunkFile
+from desk_rag.kv.payload import ChunkFile, Group
 from desk_rag.kv.question_pass import QuestionPass
-from desk_rag.kv.types import KVKey
+from desk_rag.kv.types import KVKey, QuantizedKV
 from desk_rag.store.store import Store
 from tests.answer_world import BICYCLE, RENT, World, an_engine, ask, filled, loader_of, make_world, streamed
 
@@ -173,6 +174,45 @@ def test_a_layer_group_damaged_between_retrieval_and_load(
     assert after.raw == expected.raw
     assert "live prefill" not in stages(after)
     assert engine.store.verify().clean
+
+
+def test_damage_found_out_while_other_damage_is_looked_at(
+    engine: AnswerEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is put aside like the first: a damaged file that stayed in its place would never be written anew."""
+    expected = ask(engine, BICYCLE)
+    engine.settle()
+    engine.forget_loaded()
+    for file in files_of(engine):
+        flip(file, -1)
+    reader: FileReader = loader_of(engine).reader
+    verify, anew = reader.verify, engine.store.get_kv_anew
+    asked, found_out = threading.Event(), threading.Event()
+
+    def late(path: Path, identity: object, groups: Sequence[tuple[int, Group]], run: torch.Tensor) -> None:
+        last_of_many = groups[-1][0] >= 4  # the other two chunks have fewer groups, so they are lost waves before
+        if last_of_many:
+            asked.wait(10)
+        try:
+            verify(path, identity, groups, run)  # type: ignore[arg-type]
+        finally:
+            if last_of_many:
+                found_out.set()
+
+    def look(keys: Sequence[KVKey]) -> list[QuantizedKV | None]:
+        asked.set()
+        assert found_out.wait(10)
+        time.sleep(0.2)  # the thread that found out has yet to say so
+        return anew(keys)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reader, "verify", late)
+        patch.setattr(engine.store, "get_kv_anew", look)
+        answer = ask(engine, BICYCLE)
+    assert answer.raw == expected.raw
+    assert len(quarantined(engine)) == 3
+    engine.settle()
+    assert "live prefill" not in stages(ask(engine, BICYCLE))
 
 
 def test_a_file_deleted_between_retrieval_and_load(engine: AnswerEngine, monkeypatch: pytest.MonkeyPatch) -> None:

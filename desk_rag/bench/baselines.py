@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -20,6 +21,7 @@ from desk_rag.bench.clock import Work, in_turns
 from desk_rag.bench.report import Spread
 from desk_rag.bench.synthetic import Shape
 from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.layerwise import Slots
 from desk_rag.kv.question_pass import QuestionPass, attend, attend_whole
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.stitch import plan
@@ -117,7 +119,8 @@ class TheirFiles:
         files, total = self.of(lengths), sum(lengths)
         device = tables.cos[0].device
         own = RotaryTables((tables.cos[0][:total],), (tables.sin[0][:total],), tables.table_of_layer)
-        bench = load.Bench(shape, plan(0, lengths), own, synthetic.Slabs([], 0), device, 1)
+        nowhere = Slots(own, cast("SlabCache", synthetic.Slabs([], 0)), None)
+        bench = load.Bench(shape, plan(0, lengths), own, nowhere, device, 1)
         return {
             "TurboRAG's loader": (load._turborag(files, bench), files.turborag),
             "MatKV's loader": (load._matkv(files, bench), files.matkv),

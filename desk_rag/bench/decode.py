@@ -1,10 +1,12 @@
 """Decoding: one token after another over a long cache, our way beside stock transformers, interleaved in one run.
 
-Knows the model, its stock twin and three kinds of cache; knows no documents. Keys and values in the cache are random,
-the same for every side: latency does not depend on values, and the logits of all sides are compared before anything is
-timed. Stock is the same weights in the classes of transformers as they load by default: `sdpa` attention, which asks
-torch for `enable_gqa`, with a DynamicCache (its default; concatenates the cache for every token) and with a
-StaticCache of just the length needed. Batch 1, greedy, on the CPU or an NVIDIA GPU.
+Knows the model, its stock twin and three kinds of cache; knows no documents. Our way is what answers are decoded by:
+the pass that a `Slab` gives, proved as an engine proves it before its first question (on a GPU the lean one with CUDA
+graphs, on a CPU the model's own). Keys and values in the cache are random, the same for every side: latency does not
+depend on values, and the logits of all sides are compared before anything is timed. Stock is the same weights in the
+classes of transformers as they load by default: `sdpa` attention, which asks torch for `enable_gqa`, with a
+DynamicCache (its default; concatenates the cache for every token) and with a StaticCache of just the length needed.
+Batch 1, greedy, on the CPU or an NVIDIA GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ from transformers.cache_utils import DynamicCache, StaticCache
 
 from desk_rag.bench import report
 from desk_rag.config import ModelSettings
-from desk_rag.kv.cache import SlabCache
+from desk_rag.errors import ConfigError
+from desk_rag.kv.passes import Slab
+from desk_rag.kv.prefill import PrefixKV, prefill_prefix
+from desk_rag.kv.rope import build_tables
 from desk_rag.model import LanguageModel, load_model
 
 _FIRST_ID = 100
@@ -54,6 +59,8 @@ class Row:
 
     context: int
     times: dict[Side, list[float]] = field(default_factory=lambda: {side: [] for side in Side})
+    way: str = ""
+    """Which pass ours is."""
     difference: float = 0.0
     """Largest difference of first logits between ours and stock, in standard deviations of stock's."""
 
@@ -68,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
     options = _arguments(argv)
     model = load_model(ModelSettings(name=options.model, threads=options.threads, device=options.device))
     stock = stock_twin(model)
-    rows = [measure(model, stock, int(context), options) for context in options.contexts.split(",")]
+    rows = [measure(model, stock, context, options) for context in _contexts(options, model)]
     _print(rows)
     report.finish(_result(rows, options, model), options.out)
     return 0
@@ -85,11 +92,35 @@ def stock_twin(model: LanguageModel) -> Any:
     return twin.to(model.device).eval().requires_grad_(False)
 
 
+def _contexts(options: argparse.Namespace, model: LanguageModel) -> list[int]:
+    """Those asked for that the model has positions for. Raises ConfigError if it has for none."""
+    asked = [int(context) for context in options.contexts.split(",")]
+    served = [context for context in asked if context + options.tokens + 1 <= model.spec.max_context]
+    if not served:
+        raise ConfigError(
+            f"--contexts: '{model.spec.name}' has {model.spec.max_context:,} positions.", remedy="Ask for fewer tokens."
+        )
+    for context in sorted(set(asked) - set(served)):
+        print(f"Left out: {context:,} tokens, more than '{model.spec.name}' has positions for.")
+    return served
+
+
+def shipped(model: LanguageModel, prefix: PrefixKV, capacity: int) -> Slab:
+    """The slab as an engine makes and proves it; without room for the proof the pass is taken unproved."""
+    slab = Slab(model, prefix, build_tables(model, capacity), capacity)
+    probe = model.prompt.question_ids("When?")
+    if prefix.num_tokens + len(probe) <= capacity:
+        slab.prepare(probe)
+    return slab
+
+
 @torch.inference_mode()
 def measure(model: LanguageModel, stock: Any, context: int, options: argparse.Namespace) -> Row:
     """Decode `options.tokens` tokens per round and side behind a random context of this length."""
-    row = Row(context)
-    decoders = _decoders(model, stock, context, room=options.tokens + 1)
+    room = options.tokens + 1
+    slab = shipped(model, prefill_prefix(model), context + room)
+    row = Row(context, way=_way(slab))
+    decoders = _decoders(model, slab, stock, context, room)
     first = {side: _first_logits(decoder, context) for side, decoder in decoders.items()}
     reference = first[Side.DYNAMIC].float()
     row.difference = float((first[Side.OURS].float() - reference).abs().max() / reference.std())
@@ -104,9 +135,15 @@ def measure(model: LanguageModel, stock: Any, context: int, options: argparse.Na
     return row
 
 
-def _decoders(model: LanguageModel, stock: Any, context: int, room: int) -> dict[Side, Decoder]:
+def _way(slab: Slab) -> str:
+    if slab.lean is None:
+        return "the model's own pass"
+    return "lean pass with graphs" if slab.lean.uses_graphs else "lean pass"
+
+
+def _decoders(model: LanguageModel, slab: Slab, stock: Any, context: int, room: int) -> dict[Side, Decoder]:
     spec = model.spec
-    ours = SlabCache(model, context + room)
+    ours, run = slab.cache, slab.run()
     dynamic, static = DynamicCache(config=stock.config), StaticCache(config=stock.config, max_cache_len=context + room)
     generator = torch.Generator(model.device).manual_seed(7)
     shape = (1, spec.num_kv_heads, context, spec.head_dim)
@@ -121,9 +158,7 @@ def _decoders(model: LanguageModel, stock: Any, context: int, room: int) -> dict
     ours.set_length(context)
 
     def own_step(token_id: int, position: int) -> torch.Tensor:
-        logits = model.forward(torch.tensor([token_id], device=model.device), ours, position, logits=True)
-        assert logits is not None
-        return logits
+        return run.forward([token_id], position)
 
     def static_rewind() -> None:
         for layer in static.layers:
@@ -201,6 +236,8 @@ def _print(rows: Sequence[Row]) -> None:
                 f"{1e3 / spread.median:.0f}", f"{row.ratio(side).median:.2f}x", str(spread.count),
             ])  # fmt: skip
     print(report.table(headings, cells))
+    for way in dict.fromkeys(row.way for row in rows):
+        print(f"desk-rag is {way}: {', '.join(f'{row.context:,}' for row in rows if row.way == way)} tokens.")
     worst = max(row.difference for row in rows)
     print(f"First logits differ from stock's by at most {worst:.1e} of their standard deviation.\n")
 
@@ -217,6 +254,7 @@ def _result(rows: Sequence[Row], options: argparse.Namespace, model: LanguageMod
         "contexts": [
             {
                 "context": row.context,
+                "ours": row.way,
                 "logits_difference": row.difference,
                 "ms_per_token": {side.name.lower(): report.Spread.of(row.times[side]).scaled(1.0, 3) for side in Side},
                 "stock_over_ours": {side.name.lower(): row.ratio(side).scaled(1.0, 2) for side in Side},

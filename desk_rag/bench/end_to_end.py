@@ -23,7 +23,7 @@ from desk_rag.bench.report import Spread
 from desk_rag.bench.synthetic import Slabs
 from desk_rag.errors import ConfigError
 from desk_rag.kv.cache import SlabCache, SlabLayer
-from desk_rag.kv.layerwise import Placer
+from desk_rag.kv.layerwise import Placer, Slots
 from desk_rag.kv.loader import Loader, LoaderSettings
 from desk_rag.kv.payload import ChunkFile
 from desk_rag.kv.prefill import PrefixKV
@@ -69,14 +69,15 @@ class Answering:
         self, model: LanguageModel, prefix: PrefixKV, tables: RotaryTables, pool: ChunkPool, job: Job, *,
         chunk: int, graphs: bool, threads: int,
     ) -> None:  # fmt: skip
-        self.model, self.job, self._tables = model, job, tables
+        self.model, self.job = model, job
         self.lengths = synthetic.lengths(job.context, chunk)
         self.payload = job.batch * pool.payload(self.lengths)
         self._files = [pool.of_question(self.lengths, number) for number in range(job.batch)]
         self._where = plan(prefix.num_tokens, self.lengths)
         self._prefix_tokens = prefix.num_tokens
         capacity = self._where.num_slots + job.question + job.answer + 64
-        self._pass, self._views = _caches(model, tables, prefix, job.batch, capacity, graphs=graphs)
+        self._pass, views = _caches(model, tables, prefix, job.batch, capacity, graphs=graphs)
+        self._slots = [Slots.of(tables, cast("SlabCache", view)) for view in views]
         # Full prefill writes its own prefix, so it gets slabs of its own.
         self._full, _ = _caches(model, tables, prefix, job.batch, capacity, graphs=graphs)
         self._prompts = shapes.random_ids(model, job.batch, self._where.num_slots + job.question)
@@ -137,8 +138,7 @@ class Answering:
 
     def _first(self, loads: _Loads) -> torch.Tensor:
         placers = [
-            Placer(load, self._where, self._tables, cast("SlabCache", view))
-            for load, view in zip(loads.loads, self._views, strict=True)
+            Placer(load, self._where, slots) for load, slots in zip(loads.loads, self._slots, strict=True)
         ]
 
         def before(layer: int) -> None:

@@ -28,7 +28,7 @@ from desk_rag.bench.clock import Times, Work, in_turns
 from desk_rag.bench.report import Spread
 from desk_rag.errors import ConfigError
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.layerwise import Placer, layerwise
+from desk_rag.kv.layerwise import Placer, Slots, layerwise
 from desk_rag.kv.loader import Loader, LoaderSettings
 from desk_rag.kv.payload import ChunkFile
 from desk_rag.kv.prefill import PrefixKV
@@ -117,6 +117,7 @@ class Desk:
         self.passes = [
             QuestionPass(self.model, cache.layers, self.tables, graphs=plans.graphs) for cache in self.caches
         ]
+        self.slots = [Slots.of(self.tables, cache) for cache in self.caches]
         # Of its own, so that a cached answer finds the shared prefix where it was put once.
         self.full_cache = SlabCache(self.model, self.capacity)
         self.full = FullPrefill(self.model, self.full_cache, self.tables)
@@ -205,8 +206,9 @@ class CaseWorks:
         """Of every question's first token [1, vocab], each valid until the next."""
         desk = self.desk
         loads = [desk.loader.start(files) for files in self.files]
-        for load, cache, lean, asked in zip(loads, desk.caches, desk.passes, self.asked, strict=False):
-            placer = Placer(load, self.where, desk.tables, cache)
+        for load, slots, lean, asked in zip(loads, desk.slots, desk.passes, self.asked, strict=False):
+            placer = Placer(load, self.where, slots)
+            placer.place_resident()
             yield lean.run(asked, self.where.next_position, before=placer.place_through)
             load.close()
 
@@ -217,7 +219,7 @@ class CaseWorks:
     def _transformers_logits(self) -> torch.Tensor:
         desk = self.desk
         load, cache = desk.loader.start(self.files[0]), desk.caches[0]
-        with layerwise(desk.model, load, self.where, desk.prefix, desk.tables, cache):
+        with layerwise(desk.model, load, self.where, desk.prefix, desk.slots[0]):
             logits = desk.model.forward(self.asked[0][0], cache, self.where.next_position, logits=True)
         load.close()
         assert logits is not None

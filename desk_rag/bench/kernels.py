@@ -8,6 +8,7 @@ random, shapes are published ones. Without a GPU only the torch reference of A i
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import time
 from collections.abc import Callable, Sequence
@@ -106,20 +107,18 @@ def _kernel_a(
     device = slabs.layers[0].key_slab.device
     target = rope_triton.Target.of(tables, slabs.layers)
     layouts = [payload.layout(head) for head, _, _ in made]
-    layers = range(shape.num_layers)
 
-    def gather() -> rope_triton.Offsets:
-        return rope_triton.rows_of_payloads(
+    def gather() -> rope_triton.Batch:
+        return rope_triton.batch_of_payloads(
             [
                 rope_triton.Loaded(layout, data, place.position, place.slot)
                 for layout, (_, data, _), place in zip(layouts, made, where, strict=True)
             ],
             target,
-            layers,
         )
 
-    rows = gather()
-    found = {"kernel A": _timed(lambda: rope_triton.launch(rows, target), device, options.repeat)}
+    batch = gather()
+    found = {"kernel A": _timed(lambda: rope_triton.launch(batch, target), device, options.repeat)}
     began = time.perf_counter()
     for _ in range(10):
         rope_triton.launch(gather(), target)
@@ -129,7 +128,8 @@ def _kernel_a(
         tried = {}
         for tile, heads, warps in itertools.product((16, 32, 64), (1, 2, 4, 8), (2, 4, 8)):
             tuning = rope_triton.Tuning(tile, heads, warps)
-            tried[tuning] = _timed(lambda t=tuning: rope_triton.launch(rows, target, t), device, 8)  # type: ignore[misc]
+            work = functools.partial(rope_triton.launch, batch, target, tuning=tuning)
+            tried[tuning] = _timed(work, device, 8)
         ranking = sorted(tried, key=lambda tuning: tried[tuning].median)
         entry["sweep_ms"] = [[t.tile, t.heads, t.warps, round(tried[t].median * 1e3, 4)] for t in ranking]
         best = ranking[0]

@@ -25,7 +25,7 @@ from desk_rag import drive_tuning
 from desk_rag.bench import drive, report, synthetic
 from desk_rag.bench.synthetic import Shape, Slabs
 from desk_rag.config import Settings
-from desk_rag.kv.layerwise import Placer
+from desk_rag.kv.layerwise import Placer, Slots
 from desk_rag.kv.loader import Loader, LoaderSettings
 from desk_rag.kv.payload import ChunkFile
 from desk_rag.kv.rope import RotaryTables
@@ -61,7 +61,7 @@ class Bench:
     shape: Shape
     where: StitchPlan
     tables: RotaryTables
-    slabs: Slabs
+    slots: Slots
     device: torch.device
     repeat: int
 
@@ -97,7 +97,8 @@ def main(argv: Sequence[str]) -> int:
     where = plan(0, sizes)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     tables = synthetic.tables(shape, options.tokens, device)
-    bench = Bench(shape, where, tables, Slabs.of(shape, options.tokens, device, dtype), device, options.repeat)
+    slabs = Slabs.of(shape, options.tokens, device, dtype)
+    bench = Bench(shape, where, tables, Slots.of(tables, cast("SlabCache", slabs)), device, options.repeat)
     with _place(options.dir) as place:
         files = _write(place, shape, sizes, options.big_mib << 20)
         readers = _numbers(options.threads) or [2, 4, 8, 16]
@@ -258,7 +259,7 @@ def _our_place(files: Files, bench: Bench, loader: Loader) -> Callable[[], None]
 
     def work() -> None:
         load = loader.start(files.ours)
-        Placer(load, bench.where, bench.tables, cast("SlabCache", bench.slabs)).place_all()
+        Placer(load, bench.where, bench.slots).place_all()
         bench.sync()
         load.close()
 

@@ -2,36 +2,49 @@
 
 Knows passes and clocks; judges no answer (quality has a benchmark of its own). Chunk KV lies in memory on both sides:
 full prefill starts from tokens, the others from int8 chunk KV that is stitched, chosen from and partly recomputed, all
-within the measured time. Pieces take turns, so that all of them see the same machine. A selector that does not read
-the stitched cache could choose while chunk KV is loaded; its cost is reported apart for that reason.
+within the measured time; on a GPU it is laid by loader and placer, from its memory. Full prefill is run in every way
+this machine offers: ratios are given against transformers' own and against the fastest. Pieces take turns, so that all
+of them see the same machine. Stitching, choosing and the pass are measured apart as well: a selector that does not
+read the stitched cache could choose while chunk KV is loaded.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
-from desk_rag.bench import clock, report, shapes
+from desk_rag.bench import baselines, clock, report, shapes
 from desk_rag.bench.clock import Times, Work
 from desk_rag.config import ModelSettings
 from desk_rag.kv import recompute_costs
 from desk_rag.kv.auxiliary import Auxiliary
 from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.layerwise import Placer, Slots
+from desk_rag.kv.loader import Loader, LoaderSettings
+from desk_rag.kv.payload import ChunkFile
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
 from desk_rag.kv.quant import QuantScheme, quantize
+from desk_rag.kv.question_pass import supports
 from desk_rag.kv.recompute import NOTHING, Selection, recompute
 from desk_rag.kv.recompute_choice import Costs, SelectorName
 from desk_rag.kv.rope import RotaryTables, build_tables
+from desk_rag.kv.rows_lean import LeanRows
 from desk_rag.kv.selection.select import SelectionContext, select
-from desk_rag.kv.stitch import StitchPlan, plan, stitch
+from desk_rag.kv.stitch import StitchedCache, StitchPlan, plan, stitch
+from desk_rag.kv.types import KVKey, Namespace, TokenHash
 from desk_rag.model import LanguageModel, load_model, pick_device
+from desk_rag.store import kv_file
 
 _SENTENCE = "The {n}th pump of hall {m} was serviced on day {k} by Anna Berg, who noted {v} bar in the green book. "
+_FULL = "full prefill"
+_STOCK = f"{_FULL}, {baselines.STOCK_WAY}"
 _QUESTION = "Which pump did Anna Berg service last, and how many bar did she note?"
 
 
@@ -39,7 +52,7 @@ class Bench:
     """One context of one model, ready to be answered in every way."""
 
     def __init__(self, model: LanguageModel, tokens: int, chunk: int, auxiliary: Auxiliary | None) -> None:
-        self.model, self.auxiliary = model, auxiliary
+        self.model, self.auxiliary, self.stack = model, auxiliary, ExitStack()
         self.prefix = prefill_prefix(model)
         self.texts = _texts(model, tokens, chunk)
         self.chunk_ids = [model.prompt.chunk_ids(text) for text in self.texts]
@@ -52,16 +65,56 @@ class Bench:
         self.chunks = [quantize(prefill_chunk(model, self.prefix, ids), scheme) for ids in self.chunk_ids]
         every = [*model.prompt.prefix_ids, *(token for ids in self.chunk_ids for token in ids), *self.question_ids]
         self.all_ids = torch.tensor(every, device=model.device)
+        self.streamed = self._streamed() if model.device.type == "cuda" else None
+        self.prefills = self._prefills()
+        """Full prefill in every way, by name."""
+        self.lean = LeanRows.of(model)
+
+    def _streamed(self) -> tuple[Loader, Slots, list[ChunkFile]]:
+        """The chunks as files and the loader that answers on a GPU use, which keeps them in GPU memory."""
+        folder = self.stack.enter_context(TemporaryDirectory(prefix="desk-rag-bench-"))
+        files = []
+        for number, chunk in enumerate(self.chunks):
+            path = Path(folder) / f"{number}.safetensors"
+            key = KVKey(Namespace("0" * 32), TokenHash(f"{number:032x}"))
+            kv_file.write(path, kv_file.prepare(key, chunk, ["0"], 0.1))
+            files.append(ChunkFile(path, kv_file.read_header(path)))
+        room = 2 * sum(file.payload for file in files)
+        settings = LoaderSettings(staging_bytes=room, resident_bytes=room)
+        return self.stack.enter_context(Loader(self.model.device, settings)), Slots.of(self.tables, self.cache), files
+
+    def close(self) -> None:
+        """Give files and memory back."""
+        self.stack.close()
 
     def context(self) -> SelectionContext:
-        """The context with its chunks stitched anew."""
-        stitched = stitch(self.model, self.plan, self.prefix, self.chunks, self.tables, self.cache)
+        """The context with its chunks laid anew, as an answer lays them on this device."""
+        if self.streamed is not None:
+            loader, slots, files = self.streamed
+            load = loader.start(files)
+            self.cache.set_length(self.plan.num_slots)
+            self.prefix.write_to(self.cache)
+            Placer(load, self.plan, slots).place_all()
+            load.close()
+            stitched = StitchedCache(self.cache, self.plan)
+        else:
+            stitched = stitch(self.model, self.plan, self.prefix, self.chunks, self.tables, self.cache)
         return SelectionContext(
-            self.model, stitched, self.chunk_ids, self.question_ids, self.texts, _QUESTION, self.auxiliary
+            self.model, stitched, self.chunk_ids, self.question_ids, self.texts, _QUESTION, self.auxiliary, self.lean
         )
 
-    def full(self) -> None:
-        """Full prefill."""
+    def stitched(self) -> None:
+        """Stitching alone, until the last layer's keys are there: part of every way but full prefill."""
+        self.context()
+        self.cache.layers[-1].key_slab[0, 0, self.plan.num_slots - 1, 0].item()
+
+    def _prefills(self) -> dict[str, Callable[[], object]]:
+        if supports(self.model):
+            found = baselines.FullPrefill(self.model, self.cache, self.tables).ways(self.all_ids[None])
+            return {f"{_FULL}, {name}": way for name, way in found.items()}
+        return {_STOCK: self._stock}
+
+    def _stock(self) -> None:
         self.cache.set_length(0)
         logits = self.model.forward(self.all_ids, self.cache, 0, logits=True)
         assert logits is not None
@@ -69,7 +122,9 @@ class Bench:
 
     def answered(self, context: SelectionContext, selection: Selection) -> None:
         """Recompute and read off the first token."""
-        logits = recompute(self.model, context.stitched, self.chunk_ids, self.question_ids, selection, self.tables)
+        logits = recompute(
+            self.model, context.stitched, self.chunk_ids, self.question_ids, selection, self.tables, lean=self.lean
+        )
         logits.argmax().item()
 
     def whole(self, name: SelectorName, ratio: float) -> None:
@@ -79,13 +134,16 @@ class Bench:
 
     def works(self, names: Sequence[SelectorName], ratios: Sequence[float]) -> dict[str, Work]:
         """Everything that takes turns."""
-        works = {"full prefill": Work(self.full), "stitched": Work(lambda: self.answered(self.context(), NOTHING))}
-        ready = self.context()
+        works = {name: Work(way) for name, way in self.prefills.items()}
+        works["stitch"] = Work(self.stitched)
+        works["stitched"] = Work(lambda: self.answered(self.context(), NOTHING))
         for name in names:
-            # The ratio changes what is picked, hardly what looking costs.
-            works[f"select {name.value}"] = Work(partial(select, name, ratios[-1], ready))
             for ratio in ratios:
-                works[_label(name, ratio)] = Work(partial(self.whole, name, ratio))
+                label = _label(name, ratio)
+                works[label] = Work(partial(self.whole, name, ratio))
+                works[f"select {label}"] = Work(partial(select, name, ratio, self.context()), self.context)
+                chosen = select(name, ratio, self.context())
+                works[f"pass {label}"] = Work(partial(self.answered, self.context(), chosen), self.context)
         return works
 
 
@@ -98,7 +156,9 @@ class Row:
     """Share of chunk tokens recomputed."""
     times: Times
     select_ms: float
-    """Median of choosing alone; part of `times`."""
+    """Median of choosing alone; part of `times`, as is the next."""
+    pass_ms: float
+    """Median of the pass of what was chosen and the question."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -114,9 +174,10 @@ def main(argv: Sequence[str]) -> int:
         bench = Bench(model, tokens, options.chunk, auxiliary)
         times = clock.in_turns(bench.works(names, ratios), model.device, seconds=options.seconds, most=options.rounds)
         rows = _rows(bench, times, names, ratios)
-        costs = recompute_costs.measure(model, bench.cache)
+        costs = recompute_costs.measure(model, bench.cache, lean=bench.lean)
         _print(bench, rows, times)
         contexts.append(_json(bench, rows, times, costs))
+        bench.close()
         del bench
     report.finish(
         {
@@ -177,10 +238,10 @@ def _rows(bench: Bench, times: dict[str, Times], names: Sequence[SelectorName], 
     for name in names:
         for ratio in ratios:
             label = _label(name, ratio)
-            if label in times and f"select {name.value}" in times:
-                choosing = _median(times[f"select {name.value}"])
+            parts = [times.get(f"{part} {label}") for part in ("select", "pass")]
+            if label in times and parts[0] is not None and parts[1] is not None:
                 effective = select(name, ratio, bench.context()).ratio
-                rows.append(Row(label, effective, times[label], choosing))
+                rows.append(Row(label, effective, times[label], _median(parts[0]), _median(parts[1])))
     return rows
 
 
@@ -192,23 +253,38 @@ def _median(times: Times) -> float:
     return report.Spread.of(times.wall).median * 1e3
 
 
+def _fulls(times: dict[str, Times]) -> dict[str, float]:
+    """Median milliseconds of full prefill in every way that works here, the fastest first."""
+    found = {name: _median(one) for name, one in times.items() if name.startswith(_FULL)}
+    return dict(sorted(found.items(), key=lambda pair: pair[1]))
+
+
+def _ratios(times: dict[str, Times], took: float) -> list[float]:
+    """How many times faster than transformers' full prefill and than the fastest."""
+    fulls = _fulls(times)
+    return [fulls[_STOCK] / took, next(iter(fulls.values())) / took]
+
+
 def _print(bench: Bench, rows: Sequence[Row], times: dict[str, Times]) -> None:
-    full = _median(times["full prefill"])
     chunk_tokens = bench.plan.num_slots - bench.plan.prefix_tokens
     print(f"\n{chunk_tokens} tokens in {len(bench.texts)} chunks: milliseconds to the first token, chunk KV in memory")
-    shown = [
-        ["full prefill", "", "", *_five(times["full prefill"]), "1.00x", ""],
-        ["stitched", "0 %", "", *_five(times["stitched"]), f"{full / _median(times['stitched']):.2f}x", ""],
-    ]
+
+    def line(what: str, recomputed: str, choosing: str, passing: str, one: Times, hidden: str = "") -> list[str]:
+        ratios = [f"{ratio:.2f}x" for ratio in _ratios(times, _median(one))]
+        return [what, recomputed, choosing, passing, *_five(one), *ratios, hidden]
+
+    shown = [line(name, "", "", "", times[name]) for name in _fulls(times)]
+    shown.append(line("stitching alone", "", "", "", times["stitch"]))
+    shown.append(line("stitched", "0 %", "", "", times["stitched"]))
     for row in rows:
-        took = _median(row.times)
-        hidden = full / (took - row.select_ms)
         early = not SelectorName(row.what.split()[0]).needs_cache
-        shown.append([
-            row.what, f"{row.effective:.1%}", f"{row.select_ms:.1f}", *_five(row.times), f"{full / took:.2f}x",
-            f"{hidden:.2f}x" if early else "",
-        ])  # fmt: skip
-    headings = ["way", "recomputed", "choosing", "min", "p25", "median", "p75", "max", "ratio", "choosing hidden"]
+        hidden = f"{_ratios(times, _median(row.times) - row.select_ms)[1]:.2f}x" if early else ""
+        parts = f"{row.select_ms:.1f}", f"{row.pass_ms:.1f}"
+        shown.append(line(row.what, f"{row.effective:.1%}", *parts, row.times, hidden))
+    headings = [
+        "way", "recomputed", "choosing", "pass", "min", "p25", "median", "p75", "max", "transformers", "fastest",
+        "choosing hidden",
+    ]  # fmt: skip
     print(report.table(headings, shown))
 
 
@@ -217,15 +293,18 @@ def _five(times: Times) -> list[str]:
 
 
 def _json(bench: Bench, rows: Sequence[Row], times: dict[str, Times], costs: Costs) -> dict[str, object]:
-    chunk_tokens = bench.plan.num_slots - bench.plan.prefix_tokens
-    full = _median(times["full prefill"])
+    fulls = _fulls(times)
+    ways = []
+    for row in rows:
+        ratios = [round(ratio, 3) for ratio in _ratios(times, _median(row.times))]
+        ways.append({
+            "way": row.what, "effective": round(row.effective, 4), "select_ms": round(row.select_ms, 2),
+            "pass_ms": round(row.pass_ms, 2), "ratio": ratios[0], "ratio_fastest": ratios[1], **row.times.json(),
+        })  # fmt: skip
     return {
-        "tokens": chunk_tokens, "chunks": len(bench.texts), "question": len(bench.question_ids),
-        "full": times["full prefill"].json(), "stitched": times["stitched"].json(),
-        "ways": [
-            {"way": row.what, "effective": round(row.effective, 4), "select_ms": round(row.select_ms, 2),
-             "ratio": round(full / _median(row.times), 3), **row.times.json()}
-            for row in rows
-        ],
-        "costs": {name: float(f"{value:.3e}") for name, value in asdict(costs).items()},
+        "tokens": bench.plan.num_slots - bench.plan.prefix_tokens, "chunks": len(bench.texts),
+        "question": len(bench.question_ids), "full": times[_STOCK].json(), "fastest": next(iter(fulls)),
+        "fulls_ms": {name: round(took, 2) for name, took in fulls.items()},
+        "stitch_ms": round(_median(times["stitch"]), 2), "stitched": times["stitched"].json(),
+        "ways": ways, "costs": {name: float(f"{value:.3e}") for name, value in asdict(costs).items()},
     }  # fmt: skip

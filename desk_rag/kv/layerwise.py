@@ -7,8 +7,9 @@ layers of all chunks are placed into the slabs: by the kernel in one launch wher
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,41 +25,51 @@ from desk_rag.kv.types import Int8Layer, QuantizedKV
 from desk_rag.model import LanguageModel
 
 if TYPE_CHECKING:
-    from desk_rag.kv.rope_triton import Target
+    from desk_rag.kv.rope_triton import Batch, Target
 
-_AT_FIRST = 2
-"""Layers: enough work for a GPU until the other layers' rows are known."""
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Where chunks may be placed: a cache, its rotary tables, what the kernel knows of both. Made once per cache."""
+
+    tables: RotaryTables
+    cache: SlabCache
+    target: Target | None
+    """None where the reference has to do the work."""
+
+    @classmethod
+    def of(cls, tables: RotaryTables, cache: SlabCache) -> Slots:
+        """Looks up every slab's address, and proves the kernel if this process has not used it yet."""
+        if not kernels.available(cache.layers[0].key_slab.device):
+            return cls(tables, cache, None)
+        from desk_rag.kv import rope_triton
+
+        return cls(tables, cache, rope_triton.Target.of(tables, cache.layers))
 
 
 class Placer:
     """Puts a load's chunks where the plan wants them, wave by wave. Made per answer."""
 
-    def __init__(self, load: Load, plan: StitchPlan, tables: RotaryTables, cache: SlabCache) -> None:
+    def __init__(self, load: Load, plan: StitchPlan, slots: Slots) -> None:
         assert len(load.items) == len(plan.placements), "plan and load differ in chunks"
-        assert plan.num_slots <= cache.capacity, "slab too small"
-        self._load, self._placements, self._tables, self._cache = load, plan.placements, tables, cache
-        self._target = _target(tables, cache)
+        assert plan.num_slots <= slots.cache.capacity, "slab too small"
+        self._load, self._placements, self._slots = load, plan.placements, slots
+        self._batch: Batch | None = None
         self._chunks: dict[int, QuantizedKV] = {}
         self._placed = 0
         """Layers."""
 
     def place_through(self, layer: int) -> None:
-        """Have every layer up to and with `layer` in the slabs, in the current stream's order. Raises ChunksLost.
-
-        Of what has come already only the first layers are placed at first: the rest is worked out while a GPU computes.
-        """
+        """Have every layer up to and with `layer` in the slabs, in the current stream's order. Raises ChunksLost."""
         while self._placed <= layer:
             wave = bisect_right(self._load.cuts, self._placed, hi=len(self._load.cuts) - 1)
             self._load.wait(wave)
-            end = self._end_of(wave)
-            if self._target is not None and not self._placed:
-                end = min(end, max(_AT_FIRST, layer + 1))
-            layers = range(self._placed, end)
-            with torch.inference_mode():
-                left = self._launch(layers, self._target) if self._target is not None else self._every(layers)
-                for each, index in left:
-                    place_layer(each, self._placements[index], self._chunk(index), self._tables, self._cache)
-            self._placed = end
+            self._place(range(self._placed, self._end_of(wave)))
+
+    def place_resident(self) -> None:
+        """Place everything now if nothing has to be loaded: a GPU then has work while the pass is being issued."""
+        if self._load.resident:
+            self.place_all()
 
     @property
     def begun(self) -> bool:
@@ -67,42 +78,67 @@ class Placer:
 
     def place_all(self) -> None:
         """Have everything in the slabs. Raises ChunksLost."""
-        self.place_through(len(self._cache.layers) - 1)
+        self.place_through(len(self._slots.cache.layers) - 1)
 
     def _end_of(self, wave: int) -> int:
         """The layer behind what that wave brings. A load of which nothing was on disk knows of no layers: its only wave
         is all there is.
         """
-        return len(self._cache.layers) if wave == len(self._load.cuts) - 1 else self._load.cuts[wave]
+        return len(self._slots.cache.layers) if wave == len(self._load.cuts) - 1 else self._load.cuts[wave]
 
-    def _every(self, layers: range) -> list[tuple[int, int]]:
-        return [(layer, index) for layer in layers for index in range(len(self._placements))]
+    def _place(self, layers: range) -> None:
+        with torch.inference_mode():
+            if self._slots.target is not None:
+                self._launch(layers, self._slots.target)
+            for index, place in enumerate(self._placements):
+                for layer in self._by_reference(index, layers):
+                    place_layer(layer, place, self._chunk(index), self._slots.tables, self._slots.cache)
+        self._placed = layers.stop
 
-    def _launch(self, layers: range, target: Target) -> list[tuple[int, int]]:
-        """Place what is int8 by the kernel; returns the (layer, chunk)s that are not."""
+    def _launch(self, layers: range, target: Target) -> None:
+        """Place what is int8 by the kernel. Where things are is worked out once, for all layers."""
         from desk_rag.kv import rope_triton
 
-        left: list[tuple[int, int]] = []
-        loaded, parts = [], []
+        if not self._placements:
+            return
+        if self._batch is None:
+            self._batch = self._whereabouts(target)
+        rope_triton.launch(self._batch, target, slice(layers.start, layers.stop))
+
+    def _whereabouts(self, target: Target) -> Batch:
+        from desk_rag.kv import rope_triton
+
+        loaded, given = [], []
         for index, (item, place) in enumerate(zip(self._load.items, self._placements, strict=True)):
             if item.given is not None:
-                for layer in layers:
-                    one = item.given.layers[layer]
-                    if isinstance(one, Int8Layer):
-                        parts.append(rope_triton.rows_of(one, target, layer, place.position, place.slot))
-                    else:
-                        left.append((layer, index))
+                given.append(index)
                 continue
-            assert item.layout is not None and item.buffer is not None and item.file is not None
-            assert item.file.header.num_tokens == place.num_tokens, "plan and chunk differ in length"
+            assert item.layout is not None and item.buffer is not None
+            assert item.layout.num_tokens == place.num_tokens, "plan and chunk differ in length"
             loaded.append(rope_triton.Loaded(item.layout, item.buffer.data, place.position, place.slot))
-            if not item.layout.all_int8:
-                left.extend((layer, index) for layer in layers if not item.layout.is_int8[layer])
+        if not given:
+            return rope_triton.batch_of_payloads(loaded, target)
+        rows = np.zeros((len(target.places), len(self._placements), rope_triton.NUM_FIELDS), dtype=np.int64)
         if loaded:
-            parts.append(rope_triton.rows_of_payloads(loaded, target, layers))
-        if parts:
-            rope_triton.launch(parts[0] if len(parts) == 1 else np.concatenate(parts), target)
-        return left
+            others = [index for index in range(len(self._placements)) if index not in given]
+            rows[:, others] = rope_triton.rows_of_payloads(loaded, target)
+        for index in given:
+            place, chunk = self._placements[index], self._chunk(index)
+            assert chunk.num_tokens == place.num_tokens, "plan and chunk differ in length"
+            for layer, coded in enumerate(chunk.layers):
+                if isinstance(coded, Int8Layer):
+                    rows[layer, index] = rope_triton.row_of(coded, target, layer, place.position, place.slot)
+        return rope_triton.batch_of_rows(rows, target)
+
+    def _by_reference(self, index: int, layers: range) -> Sequence[int]:
+        """What the kernel leaves of a chunk."""
+        item = self._load.items[index]
+        if self._slots.target is None:
+            return layers
+        if item.given is not None:
+            return [layer for layer in layers if not isinstance(item.given.layers[layer], Int8Layer)]
+        assert item.layout is not None
+        return () if item.layout.all_int8 else [layer for layer in layers if not item.layout.is_int8[layer]]
 
     def _chunk(self, index: int) -> QuantizedKV:
         given = self._load.items[index].given
@@ -115,17 +151,17 @@ class Placer:
 
 @contextmanager
 def layerwise(
-    model: LanguageModel, load: Load, plan: StitchPlan, prefix: PrefixKV | None, tables: RotaryTables, cache: SlabCache
+    model: LanguageModel, load: Load, plan: StitchPlan, prefix: PrefixKV | None, slots: Slots
 ) -> Iterator[None]:
-    """While open, a forward pass over `cache` finds prefix and chunks in it, each layer as soon as it is loaded.
+    """While open, a forward pass over the slots' cache finds prefix and chunks in it, each layer once it is loaded.
 
     None for `prefix` says that it lies there already. The pass raises ChunksLost if a chunk is; the cache must then be
     filled again. Open it for the question's first pass only: when it is left, everything has been placed.
     """
     if prefix is not None:
-        prefix.write_to(cache)
-    cache.set_length(plan.num_slots)
-    placer = Placer(load, plan, tables, cache)
+        prefix.write_to(slots.cache)
+    slots.cache.set_length(plan.num_slots)
+    placer = Placer(load, plan, slots)
 
     def before(layer: int) -> Any:
         def place(_module: torch.nn.Module, _inputs: Any) -> None:
@@ -140,12 +176,3 @@ def layerwise(
         # Were a pass to go round the layers' modules, it would have read slabs that nobody had filled.
         assert placer.begun, "the forward pass did not call the decoder's layers"
         placer.place_all()
-
-
-def _target(tables: RotaryTables, cache: SlabCache) -> Target | None:
-    """What the kernel needs to know of `cache`, or None where the reference has to do the work."""
-    if not kernels.available(cache.layers[0].key_slab.device):
-        return None
-    from desk_rag.kv import rope_triton
-
-    return rope_triton.Target.of(tables, cache.layers)

@@ -24,6 +24,9 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from desk_rag.kv.lazy_merge import merged
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -177,47 +180,14 @@ def _chunk(  # type: ignore[no-untyped-def]
     return largest, total, output
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _merged(  # type: ignore[no-untyped-def]
-    outputs, sums, result, shares, head, heads, first_row, num_rows, count,
-    DIM: tl.constexpr, DIM_PADDED: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr,
-):  # fmt: skip
-    """Bring all shares of ROWS query rows of one KV head to one maximum, divide once, write the result."""
-    row = first_row + tl.arange(0, ROWS)
-    d = tl.arange(0, DIM_PADDED)
-    s = tl.arange(0, STEP)
-    there = row < num_rows
-    known = tl.minimum(row, num_rows - 1)
-    largest = tl.full([ROWS], float("-inf"), dtype=tl.float32)
-    total = tl.zeros([ROWS], dtype=tl.float32)
-    output = tl.zeros([ROWS, DIM_PADDED], dtype=tl.float32)
-    for start in range(0, shares, STEP):
-        at = ((start + s)[:, None] * heads + head) * num_rows + known[None, :]
-        inside = (start + s < shares)[:, None]
-        place = outputs + at.to(tl.int64)[:, :, None] * DIM + d[None, None, :]
-        # Not through the L1 cache: other programs wrote this, and their neighbours in a line may still be written.
-        lse = tl.load(sums + at, mask=inside, other=float("-inf"), cache_modifier=".cg")
-        part = tl.load(place, mask=inside[:, :, None] & (d < DIM)[None, None, :], other=0.0, cache_modifier=".cg")
-        new = tl.maximum(largest, tl.max(lse, 0))
-        base = tl.where(new == float("-inf"), 0.0, new)
-        keep = tl.exp2(largest - base)
-        factor = tl.exp2(lse - base[None, :])
-        total = total * keep + tl.sum(factor, 0)
-        output = output * keep[:, None] + tl.sum(part.to(tl.float32) * factor[:, :, None], 0)
-        largest = new
-    group = num_rows // count
-    to = ((row % count) * heads * group + head * group + row // count).to(tl.int64)[:, None] * DIM + d[None, :]
-    answer = (output / total[:, None]).to(result.dtype.element_ty)
-    tl.store(result + to, answer, mask=there[:, None] & (d < DIM)[None, :])
-
-
 @triton.jit(do_not_specialize=["length", "num_words", "plain_shares", "table_rows"])  # type: ignore[untyped-decorator]
 def attend_shares(  # type: ignore[no-untyped-def]
     query, keys, values, result, words, rows, codes, scales, cosines, sines, outputs, sums, arrived,
     num_rows, count, query_head, query_token, length, key_head, key_token, num_words, plain_shares, table_rows,
     exponent, unscaled,
-    FUSED: tl.constexpr, MERGE_ROWS: tl.constexpr, MERGE_STEP: tl.constexpr, LENGTH_IN_MEMORY: tl.constexpr,
-    PLAIN_TILES: tl.constexpr, WORDS: tl.constexpr, ONE_TILE: tl.constexpr, ROTATION: tl.constexpr,
+    DEPENDENT: tl.constexpr, FUSED: tl.constexpr, MERGE_ROWS: tl.constexpr, MERGE_STEP: tl.constexpr,
+    LENGTH_IN_MEMORY: tl.constexpr, PLAIN_TILES: tl.constexpr, WORDS: tl.constexpr, ONE_TILE: tl.constexpr,
+    ROTATION: tl.constexpr,
     ONE_GROUP: tl.constexpr, FIELDS: tl.constexpr, CODES_BY: tl.constexpr, SCALES_BY: tl.constexpr,
     DIM: tl.constexpr, DIM_PADDED: tl.constexpr, HALF: tl.constexpr, HALF_PADDED: tl.constexpr, REST: tl.constexpr,
     REST_PADDED: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, KEY_TYPE: tl.constexpr,
@@ -233,6 +203,8 @@ def attend_shares(  # type: ignore[no-untyped-def]
     d = tl.arange(0, DIM_PADDED)
     r = tl.arange(0, REST_PADDED)[None, :]
     group = num_rows // count
+    if DEPENDENT:
+        gdc_wait()
     line = (head * group + known // count).to(tl.int64) * query_head + (known % count).to(tl.int64) * query_token
     line = query + line[:, None]
     q1 = _columns(line + c, c, HALF, HALF_PADDED).to(tl.float32) * exponent
@@ -258,6 +230,8 @@ def attend_shares(  # type: ignore[no-untyped-def]
             FIELDS, CODES_BY, SCALES_BY, DIM, DIM_PADDED, HALF, HALF_PADDED, REST, REST_PADDED, TILE, KEY_TYPE,
             VALUE_TYPE, PRECISION, MATH,
         )  # fmt: skip
+    if DEPENDENT:
+        gdc_launch_dependents()
     place = (share * heads + head) * num_rows + m
     # A share of which a row sees nothing has no sum; its maximum of -inf is told as it is.
     total = tl.where(total > 0, total, 1.0)
@@ -271,20 +245,8 @@ def attend_shares(  # type: ignore[no-untyped-def]
         counter = arrived + head * tl.num_programs(2) + block
         if tl.atomic_add(counter, 1, sem="acq_rel") == tl.num_programs(0) - 1:
             tl.debug_barrier()
-            _merged(
+            merged(
                 outputs, sums, result, tl.num_programs(0), head, heads, block * BLOCK, num_rows, count,
                 DIM, DIM_PADDED, MERGE_ROWS, MERGE_STEP,
             )  # fmt: skip
             tl.store(counter, 0)
-
-
-@triton.jit(do_not_specialize=["shares"])  # type: ignore[untyped-decorator]
-def merge_shares(  # type: ignore[no-untyped-def]
-    outputs, sums, result, shares, num_rows, count,
-    DIM: tl.constexpr, DIM_PADDED: tl.constexpr, STEP: tl.constexpr,
-):  # fmt: skip
-    """Program (query row, KV head): the merge as a launch of its own, for comparison with the fused one."""
-    _merged(
-        outputs, sums, result, shares, tl.program_id(1), tl.num_programs(1), tl.program_id(0), num_rows, count,
-        DIM, DIM_PADDED, 1, STEP,
-    )  # fmt: skip

@@ -1,6 +1,7 @@
 """Kernel B's launcher: how attention over int8 position-free chunks is divided among programs, and where all lies.
 
-Knows Triton, addresses and the GPU's size; the program itself is `lazy_kernel`, the reference `lazy_attention.attend`.
+Knows Triton, addresses and the GPU's size; the programs themselves are `lazy_kernel` and, for a decode step,
+`lazy_few`; what they leave is brought together by `lazy_merge`. The reference is `lazy_attention.attend`.
 Needs Triton at import, so it is imported only where `kernels` allows it.
 
 Everything that stays the same during an answer is looked up once: the words, the rows of addresses, and for each number
@@ -9,7 +10,7 @@ of query rows how the tokens are divided. A decode step is then one launch a lay
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
@@ -19,7 +20,7 @@ import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
-from desk_rag.kv import lazy_kernel
+from desk_rag.kv import lazy_few, lazy_kernel, lazy_merge
 from desk_rag.kv.lazy_attention import LazyContext
 from desk_rag.kv.lazy_tiles import MOST_TOKENS, pack_runs
 from desk_rag.kv.types import Int8Layer
@@ -30,8 +31,13 @@ value_scale."""
 _FEW_ROWS = 32
 """Query rows per KV head up to which the query is turned instead of the keys."""
 _LEAST_TILE = 32
+_FEW_PLAIN_TILE = 32
 _PLAIN_TILES = 2
 """Tiles of the slab per program."""
+_LEAST_BLOCK = 16
+"""Query rows per KV head that a decode step of any known model has at most."""
+_LINES_AT_ONCE = 65_536
+"""Keys of all heads up to which `lazy_few` is best with six programs per multiprocessor; three then."""
 _INTERPRETED_PROGRAMS = 6
 """Without a GPU: enough to have several shares."""
 _LOG2_E = 1.4426950408889634
@@ -66,10 +72,32 @@ class LazyTuning:
     """Most query rows per program."""
     registers: int | None = None
     """Most per thread; None leaves it to the compiler."""
+    few: bool = False
+    """By `lazy_few` where it can serve; then `tile` is 16 or 32 tokens per warp, and the merge is never fused."""
+    merge_columns: int = 256
+    """Most output columns per program of a merge of its own."""
+    merge_step: int = 32
+    """Most shares that such a program reads at once."""
+    merge_warps: int = 4
+    dependent: bool = False
+    """Each of the two launches is prepared while the one before still runs, where the GPU can (compute capability 9);
+    only for two launches."""
 
     @classmethod
-    def default(cls, rows: int, *, fp32: bool = False) -> LazyTuning:
-        """For that many query rows per KV head; fp32 needs twice the registers and shared memory."""
+    def default(cls, rows: int, *, fp32: bool = False, lines: int = 0) -> LazyTuning:
+        """For that many query rows per KV head, over `lines` keys of all heads together."""
+        if fp32 or rows > _LEAST_BLOCK:
+            return cls.general(rows, fp32=fp32)
+        # The best of 36 choices for one query token over 8,192 tokens of Qwen2-7B's shape on an H200, and the better of
+        # two grids at 32,768: 10.7 and 35.2 us a layer (bf16 attention over a materialised cache 13.8 and 25.7).
+        return cls(
+            tile=16, warps=4, stages=2, programs=6 if lines <= _LINES_AT_ONCE else 3, fused=False, registers=128,
+            few=True, merge_columns=32, merge_step=256, merge_warps=8, dependent=True,
+        )  # fmt: skip
+
+    @classmethod
+    def general(cls, rows: int, *, fp32: bool = False) -> LazyTuning:
+        """Without `lazy_few`; fp32 needs twice the registers and shared memory."""
         if fp32:
             rotation = Rotation.TILE if rows <= _FEW_ROWS else Rotation.KEYS
             return cls(tile=32, stages=1, programs=2, rotation=rotation, block=32)
@@ -92,12 +120,17 @@ class _Division:
     per_share: int
     """Words."""
     tile: int
+    """Tokens that a program reads at once."""
+    plain_tile: int
+    """Of the slab."""
     one_tile: bool
     """No run is longer than a tile."""
     block: int
     blocks: int
     arrived: torch.Tensor
     """int32 [H, blocks], zero between launches."""
+    turns: tuple[torch.Tensor, ...]
+    """For `lazy_few`, per table: fp16 [2, tile, half], cosines and sines of the first positions."""
 
 
 @dataclass(slots=True)
@@ -130,8 +163,10 @@ class LazyKernel:
     tuning: LazyTuning | None
     """None: the default for the number of query rows."""
     processors: int
-    divisions: dict[tuple[int, bool], _Division] = field(default_factory=dict)
-    """By query rows per KV head, and whether they are fp32."""
+    prepares: bool
+    """The GPU can prepare a launch while the one before runs."""
+    divisions: dict[tuple[int, bool, bool], _Division] = field(default_factory=dict)
+    """By query rows per KV head, whether they are fp32, and whether `lazy_few` can serve."""
     workspace: dict[torch.dtype, _Workspace] = field(default_factory=dict)
 
     @classmethod
@@ -162,6 +197,7 @@ class LazyKernel:
             dim=dim,
             tuning=tuning,
             processors=torch.cuda.get_device_properties(device).multi_processor_count if gpu else 0,
+            prepares=gpu and torch.cuda.get_device_capability(device)[0] >= 9,
         )
 
     def __call__(
@@ -182,48 +218,75 @@ class LazyKernel:
         assert keys.shape[:2] == (1, self.kv_heads) and dim == self.dim and keys.stride(3) == query.stride(3) == 1
         assert values.stride() == keys.stride() and keys.dtype == values.dtype == query.dtype
         num_rows = heads // self.kv_heads * count
-        how = self._division(num_rows, query.dtype == torch.float32)
-        tuning = how.tuning
-        plain = triton.cdiv(keys.shape[2], how.tile * _PLAIN_TILES)
-        shares = plain + triton.cdiv(how.num_words, how.per_share)
-        space = self._space(shares * self.kv_heads * num_rows, _share_type(tuning, query))
         table = self.context.tables.table_of_layer[layer]
         cos, sin = self.context.tables.cos[table], self.context.tables.sin[table]
+        fp32 = query.dtype == torch.float32
+        possible = not fp32 and self.one_group[layer] and serves_few(num_rows, dim, int(cos.shape[1]))
+        how = self._division(num_rows, fp32, possible, keys.shape[2])
+        tuning = how.tuning
+        dependent = tuning.dependent and self.prepares and not tuning.fused
+        plain = triton.cdiv(keys.shape[2], how.plain_tile * _PLAIN_TILES)
+        shares = plain + triton.cdiv(how.num_words, how.per_share)
+        space = self._space(shares * self.kv_heads * num_rows, _share_type(tuning, query))
         result = torch.empty((1, count, heads, dim), dtype=query.dtype, device=query.device)
-        merge_rows = min(how.block, triton.next_power_of_2(num_rows))
-        padded = triton.next_power_of_2(dim)
-        lazy_kernel.attend_shares[(shares, self.kv_heads, how.blocks)](
-            query, keys, values, result, how.words, self.rows[layer], self.codes, self.scales, cos, sin,
-            space.outputs, space.sums, how.arrived, num_rows, count, query.stride(1), query.stride(2),
-            keys.shape[2] if length is None else length, keys.stride(1), keys.stride(2), how.num_words, plain,
-            int(cos.shape[0]), scaling * _LOG2_E, 1.0 / self.attention_scaling[table],
-            FUSED=tuning.fused, MERGE_ROWS=merge_rows, MERGE_STEP=_merge_step(merge_rows * padded, tuning.warps),
-            LENGTH_IN_MEMORY=length is not None, PLAIN_TILES=_PLAIN_TILES, WORDS=how.per_share, ONE_TILE=how.one_tile,
-            ROTATION=int(tuning.rotation), ONE_GROUP=self.one_group[layer], FIELDS=FIELDS,
-            CODES_BY=self.alignment[layer][0], SCALES_BY=self.alignment[layer][1],
-            **_shape(dim, int(cos.shape[1])), **_types(query, tuning), BLOCK=how.block, TILE=how.tile,
-            num_warps=tuning.warps, num_stages=stages_of(tuning, self.one_group[layer]),
+        common = {
+            "DEPENDENT": dependent, "LENGTH_IN_MEMORY": length is not None, "PLAIN_TILES": _PLAIN_TILES,
+            "WORDS": how.per_share, "ONE_TILE": how.one_tile, "FIELDS": FIELDS, "CODES_BY": self.alignment[layer][0],
+            "SCALES_BY": self.alignment[layer][1], "TILE": tuning.tile if tuning.few else how.tile,
+            "num_warps": tuning.warps, "num_stages": stages_of(tuning, self.one_group[layer]),
             **({} if tuning.registers is None else {"maxnreg": tuning.registers}),
+            **({"launch_pdl": True} if dependent else {}),
+        }  # fmt: skip
+        lengths = (
+            num_rows, count, query.stride(1), query.stride(2), keys.shape[2] if length is None else length,
+            keys.stride(1), keys.stride(2), how.num_words, plain, int(cos.shape[0]), scaling * _LOG2_E,
+            1.0 / self.attention_scaling[table],
         )  # fmt: skip
+        if tuning.few:
+            lazy_few.attend_few[(shares, self.kv_heads)](
+                query, keys, values, how.words, self.rows[layer], self.codes, self.scales, cos, sin,
+                how.turns[table], space.outputs, space.sums, *lengths, PLAIN_TILE=how.plain_tile, DIM=dim,
+                HALF=dim // 2, ROWS=max(8, triton.next_power_of_2(num_rows)), WARPS=tuning.warps,
+                VALUE_TYPE=_types(query, tuning)["VALUE_TYPE"], BY_BYTES=query.device.type == "cuda", **common,
+            )  # fmt: skip
+        else:
+            merge_rows = min(how.block, triton.next_power_of_2(num_rows))
+            lazy_kernel.attend_shares[(shares, self.kv_heads, how.blocks)](
+                query, keys, values, result, how.words, self.rows[layer], self.codes, self.scales, cos, sin,
+                space.outputs, space.sums, how.arrived, *lengths, FUSED=tuning.fused, MERGE_ROWS=merge_rows,
+                MERGE_STEP=_merge_step(merge_rows * triton.next_power_of_2(dim), tuning.warps),
+                ROTATION=int(tuning.rotation), ONE_GROUP=self.one_group[layer], **_shape(dim, int(cos.shape[1])),
+                **_types(query, tuning), BLOCK=how.block, **common,
+            )  # fmt: skip
         if not tuning.fused:
-            lazy_kernel.merge_shares[(num_rows, self.kv_heads)](
-                space.outputs, space.sums, result, shares, num_rows, count, DIM=dim, DIM_PADDED=padded,
-                STEP=_merge_step(padded, 4), num_warps=4,
+            columns = min(tuning.merge_columns, triton.next_power_of_2(dim))
+            lazy_merge.merge_shares[(num_rows, self.kv_heads, triton.cdiv(dim, columns))](
+                space.outputs, space.sums, result, shares, num_rows, count, DIM=dim, COLUMNS=columns,
+                STEP=tuning.merge_step, DEPENDENT=dependent, num_warps=tuning.merge_warps,
+                **({"launch_pdl": True} if dependent else {}),
             )  # fmt: skip
         return result
 
-    def _division(self, num_rows: int, fp32: bool) -> _Division:
-        """How to divide this many query rows per KV head: long runs where there are rows enough to fill the chip."""
-        found = self.divisions.get((num_rows, fp32))
+    def _division(self, num_rows: int, fp32: bool, few: bool, slots: int) -> _Division:
+        """How to divide this many query rows per KV head: long runs where there are rows enough to fill the chip.
+
+        `few`: `lazy_few` can serve them; `slots` of the slab are read by programs too.
+        """
+        found = self.divisions.get((num_rows, fp32, few))
         if found is not None:
             return found
-        tuning = self.tuning or LazyTuning.default(num_rows, fp32=fp32)
+        lines = self.context.num_tokens * self.kv_heads
+        tuning = self.tuning or LazyTuning.default(num_rows, fp32=fp32, lines=lines)
+        if tuning.few:
+            tuning = replace(tuning, fused=False) if few else LazyTuning.general(num_rows, fp32=fp32)
         block = min(tuning.block, max(16, triton.next_power_of_2(num_rows)))
         blocks = triton.cdiv(num_rows, block)
         wanted = tuning.programs * self.processors or _INTERPRETED_PROGRAMS
+        if tuning.few:  # one wave, whose programs read the slab too
+            wanted = max(1, wanted - triton.cdiv(slots, _FEW_PLAIN_TILE * _PLAIN_TILES) * self.kv_heads)
         share = max(1, triton.cdiv(self.context.num_tokens * self.kv_heads * blocks, wanted))
-        tile = tuning.tile
-        while tile > _LEAST_TILE and tile // 2 >= share:
+        tile = tuning.tile * tuning.warps if tuning.few else tuning.tile
+        while not tuning.few and tile > _LEAST_TILE and tile // 2 >= share:
             tile //= 2
         most = min(MOST_TOKENS, triton.cdiv(share, tile) * tile)
         packed = pack_runs(self.context.placements, most, tile)
@@ -236,13 +299,24 @@ class LazyKernel:
             # A power of two: it is a constant of the kernel, and each constant is a compilation.
             per_share=1 << (per_share.bit_length() - 1),
             tile=tile,
+            plain_tile=_FEW_PLAIN_TILE if tuning.few else tile,
             one_tile=most <= tile,
             block=block,
             blocks=blocks,
             arrived=torch.zeros(self.kv_heads * blocks, dtype=torch.int32, device=device),
+            turns=self._turns(tuning.tile) if tuning.few else (),
         )
-        self.divisions[num_rows, fp32] = division
+        self.divisions[num_rows, fp32, few] = division
         return division
+
+    def _turns(self, count: int) -> tuple[torch.Tensor, ...]:
+        """The first `count` rows of cos and sin; past the table its last row, which belongs to no token."""
+        tables = self.context.tables
+        row = torch.arange(count, device=self.rows.device)
+        return tuple(
+            torch.stack([part[row.clamp(max=len(part) - 1)].half() for part in pair])
+            for pair in zip(tables.cos, tables.sin, strict=True)
+        )
 
     def _space(self, lines: int, dtype: torch.dtype) -> _Workspace:
         found = self.workspace.get(dtype)
@@ -254,6 +328,11 @@ class LazyKernel:
             )
             self.workspace[dtype] = found
         return found
+
+
+def serves_few(num_rows: int, dim: int, half: int) -> bool:
+    """True if `lazy_few` can do that many query rows per KV head; besides, it wants one group of scales, not fp32."""
+    return num_rows <= _LEAST_BLOCK and dim == 2 * half and dim >= 32 and dim == triton.next_power_of_2(dim)
 
 
 def stages_of(tuning: LazyTuning, one_group: bool) -> int:

@@ -22,8 +22,24 @@ from desk_rag.kv.types import QuantizedKV
 
 NOT_ON_DISK = "not on disk"
 
-Piece = tuple[int, tuple[tuple[int, Group], ...]]
-"""(step, groups): consecutive (index, group)s of one file that are read together, and when."""
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Consecutive layer groups of one file that are read together; worked out once per file."""
+
+    step: int
+    """When, of the steps that a load of all layers takes."""
+    groups: tuple[tuple[int, Group], ...]
+    """(index, group)."""
+    start: int
+    """First byte in the payload."""
+    nbytes: int
+    """Of all groups."""
+
+    @classmethod
+    def of(cls, step: int, groups: Sequence[tuple[int, Group]]) -> Piece:
+        start = groups[0][1].start
+        return cls(step, tuple(groups), start, groups[-1][1].end - start)
 
 
 class ChunksLost(CorruptKV):
@@ -54,34 +70,24 @@ class Item:
     """Runs whose bytes are not there; 0 makes the buffer complete."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen, which takes three times as long to make: a load has hundreds
 class Run:
-    """Consecutive layer groups of one file: one read, one copy."""
+    """One piece of one chunk on its way: one read, one copy."""
 
     item: Item
     wave: int
-    groups: tuple[tuple[int, Group], ...]
-
-    @property
-    def start(self) -> int:
-        """First byte in the payload."""
-        return self.groups[0][1].start
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all groups."""
-        return self.groups[-1][1].end - self.start
+    piece: Piece
 
     @property
     def key(self) -> tuple[Identity | None, int, int]:
         """Under which its bytes are found again."""
-        return self.item.identity, self.groups[0][0], self.groups[-1][0]
+        return self.item.identity, self.piece.start, self.piece.nbytes
 
     @property
     def target(self) -> torch.Tensor:
         """Where its bytes belong on the computing device, uint8 [nbytes]."""
         assert self.item.buffer is not None
-        return self.item.buffer.data[self.start : self.start + self.nbytes]
+        return self.item.buffer.data.narrow(0, self.piece.start, self.piece.nbytes)
 
 
 class Ground(Protocol):
@@ -116,6 +122,8 @@ class Load:
             run.item.not_brought += 1
         if not runs:  # all resident, but the last of it may still be on its way over the bus
             self._events[0] = ground.mark()
+        self.resident = not runs
+        """True if nothing has to be brought."""
         self._failure: BaseException | None = None
         self._left = False
         self._given_back = False
@@ -209,6 +217,18 @@ class Load:
             self._left = True
             for item in self._every_item:
                 self._drop(item)
+        self._give_back_if_done()
+
+    def brought(self, runs: Sequence[Run]) -> None:
+        """All of these runs were brought, in one go."""
+        with self._changed:
+            self._under_way -= len(runs)
+            for run in runs:
+                run.item.open_runs[run.wave] -= 1
+                if not run.item.dropped:
+                    run.item.not_brought -= 1
+                    self._count_down(run.wave, 1)
+            self._changed.notify_all()
         self._give_back_if_done()
 
     def arrived(self, run: Run, *, lost: str | None = None, failure: BaseException | None = None) -> None:

@@ -41,7 +41,7 @@ class LoaderSettings:
     threads: int = 8
     waves: int = 4
     """Into how many steps a load is divided: more begin computing earlier and cost more calls."""
-    run_bytes: int = 4 << 20
+    run_bytes: int = 8 << 20
     """Most bytes of one read and copy; a layer group that is larger is read as a whole."""
     direct: bool = True
     """Read past the page cache where the file system allows it. GPU only: on the CPU the page cache is the RAM tier."""
@@ -112,10 +112,9 @@ class Loader:
         rank = 0 if urgent else 1
         for wave in _by_wave(runs):
             there = self._send_again(wave)
-            for run in wave:
-                if run in there:
-                    load.arrived(run)
-                else:
+            load.brought([run for run, sent in zip(wave, there, strict=True) if sent])
+            for run, sent in zip(wave, there, strict=True):
+                if not sent:
                     self._put(_Task((rank, next(self._serial)), (load, run)))
         return load
 
@@ -191,18 +190,13 @@ class Loader:
         layers = {item.file.num_layers for item in items if item.file is not None}
         assert len(layers) <= 1, "chunks of different models in one load"
         total = layers.pop() if layers else 1
-        wanted = [
-            (step, item, groups)
-            for item in items
-            if item.buffer is not None and not item.buffer.complete
-            for step, groups in item.pieces
-        ]
+        coming = [item for item in items if item.buffer is not None and not item.buffer.complete]
         # Steps that bring nothing are joined to the one before, so that everything resident is one wave.
-        used = sorted({step for step, _, _ in wanted}) or [0]
+        used = sorted({piece.step for item in coming for piece in item.pieces}) or [0]
         ends = _ends(total, self.settings.waves)
         cuts = (*(ends[following - 1] for following in used[1:]), total)
         number = {step: wave for wave, step in enumerate(used)}
-        runs = [Run(item, number[step], groups) for step, item, groups in wanted]
+        runs = [Run(item, number[piece.step], piece) for item in coming for piece in item.pieces]
         return cuts, sorted(runs, key=lambda run: run.wave)
 
     # Reading ------------------------------------------------------------------------------------------------
@@ -233,15 +227,16 @@ class Loader:
         item, staging = run.item, self._staging
         assert item.buffer is not None
         if staging is None:
-            self._read(run, item.buffer.data[run.start :])
+            self._read(run, item.buffer.data[run.piece.start :])
             return
-        if self._send_again([run]):  # another load has read it meanwhile
+        if all(self._send_again([run])):  # another load has read it meanwhile
             return
-        extent = staging.room(run.nbytes)
+        nbytes = run.piece.nbytes
+        extent = staging.room(nbytes)
         if extent is None:  # larger than all page-locked memory: slower, but it goes
-            room = aligned(round_up(run.nbytes))
+            room = aligned(round_up(nbytes))
             self._read(run, room)
-            staging.copy(room[: run.nbytes], run.target)
+            staging.copy(room[:nbytes], run.target)
             staging.stream.synchronize()
             return
         try:
@@ -249,20 +244,20 @@ class Loader:
         except BaseException:
             staging.arena.release(extent)
             raise
-        staging.send(extent, run.nbytes, run.target, run.key)
+        staging.send(extent, nbytes, run.target, run.key)
 
     def _read(self, run: Run, room: torch.Tensor) -> None:
         file, identity = run.item.file, run.item.identity
         assert file is not None and identity is not None
-        self.reader.read(file.path, identity, file.header.data_start + run.start, run.nbytes, room)
-        self.reader.verify(file.path, identity, run.groups, room)
+        piece = run.piece
+        self.reader.read(file.path, identity, file.header.data_start + piece.start, piece.nbytes, room)
+        self.reader.verify(file.path, identity, piece.groups, room)
 
-    def _send_again(self, runs: Sequence[Run]) -> set[Run]:
-        """Send the runs that the RAM tier holds; returns them."""
+    def _send_again(self, runs: Sequence[Run]) -> list[bool]:
+        """Send the runs that the RAM tier holds; says of each whether it did."""
         if self._staging is None:
-            return set()
-        there = self._staging.send_again([(run.key, run.nbytes, run.target) for run in runs])
-        return {run for run, sent in zip(runs, there, strict=True) if sent}
+            return [False] * len(runs)
+        return self._staging.send_again((run.key, run.target) for run in runs)
 
 
 def _ends(layers: int, waves: int) -> list[int]:
@@ -280,12 +275,12 @@ def _pieces(groups: Sequence[Group], layers: int, waves: int, most: int) -> Iter
         while group.first_layer >= ends[later]:
             later += 1
         if held and (later != step or group.end - held[0][1].start > most):
-            yield step, tuple(held)
+            yield Piece.of(step, held)
             held = []
         step = later
         held.append((index, group))
     if held:
-        yield step, tuple(held)
+        yield Piece.of(step, held)
 
 
 def _by_wave(runs: Sequence[Run]) -> Iterator[list[Run]]:

@@ -18,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from desk_rag.errors import OutOfMemory
 from desk_rag.kv import question_pass
 from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.layerwise import Slots
 from desk_rag.kv.prefill import PrefixKV
 from desk_rag.kv.question_pass import QuestionPass, attend_whole
 from desk_rag.kv.rope import RotaryTables
@@ -67,8 +68,7 @@ class LeanPass:
     def forward(self, token_ids: Sequence[int], start: int) -> torch.Tensor:
         """As in `Pass`."""
         before, self._before = self._before, None
-        ids = torch.tensor(list(token_ids), device=self._cache.device)
-        logits = self._lean.run(ids[None], start, before=before)[0]
+        logits = self._lean.run(torch.tensor([list(token_ids)]), start, before=before)[0]
         self._cache.set_length(start + len(token_ids))
         return logits
 
@@ -99,6 +99,7 @@ class Slab:
                 f"The GPU has no room for a context of {capacity:,} tokens.",
                 remedy="Close other programs on the GPU, or lower `context_tokens` under [answer].",
             ) from error
+        self.slots = Slots.of(tables, self.cache)
         wanted = model.device.type == "cuda" if lean is None else lean
         whole_heads = len(tables.cos) == 1 and 2 * tables.cos[0].shape[1] == model.spec.head_dim
         fits = wanted and whole_heads and question_pass.supports(model)

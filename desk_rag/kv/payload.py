@@ -85,36 +85,51 @@ class ChunkFile:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where every layer's parts lie in the payload."""
+    """Where every layer's parts lie in the payload, and what follows from it for all layers."""
 
-    shape: NDArray[np.int64]
-    """[L, 3]: tokens, tokens per scale group, scale groups; zeros for a raw layer."""
-    offsets: NDArray[np.int64]
-    """[L, 5]: bytes from the start of the payload to keys, values, key_scale, key_zero, value_scale."""
+    rows: NDArray[np.int64]
+    """[L, 12]: tokens, tokens per scale group, scale groups; offsets from the start of the payload to keys and values
+    in bytes, to key_scale, key_zero and value_scale in units of two; four zeros, for where the layer goes. All zeros
+    for a layer that is kept in a floating dtype. (`rope_triton` reads them so.)"""
     heads: int
     dim: int
-    is_int8: NDArray[np.bool_]
-    """[L]: False where the layer is kept in a floating dtype."""
+    num_tokens: int
+    nbytes: int
+    """Of the payload."""
+    is_int8: tuple[bool, ...]
+    """By layer."""
     all_int8: bool
+    one_group: bool
+    """Every int8 layer has a single group of key scales."""
+    codes_at: int
+    """All offsets of codes, in bytes, or-ed together: a power of two that divides it divides each of them."""
+    scales_at: int
+    """Likewise those of key_scale and key_zero, in bytes."""
 
 
 def layout(header: Header) -> Layout:
     """Lay the groups open, layer by layer."""
-    shapes: list[tuple[int, int, int]] = []
-    offsets: list[list[int]] = []
-    heads = dim = 0
+    rows: list[list[int]] = []
+    heads = tokens = dim = codes_at = scales_at = 0
     for group in header.groups:
         slots = {slot.part: slot for slot in group.slots}
         _, heads, tokens, dim = slots["keys"].shape
-        groups = slots["key_scale"].shape[2] if "key_scale" in slots else 0
-        shapes += [(tokens, -(-tokens // groups), groups) if groups else (0, 0, 0)] * group.num_layers
-        here = [slots[part] for part in _PARTS if part in slots]
-        per_layer = [(slot.start, (slot.end - slot.start) // group.num_layers) for slot in here]
-        per_layer += [(0, 0)] * (len(_PARTS) - len(per_layer))
-        offsets += [[start + index * size for start, size in per_layer] for index in range(group.num_layers)]
-    shape = np.array(shapes, dtype=np.int64)
-    is_int8 = shape[:, 2] > 0
-    return Layout(shape, np.array(offsets, dtype=np.int64), heads, dim, is_int8, bool(is_int8.all()))
+        if "key_scale" not in slots:
+            rows += [[0] * 12] * group.num_layers
+            continue
+        groups = slots["key_scale"].shape[2]
+        sizes = [(slots[part].start, (slots[part].end - slots[part].start) // group.num_layers) for part in _PARTS]
+        for index in range(group.num_layers):
+            at = [start + index * size for start, size in sizes]
+            assert not any(each % 2 for each in at[2:]), "scales are fp16"
+            codes_at, scales_at = codes_at | at[0] | at[1], scales_at | at[2] | at[3]
+            rows.append([tokens, -(-tokens // groups), groups, *at[:2], *(each // 2 for each in at[2:]), 0, 0, 0, 0])
+    is_int8 = tuple(row[2] > 0 for row in rows)
+    one_group = all(row[2] <= 1 for row in rows)
+    return Layout(
+        np.array(rows, dtype=np.int64), heads, dim, tokens, header.groups[-1].end, is_int8, all(is_int8), one_group,
+        codes_at, scales_at,
+    )  # fmt: skip
 
 
 def as_quantized(header: Header, payload: torch.Tensor) -> QuantizedKV:

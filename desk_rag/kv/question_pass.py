@@ -26,6 +26,7 @@ from desk_rag.kv.cache import SlabLayer
 from desk_rag.kv.glue import Glue, Places, glue_for
 from desk_rag.kv.projections import Packed, head_norms
 from desk_rag.kv.rope import RotaryTables
+from desk_rag.kv.split_attention import split_attention_for, worth
 from desk_rag.kv.stitch import has_sliding_layers
 from desk_rag.model import LanguageModel
 
@@ -87,10 +88,8 @@ class _Inputs:
 
     ids: torch.Tensor
     """int64 [B, N]."""
-    places: Places
-    """Where the tokens' keys and values go, and how they are rotated."""
-    last: torch.Tensor
-    """int64 [1]: the row whose logits are wanted."""
+    numbers: torch.Tensor
+    """int64 [2]: the first token's slot and position, and the row whose logits are wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +132,10 @@ class QuestionPass:
             torch.cuda.empty_cache()  # the places that the projections moved from
         self._keys = [layer.key_slab for layer in layers]
         self._values = [layer.value_slab for layer in layers]
-        self._batch, _, self._capacity, _ = self._keys[0].shape
         cos, sin = tables.cos[0], tables.sin[0]
+        self._batch, kv_heads, capacity, dim = self._keys[0].shape
+        self._split = split_attention_for(model.device, model.spec.dtype, model.spec.num_heads, kv_heads, dim)
+        self._room = min(capacity, len(cos))
         # Rounded to the compute dtype as transformers rounds them for the model's own tokens.
         self._cos = torch.cat((cos, cos), -1).to(model.spec.dtype)
         self._sin = torch.cat((-sin, sin), -1).to(model.spec.dtype)
@@ -152,7 +153,7 @@ class QuestionPass:
     def prepare(self, count: int) -> None:
         """Capture now what a pass of `count` tokens will replay; without it the first such pass takes longer."""
         bucket = next((size for size in _BUCKETS if size >= count), 0)
-        if self._graphs and bucket and bucket <= self._capacity and bucket not in self._captured:
+        if self._graphs and bucket and bucket <= self._room and bucket not in self._captured:
             with torch.inference_mode():
                 self._captured_for(bucket)
 
@@ -162,34 +163,42 @@ class QuestionPass:
         start: int,
         *,
         before: Callable[[int], None] | None = None,
-        attention: Attention = attend,
+        attention: Attention | None = None,
     ) -> torch.Tensor:
-        """Run ids int64 [B, N] at slots and positions start..start+N-1; logits [B, vocab] of the last token.
+        """Run ids int64 [B, N], on any device, at slots and positions start..start+N-1; logits [B, vocab] of the last.
 
         `before` is called with each layer's number in front of its attention and must leave slots 0..start-1 of that
-        layer filled in the current stream's order. The logits are valid until the next pass.
+        layer filled in the current stream's order. `attention` is by default what is fastest for so many tokens. The
+        logits are valid until the next pass.
         """
         batch, count = token_ids.shape
-        assert batch == self._batch and start + count <= self._capacity
+        assert batch == self._batch and start + count <= self._room
         with torch.inference_mode():
             bucket = next((size for size in _BUCKETS if size >= count), 0)
-            if self._graphs and bucket and start + bucket <= min(self._capacity, len(self._cos)):
+            if self._graphs and bucket and start + bucket <= self._room:
                 captured = self._captured_for(bucket)
                 if captured is not None:
                     return self._replay(captured, token_ids, start, before, attention)
-            inputs = self._inputs(token_ids, start)
-            hidden, result = self._piece(0, inputs, None, None)
+            device = self._model.device
+            inputs = _Inputs(token_ids.to(device), torch.tensor([start, count - 1], device=device))
+            places = self._places(inputs)
+            hidden, result = self._piece(0, inputs, places, None, None)
             for layer in range(len(self._layers)):
                 if before is not None:
                     before(layer)
                 attended = self._attend(layer, result, start + count, attention)
-                hidden, result = self._piece(layer + 1, inputs, hidden, attended)
+                hidden, result = self._piece(layer + 1, inputs, places, hidden, attended)
             return result
 
     # One piece between two attentions -----------------------------------------------------------------------------
 
     def _piece(
-        self, index: int, inputs: _Inputs, hidden: torch.Tensor | None, attended: torch.Tensor | None
+        self,
+        index: int,
+        inputs: _Inputs,
+        places: Places,
+        hidden: torch.Tensor | None,
+        attended: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """What follows layer index - 1's attention and precedes layer index's: (hidden [B, N, E], query).
 
@@ -202,20 +211,20 @@ class QuestionPass:
         else:
             assert hidden is not None and attended is not None
             if ends:
-                hidden, attended = (rows.index_select(1, inputs.last) for rows in (hidden, attended))
+                hidden, attended = (rows.index_select(1, inputs.numbers[1:]) for rows in (hidden, attended))
             done: Any = self._layers[index - 1]
             hidden, x = self._add_norm(hidden, done.self_attn.o_proj(attended), done.post_attention_layernorm)
             delta = self._widened(index - 1, x)
         norm = decoder.norm if ends else self._layers[index].input_layernorm
         hidden, x = self._add_norm(hidden, delta, norm)
-        return hidden, self._model.module.lm_head(x)[:, 0] if ends else self._project(index, inputs, x)
+        return hidden, self._model.module.lm_head(x)[:, 0] if ends else self._project(index, places, x)
 
     def _add_norm(
         self, hidden: torch.Tensor, delta: torch.Tensor | None, norm: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return self._glue.add_norm(hidden, delta, norm.weight, norm.variance_epsilon)
 
-    def _project(self, index: int, inputs: _Inputs, x: torch.Tensor) -> torch.Tensor:
+    def _project(self, index: int, places: Places, x: torch.Tensor) -> torch.Tensor:
         """Write the tokens' keys and values into the slabs; returns the rotated query [B, heads, N, D]."""
         packed = self._packed[index]
         if packed is not None:
@@ -224,7 +233,7 @@ class QuestionPass:
             attention: Any = self._layers[index].self_attn
             projected = torch.cat([part(x) for part in (attention.q_proj, attention.k_proj, attention.v_proj)], -1)
         keys, values = self._keys[index], self._values[index]
-        return self._glue.rotate_scatter(projected, self._head_norms[index], inputs.places, keys, values)
+        return self._glue.rotate_scatter(projected, self._head_norms[index], places, keys, values)
 
     def _widened(self, index: int, x: torch.Tensor) -> torch.Tensor:
         """The layer's MLP."""
@@ -241,14 +250,24 @@ class QuestionPass:
             out = mlp.down_proj(mlp.act_fn(gate) * up)
         return out
 
-    def _attend(self, layer: int, query: torch.Tensor, length: int, attention: Attention) -> torch.Tensor:
-        return attention(query, self._keys[layer].narrow(2, 0, length), self._values[layer].narrow(2, 0, length))
+    def _attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        length: int,
+        attention: Attention | None,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """[B, N, heads * D], in `out` if that is given."""
+        keys, values = (slabs[layer].narrow(2, 0, length) for slabs in (self._keys, self._values))
+        if attention is None and self._split is not None and worth(query.shape[2], length):
+            return self._split(query, keys, values, out)
+        attended = (attention or attend)(query, keys, values)
+        return attended if out is None else out.copy_(attended)
 
-    def _inputs(self, token_ids: torch.Tensor, start: int) -> _Inputs:
-        here = slice(start, start + token_ids.shape[1])
-        slots = torch.arange(here.start, here.stop, device=token_ids.device)
-        last = torch.full((1,), token_ids.shape[1] - 1, device=token_ids.device)
-        return _Inputs(token_ids, Places(slots, self._cos[here], self._sin[here]), last)
+    def _places(self, inputs: _Inputs) -> Places:
+        slots = torch.arange(inputs.ids.shape[1], device=inputs.ids.device) + inputs.numbers[0]
+        return Places(slots, self._cos.index_select(0, slots), self._sin.index_select(0, slots))
 
     # Graphs -------------------------------------------------------------------------------------------------------
 
@@ -258,22 +277,18 @@ class QuestionPass:
         token_ids: torch.Tensor,
         start: int,
         before: Callable[[int], None] | None,
-        attention: Attention,
+        attention: Attention | None,
     ) -> torch.Tensor:
-        count, bucket = token_ids.shape[1], captured.inputs.ids.shape[1]
-        inputs, places = captured.inputs, captured.inputs.places
-        inputs.ids[:, :count].copy_(token_ids)
-        torch.arange(start, start + bucket, out=places.slots)
-        places.cos.copy_(self._cos[start : start + bucket])
-        places.sin.copy_(self._sin[start : start + bucket])
-        inputs.last.fill_(count - 1)
+        count = token_ids.shape[1]
+        captured.inputs.ids[:, :count].copy_(token_ids)
+        captured.inputs.numbers.copy_(torch.tensor([start, count - 1]))
         # Rows past the question are padding: computed, never attended to, their slots written again later.
         attended = captured.attended[:, :count]
         captured.pieces[0].replay()
         for layer, query in enumerate(captured.queries):
             if before is not None:
                 before(layer)
-            attended.copy_(self._attend(layer, query.narrow(2, 0, count), start + count, attention))
+            self._attend(layer, query.narrow(2, 0, count), start + count, attention, attended)
             captured.pieces[layer + 1].replay()
         return captured.logits
 
@@ -288,12 +303,10 @@ class QuestionPass:
         return self._captured.get(bucket)
 
     def _capture(self, bucket: int) -> _Captured:
-        """Record the pieces for `bucket` tokens. Only the last `bucket` slots are written meanwhile."""
+        """Record the pieces for `bucket` tokens; meanwhile only the last slots that have positions are written."""
         device, spec = self._model.device, self._model.spec
         ids = torch.zeros((self._batch, bucket), dtype=torch.int64, device=device)
-        kept = self._inputs(ids, self._capacity - bucket)
-        places = Places(kept.places.slots, kept.places.cos.clone(), kept.places.sin.clone())
-        inputs = _Inputs(ids, places, kept.last)
+        inputs = _Inputs(ids, torch.tensor([self._room - bucket, bucket - 1], device=device))
         width = spec.num_heads * spec.head_dim
         attended = torch.zeros((self._batch, bucket, width), dtype=spec.dtype, device=device)
         side: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -325,11 +338,13 @@ class QuestionPass:
     ) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Hand every piece of a pass to `each`, in order; returns the queries and the logits they leave behind."""
         hidden: torch.Tensor | None = None
+        places: Places | None = None
         results: list[torch.Tensor] = []
 
         def piece(index: int) -> None:
-            nonlocal hidden
-            hidden, result = self._piece(index, inputs, hidden, attended)
+            nonlocal hidden, places
+            places = self._places(inputs) if places is None else places
+            hidden, result = self._piece(index, inputs, places, hidden, attended)
             results.append(result)
 
         for index in range(len(self._layers) + 1):

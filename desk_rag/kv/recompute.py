@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 
 from desk_rag.errors import ConfigError
 from desk_rag.kv.rope import RotaryTables
-from desk_rag.kv.rows import Rows, ScatterCache, run_rows
+from desk_rag.kv.rows import ScatterCache, run_rows
+from desk_rag.kv.rows_attention import Rows
+from desk_rag.kv.rows_lean import LeanRows
 from desk_rag.kv.stitch import Positions, StitchedCache, StitchPlan
 from desk_rag.model import LanguageModel
 
@@ -54,12 +57,15 @@ def recompute(
     question_ids: Sequence[int],
     selection: Selection,
     tables: RotaryTables,
+    *,
+    lean: LeanRows | None = None,
 ) -> torch.Tensor:
     """Run the chosen chunk tokens and the question over `stitched`; logits [vocab] of the question's last token.
 
     `chunk_token_ids` are the chunks' tokens in the plan's order, frames included. Afterwards the cache holds the
     context and the question, ready for decoding at position `next_position + len(question_ids)`. Where loading goes
-    by layers, each layer waits for its own chunks only. Raises ConfigError for the ablation positions.
+    by layers, each layer waits for its own chunks only. `lean`: see `run_rows`. Raises ConfigError for the ablation
+    positions.
     """
     plan, cache = stitched.plan, stitched.cache
     start = plan.next_position
@@ -74,7 +80,7 @@ def recompute(
     slots = [*selection.slots, *range(start, start + len(question_ids))]
     tokens = [flat[slot - plan.prefix_tokens] for slot in selection.slots]
     rows = Rows.of(model, slots)
-    logits = run_rows(model, ScatterCache(cache, rows), [*tokens, *question_ids], rows)
+    logits = run_rows(model, ScatterCache(cache, rows), [*tokens, *question_ids], rows, lean=lean)
     assert logits is not None
     cache.set_length(rows.total)
     return logits
@@ -93,4 +99,4 @@ def flat_tokens(plan: StitchPlan, chunk_token_ids: Sequence[Sequence[int]]) -> l
     """The chunks' tokens one after the other, as they lie behind the prefix."""
     lengths = [len(ids) for ids in chunk_token_ids]
     assert lengths == [place.num_tokens for place in plan.placements], "plan and chunks differ in length"
-    return [token for ids in chunk_token_ids for token in ids]
+    return list(chain.from_iterable(chunk_token_ids))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -18,6 +19,7 @@ from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.recompute import Selection, recompute
 from desk_rag.kv.recompute_choice import Costs, RecomputeChoice, SelectorName, choose
 from desk_rag.kv.rope import RotaryTables
+from desk_rag.kv.rows_lean import LeanRows
 from desk_rag.kv.selection.select import SelectionContext, select
 from desk_rag.kv.stitch import StitchedCache, StitchPlan
 from desk_rag.model import LanguageModel
@@ -66,12 +68,18 @@ class Recomputer:
         self._costs: Costs | None = None
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="auxiliary") if choice.selector in _AUXILIARY else None
 
+    @cached_property
+    def lean(self) -> LeanRows | None:
+        """The model as row passes want it; worked out once, by the first answer or rehearsal that recomputes."""
+        return LeanRows.of(self.model)
+
     def rehearse(self) -> None:
         """Pay one-off costs (a kernel's compilation, measuring what 'auto' needs); the cache's contents are lost."""
         if self.choice.ratio == "auto":
-            self._costs = recompute_costs.measure(self.model, self.cache)
+            self._costs = recompute_costs.measure(self.model, self.cache, lean=self.lean)
         elif self.choice.ratio:
-            recompute_costs.timed(self.model, self.cache, min(128, self.cache.capacity), self.cache.capacity)
+            most = self.cache.capacity
+            recompute_costs.timed(self.model, self.cache, min(128, most), most, lean=self.lean)
 
     def begin(self, ask: Ask, choice: RecomputeChoice | None = None) -> Recomputing:
         """Decide on a ratio and, if its selector can do without the cache, start choosing.
@@ -83,8 +91,9 @@ class Recomputer:
         ratio = chosen.ratio if chosen.ratio != "auto" else self._automatic(ask)
         stitched = StitchedCache(self.cache, ask.plan)
         context = SelectionContext(
-            self.model, stitched, ask.chunk_ids, ask.question_ids, ask.texts, ask.question, self.auxiliary
-        )
+            self.model, stitched, ask.chunk_ids, ask.question_ids, ask.texts, ask.question, self.auxiliary,
+            self.lean if ratio else None,
+        )  # fmt: skip
         early: Future[Selection] | None = None
         if ratio and chosen.selector in _AUXILIARY and self._aside is not None:
             early = self._aside.submit(select, chosen.selector, ratio, context)
@@ -97,7 +106,7 @@ class Recomputer:
 
     def _automatic(self, ask: Ask) -> float:
         if self._costs is None:
-            self._costs = recompute_costs.measure(self.model, self.cache)
+            self._costs = recompute_costs.measure(self.model, self.cache, lean=self.lean)
         return choose(ask.question, ask.texts, self._costs, ask.plan, len(ask.question_ids))
 
 
@@ -126,6 +135,7 @@ class Recomputing:
         chosen = time.perf_counter()
         context = self._context
         logits = recompute(
-            context.model, context.stitched, context.chunk_ids, context.question_ids, selection, self._by.tables
-        )
+            context.model, context.stitched, context.chunk_ids, context.question_ids, selection, self._by.tables,
+            lean=context.lean,
+        )  # fmt: skip
         return Prefilled(logits, selection, self.ratio, chosen - began)

@@ -11,6 +11,8 @@ concatenated first. Arithmetic is fp32 with one rounding at the end, as in the r
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,6 +27,7 @@ from desk_rag.kv.cache import SlabCache, SlabLayer
 from desk_rag.kv.payload import Layout
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.types import Int8Layer, QuantizedKV
+from desk_rag.kv.upload import upload
 
 if TYPE_CHECKING:
     from desk_rag.kv.stitch import Placement
@@ -51,7 +54,7 @@ DEFAULT_TUNING = Tuning()
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where rows may point to: tables and slabs, as offsets from one anchor each. Made once per cache and answer."""
+    """Where rows may point to: tables and slabs, as offsets from one anchor each. Made once per cache."""
 
     codes: torch.Tensor
     """int8 anchor, any tensor on the device."""
@@ -61,10 +64,8 @@ class Target:
     """fp32 anchor [positions, R / 2]: the first cos table."""
     slab: torch.Tensor
     """Anchor of the cache's dtype [1, H, capacity, D]: layer 0's keys."""
-    table_offsets: Offsets
-    """[L, 2]: cos and sin of each layer, in elements from `table`."""
-    slab_offsets: Offsets
-    """[L, 2]: keys and values of each layer, in elements from `slab`."""
+    places: Offsets
+    """[L, 4]: cos and sin of each layer, in elements from `table`, its keys and values, in elements from `slab`."""
 
     @classmethod
     def of(cls, tables: RotaryTables, layers: Sequence[SlabLayer]) -> Target:
@@ -72,7 +73,6 @@ class Target:
         slab, table = layers[0].key_slab, tables.cos[0]
         assert slab.dim() == 4 and slab.shape[0] == 1 and slab.is_floating_point()
         slabs = [each for layer in layers for each in (layer.key_slab, layer.value_slab)]
-        # Once per answer, in front of everything: one comparison per slab, not four.
         kinds = {(each.shape, each.dtype, each.device, each.is_contiguous()) for each in slabs}
         assert kinds == {(slab.shape, slab.dtype, slab.device, True)}, "slabs differ"
         for other in (*tables.cos, *tables.sin):
@@ -81,15 +81,24 @@ class Target:
         assert len(tables.table_of_layer) == len(layers)
         anchor = torch.empty(16, dtype=torch.int8, device=slab.device)
         turning = [(_offset(c, table), _offset(s, table)) for c, s in zip(tables.cos, tables.sin, strict=True)]
-        addresses = np.array([each.data_ptr() for each in slabs], dtype=np.int64) - slab.data_ptr()
-        return cls(
-            codes=anchor,
-            scales=anchor.view(torch.float16),
-            table=table,
-            slab=slab,
-            table_offsets=np.array([turning[index] for index in tables.table_of_layer], dtype=np.int64),
-            slab_offsets=addresses.reshape(-1, 2) // slab.element_size(),
-        )
+        slots = [_offset(each, slab) for each in slabs]
+        places = [(*turning[index], *slots[2 * n : 2 * n + 2]) for n, index in enumerate(tables.table_of_layer)]
+        return cls(anchor, anchor.view(torch.float16), table, slab, np.array(places, dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The rows of an answer on the device, layer by layer, and what is true of all of them."""
+
+    rows: torch.Tensor
+    """int64 [L, chunks, 12]; rows of 0 tokens are skipped."""
+    most_tokens: int
+    one_group: bool
+    """Every row has a single group of key scales."""
+    codes_by: int
+    """What divides every address of codes, scales and angles, in elements."""
+    scales_by: int
+    angles_by: int
 
 
 def place_group(
@@ -103,20 +112,22 @@ def place_group(
 
     All layers named must be int8 and on the cache's device. Same result as `stitch.place_layer` for each of them.
     """
+    wanted = list(layers)
+    if not wanted or not chunks:
+        return
     target = Target.of(tables, cache.layers)
-    parts: list[Offsets] = []
-    for layer in layers:
-        for placement, chunk in zip(placements, chunks, strict=True):
+    rows = np.empty((len(wanted), len(chunks), NUM_FIELDS), dtype=np.int64)
+    for at, layer in enumerate(wanted):
+        for index, (placement, chunk) in enumerate(zip(placements, chunks, strict=True)):
             coded = chunk.layers[layer]
             assert isinstance(coded, Int8Layer), "raw layers are placed by the reference"
             assert chunk.num_tokens == placement.num_tokens, "plan and chunk differ in length"
-            parts.append(rows_of(coded, target, layer, placement.position, placement.slot))
-    if parts:
-        launch(np.concatenate(parts), target)
+            rows[at, index] = row_of(coded, target, layer, placement.position, placement.slot)
+    launch(batch_of_rows(rows, target), target)
 
 
-def rows_of(coded: Int8Layer, target: Target, layer: int, position: int, slot: int) -> Offsets:
-    """The one row [1, 12] that places one layer of one chunk."""
+def row_of(coded: Int8Layer, target: Target, layer: int, position: int, slot: int) -> Offsets:
+    """The row [12] that places one layer of one chunk."""
     heads, tokens, dim = coded.keys.shape
     groups = coded.key_scale.shape[1]
     parts = (coded.keys, coded.values, coded.key_scale, coded.key_zero, coded.value_scale)
@@ -124,13 +135,29 @@ def rows_of(coded: Int8Layer, target: Target, layer: int, position: int, slot: i
     assert coded.key_scale.shape == coded.key_zero.shape == (heads, groups, dim)
     assert coded.values.shape == coded.keys.shape and coded.value_scale.shape == (heads, tokens)
     assert (heads, dim) == (target.slab.shape[1], target.slab.shape[3]), "chunk and cache differ in shape"
-    row = np.empty((1, NUM_FIELDS), dtype=np.int64)
-    row[0, :3] = tokens, -(-tokens // groups), groups
-    row[0, 3:5] = _offset(coded.keys, target.codes), _offset(coded.values, target.codes)
-    row[0, 5:8] = [_offset(part, target.scales) for part in parts[2:]]
-    row[0, 8:10] = target.table_offsets[layer] + position * target.table.shape[1]
-    row[0, 10:12] = target.slab_offsets[layer] + slot * target.slab.shape[3]
+    row = np.empty(NUM_FIELDS, dtype=np.int64)
+    row[:3] = tokens, -(-tokens // groups), groups
+    row[3:5] = _offset(coded.keys, target.codes), _offset(coded.values, target.codes)
+    row[5:8] = [_offset(part, target.scales) for part in parts[2:]]
+    row[8:] = target.places[layer] + _shift(target, position, slot)
     return row
+
+
+def batch_of_rows(rows: Offsets, target: Target) -> Batch:
+    """Upload rows [L, chunks, 12] that came one by one; what they point to must live until the kernel is done."""
+    flat = rows.reshape(-1, NUM_FIELDS)
+    flat = flat[flat[:, 0] > 0]
+    _check(flat, target)
+    dim, half = target.slab.shape[3], target.table.shape[1]
+    return Batch(
+        rows=upload(rows, target.slab.device),
+        most_tokens=int(flat[:, 0].max(initial=0)),
+        one_group=bool((flat[:, 2] == 1).all()),
+        # Wider loads of codes than 8 bytes only force a detour through shared memory: a store takes 8 elements.
+        codes_by=_divisor(flat[:, 3:5] + target.codes.data_ptr(), 1, 8, dim),
+        scales_by=_divisor(flat[:, 5:7] * 2 + target.scales.data_ptr(), 2, 8, dim),
+        angles_by=_divisor(flat[:, 8:10] * 4 + target.table.data_ptr(), 4, 4, half),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,66 +170,86 @@ class Loaded:
     slot: int
 
 
-def rows_of_payloads(chunks: Sequence[Loaded], target: Target, layers: range) -> Offsets:
-    """The rows [N, 12] of those of `layers` that are int8, of all chunks.
+def batch_of_payloads(chunks: Sequence[Loaded], target: Target) -> Batch:
+    """Work out and upload the rows of every layer of all chunks; layers that are not int8 are skipped.
 
-    No tensor is made per layer, and nothing is done chunk by chunk that can be done for all at once: with hundreds of
-    chunk-layers per answer that would cost more than the kernel, while the GPU waits for its first work.
+    In front of everything else of an answer, while the GPU waits for its first work: no tensor is made per layer, what
+    a layout says of itself was worked out when it was first seen, and what has to be proven is proven chunk by chunk.
     """
+    rows = rows_of_payloads(chunks, target)
+    layouts = [one.layout for one in chunks]
+    addresses = functools.reduce(operator.or_, (one.payload.data_ptr() for one in chunks))
+    dim, half = target.slab.shape[3], target.table.shape[1]
+    return Batch(
+        rows=upload(rows, target.slab.device),
+        most_tokens=max(each.num_tokens for each in layouts),
+        one_group=all(each.one_group for each in layouts),
+        codes_by=_divisor(addresses | functools.reduce(operator.or_, (each.codes_at for each in layouts)), 1, 8, dim),
+        scales_by=_divisor(addresses | functools.reduce(operator.or_, (each.scales_at for each in layouts)), 2, 8, dim),
+        angles_by=_divisor(target.places[:, :2] * 4 + target.table.data_ptr(), 4, 4, half),
+    )
+
+
+def rows_of_payloads(chunks: Sequence[Loaded], target: Target) -> Offsets:
+    """Rows [L, chunks, 12], all of them within tables and slabs; those of layers that are not int8 have 0 tokens."""
+    _, heads, capacity, dim = target.slab.shape
+    positions = target.table.shape[0]
+    device, anchors = target.codes.device, (target.codes.data_ptr(), target.scales.data_ptr())
+    moves = []
     for one in chunks:
-        assert one.payload.dtype == torch.uint8 and one.payload.is_contiguous()
-        assert one.payload.device == target.codes.device
-        assert (one.layout.heads, one.layout.dim) == (target.slab.shape[1], target.slab.shape[3]), "shapes differ"
-    here = slice(layers.start, layers.stop)
-    base = np.array([one.payload.data_ptr() for one in chunks], dtype=np.int64)[:, None, None]
-    addresses = np.stack([one.layout.offsets[here] for one in chunks]) + base
-    rows = np.empty((len(chunks), len(layers), NUM_FIELDS), dtype=np.int64)
-    rows[..., :3] = np.stack([one.layout.shape[here] for one in chunks])
-    rows[..., 3:5] = addresses[..., :2] - target.codes.data_ptr()
-    rows[..., 5:8] = (addresses[..., 2:] - target.scales.data_ptr()) // 2
-    position = np.array([one.position for one in chunks])[:, None, None]
-    slot = np.array([one.slot for one in chunks])[:, None, None]
-    rows[..., 8:10] = target.table_offsets[here] + position * target.table.shape[1]
-    rows[..., 10:12] = target.slab_offsets[here] + slot * target.slab.shape[3]
-    coded = rows[..., 2] > 0
-    return rows.reshape(-1, NUM_FIELDS) if coded.all() else rows[coded]
+        layout, payload, at = one.layout, one.payload, one.payload.data_ptr()
+        assert payload.dtype == torch.uint8 and payload.is_contiguous() and payload.device == device
+        assert payload.shape[0] >= layout.nbytes, "the layout goes on past the payload"
+        assert (layout.heads, layout.dim) == (heads, dim), "chunk and cache differ in shape"
+        assert layout.num_tokens * dim * heads < 2**31, "a chunk is too long for 32-bit offsets"
+        assert 0 <= one.position <= positions - layout.num_tokens, "positions lie past the tables"
+        assert 0 <= one.slot <= capacity - layout.num_tokens, "slots lie outside the slab"
+        codes, scales = at - anchors[0], (at - anchors[1]) // 2
+        moves.append((0, 0, 0, codes, codes, scales, scales, scales, *_shift(target, one.position, one.slot)))
+    rows = np.stack([one.layout.rows for one in chunks], axis=1)
+    rows[..., 8:] = target.places[:, None]
+    rows += np.array(moves, dtype=np.int64)
+    return rows
 
 
-def launch(rows: Offsets, target: Target, tuning: Tuning = DEFAULT_TUNING) -> None:
-    """Run the kernel for `rows` [N, 12] on the current stream; what they point to must stay alive until it is done."""
-    if not len(rows):
+def _shift(target: Target, position: int, slot: int) -> tuple[int, int, int, int]:
+    """What is added to a layer's places, in elements: to cos, sin, keys, values."""
+    turned, moved = position * target.table.shape[1], slot * target.slab.shape[3]
+    return turned, turned, moved, moved
+
+
+def launch(batch: Batch, target: Target, layers: slice = slice(None), tuning: Tuning = DEFAULT_TUNING) -> None:
+    """Run the kernel for `layers` of the batch on the current stream; what rows point to must live until it is done."""
+    rows = batch.rows[layers].flatten(0, 1)
+    if not batch.most_tokens or not len(rows):
         return
-    _check(rows, target)
     _, heads, capacity, dim = target.slab.shape
     half = int(target.table.shape[1])
     rest = dim - 2 * half
     per_program = next(count for count in (tuning.heads, 4, 2, 1) if count <= tuning.heads and heads % count == 0)
-    grid = (triton.cdiv(int(rows[:, 0].max()), tuning.tile), heads // per_program, len(rows))
+    grid = (triton.cdiv(batch.most_tokens, tuning.tile), heads // per_program, len(rows))
     assert grid[2] < 65_536, "too many chunk-layers for one launch"
     _dequant_rope_scatter[grid](
-        torch.from_numpy(rows).to(target.slab.device, non_blocking=True),
-        target.codes, target.scales, target.table, target.slab, capacity * dim,
+        rows, target.codes, target.scales, target.table, target.slab, capacity * dim,
         DIM=dim, DIM_PADDED=triton.next_power_of_2(dim), HALF=half, HALF_PADDED=triton.next_power_of_2(half),
         REST=rest, REST_PADDED=triton.next_power_of_2(max(rest, 1)), TILE=tuning.tile, HEADS=per_program,
-        ONE_GROUP=bool((rows[:, 2] == 1).all()), NUM_FIELDS=NUM_FIELDS,
-        # Wider loads of codes than 8 bytes only force a detour through shared memory: a store takes 8 elements.
-        CODES_BY=_alignment(rows[:, 3:5], target.codes, 8, dim),
-        SCALES_BY=_alignment(rows[:, 5:7], target.scales, 8, dim),
-        ANGLES_BY=_alignment(rows[:, 8:10], target.table, 4, half),
-        num_warps=tuning.warps,
+        ONE_GROUP=batch.one_group, NUM_FIELDS=NUM_FIELDS, CODES_BY=batch.codes_by, SCALES_BY=batch.scales_by,
+        ANGLES_BY=batch.angles_by, num_warps=tuning.warps,
     )  # fmt: skip
 
 
 def _check(rows: Offsets, target: Target) -> None:
     """The kernel follows addresses: everything it will touch in tables and slabs is proven to exist here."""
-    assert rows.dtype == np.int64 and rows.ndim == 2 and rows.shape[1] == NUM_FIELDS
+    assert rows.dtype == np.int64 and rows.shape[1] == NUM_FIELDS
+    if not len(rows):
+        return
     _, heads, capacity, dim = target.slab.shape
     tokens = rows[:, :1]
-    assert tokens.min() > 0 and int(tokens.max()) * dim * heads < 2**31, "a chunk is too long for 32-bit offsets"
+    assert int(tokens.max()) * dim * heads < 2**31, "a chunk is too long for 32-bit offsets"
     assert (rows[:, 1] * rows[:, 2] >= rows[:, 0]).all(), "scale groups do not cover the chunk"
     half, positions = target.table.shape[1], target.table.numel()
-    assert _inside(rows[:, 8:10], tokens * half, target.table_offsets, positions), "positions lie past the tables"
-    assert _inside(rows[:, 10:12], tokens * dim, target.slab_offsets, capacity * dim), "slots lie outside the slab"
+    assert _inside(rows[:, 8:10], tokens * half, target.places[:, :2], positions), "positions lie past the tables"
+    assert _inside(rows[:, 10:12], tokens * dim, target.places[:, 2:], capacity * dim), "slots lie outside the slab"
 
 
 def _inside(starts: Offsets, lengths: Offsets, bases: Offsets, size: int) -> bool:
@@ -219,11 +266,10 @@ def _offset(tensor: torch.Tensor, anchor: torch.Tensor) -> int:
     return int(distance // anchor.element_size())
 
 
-def _alignment(column: Offsets, anchor: torch.Tensor, largest: int, row: int) -> int:
-    """Largest power of two (at most `largest`, in elements) that divides every address here and the row length."""
-    size = anchor.element_size()
-    addresses = column * size + anchor.data_ptr()
-    bits = int(np.bitwise_or.reduce(addresses, axis=None)) | row * size | largest * size
+def _divisor(addresses: Offsets | int, size: int, largest: int, row: int) -> int:
+    """Largest power of two (at most `largest`, in elements of `size` bytes) that divides addresses and row length."""
+    bits = addresses if isinstance(addresses, int) else int(np.bitwise_or.reduce(addresses, axis=None))
+    bits |= row * size | largest * size
     return max((bits & -bits) // size, 1)
 
 

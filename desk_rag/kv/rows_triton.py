@@ -108,13 +108,13 @@ def _step(  # type: ignore[no-untyped-def]
     return new, total * keep + tl.sum(weights, 1), summed
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["num_rows", "window"])  # type: ignore[untyped-decorator]
 def _rows(  # type: ignore[no-untyped-def]
     query, keys, values, slots, result, num_rows, query_head, query_row, key_head, key_row, exponent, window,
     GROUPS: tl.constexpr, HEADS: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr, BLOCK: tl.constexpr,
     TILE: tl.constexpr, SLIDING: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One block of rows of one query head; grid (heads, blocks)."""
+    """One block of rows of one query head; grid (heads, blocks). One compilation serves every number of rows."""
     head = tl.program_id(0)
     start = (tl.num_programs(1) - 1 - tl.program_id(1)) * BLOCK
     rows = start + tl.arange(0, BLOCK)

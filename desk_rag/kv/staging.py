@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 import torch
 
@@ -37,18 +37,24 @@ class Staging:
         self.arena.publish(extent, key)
         self._watch([extent])
 
-    def send_again(self, wanted: Sequence[tuple[Hashable, int, torch.Tensor]]) -> list[bool]:
-        """Copy those of (key, bytes, target) that were read before, in one go; says which are here."""
+    def send_again(self, wanted: Iterable[tuple[Hashable, torch.Tensor]]) -> list[bool]:
+        """Copy those of (key, target) that were read before, one behind the other; says which are here.
+
+        Each is sent as soon as it is found: the bus should not wait for the processor to have looked for all.
+        """
         self._free(wait=False)
-        found = [(self.arena.find(key), nbytes, target) for key, nbytes, target in wanted]
-        held = [extent for extent, _, _ in found if extent is not None]
+        held: list[Extent] = []
+        sent = []
+        with torch.cuda.stream(self.stream):
+            for key, target in wanted:
+                extent = self.arena.find(key)
+                sent.append(extent is not None)
+                if extent is not None:
+                    held.append(extent)
+                    target.copy_(extent.data.narrow(0, 0, target.shape[0]), non_blocking=True)
         if held:
-            with torch.cuda.stream(self.stream):
-                for extent, nbytes, target in found:
-                    if extent is not None:
-                        target.copy_(extent.data[:nbytes], non_blocking=True)
             self._watch(held)
-        return [extent is not None for extent, _, _ in found]
+        return sent
 
     def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Enqueue one copy; from page-locked memory it returns at once."""

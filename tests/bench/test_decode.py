@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pytest
 import torch
 
 from desk_rag.bench import decode
 from desk_rag.bench.decode import Side
+from desk_rag.errors import ConfigError
+from desk_rag.kv.passes import LeanPass, Slab
+from desk_rag.kv.prefill import prefill_prefix
+from desk_rag.kv.rope import build_tables
 from desk_rag.packed import PackedLinear, pack_linears
 from tests.models import FAMILIES, build_model
 
@@ -36,9 +41,42 @@ def test_all_sides_are_measured_in_every_round_over_the_same_cache() -> None:
     assert row.ratio(Side.OURS).median == 1.0
 
 
+def test_our_side_is_the_pass_that_answers_are_decoded_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where that is the lean one: every token goes through it, and its logits are stock's."""
+    model = build_model(next(family for family in FAMILIES if family.name == "qwen2"))
+    stock = decode.stock_twin(model)
+    room = 3
+    prefix = prefill_prefix(model)
+    slab = Slab(model, prefix, build_tables(model, 40 + room), 40 + room, lean=True)
+    positions: list[int] = []
+    forward = LeanPass.forward
+
+    def counted(self: LeanPass, token_ids: Sequence[int], start: int) -> torch.Tensor:
+        positions.append(start)
+        return forward(self, token_ids, start)
+
+    monkeypatch.setattr(LeanPass, "forward", counted)
+    monkeypatch.setattr(decode, "shipped", lambda *_: slab)
+    row = decode.measure(model, stock, 40, decode._arguments(["--tokens", "2", "--rounds", "1"]))
+    assert row.way == "lean pass"
+    assert positions == [40, 40, 41, 40, 41], "first logits, a round unreported, a round"
+    assert row.difference < 1e-3
+
+
+def test_contexts_past_the_models_positions_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    model = build_model(next(family for family in FAMILIES if family.name == "qwen3"))
+    limit = model.spec.max_context
+    options = decode._arguments(["--contexts", f"16,{limit}", "--tokens", "2"])
+    assert decode._contexts(options, model) == [16]
+    assert f"{limit:,}" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="positions"):
+        decode._contexts(decode._arguments(["--contexts", str(limit)]), model)
+
+
 def test_a_rewound_side_starts_from_the_context_again() -> None:
     model = build_model(next(family for family in FAMILIES if family.name == "llama"))
-    decoders = decode._decoders(model, decode.stock_twin(model), 20, room=4)
+    slab = decode.shipped(model, prefill_prefix(model), 24)
+    decoders = decode._decoders(model, slab, decode.stock_twin(model), 20, room=4)
     for decoder in decoders.values():
         with torch.inference_mode():
             first = decode._first_logits(decoder, 20)
@@ -53,4 +91,5 @@ def test_it_ends_in_one_json_line(capsys: pytest.CaptureFixture[str]) -> None:
     told = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
     assert told["bench"] == "decode"
     assert [entry["context"] for entry in told["contexts"]] == [16, 32]
+    assert {entry["ours"] for entry in told["contexts"]} == {"the model's own pass"}
     assert set(told["contexts"][0]["stock_over_ours"]) == {"ours", "dynamic", "static"}

@@ -28,6 +28,13 @@ def test_every_way_is_measured_and_ends_in_one_json_line(tmp_path: Path, capsys:
     for name in kinds:
         assert 0.04 < ways[f"{name} 0.1"]["effective"] <= 0.11 < ways[f"{name} 0.3"]["effective"] <= 0.31
         assert ways[f"{name} 0.1"]["n"] == 3
+        for way in (ways[f"{name} 0.1"], ways[f"{name} 0.3"]):
+            assert min(way["select_ms"], way["pass_ms"]) > 0
+            assert 0 < way["ratio_fastest"] <= way["ratio"]
+    assert context["stitch_ms"] > 0
+    fulls = context["fulls_ms"]
+    assert set(fulls) == {"full prefill, transformers, sdpa", "full prefill, lean pass"}
+    assert fulls[context["fastest"]] == min(fulls.values())
     assert min(context["costs"].values()) >= 0 and max(context["costs"].values()) > 0
     assert "edge-query 0.3" in shown and "full prefill" in shown
 
@@ -39,8 +46,17 @@ def test_the_auxiliary_model_reads_the_same_texts() -> None:
     context = bench.context()
     assert [len(ids) for ids in context.chunk_ids] == [len(model.prompt.chunk_ids(text)) for text in context.texts]
     assert all(len(ids) <= 130 for ids in context.chunk_ids)
-    assert set(bench.works([SelectorName.AUX], [0.2])) == {"full prefill", "stitched", "select aux", "aux 0.2"}
-    bench.works([SelectorName.AUX], [0.2])["aux 0.2"].run()
+    works = bench.works([SelectorName.AUX], [0.2])
+    assert set(works) == {*bench.prefills, "stitch", "stitched", "select aux 0.2", "pass aux 0.2", "aux 0.2"}
+    for work in works.values():
+        work.before()
+        work.run()
+
+
+def test_a_model_without_a_lean_pass_is_measured_against_its_own() -> None:
+    bench = recompute.Bench(build_model(next(family for family in FAMILIES if family.name == "gemma3")), 150, 80, None)
+    assert list(bench.prefills) == ["full prefill, transformers, sdpa"]
+    bench.prefills["full prefill, transformers, sdpa"]()
 
 
 def test_random_shapes_are_refused_by_name() -> None:

@@ -21,15 +21,18 @@ os.environ.pop("TRITON_INTERPRET", None)
 
 import torch
 import triton
+import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from desk_rag.kv import glue_triton, lazy_kernel, lazy_triton, rope_triton
+from desk_rag.kv import glue_triton, lazy_few, lazy_kernel, lazy_merge, lazy_triton, rope_triton
+from desk_rag.kv import split_attention_kernel as split_kernel
+from desk_rag.kv import split_attention_triton as split
 
 _POINTERS = {
     "rows": "*i64", "words": "*i64", "codes": "*i8", "scales": "*fp16", "tables": "*fp32", "cosines": "*fp32",
     "sines": "*fp32", "outputs": "*fp32", "sums": "*fp32", "arrived": "*i32", "exponent": "fp32", "unscaled": "fp32",
-    "slots": "*i64", "eps": "fp32",
+    "slots": "*i64", "eps": "fp32", "turns": "*fp16",
 }  # fmt: skip
 _IN_DTYPE = {
     "slabs", "query", "keys", "values", "result", "hidden", "delta", "weight", "total", "normed", "projected",
@@ -46,7 +49,7 @@ def compiled(
     signature |= dict.fromkeys(constants, "constexpr")
     signature = {name: signature[name] for name in kernel.arg_names}
     never = {"length", "num_words", "plain_shares", "table_rows", "shares", "count", "num_rows", "exponent", "unscaled"}
-    never |= {"capacity", "eps"}
+    never |= {"capacity", "eps", "blocks", "block"}
     divisible = [index for index, name in enumerate(kernel.arg_names) if name in names and name not in never]
     aligned = {(index,): [["tt.divisibility", 16]] for index in divisible}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
@@ -85,7 +88,7 @@ def _lazy(dim: int, half: int, dtype: str, one: bool, rows: int) -> dict[str, An
     few = rows <= 32
     return {
         **lazy_triton._shape(dim, half), **lazy_triton._types(torch.empty(0, dtype=own, device="meta"), tuning),
-        "FUSED": tuning.fused, "MERGE_ROWS": merge_rows,
+        "DEPENDENT": False, "FUSED": tuning.fused, "MERGE_ROWS": merge_rows,
         "MERGE_STEP": lazy_triton._merge_step(merge_rows * triton.next_power_of_2(dim), tuning.warps),
         "LENGTH_IN_MEMORY": False, "PLAIN_TILES": 2, "WORDS": 1 if few else 4, "ONE_TILE": False,
         "ROTATION": int(tuning.rotation), "ONE_GROUP": one, "FIELDS": lazy_triton.FIELDS, "CODES_BY": 16,
@@ -115,9 +118,22 @@ def variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
             constants, own = _lazy(dim, half, dtype, one, rows), _tuning(rows, dtype)
             found.append((lazy_kernel.attend_shares, constants, dtype, own.warps, lazy_triton.stages_of(own, one)))
         if one:
-            merge = {"DIM": dim, "DIM_PADDED": padded["DIM_PADDED"], "STEP": 8}
-            found.append((lazy_kernel.merge_shares, merge, dtype, 4, 2))
-    return found + _glue_variants()
+            merge = {"DIM": dim, "COLUMNS": 32, "STEP": 128, "DEPENDENT": False}
+            found.append((lazy_merge.merge_shares, merge, dtype, 4, 2))
+        if one and lazy_triton.serves_few(7, dim, half) and dtype != "fp32":
+            found += [_few(dim, dtype, tile) for tile in (16, 32)]
+    return found + _glue_variants() + _split_variants()
+
+
+def _few(dim: int, dtype: str, tile: int) -> tuple[Any, dict[str, Any], str, int, int]:
+    """The decode step's own program where every run is one step."""
+    constants = {
+        "DEPENDENT": False, "LENGTH_IN_MEMORY": False, "PLAIN_TILES": 2, "PLAIN_TILE": 32, "WORDS": 1,
+        "ONE_TILE": True, "FIELDS": lazy_triton.FIELDS, "CODES_BY": 16, "SCALES_BY": 8, "DIM": dim, "HALF": dim // 2,
+        "ROWS": 8, "WARPS": 4, "TILE": tile, "VALUE_TYPE": tl.bfloat16 if dtype == "bf16" else tl.float16,
+        "BY_BYTES": True,
+    }  # fmt: skip
+    return lazy_few.attend_few, constants, dtype, 4, 2
 
 
 def _glue_variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
@@ -137,13 +153,27 @@ def _glue_variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
     return found
 
 
+def _split_variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
+    """A question's attention as it is divided on a GPU with little shared memory, and for many rows on a large one."""
+    found: list[tuple[Any, dict[str, Any], str, int, int]] = []
+    tunings = [split.tuning_for(rows, torch.device("cpu")) for rows in (16, 64)] + [split.SplitTuning()]
+    for dtype, shape, tuning in itertools.product(["bf16", "fp16"], [(7, 4, 128), (4, 2, 64), (1, 12, 96)], tunings):
+        own = torch.bfloat16 if dtype == "bf16" else torch.float16
+        constants = split.share_constants(*shape, tuning, own)
+        found.append((split_kernel.attend_share, constants, dtype, tuning.warps, tuning.stages))
+        merge = (split_kernel.merge_rows, split.merge_constants(*shape, tuning), dtype, tuning.merge_warps, 3)
+        found += [merge] if merge not in found else []
+    return found
+
+
 def main() -> None:
     """Compile all variants for an RTX 3060 (8.6) and an H200 (9.0)."""
     quick = os.environ.get("QUICK_COMPILE") == "1"
     for kernel, constants, dtype, warps, stages in variants():
         if quick and (dtype != "bf16" or constants.get("DIM", 128) != 128 or constants.get("REST") == 32):
             continue
-        for capability in (86,) if quick else (86, 90):
+        large = kernel is split_kernel.attend_share and constants["BLOCK"] > 64
+        for capability in (90,) if large else (86,) if quick else (86, 90):
             print(json.dumps(compiled(kernel, constants, dtype, capability, warps, stages)), flush=True)
 
 

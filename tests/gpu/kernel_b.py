@@ -1,4 +1,4 @@
-"""Kernel B on a real GPU, in one call: `python -m tests.gpu.kernel_b OUT.json [--seconds 110]`.
+"""Kernel B on a real GPU, in one call: `python -m tests.gpu.kernel_b OUT.json [--seconds 110] [--stages few,question]`.
 
 First it is right or it says so: every variant that is timed is compared with the torch reference in fp32, beside what
 bf16 attention over a materialised cache makes of the same numbers, and launches are repeated, because the merge counts
@@ -44,6 +44,8 @@ SHAPES = {
 QUERIES = (1, 4, 32, 128)
 _PREFIX, _SUFFIX, _CHUNK = 64, 200, 512
 _DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+_TRIED = 3
+"""Best tunings of a sweep that every case of its kind is measured with."""
 _SPREAD = 120 << 20
 """int8 bytes of all layers together: more than any second-level cache holds."""
 
@@ -128,7 +130,8 @@ def warm(job: tuple[Case, LazyTuning | None]) -> str:
 class Bench:
     """The stages, within a time limit."""
 
-    def __init__(self, seconds: float, pool: ProcessPoolExecutor, *, dry: bool) -> None:
+    def __init__(self, seconds: float, pool: ProcessPoolExecutor, queries: tuple[int, ...], *, dry: bool) -> None:
+        self.queries = queries
         self.end, self.pool, self.dry = time.monotonic() + seconds, pool, dry
         self.failed: dict[str, str] = {}
 
@@ -167,13 +170,14 @@ class Bench:
     ) -> tuple[list[dict[str, Any]], list[str]]:
         """All cases with default and best, one query token first; and the cases there was no time for."""
         entries, missed = [], []
-        for count in (1, 4) if self.dry else QUERIES:
+        for count in (1, 4) if self.dry else self.queries:
             contexts = (96,) if self.dry else (8192, 32_768, 2048)
             cases = [Case(shape, tokens, count) for tokens in contexts for shape in SHAPES][-1 if self.dry else 0 :]
             if self.left() < 5:
                 missed += [str(case) for case in cases]
                 continue
-            jobs = [(case, tuning) for case in cases for tuning in tunings_for(case, known, asked).values()]
+            tried = [(case, tuning) for case in cases for tuning in tunings_for(case, known, asked).values()]
+            jobs = list(dict.fromkeys(tried))
             reasons = dict(zip(jobs, self.pool.map(warm, jobs), strict=True))
             for case in cases:
                 tops = tunings_for(case, known, asked)
@@ -247,7 +251,47 @@ def bf16_error(case: Case) -> float:
 
 
 def told(tuning: LazyTuning) -> str:
-    return " ".join(f"{name}={getattr(value, 'name', value)}" for name, value in asdict(tuning).items())
+    usual = asdict(LazyTuning())
+    return " ".join(
+        f"{name}={getattr(value, 'name', value)}"
+        for name, value in asdict(tuning).items()
+        if value != usual[name] or name in ("tile", "warps", "stages", "programs")
+    )
+
+
+def few_stage() -> list[LazyTuning]:
+    """The decode step's own program: tokens per warp, warps, splits and registers."""
+    return [
+        LazyTuning(
+            few=True, fused=False, tile=tile, warps=warps, stages=2, programs=programs, registers=registers,
+            merge_columns=32, merge_step=128,
+        )
+        for tile, warps in [(16, 4), (16, 8), (32, 4), (32, 8)]
+        for programs in (2, 3, 4, 6)
+        for registers in (None, 128, 168)
+        if not (registers == 168 and tile == 16) and not (registers == 128 and tile == 32 and warps == 8)
+    ]  # fmt: skip
+
+
+def few_further(best: LazyTuning) -> list[LazyTuning]:
+    """Around the best of `few_stage`, one at a time but for the launches' overlap, which is asked for each merge."""
+    merges = [(32, 128, 4), (32, 128, 8), (16, 128, 4), (64, 128, 8), (32, 64, 4), (32, 256, 8), (128, 32, 4)]
+    kinds = [
+        replace(best, merge_columns=columns, merge_step=step, merge_warps=warps) for columns, step, warps in merges
+    ]
+    kinds += [replace(best, half_shares=True), replace(best, stages=1), replace(best, programs=best.programs + 2)]
+    return [replace(kind, dependent=dependent) for kind in kinds for dependent in (True, False)]
+
+
+def general_further(best: LazyTuning) -> list[LazyTuning]:
+    """The same for the program that serves all, unfused."""
+    wide = replace(best, fused=False, merge_columns=32, merge_step=128)
+    return [
+        wide,
+        replace(wide, dependent=True),
+        *(replace(wide, dependent=True, programs=programs, registers=registers)
+          for programs in (3, 4) for registers in (128, 168)),
+    ]  # fmt: skip
 
 
 def first_stage() -> list[LazyTuning]:
@@ -296,6 +340,10 @@ def many_rows() -> list[LazyTuning]:
     ]
 
 
+def few_ranked(known: dict[LazyTuning, list[float]]) -> list[LazyTuning]:
+    return [tuning for tuning in ranked(known) if tuning.few]
+
+
 def ranked(known: dict[LazyTuning, list[float]]) -> list[LazyTuning]:
     right = [tuning for tuning, (_, error) in known.items() if error < 2e-2]
     return sorted(right, key=lambda tuning: known[tuning][0])
@@ -306,6 +354,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=110)
+    parser.add_argument("--stages", default="few", help="which sweeps: few, general, question, joined by commas")
     parser.add_argument("--dry", action="store_true")
     options = parser.parse_args()
     workers = 1 if options.dry else max(1, min(12, (os.cpu_count() or 4) - 2))
@@ -315,12 +364,19 @@ def main() -> int:
     known: dict[LazyTuning, list[float]] = {}
     asked: dict[LazyTuning, list[float]] = {}
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        bench = Bench(options.seconds, pool, dry=options.dry)
-        bench.sweep(decode, [LazyTuning(), *first_stage()], known)
-        for tuning in ranked(known)[:2]:
-            bench.sweep(decode, second_stage(tuning), known)
-            bench.sweep(decode, third_stage(tuning, known), known)
-        bench.sweep(question, [LazyTuning.default(224), *many_rows()], asked)
+        asked_for = QUERIES if "question" in options.stages else QUERIES[:1]
+        bench = Bench(options.seconds, pool, asked_for, dry=options.dry)
+        if "few" in options.stages:
+            bench.sweep(decode, [LazyTuning.general(7), *few_stage()], known)
+            bench.sweep(decode, few_further(next(iter(few_ranked(known)), LazyTuning.general(7))), known)
+            bench.sweep(decode, general_further(LazyTuning.general(7)), known)
+        if "general" in options.stages:
+            bench.sweep(decode, [LazyTuning(), *first_stage()], known)
+            for tuning in ranked(known)[:2]:
+                bench.sweep(decode, second_stage(tuning), known)
+                bench.sweep(decode, third_stage(tuning, known), known)
+        if "question" in options.stages:
+            bench.sweep(question, [LazyTuning.default(224), *many_rows()], asked)
         show("One query token", known)
         show("32 query tokens", asked)
         entries, missed = bench.final(known, asked)
@@ -343,9 +399,16 @@ def tunings_for(
 ) -> dict[str, LazyTuning | None]:
     """The default and the best of the sweep that fits the number of query rows."""
     shape = SHAPES[case.shape]
-    few = shape.num_heads // shape.num_kv_heads * case.queries <= 32
-    best = ranked(known if few else asked)[:1]
-    return {"default": None, "best": best[0]} if best else {"default": None}
+    rows = shape.num_heads // shape.num_kv_heads * case.queries
+    best = ranked(known if rows <= 32 else asked)
+    found: dict[str, LazyTuning | None] = {"default": None}
+    if rows <= 16:
+        found |= {f"best_{place}": tuning for place, tuning in enumerate(best[:_TRIED])}
+        long = [tuning for tuning in best[:1] if tuning.few]
+        found |= {f"best_of_{number}": replace(tuning, programs=number) for tuning in long for number in (2, 3, 4, 6)}
+    elif usable := [tuning for tuning in best if not tuning.few]:
+        found["best"] = usable[0]
+    return found
 
 
 def show(title: str, known: dict[LazyTuning, list[float]]) -> None:

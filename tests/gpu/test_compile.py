@@ -24,11 +24,16 @@ def test_every_kernel_compiles_within_its_registers() -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     built = [json.loads(line) for line in done.stdout.splitlines()]
     glue = {"_add_norm", "_rotate_scatter", "_swiglu"}
-    assert {entry["kernel"] for entry in built} == glue | {"_dequant_rope_scatter", "attend_shares", "merge_shares"}
+    split = {"attend_share", "merge_rows"}
+    others = {"_dequant_rope_scatter", "attend_shares", "attend_few", "merge_shares"}
+    assert {entry["kernel"] for entry in built} == glue | split | others
     for entry in built:
         assert entry["stack"] <= 128, f"spills: {entry}"  # the many-row bf16 variant spills 88
         assert entry["narrow_loads"] == 0, f"codes are loaded byte by byte: {entry}"
         if entry["kernel"] in glue:
             assert entry["stack"] == 0 and entry["registers"] <= 128, f"few programs fit side by side: {entry}"
             assert entry["wide_loads"] > 0, f"no load takes 16 bytes: {entry}"
-        assert entry["shared"] <= 99 * 1024, f"does not fit an RTX 3060: {entry}"
+        if entry["kernel"] in split:
+            assert entry["stack"] == 0 and entry["wide_loads"] > 0, f"spills, or loads number by number: {entry}"
+        most = 227 if entry["sm"] == 90 else 99
+        assert entry["shared"] <= most * 1024, f"does not fit an RTX 3060: {entry}"

@@ -133,6 +133,68 @@ def test_kernel_cheaper_arithmetic_stays_close() -> None:
 
 
 @with_kernel
+@pytest.mark.parametrize(
+    ("tile", "warps", "dim", "group", "queries", "dtype"),
+    [
+        (16, 4, 64, 7, 1, torch.float16),
+        (16, 4, 64, 5, 2, torch.bfloat16),
+        (32, 2, 64, 4, 1, torch.bfloat16),
+        (16, 4, 128, 7, 1, torch.bfloat16),
+    ],
+    ids=str,
+)
+def test_kernel_of_its_own_for_few_query_rows(
+    tile: int, warps: int, dim: int, group: int, queries: int, dtype: torch.dtype
+) -> None:
+    """Runs that end within a step and many short ones per program; of two tokens, more than eight rows."""
+    context = some_context([5] * 9 + [400], heads=1, dim=dim, size=1024, scaling=1.25)
+    kernel = check(
+        context, heads=1, group=group, queries=queries, plain=40, dtype=dtype, few=True, tile=tile, warps=warps,
+        merge_columns=16, merge_step=4, dependent=True,
+    )  # fmt: skip
+    (division,) = kernel.divisions.values()
+    assert division.tuning.few
+    assert DEVICE.type == "cuda" or (division.per_share > 1 and not division.one_tile)
+
+
+@with_kernel
+def test_kernel_for_few_query_rows_where_each_run_is_one_step() -> None:
+    context = some_context([64, 40, 64, 33], heads=1, dim=64)
+    for warps in (4, 8):
+        kernel = check(
+            context, heads=1, group=4, queries=1, plain=3, dtype=torch.float16, few=True, tile=16, warps=warps
+        )
+        (division,) = kernel.divisions.values()
+        assert division.one_tile
+    check(some_context([], heads=2, dim=64), heads=2, group=2, queries=1, plain=1, dtype=torch.float16, few=True)
+    check(some_context([21], heads=1, dim=64, first=0), heads=1, group=2, queries=1, plain=1, few=True, tile=16)
+
+
+@with_kernel
+def test_kernel_for_few_query_rows_leaves_the_rest_to_the_other() -> None:
+    """More rows than it has room for, several groups of scales, partial rotary, odd heads and fp32."""
+    half = torch.float16
+    plain = some_context([40], heads=1, dim=64)
+    for context, group, dtype in (
+        (plain, 17, half),
+        (some_context([50, 17], heads=1, dim=64, group=16), 2, half),
+        (some_context([40], heads=1, dim=128, half=48), 2, half),
+        (some_context([40], heads=1, dim=96), 2, half),
+        (plain, 2, torch.float32),
+    ):
+        kernel = check(context, heads=1, group=group, queries=1, plain=3, dtype=dtype, few=True)
+        assert not any(division.tuning.few for division in kernel.divisions.values())
+
+
+@with_kernel
+@pytest.mark.parametrize("columns", [16, 64, 256])
+@pytest.mark.parametrize("step", [4, 128])
+def test_kernel_merge_of_its_own(columns: int, step: int) -> None:
+    context = some_context([30] * 7, heads=2, dim=96)
+    check(context, heads=2, group=3, queries=1, plain=70, tile=16, fused=False, merge_columns=columns, merge_step=step)
+
+
+@with_kernel
 @pytest.mark.parametrize("queries", [1, 40])
 def test_kernel_without_chunks_and_without_anything_before_the_question(queries: int) -> None:
     check(some_context([], heads=2, dim=64), heads=2, group=2, queries=queries, plain=queries)

@@ -20,7 +20,7 @@ from desk_rag.kv import loader as loading
 from desk_rag.kv.arena import Arena
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.kv_io import FileReader, identity_of
-from desk_rag.kv.layerwise import Placer, layerwise
+from desk_rag.kv.layerwise import Placer, Slots, layerwise
 from desk_rag.kv.loader import ChunksLost, Load, Loader, LoaderSettings
 from desk_rag.kv.payload import ChunkFile
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
@@ -451,11 +451,11 @@ def test_the_forward_pass_over_a_load_equals_the_one_over_a_stitched_cache(
         files[2].path.unlink()
     load = loader.start(files)
     if broken:
-        with pytest.raises(ChunksLost) as caught, layerwise(model, load, where, prefix, tables, cache):
+        with pytest.raises(ChunksLost) as caught, layerwise(model, load, where, prefix, Slots.of(tables, cache)):
             model.forward_all(question, cache, where.next_position)
         assert caught.value.indices == (2,)
         load.replace(2, chunks[2])
-    with layerwise(model, load, where, prefix, tables, cache):
+    with layerwise(model, load, where, prefix, Slots.of(tables, cache)):
         got = model.forward_all(question, cache, where.next_position)
     load.close()
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
@@ -470,7 +470,7 @@ def test_placing_without_a_forward_pass(loader: Loader, model: LanguageModel, tm
     expected, cache = SlabCache(model, where.num_slots), SlabCache(model, where.num_slots)
     stitch(model, where, prefix, [chunk, chunk], tables, expected)
     load = loader.start([write(tmp_path, 1, chunk)] * 2)
-    Placer(load, where, tables, cache).place_all()
+    Placer(load, where, Slots.of(tables, cache)).place_all()
     load.close()
     start = prefix.num_tokens
     for mine, reference in zip(cache.layers, expected.layers, strict=True):
@@ -489,7 +489,7 @@ def test_a_wave_without_anything_for_the_kernel(
     monkeypatch.setattr(kernels, "available", lambda _device: True)
     load = loader.start([None])
     load.replace(0, chunk)
-    Placer(load, where, tables, cache).place_all()
+    Placer(load, where, Slots.of(tables, cache)).place_all()
     load.close()
     for index, layer in enumerate(cache.layers):
         coded = chunk.layers[index]

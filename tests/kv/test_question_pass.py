@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
 
 from desk_rag.kv import question_pass
 from desk_rag.kv.cache import SlabCache, SlabLayer
-from desk_rag.kv.glue import PlainGlue
+from desk_rag.kv.glue import Places, PlainGlue
 from desk_rag.kv.question_pass import QuestionPass, attend, attend_whole, supports
 from desk_rag.kv.rope import build_tables
 from desk_rag.model import LanguageModel
@@ -91,9 +90,9 @@ def test_passes_padded_to_a_bucket_are_the_same(count: int) -> None:
     lean = QuestionPass(model, cache.layers, build_tables(model, 100))
     bucket = next(size for size in (1, 16, 32) if size >= count)
     with torch.inference_mode():
-        inputs = lean._inputs(torch.zeros((1, bucket), dtype=torch.int64), 100 - bucket)
-        places = replace(inputs.places, cos=inputs.places.cos.clone(), sin=inputs.places.sin.clone())
-        inputs = replace(inputs, places=places)
+        numbers = torch.tensor([100 - bucket, bucket - 1])
+        inputs = question_pass._Inputs(torch.zeros((1, bucket), dtype=torch.int64), numbers)
+        spots: list[Places] = []
         attended = torch.zeros((1, bucket, model.spec.num_heads * model.spec.head_dim))
         state: list[torch.Tensor] = []
         pieces, results = [], []
@@ -101,7 +100,9 @@ def test_passes_padded_to_a_bucket_are_the_same(count: int) -> None:
             before = state[0] if state else None
 
             def piece(index: int = index, before: torch.Tensor | None = before) -> None:
-                state[:] = lean._piece(index, inputs, before, attended)
+                if not index:
+                    spots[:] = [lean._places(inputs)]
+                state[:] = lean._piece(index, inputs, spots[0], before, attended)
 
             pieces.append(Rerun(piece, lambda: list(state)))
             results.append(state[1])

@@ -101,7 +101,7 @@ def test_rows_in_several_blocks_equal_one(monkeypatch: pytest.MonkeyPatch) -> No
     model = build_model(named("gemma3"))
     results = []
     for block in (5, 1000):
-        monkeypatch.setattr("desk_rag.kv.rows._BLOCK", {"cpu": block})
+        monkeypatch.setattr("desk_rag.kv.rows_attention._BLOCK", {"cpu": block})
         case = stitched_case(model)
         results.append(run(case, Selection.of(list(case.chunk_slots)[::2], case.stitched.plan)))
     assert (results[0] - results[1]).abs().max().item() < 1e-5 * max(results[0].std().item(), 1.0)

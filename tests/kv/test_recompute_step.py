@@ -81,6 +81,19 @@ def test_auto_asks_the_question_and_the_machine() -> None:
     assert step.begin(ask(case, TWO_CHUNKS)).ratio == 1.0
 
 
+def test_the_model_is_worked_out_once_and_only_where_something_is_recomputed() -> None:
+    case = stitched_case(model_of())
+    step = recomputer(case, RecomputeChoice(0.0))
+    step.rehearse()
+    step.begin(ask(case)).prefill()
+    assert "lean" not in vars(step)
+    step.begin(ask(case), RecomputeChoice(0.2)).prefill()
+    first = step.lean
+    assert first is not None and first.model is case.model
+    step.begin(ask(case), RecomputeChoice(0.3, SelectorName.QUERY)).prefill()
+    assert step.lean is first
+
+
 def test_rehearsing_loses_the_cache_and_nothing_else() -> None:
     model = model_of()
     case = stitched_case(model)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
@@ -200,43 +199,64 @@ def test_rows_of_payloads_are_those_of_their_layers(tmp_path: Path) -> None:
     tables, cache = some_tables(200, 64, (0, 1, 0, 0)), a_cache(4, 2, 128, 160, torch.float32)
     target = rope_triton.Target.of(tables, cache.layers)
     where = plan(5, [file.header.num_tokens for file in files]).placements
-    layers = range(1, 4)
     chunks = [
         rope_triton.Loaded(layout(file.header), data, place.position, place.slot)
         for file, data, place in zip(files, payloads, where, strict=True)
     ]
-    expected = [
-        rope_triton.rows_of(coded, target, layer, place.position, place.slot)
-        for file, data, place in zip(files, payloads, where, strict=True)
-        for layer in layers
-        if isinstance(coded := as_quantized(file.header, data).layers[layer], Int8Layer)
-    ]
-    assert len(expected) == 3 * 3 - 1, "the raw layer of one chunk has no row"
-    assert (rope_triton.rows_of_payloads(chunks, target, layers) == np.concatenate(expected)).all()
+    rows = rope_triton.rows_of_payloads(chunks, target)
+    for index, (file, data, place) in enumerate(zip(files, payloads, where, strict=True)):
+        for layer, coded in enumerate(as_quantized(file.header, data).layers):
+            if isinstance(coded, Int8Layer):
+                expected = rope_triton.row_of(coded, target, layer, place.position, place.slot)
+                assert (rows[layer, index] == expected).all()
+            else:
+                assert rows[layer, index, 0] == 0, "the raw layer of one chunk is skipped"
+    assert rows.shape == (4, 3, rope_triton.NUM_FIELDS)
+    assert (rows[:, :, 0] == 0).sum() == 1
+    batch = rope_triton.batch_of_payloads(chunks, target)
+    careful = rope_triton.batch_of_rows(rows, target)
+    assert (batch.rows == careful.rows).all() and batch.most_tokens == careful.most_tokens == 64
+    assert batch.one_group == careful.one_group
+    assert careful.codes_by % batch.codes_by == careful.scales_by % batch.scales_by == 0, "what is promised is true"
+    assert careful.angles_by % batch.angles_by == 0
+
+
+@pytest.mark.parametrize(("position", "slot", "words"), [(101, 0, "past the tables"), (0, 97, "outside the slab")])
+def test_a_payload_whose_place_does_not_exist_is_refused(position: int, slot: int, words: str, tmp_path: Path) -> None:
+    """Tables of 165 positions and slabs of 160 slots for chunks of up to 64 tokens."""
+    files, payloads = written(tmp_path, raw_layer=2)
+    tables, cache = some_tables(164, 64, (0, 0, 0, 0)), a_cache(4, 2, 128, 160, torch.float32)
+    target = rope_triton.Target.of(tables, cache.layers)
+    one = rope_triton.Loaded(layout(files[1].header), payloads[1], position, slot)
+    with pytest.raises(AssertionError, match=words):
+        rope_triton.batch_of_payloads([one], target)
+    cut = rope_triton.Loaded(layout(files[1].header), payloads[1][:-4096], 0, 0)
+    with pytest.raises(AssertionError, match="past the payload"):
+        rope_triton.batch_of_payloads([cut], target)
 
 
 @pytest.mark.parametrize("waves", [1, 2])
 @pytest.mark.parametrize("given", [False, True], ids=["as loaded", "two prefilled live"])
 def test_the_placer_fills_the_slabs_by_the_kernel_as_by_the_reference(
-    given: bool, waves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: bool, waves: int, tmp_path: Path
 ) -> None:
-    """Layer by layer; of a wave that is all there only the first two layers at first."""
+    """Wave by wave: as many layers as it brings, no more."""
     files, payloads = written(tmp_path, raw_layer=2)
     tables = some_tables(200, 64, (0, 1, 0, 0))
     where = plan(5, [file.header.num_tokens for file in files])
     caches = [a_cache(4, 2, 128, 160, torch.float32) for _ in range(2)]
     chunks = [as_quantized(file.header, data) for file, data in zip(files, payloads, strict=True)]
-    monkeypatch.setattr(layerwise, "_target", lambda tables, cache: rope_triton.Target.of(tables, cache.layers))
+    slots = layerwise.Slots(tables, caches[0], rope_triton.Target.of(tables, caches[0].layers))
     settings = LoaderSettings(threads=2, waves=waves, staging_bytes=1 << 22, resident_bytes=1 << 22)
     with Loader(DEVICE, settings) as loader:
         load = loader.start(files)
         for index in (1, 2) if given else ():
             load.replace(index, chunks[index])
-        placer = layerwise.Placer(load, where, tables, caches[0])
+        placer = layerwise.Placer(load, where, slots)
         for layer in range(4):
             placer.place_through(layer)
             untouched = (caches[0].layers[2].key_slab == UNTOUCHED).all()
-            assert bool(untouched) == (layer < 2), "the third layer is placed when it is wanted"
+            assert bool(untouched) == (waves == 2 and layer < 2), "the second wave is placed when it is wanted"
             for other, place in zip(chunks, where.placements, strict=True):
                 place_layer(layer, place, other, tables, caches[1])
             got, wanted = caches[0].layers[layer], caches[1].layers[layer]

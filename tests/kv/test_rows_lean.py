@@ -1,59 +1,194 @@
-"""Lean layers compute what the modules compute, call whoever waits in front of a layer, and leave no trace."""
+"""Lean rows compute what the modules compute, ask whoever waits in front of a layer, and do nothing for nobody."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+from desk_rag.bench import shapes
+from desk_rag.kv.glue import PlainGlue
 from desk_rag.kv.recompute import Selection, recompute
-from desk_rag.kv.rows_lean import lean_layers
-from desk_rag.kv.selection.looks import question_attention
-from tests.kv.stitched_cases import Case, stitched_case
+from desk_rag.kv.rows import ScatterCache, run_rows
+from desk_rag.kv.rows_attention import Rows
+from desk_rag.kv.rows_lean import LeanRows
+from desk_rag.kv.selection.looks import deviation, question_attention
+from desk_rag.packed import available, pack_linears
+from tests.kv.stitched_cases import TEXTS, Case, stitched_case
 from tests.models import FAMILIES, Family, build_model
 
 LEAN = [family for family in FAMILIES if family.name.split("-")[0] in {"llama", "qwen2", "qwen3", "mistral"}
         and family.name != "mistral-sliding"]  # fmt: skip
+BY_NAME = {family.name: family for family in FAMILIES}
 
 
-def run(case: Case) -> torch.Tensor:
+def changed(name: str, model_class: Any, config_class: Any, **changes: Any) -> Family:
+    """Three narrow layers with something unusual about them."""
+    common = {
+        "vocab_size": 261, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "pad_token_id": 0,
+        "eos_token_id": 2, "bos_token_id": None, "tie_word_embeddings": False,
+    }  # fmt: skip
+    return Family(name, lambda: (model_class, config_class(**common | changes)))
+
+
+UNUSUAL = [
+    changed("biased-llama", LlamaForCausalLM, LlamaConfig, attention_bias=True, mlp_bias=True),
+    changed("gelu-qwen2", Qwen2ForCausalLM, Qwen2Config, hidden_act="gelu"),
+]
+
+
+def run(case: Case, lean: LeanRows | None = None) -> torch.Tensor:
     selection = Selection.of(list(case.chunk_slots)[::2], case.stitched.plan)
-    return recompute(case.model, case.stitched, case.chunk_ids, case.question_ids, selection, case.tables)
+    return recompute(case.model, case.stitched, case.chunk_ids, case.question_ids, selection, case.tables, lean=lean)
 
 
-@pytest.mark.parametrize("family", LEAN, ids=lambda family: family.name)
-def test_lean_equals_the_modules_own_forward(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+def as_transformers_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("desk_rag.kv.rows_lean.supports", lambda model: False)
+
+
+@pytest.mark.parametrize("pack", [False, True])
+@pytest.mark.parametrize("family", [*LEAN, *UNUSUAL], ids=lambda family: family.name)
+def test_lean_equals_the_modules_own_forward(family: Family, pack: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build_model(family)
-    lean = stitched_case(model)
-    lean_logits = run(lean)
-    monkeypatch.setattr("desk_rag.kv.rows_lean._PLAIN", frozenset())
-    plain = stitched_case(model)
-    plain_logits = run(plain)
-    assert (lean_logits - plain_logits).abs().max().item() < 1e-4 * max(plain_logits.std().item(), 1.0)
-    for one, other in zip(lean.stitched.cache.layers, plain.stitched.cache.layers, strict=True):
+    with torch.no_grad():
+        for name, parameter in model.module.named_parameters():
+            if name.endswith("bias") or "norm" in name:
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    lean = LeanRows.of(model, pack=pack)
+    assert lean is not None
+    assert all((one is not None) is (pack and family.name != "biased-llama") for one in lean.packed)
+    mine = stitched_case(model)
+    seen = question_attention(model, mine.stitched, mine.question_ids, [0, 2], lean=lean)
+    apart = deviation(model, mine.stitched, mine.chunk_ids, 2, lean=lean)
+    logits = run(mine, lean)
+    as_transformers_has_it(monkeypatch)
+    theirs = stitched_case(model)
+    expected = question_attention(model, theirs.stitched, theirs.question_ids, [0, 2])
+    assert (seen - expected).abs().max().item() < 1e-5 and expected.max().item() > 0.05
+    torch.testing.assert_close(apart, deviation(model, theirs.stitched, theirs.chunk_ids, 2), rtol=1e-3, atol=1e-5)
+    plain = run(theirs)
+    assert (logits - plain).abs().max().item() < 1e-4 * max(plain.std().item(), 1.0)
+    for one, other in zip(mine.stitched.cache.layers, theirs.stitched.cache.layers, strict=True):
         assert torch.allclose(one.keys, other.keys, atol=1e-4) and torch.allclose(one.values, other.values, atol=1e-4)
 
 
-def test_only_families_it_knows_run_lean() -> None:
-    def nothing(*_: object) -> torch.Tensor:
-        raise AssertionError
+@pytest.mark.skipif(not available(), reason="this build of torch packs nothing")
+def test_matrices_packed_for_a_cpu_stay_where_they_are() -> None:
+    model = build_model(BY_NAME["qwen2"])
+    pack_linears(model.module)
+    lean = LeanRows.of(model, pack=True)
+    assert lean is not None and not any(lean.packed)
+    mine, theirs = stitched_case(model), stitched_case(model)
+    everything = Selection.everything(mine.stitched.plan)
+    found = recompute(model, mine.stitched, mine.chunk_ids, mine.question_ids, everything, mine.tables, lean=lean)
+    theirs.stitched.cache.set_length(0)
+    full = model.forward(torch.tensor(theirs.all_ids), theirs.stitched.cache, 0, logits=True)
+    assert full is not None
+    assert (found - full).abs().max().item() < 1e-4 * max(full.std().item(), 1.0)
 
+
+def test_the_kernels_between_matrix_products_serve_scattered_rows() -> None:
+    """In Triton's interpreter, or compiled on a GPU."""
+    pytest.importorskip("triton")
+    from desk_rag.kv.glue_triton import FusedGlue
+
+    model = build_model(BY_NAME["qwen3"])
+    fused, plain = stitched_case(model, TEXTS[:2]), stitched_case(model, TEXTS[:2])
+    logits = run(fused, LeanRows.of(model, pack=True, glue=FusedGlue()))
+    expected = run(plain)
+    assert (logits - expected).abs().max().item() < 1e-4 * max(expected.std().item(), 1.0)
+    for one, other in zip(fused.stitched.cache.layers, plain.stitched.cache.layers, strict=True):
+        assert torch.allclose(one.keys, other.keys, atol=1e-4) and torch.allclose(one.values, other.values, atol=1e-4)
+
+
+def test_kernels_that_do_not_fit_a_model_leave_torch_to_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    from desk_rag.kv.glue_triton import FusedGlue
+
+    model = build_model(BY_NAME["qwen3"])
+    monkeypatch.setattr("desk_rag.kv.rows_lean.glue_for", lambda device, dtype: FusedGlue())
+    fits = LeanRows.of(model)
+    assert fits is not None and isinstance(fits.glue, FusedGlue)
+
+    def too_wide(*_: object) -> None:
+        raise RuntimeError("out of shared memory")
+
+    monkeypatch.setattr(FusedGlue, "swiglu", too_wide)
+    other = LeanRows.of(model)
+    assert other is not None and isinstance(other.glue, PlainGlue)
+
+
+def test_only_models_it_knows_run_lean() -> None:
     for family in FAMILIES:
-        with lean_layers(build_model(family), nothing) as lean:
-            assert lean is (family in LEAN), family.name
+        assert (LeanRows.of(build_model(family)) is not None) is (family in LEAN), family.name
+    model = build_model(BY_NAME["llama"])
+    rotary = model.module.model.rotary_emb
+    rotary.inv_freq = rotary.inv_freq[: rotary.inv_freq.shape[0] // 2]  # of every head only half is rotated
+    assert LeanRows.of(model) is None
 
 
-def test_the_layers_are_as_before_afterwards() -> None:
-    model = build_model(LEAN[0])
+def test_what_belongs_to_another_model_is_refused() -> None:
+    case = stitched_case(build_model(BY_NAME["llama"]))
+    with pytest.raises(AssertionError, match="another model"):
+        run(case, LeanRows.of(build_model(BY_NAME["llama"])))
+
+
+def test_weights_are_moved_only_where_that_is_wanted() -> None:
+    model = build_model(BY_NAME["qwen2"])
+    attention: Any = model.decoder_layers[0].self_attn
+
+    def side_by_side() -> bool:
+        query = attention.q_proj.weight
+        return bool(attention.k_proj.weight.data_ptr() == query.data_ptr() + query.numel() * query.element_size())
+
+    LeanRows.of(model)
+    assert not side_by_side()
+    LeanRows.of(model, pack=True)
+    assert side_by_side()
+
+
+def test_without_room_a_layer_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(layer: Any) -> None:
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr("desk_rag.kv.rows_lean.Packed.of", full)
+    lean = LeanRows.of(build_model(BY_NAME["qwen2"]), pack=True)
+    assert lean is not None and not any(lean.packed)
+
+
+def test_nothing_is_computed_that_nobody_reads() -> None:
+    model = build_model(BY_NAME["qwen3"])
     case = stitched_case(model)
+    found: list[tuple[int, int]] = []
+
+    def note(index: int) -> Callable[..., None]:
+        return lambda _mlp, inputs: found.append((index, inputs[0].shape[1]))
+
+    for index, layer in enumerate(model.module.model.layers):
+        layer.mlp.register_forward_pre_hook(note(index))
+    question_attention(model, case.stitched, case.question_ids, [0, 1])
+    assert found == [(0, len(case.question_ids))]
+    found.clear()
+    deviation(model, case.stitched, case.chunk_ids)
+    assert found == [(0, len(case.chunk_slots))]
+    found.clear()
     run(case)
-    question_attention(model, case.stitched, case.question_ids, [0])
-    assert not any("forward" in vars(layer) for layer in model.decoder_layers)
+    rows = len(list(case.chunk_slots)[::2]) + len(case.question_ids)
+    assert found == [(0, rows), (1, rows), (2, 1)]
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma3"])
 def test_chunks_may_arrive_layer_by_layer(name: str) -> None:
     """What hooks in front of a layer put into the slabs is there when the layer attends."""
-    model = build_model(next(family for family in FAMILIES if family.name == name))
+    model = build_model(BY_NAME[name])
     there, late = stitched_case(model), stitched_case(model)
     seen = question_attention(model, there.stitched, there.question_ids, [0, 1])
     expected = run(there)
@@ -73,7 +208,7 @@ def test_chunks_may_arrive_layer_by_layer(name: str) -> None:
         layer.key_slab.fill_(float("nan"))
         layer.value_slab.fill_(float("nan"))
     handles = [
-        layer.register_forward_pre_hook(lambda *_, index=index: bring(index))  # type: ignore[misc]
+        layer.register_forward_pre_hook(lambda *_, index=index: bring(index))
         for index, layer in enumerate(model.decoder_layers)
     ]
     assert torch.equal(question_attention(model, late.stitched, late.question_ids, [0, 1]), seen)
@@ -82,3 +217,68 @@ def test_chunks_may_arrive_layer_by_layer(name: str) -> None:
     assert arrived == [0, 1, 2]
     for handle in handles:
         handle.remove()
+
+
+def test_what_fails_in_front_of_a_layer_ends_the_pass_and_nothing_else() -> None:
+    model = build_model(BY_NAME["llama"])
+    case, fresh = stitched_case(model), stitched_case(model)
+
+    def lost(*_: object) -> None:
+        raise OSError("a chunk is gone")
+
+    handle = model.decoder_layers[1].register_forward_pre_hook(lost)
+    with pytest.raises(OSError, match="gone"):
+        run(case)
+    handle.remove()
+    assert torch.equal(run(stitched_case(model)), run(fresh))
+
+
+def test_a_look_folds_each_layer_s_weights() -> None:
+    case = stitched_case(build_model(BY_NAME["qwen2"]))
+
+    def hardest(weights: torch.Tensor) -> torch.Tensor:
+        assert weights.shape == (4, len(case.question_ids), len(case.chunk_slots))
+        return weights.amax(1).mean(0)
+
+    whole = question_attention(case.model, case.stitched, case.question_ids, [2, 0])
+    folded = question_attention(case.model, case.stitched, case.question_ids, [2, 0], fold=hardest)
+    assert torch.equal(folded, whole.amax(2).mean(1))
+    assert not torch.equal(folded[0], folded[1])
+
+
+def test_rows_ascend_and_know_whether_they_are_the_last() -> None:
+    model = build_model(BY_NAME["qwen2"])
+    assert Rows.of(model, range(3, 9)).at_end and not Rows.of(model, [3, 5, 6]).at_end
+    assert Rows.of(model, [4]).at_end and Rows.of(model, [3, 5, 6]).total == 7
+    for wrong in ([], [2, 2], [3, 1]):
+        with pytest.raises(AssertionError):
+            Rows.of(model, wrong)
+    case = stitched_case(model)
+    rows = Rows.of(model, [1, 2])
+    with pytest.raises(AssertionError, match="as many"):
+        run_rows(model, ScatterCache(case.stitched.cache, rows), [1], rows)
+    with pytest.raises(AssertionError, match="behind the last"):
+        run_rows(model, ScatterCache(case.stitched.cache, rows), [1, 2], rows, until=1)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_on_a_gpu_the_fused_way_says_what_torch_alone_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    from desk_rag.kv.glue_triton import FusedGlue
+
+    model = shapes.build("tiny", torch.device("cuda"), positions=2048)
+    texts = [f"{text} {number}. " * 6 for number, text in enumerate(TEXTS)]
+    fused, plain = stitched_case(model, texts), stitched_case(model, texts)
+    slow = LeanRows.of(model, pack=False, glue=PlainGlue())
+    fast = LeanRows.of(model)
+    assert fast is not None and all(fast.packed) and isinstance(fast.glue, FusedGlue)
+    found = []
+    for case, lean in ((fused, fast), (plain, slow)):
+        if lean is slow:  # torch's own attention as well
+            monkeypatch.setattr("desk_rag.kv.rows_attention._SHORT", 0)
+            monkeypatch.setattr("desk_rag.kv.rows_kernel.attend_for", lambda query: None)
+        seen = question_attention(model, case.stitched, case.question_ids, [0, 1, 2], lean=lean)
+        apart = deviation(model, case.stitched, case.chunk_ids, lean=lean)
+        found.append((seen, apart, run(case, lean).float(), case.stitched.cache.layers[2].keys.float()))
+    for one, other in zip(*found, strict=True):
+        assert (one - other).norm() < 0.05 * other.norm()

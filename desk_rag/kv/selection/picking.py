@@ -1,17 +1,27 @@
 """Scores become chosen chunk tokens: the best of them, chunk beginnings first, or whole windows.
 
-Knows numbers; knows no model. Tokens are counted over all chunks together, from the first chunk's first token.
+Knows numbers; knows no model and no device. Tokens are counted over all chunks together, from the first chunk's first
+token. Nothing here counts tokens one by one in Python: thousands of them would cost more than looking at them did.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
+Scores = npt.NDArray[np.float32]
 WINDOW = 8
 MORE_THAN = 5
 """A window of 8 tokens is computed anew when more than 5 of them were picked (CacheClip, arXiv 2510.10129)."""
+
+
+def on_host(scores: torch.Tensor) -> Scores:
+    """A copy of fp32 [tokens] that may be written to. Waits for the device, once."""
+    return np.array(scores.float().cpu().numpy())
 
 
 def budget_of(ratio: float, tokens: int) -> int:
@@ -19,49 +29,65 @@ def budget_of(ratio: float, tokens: int) -> int:
     return min(tokens, max(1, round(ratio * tokens))) if ratio > 0 and tokens else 0
 
 
-def best(scores: torch.Tensor, budget: int) -> list[int]:
+def best(scores: Scores, budget: int) -> list[int]:
     """The `budget` highest scores, as token numbers; of equals the earlier."""
-    order = scores.float().cpu().argsort(descending=True, stable=True)
-    return order[:budget].tolist()
+    budget = min(budget, len(scores))
+    if not budget:
+        return []
+    least = np.partition(scores, len(scores) - budget)[len(scores) - budget]
+    above = np.flatnonzero(scores > least)
+    kept = np.concatenate((above, np.flatnonzero(scores == least)[: budget - len(above)]))
+    order = np.argsort(-scores[kept], kind="stable")
+    found: list[int] = kept[order].tolist()
+    return found
 
 
 def beginnings(lengths: Sequence[int], each: int) -> list[int]:
     """The first `each` tokens of every chunk."""
-    starts = [sum(lengths[:index]) for index in range(len(lengths))]
-    return [start + at for start, length in zip(starts, lengths, strict=True) for at in range(min(each, length))]
+    starts = accumulate(lengths, initial=0)
+    return [token for start, length in zip(starts, lengths, strict=False)
+            for token in range(start, start + min(each, length))]  # fmt: skip
 
 
 def even_share(lengths: Sequence[int], budget: int) -> int:
     """The largest number of tokens that every chunk can have from its beginning within `budget`."""
-    each = 0
-    while each < max(lengths, default=0) and len(beginnings(lengths, each + 1)) <= budget:
-        each += 1
-    return each
+    for index, length in enumerate(sorted(lengths)):
+        sharing = len(lengths) - index
+        if length * sharing > budget:
+            return budget // sharing
+        budget -= length
+    return max(lengths, default=0)
 
 
-def windows(picked: Sequence[int], lengths: Sequence[int], size: int = WINDOW, more_than: int = MORE_THAN) -> list[int]:
+def windows(
+    picked: Sequence[int] | npt.NDArray[np.int64],
+    lengths: Sequence[int],
+    size: int = WINDOW,
+    more_than: int = MORE_THAN,
+) -> list[int]:
     """All tokens of the windows in which more than `more_than` of `size` tokens were picked; other picks are dropped.
 
     Windows do not cross chunks. A chunk's last window may be shorter; it is held to the same share.
     """
-    chosen, wanted = [], set(picked)
-    start = 0
-    for length in lengths:
-        for first in range(start, start + length, size):
-            window = range(first, min(first + size, start + length))
-            if sum(token in wanted for token in window) * size > more_than * len(window):
-                chosen += list(window)
-        start += length
+    wanted = np.zeros(sum(lengths), np.int64)
+    wanted[np.asarray(picked, np.int64)] = 1
+    ends = list(accumulate(lengths, initial=0))
+    firsts = [at for start, end in zip(ends, ends[1:], strict=False) for at in range(start, end, size)]
+    if not firsts:
+        return []
+    sizes = np.diff(np.array([*firsts, len(wanted)]))
+    taken = np.add.reduceat(wanted, firsts) * size > more_than * sizes
+    chosen: list[int] = np.flatnonzero(np.repeat(taken, sizes)).tolist()
     return chosen
 
 
-def windows_within(scores: torch.Tensor, lengths: Sequence[int], budget: int) -> list[int]:
+def windows_within(scores: Scores, lengths: Sequence[int], budget: int) -> list[int]:
     """As `windows` of the best scores, with as many picks as fill `budget` tokens of windows.
 
     The rule as published picks `budget` tokens and then drops those whose window has too few, which leaves a fraction
     of what was asked for. More picks only ever add windows, so the number that fills the budget can be searched for.
     """
-    order = best(scores, len(scores))
+    order = np.array(best(scores, len(scores)), np.int64)
     low, high = 0, len(order)
     while low < high:
         middle = (low + high + 1) // 2

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from desk_rag.errors import ConfigError
 from desk_rag.kv.auxiliary import Auxiliary
 from desk_rag.kv.recompute import NOTHING, Selection, require_reordered
 from desk_rag.kv.recompute_choice import SelectorName
+from desk_rag.kv.rows_lean import LeanRows
 from desk_rag.kv.selection import looks, picking
 from desk_rag.kv.spans import overlapping, token_spans
 from desk_rag.kv.stitch import StitchedCache
@@ -42,6 +45,8 @@ class SelectionContext:
     """The chunks' texts in the plan's order; for the auxiliary model, as is the question."""
     question: str = ""
     auxiliary: Auxiliary | None = None
+    lean: LeanRows | None = None
+    """The model as looking at the cache wants it; worked out for every look where it is missing."""
 
     @property
     def lengths(self) -> list[int]:
@@ -71,24 +76,38 @@ def _first_k(context: SelectionContext, budget: int) -> list[int]:
 
 
 def _delta_kv(context: SelectionContext, budget: int) -> list[int]:
-    return picking.best(looks.deviation(context.model, context.stitched, context.chunk_ids), budget)
+    found = looks.deviation(context.model, context.stitched, context.chunk_ids, lean=context.lean)
+    return picking.best(picking.on_host(found), budget)
 
 
 def _query(context: SelectionContext, budget: int) -> list[int]:
-    layers = range(context.model.spec.num_layers)
-    seen = looks.question_attention(context.model, context.stitched, context.question_ids, layers)
-    return picking.best(seen.mean((0, 1, 2)), budget)
+    return picking.best(_looked_at(context, range(context.model.spec.num_layers), _mean), budget)
 
 
 def _edge_query(context: SelectionContext, budget: int) -> list[int]:
     lengths = context.lengths
     edges = picking.beginnings(lengths, min(_EDGE, picking.even_share(lengths, budget * 3 // 4)))
-    layers = watched_layers(context.model)
-    seen = looks.question_attention(context.model, context.stitched, context.question_ids, layers)
-    # Each word of the question may ask for something else, so the one that looks hardest counts, not their mean.
-    scores = seen.amax(2).mean((0, 1))
-    scores[torch.tensor(edges, dtype=torch.int64, device=scores.device)] = float("inf")
+    scores = _looked_at(context, watched_layers(context.model), _hardest)
+    scores[edges] = np.inf
     return picking.best(scores, budget)
+
+
+def _mean(weights: torch.Tensor) -> torch.Tensor:
+    return weights.mean((0, 1))
+
+
+def _hardest(weights: torch.Tensor) -> torch.Tensor:
+    """Each word of the question may ask for something else, so the one that looks hardest counts, not their mean."""
+    return weights.amax(1).mean(0)
+
+
+def _looked_at(
+    context: SelectionContext, layers: Sequence[int], fold: Callable[[torch.Tensor], torch.Tensor]
+) -> npt.NDArray[np.float32]:
+    """fp32 [chunk tokens]: the mean over `layers` of what `fold` makes of weights [heads, question, chunk tokens]."""
+    model, stitched, ids = context.model, context.stitched, context.question_ids
+    seen = looks.question_attention(model, stitched, ids, layers, fold=fold, lean=context.lean)
+    return picking.on_host(seen.mean(0))
 
 
 def watched_layers(model: LanguageModel) -> list[int]:
@@ -114,7 +133,7 @@ def _by_auxiliary(context: SelectionContext, budget: int, *, strict: bool) -> li
         )
     assert len(context.texts) == len(context.chunk_ids), "the auxiliary model reads texts"
     looked = context.auxiliary.look(context.texts, context.question)
-    weights = torch.cat([scores.weights for scores in looked])
+    weights = picking.on_host(torch.cat([scores.weights for scores in looked]))
     lengths = [len(scores.spans) for scores in looked]
     share = picking.budget_of(budget / sum(context.lengths), len(weights))
     if strict:

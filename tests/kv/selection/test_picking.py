@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +16,31 @@ def test_budget() -> None:
 
 
 def test_best_are_the_highest_and_of_equals_the_earlier() -> None:
-    assert picking.best(torch.tensor([0.1, 0.7, 0.3, 0.7, 0.3]), 3) == [1, 3, 2]
+    assert picking.best(np.array([0.1, 0.7, 0.3, 0.7, 0.3], np.float32), 3) == [1, 3, 2]
+
+
+@given(st.lists(st.integers(0, 5), max_size=40), st.integers(0, 45))
+def test_best_is_sorting_all_of_them(scores: list[int], budget: int) -> None:
+    """Few different values: most are equal to others, also where the budget ends."""
+    expected = sorted(range(len(scores)), key=lambda token: (-scores[token], token))[:budget]
+    assert picking.best(np.array(scores, np.float32), budget) == expected
+
+
+def test_scores_on_the_host_may_be_written_to() -> None:
+    scores = torch.tensor([0.5, 0.25], dtype=torch.bfloat16)
+    kept = picking.on_host(scores)
+    kept[0] = np.inf
+    assert kept.dtype == np.float32 and scores[0].item() == 0.5
+    single = torch.tensor([0.5])
+    picking.on_host(single)[0] = np.inf
+    assert single.item() == 0.5
+
+
+@given(st.lists(st.integers(0, 12), max_size=6), st.integers(0, 60))
+def test_an_even_share_is_the_largest_that_fits(lengths: list[int], budget: int) -> None:
+    each = picking.even_share(lengths, budget)
+    assert len(picking.beginnings(lengths, each)) <= budget
+    assert each == max(lengths, default=0) or len(picking.beginnings(lengths, each + 1)) > budget
 
 
 def test_beginnings_count_over_all_chunks() -> None:
@@ -45,7 +70,7 @@ def test_a_short_last_window_is_held_to_the_same_share() -> None:
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.integers(0, 10_000), st.integers(0, 40))
 def test_filling_takes_whole_windows_within_the_budget(lengths: list[int], seed: int, budget: int) -> None:
-    scores = torch.rand(sum(lengths), generator=torch.Generator().manual_seed(seed))
+    scores = np.random.default_rng(seed).random(sum(lengths), np.float32)
     chosen = picking.windows_within(scores, lengths, budget)
     assert len(chosen) == len(set(chosen)) <= budget
     assert chosen == picking.windows(chosen, lengths)
@@ -54,6 +79,6 @@ def test_filling_takes_whole_windows_within_the_budget(lengths: list[int], seed:
 
 
 def test_filling_comes_near_the_budget_where_the_published_rule_does_not() -> None:
-    scores = torch.rand(800, generator=torch.Generator().manual_seed(1))
+    scores = np.random.default_rng(1).random(800, np.float32)
     assert len(picking.windows(picking.best(scores, 160), [400, 400])) < 20
     assert 150 <= len(picking.windows_within(scores, [400, 400], 160)) <= 160

@@ -1,0 +1,241 @@
+"""Kernel B's other program, for a decode step: at most 16 query rows per KV head over chunks of one group of scales.
+
+Knows addresses, as `lazy_kernel`, whose division into shares, words and rows of addresses it shares; leaves the same
+for the merge. Needs Triton at import.
+
+Few query rows leave the time to latency, not to bytes, and the tensor cores' fixed shape makes rows that nobody asked
+for. So, unlike there:
+- the roles are exchanged: keys are the left factor, query rows the right, whose least width is 8 instead of 16;
+- every warp reads tokens of its own, as one matrix of a batch, and meets the others once, at the end; so there is no
+  shared memory and no barrier between a load and the tensor cores, and all loads of a step are under way together;
+- tokens, channels and output columns are taken in the order in which 16 bytes loaded by a thread are already what the
+  tensor cores want of it. Sums do not ask for an order; the query is read, and the output written, in the same one.
+  Where the compiler lays things out otherwise the answer is the same and only takes longer;
+- codes become fp16 by two byte permutations and a subtraction per pair (`_halves`), exactly.
+
+The query is turned back by the place of a warp's first token, keys are turned by theirs among the warp's, so that the
+rows of the rotary table that keys need are the same TILE for every warp, program and answer, and lie there in fp16.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from desk_rag.kv.lazy_kernel import _plain
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _halves(codes, BY_BYTES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """int8 -> fp16. code + 128 as the low byte of 0x6400 is 1152 + code."""
+    if BY_BYTES:
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .b32 shifted, least;
+            mov.b32 least, 0x64806480;
+            xor.b32 shifted, $2, 0x80808080;
+            prmt.b32 $0, shifted, 0x64646464, 0x4140;
+            prmt.b32 $1, shifted, 0x64646464, 0x4342;
+            sub.f16x2 $0, $0, least;
+            sub.f16x2 $1, $1, least;
+            }""",
+            "=r,=r,r", [codes], dtype=tl.float16, is_pure=True, pack=4,
+        )  # fmt: skip
+    else:  # noqa: RET505 - Triton compiles one of the two branches only if it sees both
+        return codes.to(tl.float16)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _over_warps(parts, COUNT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """[A, B, COUNT] -> [A, B], the sum. Splitting brings numbers of several warps to one thread with wide stores."""
+    if COUNT == 1:
+        return parts.reshape(parts.shape[0], parts.shape[1])
+    else:  # noqa: RET505
+        even, odd = tl.split(parts.reshape(parts.shape[0], parts.shape[1], COUNT // 2, 2))
+        return _over_warps(even + odd, COUNT // 2)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _as_factor(turned, WARPS: tl.constexpr, TILE: tl.constexpr, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Keys as loaded, [WARPS * TILE, HALF], to a left factor [WARPS, TILE, HALF] with channels in `_channel` order."""
+    parts = turned.reshape(TILE // 8, WARPS, 8, 4, HALF // 16, 4)
+    return parts.permute(1, 0, 2, 4, 3, 5).reshape(WARPS, TILE, HALF)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _channel(HALF: tl.constexpr):  # type: ignore[no-untyped-def]
+    """[HALF]: the channel at each place of a factor."""
+    p = tl.arange(0, HALF)
+    return p // 4 % 4 * (HALF // 4) + p // 16 * 4 + p % 4
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _runs(  # type: ignore[no-untyped-def]
+    q1, q2, words, rows, codes, scales, cosines, sines, turns, head, first, num_words, table_rows, exponent,
+    WORDS: tl.constexpr, ONE_TILE: tl.constexpr, FIELDS: tl.constexpr, CODES_BY: tl.constexpr,
+    SCALES_BY: tl.constexpr, DIM: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, WARPS: tl.constexpr,
+    TILE: tl.constexpr, BY_BYTES: tl.constexpr,
+):  # fmt: skip
+    """WORDS runs from word `first` on: maximum and sum [WARPS, ROWS] and output [WARPS, DIM, ROWS] of every warp."""
+    r = tl.arange(0, WARPS * TILE)
+    w = tl.arange(0, WARPS)
+    c = tl.arange(0, HALF)
+    d = tl.arange(0, DIM)
+    # Which of the warps' tokens is loaded in which row; TILE tokens in a row belong to one warp.
+    key_place = r // 8 % WARPS * TILE + r // (8 * WARPS) * 8 + r % 8
+    rep = r // (4 * WARPS)
+    value_place = r // 4 % WARPS * TILE + rep // 4 * 16 + r % 4 * 4 + rep % 4
+    place = w[:, None] * TILE + tl.arange(0, TILE)[None, :]
+    angle = (key_place % TILE)[:, None] * HALF + c[None, :]
+    cos = tl.load(turns + angle)
+    sin = tl.load(turns + TILE * HALF + angle)
+    channel = _channel(HALF)
+    largest = tl.full([WARPS, ROWS], float("-inf"), dtype=tl.float32)
+    total = tl.zeros([WARPS, ROWS], dtype=tl.float32)
+    output = tl.zeros([WARPS, DIM, ROWS], dtype=tl.float32)
+    for index in range(1 if WORDS == 1 else tl.minimum(WORDS, num_words - first)):
+        word = tl.load(words + first + index)
+        position = (word & 0xFFFFF).to(tl.int32)
+        row = rows + ((word >> 20) & 0xFFF) * FIELDS
+        count = ((word >> 32) & 0xFFF).to(tl.int32) + 1
+        start = (word >> 44).to(tl.int32)
+        of_head = head * tl.load(row).to(tl.int32) + start
+        keys = codes + tl.multiple_of(tl.load(row + 3), CODES_BY) + of_head * DIM
+        values = codes + tl.multiple_of(tl.load(row + 4), CODES_BY) + of_head * DIM
+        scale = scales + tl.multiple_of(tl.load(row + 5), SCALES_BY) + head * DIM + c
+        zero = scales + tl.multiple_of(tl.load(row + 6), SCALES_BY) + head * DIM + c
+        value_scale = scales + tl.load(row + 7) + of_head
+        for tile in range(1 if ONE_TILE else tl.cdiv(count, WARPS * TILE)):
+            at = tile * (WARPS * TILE)
+            # Tokens past the run are read as its last one and weighed with nothing.
+            line = tl.minimum(at + key_place, count - 1)[:, None] * DIM + c[None, :]
+            k1 = tl.load(keys + line)
+            k2 = tl.load(keys + line + HALF)
+            v = tl.load(values + tl.minimum(at + value_place, count - 1)[:, None] * DIM + d[None, :])
+            vs = tl.load(value_scale + tl.minimum(at + place, count - 1)).to(tl.float32)
+            turn = tl.minimum(position + at + w * TILE, table_rows - 1)[:, None] * HALF + channel[None, :]
+            qc = tl.load(cosines + turn)[:, :, None]
+            qs = tl.load(sines + turn)[:, :, None]
+            a1 = (q1[None, :, :] * qc + q2[None, :, :] * qs).to(tl.float16)
+            a2 = (q2[None, :, :] * qc - q1[None, :, :] * qs).to(tl.float16)
+            h1 = _halves(k1, BY_BYTES) * tl.load(scale)[None, :] + tl.load(zero)[None, :]
+            h2 = _halves(k2, BY_BYTES) * tl.load(scale + HALF)[None, :] + tl.load(zero + HALF)[None, :]
+            scores = tl.dot(_as_factor(h1 * cos - h2 * sin, WARPS, TILE, HALF), a1)
+            scores = tl.dot(_as_factor(h2 * cos + h1 * sin, WARPS, TILE, HALF), a2, scores)
+            scores = tl.where((at + place < count)[:, :, None], scores * exponent, float("-inf"))
+            new = tl.maximum(largest, tl.max(scores, 1))
+            # A warp without a token keeps -inf; the difference of two of them must not become NaN.
+            base = tl.where(new == float("-inf"), 0.0, new)
+            weights = tl.exp2(scores - base[:, None, :])
+            keep = tl.exp2(largest - base)
+            total = total * keep + tl.sum(weights, 1)
+            largest = new
+            # The values' scale rides on the weights, so that the codes, exact in fp16, enter as they are.
+            weights = (weights * vs[:, :, None]).to(tl.float16)
+            whole = _halves(v, BY_BYTES).reshape(TILE // 16, 4, WARPS, 4, 8, DIM // 8)
+            whole = whole.permute(2, 5, 4, 0, 3, 1).reshape(WARPS, DIM, TILE)
+            output = tl.dot(whole, weights, output * keep[:, None, :])
+    return largest, total, output
+
+
+@triton.jit
+def _lines(query, rows, head, num_rows, count, query_head, query_token):  # type: ignore[no-untyped-def]
+    """Where query rows begin, and their token; rows past the last are computed as the last one and not stored."""
+    known = tl.minimum(rows, num_rows - 1)
+    token = known % count
+    line = (head * (num_rows // count) + known // count).to(tl.int64) * query_head + token.to(tl.int64) * query_token
+    return query + line, token
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _plain_share(  # type: ignore[no-untyped-def]
+    query, keys, values, outputs, sums, share, head, to, num_rows, count, query_head, query_token, used, key_head,
+    key_token, exponent,
+    DEPENDENT: tl.constexpr, PLAIN_TILES: tl.constexpr, PLAIN_TILE: tl.constexpr, DIM: tl.constexpr,
+    HALF: tl.constexpr, VALUE_TYPE: tl.constexpr,
+):  # fmt: skip
+    """A share of the slab, as in `lazy_kernel`."""
+    m = tl.arange(0, 16)
+    c = tl.arange(0, HALF)[None, :]
+    line, token = _lines(query, m, head, num_rows, count, query_head, query_token)
+    q1 = tl.load(line[:, None] + c).to(tl.float32) * exponent
+    q2 = tl.load(line[:, None] + HALF + c).to(tl.float32) * exponent
+    largest = tl.full([16], float("-inf"), dtype=tl.float32)
+    total = tl.zeros([16], dtype=tl.float32)
+    output = tl.zeros([16, DIM], dtype=tl.float32)
+    at = head.to(tl.int64) * key_head
+    largest, total, output = _plain(
+        q1, q2, q1, largest, total, output, keys + at, values + at, share, used, used - count + token, key_token,
+        PLAIN_TILES, DIM, DIM, HALF, HALF, 0, 16, PLAIN_TILE, tl.float16, VALUE_TYPE, "tf32",
+    )  # fmt: skip
+    if DEPENDENT:
+        gdc_launch_dependents()
+    # A share of which a row sees nothing has no sum; its maximum of -inf is told as it is.
+    total = tl.where(total > 0, total, 1.0)
+    there = outputs + (to + m).to(tl.int64)[:, None] * DIM + tl.arange(0, DIM)[None, :]
+    tl.store(there, (output / total[:, None]).to(outputs.dtype.element_ty), mask=(m < num_rows)[:, None])
+    tl.store(sums + to + m, largest + tl.log2(total), mask=m < num_rows)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _chunk_share(  # type: ignore[no-untyped-def]
+    query, words, rows, codes, scales, cosines, sines, turns, outputs, sums, first, head, to, num_rows, count,
+    query_head, query_token, num_words, table_rows, exponent,
+    DEPENDENT: tl.constexpr, WORDS: tl.constexpr, ONE_TILE: tl.constexpr, FIELDS: tl.constexpr,
+    CODES_BY: tl.constexpr, SCALES_BY: tl.constexpr, DIM: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr,
+    WARPS: tl.constexpr, TILE: tl.constexpr, BY_BYTES: tl.constexpr,
+):  # fmt: skip
+    """WORDS runs: every warp's part by `_runs`, then their sum."""
+    n = tl.arange(0, ROWS)
+    line, _ = _lines(query, n, head, num_rows, count, query_head, query_token)
+    line = line[None, :] + _channel(HALF)[:, None]
+    largest, total, output = _runs(
+        tl.load(line).to(tl.float32), tl.load(line + HALF).to(tl.float32), words, rows, codes, scales, cosines, sines,
+        turns, head, first, num_words, table_rows, exponent, WORDS, ONE_TILE, FIELDS, CODES_BY, SCALES_BY, DIM, HALF,
+        ROWS, WARPS, TILE, BY_BYTES,
+    )  # fmt: skip
+    if DEPENDENT:
+        gdc_launch_dependents()
+    # Never -inf: every run has a token, and every row sees it.
+    top = tl.max(largest, 0)
+    factor = tl.exp2(largest - top[None, :])
+    whole = tl.sum(total * factor, 0)
+    output = output * (factor / whole[None, :])[:, None, :]
+    d = tl.arange(0, DIM)
+    there = outputs + (to + n).to(tl.int64)[None, :] * DIM + (d % 8 * (DIM // 8) + d // 8)[:, None]
+    joined = _over_warps(output.permute(1, 2, 0), WARPS)
+    tl.store(there, joined.to(outputs.dtype.element_ty), mask=(n < num_rows)[None, :])
+    tl.store(sums + to + n, top + tl.log2(whole), mask=n < num_rows)
+
+
+@triton.jit(do_not_specialize=["length", "num_words", "plain_shares", "table_rows"])  # type: ignore[untyped-decorator]
+def attend_few(  # type: ignore[no-untyped-def]
+    query, keys, values, words, rows, codes, scales, cosines, sines, turns, outputs, sums,
+    num_rows, count, query_head, query_token, length, key_head, key_token, num_words, plain_shares, table_rows,
+    exponent, unscaled,
+    DEPENDENT: tl.constexpr, LENGTH_IN_MEMORY: tl.constexpr, PLAIN_TILES: tl.constexpr, PLAIN_TILE: tl.constexpr,
+    WORDS: tl.constexpr, ONE_TILE: tl.constexpr, FIELDS: tl.constexpr, CODES_BY: tl.constexpr,
+    SCALES_BY: tl.constexpr, DIM: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, WARPS: tl.constexpr,
+    TILE: tl.constexpr, VALUE_TYPE: tl.constexpr, BY_BYTES: tl.constexpr,
+):  # fmt: skip
+    """Program (share, KV head); num_warps must be WARPS. Row m is query head m // count of the group, token m % count.
+
+    `turns` fp16 [2, TILE, HALF]: cosines and sines of the first TILE positions. DEPENDENT as in `merge_shares`.
+    """
+    share, head = tl.program_id(0), tl.program_id(1)
+    if DEPENDENT:
+        gdc_wait()
+    to = (share * tl.num_programs(1) + head) * num_rows
+    if share < plain_shares:
+        used = tl.load(length) if LENGTH_IN_MEMORY else length
+        _plain_share(
+            query, keys, values, outputs, sums, share, head, to, num_rows, count, query_head, query_token, used,
+            key_head, key_token, exponent, DEPENDENT, PLAIN_TILES, PLAIN_TILE, DIM, HALF, VALUE_TYPE,
+        )  # fmt: skip
+    else:
+        _chunk_share(
+            query, words, rows, codes, scales, cosines, sines, turns, outputs, sums, (share - plain_shares) * WORDS,
+            head, to, num_rows, count, query_head, query_token, num_words, table_rows, exponent * unscaled,
+            DEPENDENT, WORDS, ONE_TILE, FIELDS, CODES_BY, SCALES_BY, DIM, HALF, ROWS, WARPS, TILE, BY_BYTES,
+        )  # fmt: skip

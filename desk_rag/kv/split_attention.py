@@ -1,0 +1,103 @@
+"""Whether the Triton kernels for a question's attention may be used: proven per GPU and model shape, never assumed.
+
+Knows the reference, and for how many tokens the kernels are worth it; how they divide the work is known by
+`split_attention_triton`. The proof runs every class of numbers of rows with the model's own heads, so what it compiles
+is what the model's first question would have waited for.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import logging
+from typing import Protocol
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+_log = logging.getLogger(__name__)
+_TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
+"""Of the largest number of a result: a rounding of the weights and one of the result, and some more for fp32."""
+_MOST_TOKENS = 256
+"""Longer passes fill a GPU without a division of the keys."""
+_PROVEN_LENGTHS = (9, 61, 700)
+
+
+class SplitAttend(Protocol):
+    """Causal attention of the last N of S tokens; see `split_attention_triton.SplitAttention`."""
+
+    def __call__(
+        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, out: torch.Tensor | None = None
+    ) -> torch.Tensor: ...
+
+
+def split_attention_for(
+    device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, dim: int
+) -> SplitAttend | None:
+    """The kernels for a model's heads, or None where the reference has to do it. For one stream at a time."""
+    half = dtype in (torch.bfloat16, torch.float16)
+    if device.type != "cuda" or not half or dim % 16 or dim > 128 or heads % kv_heads:
+        return None
+    index = torch.cuda.current_device() if device.index is None else device.index
+    if not _proven(index, dtype, heads, kv_heads, dim):
+        return None
+    from desk_rag.kv.split_attention_triton import SplitAttention
+
+    return SplitAttention(heads, kv_heads, dim, dtype, torch.device("cuda", index))
+
+
+def worth(count: int, length: int) -> bool:
+    """True if `count` tokens at the end of `length` slots are attended to faster than by torch's operator."""
+    return count <= min(_MOST_TOKENS, length)
+
+
+@functools.cache
+def _proven(index: int, dtype: torch.dtype, heads: int, kv_heads: int, dim: int) -> bool:
+    """True if the kernels give on this GPU what the reference gives."""
+    if importlib.util.find_spec("triton") is None:
+        return False
+    try:
+        from desk_rag.kv.split_attention_triton import SplitAttention
+
+        device = torch.device("cuda", index)
+        with torch.inference_mode():
+            if agrees(SplitAttention(heads, kv_heads, dim, dtype, device), heads, kv_heads, dim, dtype, device):
+                return True
+        _log.warning("The kernels for a question's attention disagree with their reference on this GPU; it is used.")
+    except Exception as error:  # a missing compiler, an old driver and an unknown GPU each raise a type of their own
+        _log.warning("Triton cannot be used here (%s: %s); the reference is used.", type(error).__name__, error)
+    return False
+
+
+def agrees(attend: SplitAttend, heads: int, kv_heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> bool:
+    """True if attention of one token up to some hundred rows ends as with the reference, in the memory it was given."""
+    generator = torch.Generator().manual_seed(11)
+    group = heads // kv_heads
+    for rows, length in ((rows, length) for rows in (16, 64, 150) for length in _PROVEN_LENGTHS):
+        count = max(1, rows // group)
+        if count > length:
+            continue
+        # Peaked, and most of all near the end: one slot more or less must be seen among hundreds.
+        query = torch.randn(1, count, heads, dim, generator=generator) * 3
+        slabs = torch.full((2, 1, kv_heads, length + 7, dim), float("nan"))
+        slabs[:, :, :, :length] = torch.randn(2, 1, kv_heads, length, dim, generator=generator)
+        slabs[1, :, :, length - count : length] *= 4
+        turned = query.to(device, dtype).transpose(1, 2)
+        keys, values = slabs.to(device, dtype)[:, :, :, :length]
+        out = torch.full((1, count + 2, heads * dim), 777.0, dtype=dtype, device=device)
+        attend(turned, keys, values, out[:, :count])
+        wanted = reference(turned, keys, values)
+        near = (out[:, :count].float() - wanted).abs().max() <= _TOLERANCE[dtype] * wanted.abs().max()
+        if not near or not bool((out[:, count:] == 777.0).all()):
+            return False
+    return True
+
+
+def reference(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """[B, heads, N, D] over [B, H, S, D] -> fp32 [B, N, heads * D]: with a mask in memory, in fp32."""
+    count, length = query.shape[2], keys.shape[2]
+    group = query.shape[1] // keys.shape[1]
+    wide, wide_values = (part.float().repeat_interleave(group, 1) for part in (keys, values))
+    mask = torch.ones(count, length, dtype=torch.bool, device=query.device).tril(length - count)
+    out = scaled_dot_product_attention(query.float(), wide, wide_values, attn_mask=mask)
+    return out.transpose(1, 2).flatten(2)

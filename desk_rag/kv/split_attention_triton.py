@@ -1,0 +1,244 @@
+"""How attention of a few tokens over a long cache is divided among programs, and the launches that it takes.
+
+Knows Triton, strides and the GPU's size; the programs are `split_attention_kernel`, and whether they are right, and for
+what they are worth their launches, is known by `split_attention`. Needs Triton at import, so it is imported only there.
+
+Blocks of query rows alone leave most of a GPU idle; so the keys of each are divided among as many programs as run at
+once, and what these found is merged by log-sum-exp in a second, small launch (Flash-Decoding: Dao et al. 2023). Where
+one share is enough there is none. Nothing that changes from question to question is compiled in. After its first call a
+kernel is launched through its compiled form, which spares the host a look at every argument.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import triton
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from desk_rag.kv.split_attention_kernel import attend_share, merge_rows
+
+_MOST_SHARES = 64
+_MERGE_COST = 3
+"""In tiles: what the second launch takes."""
+_WAVES = 2
+"""How many times as many programs as run at once there is room for, if they leave shares."""
+_INTERPRETED_PROGRAMS = 12
+"""Without a GPU: enough to have several shares."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitTuning:
+    """What the kernels may choose freely; `tests/gpu/split_attention.py` finds the best."""
+
+    block: int = 128
+    """Query rows per program: 16, 32, 64, 128 or 256."""
+    tile: int = 64
+    """Keys per step."""
+    warps: int = 8
+    stages: int = 3
+    programs: int = 1
+    """Per multiprocessor, as far as there are tiles."""
+    half_shares: bool = False
+    """What programs leave for the merge has the query's type instead of fp32."""
+    described: bool = False
+    """Tiles of keys are loaded by the tensor memory accelerator; from compute capability 9.0 on."""
+    dependent: bool = False
+    """The merge is set up while shares end (programmatic dependent launch); from compute capability 9.0 on."""
+    registers: int | None = None
+    """Most per thread; None leaves it to the compiler."""
+    share_cost: int = 3
+    """In tiles: what a program does besides its tiles; more of it makes fewer shares."""
+    merge_columns: int = 128
+    """Of one row per program of the merge."""
+    merge_step: int = 16
+    """Shares that the merge loads at once."""
+    merge_warps: int = 1
+
+
+@dataclass(slots=True)
+class _Launch:
+    """A kernel with its constants; from its second launch on in compiled form."""
+
+    kernel: Any
+    constants: dict[str, object]
+    options: dict[str, object]
+    compiled: Any = None
+
+    def __call__(self, grid: tuple[int, int, int], *arguments: object) -> None:
+        if self.compiled is None:
+            # None in the interpreter, which compiles nothing.
+            self.compiled = self.kernel[grid](*arguments, **self.constants, **self.options)
+        else:
+            self.compiled[grid](*arguments, *self.constants.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How attention of one class of numbers of rows is computed."""
+
+    tuning: SplitTuning
+    at_once: int
+    """Programs that run together."""
+    outputs: torch.Tensor
+    """[programs, block, D]: what they leave."""
+    sums: torch.Tensor
+    """fp32 [programs, block]: its log-sum-exp to base 2."""
+    shares: _Launch
+    merge: _Launch
+
+    def read(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[object, object]:
+        """Keys and values as the kernel reads them."""
+        if not self.tuning.described:
+            return keys, values
+        batch, heads, length, dim = keys.shape
+        on, of_head, token, _ = keys.stride()
+        assert batch == 1 or on == heads * of_head, "the heads of all sequences lie equally far apart"
+        block = [1, self.tuning.tile, max(16, triton.next_power_of_2(dim))]
+        shape, strides = [batch * heads, length, dim], [of_head, token, 1]
+        return TensorDescriptor(keys, shape, strides, block), TensorDescriptor(values, shape, strides, block)
+
+
+class SplitAttention:
+    """One model's attention on one GPU, or on a CPU in Triton's interpreter.
+
+    Calls must be in the order of one stream: every call leaves its shares in the same memory.
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        kv_heads: int,
+        dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        tuning: SplitTuning | None = None,
+    ) -> None:
+        """`tuning` is for any number of rows; None chooses by their number."""
+        assert heads % kv_heads == 0 and dim % 16 == 0 and 0 < dim <= 256
+        self._heads, self._kv_heads, self._dim, self._dtype, self._device = heads, kv_heads, dim, dtype, device
+        self._group = heads // kv_heads
+        self._tuning = tuning
+        self._exponent = dim**-0.5 * math.log2(math.e)
+        self._ways: dict[int, _Way] = {}
+
+    def __call__(
+        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """query [B, heads, N, D] over keys and values [B, H, S, D], of which the last N are its own.
+
+        Returns `out` [B, N, heads * D], a new tensor if there is none. All strides but the last are multiples of 16,
+        as those of a slab are, and addresses are multiples of 16 bytes; keys and values have the same strides.
+        """
+        batch, heads, count, dim = query.shape
+        length = keys.shape[2]
+        assert heads == self._heads and keys.shape == values.shape == (batch, self._kv_heads, length, self._dim)
+        assert query.dtype == keys.dtype == values.dtype == self._dtype and 0 < count <= length
+        if out is None:
+            out = torch.empty((batch, count, heads * dim), dtype=query.dtype, device=query.device)
+        assert out.shape == (batch, count, heads * dim) and out.dtype == query.dtype
+        q, k, o = query.stride(), keys.stride(), out.stride()
+        assert k == values.stride() and q[3] == k[3] == o[2] == 1
+        # What Triton compiles in; so a compiled form is right for every call.
+        assert math.gcd(q[0], q[1], q[2], k[0], k[1], k[2], o[0], o[1]) % 16 == 0, "strides"
+        assert (query.data_ptr() | keys.data_ptr() | values.data_ptr() | out.data_ptr()) % 16 == 0, "addresses"
+        rows = self._group * count
+        kind = kind_of(rows)
+        way = self._ways.get(kind)
+        if way is None:
+            way = self._ways[kind] = self._way(kind)
+        lanes = batch * self._kv_heads
+        blocks = -(-rows // way.tuning.block)
+        shares = shares_for(-(-length // way.tuning.tile), blocks * lanes, way.at_once, way.tuning.share_cost)
+        way.shares(
+            (blocks, shares, lanes), query, *way.read(keys, values), out, way.outputs, way.sums, length, count,
+            q[0], q[1], q[2], k[0], k[1], k[2], o[0], o[1], self._exponent,
+        )  # fmt: skip
+        if shares > 1:
+            grid = (rows, -(-dim // way.tuning.merge_columns), lanes)
+            way.merge(grid, way.outputs, way.sums, out, shares, blocks, way.tuning.block, o[0], o[1])
+        return out
+
+    def _way(self, kind: int) -> _Way:
+        tuning = self._tuning or tuning_for(kind, self._device)
+        at_once = _INTERPRETED_PROGRAMS
+        if self._device.type == "cuda":
+            at_once = tuning.programs * torch.cuda.get_device_properties(self._device).multi_processor_count
+        left = self._dtype if tuning.half_shares else torch.float32
+        places = (_WAVES * at_once, tuning.block)
+        shape = (self._group, self._kv_heads, self._dim)
+        return _Way(
+            tuning,
+            at_once,
+            torch.empty((*places, self._dim), dtype=left, device=self._device),
+            torch.empty(places, dtype=torch.float32, device=self._device),
+            _Launch(attend_share, share_constants(*shape, tuning, self._dtype), share_options(tuning)),
+            _Launch(merge_rows, merge_constants(*shape, tuning), merge_options(tuning)),
+        )
+
+
+@functools.lru_cache(maxsize=4096)
+def shares_for(tiles: int, blocks: int, at_once: int, share_cost: int) -> int:
+    """Into how many shares the `tiles` of each of `blocks` are divided, if `at_once` programs run together."""
+    most = max(1, min(tiles, _MOST_SHARES, _WAVES * at_once // blocks))
+
+    def cost(shares: int) -> int:
+        waves, longest = -(-blocks * shares // at_once), -(-tiles // shares)
+        return waves * (longest + share_cost) + _MERGE_COST * (shares > 1)
+
+    return min(range(1, most + 1), key=cost)
+
+
+_LARGE_GPUS = frozenset({(8, 0), (9, 0), (10, 0), (10, 3)})
+"""Compute capabilities of data-centre GPUs, with 160 KiB of shared memory and more."""
+
+
+def kind_of(rows: int) -> int:
+    """What so many rows per key head are computed as; few kinds, since each is a compilation."""
+    return 16 if rows <= 16 else 64 if rows <= 64 else 128
+
+
+def tuning_for(kind: int, device: torch.device) -> SplitTuning:
+    """What fits this GPU for 16, 64, or 128 and more rows per key head."""
+    large = device.type == "cuda" and torch.cuda.get_device_capability(device) in _LARGE_GPUS
+    few = SplitTuning(block=min(kind, 64), warps=4, stages=2, programs=2)
+    if kind == 16:
+        return replace(few, stages=3 if large else 2, merge_columns=32, merge_step=64)
+    if not large:
+        return replace(few, tile=32)
+    # The best but for those that load by descriptors, which gain 4 % and cost the host 15 us a call: 41.8 us a layer
+    # for 128 tokens over 8,320 of Qwen2-7B's shape on an H200, where torch's FlashAttention takes 67.
+    hopper = torch.cuda.get_device_capability(device)[0] >= 9
+    return replace(few, stages=3 if kind == 128 else 2, dependent=hopper)
+
+
+def share_constants(group: int, kv_heads: int, dim: int, tuning: SplitTuning, dtype: torch.dtype) -> dict[str, object]:
+    """What `attend_share` is compiled for."""
+    return {
+        "GROUP": group, "KV_HEADS": kv_heads, "DIM": dim, "DIM_PADDED": max(16, triton.next_power_of_2(dim)),
+        "BLOCK": tuning.block, "TILE": tuning.tile, "PRECISION": "ieee" if dtype == torch.float32 else "tf32",
+        "DESCRIBED": tuning.described, "DEPENDENT": tuning.dependent,
+    }  # fmt: skip
+
+
+def merge_constants(group: int, kv_heads: int, dim: int, tuning: SplitTuning) -> dict[str, object]:
+    """What `merge_rows` is compiled for."""
+    return {
+        "GROUP": group, "KV_HEADS": kv_heads, "DIM": dim, "COLUMNS": tuning.merge_columns, "STEP": tuning.merge_step,
+        "DEPENDENT": tuning.dependent,
+    }  # fmt: skip
+
+
+def share_options(tuning: SplitTuning) -> dict[str, object]:
+    """How `attend_share` is compiled."""
+    most = {} if tuning.registers is None else {"maxnreg": tuning.registers}
+    return {"num_warps": tuning.warps, "num_stages": tuning.stages, **most}
+
+
+def merge_options(tuning: SplitTuning) -> dict[str, object]:
+    """How `merge_rows` is compiled."""
+    return {"num_warps": tuning.merge_warps, **({"launch_pdl": True} if tuning.dependent else {})}

@@ -15,6 +15,7 @@ from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.passes import ModelPass, Pass
 from desk_rag.model import LanguageModel
 from desk_rag.prompt import PromptFormat
+from desk_rag.token_choice import next_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +53,17 @@ def decode(
     stop: Callable[[], bool],
     prefill: Callable[[], torch.Tensor] | None = None,
 ) -> Iterator[Token]:
-    """Prefill `token_ids` at positions start.. by `run`, then decode greedily until a stop id, the limit or `stop`.
+    """Prefill `token_ids` at positions start.. by `run`, then decode, up to a stop id, the limit or `stop`.
 
-    `prefill` stands in for the first pass, for whoever computes more in it than the question; it leaves what `run`
-    would leave in the cache and returns the same logits [vocab].
+    Greedy but for `next_token`. `prefill` stands in for the first pass, for whoever computes more in it than the
+    question; it leaves what `run` would leave in the cache and returns the same logits [vocab].
     """
     pieces = _Detokenizer(prompt)
     logits = run.forward(token_ids, start) if prefill is None else prefill()
     position = start + len(token_ids)
     refusal = refusal_probability(prompt, logits)
     for count in range(max_new_tokens):
-        token_id = int(logits.argmax())
+        token_id = next_token(prompt, pieces.ids, int(logits.argmax()), logits)
         now = time.perf_counter()
         if token_id in prompt.stop_ids:
             yield Token(pieces.flush(), now, refusal if count == 0 else None)
@@ -88,18 +89,18 @@ class _Detokenizer:
 
     def __init__(self, prompt: PromptFormat) -> None:
         self._prompt = prompt
-        self._ids: list[int] = []
+        self.ids: list[int] = []
         self._given = ""
 
     def push(self, token_id: int) -> str:
-        self._ids.append(token_id)
-        text = self._prompt.decode(self._ids)
+        self.ids.append(token_id)
+        text = self._prompt.decode(self.ids)
         if text.endswith("\ufffd"):
             return ""
         return self._advance(text)
 
     def flush(self) -> str:
-        return self._advance(self._prompt.decode(self._ids)) if self._ids else ""
+        return self._advance(self._prompt.decode(self.ids)) if self.ids else ""
 
     def _advance(self, text: str) -> str:
         piece = text[len(self._given) :]

@@ -14,11 +14,12 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
+from desk_rag import drive_tuning
 from desk_rag.bench import end_to_end, energy, gpu_ttft, load, plot, report, shapes
 from desk_rag.bench.chunk_pool import ChunkPool
 from desk_rag.bench.end_to_end import Job
@@ -118,8 +119,8 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--chunk", type=int, default=512, help="tokens per chunk")
     parser.add_argument("--prefix", type=int, default=64, help="tokens of the shared prefix")
-    parser.add_argument("--threads", type=int, default=LoaderSettings().threads, help="reader threads")
-    parser.add_argument("--waves", type=int, default=LoaderSettings().waves, help="steps of a load")
+    parser.add_argument("--threads", type=int, help="reader threads; without both, as answers measure the drive")
+    parser.add_argument("--waves", type=int, help="steps of a load")
     parser.add_argument("--big-mib", type=int, default=512, help="size of the file for the drive's own rate")
     parser.add_argument("--most-mib", type=int, default=2200, help="leave out cases with more bytes of chunk files")
     parser.add_argument("--meter-seconds", type=float, default=2.0, help="how long each energy is weighed")
@@ -162,7 +163,7 @@ def _ttft(
     sizes = [case.questions * pool.payload(lengths(case.context, options.chunk)) for case in cases]
     most = options.most_mib << 20
     room = max((size for size in sizes if size <= most), default=0) * 9 // 8 + (64 << 20)
-    settings = LoaderSettings(threads=options.threads, waves=options.waves, staging_bytes=room, resident_bytes=room)
+    settings = replace(_reading(options, model, pool, cases), staging_bytes=room, resident_bytes=room)
     plans = Plans(
         options.shape, tuple(cases), options.chunk, place, settings, graphs=not options.no_graphs,
         big_bytes=options.big_mib << 20, most_bytes=most, baselines=not options.no_baselines,
@@ -173,12 +174,25 @@ def _ttft(
 
         def keep() -> None:
             left_out = [str(case) for case in desk.left_out]
-            run.keep("ttft", {"cases": entries, "left_out": left_out, "bars": gpu_ttft.verdicts(entries)})
+            bars, habits = gpu_ttft.verdicts(entries), {"threads": settings.threads, "waves": settings.waves}
+            run.keep("ttft", {"cases": entries, "left_out": left_out, "bars": bars, "loader": habits})
 
         for entry in gpu_ttft.measure(desk, lambda left: run.left(share) / left):
             entries.append(entry)
             keep()
         keep()
+
+
+def _reading(
+    options: argparse.Namespace, model: LanguageModel, pool: ChunkPool, cases: Sequence[Case]
+) -> LoaderSettings:
+    """Threads and waves: as given, else as an engine finds them out when it starts."""
+    usual = LoaderSettings()
+    if options.threads is None and options.waves is None:
+        files = pool.of_question(lengths(cases[0].context, options.chunk), 0)
+        tuned = drive_tuning.measure(files, model.device)
+        return tuned.applied(usual) if tuned is not None else usual
+    return replace(usual, threads=options.threads or usual.threads, waves=options.waves or usual.waves)
 
 
 def _whole_answers(
@@ -193,8 +207,9 @@ def _whole_answers(
     assert isinstance(before, list)
     entries: list[dict[str, object]] = list(before)
     for entry in end_to_end.measure(
-        model, prefix, tables, pool, jobs, chunk=options.chunk, graphs=not options.no_graphs, threads=options.threads,
-        seconds=max(0.0, seconds - weighing), meter=meter, meter_seconds=options.meter_seconds,
+        model, prefix, tables, pool, jobs, chunk=options.chunk, graphs=not options.no_graphs,
+        threads=options.threads or LoaderSettings().threads, seconds=max(0.0, seconds - weighing), meter=meter,
+        meter_seconds=options.meter_seconds,
     ):  # fmt: skip
         entries.append(entry)
         run.keep("e2e", {"jobs": entries, "bars": end_to_end.verdicts(entries)})

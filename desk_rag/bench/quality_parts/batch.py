@@ -16,6 +16,7 @@ from transformers.cache_utils import Cache
 
 from desk_rag.kv.cache import SlabCache, SlabLayer
 from desk_rag.model import LanguageModel
+from desk_rag.token_choice import next_token
 
 _NOWHERE = 1 << 40
 """Position of a slot that holds nothing."""
@@ -93,7 +94,7 @@ def append(
 def decode(
     model: LanguageModel, cache: BatchCache, first: Sequence[int], positions: Sequence[int], most: int
 ) -> list[list[int]]:
-    """Greedy continuation of every row after its `first` token, which goes to `positions`; at most `most` ids a row.
+    """What every row says after its `first` token, which goes to `positions`, as answers do; at most `most` ids a row.
 
     A stop id ends its row and is the last of its ids. Rows that have ended are dropped once they are half of the batch.
     `cache` keeps its contents up to its length at the call.
@@ -107,10 +108,10 @@ def decode(
             work, held = work.kept(model, [held.index(row) for row in alive]), list(alive)
         ids = torch.tensor([[said[row][-1]] for row in held], device=model.device)
         at = torch.tensor([[positions[row] + len(said[row]) - 1] for row in held], device=model.device)
-        chosen = append(model, work, ids, at, 1)[:, 0].argmax(-1).tolist()
-        for row, token in zip(held, chosen, strict=True):
+        logits = append(model, work, ids, at, 1)[:, 0]
+        for row, best, of_row in zip(held, logits.argmax(-1).tolist(), logits, strict=True):
             if row in alive:
-                said[row].append(int(token))
+                said[row].append(next_token(model.prompt, said[row], int(best), of_row))
         alive = [row for row in alive if said[row][-1] not in stops and len(said[row]) < most]
     cache.set_length(begun)
     return said

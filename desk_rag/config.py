@@ -22,12 +22,18 @@ MOST_PRIMERS = 7
 """The highest rung: as many passages as there are to stand before a chunk (kv/primers.py)."""
 
 
+def _whole(part: object) -> int:
+    if isinstance(part, str) or type(part) is int:
+        return int(part)
+    raise ValueError(f"'{part}' is no whole number")
+
+
 def rungs_of(given: object) -> tuple[int, ...]:
     """'0,1,3', or the numbers themselves, as the rungs of a ladder. Raises ValueError that says what is wrong."""
     parts = given.split(",") if isinstance(given, str) else given
     example = "; for one: rungs = [0, 1, 3]"
     try:
-        rungs = tuple(int(part) for part in parts) if isinstance(parts, Iterable) else ()
+        rungs = tuple(_whole(part) for part in parts) if isinstance(parts, Iterable) else ()
     except (TypeError, ValueError) as error:
         raise ValueError(f"'{given}' is no list of numbers{example}") from error
     if not rungs or rungs[0] != 0:

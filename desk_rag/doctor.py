@@ -151,6 +151,10 @@ def _rungs(settings: Settings) -> list[Finding]:
     if settings.model.name == "embedded":
         remedy = "Take `rungs` out of the settings: the embedded reader was trained to do without."
         return [Finding("rungs", Verdict.WARN, detail, remedy)]
+    top_k = settings.answer.top_k
+    if 0 < top_k <= rungs[-1]:
+        detail = f"{', '.join(map(str, rungs))}, but answers of `top_k` = {top_k} chunks have no place for the last"
+        return [Finding("rungs", Verdict.WARN, detail, "Leave out the rungs from `top_k` on, or raise it.")]
     return [Finding("rungs", Verdict.OK, f"{detail}; a chunk counts as warm once the first is there")]
 
 

@@ -31,10 +31,12 @@ SMALLEST_SAMPLE = 16 << 20
 """Less than this says more about threads than about the drive; the defaults stay until there is more."""
 THREADS = (4, 8, 16, 32)
 WAVES = (1, 2, 4, 8)
+_WAVES_MEANWHILE = 2
+"""While threads are compared."""
 _ENOUGH = 0.95
 """More waves let computing begin earlier, so the most that still reach this share of the best rate are taken. A slow
 drive is best read in long runs: on one of 1.7 GB/s four waves took an eighth longer than one."""
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ def measure(files: Iterable[ChunkFile], device: torch.device) -> Tuned | None:
     total = sum(file.payload for file in sample)
     if total < SMALLEST_SAMPLE:
         return None
-    by_threads = {number: _rate(sample, device, number, WAVES[1], total) for number in THREADS}
+    by_threads = {number: _rate(sample, device, number, _WAVES_MEANWHILE, total) for number in THREADS}
     best = max(THREADS, key=lambda number: by_threads[number])
     by_waves = {waves: _rate(sample, device, best, waves, total) for waves in WAVES}
     most = max(waves for waves in WAVES if by_waves[waves] >= _ENOUGH * max(by_waves.values()))

@@ -15,8 +15,8 @@ import torch
 from desk_rag.prompt import PromptFormat
 from desk_rag.quotes import DOUBLE_QUOTES
 
-_NO_END = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|Rev|Capt|Lt|Col|Gen|Sgt|Nr|Fig|vs|cf|approx|e\.g|i\.e)\.$")
-"""Not 'No.' and 'etc.', which end sentences as well."""
+_NO_END = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|Rev|Capt|Lt|Sgt|Nr|Fig|vs|cf|approx|e\.g|i\.e)\.$")
+"""Not 'No.' and 'etc.', which as often end sentences. 'St.' can, too; then a quote goes on into the next sentence."""
 _OTHERS = 8
 
 
@@ -25,7 +25,8 @@ def next_token(prompt: PromptFormat, said: Sequence[int], best: int, logits: tor
     if not _ends_too_early(prompt, said, best):
         return best
     others = logits.topk(min(_OTHERS, logits.shape[0])).indices.tolist()
-    return next((token for token in others if not _ends_too_early(prompt, said, token)), best)
+    going_on = (token for token in others if token not in prompt.stop_ids and not _ends_too_early(prompt, said, token))
+    return next(going_on, best)
 
 
 def _ends_too_early(prompt: PromptFormat, said: Sequence[int], token: int) -> bool:
@@ -33,4 +34,4 @@ def _ends_too_early(prompt: PromptFormat, said: Sequence[int], token: int) -> bo
         return False
     line = prompt.decode([*said, token]).rstrip("\n").rpartition("\n")[2]
     end = max(line.rfind(mark) for mark in DOUBLE_QUOTES)
-    return end > 0 and line[0] in DOUBLE_QUOTES and _NO_END.search(line[:end]) is not None
+    return end > 0 and line[0] in DOUBLE_QUOTES and _NO_END.search(line[:end].rstrip()) is not None

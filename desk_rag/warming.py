@@ -88,7 +88,7 @@ class Warmer:
             return self._pass_over(task, f"prefill fails ({type(error).__name__}); the log has more")
         if not admitted:
             # The store offers it again once it was asked for often enough; what else is offered is worth a try.
-            self._passed_over[task.rung.namespace].add(task.chunk.chunk_id)
+            self._leave(task)
         self._queue.pop()
         self._in_a_row = 0
         return ""
@@ -111,7 +111,13 @@ class Warmer:
         return self._turn.answer_waits() or self._stop()
 
     def _pass_over(self, task: Task, reason: str) -> str:
-        self._passed_over[task.rung.namespace].add(task.chunk.chunk_id)
+        self._leave(task)
         self._queue.pop()
         self._in_a_row += 1
         return reason if self._in_a_row >= _GIVE_UP else ""
+
+    def _leave(self, task: Task) -> None:
+        """Not this chunk for now, on this rung and on those above, where it would fare no better."""
+        at = self._rungs.index(task.rung)
+        for rung in self._rungs[at:]:
+            self._passed_over[rung.namespace].add(task.chunk.chunk_id)

@@ -49,15 +49,15 @@ def test_what_is_remembered_is_applied_and_other_drives_stay(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "content",
     [
-        "", "{", "[]", "null", '{"version": 9, "drives": {}}', '{"version": 1, "drives": []}',
-        '{"version": 1, "drives": {"DRIVE": 5}}',
-        '{"version": 1, "drives": {"DRIVE": {"threads": 4}}}',
-        '{"version": 1, "drives": {"DRIVE": {"threads": 0, "waves": 4, "bytes_per_second": 1.0}}}',
-        '{"version": 1, "drives": {"DRIVE": {"threads": 100000, "waves": 4, "bytes_per_second": 1.0}}}',
-        '{"version": 1, "drives": {"DRIVE": {"threads": "8", "waves": 4, "bytes_per_second": 1.0}}}',
-        '{"version": 1, "drives": {"DRIVE": {"threads": 8, "waves": 4, "bytes_per_second": "fast"}}}',
-        '{"version": 1, "drives": {"DRIVE": {"threads": 8, "waves": 4, "bytes_per_second": -1}}}',
-        '{"version": 1, "drives": {"DRIVE": {"threads": 8, "waves": 4, "bytes_per_second": 1.0, "more": 1}}}',
+        "", "{", "[]", "null", '{"version": 9, "drives": {}}', '{"version": 2, "drives": []}',
+        '{"version": 2, "drives": {"DRIVE": 5}}',
+        '{"version": 2, "drives": {"DRIVE": {"threads": 4}}}',
+        '{"version": 2, "drives": {"DRIVE": {"threads": 0, "waves": 4, "bytes_per_second": 1.0}}}',
+        '{"version": 2, "drives": {"DRIVE": {"threads": 100000, "waves": 4, "bytes_per_second": 1.0}}}',
+        '{"version": 2, "drives": {"DRIVE": {"threads": "8", "waves": 4, "bytes_per_second": 1.0}}}',
+        '{"version": 2, "drives": {"DRIVE": {"threads": 8, "waves": 4, "bytes_per_second": "fast"}}}',
+        '{"version": 2, "drives": {"DRIVE": {"threads": 8, "waves": 4, "bytes_per_second": -1}}}',
+        '{"version": 2, "drives": {"DRIVE": {"threads": 8, "waves": 4, "bytes_per_second": 1.0, "more": 1}}}',
     ],
 )  # fmt: skip
 def test_nonsense_is_measured_again(tmp_path: Path, files: list[ChunkFile], content: str) -> None:

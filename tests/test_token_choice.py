@@ -54,6 +54,14 @@ def test_where_nothing_else_is_near_the_quote_ends(prompt: PromptFormat, monkeyp
     assert choice(prompt, '"In July, Mr.', ['"', " P"]) == '"'
 
 
+def test_an_open_quote_is_no_end_either(prompt: PromptFormat) -> None:
+    mark, stop, after = ids(prompt, '"')[0], min(prompt.stop_ids), ids(prompt, " P")[0]
+    logits = torch.zeros(max(mark, stop, after) + 100)
+    logits[mark], logits[stop], logits[after] = 3.0, 2.0, 1.0
+    assert next_token(prompt, ids(prompt, '"In July, Mr.'), mark, logits) == after
+    assert next_token(prompt, ids(prompt, '"In July, Mr. '), mark, logits) == after
+
+
 def test_a_point_and_a_mark_in_one_token_count_too(prompt: PromptFormat) -> None:
     both = ids(prompt, 'Mr."')[-1]
     assert prompt.decode([both]) == '."'

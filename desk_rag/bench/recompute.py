@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -171,14 +171,14 @@ def main(argv: Sequence[str]) -> int:
         names = [name for name in names if name not in (SelectorName.AUX, SelectorName.AUX_STRICT)]
     ratios = sorted(float(ratio) for ratio in options.ratios.split(","))
     for tokens in (int(number) for number in options.tokens.split(",")):
-        bench = Bench(model, tokens, options.chunk, auxiliary)
-        times = clock.in_turns(bench.works(names, ratios), model.device, seconds=options.seconds, most=options.rounds)
-        rows = _rows(bench, times, names, ratios)
-        costs = recompute_costs.measure(model, bench.cache, lean=bench.lean)
-        _print(bench, rows, times)
-        contexts.append(_json(bench, rows, times, costs))
-        bench.close()
-        del bench
+        with closing(Bench(model, tokens, options.chunk, auxiliary)) as bench:
+            works = bench.works(names, ratios)
+            times = clock.in_turns(works, model.device, seconds=options.seconds, most=options.rounds)
+            rows = _rows(bench, times, names, ratios)
+            costs = recompute_costs.measure(model, bench.cache, lean=bench.lean)
+            _print(bench, rows, times)
+            contexts.append(_json(bench, rows, times, costs))
+        del bench, works
     report.finish(
         {
             "bench": "recompute", **report.environment(), "model": model.spec.name, "dtype": str(model.spec.dtype),

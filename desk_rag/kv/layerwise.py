@@ -17,7 +17,7 @@ import torch
 
 from desk_rag.kv import kernels
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.load import Load
+from desk_rag.kv.load import ChunksLost, Load
 from desk_rag.kv.prefill import PrefixKV
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.stitch import StitchPlan, place_layer
@@ -63,7 +63,12 @@ class Placer:
         """Have every layer up to and with `layer` in the slabs, in the current stream's order. Raises ChunksLost."""
         while self._placed <= layer:
             wave = bisect_right(self._load.cuts, self._placed, hi=len(self._load.cuts) - 1)
-            self._load.wait(wave)
+            try:
+                self._load.wait(wave)
+            except ChunksLost:
+                # What will stand in for them lies elsewhere, and the layers placed so far are theirs, too.
+                self._batch, self._placed = None, 0
+                raise
             self._place(range(self._placed, self._end_of(wave)))
 
     def place_resident(self) -> None:

@@ -36,7 +36,7 @@ _KNOWN_FILES = 4096
 
 @dataclass(frozen=True, slots=True)
 class LoaderSettings:
-    """Sizes and habits of the load path; `kv/drive_tuning.py` finds the best of the first three for a drive."""
+    """Sizes and habits of the load path; `drive_tuning` finds the best of the first two for a drive."""
 
     threads: int = 8
     waves: int = 4

@@ -110,10 +110,12 @@ class Layout:
 def layout(header: Header) -> Layout:
     """Lay the groups open, layer by layer."""
     rows: list[list[int]] = []
-    heads = tokens = dim = codes_at = scales_at = 0
+    codes_at = scales_at = 0
+    shapes = {slot.shape[1:] for group in header.groups for slot in group.slots if slot.part == "keys"}
+    assert len(shapes) == 1, "layers of different shapes"
+    ((heads, tokens, dim),) = shapes
     for group in header.groups:
         slots = {slot.part: slot for slot in group.slots}
-        _, heads, tokens, dim = slots["keys"].shape
         if "key_scale" not in slots:
             rows += [[0] * 12] * group.num_layers
             continue

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch.nn.functional import linear, scaled_dot_product_attention
 
@@ -28,6 +29,7 @@ from desk_rag.kv.projections import Packed, head_norms
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.split_attention import split_attention_for, worth
 from desk_rag.kv.stitch import has_sliding_layers
+from desk_rag.kv.upload import upload
 from desk_rag.model import LanguageModel
 
 _log = logging.getLogger(__name__)
@@ -180,7 +182,7 @@ class QuestionPass:
                 if captured is not None:
                     return self._replay(captured, token_ids, start, before, attention)
             device = self._model.device
-            inputs = _Inputs(token_ids.to(device), torch.tensor([start, count - 1], device=device))
+            inputs = _Inputs(token_ids.to(device, non_blocking=True), upload(np.array([start, count - 1]), device))
             places = self._places(inputs)
             hidden, result = self._piece(0, inputs, places, None, None)
             for layer in range(len(self._layers)):
@@ -260,7 +262,7 @@ class QuestionPass:
     ) -> torch.Tensor:
         """[B, N, heads * D], in `out` if that is given."""
         keys, values = (slabs[layer].narrow(2, 0, length) for slabs in (self._keys, self._values))
-        if attention is None and self._split is not None and worth(query.shape[2], length):
+        if attention is None and self._split is not None and worth(query.shape[2]):
             return self._split(query, keys, values, out)
         attended = (attention or attend)(query, keys, values)
         return attended if out is None else out.copy_(attended)
@@ -280,8 +282,10 @@ class QuestionPass:
         attention: Attention | None,
     ) -> torch.Tensor:
         count = token_ids.shape[1]
-        captured.inputs.ids[:, :count].copy_(token_ids)
-        captured.inputs.numbers.copy_(torch.tensor([start, count - 1]))
+        # Small and from ordinary memory, so taken over at once (see `upload`); a copy that blocks would first let the
+        # device finish what was placed.
+        captured.inputs.ids[:, :count].copy_(token_ids, non_blocking=True)
+        captured.inputs.numbers.copy_(torch.tensor([start, count - 1]), non_blocking=True)
         # Rows past the question are padding: computed, never attended to, their slots written again later.
         attended = captured.attended[:, :count]
         captured.pieces[0].replay()

@@ -54,7 +54,7 @@ DEFAULT_TUNING = Tuning()
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where rows may point to: tables and slabs, as offsets from one anchor each. Made once per cache."""
+    """Where rows may point to: tables and slabs, as offsets from one anchor each. `layerwise.Slots` keeps it."""
 
     codes: torch.Tensor
     """int8 anchor, any tensor on the device."""
@@ -82,6 +82,8 @@ class Target:
         anchor = torch.empty(16, dtype=torch.int8, device=slab.device)
         turning = [(_offset(c, table), _offset(s, table)) for c, s in zip(tables.cos, tables.sin, strict=True)]
         slots = [_offset(each, slab) for each in slabs]
+        # The kernel is promised that much of every row it writes.
+        assert not slab.shape[3] % 8 and not any(slot % 8 for slot in slots), "rows of slabs are multiples of 8 numbers"
         places = [(*turning[index], *slots[2 * n : 2 * n + 2]) for n, index in enumerate(tables.table_of_layer)]
         return cls(anchor, anchor.view(torch.float16), table, slab, np.array(places, dtype=np.int64))
 
@@ -204,6 +206,7 @@ def rows_of_payloads(chunks: Sequence[Loaded], target: Target) -> Offsets:
         assert layout.num_tokens * dim * heads < 2**31, "a chunk is too long for 32-bit offsets"
         assert 0 <= one.position <= positions - layout.num_tokens, "positions lie past the tables"
         assert 0 <= one.slot <= capacity - layout.num_tokens, "slots lie outside the slab"
+        assert not at % 2, "scales are fp16"
         codes, scales = at - anchors[0], (at - anchors[1]) // 2
         moves.append((0, 0, 0, codes, codes, scales, scales, scales, *_shift(target, one.position, one.slot)))
     rows = np.stack([one.layout.rows for one in chunks], axis=1)

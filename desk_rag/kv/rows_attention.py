@@ -1,8 +1,8 @@
 """What scattered rows see: which keys are before each of them, attention over those, and the weights of the last rows.
 
-Knows slots and masks; knows no layer and no pass. Rows are cut into blocks in order of position. A block reads only the
-keys that its last row may see, and a sliding layer only those that its first row may still see, which saves the masked
-half of the work and its memory.
+Knows slots, masks and the question pass's attention; runs no layer. Rows are cut into blocks in order of position. A
+block reads only the keys that its last row may see, and a sliding layer only those that its first row may still see,
+which saves the masked half of the work and its memory.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Rows:
         """Rows at these ascending slots, the last of which is the context's last."""
         numbers = np.asarray(slots, np.int64)
         assert len(numbers) and bool((np.diff(numbers) > 0).all()), "slots must ascend"
-        at = upload(np.asarray(numbers, np.int64), model.device)
+        at = upload(numbers, model.device)
         return cls(at, int(numbers[-1]) + 1, numbers, _BLOCK.get(model.device.type, 64))
 
     @property

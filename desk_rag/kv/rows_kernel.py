@@ -1,6 +1,6 @@
 """Whether the Triton kernel for scattered rows may be used: proven once per GPU against plain attention, never assumed.
 
-Knows when it is worth a launch; the arithmetic is in `rows_triton`, the reference in `rows`.
+Knows when it is worth a launch; the arithmetic is in `rows_triton`, the reference in `rows_attention`.
 """
 
 from __future__ import annotations

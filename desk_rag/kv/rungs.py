@@ -1,11 +1,11 @@
 """One chunk, several KVs: prefilled behind the shared prefix and none, some or many primers, for early and late places.
 
 Knows primers, prefixes and names; knows no store and no question. A model that was never taught to read chunks apart
-from each other answers worse from stitched chunk KV, and nearly all of that comes from how many chunks a chunk should
-have had before it, hardly from what they say. So the same chunk is prefilled once per *rung*: rung r is behind the
-shared prefix and the first r primers. A chunk that is laid at place p, 0 being right behind the prefix, takes the
-largest rung that is not above p. The primers' own KV is never in an answer's cache; keys are kept before RoPE as ever,
-so the stitch does not know of any of this. Rung 0 is plain chunk KV, names included.
+from each other answers worse from stitched chunk KV, and on the one model that was measured nearly all of that comes
+from how many chunks a chunk should have had before it, hardly from what they say. So the same chunk is prefilled once
+per *rung*: rung r is behind the shared prefix and the first r primers. A chunk that is laid at place p, 0 being right
+behind the prefix, takes the largest rung that is not above p. The primers' own KV is never in an answer's cache; keys
+are kept before RoPE as ever, so the stitch does not know of any of this. Rung 0 is plain chunk KV, names included.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ _TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 """Of the largest number of a result: a rounding of the weights and one of the result, and some more for fp32."""
 _MOST_TOKENS = 256
 """Longer passes fill a GPU without a division of the keys."""
-_PROVEN_LENGTHS = (9, 61, 700)
+_PROVEN_LENGTHS = (9, 61, 700, 4000)
+"""The last is merged from more shares than are read at once."""
 
 
 class SplitAttend(Protocol):
@@ -46,9 +47,9 @@ def split_attention_for(
     return SplitAttention(heads, kv_heads, dim, dtype, torch.device("cuda", index))
 
 
-def worth(count: int, length: int) -> bool:
-    """True if `count` tokens at the end of `length` slots are attended to faster than by torch's operator."""
-    return count <= min(_MOST_TOKENS, length)
+def worth(count: int) -> bool:
+    """True for so few tokens that torch's operator would leave a GPU idle."""
+    return count <= _MOST_TOKENS
 
 
 @functools.cache

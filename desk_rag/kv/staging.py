@@ -45,15 +45,17 @@ class Staging:
         self._free(wait=False)
         held: list[Extent] = []
         sent = []
-        with torch.cuda.stream(self.stream):
-            for key, target in wanted:
-                extent = self.arena.find(key)
-                sent.append(extent is not None)
-                if extent is not None:
-                    held.append(extent)
-                    target.copy_(extent.data.narrow(0, 0, target.shape[0]), non_blocking=True)
-        if held:
-            self._watch(held)
+        try:
+            with torch.cuda.stream(self.stream):
+                for key, target in wanted:
+                    extent = self.arena.find(key)
+                    sent.append(extent is not None)
+                    if extent is not None:
+                        held.append(extent)
+                        target.copy_(extent.data.narrow(0, 0, target.shape[0]), non_blocking=True)
+        finally:
+            if held:
+                self._watch(held)
         return sent
 
     def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:

@@ -1,8 +1,8 @@
 """Small arrays of numbers to the GPU, past the chunks that are crossing the bus.
 
-Knows one rule of the driver: what is copied from ordinary memory in pieces of at most 64 KB is taken over at once and
-goes to the device with the commands (CUDA driver API, "API synchronization behavior"). Larger pieces, and those from
-page-locked memory, go through the copying engine, where they would wait for every chunk that was sent before them.
+Knows one rule of the driver: what is copied from ordinary memory in pieces of at most 64 KB is taken over at once (CUDA
+driver API, "API synchronization behavior"), and as measured on an H200 it does not wait for copies that were enqueued
+before it on other streams. Rows sent from page-locked memory came only after every chunk that was on the bus.
 """
 
 from __future__ import annotations

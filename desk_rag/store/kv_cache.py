@@ -125,9 +125,10 @@ class KVCache:
         """True while this model's files leave room, so that nothing needs to be chosen.
 
         The last fifth of the limit is for what is used again. A corpus below four fifths is therefore cached whole, a
-        larger one from its most recent chunks on; files of other models give way and do not count.
+        larger one from its most recent chunks on; files of other models, and of rungs above this one, give way and do
+        not count.
         """
-        return self._rows.namespace_blocks(namespace) < EAGER_BELOW * self._budget.limit()
+        return self._rows.namespace_blocks(namespace, upper=False) < EAGER_BELOW * self._budget.limit()
 
     def flush_hits(self) -> None:
         """Write down the uses counted since the last time."""

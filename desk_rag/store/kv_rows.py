@@ -278,10 +278,11 @@ class KVRows:
             size, seconds, tokens = connection.execute(query, held).fetchone()
         return Rates(size / tokens, seconds / tokens) if tokens else None
 
-    def namespace_blocks(self, namespace: str) -> int:
-        """Return the bytes that the files of the namespace's model take, in whole blocks."""
+    def namespace_blocks(self, namespace: str, *, upper: bool = True) -> int:
+        """Return the bytes of the files of the namespace's model, in whole blocks; not `upper`: up to its rung."""
         with self._database.read() as connection:
             held = held_with(connection, namespace)
+            held = held if upper else held[: held.index(namespace) + 1]
             blocks = connection.execute(
                 "SELECT coalesce(sum((bytes + 4095) / 4096), 0) FROM kv"
                 f" JOIN namespaces n ON n.id = kv.namespace WHERE n.name IN ({_marks(held)})",

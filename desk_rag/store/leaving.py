@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 import sqlite3
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +21,8 @@ class Candidate:
     size: int
     rank: float
     pinned: bool
-    own: bool
-    """Of the model that room is made for."""
+    above: int | None
+    """Of the model that room is made for: by how many rungs above what it is made for; None for another model's."""
 
 
 _HELD = "held_together"
@@ -44,7 +43,7 @@ def hold_together(database: Database, names: Sequence[str]) -> None:
 
 
 def held_with(connection: sqlite3.Connection, name: str) -> tuple[str, ...]:
-    """The namespaces of the same model, this one among them."""
+    """The namespaces of the same model, this one among them, from the plain rung upward."""
     found = connection.execute("SELECT value FROM state WHERE name = ?", (_HELD,)).fetchone()
     names = tuple(str(found[0]).split()) if found else ()
     return names if name in names else (name,)
@@ -53,37 +52,30 @@ def held_with(connection: sqlite3.Connection, name: str) -> tuple[str, ...]:
 def candidates(connection: sqlite3.Connection, own: str | None) -> Generator[Candidate, None, None]:
     """Yield rows in the order of eviction: other models than that of `own` first, by rank in each, pinned ones last.
 
-    A pin keeps what the model in use has of a folder; what another model, or this one before a drift, left there
-    goes before. `own` None means the namespace used last. Nothing is read beyond what is taken.
+    Of our own the highest rung goes first: it makes some answers better, while the plain one makes them fast. A pin
+    keeps what the model in use has of a folder; what another model, or this one before a drift, left there goes before.
+    `own` None means the namespace used last. Nothing is read beyond what is taken.
     """
     pinned = _pinned_rows(connection)
     own = own or _used_last(connection)
     held = () if own is None else held_with(connection, own)
-    groups: list[list[tuple[int, str]]] = [[]]  # the last one is our own
-    for number, name in connection.execute("SELECT id, name FROM namespaces ORDER BY id").fetchall():
-        if name in held:
-            groups[-1].append((number, name))
-        else:
-            groups.insert(-1, [(number, name)])
-    for group in groups:
-        for late in (False, True) if pinned else (False,):
-            ranked = [_ranked(connection, number, name) for number, name in group]
-            for rank, row, name, tokens, size in heapq.merge(*ranked):
-                if (row in pinned) is late:
-                    yield Candidate(row, (name, tokens), size, rank, late, group is groups[-1])
+    known = {name: number for number, name in connection.execute("SELECT id, name FROM namespaces ORDER BY id")}
+    passes = (False, True) if pinned else (False,)
+    order = [(name, late) for name in known if name not in held for late in passes]
+    order += [(name, late) for late in passes for name in reversed(held) if name in known]
+    for name, late in order:
+        above = held.index(name) - held.index(str(own)) if name in held else None
+        rows = connection.execute(
+            "SELECT id, tokens, bytes, rank FROM kv WHERE namespace = ? ORDER BY rank, id", (known[name],)
+        )
+        for row, tokens, size, rank in rows:
+            if (row in pinned) is late:
+                yield Candidate(row, (name, tokens), size, rank, late, above)
 
 
 def pinned_folders(connection: sqlite3.Connection) -> list[Path]:
     """Folders whose chunk KV goes last."""
     return [from_blob(path) for (path,) in connection.execute("SELECT path FROM pins ORDER BY path")]
-
-
-def _ranked(connection: sqlite3.Connection, number: int, name: str) -> Iterator[tuple[float, int, str, str, int]]:
-    rows = connection.execute(
-        "SELECT id, tokens, bytes, rank FROM kv WHERE namespace = ? ORDER BY rank, id", (number,)
-    )
-    for row, tokens, size, rank in rows:
-        yield rank, row, name, tokens, size
 
 
 def _used_last(connection: sqlite3.Connection) -> str | None:

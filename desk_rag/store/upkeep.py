@@ -156,6 +156,7 @@ class Upkeep:
                     return victims
         return [] if newcomer is not None else victims
 
+
 def read_header(path: Path) -> KVHeader:
     """Read and check a file's header without torch. Raises CorruptKV, UnknownFormat, OSError."""
     with path.open("rb") as file:
@@ -167,10 +168,12 @@ def read_header(path: Path) -> KVHeader:
 
 
 def _yields(candidate: Candidate, newcomer: Newcomer) -> bool:
-    if not candidate.own:
+    if candidate.above is None:
         return True
     if candidate.pinned != newcomer.pinned:
         return newcomer.pinned
+    if candidate.above:
+        return candidate.above > 0
     return candidate.rank < newcomer.rank
 
 

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-_KERNELS = ("rope_triton", "glue", "question_pass", "lazy", "loader")
+_KERNELS = ("rope_triton", "glue", "question_pass", "split_attention", "rows_lean", "lazy", "loader")
 _TESTS = ["tests/gpu", *(f"tests/kv/test_{name}.py" for name in _KERNELS)]
 
 

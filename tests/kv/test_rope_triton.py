@@ -6,6 +6,9 @@ checks run compiled.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,8 +19,10 @@ pytest.importorskip("triton")
 
 from desk_rag.kv import layerwise, rope_triton
 from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.kv_io import Identity
+from desk_rag.kv.load import ChunksLost
 from desk_rag.kv.loader import Loader, LoaderSettings
-from desk_rag.kv.payload import ChunkFile, as_quantized, layout
+from desk_rag.kv.payload import ChunkFile, Group, as_quantized, layout
 from desk_rag.kv.quant import LayerScheme, QuantScheme, keep_exact, quantize
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.stitch import Placement, place_layer, plan
@@ -263,6 +268,60 @@ def test_the_placer_fills_the_slabs_by_the_kernel_as_by_the_reference(
             torch.testing.assert_close(got.key_slab, wanted.key_slab, rtol=1e-5, atol=1e-3)
             torch.testing.assert_close(got.value_slab, wanted.value_slab, rtol=1e-6, atol=1e-6)
         load.close()
+
+
+def test_a_placer_goes_on_with_what_stands_in_for_a_lost_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lost in the second wave, when rows of all layers, its own among them, had been worked out from its buffer."""
+    files, payloads = written(tmp_path, raw_layer=2)
+    damaged = bytearray(files[2].path.read_bytes())
+    damaged[-1] ^= 1
+    files[2].path.chmod(0o600)
+    files[2].path.write_bytes(damaged)
+    tables, where = some_tables(200, 64, (0, 0, 0, 0)), plan(5, [file.header.num_tokens for file in files])
+    got, wanted = (a_cache(4, 2, 128, 160, torch.float32) for _ in range(2))
+    slots = layerwise.Slots(tables, got, rope_triton.Target.of(tables, got.layers))
+    chunks = [as_quantized(file.header, data) for file, data in zip(files, payloads, strict=True)]
+    for layer in range(4):
+        for chunk, place in zip(chunks, where.placements, strict=True):
+            place_layer(layer, place, chunk, tables, wanted)
+    settings = LoaderSettings(threads=2, waves=2, run_bytes=1, staging_bytes=1 << 22, resident_bytes=1 << 22)
+    with Loader(DEVICE, settings) as loader:
+        verify, placed = loader.reader.verify, threading.Event()
+
+        def late(path: Path, identity: Identity, groups: Sequence[tuple[int, Group]], run: torch.Tensor) -> None:
+            if groups[0][1].first_layer >= 2:
+                assert placed.wait(10)
+            verify(path, identity, groups, run)
+
+        monkeypatch.setattr(loader.reader, "verify", late)
+        load = loader.start(files)
+        placer = layerwise.Placer(load, where, slots)
+        placer.place_through(1)
+        placed.set()
+        with pytest.raises(ChunksLost) as caught:
+            placer.place_all()
+        assert caught.value.indices == (2,)
+        assert load.items[2].buffer is not None
+        load.items[2].buffer.data.fill_(77)  # what happens to lie where the lost bytes should have come
+        load.replace(2, chunks[2])
+        placer.place_all()
+        load.close()
+    compare(got, wanted, torch.float32)
+
+
+def test_layers_of_different_shapes_have_no_layout(tmp_path: Path) -> None:
+    """The kernel follows one shape for all of them."""
+    files, _ = written(tmp_path, raw_layer=2)
+    header = kv_file.read_header(files[2].path)
+    first, *others = header.groups
+    assert others, "a raw layer is a group of its own"
+    slots = tuple(
+        replace(one, shape=(one.shape[0], 1, *one.shape[2:])) if one.part == "keys" else one for one in first.slots
+    )
+    with pytest.raises(AssertionError, match="different shapes"):
+        layout(replace(header, groups=(replace(first, slots=slots), *others)))
 
 
 def written(folder: Path, raw_layer: int) -> tuple[list[ChunkFile], list[torch.Tensor]]:

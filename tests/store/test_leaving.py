@@ -11,7 +11,7 @@ from desk_rag.store.store import Store
 from tests.store import made
 from tests.store.test_budget import FILE, demand, index, kept, put
 
-UPPER_NS = Namespace("89abcdef01234567" * 2)
+UPPER_NS, TOP_NS = Namespace("89abcdef01234567" * 2), Namespace("fedcba9876543210" * 2)
 
 
 def texts(store: Store, *names: str) -> list[str]:
@@ -28,8 +28,22 @@ def test_an_upper_rung_does_not_drive_out_the_plain_one(root: Path) -> None:
         assert kept(store, names) == names
         assert not store.chunks_without_kv(UPPER_NS, 9), "nothing is left of what may be taken without being asked"
         demand(store, "b", "c", times=9)
-        assert put(store, "b", UPPER_NS), "worth more than what nobody asked for"
-        assert len(kept(store, names)) == 3 and kept(store, names, UPPER_NS) == ["b"]
+        assert not put(store, "b", UPPER_NS, seconds=9.0), "better answers are no reason for slower ones"
+        assert kept(store, names) == names
+
+
+def test_the_plain_rung_drives_out_what_is_above(root: Path) -> None:
+    """However much was asked for the others: an unread document must not wait until it has been asked for twice."""
+    with Store.open(root, made.settings(budget_bytes=4 * FILE), writer=True) as store:
+        names = texts(store, "a", "b", "c", "d")
+        store.hold_together([made.NS, UPPER_NS, TOP_NS])
+        assert put(store, "a") and put(store, "b")
+        demand(store, "a", "b", times=9)
+        assert put(store, "a", UPPER_NS, seconds=9.0) and put(store, "a", TOP_NS, seconds=9.0)
+        assert put(store, "c", seconds=0.1), "eager: of the plain rung there is little"
+        assert kept(store, names, TOP_NS) == [] and kept(store, names, UPPER_NS) == ["a"], "the highest goes first"
+        assert put(store, "d", seconds=0.1)
+        assert kept(store, names) == names and kept(store, names, UPPER_NS) == []
 
 
 def test_without_being_told_they_are_strangers(root: Path) -> None:

@@ -1,7 +1,7 @@
 """Scores become chosen chunk tokens: the best of them, chunk beginnings first, or whole windows.
 
 Knows numbers; knows no model and no device. Tokens are counted over all chunks together, from the first chunk's first
-token. Nothing here counts tokens one by one in Python: thousands of them would cost more than looking at them did.
+token. No scores are walked one by one in Python: thousands of them would cost more than looking at them did.
 """
 
 from __future__ import annotations

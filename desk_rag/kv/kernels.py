@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _TOLERANCE = 1e-5
+_LARGE_GPUS = frozenset({(8, 0), (9, 0), (10, 0), (10, 3)})
+"""Compute capabilities."""
 _LAZY_TOLERANCE = 2e-2
 """In bf16, over keys so large that one token has nearly all the weight."""
 
@@ -41,6 +43,11 @@ class PlaceGroup(Protocol):
         tables: RotaryTables,
         cache: SlabCache,
     ) -> None: ...
+
+
+def is_large(device: torch.device) -> bool:
+    """True for data-centre GPUs, whose multiprocessors have 160 KiB of shared memory and more."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) in _LARGE_GPUS
 
 
 def available(device: torch.device) -> bool:

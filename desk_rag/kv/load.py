@@ -222,29 +222,28 @@ class Load:
     def brought(self, runs: Sequence[Run]) -> None:
         """All of these runs were brought, in one go."""
         with self._changed:
-            self._under_way -= len(runs)
             for run in runs:
-                run.item.open_runs[run.wave] -= 1
-                if not run.item.dropped:
-                    run.item.not_brought -= 1
-                    self._count_down(run.wave, 1)
+                self._dealt_with(run, brought=True)
             self._changed.notify_all()
         self._give_back_if_done()
 
     def arrived(self, run: Run, *, lost: str | None = None, failure: BaseException | None = None) -> None:
         """A run was brought, skipped or lost."""
-        item = run.item
         with self._changed:
-            if lost is not None and item.lost is None:
-                item.lost = lost
+            if lost is not None and run.item.lost is None:
+                run.item.lost = lost
             self._failure = self._failure or failure
-            self._under_way -= 1
-            item.open_runs[run.wave] -= 1
-            if not item.dropped:
-                item.not_brought -= int(lost is None and failure is None)
-                self._count_down(run.wave, 1)
+            self._dealt_with(run, brought=lost is None and failure is None)
             self._changed.notify_all()
         self._give_back_if_done()
+
+    def _dealt_with(self, run: Run, *, brought: bool) -> None:
+        item = run.item
+        self._under_way -= 1
+        item.open_runs[run.wave] -= 1
+        if not item.dropped:
+            item.not_brought -= int(brought)
+            self._count_down(run.wave, 1)
 
     def fail(self, error: BaseException) -> None:
         """Something went wrong that belongs to no run; whoever waits must learn of it, or would wait for ever."""

@@ -16,6 +16,8 @@ import torch
 import triton
 import triton.language as tl
 
+from desk_rag.kv.kernels import is_large
+
 
 @dataclass(frozen=True, slots=True)
 class RowsTuning:
@@ -32,15 +34,11 @@ class RowsTuning:
 LARGE = RowsTuning()
 SMALL = RowsTuning(block=64, tile=32, warps=4, stages=3)
 """For GPUs with about 100 KiB of shared memory and 64K registers per multiprocessor: nothing spills on an RTX 3060."""
-_LARGE_GPUS = frozenset({(8, 0), (9, 0), (10, 0), (10, 3)})
-"""Compute capabilities of data-centre GPUs, with 160 KiB of shared memory and more."""
 
 
 def tuning_for(device: torch.device) -> RowsTuning:
     """What fits this GPU."""
-    if device.type != "cuda":
-        return SMALL
-    return LARGE if torch.cuda.get_device_capability(device) in _LARGE_GPUS else SMALL
+    return LARGE if is_large(device) else SMALL
 
 
 def attend(

@@ -17,9 +17,8 @@ import triton.language as tl
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _fold(  # type: ignore[no-untyped-def]
-    tile, q, keys, values, lane, key_token, last, end, exponent, largest, total, output,
-    MASKED: tl.constexpr, DESCRIBED: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr, TILE: tl.constexpr,
-    PRECISION: tl.constexpr,
+    tile, q, keys, values, key_token, last, end, exponent, largest, total, output,
+    MASKED: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Fold one tile of keys into the running softmax. `last` [BLOCK]: the last slot that each row sees, before `end`.
 
@@ -30,10 +29,7 @@ def _fold(  # type: ignore[no-untyped-def]
     first = tile * TILE
     offsets = i[:, None] * key_token + d
     from_here = first * key_token
-    if DESCRIBED:
-        k = keys.load([lane, first, 0]).reshape(TILE, DIM_PADDED)
-        v = values.load([lane, first, 0]).reshape(TILE, DIM_PADDED)
-    elif MASKED:
+    if MASKED:
         readable = ((first + i)[:, None] < end) & (d < DIM)
         k = tl.load(keys + from_here + offsets, mask=readable, other=0.0)
         v = tl.load(values + from_here + offsets, mask=readable, other=0.0)
@@ -62,12 +58,12 @@ def attend_share(  # type: ignore[no-untyped-def]
     query, keys, values, result, outputs, sums, length, count, query_batch, query_head, query_token, key_batch,
     key_head, key_token, out_batch, out_token, exponent,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr, BLOCK: tl.constexpr,
-    TILE: tl.constexpr, PRECISION: tl.constexpr, DESCRIBED: tl.constexpr, DEPENDENT: tl.constexpr,
+    TILE: tl.constexpr, PRECISION: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """One share of the keys of one block of rows; grid (blocks, shares, batch * key heads).
 
-    All strides are multiples of 16; keys and values may also be descriptors of [lanes, slots, DIM], which read zeros
-    past the end. A lone share writes the result, others `outputs` [.., BLOCK, DIM] and `sums` [.., BLOCK].
+    All strides are multiples of 16. A lone share writes the result, others `outputs` [.., BLOCK, DIM] and `sums`
+    [.., BLOCK].
     """
     block, share, lane = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     blocks, shares = tl.num_programs(0), tl.num_programs(1)
@@ -81,9 +77,8 @@ def attend_share(  # type: ignore[no-untyped-def]
     query += batch * query_batch + head * GROUP * query_head
     line = of_group * query_head + token * query_token
     q = tl.load(query + line[:, None] + d, mask=d < DIM, other=0.0)
-    if not DESCRIBED:
-        keys += batch * key_batch + head * key_head
-        values += batch * key_batch + head * key_head
+    keys += batch * key_batch + head * key_head
+    values += batch * key_batch + head * key_head
     last = length - count + token
     # What all rows of the block see, and what any of them sees.
     common = length - count + block * BLOCK // GROUP + 1
@@ -96,13 +91,13 @@ def attend_share(  # type: ignore[no-untyped-def]
     output = tl.zeros([BLOCK, DIM_PADDED], tl.float32)
     for tile in range(begin, whole):
         largest, total, output = _fold(
-            tile, q, keys, values, lane, key_token, last, end, exponent, largest, total, output,
-            False, DESCRIBED, DIM, DIM_PADDED, TILE, PRECISION,
+            tile, q, keys, values, key_token, last, end, exponent, largest, total, output,
+            False, DIM, DIM_PADDED, TILE, PRECISION,
         )  # fmt: skip
     for tile in range(tl.maximum(begin, whole), stop):
         largest, total, output = _fold(
-            tile, q, keys, values, lane, key_token, last, end, exponent, largest, total, output,
-            True, DESCRIBED, DIM, DIM_PADDED, TILE, PRECISION,
+            tile, q, keys, values, key_token, last, end, exponent, largest, total, output,
+            True, DIM, DIM_PADDED, TILE, PRECISION,
         )  # fmt: skip
     # A share of which a row sees nothing has no sum; its maximum of -inf is told as it is.
     total = tl.where(total > 0, total, 1.0)

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 import triton
-from triton.tools.tensor_descriptor import TensorDescriptor
 
+from desk_rag.kv.kernels import is_large
 from desk_rag.kv.split_attention_kernel import attend_share, merge_rows
 
 _MOST_SHARES = 64
@@ -45,8 +45,6 @@ class SplitTuning:
     """Per multiprocessor, as far as there are tiles."""
     half_shares: bool = False
     """What programs leave for the merge has the query's type instead of fp32."""
-    described: bool = False
-    """Tiles of keys are loaded by the tensor memory accelerator; from compute capability 9.0 on."""
     dependent: bool = False
     """The merge is set up while shares end (programmatic dependent launch); from compute capability 9.0 on."""
     registers: int | None = None
@@ -90,17 +88,6 @@ class _Way:
     """fp32 [programs, block]: its log-sum-exp to base 2."""
     shares: _Launch
     merge: _Launch
-
-    def read(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[object, object]:
-        """Keys and values as the kernel reads them."""
-        if not self.tuning.described:
-            return keys, values
-        batch, heads, length, dim = keys.shape
-        on, of_head, token, _ = keys.stride()
-        assert batch == 1 or on == heads * of_head, "the heads of all sequences lie equally far apart"
-        block = [1, self.tuning.tile, max(16, triton.next_power_of_2(dim))]
-        shape, strides = [batch * heads, length, dim], [of_head, token, 1]
-        return TensorDescriptor(keys, shape, strides, block), TensorDescriptor(values, shape, strides, block)
 
 
 class SplitAttention:
@@ -155,7 +142,7 @@ class SplitAttention:
         blocks = -(-rows // way.tuning.block)
         shares = shares_for(-(-length // way.tuning.tile), blocks * lanes, way.at_once, way.tuning.share_cost)
         way.shares(
-            (blocks, shares, lanes), query, *way.read(keys, values), out, way.outputs, way.sums, length, count,
+            (blocks, shares, lanes), query, keys, values, out, way.outputs, way.sums, length, count,
             q[0], q[1], q[2], k[0], k[1], k[2], o[0], o[1], self._exponent,
         )  # fmt: skip
         if shares > 1:
@@ -193,10 +180,6 @@ def shares_for(tiles: int, blocks: int, at_once: int, share_cost: int) -> int:
     return min(range(1, most + 1), key=cost)
 
 
-_LARGE_GPUS = frozenset({(8, 0), (9, 0), (10, 0), (10, 3)})
-"""Compute capabilities of data-centre GPUs, with 160 KiB of shared memory and more."""
-
-
 def kind_of(rows: int) -> int:
     """What so many rows per key head are computed as; few kinds, since each is a compilation."""
     return 16 if rows <= 16 else 64 if rows <= 64 else 128
@@ -204,14 +187,14 @@ def kind_of(rows: int) -> int:
 
 def tuning_for(kind: int, device: torch.device) -> SplitTuning:
     """What fits this GPU for 16, 64, or 128 and more rows per key head."""
-    large = device.type == "cuda" and torch.cuda.get_device_capability(device) in _LARGE_GPUS
+    large = is_large(device)
     few = SplitTuning(block=min(kind, 64), warps=4, stages=2, programs=2)
     if kind == 16:
         return replace(few, stages=3 if large else 2, merge_columns=32, merge_step=64)
     if not large:
         return replace(few, tile=32)
-    # The best but for those that load by descriptors, which gain 4 % and cost the host 15 us a call: 41.8 us a layer
-    # for 128 tokens over 8,320 of Qwen2-7B's shape on an H200, where torch's FlashAttention takes 67.
+    # The best of its kind: 41.8 us a layer for 128 tokens over 8,320 of Qwen2-7B's shape on an H200, where torch's
+    # FlashAttention takes 67. Loading by descriptors gained 4 % there and cost the host 15 us a call.
     hopper = torch.cuda.get_device_capability(device)[0] >= 9
     return replace(few, stages=3 if kind == 128 else 2, dependent=hopper)
 
@@ -221,7 +204,7 @@ def share_constants(group: int, kv_heads: int, dim: int, tuning: SplitTuning, dt
     return {
         "GROUP": group, "KV_HEADS": kv_heads, "DIM": dim, "DIM_PADDED": max(16, triton.next_power_of_2(dim)),
         "BLOCK": tuning.block, "TILE": tuning.tile, "PRECISION": "ieee" if dtype == torch.float32 else "tf32",
-        "DESCRIBED": tuning.described, "DEPENDENT": tuning.dependent,
+        "DEPENDENT": tuning.dependent,
     }  # fmt: skip
 
 

@@ -215,11 +215,10 @@ def question_choices() -> list[SplitTuning]:
         (64, 64, 4, 3, 2, None), (64, 128, 4, 2, 2, None), (256, 64, 16, 2, 1, None), (256, 64, 16, 3, 1, None),
         (256, 32, 8, 3, 1, None), (128, 64, 8, 4, 1, None), (128, 128, 8, 2, 1, 255), (64, 64, 4, 2, 3, 160),
     ]  # fmt: skip
-    found = [
+    return [
         SplitTuning(block=block, tile=tile, warps=warps, stages=stages, programs=programs, registers=registers)
         for block, tile, warps, stages, programs, registers in shapes
     ]
-    return [replace(tuning, described=described) for tuning in found for described in (False, True)]
 
 
 def merge_choices(best: SplitTuning) -> list[SplitTuning]:
@@ -263,10 +262,7 @@ def main() -> int:
         more = itertools.chain.from_iterable(merge_choices(tuning) for tuning in list(asked)[:2])
         asked = dict(sorted((asked | bench.sweep(question, more)).items(), key=lambda item: item[1][0]))
         told_one = bench.sweep(token, [tuning_for(16, _DEVICE), *token_choices(16)])
-        more = itertools.chain.from_iterable(
-            (replace(tuning, dependent=True), replace(tuning, described=True)) for tuning in list(told_one)[:3]
-        )
-        told_one |= bench.sweep(token, more)
+        told_one |= bench.sweep(token, [replace(tuning, dependent=True) for tuning in list(told_one)[:3]])
         told_one = dict(sorted(told_one.items(), key=lambda item: item[1][0]))
         show(f"{question}", asked)
         show(f"{token}", told_one)

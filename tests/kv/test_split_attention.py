@@ -120,18 +120,15 @@ def test_one_object_serves_question_and_answer_in_any_order() -> None:
         close(default(*each), each)
 
 
-@pytest.mark.skipif(
-    DEVICE.type == "cuda" and torch.cuda.get_device_capability() < (9, 0), reason="needs a tensor memory accelerator"
-)
 @pytest.mark.parametrize(
     ("batch", "heads", "kv_heads", "dim", "count", "length"),
     [(1, 7, 1, 64, 1, 70), (2, 4, 2, 48, 9, 40), (1, 3, 1, 16, 33, 33)],
 )
-def test_described_tiles_end_with_the_slots_in_use(
+def test_tiles_end_with_the_slots_in_use(
     batch: int, heads: int, kv_heads: int, dim: int, count: int, length: int
 ) -> None:
     tensors = inputs(batch, heads, kv_heads, dim, count, length, torch.float16)
-    close(split(tensors, replace(SMALL, described=True))(*tensors), tensors)
+    close(split(tensors, SMALL)(*tensors), tensors)
 
 
 def test_it_is_the_attention_that_passes_use() -> None:

@@ -11,12 +11,14 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 
 from desk_rag.errors import CorruptKV
+from desk_rag.kv.kernels import is_large
 from desk_rag.kv.loader import Loader, LoaderSettings
 from desk_rag.kv.payload import ChunkFile
 from desk_rag.store.layout import forget_cached, write_private
@@ -32,11 +34,18 @@ SMALLEST_SAMPLE = 16 << 20
 THREADS = (4, 8, 16, 32)
 WAVES = (1, 2, 4, 8)
 _WAVES_MEANWHILE = 2
-"""While threads are compared."""
-_ENOUGH = 0.95
-"""More waves let computing begin earlier, so the most that still reach this share of the best rate are taken. A slow
-drive is best read in long runs: on one of 1.7 GB/s four waves took an eighth longer than one."""
-_VERSION = 2
+"""While threads are compared: the sample has fewer files than an answer, and so as many reads."""
+_ROUNDS = 3
+_PASS_RATE = 40e9
+"""Bytes of chunk KV per second that a question's pass keeps pace with on a large GPU: 6.0 ms for the 238 MB of 8,192
+tokens of Qwen2-7B on an H200."""
+_PASS_RATE_SMALL = 4e9
+"""Elsewhere, an estimate: their memory is about a tenth as fast. On a CPU a pass takes so much longer that its waves
+hardly matter."""
+_NEAR = 1.05
+"""What is expected to take no longer than this times the best is as good: drives differ by more from load to load."""
+_VERSION = 3
+"""Of the rule too: what an older one chose is not believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +97,7 @@ def remember(data_dir: Path, tuned: Tuned) -> None:
 def measure(files: Iterable[ChunkFile], device: torch.device) -> Tuned | None:
     """Load some of these files (of one model) cold with each setting; None where there is too little to read.
 
-    Reads at most SAMPLE_BYTES for each of eight settings, twice: half a second at 3 GB/s.
+    Reads at most SAMPLE_BYTES for each of eight settings, three times: a second at 3 GB/s.
     """
     sample: list[ChunkFile] = []
     for file in files:
@@ -98,11 +107,27 @@ def measure(files: Iterable[ChunkFile], device: torch.device) -> Tuned | None:
     total = sum(file.payload for file in sample)
     if total < SMALLEST_SAMPLE:
         return None
-    by_threads = {number: _rate(sample, device, number, _WAVES_MEANWHILE, total) for number in THREADS}
-    best = max(THREADS, key=lambda number: by_threads[number])
-    by_waves = {waves: _rate(sample, device, best, waves, total) for waves in WAVES}
-    most = max(waves for waves in WAVES if by_waves[waves] >= _ENOUGH * max(by_waves.values()))
-    return Tuned(best, most, by_waves[most])
+    by_threads = _rates(sample, device, [(number, _WAVES_MEANWHILE) for number in THREADS], total)
+    best = max(zip(by_threads, THREADS, strict=True))[1]
+    rates = _rates(sample, device, [(best, waves) for waves in WAVES], total)
+    waves = fewest_waves(rates, _PASS_RATE if is_large(device) else _PASS_RATE_SMALL)
+    return Tuned(best, waves, rates[WAVES.index(waves)])
+
+
+def fewest_waves(rates: Sequence[float], pass_rate: float) -> int:
+    """The fewest of WAVES with which the first token is expected about as early as it can be.
+
+    `rates` are bytes per second of a load in each number of waves, `pass_rate` what the question's pass over them would
+    keep pace with. Of a load and a pass in n equal waves one has to wait for the other but for a last or a first wave:
+    a slow drive leaves an nth of the pass to do behind its last byte, a fast one an nth of the load before the pass.
+    So more waves pay where a pass takes a fair share of the time of its load and shorter reads cost less than that. On
+    a drive of 1.7 GB/s and an H200 a pass is a twentieth of its load, and two to eight waves took 8 to 25 % longer.
+    """
+    expected = [
+        max(1 / rate + 1 / pass_rate / waves, 1 / rate / waves + 1 / pass_rate)
+        for rate, waves in zip(rates, WAVES, strict=True)
+    ]
+    return next(waves for waves, time in zip(WAVES, expected, strict=True) if time <= _NEAR * min(expected))
 
 
 def settle(data_dir: Path, files: Sequence[ChunkFile], device: torch.device) -> LoaderSettings:
@@ -121,25 +146,40 @@ def settle(data_dir: Path, files: Sequence[ChunkFile], device: torch.device) -> 
     return known.applied(LoaderSettings()) if known is not None else LoaderSettings()
 
 
-def _rate(sample: Sequence[ChunkFile], device: torch.device, threads: int, waves: int, total: int) -> float:
-    """Bytes per second, the better of two loads."""
+def _rates(
+    sample: Sequence[ChunkFile], device: torch.device, choices: Sequence[tuple[int, int]], total: int
+) -> list[float]:
+    """Bytes per second with each (threads, waves), the best of three loads; in turns, since a drive's rate wanders."""
     room = total + (len(sample) << 20)
-    settings = LoaderSettings(threads=threads, waves=waves, staging_bytes=room, resident_bytes=room)
-    best = 0.0
-    with Loader(device, settings) as loader:
-        for _ in range(2):
-            loader.forget()
-            forget_cached(file.path for file in sample)
-            began = time.perf_counter()
-            load = loader.start(sample)
-            try:
-                load.wait_all()
-                if device.type == "cuda":
-                    torch.cuda.synchronize(device)
-                best = max(best, total / (time.perf_counter() - began))
-            finally:
-                load.close()
-    return best
+    rates = [0.0] * len(choices)
+    with ExitStack() as stack:
+        loaders = [
+            stack.enter_context(
+                Loader(device, LoaderSettings(threads=threads, waves=waves, staging_bytes=room, resident_bytes=room))
+            )
+            for threads, waves in choices
+        ]
+        for _ in range(_ROUNDS):
+            for index, loader in enumerate(loaders):
+                rates[index] = max(rates[index], total / _seconds(sample, device, loader))
+    return rates
+
+
+def _seconds(sample: Sequence[ChunkFile], device: torch.device, loader: Loader) -> float:
+    """Of one cold load; nothing stays in the tiers."""
+    loader.forget()
+    forget_cached(file.path for file in sample)
+    began = time.perf_counter()
+    load = loader.start(sample)
+    try:
+        load.wait_all()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        took = time.perf_counter() - began
+    finally:
+        load.close()
+    loader.forget()
+    return took
 
 
 def _read(data_dir: Path) -> dict[str, dict[str, float]]:

@@ -53,6 +53,10 @@ class Arena:
     def nbytes(self) -> int:
         return int(self.memory.shape[0])
 
+    def holds(self, key: Hashable) -> bool:
+        """Whether `find` would find that key now; it may be gone a moment later."""
+        return key in self._published
+
     def find(self, key: Hashable) -> Extent | None:
         """The published run of that key, now in use by the caller too."""
         with self._lock:

@@ -155,7 +155,10 @@ def agrees(glue: Glue, device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def _results(glue: Glue, device: torch.device, dtype: torch.dtype) -> list[torch.Tensor]:
-    """Everything `glue` makes of some random numbers, in fp32; no size is a power of two but the head's."""
+    """Everything `glue` makes of some random numbers, in fp32; no size is a power of two but the head's.
+
+    All of it twice: from the second launch on a kernel is launched in another way.
+    """
     generator = torch.Generator().manual_seed(5)
 
     def random(*shape: int) -> torch.Tensor:
@@ -163,12 +166,12 @@ def _results(glue: Glue, device: torch.device, dtype: torch.dtype) -> list[torch
 
     batch, count, width, heads, kv_heads, dim, capacity = 2, 5, 3000, 6, 2, 128, 17
     hidden, delta, weight = random(batch, count, width), random(batch, count, width), random(width)
-    found = [*glue.add_norm(hidden, delta, weight, 1e-6), *glue.add_norm(hidden, None, weight, 1e-6)]
+    found = [part for other in (delta, None) * 2 for part in glue.add_norm(hidden, other, weight, 1e-6)]
     slots = torch.tensor([3, 1, 16, 8, 0], device=device)
     places = Places(slots, random(count, dim), random(count, dim))
     projected = random(batch, count, (heads + 2 * kv_heads) * dim)
-    for norms in (None, HeadNorms(random(dim), random(dim), 1e-6)):
+    for norms in (None, HeadNorms(random(dim), random(dim), 1e-6)) * 2:
         slabs = [random(batch, kv_heads, capacity, dim) for _ in range(2)]
         found += [glue.rotate_scatter(projected, norms, places, slabs[0], slabs[1]), *slabs]
-    found.append(glue.swiglu(random(batch, count, 2 * width)))
+    found += [glue.swiglu(random(batch, count, 2 * width)) for _ in range(2)]
     return [tensor.float() for tensor in found]

@@ -6,14 +6,18 @@ seen it agree with the reference.
 Everything is computed in fp32. Rounded are what the reference leaves in memory for others (the residual sum, the norm
 of a head, SiLU) and the results; a rotation is rounded once where the reference rounds twice, and so is nearer to the
 exact one. Shapes are compiled in, numbers of tokens are not: the kernels of a model are compiled at its first pass.
+Outside of graphs their launches take the host longer than their work takes a GPU; see `compiled_launch`.
 """
 
 from __future__ import annotations
+
+import functools
 
 import torch
 import triton
 import triton.language as tl
 
+from desk_rag.kv.compiled_launch import CompiledLaunch
 from desk_rag.kv.glue import HeadNorms, Places
 
 HEADS_AT_ONCE = 4
@@ -37,11 +41,9 @@ class FusedGlue:
         assert delta is None or (delta.shape == hidden.shape and delta.dtype == hidden.dtype and delta.is_contiguous())
         total = torch.empty_like(hidden) if added else hidden
         normed = torch.empty_like(hidden)
-        block = triton.next_power_of_2(width)
-        _add_norm[(hidden.numel() // width,)](
-            hidden, delta if added else hidden, weight, total, normed, eps,
-            WIDTH=width, BLOCK=block, ADDED=added, num_warps=norm_warps(block),
-        )  # fmt: skip
+        launch = _norm_launch(hidden.dtype, weight.dtype, width, added)
+        tensors = (hidden, hidden if delta is None else delta, weight, total, normed)
+        launch((hidden.numel() // width, 1, 1), tensors, eps)
         return total, normed
 
     def rotate_scatter(
@@ -59,17 +61,20 @@ class FusedGlue:
         table = (count, dim)
         assert width == (heads + 2 * kv_heads) * dim and heads > 0 and dim % 2 == 0
         assert key_slab.shape == value_slab.shape and key_slab.shape[0] == batch
-        assert places.cos.shape == places.sin.shape == table and places.slots.shape == (count,)
-        tensors = (projected, key_slab, value_slab, places.cos, places.sin)
-        assert all(tensor.dtype == projected.dtype and tensor.is_contiguous() for tensor in tensors)
-        assert places.slots.dtype == torch.int64 and places.slots.is_contiguous()
+        cos, sin, slots = places.cos, places.sin, places.slots
+        assert cos.shape == sin.shape == table and slots.shape == (count,)
+        assert projected.dtype == key_slab.dtype == value_slab.dtype == cos.dtype == sin.dtype
+        assert projected.is_contiguous() and key_slab.is_contiguous() and value_slab.is_contiguous()
+        assert cos.is_contiguous() and sin.is_contiguous() and slots.is_contiguous() and slots.dtype == torch.int64
         assert norms is None or (norms.query.shape == norms.key.shape == (dim,))
         query = torch.empty((batch, count, heads, dim), dtype=projected.dtype, device=projected.device)
         # Without norms something has to be passed that is not read.
-        used = HeadNorms(places.cos, places.cos, 0.0) if norms is None else norms
-        _rotate_scatter[(count, blocks(heads, kv_heads), batch)](
-            projected, query, key_slab, value_slab, used.query, used.key, places.cos, places.sin, places.slots,
-            capacity, used.eps, **rotation(heads, kv_heads, dim, norms is not None), num_warps=ROTATE_WARPS,
+        used = HeadNorms(cos, cos, 0.0) if norms is None else norms
+        types = (projected.dtype, used.query.dtype, used.key.dtype)
+        launch = _rotation_launch(types, heads, kv_heads, dim, norms is not None)
+        launch(
+            (count, blocks(heads, kv_heads), batch),
+            (projected, query, key_slab, value_slab, used.query, used.key, cos, sin, slots), capacity, used.eps,
         )  # fmt: skip
         return query.transpose(1, 2)
 
@@ -78,9 +83,27 @@ class FusedGlue:
         assert gate_up.is_contiguous() and gate_up.shape[-1] % 2 == 0
         inner = gate_up.shape[-1] // 2
         result = torch.empty((*gate_up.shape[:-1], inner), dtype=gate_up.dtype, device=gate_up.device)
-        grid = (result.numel() // inner, triton.cdiv(inner, COLUMNS))
-        _swiglu[grid](gate_up, result, INNER=inner, BLOCK=COLUMNS, num_warps=SWIGLU_WARPS)
+        _swiglu_launch(gate_up.dtype, inner)((result.numel() // inner, -(-inner // COLUMNS), 1), (gate_up, result))
         return result
+
+
+@functools.lru_cache(maxsize=256)
+def _norm_launch(dtype: torch.dtype, of_weight: torch.dtype, width: int, added: bool) -> CompiledLaunch:
+    block = triton.next_power_of_2(width)
+    constants: dict[str, object] = {"WIDTH": width, "BLOCK": block, "ADDED": added}
+    return CompiledLaunch(_add_norm, constants, {"num_warps": norm_warps(block)})
+
+
+@functools.lru_cache(maxsize=256)
+def _rotation_launch(
+    types: tuple[torch.dtype, ...], heads: int, kv_heads: int, dim: int, normed: bool
+) -> CompiledLaunch:
+    return CompiledLaunch(_rotate_scatter, rotation(heads, kv_heads, dim, normed), {"num_warps": ROTATE_WARPS})
+
+
+@functools.lru_cache(maxsize=256)
+def _swiglu_launch(dtype: torch.dtype, inner: int) -> CompiledLaunch:
+    return CompiledLaunch(_swiglu, {"INNER": inner, "BLOCK": COLUMNS}, {"num_warps": SWIGLU_WARPS})
 
 
 def norm_warps(block: int) -> int:
@@ -90,7 +113,7 @@ def norm_warps(block: int) -> int:
 
 def blocks(heads: int, kv_heads: int) -> int:
     """Programs per token: of queries, of keys and of values; none has two kinds."""
-    return int(triton.cdiv(heads, HEADS_AT_ONCE) + 2 * triton.cdiv(kv_heads, HEADS_AT_ONCE))
+    return -(-heads // HEADS_AT_ONCE) - 2 * (-kv_heads // HEADS_AT_ONCE)
 
 
 def rotation(heads: int, kv_heads: int, dim: int, normed: bool) -> dict[str, object]:

@@ -62,6 +62,7 @@ class Placer:
     def place_through(self, layer: int) -> None:
         """Have every layer up to and with `layer` in the slabs, in the current stream's order. Raises ChunksLost."""
         while self._placed <= layer:
+            self._look_up()
             wave = bisect_right(self._load.cuts, self._placed, hi=len(self._load.cuts) - 1)
             try:
                 self._load.wait(wave)
@@ -100,14 +101,24 @@ class Placer:
                     place_layer(layer, place, self._chunk(index), self._slots.tables, self._slots.cache)
         self._placed = layers.stop
 
+    def _look_up(self) -> None:
+        """Work out where everything is, once, for all layers, and send it while chunks are still on their way.
+
+        A chunk that has no place yet is lost: waiting says so.
+        """
+        target = self._slots.target
+        known = all(item.given is not None or item.buffer is not None for item in self._load.items)
+        if self._batch is None and target is not None and self._placements and known:
+            with torch.inference_mode():
+                self._batch = self._whereabouts(target)
+
     def _launch(self, layers: range, target: Target) -> None:
-        """Place what is int8 by the kernel. Where things are is worked out once, for all layers."""
+        """Place what is int8 by the kernel."""
         from desk_rag.kv import rope_triton
 
         if not self._placements:
             return
-        if self._batch is None:
-            self._batch = self._whereabouts(target)
+        assert self._batch is not None, "looked up before waiting, and nothing was missing since"
         rope_triton.launch(self._batch, target, slice(layers.start, layers.stop))
 
     def _whereabouts(self, target: Target) -> Batch:

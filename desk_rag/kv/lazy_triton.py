@@ -36,8 +36,11 @@ _PLAIN_TILES = 2
 """Tiles of the slab per program."""
 _LEAST_BLOCK = 16
 """Query rows per KV head that a decode step of any known model has at most."""
-_LINES_AT_ONCE = 65_536
+_SIX_UP_TO = 65_536
 """Keys of all heads up to which `lazy_few` is best with six programs per multiprocessor; three then."""
+_SIX_UP_TO_128 = 48 << 10
+"""The same at head size 128. Six are faster at 32,768 keys and slower at 65,536; in between they no longer have one
+tile of 64 keys each on the 132 multiprocessors of an H200."""
 _INTERPRETED_PROGRAMS = 6
 """Without a GPU: enough to have several shares."""
 _LOG2_E = 1.4426950408889634
@@ -84,16 +87,20 @@ class LazyTuning:
     only for two launches."""
 
     @classmethod
-    def default(cls, rows: int, *, fp32: bool = False, lines: int = 0) -> LazyTuning:
-        """For that many query rows per KV head, over `lines` keys of all heads together."""
+    def default(cls, rows: int, *, fp32: bool = False, lines: int = 0, dim: int = 0) -> LazyTuning:
+        """For that many query rows per KV head, over `lines` keys of `dim` numbers of all heads together."""
         if fp32 or rows > _LEAST_BLOCK:
             return cls.general(rows, fp32=fp32)
-        # The best of 36 choices for one query token over 8,192 tokens of Qwen2-7B's shape on an H200, and the better of
-        # two grids at 32,768: 10.7 and 35.2 us a layer (bf16 attention over a materialised cache 13.8 and 25.7).
-        return cls(
-            tile=16, warps=4, stages=2, programs=6 if lines <= _LINES_AT_ONCE else 3, fused=False, registers=128,
-            few=True, merge_columns=32, merge_step=256, merge_warps=8, dependent=True,
+        # The best of 36 choices for one query token over 8,192 tokens of Qwen2-7B's shape on an H200, and the best of
+        # three elsewhere: 10.7 and, at 32,768 tokens, 32.5 us a layer (bf16 attention over a materialised cache 13.9
+        # and 25.9); Llama-3.1-8B's shape 20.5 and 54.7 (16.4 and 39.7).
+        usual = cls(
+            tile=16, warps=4, stages=2, programs=6, fused=False, registers=128, few=True, merge_columns=32,
+            merge_step=256, merge_warps=8, dependent=True,
         )  # fmt: skip
+        if dim == 128:
+            return usual if lines <= _SIX_UP_TO_128 else replace(usual, programs=3, registers=168, stages=1)
+        return usual if lines <= _SIX_UP_TO else replace(usual, programs=3)
 
     @classmethod
     def general(cls, rows: int, *, fp32: bool = False) -> LazyTuning:
@@ -276,7 +283,7 @@ class LazyKernel:
         if found is not None:
             return found
         lines = self.context.num_tokens * self.kv_heads
-        tuning = self.tuning or LazyTuning.default(num_rows, fp32=fp32, lines=lines)
+        tuning = self.tuning or LazyTuning.default(num_rows, fp32=fp32, lines=lines, dim=self.dim)
         if tuning.few:
             tuning = replace(tuning, fused=False) if few else LazyTuning.general(num_rows, fp32=fp32)
         block = min(tuning.block, max(16, triton.next_power_of_2(num_rows)))

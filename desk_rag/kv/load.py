@@ -35,11 +35,13 @@ class Piece:
     """First byte in the payload."""
     nbytes: int
     """Of all groups."""
+    slices: tuple[Piece, ...] = ()
+    """How it crosses the bus once it is in RAM, first layers first; empty for a slice."""
 
     @classmethod
-    def of(cls, step: int, groups: Sequence[tuple[int, Group]]) -> Piece:
+    def of(cls, step: int, groups: Sequence[tuple[int, Group]], slices: Sequence[Piece] = ()) -> Piece:
         start = groups[0][1].start
-        return cls(step, tuple(groups), start, groups[-1][1].end - start)
+        return cls(step, tuple(groups), start, groups[-1][1].end - start, tuple(slices))
 
 
 class ChunksLost(CorruptKV):
@@ -72,16 +74,27 @@ class Item:
 
 @dataclass(slots=True, eq=False)  # not frozen, which takes three times as long to make: a load has hundreds
 class Run:
-    """One piece of one chunk on its way: one read, one copy."""
+    """One piece of one chunk on its way: one read, one copy. Or one slice of a piece that is in RAM: one copy."""
 
     item: Item
     wave: int
     piece: Piece
+    whole: Piece
+    """What it was, or will be, read as a part of."""
 
     @property
     def key(self) -> tuple[Identity | None, int, int]:
-        """Under which its bytes are found again."""
-        return self.item.identity, self.piece.start, self.piece.nbytes
+        """Under which the whole's bytes are found again."""
+        return self.item.identity, self.whole.start, self.whole.nbytes
+
+    @property
+    def offset(self) -> int:
+        """Of its first byte in the whole."""
+        return self.piece.start - self.whole.start
+
+    def by_itself(self) -> Run:
+        """As something that is read: a slice whose whole is in RAM no longer is read alone."""
+        return self if self.piece is self.whole else Run(self.item, self.wave, self.piece, self.piece)
 
     @property
     def target(self) -> torch.Tensor:

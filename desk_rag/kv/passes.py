@@ -43,6 +43,14 @@ class Pass(Protocol):
         """
         ...
 
+    def forward_all(self, token_ids: Sequence[int], start: int) -> torch.Tensor:
+        """As `forward`, behind the first pass: logits [N, vocab] of every token, in memory of their own."""
+        ...
+
+    def rewind(self, count: int) -> None:
+        """Give up the last `count` tokens: the next pass begins where they began."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ModelPass:
@@ -58,6 +66,15 @@ class ModelPass:
         assert logits is not None
         return logits
 
+    def forward_all(self, token_ids: Sequence[int], start: int) -> torch.Tensor:
+        """As in `Pass`."""
+        return self.model.forward_all(torch.tensor(list(token_ids), device=self.model.device), self.cache, start)
+
+    def rewind(self, count: int) -> None:
+        """As in `Pass`; layer by layer, because lazy ones count what is not in their slabs, too."""
+        for layer in self.cache.layers:
+            layer.crop(-count)
+
 
 class LeanPass:
     """The lean one over a slab; `before` is for the first pass only, behind which every layer is filled."""
@@ -71,6 +88,16 @@ class LeanPass:
         logits = self._lean.run(torch.tensor([list(token_ids)]), start, before=before)[0]
         self._cache.set_length(start + len(token_ids))
         return logits
+
+    def forward_all(self, token_ids: Sequence[int], start: int) -> torch.Tensor:
+        """As in `Pass`; token by token, since the recorded passes keep the last one's logits alone."""
+        each = (self.forward([token_id], start + place).clone() for place, token_id in enumerate(token_ids))
+        return torch.stack(list(each))
+
+    def rewind(self, count: int) -> None:
+        """As in `Pass`."""
+        for layer in self._cache.layers:
+            layer.crop(-count)
 
 
 class Slab:

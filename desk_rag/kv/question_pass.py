@@ -5,10 +5,10 @@ modules do the matrix work with the model's own weights; what is left out is eve
 every layer of every pass, and the copies that its attention makes of grouped keys. A question through 28 layers is
 more than a thousand launches there, and on a fast GPU issuing them can take longer than running them.
 
-On a GPU everything between two attentions becomes one CUDA graph per number of tokens (rounded up to a bucket,
-captured at its first use). The attentions are launched one by one between the graphs, since their length differs from
-question to question; so a layer's chunks may still arrive while the layer before is computed. Elsewhere, and for long
-passes, where launches do not matter, the same functions run one after the other.
+On a GPU a pass becomes CUDA graphs of a few layers each per number of tokens (rounded up to a bucket, captured at its
+first use): they read from memory where a question begins, and between them the next layers' chunks may still arrive.
+An attention that has to be told its length is launched between graphs that hold what lies between attentions.
+Elsewhere, and for long passes, where launches do not matter, the same functions run one after the other.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,6 +24,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 
 from desk_rag.kv.cache import SlabLayer
 from desk_rag.kv.glue import Glue, Places, glue_for
+from desk_rag.kv.pass_graphs import Inputs, Part, Pieces, Stretches, record
 from desk_rag.kv.projections import Packed, head_norms
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.split_attention import split_attention_for, worth
@@ -35,6 +35,8 @@ from desk_rag.model import LanguageModel
 _log = logging.getLogger(__name__)
 _BUCKETS = (1, 16, 32, 48, 64, 96, 128, 192, 256)
 """Numbers of tokens that graphs are captured for; a longer pass is bound by its arithmetic, not by its launches."""
+LAYERS_PER_GRAPH = 4
+"""With attentions in them: few launches, and still no long wait for chunks of layers that are computed much later."""
 _PLAIN = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 _flash = torch.ops.aten._scaled_dot_product_flash_attention.default
 
@@ -84,28 +86,6 @@ def attend_whole(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) 
     return out.transpose(1, 2).flatten(2)
 
 
-@dataclass(frozen=True, slots=True)
-class _Inputs:
-    """What a pass of N tokens reads; on a GPU the same memory at every replay."""
-
-    ids: torch.Tensor
-    """int64 [B, N]."""
-    numbers: torch.Tensor
-    """int64 [2]: the first token's slot and position, and the row whose logits are wanted."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Captured:
-    """The graphs of one bucket: piece i is what lies between the attentions of layers i - 1 and i."""
-
-    inputs: _Inputs
-    attended: torch.Tensor
-    """[B, N, heads * D]: what every piece but the first reads."""
-    pieces: tuple[torch.cuda.CUDAGraph, ...]
-    queries: tuple[torch.Tensor, ...]
-    logits: torch.Tensor
-
-
 class QuestionPass:
     """Runs one model over one cache, bound to its slabs (graphs know addresses). No more thread-safe than the model."""
 
@@ -117,11 +97,13 @@ class QuestionPass:
         *,
         graphs: bool = True,
         glue: Glue | None = None,
+        layers_per_graph: int = LAYERS_PER_GRAPH,
     ) -> None:
         """`layers` have slabs [B, H, capacity, D]; B questions of equal length are then run side by side.
 
         `glue` is what runs between the matrix products, by default the fastest that is right on the model's device.
-        Moves the model's projections (see `Packed`), which takes no more memory than one layer's for a moment.
+        `layers_per_graph` of 0 leaves attentions between the graphs. Moves the model's projections (see `Packed`),
+        which takes no more memory than one layer's for a moment.
         """
         assert supports(model), "this model needs its own forward pass"
         assert len(tables.cos) == 1 and 2 * tables.cos[0].shape[1] == model.spec.head_dim, "partial or double rotary"
@@ -145,7 +127,9 @@ class QuestionPass:
         # may leave torch's allocator as if it still went on.
         recordable = model.device.type == "cuda" and model.spec.weight_quantization != "int8"
         self._graphs = graphs and recordable
-        self._captured: dict[int, _Captured] = {}
+        self._layers_per_graph = layers_per_graph
+        self._captured: dict[int, Pieces] = {}
+        self._stretched: dict[int, Stretches] = {}
 
     @property
     def uses_graphs(self) -> bool:
@@ -155,9 +139,10 @@ class QuestionPass:
     def prepare(self, count: int) -> None:
         """Capture now what a pass of `count` tokens will replay; without it the first such pass takes longer."""
         bucket = next((size for size in _BUCKETS if size >= count), 0)
-        if self._graphs and bucket and bucket <= self._room and bucket not in self._captured:
+        if self._graphs and bucket and bucket <= self._room:
             with torch.inference_mode():
-                self._captured_for(bucket)
+                if self._stretches_for(bucket) is None:
+                    self._pieces_for(bucket)
 
     def run(
         self,
@@ -169,20 +154,20 @@ class QuestionPass:
     ) -> torch.Tensor:
         """Run ids int64 [B, N], on any device, at slots and positions start..start+N-1; logits [B, vocab] of the last.
 
-        `before` is called with each layer's number in front of its attention and must leave slots 0..start-1 of that
-        layer filled in the current stream's order. `attention` is by default what is fastest for so many tokens. The
-        logits are valid until the next pass.
+        `before` is called with each layer's number, in order, somewhere in front of its attention and must leave slots
+        0..start-1 of that layer filled in the current stream's order. `attention` is by default what is fastest for so
+        many tokens. The logits are valid until the next pass.
         """
         batch, count = token_ids.shape
         assert batch == self._batch and start + count <= self._room
         with torch.inference_mode():
             bucket = next((size for size in _BUCKETS if size >= count), 0)
             if self._graphs and bucket and start + bucket <= self._room:
-                captured = self._captured_for(bucket)
-                if captured is not None:
-                    return self._replay(captured, token_ids, start, before, attention)
+                logits = self._replayed(bucket, token_ids, start, before, attention)
+                if logits is not None:
+                    return logits
             device = self._model.device
-            inputs = _Inputs(token_ids.to(device, non_blocking=True), upload(np.array([start, count - 1]), device))
+            inputs = Inputs(token_ids.to(device, non_blocking=True), upload(np.array([start, count - 1]), device))
             places = self._places(inputs)
             hidden, result = self._piece(0, inputs, places, None, None)
             for layer in range(len(self._layers)):
@@ -197,7 +182,7 @@ class QuestionPass:
     def _piece(
         self,
         index: int,
-        inputs: _Inputs,
+        inputs: Inputs,
         places: Places,
         hidden: torch.Tensor | None,
         attended: torch.Tensor | None,
@@ -267,78 +252,109 @@ class QuestionPass:
         attended = (attention or attend)(query, keys, values)
         return attended if out is None else out.copy_(attended)
 
-    def _places(self, inputs: _Inputs) -> Places:
+    def _places(self, inputs: Inputs) -> Places:
         slots = torch.arange(inputs.ids.shape[1], device=inputs.ids.device) + inputs.numbers[0]
         return Places(slots, self._cos.index_select(0, slots), self._sin.index_select(0, slots))
 
     # Graphs -------------------------------------------------------------------------------------------------------
 
+    def _replayed(
+        self,
+        bucket: int,
+        token_ids: torch.Tensor,
+        start: int,
+        before: Callable[[int], None] | None,
+        attention: Attention | None,
+    ) -> torch.Tensor | None:
+        """The pass by its bucket's graphs; None where this machine cannot record them."""
+        if attention is None:
+            stretches = self._stretches_for(bucket)
+            if stretches is not None:
+                return self._replay_stretches(stretches, token_ids, start, before)
+        pieces = self._pieces_for(bucket)
+        return None if pieces is None else self._replay(pieces, token_ids, start, before, attention)
+
     def _replay(
         self,
-        captured: _Captured,
+        pieces: Pieces,
         token_ids: torch.Tensor,
         start: int,
         before: Callable[[int], None] | None,
         attention: Attention | None,
     ) -> torch.Tensor:
         count = token_ids.shape[1]
-        # Small and from ordinary memory, so taken over at once (see `upload`); a copy that blocks would first let the
-        # device finish what was placed.
-        captured.inputs.ids[:, :count].copy_(token_ids, non_blocking=True)
-        captured.inputs.numbers.copy_(torch.tensor([start, count - 1]), non_blocking=True)
-        # Rows past the question are padding: computed, never attended to, their slots written again later.
-        attended = captured.attended[:, :count]
-        captured.pieces[0].replay()
-        for layer, query in enumerate(captured.queries):
+        pieces.inputs.tell(token_ids, start)
+        attended = pieces.attended[:, :count]
+        pieces.graphs[0].replay()
+        for layer, query in enumerate(pieces.queries):
             if before is not None:
                 before(layer)
             self._attend(layer, query.narrow(2, 0, count), start + count, attention, attended)
-            captured.pieces[layer + 1].replay()
-        return captured.logits
+            pieces.graphs[layer + 1].replay()
+        return pieces.logits
 
-    def _captured_for(self, bucket: int) -> _Captured | None:
+    def _replay_stretches(
+        self, stretches: Stretches, token_ids: torch.Tensor, start: int, before: Callable[[int], None] | None
+    ) -> torch.Tensor:
+        stretches.inputs.tell(token_ids, start)
+        done = 0
+        for end, graph in zip(stretches.ends, stretches.graphs, strict=True):
+            if before is not None:
+                for layer in range(done, end):
+                    before(layer)
+            graph.replay()
+            done = end
+        return stretches.logits
+
+    def _stretches_for(self, bucket: int) -> Stretches | None:
+        """The bucket's graphs with attentions in them; None where there is no kernel for those, or as it was asked."""
+        if self._split is None or not self._layers_per_graph or not worth(bucket):
+            return None
+        if bucket not in self._stretched and self._graphs:
+            try:
+                self._stretched[bucket] = self._record_stretches(bucket)
+            except RuntimeError as error:
+                _log.warning("A pass cannot be recorded with its attentions here, it will take longer: %s", error)
+                self._layers_per_graph = 0
+        return self._stretched.get(bucket)
+
+    def _pieces_for(self, bucket: int) -> Pieces | None:
         """The bucket's graphs; None, from now on for every bucket, where this machine cannot record them."""
         if bucket not in self._captured and self._graphs:
             try:
-                self._captured[bucket] = self._capture(bucket)
+                self._captured[bucket] = self._record_pieces(bucket)
             except RuntimeError as error:  # an old driver, a module that waits for the device while it is recorded
                 _log.warning("CUDA graphs cannot be used here, passes will take longer: %s", error)
                 self._graphs = False
         return self._captured.get(bucket)
 
-    def _capture(self, bucket: int) -> _Captured:
-        """Record the pieces for `bucket` tokens; meanwhile only the last slots that have positions are written."""
+    def _record_pieces(self, bucket: int) -> Pieces:
+        inputs, attended = self._memory(bucket)
+        graphs, left = record(self._model.device, functools.partial(self._pieces, inputs, attended))
+        return Pieces(inputs, attended, graphs, tuple(left[0]), left[1])
+
+    def _record_stretches(self, bucket: int) -> Stretches:
+        inputs, attended = self._memory(bucket)
+        ends = self._ends(bucket)
+        graphs, logits = record(self._model.device, functools.partial(self._stretches, inputs, attended, ends))
+        return Stretches(inputs, attended, ends, graphs, logits)
+
+    def _memory(self, bucket: int) -> tuple[Inputs, torch.Tensor]:
         device, spec = self._model.device, self._model.spec
-        ids = torch.zeros((self._batch, bucket), dtype=torch.int64, device=device)
-        inputs = _Inputs(ids, torch.tensor([self._room - bucket, bucket - 1], device=device))
-        width = spec.num_heads * spec.head_dim
-        attended = torch.zeros((self._batch, bucket, width), dtype=spec.dtype, device=device)
-        side: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(side):
-            # Once without recording, as capturing asks: libraries allocate at their first use.
-            self._pieces(inputs, attended, lambda piece: piece())
-            torch.cuda.synchronize(device)
-            pool = torch.cuda.graph_pool_handle()
-            graphs: list[torch.cuda.CUDAGraph] = []
+        attended = (self._batch, bucket, spec.num_heads * spec.head_dim)
+        return (
+            Inputs.at_end(self._batch, bucket, self._room, device),
+            torch.zeros(attended, dtype=spec.dtype, device=device),
+        )
 
-            def record(piece: Callable[[], None]) -> None:
-                graph = torch.cuda.CUDAGraph()
-                # Reader threads copy to the GPU all the while: only what this thread does may end the capture. The
-                # usual context manager would empty torch's memory cache and collect garbage before every piece.
-                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-                try:
-                    piece()
-                finally:
-                    graph.capture_end()
-                graphs.append(graph)
-
-            queries, logits = self._pieces(inputs, attended, record)
-        torch.cuda.current_stream(device).wait_stream(side)
-        return _Captured(inputs, attended, tuple(graphs), tuple(queries), logits)
+    def _ends(self, bucket: int) -> tuple[int, ...]:
+        """Where graphs with attentions end. A decode step waits for no chunks, so one is all of it; a question's first
+        does what needs none of them."""
+        count = len(self._layers)
+        return (count,) if bucket == 1 else (*range(0, count, self._layers_per_graph), count)
 
     def _pieces(
-        self, inputs: _Inputs, attended: torch.Tensor, each: Callable[[Callable[[], None]], None]
+        self, inputs: Inputs, attended: torch.Tensor, each: Callable[[Part], None]
     ) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Hand every piece of a pass to `each`, in order; returns the queries and the logits they leave behind."""
         hidden: torch.Tensor | None = None
@@ -354,3 +370,26 @@ class QuestionPass:
         for index in range(len(self._layers) + 1):
             each(functools.partial(piece, index))
         return results[:-1], results[-1]
+
+    def _stretches(
+        self, inputs: Inputs, attended: torch.Tensor, ends: Sequence[int], each: Callable[[Part], None]
+    ) -> torch.Tensor:
+        """Hand a pass to `each`, from one of `ends` to the next; returns the logits that are left behind."""
+        split, done = self._split, 0
+        assert split is not None
+        state: list[torch.Tensor] = []
+        places: list[Places] = []
+
+        def stretch(begin: int, end: int) -> None:
+            if not places:
+                places.append(self._places(inputs))
+                state[:] = self._piece(0, inputs, places[0], None, None)
+            for layer in range(begin, end):
+                keys, values = (slabs[layer].narrow(2, 0, self._room) for slabs in (self._keys, self._values))
+                split(state[1], keys, values, attended, inputs.numbers[:1])
+                state[:] = self._piece(layer + 1, inputs, places[0], state[0], attended)
+
+        for end in ends:
+            each(functools.partial(stretch, done, end))
+            done = end
+        return state[1]

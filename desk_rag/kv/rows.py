@@ -23,6 +23,7 @@ from desk_rag.kv import rows_attention
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.rows_attention import Numbers, Probe, Rows
 from desk_rag.kv.rows_lean import LeanRows
+from desk_rag.kv.split_attention import SplitAttend
 from desk_rag.kv.upload import upload
 from desk_rag.model import LanguageModel
 
@@ -87,7 +88,7 @@ def run_rows(
     with torch.inference_mode():
         try:
             if lean is not None:
-                return lean.run(ids, rows.slots, cache, _Over(rows, probe), logits=logits, until=until)
+                return lean.run(ids, rows.slots, cache, _Over(rows, probe, lean.split), logits=logits, until=until)
             return _by_modules(model, cache, ids, rows, logits=logits, probe=probe, until=until)
         except Enough:
             return None
@@ -99,12 +100,13 @@ class _Over:
 
     rows: Rows
     probe: Probe | None
+    split: SplitAttend | None
 
     def look(self, layer: int, query: torch.Tensor, keys: torch.Tensor) -> None:
         rows_attention.look(self.rows, self.probe, layer, query, keys, query.shape[3] ** -0.5)
 
     def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        return rows_attention.attend_last(self.rows, query, keys, values)
+        return rows_attention.attend_last(self.rows, query, keys, values, self.split)
 
 
 def _by_modules(

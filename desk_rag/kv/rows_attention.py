@@ -16,6 +16,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from desk_rag.kv import question_pass, rows_kernel
+from desk_rag.kv.split_attention import SplitAttend, worth
 from desk_rag.kv.upload import upload
 from desk_rag.model import LanguageModel
 
@@ -86,14 +87,19 @@ class Probe:
     """By window: the first slot that any of the rows does not see, and what is added to scores from there on."""
 
 
-def attend_last(rows: Rows, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def attend_last(
+    rows: Rows, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, split: SplitAttend | None = None
+) -> torch.Tensor:
     """Attention of query [1, heads, N, D] over keys, values [1, H, total, D] for the last N rows -> [1, N, heads * D].
 
-    These are all rows, or so few that no slot between the first of them and the last is left out.
+    These are all rows, or so few that no slot between the first of them and the last is left out. `split` is used for
+    few rows at the end, where there is one.
     """
     count = query.shape[2]
     short = rows.at_end and count <= _SHORT and query.device.type == "cuda"
     if short or count < len(rows.numbers):
+        if split is not None and worth(count):
+            return split(query, keys, values)
         return question_pass.attend(query, keys, values)
     return attend(rows, query, keys, values, query.shape[3] ** -0.5).flatten(2)
 

@@ -20,6 +20,7 @@ from torch.nn.functional import linear
 from desk_rag.kv.glue import Glue, HeadNorms, Places, PlainGlue, glue_for
 from desk_rag.kv.projections import Packed, head_norms
 from desk_rag.kv.question_pass import supports
+from desk_rag.kv.split_attention import SplitAttend, split_attention_for
 from desk_rag.model import LanguageModel
 
 _log = logging.getLogger(__name__)
@@ -57,6 +58,8 @@ class LeanRows:
     packed: tuple[Packed | None, ...]
     norms: tuple[HeadNorms | None, ...]
     glue: Glue
+    split: SplitAttend | None = None
+    """For few rows at a context's end, where its kernels are right: torch's operator leaves a GPU idle there."""
 
     @classmethod
     def of(cls, model: LanguageModel, *, pack: bool | None = None, glue: Glue | None = None) -> LeanRows | None:
@@ -71,7 +74,9 @@ class LeanRows:
         wanted = model.device.type == "cuda" if pack is None else pack
         packed = tuple(_packed(layer) if wanted else None for layer in model.decoder_layers)
         norms = tuple(head_norms(layer.self_attn) for layer in model.decoder_layers)
-        return cls(model, packed, norms, _fitting(model, norms[0]) if glue is None else glue)
+        spec = model.spec
+        split = split_attention_for(model.device, spec.dtype, spec.num_heads, spec.num_kv_heads, spec.head_dim)
+        return cls(model, packed, norms, _fitting(model, norms[0]) if glue is None else glue, split)
 
     def run(
         self, ids: torch.Tensor, slots: torch.Tensor, slabs: Slabs, over: Over, *, logits: bool, until: int | None

@@ -10,12 +10,14 @@ query head reads its group's key head; the second-level cache serves the others 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
 import triton
 import triton.language as tl
 
+from desk_rag.kv.compiled_launch import CompiledLaunch, alike
 from desk_rag.kv.kernels import is_large
 
 
@@ -62,20 +64,36 @@ def attend(
     tuning = tuning or tuning_for(query.device)
     # With 4-byte numbers the same tiles would need twice the shared memory.
     block, tile = (tuning.block // 2, tuning.tile // 2) if fp32 else (tuning.block, tuning.tile)
-    _rows[(heads, triton.cdiv(count, block))](
-        query, keys, values, slots, out, count, query.stride(1), query.stride(2), keys.stride(1), keys.stride(2),
+    strides = (query.stride(1), query.stride(2), keys.stride(1), keys.stride(2))
+    sizes = (heads // keys.shape[1], heads, dim, block, tile)
+    how = (sizes, query.dtype, window is not None, tuning.warps, tuning.stages)
+    # Strides are compiled in as far as they are multiples of 16, as those of a slab are.
+    launch = _known(*how) if alike(*strides) else _launch(*how)
+    launch(
+        (heads, -(-count // block), 1), (query, keys, values, slots, out), count, *strides,
         scale * 1.4426950408889634, 0 if window is None else window,
-        SLIDING=window is not None, **constants(heads // keys.shape[1], heads, dim, block, tile, query.dtype),
-        num_warps=tuning.warps, num_stages=tuning.stages,
     )  # fmt: skip
     return out
 
 
-def constants(groups: int, heads: int, dim: int, block: int, tile: int, dtype: torch.dtype) -> dict[str, object]:
+def _launch(
+    sizes: tuple[int, int, int, int, int], dtype: torch.dtype, sliding: bool, warps: int, stages: int
+) -> CompiledLaunch:
+    told = constants(*sizes, dtype, sliding)
+    return CompiledLaunch(_rows, told, {"num_warps": warps, "num_stages": stages})
+
+
+_known = functools.lru_cache(maxsize=256)(_launch)
+"""The same one for the same kernel, so that it knows the compiled form."""
+
+
+def constants(
+    groups: int, heads: int, dim: int, block: int, tile: int, dtype: torch.dtype, sliding: bool = False
+) -> dict[str, object]:
     """What the kernel is compiled for."""
     return {
         "GROUPS": groups, "HEADS": heads, "DIM": dim, "DIM_PADDED": max(16, triton.next_power_of_2(dim)),
-        "BLOCK": block, "TILE": tile, "PRECISION": "ieee" if dtype == torch.float32 else "tf32",
+        "BLOCK": block, "TILE": tile, "SLIDING": sliding, "PRECISION": "ieee" if dtype == torch.float32 else "tf32",
     }  # fmt: skip
 
 

@@ -28,7 +28,12 @@ class SplitAttend(Protocol):
     """Causal attention of the last N of S tokens; see `split_attention_triton.SplitAttention`."""
 
     def __call__(
-        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, out: torch.Tensor | None = None
+        self,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        out: torch.Tensor | None = None,
+        start: torch.Tensor | None = None,
     ) -> torch.Tensor: ...
 
 
@@ -71,7 +76,10 @@ def _proven(index: int, dtype: torch.dtype, heads: int, kv_heads: int, dim: int)
 
 
 def agrees(attend: SplitAttend, heads: int, kv_heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> bool:
-    """True if attention of one token up to some hundred rows ends as with the reference, in the memory it was given."""
+    """True if attention of one token up to some hundred rows ends as with the reference, in the memory it was given.
+
+    Both where the length is told and where the start lies in memory, behind which a slab has more slots.
+    """
     generator = torch.Generator().manual_seed(11)
     group = heads // kv_heads
     for rows, length in ((rows, length) for rows in (16, 64, 150) for length in _PROVEN_LENGTHS):
@@ -84,13 +92,15 @@ def agrees(attend: SplitAttend, heads: int, kv_heads: int, dim: int, dtype: torc
         slabs[:, :, :, :length] = torch.randn(2, 1, kv_heads, length, dim, generator=generator)
         slabs[1, :, :, length - count : length] *= 4
         turned = query.to(device, dtype).transpose(1, 2)
-        keys, values = slabs.to(device, dtype)[:, :, :, :length]
-        out = torch.full((1, count + 2, heads * dim), 777.0, dtype=dtype, device=device)
-        attend(turned, keys, values, out[:, :count])
-        wanted = reference(turned, keys, values)
-        near = (out[:, :count].float() - wanted).abs().max() <= _TOLERANCE[dtype] * wanted.abs().max()
-        if not near or not bool((out[:, count:] == 777.0).all()):
-            return False
+        keys, values = slabs.to(device, dtype)
+        start = torch.tensor([length - count], device=device)
+        wanted = reference(turned, keys[:, :, :length], values[:, :, :length])
+        for used, told in ((slice(length), None), (slice(None), start)):
+            out = torch.full((1, count + 2, heads * dim), 777.0, dtype=dtype, device=device)
+            attend(turned, keys[:, :, used], values[:, :, used], out[:, :count], told)
+            near = (out[:, :count].float() - wanted).abs().max() <= _TOLERANCE[dtype] * wanted.abs().max()
+            if not near or not bool((out[:, count:] == 777.0).all()):
+                return False
     return True
 
 

@@ -58,13 +58,16 @@ def attend_share(  # type: ignore[no-untyped-def]
     query, keys, values, result, outputs, sums, length, count, query_batch, query_head, query_token, key_batch,
     key_head, key_token, out_batch, out_token, exponent,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr, BLOCK: tl.constexpr,
-    TILE: tl.constexpr, PRECISION: tl.constexpr, DEPENDENT: tl.constexpr,
+    TILE: tl.constexpr, PRECISION: tl.constexpr, DEPENDENT: tl.constexpr, START_IN_MEMORY: tl.constexpr,
 ):  # fmt: skip
     """One share of the keys of one block of rows; grid (blocks, shares, batch * key heads).
 
+    `length` counts the slots in use, the rows' own included, or points to how many come before these (int64).
     All strides are multiples of 16. A lone share writes the result, others `outputs` [.., BLOCK, DIM] and `sums`
     [.., BLOCK].
     """
+    if START_IN_MEMORY:
+        length = tl.load(length).to(tl.int32) + count
     block, share, lane = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     blocks, shares = tl.num_programs(0), tl.num_programs(1)
     batch, head = (lane // KV_HEADS).to(tl.int64), (lane % KV_HEADS).to(tl.int64)

@@ -5,8 +5,10 @@ what they are worth their launches, is known by `split_attention`. Needs Triton 
 
 Blocks of query rows alone leave most of a GPU idle; so the keys of each are divided among as many programs as run at
 once, and what these found is merged by log-sum-exp in a second, small launch (Flash-Decoding: Dao et al. 2023). Where
-one share is enough there is none. Nothing that changes from question to question is compiled in. After its first call a
-kernel is launched through its compiled form, which spares the host a look at every argument.
+one share is enough there is none. Nothing that changes from question to question is compiled in, and where a question
+begins may be told in memory, so that a CUDA graph of a whole pass serves every length: it has programs for all slots of
+a slab, which divide those in use among themselves. Since hardly more are started for a long context than run at once,
+a short one is divided about as well as by itself.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 import triton
 
+from desk_rag.kv.compiled_launch import CompiledLaunch
 from desk_rag.kv.kernels import is_large
 from desk_rag.kv.split_attention_kernel import attend_share, merge_rows
 
@@ -58,23 +60,6 @@ class SplitTuning:
     merge_warps: int = 1
 
 
-@dataclass(slots=True)
-class _Launch:
-    """A kernel with its constants; from its second launch on in compiled form."""
-
-    kernel: Any
-    constants: dict[str, object]
-    options: dict[str, object]
-    compiled: Any = None
-
-    def __call__(self, grid: tuple[int, int, int], *arguments: object) -> None:
-        if self.compiled is None:
-            # None in the interpreter, which compiles nothing.
-            self.compiled = self.kernel[grid](*arguments, **self.constants, **self.options)
-        else:
-            self.compiled[grid](*arguments, *self.constants.values())
-
-
 @dataclass(frozen=True, slots=True)
 class _Way:
     """How attention of one class of numbers of rows is computed."""
@@ -86,8 +71,10 @@ class _Way:
     """[programs, block, D]: what they leave."""
     sums: torch.Tensor
     """fp32 [programs, block]: its log-sum-exp to base 2."""
-    shares: _Launch
-    merge: _Launch
+    shares: CompiledLaunch
+    shares_from_memory: CompiledLaunch
+    """The same where a tensor says how many slots are before the query."""
+    merge: CompiledLaunch
 
 
 class SplitAttention:
@@ -114,12 +101,18 @@ class SplitAttention:
         self._ways: dict[int, _Way] = {}
 
     def __call__(
-        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, out: torch.Tensor | None = None
+        self,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        out: torch.Tensor | None = None,
+        start: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """query [B, heads, N, D] over keys and values [B, H, S, D], of which the last N are its own.
 
-        Returns `out` [B, N, heads * D], a new tensor if there is none. All strides but the last are multiples of 16,
-        as those of a slab are, and addresses are multiples of 16 bytes; keys and values have the same strides.
+        With `start`, int64 [1] on the device, its own are start..start+N-1 instead, within S, and slots behind them are
+        not read. Returns `out` [B, N, heads * D], a new tensor if there is none. All strides but the last are multiples
+        of 16, as those of a slab are, and addresses are multiples of 16 bytes; keys and values have the same strides.
         """
         batch, heads, count, dim = query.shape
         length = keys.shape[2]
@@ -141,13 +134,16 @@ class SplitAttention:
         lanes = batch * self._kv_heads
         blocks = -(-rows // way.tuning.block)
         shares = shares_for(-(-length // way.tuning.tile), blocks * lanes, way.at_once, way.tuning.share_cost)
-        way.shares(
-            (blocks, shares, lanes), query, keys, values, out, way.outputs, way.sums, length, count,
-            q[0], q[1], q[2], k[0], k[1], k[2], o[0], o[1], self._exponent,
-        )  # fmt: skip
+        tensors = (query, keys, values, out, way.outputs, way.sums)
+        numbers = (count, q[0], q[1], q[2], k[0], k[1], k[2], o[0], o[1], self._exponent)
+        if start is None:
+            way.shares((blocks, shares, lanes), tensors, length, *numbers)
+        else:
+            assert start.dtype == torch.int64 and start.shape == (1,)
+            way.shares_from_memory((blocks, shares, lanes), (*tensors, start), *numbers)
         if shares > 1:
             grid = (rows, -(-dim // way.tuning.merge_columns), lanes)
-            way.merge(grid, way.outputs, way.sums, out, shares, blocks, way.tuning.block, o[0], o[1])
+            way.merge(grid, (way.outputs, way.sums, out), shares, blocks, way.tuning.block, o[0], o[1])
         return out
 
     def _way(self, kind: int) -> _Way:
@@ -163,8 +159,9 @@ class SplitAttention:
             at_once,
             torch.empty((*places, self._dim), dtype=left, device=self._device),
             torch.empty(places, dtype=torch.float32, device=self._device),
-            _Launch(attend_share, share_constants(*shape, tuning, self._dtype), share_options(tuning)),
-            _Launch(merge_rows, merge_constants(*shape, tuning), merge_options(tuning)),
+            CompiledLaunch(attend_share, share_constants(*shape, tuning, self._dtype), share_options(tuning)),
+            CompiledLaunch(attend_share, share_constants(*shape, tuning, self._dtype, True), share_options(tuning)),
+            CompiledLaunch(merge_rows, merge_constants(*shape, tuning), merge_options(tuning)),
         )
 
 
@@ -199,12 +196,14 @@ def tuning_for(kind: int, device: torch.device) -> SplitTuning:
     return replace(few, stages=3 if kind == 128 else 2, dependent=hopper)
 
 
-def share_constants(group: int, kv_heads: int, dim: int, tuning: SplitTuning, dtype: torch.dtype) -> dict[str, object]:
+def share_constants(
+    group: int, kv_heads: int, dim: int, tuning: SplitTuning, dtype: torch.dtype, start_in_memory: bool = False
+) -> dict[str, object]:
     """What `attend_share` is compiled for."""
     return {
         "GROUP": group, "KV_HEADS": kv_heads, "DIM": dim, "DIM_PADDED": max(16, triton.next_power_of_2(dim)),
         "BLOCK": tuning.block, "TILE": tuning.tile, "PRECISION": "ieee" if dtype == torch.float32 else "tf32",
-        "DEPENDENT": tuning.dependent,
+        "DEPENDENT": tuning.dependent, "START_IN_MEMORY": start_in_memory,
     }  # fmt: skip
 
 

@@ -37,25 +37,25 @@ class Staging:
         self.arena.publish(extent, key)
         self._watch([extent])
 
-    def send_again(self, wanted: Iterable[tuple[Hashable, torch.Tensor]]) -> list[bool]:
-        """Copy those of (key, target) that were read before, one behind the other; says which are here.
+    def send_again(self, wanted: Iterable[tuple[Hashable, int, torch.Tensor]]) -> list[bool]:
+        """Copy those of (key, offset in what it names, target) that were read before; says which are here.
 
         Each is sent as soon as it is found: the bus should not wait for the processor to have looked for all.
         """
-        self._free(wait=False)
         held: list[Extent] = []
         sent = []
         try:
             with torch.cuda.stream(self.stream):
-                for key, target in wanted:
+                for key, offset, target in wanted:
                     extent = self.arena.find(key)
                     sent.append(extent is not None)
                     if extent is not None:
                         held.append(extent)
-                        target.copy_(extent.data.narrow(0, 0, target.shape[0]), non_blocking=True)
+                        target.copy_(extent.data.narrow(0, offset, target.shape[0]), non_blocking=True)
         finally:
             if held:
                 self._watch(held)
+            self._free(wait=False)
         return sent
 
     def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:

@@ -46,6 +46,8 @@ def compiled(
     """Compile one variant; raises what Triton raises."""
     names = [name for name in kernel.arg_names if name not in constants]
     signature = {name: f"*{dtype}" if name in _IN_DTYPE else _POINTERS.get(name, "i32") for name in names}
+    if constants.get("START_IN_MEMORY"):
+        signature["length"] = "*i64"
     signature |= dict.fromkeys(constants, "constexpr")
     signature = {name: signature[name] for name in kernel.arg_names}
     never = {"length", "num_words", "plain_shares", "table_rows", "shares", "count", "num_rows", "exponent", "unscaled"}
@@ -121,19 +123,19 @@ def variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
             merge = {"DIM": dim, "COLUMNS": 32, "STEP": 128, "DEPENDENT": False}
             found.append((lazy_merge.merge_shares, merge, dtype, 4, 2))
         if one and lazy_triton.serves_few(7, dim, half) and dtype != "fp32":
-            found += [_few(dim, dtype, tile) for tile in (16, 32)]
+            found += [_few(dim, dtype, tile) for tile in (16, 32)] + [_few(dim, dtype, 16, one_tile=False)]
     return found + _glue_variants() + _split_variants()
 
 
-def _few(dim: int, dtype: str, tile: int) -> tuple[Any, dict[str, Any], str, int, int]:
-    """The decode step's own program where every run is one step."""
+def _few(dim: int, dtype: str, tile: int, *, one_tile: bool = True) -> tuple[Any, dict[str, Any], str, int, int]:
+    """The decode step's own program where every run is one step, or as for long contexts."""
     constants = {
         "DEPENDENT": False, "LENGTH_IN_MEMORY": False, "PLAIN_TILES": 2, "PLAIN_TILE": 32, "WORDS": 1,
-        "ONE_TILE": True, "FIELDS": lazy_triton.FIELDS, "CODES_BY": 16, "SCALES_BY": 8, "DIM": dim, "HALF": dim // 2,
-        "ROWS": 8, "WARPS": 4, "TILE": tile, "VALUE_TYPE": tl.bfloat16 if dtype == "bf16" else tl.float16,
-        "BY_BYTES": True,
+        "ONE_TILE": one_tile, "FIELDS": lazy_triton.FIELDS, "CODES_BY": 16, "SCALES_BY": 8, "DIM": dim,
+        "HALF": dim // 2, "ROWS": 8, "WARPS": 4, "TILE": tile, "BY_BYTES": True,
+        "VALUE_TYPE": tl.bfloat16 if dtype == "bf16" else tl.float16,
     }  # fmt: skip
-    return lazy_few.attend_few, constants, dtype, 4, 2
+    return lazy_few.attend_few, constants, dtype, 4, 2 if one_tile else 1
 
 
 def _glue_variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
@@ -159,8 +161,9 @@ def _split_variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
     tunings = [split.tuning_for(rows, torch.device("cpu")) for rows in (16, 64)] + [split.SplitTuning()]
     for dtype, shape, tuning in itertools.product(["bf16", "fp16"], [(7, 4, 128), (4, 2, 64), (1, 12, 96)], tunings):
         own = torch.bfloat16 if dtype == "bf16" else torch.float16
-        constants = split.share_constants(*shape, tuning, own)
-        found.append((split_kernel.attend_share, constants, dtype, tuning.warps, tuning.stages))
+        for in_memory in (False, True):
+            constants = split.share_constants(*shape, tuning, own, start_in_memory=in_memory)
+            found.append((split_kernel.attend_share, constants, dtype, tuning.warps, tuning.stages))
         merge = (split_kernel.merge_rows, split.merge_constants(*shape, tuning), dtype, tuning.merge_warps, 3)
         found += [merge] if merge not in found else []
     return found

@@ -280,6 +280,7 @@ def few_further(best: LazyTuning) -> list[LazyTuning]:
         replace(best, merge_columns=columns, merge_step=step, merge_warps=warps) for columns, step, warps in merges
     ]
     kinds += [replace(best, half_shares=True), replace(best, stages=1), replace(best, programs=best.programs + 2)]
+    kinds.append(replace(best, stages=1, programs=3, registers=168))
     return [replace(kind, dependent=dependent) for kind in kinds for dependent in (True, False)]
 
 
@@ -397,12 +398,15 @@ def main() -> int:
 def tunings_for(
     case: Case, known: dict[LazyTuning, list[float]], asked: dict[LazyTuning, list[float]]
 ) -> dict[str, LazyTuning | None]:
-    """The default and the best of the sweep that fits the number of query rows."""
+    """The default and the best of the sweep that fits the number of query rows; of few rows also what the default is
+    for the shortest and for the longest contexts, so that every run tells whether it changes at the right place."""
     shape = SHAPES[case.shape]
     rows = shape.num_heads // shape.num_kv_heads * case.queries
     best = ranked(known if rows <= 32 else asked)
     found: dict[str, LazyTuning | None] = {"default": None}
     if rows <= 16:
+        ends = {"short": 0, "long": 1 << 30}
+        found |= {name: LazyTuning.default(rows, lines=lines, dim=shape.head_dim) for name, lines in ends.items()}
         found |= {f"best_{place}": tuning for place, tuning in enumerate(best[:_TRIED])}
         long = [tuning for tuning in best[:1] if tuning.few]
         found |= {f"best_of_{number}": replace(tuning, programs=number) for tuning in long for number in (2, 3, 4, 6)}

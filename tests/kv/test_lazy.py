@@ -186,6 +186,45 @@ def test_kernel_for_few_query_rows_leaves_the_rest_to_the_other() -> None:
         assert not any(division.tuning.few for division in kernel.divisions.values())
 
 
+# Microseconds a layer on an H200: 6 programs per multiprocessor, 3 of up to 128 registers, 3 of up to 168 in one stage.
+MEASURED = {
+    (4, 128, 2048): (7.69, 7.65, 8.78), (4, 128, 8192): (10.69, 16.32, 12.92), (4, 128, 32_768): (41.17, 35.36, 32.48),
+    (8, 128, 2048): (9.03, 9.02, 9.65), (8, 128, 8192): (23.13, 24.62, 20.49), (8, 128, 32_768): (60.54, 56.46, 54.70),
+    (2, 128, 2048): (6.82, 6.85, 8.07), (2, 128, 8192): (8.39, 8.44, 9.03), (2, 128, 32_768): (23.70, 22.10, 17.18),
+    (2, 64, 2048): (6.59, 6.55, 6.72), (2, 64, 8192): (7.97, 7.95, 7.99), (2, 64, 32_768): (12.03, 11.68, 13.16),
+}  # fmt: skip
+
+
+@with_kernel
+@pytest.mark.parametrize(("case", "took"), MEASURED.items(), ids=str)
+def test_the_default_is_what_was_measured_to_be_best(
+    case: tuple[int, int, int], took: tuple[float, float, float]
+) -> None:
+    from desk_rag.kv.lazy_triton import LazyTuning
+
+    heads, dim, tokens = case
+    chosen = LazyTuning.default(7, lines=heads * tokens, dim=dim)
+    grids = [(6, 128, 2), (3, 128, 2), (3, 168, 1)]
+    assert took[grids.index((chosen.programs, chosen.registers or 0, chosen.stages))] <= 1.03 * min(took)
+
+
+@with_kernel
+@pytest.mark.parametrize(("dim", "expected"), [(128, (3, 168, 1)), (64, (3, 128, 2))])
+def test_kernel_takes_the_default_for_its_head_size_and_keys(
+    dim: int, expected: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from desk_rag.kv import lazy_triton
+
+    monkeypatch.setattr(lazy_triton, "_SIX_UP_TO", 300)
+    monkeypatch.setattr(lazy_triton, "_SIX_UP_TO_128", 300)
+    for length, wanted in ((150, (6, 128, 2)), (151, expected)):
+        kernel = check(
+            some_context([length], heads=2, dim=dim), heads=2, group=4, queries=1, plain=9, dtype=torch.bfloat16
+        )
+        (tuning,) = (division.tuning for division in kernel.divisions.values())
+        assert tuning.few and (tuning.programs, tuning.registers, tuning.stages) == wanted
+
+
 @with_kernel
 @pytest.mark.parametrize("columns", [16, 64, 256])
 @pytest.mark.parametrize("step", [4, 128])

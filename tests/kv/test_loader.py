@@ -17,7 +17,6 @@ from desk_rag.errors import Cancelled
 from desk_rag.kv import arena as arenas
 from desk_rag.kv import kernels
 from desk_rag.kv import loader as loading
-from desk_rag.kv.arena import Arena
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.kv_io import FileReader, identity_of
 from desk_rag.kv.layerwise import Placer, Slots, layerwise
@@ -368,15 +367,6 @@ def test_an_outdated_header_is_believed_once_only(loader: Loader, tmp_path: Path
     load.close()
 
 
-@pytest.mark.gpu
-def test_memory_that_cannot_be_page_locked_is_blamed_on_nobody_else() -> None:
-    memory = Arena(1 << 20, pinned=True)
-    assert memory.pinned
-    assert not arenas._page_lock(memory.memory), "locked already"
-    assert torch.ones(8, device="cuda").sum().item() == 8
-    memory.close()
-
-
 @pytest.mark.parametrize("direct", [True, False])
 @pytest.mark.parametrize("length", [1, 4095, 4096, 4097, 100_000])
 def test_reading_is_exact_at_every_length(tmp_path: Path, direct: bool, length: int) -> None:
@@ -386,38 +376,6 @@ def test_reading_is_exact_at_every_length(tmp_path: Path, direct: bool, length: 
     reader, into = FileReader(direct=direct), arenas.aligned(arenas.round_up(length))
     reader.read(path, identity_of(path), 4096, length, into)
     assert into[:length].numpy().tobytes() == content[4096:]
-
-
-def test_arena_reuses_the_oldest_and_never_what_is_in_use() -> None:
-    arena = Arena(4 * 4096, pinned=False)
-    first, second, third = (arena.reserve(4096) for _ in range(3))
-    assert first is not None and second is not None and third is not None
-    assert len({extent.start for extent in (first, second, third)}) == 3
-    arena.publish(first, "first")
-    arena.publish(second, "second")
-    arena.release(first)
-    arena.release(second)
-    assert arena.reserve(3 * 4096) is None, "the third is in use"
-    found = arena.find("second")
-    assert found is None, "it had to go to make room, although the room was not enough"
-    arena.release(third)
-    assert arena.reserve(4 * 4096) is not None
-    assert arena.reserve(5 * 4096) is None
-
-
-def test_arena_keeps_the_recently_used() -> None:
-    arena = Arena(2 * 4096, pinned=False)
-    for key in ("a", "b"):
-        extent = arena.reserve(4096)
-        assert extent is not None
-        arena.publish(extent, key)
-        arena.release(extent)
-    used = arena.find("a")
-    assert used is not None
-    arena.release(used)
-    assert arena.reserve(4096) is not None
-    assert arena.find("b") is None
-    assert arena.find("a") is not None
 
 
 # Placing while loading --------------------------------------------------------------------------------------

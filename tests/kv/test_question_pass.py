@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
-from desk_rag.kv import question_pass
 from desk_rag.kv.cache import SlabCache, SlabLayer
 from desk_rag.kv.glue import Places, PlainGlue
+from desk_rag.kv.pass_graphs import Inputs, Pieces, Stretches
 from desk_rag.kv.question_pass import QuestionPass, attend, attend_whole, supports
 from desk_rag.kv.rope import build_tables
 from desk_rag.model import LanguageModel
@@ -91,7 +92,7 @@ def test_passes_padded_to_a_bucket_are_the_same(count: int) -> None:
     bucket = next(size for size in (1, 16, 32) if size >= count)
     with torch.inference_mode():
         numbers = torch.tensor([100 - bucket, bucket - 1])
-        inputs = question_pass._Inputs(torch.zeros((1, bucket), dtype=torch.int64), numbers)
+        inputs = Inputs(torch.zeros((1, bucket), dtype=torch.int64), numbers)
         spots: list[Places] = []
         attended = torch.zeros((1, bucket, model.spec.num_heads * model.spec.head_dim))
         state: list[torch.Tensor] = []
@@ -107,12 +108,89 @@ def test_passes_padded_to_a_bucket_are_the_same(count: int) -> None:
             pieces.append(Rerun(piece, lambda: list(state)))
             results.append(state[1])
         queries, logits = tuple(results[:-1]), results[-1]
-        captured = question_pass._Captured(inputs, attended, tuple(pieces), queries, logits)  # type: ignore[arg-type]
+        captured = Pieces(inputs, attended, tuple(pieces), queries, logits)  # type: ignore[arg-type]
         for _ in range(2):
             found = lean._replay(captured, prompt[:, 41:], 41, None, attend)
     assert (found[0] - expected).abs().max().item() < 1e-4 * expected.std().item()
     for mine, other in zip(cache.layers, theirs.layers, strict=True):
         torch.testing.assert_close(mine.key_slab[:, :, : 41 + count], other.key_slab, rtol=1e-4, atol=1e-4)
+
+
+def by_torch(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    out: torch.Tensor | None = None,
+    start: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Attention that is told in memory where its tokens are, without a kernel."""
+    assert out is not None and start is not None
+    used = int(start) + query.shape[2]
+    return out.copy_(attend(query, keys[:, :, :used], values[:, :, :used]))
+
+
+@pytest.mark.parametrize(("count", "layers"), [(1, 4), (5, 1), (16, 2), (19, 3)])
+def test_stretches_with_their_attentions_are_the_same(count: int, layers: int) -> None:
+    """As above for graphs that hold attentions: no length is told to them, only where the question begins."""
+    model = build_model(BY_NAME["qwen2"])
+    prompt = ids(41 + count)
+    expected, theirs = reference(model, prompt, 41)
+    cache = SlabCache(model, 100)
+    for layer in cache.layers:  # what nobody has written must not be read
+        layer.key_slab.fill_(float("nan"))
+        layer.value_slab.fill_(float("nan"))
+    model.forward(prompt[0, :41], cache, 0, logits=False)
+    lean = QuestionPass(model, cache.layers, build_tables(model, 100), layers_per_graph=layers)
+    lean._split = by_torch
+    bucket = next(size for size in (1, 16, 32) if size >= count)
+    with torch.inference_mode():
+        inputs, attended = lean._memory(bucket)
+        ends = lean._ends(bucket)
+        assert ends == ((3,) if count == 1 else {1: (0, 1, 2, 3), 2: (0, 2, 3), 3: (0, 3)}[layers])
+        asked: list[int] = []
+
+        class Once:
+            """Notes when it is its turn."""
+
+            def replay(self) -> None:
+                asked.append(-1)
+
+        inputs.tell(prompt[:, 41:], 41)
+        assert inputs.ids[0, :count].equal(prompt[0, 41:]) and (inputs.ids[0, count:] == prompt[0, -1]).all()
+        logits = lean._stretches(inputs, attended, ends, lambda part: part())
+        graphs: Any = tuple(Once() for _ in ends)
+        told = Stretches(inputs, attended, ends, graphs, logits)
+        assert lean._replay_stretches(told, prompt[:, 41:], 41, asked.append) is logits
+    assert [layer for layer in asked if layer >= 0] == [0, 1, 2] and asked[-1] == -1 and len(asked) == 3 + len(ends)
+    assert (logits[0] - expected).abs().max().item() < 1e-4 * expected.std().item()
+    for mine, other in zip(cache.layers, theirs.layers, strict=True):
+        torch.testing.assert_close(mine.key_slab[:, :, : 41 + count], other.key_slab, rtol=1e-4, atol=1e-4)
+    # The control: told another beginning, the same pass is another one.
+    with torch.inference_mode():
+        inputs.numbers[0] = 40
+        moved = lean._stretches(inputs, attended, ends, lambda part: part())
+    assert (moved[0] - expected).abs().max().item() > 1e-2 * expected.std().item()
+
+
+def test_a_machine_that_cannot_record_runs_the_pass_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build_model(BY_NAME["qwen2"])
+    prompt = ids(50)
+    expected, _ = reference(model, prompt, 41)
+    cache = SlabCache(model, 100)
+    model.forward(prompt[0, :41], cache, 0, logits=False)
+    lean = QuestionPass(model, cache.layers, build_tables(model, 100))
+    tried: list[str] = []
+
+    def refuse(device: torch.device, parts: Any) -> None:
+        tried.append(parts.func.__name__)
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr("desk_rag.kv.question_pass.record", refuse)
+    lean._graphs, lean._split = True, lambda query, keys, values, out=None, start=None: attend(query, keys, values)
+    for _ in range(2):
+        logits = lean.run(prompt[:, 41:], 41)
+        assert (logits[0] - expected).abs().max().item() < 1e-4 * expected.std().item()
+    assert tried == ["_stretches", "_pieces"] and not lean.uses_graphs
 
 
 class Counting(PlainGlue):
@@ -163,7 +241,8 @@ def test_models_with_sliding_windows_are_left_to_transformers() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("count", [1, 5, 19, 100])
-def test_graphs_give_what_the_eager_pass_gives(count: int) -> None:
+@pytest.mark.parametrize("layers", [0, 1, 2, 28])
+def test_graphs_give_what_the_eager_pass_gives(count: int, layers: int) -> None:
     model = build_model(BY_NAME["qwen2"], torch.bfloat16)
     model.module.to("cuda")
     model = LanguageModel(model.spec, model.module, model.prompt, torch.device("cuda"))
@@ -173,10 +252,18 @@ def test_graphs_give_what_the_eager_pass_gives(count: int) -> None:
     for graphs in (False, True):
         cache = SlabCache(model, 512)
         model.forward(prompt[0, :50], cache, 0, logits=False)
-        lean = QuestionPass(model, cache.layers, tables, graphs=graphs)
-        lean.run(prompt[:, 50 : 50 + count], 50)
+        lean = QuestionPass(model, cache.layers, tables, graphs=graphs, layers_per_graph=layers)
+        # Another beginning first: a graph that had learnt it would now read and write there.
+        lean.run(prompt[:, 50 : 50 + count], 30)
+        # Graphs know addresses alone: what a pass does not keep for them is another tensor's now.
+        torch.cuda.empty_cache()
+        others = [torch.full((1 << size,), float("nan"), device="cuda") for size in range(8, 22) for _ in range(8)]
+        cache.set_length(0)
+        model.forward(prompt[0, :50], cache, 0, logits=False)
         found.append(lean.run(prompt[:, 50 : 50 + count], 50)[0].float().clone())
-    assert lean._captured, "no graph was recorded: both passes were the same one"
+        assert all(bool(other.isnan().all()) for other in others), "the pass wrote into memory that is not its own"
+    recorded = lean._stretched if layers and lean._split is not None else lean._captured
+    assert recorded, "no graph was recorded: both passes were the same one"
     assert (found[0] - found[1]).abs().max().item() <= 0.25 * found[0].std().item()
     expected, _ = reference(model, prompt, 50)
     assert (found[1] - expected.float()).abs().max().item() <= 0.25 * expected.float().std().item()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ if not torch.cuda.is_available():
 
 from desk_rag.bench import shapes
 from desk_rag.kv.glue import PlainGlue
+from desk_rag.kv.question_pass import attend
 from desk_rag.kv.recompute import Selection, recompute
 from desk_rag.kv.rows import ScatterCache, run_rows
 from desk_rag.kv.rows_attention import Rows
@@ -78,6 +80,29 @@ def test_lean_equals_the_modules_own_forward(family: Family, pack: bool, monkeyp
     assert (logits - plain).abs().max().item() < 1e-4 * max(plain.std().item(), 1.0)
     for one, other in zip(mine.stitched.cache.layers, theirs.stitched.cache.layers, strict=True):
         assert torch.allclose(one.keys, other.keys, atol=1e-4) and torch.allclose(one.values, other.values, atol=1e-4)
+
+
+def test_the_last_row_alone_is_given_to_whoever_divides_keys() -> None:
+    """On a GPU a question's rows as well; on any device the last layer's only row that goes on."""
+    model = build_model(BY_NAME["qwen2"])
+    plain = LeanRows.of(model)
+    assert plain is not None and plain.split is None, "the kernels are for GPUs"
+    asked: list[tuple[int, ...]] = []
+
+    def split(
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        out: torch.Tensor | None = None,
+        start: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        assert out is None and start is None
+        asked.append((query.shape[2], keys.shape[2]))
+        return attend(query, keys, values)
+
+    mine, theirs = stitched_case(model), stitched_case(model)
+    assert torch.equal(run(mine, replace(plain, split=split)), run(theirs, plain))
+    assert asked == [(1, mine.stitched.plan.num_slots + len(mine.question_ids))]
 
 
 @pytest.mark.skipif(not available(), reason="this build of torch packs nothing")
@@ -269,8 +294,10 @@ def test_on_a_gpu_the_fused_way_says_what_torch_alone_says(monkeypatch: pytest.M
     model = shapes.build("tiny", torch.device("cuda"), positions=2048)
     texts = [f"{text} {number}. " * 6 for number, text in enumerate(TEXTS)]
     fused, plain = stitched_case(model, texts), stitched_case(model, texts)
-    slow = LeanRows.of(model, pack=False, glue=PlainGlue())
+    reference = LeanRows.of(model, pack=False, glue=PlainGlue())
     fast = LeanRows.of(model)
+    assert reference is not None
+    slow = replace(reference, split=None)
     assert fast is not None and all(fast.packed) and isinstance(fast.glue, FusedGlue)
     found = []
     for case, lean in ((fused, fast), (plain, slow)):

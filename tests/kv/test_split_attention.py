@@ -20,7 +20,6 @@ from desk_rag.kv.split_attention_kernel import attend_share, merge_rows
 from desk_rag.kv.split_attention_triton import (
     SplitAttention,
     SplitTuning,
-    _Launch,
     merge_constants,
     share_constants,
     shares_for,
@@ -109,6 +108,25 @@ def test_it_writes_where_it_is_told_and_nowhere_else() -> None:
         assert torch.equal(fresh, out) and fresh.is_contiguous()
 
 
+@pytest.mark.parametrize(
+    ("batch", "heads", "kv_heads", "dim", "count", "length"),
+    [(1, 7, 1, 64, 1, 70), (2, 4, 2, 48, 9, 40), (1, 3, 1, 16, 33, 33), (1, 4, 2, 32, 5, 200), (1, 2, 1, 16, 1, 1)],
+)
+def test_where_tokens_begin_may_be_told_in_memory(
+    batch: int, heads: int, kv_heads: int, dim: int, count: int, length: int
+) -> None:
+    """The programs are those for the whole slab, of which slots past the last token's hold no numbers."""
+    query, keys, values = inputs(batch, heads, kv_heads, dim, count, length)
+    attention = split((query, keys, values))
+    for more in (0, 21):
+        whole = keys.as_strided((*keys.shape[:2], length + more, dim), keys.stride())
+        of_values = values.as_strided((*values.shape[:2], length + more, dim), values.stride())
+        start = torch.tensor([length - count], device=DEVICE)
+        close(attention(query, whole, of_values, start=start), (query, keys, values))
+    with pytest.raises(AssertionError):
+        attention(query, keys, values, start=torch.tensor([0.0], device=DEVICE))
+
+
 def test_one_object_serves_question_and_answer_in_any_order() -> None:
     """The shares of one call lie where those of another did."""
     tensors = [inputs(1, 4, 2, 32, count, length) for count, length in ((1, 100), (20, 100), (1, 7), (9, 90), (1, 101))]
@@ -189,12 +207,17 @@ def test_the_proof_tells_right_from_wrong(dtype: torch.dtype, monkeypatch: pytes
     monkeypatch.setattr(split_attention, "_PROVEN_LENGTHS", (9, 61))
     shape = (4, 2, 32)
 
-    def judged(change: Change, reach: int = 0) -> bool:
+    def judged(change: Change, reach: int = 0, deaf: bool = False) -> bool:
         def into(
-            query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, out: torch.Tensor | None = None
+            query: torch.Tensor,
+            keys: torch.Tensor,
+            values: torch.Tensor,
+            out: torch.Tensor | None = None,
+            start: torch.Tensor | None = None,
         ) -> torch.Tensor:
             assert out is not None
-            found = change(query, keys, values)
+            used = keys.shape[2] if start is None or deaf else int(start) + query.shape[2]
+            found = change(query, keys[:, :, :used], values[:, :, :used])
             if reach:
                 out.as_strided((1, out.shape[1] + reach, out.shape[2]), out.stride()).fill_(0)
             return out.copy_(found if found.shape == out.shape else torch.zeros_like(out))
@@ -205,6 +228,7 @@ def test_the_proof_tells_right_from_wrong(dtype: torch.dtype, monkeypatch: pytes
     for name, change in FAULTS.items():
         assert not judged(change), name
     assert not judged(reference, reach=1), "it writes past its end"
+    assert not judged(reference, deaf=True), "it does not read where its tokens begin"
 
 
 def test_the_kernels_pass_their_proof(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,28 +239,7 @@ def test_the_kernels_pass_their_proof(monkeypatch: pytest.MonkeyPatch) -> None:
         assert agrees(attention, 8, 2, 16, dtype, DEVICE)
 
 
-class Kernel:
-    """Notes how it is launched."""
-
-    def __init__(self) -> None:
-        self.launches: list[tuple[object, ...]] = []
-
-    def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., Kernel]:
-        def run(*arguments: object, **constants: object) -> Kernel:
-            self.launches.append((grid, arguments, constants))
-            return self
-
-        return run
-
-
-def test_later_launches_name_no_constant() -> None:
-    """The compiled form takes everything by its place, which has to be the one that the kernel gives it."""
-    kernel = Kernel()
-    launch = _Launch(kernel, {"A": 1, "B": 2}, {"num_warps": 4})
-    launch((1, 2, 3), "x")
-    launch((3, 2, 1), "y")
-    assert kernel.launches[0] == ((1, 2, 3), ("x",), {"A": 1, "B": 2, "num_warps": 4})
-    assert kernel.launches[1] == ((3, 2, 1), ("y", 1, 2), {})
+def test_constants_are_told_in_the_kernels_order() -> None:
     for one, constants in (
         (attend_share, share_constants(7, 4, 128, SMALL, torch.float16)),
         (merge_rows, merge_constants(7, 4, 128, SMALL)),

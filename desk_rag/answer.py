@@ -18,30 +18,22 @@ import torch
 
 from desk_rag import answer_context, generate
 from desk_rag.answer_context import Context, timings
-from desk_rag.answer_events import (
-    Answer,
-    AnswerEvent,
-    AnswerMode,
-    Finished,
-    FirstToken,
-    Retrieved,
-    Timings,
-)
-from desk_rag.answer_pass import Recompute, attention_path, wants_auxiliary
+from desk_rag.answer_events import Answer, AnswerEvent, AnswerMode, Finished, FirstToken, Retrieved, Timings
+from desk_rag.answer_pass import Decoding, Recompute, attention_path, wants_auxiliary
 from desk_rag.answer_stream import AnswerStream
 from desk_rag.auxiliary import open_auxiliary, prepare_auxiliary
 from desk_rag.chunking import ChunkId
 from desk_rag.config import Settings
 from desk_rag.context_loading import ContextLoader, Reading, Site, load_as_fits
 from desk_rag.embedding import Embedder, load_embedder
-from desk_rag.errors import UnsupportedModel
+from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.gpu_turn import Turn
 from desk_rag.kv.auxiliary import Auxiliary
 from desk_rag.kv.canaries import PROBE
 from desk_rag.kv.gate import GateReport
 from desk_rag.kv.lazy_choice import AttentionPath
 from desk_rag.kv.load import ChunksLost
-from desk_rag.kv.passes import Pass, Slab
+from desk_rag.kv.passes import Slab
 from desk_rag.kv.prefill import PrefixKV, prefill_chunk
 from desk_rag.kv.quant import QuantScheme, quantize
 from desk_rag.kv.recompute_choice import RecomputeChoice
@@ -49,14 +41,13 @@ from desk_rag.kv.rope import RotaryTables, build_tables
 from desk_rag.kv.stitch import plan
 from desk_rag.kv.types import KVKey, Namespace, QuantizedKV
 from desk_rag.look_ahead import LookAhead
-from desk_rag.model import LanguageModel
 from desk_rag.prepared import Prepared, prepare
 from desk_rag.retrieval import RetrievedChunk, retrieve
 from desk_rag.store.store import Store
 from desk_rag.timing import Stopwatch
 
 _QUESTION_ROOM = 256
-"""Slots kept for the question; of a longer one the end is left out."""
+"""Slots for a question and the frame around it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +89,7 @@ class AnswerEngine:
     ) -> None:
         """`loading` brings chunk KVs, `lean` is the lean pass instead of the model's own; by default each is what is
         fastest on the model's device. `auxiliary` chooses what is computed anew, where settings say so."""
-        self.model: LanguageModel = prepared.model
+        self.model = model = prepared.model
         self.prefix: PrefixKV = prepared.prefix
         self.scheme: QuantScheme = prepared.gate.scheme
         self.namespace: Namespace = prepared.namespace
@@ -106,13 +97,17 @@ class AnswerEngine:
         self.gate: GateReport = prepared.gate
         self.embedder, self.store, self.turn, self.settings = embedder, store, turn, settings
         store.hold_together([rung.namespace for rung in self.ladder.rungs])
-        model = self.model
         self.top_k = settings.answer.top_k or model.prompt.top_k
         wanted = settings.answer.context_tokens or model.prompt.context_tokens
         asked_and_told = _QUESTION_ROOM + settings.answer.max_new_tokens
         room = self.prefix.num_tokens + asked_and_told
-        self.context_tokens = min(wanted, model.spec.max_context - room)
-        if self.context_tokens < model.prompt.chunk_size.largest:
+        self.context_tokens, largest = min(wanted, model.spec.max_context - room), model.prompt.chunk_size.largest
+        if 0 < settings.answer.context_tokens < largest:
+            raise ConfigError(
+                f"context_tokens = {wanted} under [answer] is less than one chunk may have ({largest} tokens).",
+                remedy=f"Set it to {largest} or more, or to 0 to follow the model.",
+            )
+        if self.context_tokens < largest:
             raise UnsupportedModel(
                 f"'{model.spec.name}' has {model.spec.max_context} positions: too few for a chunk beside the question.",
                 remedy="Take a model with a longer context, or lower [answer] max_new_tokens.",
@@ -125,6 +120,7 @@ class AnswerEngine:
         self._slab = self._new_slab() if self.attention is AttentionPath.MATERIALIZE else None
         self._ways: dict[int, str] = {}
         self._recompute = Recompute(settings.answer, model, self._slab, self._tables, auxiliary)
+        self._decoding = Decoding(settings.answer, model, embedder)
         self._site = site = Site(model, self.prefix, self._tables, self._slab, asked_and_told)
         made = loading(store, site) if loading is not None else load_as_fits(settings, store, site, self.namespace)
         self._loading: ContextLoader = made
@@ -149,8 +145,9 @@ class AnswerEngine:
     ) -> Iterator[AnswerEvent]:
         """Yield Retrieved, FirstToken, then Evidence and AnswerText as they come, and Finished last.
 
-        `under` limits retrieval to these folders or files; `stop` is asked between tokens and keeps the partial text;
-        `recompute` goes before the settings' own for this question.
+        The end of a question that is longer than the model reads is left out, of retrieval too. `under` limits that to
+        these folders or files; `stop` is asked between tokens and keeps the partial text; `recompute` goes before the
+        settings' own for this question.
         """
         watch = Stopwatch(self._sync)
         waiting = time.perf_counter()
@@ -158,33 +155,35 @@ class AnswerEngine:
         with self._look_ahead.held_back() as go_ahead, self.turn.answering(), ExitStack() as reads:
             watch.stages.append(("queue", time.perf_counter() - waiting))
             with watch.stage("retrieve"):
-                found = retrieve(self.store, self.embedder, question, top_k or self.top_k, under)
+                read, cut_at = self.model.prompt.readable(question, _QUESTION_ROOM)
+                found = retrieve(self.store, self.embedder, read, top_k or self.top_k, under)
                 context, reading = self._settle_context(found, reads, mode)
             yield Retrieved(context.sources)
             if not context.sources:
                 # A model without documents makes something up; there is nothing to read, so nothing is run.
-                told = timings(watch.stages)
-                yield Finished(answer_context.nothing_to_read(question, mode, self.model.spec.name, told))
+                nothing = answer_context.nothing_to_read(question, mode, self.model.spec.name, timings(watch.stages))
+                yield Finished(replace(nothing, question_cut_at=cut_at))
                 return
             if reading is None:
-                begun = self._full(context, question, watch, stop)
+                begun = self._full(context, read, watch, stop)
             else:
-                begun = self._cached(context, reading, question, watch, stop, recompute)
+                begun = self._cached(context, reading, read, watch, stop, recompute)
             yield FirstToken(begun.timings)
             self._look_ahead.beside(partial(self._beside, context))
             go_ahead()
             token = begun.first
             doubt = token.refusal_probability if self.model.is_embedded else None
-            stream = AnswerStream(question, context.sources, self.embedder, doubt)
+            stream = AnswerStream(read, context.sources, self._decoding.vectors, doubt)
             first_at, raw, count = token.at, token.text, 1
             yield from stream.feed(token.text)
             for token in begun.rest:
-                raw, count = raw + token.text, count + 1
+                raw, count = raw + token.text, count + token.count
                 yield from stream.feed(token.text)
                 if stream.refused:
                     break
             decoding = token.at - first_at
-        parsed, rest = stream.finish()
+        stopped = stop() and not stream.refused
+        parsed, rest = stream.finish(stopped=stopped)
         yield from rest
         self._write_back(context, begun.fresh)
         warm = sum(source.warm for source in context.sources)
@@ -202,7 +201,8 @@ class AnswerEngine:
                 mode=mode,
                 model=self.model.spec.name,
                 raw=raw,
-                stopped=stop(),
+                stopped=stopped,
+                question_cut_at=cut_at,
             )
         )
 
@@ -274,7 +274,7 @@ class AnswerEngine:
         question_ids = self.model.prompt.question_ids(question, _QUESTION_ROOM)
         where = plan(self.prefix.num_tokens, [len(ids) for ids in reversed(context.token_ids)])
         anew = self._recompute.begin(recompute, where, context, question, question_ids, watch)
-        prefill = anew.prefill if anew is not None else None
+        prefill, about = anew.prefill if anew is not None else None, (question, context.sources)
         fresh: list[Fresh] = []
         while True:
             with watch.stage("load"):
@@ -286,7 +286,7 @@ class AnswerEngine:
                 laid = reading.lay(where, by_layers=anew is not None)
             try:
                 with watch.stage("prefill"), laid as run:
-                    tokens = self._generate(run, question_ids, where.next_position, stop, prefill)
+                    tokens = self._decoding.tokens(run, question_ids, where.next_position, stop, prefill, about)
                     first = next(tokens)
             except ChunksLost:
                 continue  # damage is found while the pass runs; it begins anew with what is then known to be missing
@@ -304,7 +304,7 @@ class AnswerEngine:
         slab = self._slab or self._new_slab(graphs=False, known=self._ways)
         prefill = slab.whole(prompt_ids)
         with watch.stage("prefill"):
-            tokens = self._generate(slab.run(), prompt_ids, 0, stop, prefill)
+            tokens = self._decoding.tokens(slab.run(), prompt_ids, 0, stop, prefill, (question, context.sources))
             first = next(tokens)
         return Begun(first, tokens, timings(watch.stages, len(prompt_ids)), ())
 
@@ -324,8 +324,8 @@ class AnswerEngine:
         return self.store.kv_keys(self.namespace, [source.chunk_id for source in context.sources], beside=True)
 
     def _needed(self, question: str, limit: int, under: Sequence[Path]) -> Sequence[KVKey]:
-        found = retrieve(self.store, self.embedder, question, limit, under)
-        return self._kv_of(found)
+        read, _ = self.model.prompt.readable(question, _QUESTION_ROOM)
+        return self._kv_of(retrieve(self.store, self.embedder, read, limit, under))
 
     def _kv_of(self, found: Sequence[RetrievedChunk]) -> Sequence[KVKey]:
         """By the catalog, as `answer_context.build` will choose if all of them fit."""
@@ -349,20 +349,9 @@ class AnswerEngine:
             chunk = quantize(prefill_chunk(self.model, self.prefix, ids), self.scheme)
             where = plan(self.prefix.num_tokens, [chunk.num_tokens])
             run = self._site.lay(where, [chunk])
-            next(self._generate(run, question_ids, where.next_position, lambda: True))
+            next(self._decoding.tokens(run, question_ids, where.next_position, lambda: True))
             self._recompute.rehearse()
             self._sync()
-
-    def _generate(
-        self,
-        run: Pass,
-        prompt_ids: list[int],
-        start: int,
-        stop: Callable[[], bool],
-        prefill: Callable[[], torch.Tensor] | None = None,
-    ) -> Iterator[generate.Token]:
-        limit, prompt = self.settings.answer.max_new_tokens, self.model.prompt
-        return generate.decode(prompt, run, prompt_ids, start, max_new_tokens=limit, stop=stop, prefill=prefill)
 
     def _write_back(self, context: Context, fresh: Sequence[Fresh]) -> None:
         """Keep what was prefilled live, off the answer's path; a process that may not write asks the writer instead."""

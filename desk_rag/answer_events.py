@@ -102,6 +102,14 @@ class Answer:
     """Exactly what the model wrote."""
     stopped: bool = False
     """True if the user stopped the stream; the text is what had come until then."""
+    question_cut_at: int = 0
+    """Tokens of the question that were read, where its end was left out because it is longer; else 0."""
+
+    @property
+    def cut_notice(self) -> str:
+        """A sentence for the user where the end of the question was left out; else ''."""
+        tokens = self.question_cut_at
+        return f"The question is longer than {tokens} tokens; its end was left out" if tokens else ""
 
 
 @dataclass(frozen=True, slots=True)

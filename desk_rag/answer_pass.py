@@ -1,26 +1,31 @@
-"""What an engine settles about its answers' first passes: how chunks are attended to, and what is computed anew.
+"""What an engine settles about its answers: how chunks are attended to, what is computed anew, how words are chosen.
 
-Knows settings, free memory and the two rooms that do the work; loads nothing and decodes nothing.
+Knows settings, free memory and the rooms that do the work; loads nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 
+from desk_rag import generate
 from desk_rag.answer_context import Context
+from desk_rag.answer_events import Source
 from desk_rag.config import AnswerSettings
 from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.kv import lazy_cache
 from desk_rag.kv.auxiliary import Auxiliary
 from desk_rag.kv.lazy_choice import AttentionPath, choose_attention
-from desk_rag.kv.passes import Slab
+from desk_rag.kv.passes import Pass, Slab
 from desk_rag.kv.recompute_choice import RecomputeChoice, SelectorName
 from desk_rag.kv.recompute_step import Ask, Prefilled, Recomputer, Recomputing
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.stitch import StitchPlan
 from desk_rag.model import LanguageModel
+from desk_rag.quote_walk import QuoteChooser
+from desk_rag.sentence_vectors import SentenceVectors, Vectors
 from desk_rag.timing import Stopwatch
 
 _AUXILIARY = frozenset({SelectorName.AUX, SelectorName.AUX_STRICT})
@@ -135,6 +140,37 @@ class Recompute:
         """End the auxiliary model's thread."""
         if self._step is not None:
             self._step.close()
+
+
+class Decoding:
+    """How one engine's answers come out of a cache."""
+
+    def __init__(self, asked: AnswerSettings, model: LanguageModel, embedder: Vectors) -> None:
+        """Quotes are chosen where model and embedder are those it was fitted on, unless settings say no."""
+        self.vectors = SentenceVectors(embedder)
+        """For the judge as well: it has the chosen quote's vector at once."""
+        self._prompt, self._limit = model.prompt, asked.max_new_tokens
+        wanted = asked.choose_quote and model.is_embedded and embedder.is_embedded
+        self._chooser = QuoteChooser(model.prompt, self.vectors) if wanted else None
+
+    def tokens(
+        self,
+        run: Pass,
+        prompt_ids: Sequence[int],
+        start: int,
+        stop: Callable[[], bool],
+        prefill: Callable[[], torch.Tensor] | None = None,
+        about: tuple[str, Sequence[Source]] | None = None,
+    ) -> Iterator[generate.Token]:
+        """As `generate.decode`; `about` is the question and what it is asked of, without which no quote is chosen."""
+        quote = None
+        if self._chooser is not None and about is not None:
+            question, sources = about
+            quote = partial(self._chooser.choose, question, [source.text for source in sources])
+        limit = self._limit
+        return generate.decode(
+            self._prompt, run, prompt_ids, start, max_new_tokens=limit, stop=stop, prefill=prefill, quote=quote
+        )
 
 
 def _not_both(recompute: str) -> ConfigError:

@@ -15,14 +15,14 @@ from desk_rag.grounding import judge
 from desk_rag.prompt import NO_ANSWER
 
 if TYPE_CHECKING:
-    from desk_rag.embedding import Embedder
+    from desk_rag.sentence_vectors import Vectors
 
 
 class AnswerStream:
     """Feed it the model's text; it yields Evidence and AnswerText that will not be revoked."""
 
     def __init__(
-        self, question: str, sources: Sequence[Source], embedder: Embedder | None, refusal: float | None = None
+        self, question: str, sources: Sequence[Source], embedder: Vectors | None, refusal: float | None = None
     ) -> None:
         """`refusal` is as in `grounding.judge`."""
         self._question, self._sources, self._embedder, self._refusal = question, sources, embedder, refusal
@@ -36,16 +36,20 @@ class AnswerStream:
         """Take the next piece of text; yield what became certain."""
         yield from self._pass(self._parser.feed(piece))
 
-    def finish(self) -> tuple[ParsedAnswer, tuple[Evidence | AnswerText, ...]]:
-        """Close the text; the outcome, and the events that were left."""
-        parsed = self._parser.finish()
+    def finish(self, *, stopped: bool = False) -> tuple[ParsedAnswer, tuple[Evidence | AnswerText, ...]]:
+        """Close the text; the outcome, and the events that were left. `stopped` is as in `AnswerParser.finish`."""
+        refused_before = self.refused
+        parsed = self._parser.finish(stopped=stopped)
         events = list(self._pass(parsed.events))
+        if self._held and not self._judged:  # stopped before any of the answer's own words
+            self.refused = not self._supported()
         if not self.refused:
-            events += self._held
-            return parsed, tuple(events)
-        if not any(isinstance(event, AnswerText) for event in events):
-            events.append(AnswerText(NO_ANSWER))
-        return ParsedAnswer(NO_ANSWER, False, (), parsed.dropped_quotes, ()), tuple(events)
+            return parsed, (*events, *self._held)
+        # Evidence that does not hold says that there is no answer only where the model had come to its end.
+        text = "" if stopped and not refused_before else NO_ANSWER
+        if text:
+            events.append(AnswerText(text))
+        return ParsedAnswer(text, False, (), parsed.dropped_quotes, ()), tuple(events)
 
     def _pass(self, events: Iterable[Evidence | AnswerText]) -> Iterator[Evidence | AnswerText]:
         for event in events:

@@ -41,11 +41,10 @@ class ParsedAnswer:
     """What the whole text of a model came to."""
 
     text: str
-    """The answer's own words, or the evidence where that is the answer, or the sentence that there is
-    none."""
+    """The answer's own words, or the evidence where that is the answer, or the sentence that there is none. Of a
+    stopped answer the own words that had come, perhaps none."""
     found: bool
-    """False if the model said that the documents do not hold the answer, or wrote nothing that can be
-    shown."""
+    """False if the model said that the documents do not hold the answer, or wrote nothing that can be shown."""
     citations: tuple[Citation, ...]
     dropped_quotes: tuple[str, ...]
     """Quotes that stand in no source."""
@@ -84,20 +83,28 @@ class AnswerParser:
         self._tell(final=False)
         return self._take_events()
 
-    def finish(self) -> ParsedAnswer:
-        """Close the text; return the outcome with the events that were left."""
+    def finish(self, *, stopped: bool = False) -> ParsedAnswer:
+        """Close the text; return the outcome with the events that were left.
+
+        `stopped`: the user ended it before the model did. Then what had begun and cannot be judged yet is left out,
+        the text may be empty, and nothing is concluded from what did not come.
+        """
         assert not self._finished, "finish twice"
         self._finished = True
-        self._end_line()
+        if stopped:
+            self._leave_out_unfinished()
+        else:
+            self._end_line()
         while self._open:
             self._resolve_open()
-        self._tell(final=True)
-        text = self._answer(final=True)
+        self._tell(final=not stopped)
+        text = self._answer(final=not stopped)
         refused = same_words(NO_ANSWER, text[: len(NO_ANSWER) + 8])
-        if not refused:
+        refused = refused or (stopped and bool(text) and NO_ANSWER.startswith(text))
+        if not refused and not stopped:
             self._cite_own_words(text)
         found = bool(text or self._citations) and not refused
-        if not text:
+        if not text and not stopped:
             text = "\n".join(" ".join(c.quote.split()) for c in self._citations) if found else NO_ANSWER
             self._events.append(AnswerText(text))
         return ParsedAnswer(text, found, tuple(self._citations), tuple(self._dropped), tuple(self._take_events()))
@@ -129,6 +136,14 @@ class AnswerParser:
             self._begin_quote(_BEFORE_QUOTE.sub("", line, count=1).rstrip())
         else:
             self._own += "\n" if kind is _Line.OWN else line + "\n"
+
+    def _leave_out_unfinished(self) -> None:
+        """Of the last line keep what stays as it is whatever comes next: own words, and a quote that is closed."""
+        line, kind, goes_on = self._line, self._kind, bool(self._open)
+        self._line, self._kind, self._open = "", _Line.UNDECIDED, []
+        quote = _AFTER_QUOTE.sub("", _BEFORE_QUOTE.sub("", line, count=1), count=1)
+        if kind is _Line.QUOTED and not goes_on and _closed(quote) and _worth_citing(quote[1:-1]):
+            self._cite(self._finder.find(quote))
 
     def _begin_quote(self, line: str) -> None:
         # Not closed, or an odd number of marks: the quote may go on in the next line (or a mark was forgotten).

@@ -12,12 +12,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from desk_rag import __version__
-from desk_rag.errors import ConfigError, DeskRagError
+from desk_rag.errors import ConfigError, DeskRagError, of_system
 
 if TYPE_CHECKING:
     from desk_rag.config import Settings
@@ -275,7 +275,7 @@ def pin(
     folder: Annotated[Path, typer.Argument(help="A folder or file.", readable=False)],
     remove: Annotated[bool, typer.Option("--remove", help="Let go of it again.")] = False,
 ) -> None:
-    """Never evict FOLDER's chunk KV.
+    """Evict FOLDER's chunk KV last.
 
     When the budget is full, other chunk KV goes first.
     """
@@ -317,8 +317,7 @@ def bench(ctx: typer.Context, name: Annotated[str, typer.Argument(help="Which; '
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
+        if (reconfigure := getattr(stream, "reconfigure", None)) is not None:
             reconfigure(errors="replace")
     try:
         app(route(sys.argv[1:] if argv is None else argv), prog_name="desk-rag")
@@ -326,13 +325,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return done.code if isinstance(done.code, int) else 0 if done.code is None else 1
     except BrokenPipeError:
         return _reader_left()
-    except DeskRagError as error:
-        return _failed(str(error), error.exit_code)
     except Exception as error:
+        told = of_system(error) if isinstance(error, OSError) else error
+        if isinstance(told, DeskRagError):
+            return _failed(str(told), told.exit_code)
         if os.environ.get(_DEBUG):
             raise
-        what = f"a fault of its own ({type(error).__name__}: {error})"
-        return _failed(f"{what}\n  Set {_DEBUG}=1 and run it again to see where; please report it.", 1)
+        remedy = f"Set {_DEBUG}=1 and run it again to see where; please report it."
+        return _failed(f"a fault of its own ({type(error).__name__}: {error})\n  {remedy}", 1)
     return 0
 
 
@@ -358,15 +358,14 @@ def route(argv: Sequence[str]) -> list[str]:
 
 
 def _split_globals(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    ahead: list[str] = []
-    rest: list[str] = []
+    ahead, rest = list[str](), list[str]()
     words = iter(argv)
     for word in words:
         if word == "--" or (word == "bench" and not rest):
             # What follows is not ours: plain words, or the options of a benchmark.
             rest.extend([word, *words])
         elif word in _VALUE_OPTIONS:
-            ahead.extend([word, *_next(words)])
+            ahead.extend([word, _value(word, next(words, "-"))])
         elif word in _FLAG_OPTIONS or word.split("=", 1)[0] in _VALUE_OPTIONS:
             ahead.append(word)
         else:
@@ -374,9 +373,10 @@ def _split_globals(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return ahead, rest
 
 
-def _next(words: Any) -> list[str]:
-    following = next(words, None)
-    return [] if following is None else [following]
+def _value(option: str, following: str) -> str:
+    if following.startswith("-"):
+        raise ConfigError(f"{option} needs a value.", remedy="desk-rag --help says which.")
+    return following
 
 
 def _command_names() -> list[str]:

@@ -108,6 +108,11 @@ class Progress:
             self._stream.flush()
             self._shown = False
 
+    def end(self) -> None:
+        """Take the passing line away for good: on a terminal it would write over the answer that follows."""
+        self.clear()
+        self._terminal = False
+
     def show(self, event: IndexEvent) -> None:
         """Show one event of indexing."""
         match event:
@@ -151,11 +156,13 @@ def stage_line(event: StageProgress) -> str:
 
 def index_summary(done: IndexFinished) -> str:
     """One line that says what a run did."""
-    if not (done.indexed or done.removed or done.failed or done.warm):
+    if not (done.indexed or done.removed or done.failed or done.vectors or done.chunk_kvs):
         unchanged = f"{plural(done.unchanged, 'file')} unchanged" if done.unchanged else "no file that can be read"
         return f"Nothing to do: {unchanged} ({duration(done.seconds)})."
     read = bool(done.indexed or done.failed)
-    parts = [f"{plural(done.indexed, 'file')} read ({plural(done.chunks, 'chunk')})"] if read else []
+    # A text that stands in several files is one chunk with one KV; without a word the figures would not agree.
+    different = f", {done.different_chunks:,} different" if 0 < done.different_chunks < done.chunks else ""
+    parts = [f"{plural(done.indexed, 'file')} read ({plural(done.chunks, 'chunk')}{different})"] if read else []
     for number, word in (
         (done.unchanged, "unchanged"),
         (done.removed, "removed"),
@@ -164,8 +171,11 @@ def index_summary(done: IndexFinished) -> str:
     ):
         if number:
             parts.append(f"{number:,} {word}")
-    warm = f"; {plural(done.warm, 'chunk')} made warm" if done.warm else ""
-    return f"{', '.join(parts) or 'nothing read'}{warm}; {duration(done.seconds)}."
+    made = [f"{plural(done.vectors, 'vector')} made"] if done.vectors and not done.indexed else []
+    made += [f"{plural(done.warm, 'chunk')} made warm"] if done.warm else []
+    made += [f"{plural(done.chunk_kvs, 'chunk KV')} made"] if done.chunk_kvs > done.warm else []
+    told = [", ".join(parts) or "nothing read", *([", ".join(made)] if made else []), duration(done.seconds)]
+    return f"{'; '.join(told)}."
 
 
 class AnswerPrinter:
@@ -199,13 +209,15 @@ class AnswerPrinter:
             self._write("\n")
         if answer.stopped:
             self._write("(stopped)\n")
-        if not answer.found and answer.sources:
+        if not answer.found and not answer.stopped and answer.sources:
             self._write("Nearest passages:\n")
             for source in answer.sources[:3]:
                 self._write(f"  {source_line(source, self._bases)}\n")
         if answer.dropped_quotes:
             count = len(answer.dropped_quotes)
             self._write(f"({count} of the model's quotes {'is' if count == 1 else 'are'} in no document; left out)\n")
+        if answer.cut_notice:
+            self._write(f"({answer.cut_notice})\n")
         for source in answer.sources:
             if source.stale and any(c.source_number == source.number for c in answer.citations):
                 self._write(f"([{source.number}] changed on disk since it was indexed)\n")
@@ -328,6 +340,7 @@ def answer_json(answer: Answer) -> dict[str, object]:
         "decode_seconds": timings.decode_seconds,
         "decoded_tokens": timings.decoded_tokens,
         "stopped": answer.stopped,
+        "question_cut_at": answer.question_cut_at or None,
     }
 
 

@@ -6,11 +6,10 @@ Knows the store's doorway and the walk's rules; knows no argument syntax (that i
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,8 +20,9 @@ from desk_rag.errors import ConfigError, StoreError
 from desk_rag.index_events import FileState
 
 if TYPE_CHECKING:
+    from desk_rag.store.ownership import Cleared
     from desk_rag.store.store import Store
-    from desk_rag.store.types import Activity, DocumentRow
+    from desk_rag.store.types import Activity, DocumentRow, PurgeReport
     from desk_rag.walk import FoundFile, LeftOut
 
 _MOST_LISTED = 20
@@ -84,7 +84,7 @@ def _share(part: int, whole: int) -> str:
 
 def why(settings: Settings, file: Path, *, as_json: bool) -> int:
     """Print what became of a file and the rule or reason behind it; a folder gets a summary of its files."""
-    path = Path(os.path.realpath(file.expanduser()))
+    path = _as_met(file)
     rows = []
     row = None
     if _exists(settings):
@@ -102,6 +102,14 @@ def why(settings: Settings, file: Path, *, as_json: bool) -> int:
     else:
         _print([f"{out.shown_path(path)}: {state}" + _and(reason.removeprefix(f"{path} "))])
     return 0
+
+
+def _as_met(file: Path) -> Path:
+    """The path as a walk comes by it: a link itself, in the folder that it is really in. A link to a folder is that."""
+    given = Path(os.path.abspath(file.expanduser()))  # noqa: PTH100 - resolve() would follow the link
+    if given.is_dir():
+        return Path(os.path.realpath(given))
+    return Path(os.path.realpath(given.parent)) / given.name
 
 
 def verify(settings: Settings, *, repair: bool, subset: str, as_json: bool) -> int:
@@ -131,17 +139,11 @@ def purge(settings: Settings, folder: Path | None, *, check: bool, sure: bool, a
     path = None if folder is None else Path(os.path.realpath(folder.expanduser()))
     what = f"everything in {settings.data_dir}" if path is None else f"everything derived from {path}"
     _confirm(what, sure=sure)
+    if path is None:
+        return _purge_all(settings, as_json=as_json)
     if not _exists(settings):
         return _nothing(settings, as_json=as_json)
-    if path is None:
-        freed = _delete_all(settings)
-        if as_json:
-            out.print_json(sys.stdout, {"deleted": str(settings.data_dir), "freed_bytes": freed})
-        else:
-            _print([f"Deleted {settings.data_dir} ({out.size(freed)})."])
-        return 0
-    with _open(settings, writer=True) as store:
-        report = store.purge_verify(path) if check else store.purge(path)
+    report = _purge_folder(settings, path, check=check)
     if as_json:
         out.print_json(sys.stdout, asdict(report))
     else:
@@ -149,9 +151,41 @@ def purge(settings: Settings, folder: Path | None, *, check: bool, sure: bool, a
         lines = [f"Forgot {counts} and {out.plural(report.kv_files, 'KV file')} ({out.size(report.freed_bytes)})."]
         if report.verified and not report.traces:
             lines.append("Searched the whole store for their text: no trace.")
+        if check and report.unsearched:
+            why = "too short to be told from anything else, or other documents say the same"
+            lines.append(f"Nothing could be looked for of {out.plural(report.unsearched, 'chunk')}: {why}.")
         lines += [f"a piece of the text is still in {trace}" for trace in report.traces]
         _print(lines)
     return StoreError.exit_code if report.traces else 0
+
+
+def _purge_folder(settings: Settings, path: Path, *, check: bool) -> PurgeReport:
+    from desk_rag.store.full_disk import open_to_purge
+
+    store, room = open_to_purge(settings.data_dir, settings.store, path)
+    with store:
+        report = store.purge_verify(path) if check else store.purge(path)
+    return replace(report, kv_files=report.kv_files + room.files, freed_bytes=report.freed_bytes + room.freed)
+
+
+def _purge_all(settings: Settings, *, as_json: bool) -> int:
+    from desk_rag.store import ownership
+
+    if not ownership.is_store(settings.data_dir):
+        return _nothing(settings, as_json=as_json)
+    cleared = _delete_all(settings.data_dir)
+    if as_json:
+        left = [str(path) for path in cleared.left]
+        report = {"deleted": str(settings.data_dir), "freed_bytes": cleared.freed_bytes, "left": left}
+        out.print_json(sys.stdout, report)
+    elif not cleared.left:
+        _print([f"Deleted {settings.data_dir} ({out.size(cleared.freed_bytes)})."])
+    else:
+        names = ", ".join(path.name for path in cleared.left[:_MOST_LISTED])
+        names += f" and {len(cleared.left) - _MOST_LISTED:,} more" if len(cleared.left) > _MOST_LISTED else ""
+        _print([f"Deleted what desk-rag had in {settings.data_dir} ({out.size(cleared.freed_bytes)})."])
+        _print([f"Left there, since it is not desk-rag's: {names}."])
+    return 0
 
 
 def pin(settings: Settings, folder: Path, *, remove: bool) -> int:
@@ -267,15 +301,14 @@ def _confirm(what: str, *, sure: bool) -> None:
         raise ConfigError("Nothing was deleted.")
 
 
-def _delete_all(settings: Settings) -> int:
-    """Remove the data directory while holding its lock, so that no other process is writing; returns bytes."""
-    root = settings.data_dir
-    with _open(settings, writer=True):
-        freed = sum(file.stat().st_size for file in root.rglob("*") if file.is_file())
-        if not (root / "catalog.sqlite").is_file():
-            raise StoreError(f"{root} holds no desk-rag store; nothing was deleted.")
-    shutil.rmtree(root)
-    return freed
+def _delete_all(root: Path) -> Cleared:
+    """Remove desk-rag's own files while holding the lock, so that no other process is writing. Needs no room."""
+    from desk_rag.store import ownership
+    from desk_rag.store.layout import Layout
+    from desk_rag.store.opening import locked
+
+    with locked(Layout(root)):
+        return ownership.clear(root)
 
 
 def _exists(settings: Settings) -> bool:
@@ -286,7 +319,7 @@ def _nothing(settings: Settings, *, as_json: bool) -> int:
     if as_json:
         out.print_json(sys.stdout, {"data_dir": str(settings.data_dir), "files": 0, "chunks": 0})
     else:
-        _print([f"Nothing is indexed yet ({out.shown_path(settings.data_dir)} is empty). desk-rag index FOLDER"])
+        _print([f"Nothing is indexed yet ({out.shown_path(settings.data_dir)} holds no index). desk-rag index FOLDER"])
     return 0
 
 

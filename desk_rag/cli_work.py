@@ -13,15 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from desk_rag import cli_output as out
 from desk_rag.answer_events import AnswerMode, Finished
-from desk_rag.chunking import ChunkSize, TokenCounter
 from desk_rag.cli_signals import stoppable
 from desk_rag.config import Settings
-from desk_rag.errors import ConfigError, DeskRagError, StoreLocked
-from desk_rag.index_events import FileEvent, FileState, IndexFinished, RootAbsent
+from desk_rag.errors import UNWRITABLE, ConfigError, DeskRagError, StoreFull, StoreLocked
+from desk_rag.index_events import FileState, IndexFinished
 from desk_rag.index_progress import Tally
 
 if TYPE_CHECKING:
@@ -29,9 +28,8 @@ if TYPE_CHECKING:
     from desk_rag.store.store import Store
 
 SOME_UNREADABLE = 3
-_CODED_SHARE = 0.52
-"""Of fp16: what int8 chunk KV takes with scales and header, before there is any to measure."""
 INTERRUPTED = 130
+_ASK_REMEDY = 'Name a folder: desk-rag ask "…" --folder ~/Documents'
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +66,17 @@ def open_ui(settings: Settings, folders: Sequence[Path]) -> int:
 
 def index(settings: Settings, folders: Sequence[Path], *, warm: bool, as_json: bool) -> int:
     """Bring the index of `folders` up to date; 3 if some files could not be read."""
+    tally = Tally()  # takes the time, that of the imports and of opening the store included
+    from desk_rag.store.store import Store
+    from indexer.once import Run
+    from indexer.parts import lazy_parts
+
     roots = _roots(settings, folders)
+    _check_model(settings)
     progress = out.Progress(sys.stderr, roots)
-    if warm:
-        with _engine(settings, progress, writer=True) as engine, _stoppable(progress) as stop:
-            done = index_with(engine, roots, settings, stop, progress)
-            stopped = stop()
-    else:
-        with _stoppable(progress) as stop:
-            done = _index_without_kv(settings, roots, stop, progress)
-            stopped = stop()
+    with Store.open(settings.data_dir, settings.store, writer=True) as store, _stoppable(progress) as stop:
+        done = Run(lazy_parts(store, settings), settings, stop, progress, tally).run(roots, warm=warm)
+        stopped = stop()
     progress.clear()
     if as_json:
         names = [str(root) for root in roots]
@@ -86,6 +85,8 @@ def index(settings: Settings, folders: Sequence[Path], *, warm: bool, as_json: b
         progress.say(out.index_summary(done))
     if stopped:
         return INTERRUPTED
+    if done.disk_full:
+        return StoreFull.exit_code
     return SOME_UNREADABLE if done.failed else 0
 
 
@@ -93,81 +94,33 @@ def index_with(
     engine: AnswerEngine, roots: Sequence[Path], settings: Settings, stop: Callable[[], bool], progress: out.Progress
 ) -> IndexFinished:
     """Words, vectors, then chunk KV, with the model that is already loaded."""
-    from desk_rag import indexing
+    from indexer.once import Run
+    from indexer.parts import parts_of
 
-    tally = Tally()
-    prompt = engine.model.prompt
-    _sync(engine.store, prompt, prompt.chunk_size, roots, settings, stop, progress, tally)
-    for event in indexing.embed_pending(engine.store, engine.embedder, stop):
-        progress.show(event)
-    outlook = engine.store.outlook(engine.namespace, _CODED_SHARE * engine.model.spec.fp16_bytes_per_token)
-    if outlook is not None and not stop():
-        progress.say(outlook.sentence)
-    for event in indexing.warm_pending(
-        engine.store, engine.model, engine.prefix, engine.namespace, engine.scheme, engine.turn, stop, lambda: "",
-        engine.ladder.rungs[1:],
-    ):  # fmt: skip
-        tally.warm += not (event.waiting or event.upper)
-        progress.show(event)
-        if event.waiting and event.done < event.total:
-            progress.say(f"Chunk KV: {event.waiting}")
-    return tally.finished()
-
-
-def _index_without_kv(
-    settings: Settings, roots: Sequence[Path], stop: Callable[[], bool], progress: out.Progress
-) -> IndexFinished:
-    from desk_rag import indexing
-    from desk_rag.store.store import Store
-    from indexer.parts import lazy_parts
-
-    tally = Tally()
-    with Store.open(settings.data_dir, settings.store, writer=True) as store:
-        parts = lazy_parts(store, settings)
-        _sync(store, parts.counter, parts.size, roots, settings, stop, progress, tally)
-        if not stop():
-            progress.passing("loading the embedder …")
-            for event in indexing.embed_pending(store, parts.load_embedder(), stop):
-                progress.show(event)
-    return tally.finished()
-
-
-def _sync(
-    store: Store,
-    counter: TokenCounter,
-    size: ChunkSize,
-    roots: Sequence[Path],
-    settings: Settings,
-    stop: Callable[[], bool],
-    progress: out.Progress,
-    tally: Tally,
-) -> None:
-    from desk_rag import indexing
-
-    for root in roots:
-        seen = False
-        for event in indexing.sync_folder(store, root, counter, size, settings.index, stop):
-            tally.add(event)
-            progress.show(event)
-            seen = seen or isinstance(event, FileEvent | RootAbsent)
-        if not seen and not stop():
-            progress.say(f"{out.shown_path(root)} holds no files: nothing to index there.")
+    return Run(parts_of(engine), settings, stop, progress).run(roots, loaded=True)
 
 
 def ask(settings: Settings, wish: Wish) -> int:
     """Answer one question on stdout; indexes a folder first that never was."""
     if not wish.question:
         raise ConfigError("The question is empty.", remedy='desk-rag ask "When does the warranty end?"')
+    from desk_rag.store.store import Store
+
     roots = _folders(wish.folders)
+    _check_model(settings)
+    # The catalog is asked before the model is loaded, which takes seconds.
+    with Store.open(settings.data_dir, settings.store, writer=False) as store:
+        if not (wish.index_first and _unknown(store, roots)):
+            _check_something_is_there(store, roots, _ASK_REMEDY)
     progress = out.Progress(sys.stderr, roots)
     failed = 0
-    with _engine(settings, progress, writer=None) as engine, _stoppable(progress) as stop:
+    with _engine(settings, progress) as engine, _stoppable(progress) as stop:
         if wish.index_first:
             failed = _index_unknown(engine, roots, settings, stop, progress)
-        progress.clear()
+        progress.end()
         if stop():
             return INTERRUPTED
-        _check_something_is_there(engine.store, roots)
+        _check_something_is_there(engine.store, roots, _ASK_REMEDY)
         printer = out.AnswerPrinter(sys.stdout, roots)
         events = engine.ask(
             wish.question, mode=AnswerMode(wish.mode), top_k=wish.top_k, under=roots, stop=stop
@@ -186,13 +139,14 @@ def _index_unknown(
     engine: AnswerEngine, roots: Sequence[Path], settings: Settings, stop: Callable[[], bool], progress: out.Progress
 ) -> int:
     """Index those of `roots` that the catalog has nothing of; returns how many files could not be read."""
-    unknown = [root for root in roots if root.is_dir() and not engine.store.documents(root)]
+    unknown = _unknown(engine.store, roots)
     if not unknown:
         return 0
     if not engine.store.writer:
         raise StoreLocked(
-            f"{out.shown_path(unknown[0])} was never indexed, and another desk-rag is writing the index.",
-            remedy="Let that one index the folder too, or stop it and ask again.",
+            f"{out.shown_path(unknown[0])} was never indexed, and the index cannot be written: another desk-rag writes "
+            "it, or its drive is full or read-only.",
+            remedy="desk-rag index FOLDER says which; once it has run, ask again.",
         )
     progress.say(f"Indexing {', '.join(out.shown_path(root) for root in unknown)} first, once.")
     done = index_with(engine, unknown, settings, stop, progress)
@@ -200,7 +154,21 @@ def _index_unknown(
     return done.failed
 
 
-def _check_something_is_there(store: Store, roots: Sequence[Path]) -> None:
+def _unknown(store: Store, roots: Sequence[Path]) -> list[Path]:
+    """The folders that the catalog has nothing of."""
+    return [root for root in roots if root.is_dir() and not store.documents(root)]
+
+
+def _check_model(settings: Settings) -> None:
+    """What can be said against the model without loading it. Raises ModelError subclasses."""
+    from desk_rag import adapters, weights
+
+    weights.resolve(settings.model.name, allow_download=settings.model.allow_download)
+    if settings.model.adapter:
+        adapters.inspect(Path(settings.model.adapter))
+
+
+def _check_something_is_there(store: Store, roots: Sequence[Path], remedy: str) -> None:
     if roots and not any(row.state is FileState.INDEXED for root in roots for row in store.documents(root)):
         names = ", ".join(out.shown_path(root) for root in roots)
         raise DeskRagError(
@@ -208,7 +176,7 @@ def _check_something_is_there(store: Store, roots: Sequence[Path]) -> None:
             remedy="`desk-rag why FILE` says what became of a file; `desk-rag index FOLDER` reads what changed.",
         )
     if not roots and not store.counts(None, None).files:
-        raise DeskRagError("Nothing is indexed yet.", remedy="Name a folder: desk-rag ask \"…\" --folder ~/Documents")
+        raise DeskRagError("Nothing is indexed yet.", remedy=remedy)
 
 
 def search(
@@ -222,7 +190,7 @@ def search(
         raise ConfigError("The query is empty.", remedy="desk-rag search warranty")
     roots = _folders(folders)
     with Store.open(settings.data_dir, settings.store, writer=False) as store:
-        _check_something_is_there(store, roots)
+        _check_something_is_there(store, roots, "Name a folder first: desk-rag index FOLDER")
         embedder = None
         if not words_only:
             from desk_rag.embedding import load_embedder
@@ -281,11 +249,11 @@ def benchmarks() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _engine(settings: Settings, progress: out.Progress, *, writer: Literal[True] | None) -> Iterator[AnswerEngine]:
-    """The engine, loaded; `writer` None means: write if nobody else does."""
+def _engine(settings: Settings, progress: out.Progress) -> Iterator[AnswerEngine]:
+    """The engine, loaded; the writer if nobody else is."""
     progress.passing("loading the model …")
     try:
-        engine = _load_engine(settings, writer)
+        engine = _load_engine(settings)
     finally:
         progress.clear()
     try:
@@ -294,14 +262,12 @@ def _engine(settings: Settings, progress: out.Progress, *, writer: Literal[True]
         engine.close()
 
 
-def _load_engine(settings: Settings, writer: Literal[True] | None) -> AnswerEngine:
+def _load_engine(settings: Settings) -> AnswerEngine:
     from desk_rag.answer import open_engine
 
     try:
         return open_engine(settings, writer=True)
-    except StoreLocked:
-        if writer:
-            raise
+    except (StoreLocked, *UNWRITABLE):
         return open_engine(settings, writer=False)
 
 
@@ -340,4 +306,8 @@ def _finished_json(done: IndexFinished) -> dict[str, object]:
         "chunks": done.chunks,
         "warm": done.warm,
         "seconds": done.seconds,
+        "different_chunks": done.different_chunks,
+        "vectors": done.vectors,
+        "chunk_kvs": done.chunk_kvs,
+        "disk_full": done.disk_full,
     }

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import platformdirs
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from desk_rag.errors import ConfigError
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
 GIB = 1024**3
+_MOST = 4e9
+"""Of sizes and times: a century of seconds. Larger numbers overflow in the operating system's calls."""
 MOST_PRIMERS = 7
 """The highest rung: as many passages as there are to stand before a chunk (kv/primers.py)."""
 
@@ -45,8 +50,30 @@ def rungs_of(given: object) -> tuple[int, ...]:
     return rungs
 
 
+def _named(given: object) -> object:
+    if isinstance(given, str) and not given.strip():
+        raise ValueError("is empty, and would mean the current directory; name one, or leave the setting out")
+    return given
+
+
+_LIMITS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("more than", "gt"),
+    "less_than_equal": ("at most", "le"),
+}
+_PLAIN = {
+    **dict.fromkeys(("tuple_type", "list_type"), 'must be a list, such as ["..."]'),
+    **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
+    **dict.fromkeys(("string_type", "path_type"), "must be text in quotes"),
+    "finite_number": "must be a finite number",
+}
+"""pydantic's kinds of error as sentences about a setting."""
+
+
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class ModelSettings(_Section):
@@ -78,6 +105,8 @@ class AnswerSettings(_Section):
     context_tokens: Annotated[int, Field(ge=0)] = 0
     """Tokens of chunks per answer; 0 follows the model (2,000 for the embedded reader)."""
     max_new_tokens: Annotated[int, Field(ge=1, le=4096)] = 160
+    choose_quote: bool = True
+    """Embedded reader and embedder: the sentence to quote is chosen by both; false leaves it to the reader alone."""
     attention: Literal["auto", "materialize", "lazy"] = "auto"
     """Chunks dequantised first, or read as int8 in place, which takes about half the memory; auto: as fits the GPU."""
     recompute: Literal["auto"] | Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -95,29 +124,29 @@ class AnswerSettings(_Section):
 class StoreSettings(_Section):
     """[store]"""
 
-    budget_gib: Annotated[float, Field(ge=0)] = 20.0
+    budget_gib: Annotated[float, Field(ge=0, le=_MOST)] = 20.0
     """Most bytes the KV caches of all models may take on disk together."""
-    reserve_gib: Annotated[float, Field(ge=0)] = 5.0
+    reserve_gib: Annotated[float, Field(ge=0, le=_MOST)] = 5.0
     """Free space on the drive that the caches never eat into."""
 
 
 class IndexSettings(_Section):
     """[index]"""
 
-    max_file_mib: Annotated[float, Field(gt=0)] = 50.0
-    parser_seconds: Annotated[float, Field(gt=0)] = 60.0
+    max_file_mib: Annotated[float, Field(gt=0, le=_MOST)] = 50.0
+    parser_seconds: Annotated[float, Field(gt=0, le=_MOST)] = 60.0
     parser_mib: Annotated[int, Field(ge=256)] = 2048
     exclude: tuple[str, ...] = ()
     """Patterns in .gitignore syntax, on top of the defaults and the folders' own ignore files."""
-    sweep_seconds: Annotated[float, Field(gt=0)] = 300.0
-    settle_seconds: Annotated[float, Field(ge=0)] = 2.0
+    sweep_seconds: Annotated[float, Field(gt=0, le=_MOST)] = 300.0
+    settle_seconds: Annotated[float, Field(ge=0, le=_MOST)] = 2.0
     """A changed file is read once its size and time have stood still this long."""
 
 
 class IdleSettings(_Section):
     """[idle]: when background prefill may run."""
 
-    quiet_seconds: Annotated[float, Field(ge=0)] = 10.0
+    quiet_seconds: Annotated[float, Field(ge=0, le=_MOST)] = 10.0
     """The machine must have been idle this long."""
     gpu_busy_percent: Annotated[int, Field(ge=1, le=100)] = 20
     gpu_free_mib: Annotated[int, Field(ge=0)] = 1024
@@ -130,7 +159,9 @@ class Settings(_Section):
     """The whole file."""
 
     folders: tuple[Path, ...] = ()
-    data_dir: Path = Field(default_factory=lambda: Path(platformdirs.user_cache_dir("desk-rag")))
+    data_dir: Annotated[Path, BeforeValidator(_named)] = Field(
+        default_factory=lambda: Path(platformdirs.user_cache_dir("desk-rag"))
+    )
     model: ModelSettings = ModelSettings()
     answer: AnswerSettings = AnswerSettings()
     store: StoreSettings = StoreSettings()
@@ -174,17 +205,69 @@ def with_changes(found: ModelSettings, changes: Mapping[str, object]) -> ModelSe
 
 
 def _explain(error: ValidationError) -> str:
-    lines = []
+    lines: list[str] = []
+    wrong: dict[str, list[str]] = {}
     for problem in error.errors():
         where = [str(part) for part in problem["loc"]]
         if problem["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(where[-1], _known_keys(tuple(where[:-1])), n=1)
-            hint = f"; did you mean '{near[0]}'?" if near else ""
-            lines.append(f"unknown setting '{'.'.join(where)}'{hint}")
+            lines.append(f"unknown setting '{'.'.join(where)}'{_hint(tuple(where))}")
         else:
-            lines.append(f"'{'.'.join(where)}': {problem['msg'].removeprefix('Value error, ')}")
+            wrong.setdefault(".".join(_setting(where)), []).append(_plainly(problem))
+    lines += [f"'{setting}': {_either(said)}" for setting, said in wrong.items()]
     text = "; ".join(lines)
     return text if text.endswith("?") else f"{text}."
+
+
+def _hint(where: tuple[str, ...]) -> str:
+    """Where the key belongs, or which known one is nearest: in its own section first, then in the others."""
+    key, section = where[-1], where[:-1]
+    sections = [name for name in Settings.model_fields if _is_section(name)]
+    for name in sections:
+        if (name,) != section and key in _known_keys((name,)):
+            return f"; it belongs under [{name}]"
+    if section and key in _known_keys(()):
+        return "; it belongs at the top of the file, above all sections"
+    near = difflib.get_close_matches(key, _known_keys(section), n=1)
+    if near:
+        return f"; did you mean '{near[0]}'?"
+    for name in sections:
+        if near := difflib.get_close_matches(key, _known_keys((name,)), n=1, cutoff=0.75):
+            return f"; did you mean '{near[0]}', under [{name}]?"
+    return ""
+
+
+def _plainly(problem: ErrorDetails) -> str:
+    """What is wrong, in the words of a settings file rather than of the library that checked it."""
+    kind, limits = problem["type"], problem.get("ctx", {})
+    if kind in _LIMITS:
+        words, limit = _LIMITS[kind]
+        return f"must be {words} {limits[limit]:,.10g}"
+    if kind == "literal_error":
+        return f"must be {limits['expected']}"
+    if kind in ("model_type", "model_attributes_type"):
+        return f"is a section: write [{problem['loc'][0]}] on a line of its own, and its settings below"
+    return _PLAIN.get(kind, problem["msg"].removeprefix("Value error, "))
+
+
+def _either(said: list[str]) -> str:
+    """Several complaints about one setting are its alternatives."""
+    must = "must be "
+    if len(said) > 1 and all(one.startswith(must) for one in said):
+        return must + " or ".join(one.removeprefix(must) for one in said)
+    return "; ".join(said)
+
+
+def _setting(where: Sequence[str]) -> list[str]:
+    """The names down to the setting itself, and the place in a list; not which alternative of a type was tried."""
+    kept = list(where[:1])
+    if kept and _is_section(kept[0]):
+        kept += where[1:2]
+    return kept + [f"entry {int(part) + 1}" for part in where[len(kept) :] if part.isdecimal()]
+
+
+def _is_section(name: str) -> bool:
+    field = Settings.model_fields.get(name)
+    return field is not None and isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
 
 
 def _known_keys(section: tuple[str, ...]) -> list[str]:

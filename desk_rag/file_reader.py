@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from desk_rag import documents
 from desk_rag.chunking import ChunkSize, TokenCounter, split
 from desk_rag.config import IndexSettings
-from desk_rag.errors import DeskRagError, DocumentError, StoreError, UnreadableDocument
+from desk_rag.errors import DeskRagError, DocumentError, EmptyDocument, StoreError, UnreadableDocument
 from desk_rag.index_events import FileEvent, FileState
 from desk_rag.store.types import DocumentRow, FileStamp
 from desk_rag.walk import FoundFile, LeftOut
@@ -57,6 +57,8 @@ class FileReader:
             return self._same_content(found, stamp, row, gone_twin) or self._read(found, stamp)
         except StoreError:
             raise
+        except EmptyDocument:
+            return self._left_out(found, stamp, "empty")
         except DocumentError as error:
             return self._failed(found, stamp, row, error)
         except Exception as error:

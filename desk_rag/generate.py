@@ -1,6 +1,7 @@
 """A cache that is ready plus question tokens becomes a stream of text: query prefill, then greedy decode.
 
-Knows token ids, stop ids and passes; knows nothing of sources, citations or where the cache came from.
+Knows token ids, stop ids and passes; knows nothing of sources, citations or where the cache came from. Who knows the
+sources may lay the first quote, between the first token and the others.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -15,12 +17,13 @@ from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.passes import ModelPass, Pass
 from desk_rag.model import LanguageModel
 from desk_rag.prompt import PromptFormat
+from desk_rag.quote_walk import Laid
 from desk_rag.token_choice import next_token
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One sampled token."""
+    """One sampled token, or a quote that was laid in one go."""
 
     text: str
     """Text that became certain with this token; may be empty while a character is incomplete."""
@@ -28,6 +31,16 @@ class Token:
     """time.perf_counter() when it was sampled."""
     refusal_probability: float | None
     """First token only: probability that the answer opens like the sentence 'not found'."""
+    count: int = 1
+    """Tokens that it stands for."""
+
+
+class Quote(Protocol):
+    """Lays the quote that an answer opens with."""
+
+    def __call__(self, run: Pass, first: int, logits: torch.Tensor, start: int, room: int) -> Laid | None:
+        """As `quote_walk.QuoteChooser.choose`, for one question and its chunks."""
+        ...
 
 
 def stream(
@@ -52,27 +65,39 @@ def decode(
     max_new_tokens: int,
     stop: Callable[[], bool],
     prefill: Callable[[], torch.Tensor] | None = None,
+    quote: Quote | None = None,
 ) -> Iterator[Token]:
     """Prefill `token_ids` at positions start.. by `run`, then decode, up to a stop id, the limit or `stop`.
 
-    Greedy but for `next_token`. `prefill` stands in for the first pass, for whoever computes more in it than the
-    question; it leaves what `run` would leave in the cache and returns the same logits [vocab].
+    Greedy but for `next_token`, and for what `quote` lays once the first token is out: that comes as one Token.
+    `prefill` stands in for the first pass, for whoever computes more in it than the question; it leaves what `run`
+    would leave in the cache and returns the same logits [vocab].
     """
     pieces = _Detokenizer(prompt)
     logits = run.forward(token_ids, start) if prefill is None else prefill()
     position = start + len(token_ids)
     refusal = refusal_probability(prompt, logits)
-    for count in range(max_new_tokens):
+    while True:
         token_id = next_token(prompt, pieces.ids, int(logits.argmax()), logits)
-        now = time.perf_counter()
+        now, doubt = time.perf_counter(), None if pieces.ids else refusal
         if token_id in prompt.stop_ids:
-            yield Token(pieces.flush(), now, refusal if count == 0 else None)
+            yield Token(pieces.flush(), now, doubt)
             return
-        yield Token(pieces.push(token_id), now, refusal if count == 0 else None)
-        if stop() or count + 1 == max_new_tokens:
+        yield Token(pieces.push(token_id), now, doubt)
+        if stop() or len(pieces.ids) == max_new_tokens:
             break
-        logits = run.forward([token_id], position)
-        position += 1
+        laid = None
+        if quote is not None and doubt is not None:
+            laid = quote(run, token_id, logits, position, max_new_tokens)
+        if laid is None:
+            logits = run.forward([token_id], position)
+            position += 1
+            continue
+        logits = laid.logits
+        position += len(laid.token_ids)
+        yield Token(pieces.lay(laid.token_ids), time.perf_counter(), None, len(laid.token_ids) - 1)
+        if stop() or len(pieces.ids) >= max_new_tokens:
+            break
     tail = pieces.flush()
     if tail:
         yield Token(tail, time.perf_counter(), None)
@@ -93,7 +118,15 @@ class _Detokenizer:
         self._given = ""
 
     def push(self, token_id: int) -> str:
-        self.ids.append(token_id)
+        return self._extend([token_id])
+
+    def lay(self, token_ids: Sequence[int]) -> str:
+        """These instead of what there is, with whose text they begin."""
+        self.ids.clear()
+        return self._extend(token_ids)
+
+    def _extend(self, token_ids: Sequence[int]) -> str:
+        self.ids += token_ids
         text = self._prompt.decode(self.ids)
         if text.endswith("\ufffd"):
             return ""

@@ -30,7 +30,8 @@ class Turn:
 
     def __init__(self, runtime_dir: Path) -> None:
         self._dir = runtime_dir / "answering"
-        self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):  # nobody indexes where nothing can be written, so nobody has to give way
+            self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._here = 0
         self._device = threading.Lock()
         self._guard = threading.Lock()
@@ -44,7 +45,8 @@ class Turn:
         first."""
         with self._guard:
             if self._here == 0:
-                self._own.acquire()  # first: were it to fail, nobody would count as answering for good
+                with contextlib.suppress(OSError):
+                    self._own.acquire()
             self._here += 1
         try:
             with self._device:

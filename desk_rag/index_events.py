@@ -55,6 +55,8 @@ class StageProgress:
     """Non-empty when the stage stands still on purpose: 'the GPU is busy (43 %)', 'on battery', 'paused'."""
     upper: bool = False
     """The last unit done was a further KV of a chunk that was warm before (kv/rungs.py)."""
+    disk_full: bool = False
+    """The stage ended early, and `waiting` is that the disk has no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,14 @@ class IndexFinished:
     chunks: int
     warm: int
     seconds: float
+    different_chunks: int = 0
+    """Of `chunks`, a text that stands in several documents counted once; 0 where nobody counted."""
+    vectors: int = 0
+    """Made in this run."""
+    chunk_kvs: int = 0
+    """Made in this run, several per chunk where there are several rungs."""
+    disk_full: bool = False
+    """Vectors or chunk KV are missing because the disk has no room."""
 
 
 IndexEvent = FileEvent | StageProgress | RootAbsent | IndexFinished

@@ -52,10 +52,19 @@ class Tally:
     """Of the files indexed in this run."""
     warm: int = 0
     """Chunks whose KV was made in this run."""
+    vectors: int = 0
+    """For whoever runs that stage to set: its events count up by themselves."""
+    chunk_kvs: int = 0
+    """Those of further rungs included."""
+    disk_full: bool = False
+    texts: set[str] = field(default_factory=set)
+    """Ids of the chunks of the files indexed in this run, for whoever counts different ones."""
     began: float = field(default_factory=time.monotonic)
 
     def add(self, event: IndexEvent) -> None:
-        """Count one event; only events about a file change anything."""
+        """Count one event, about a file or of the stage that makes chunk KV."""
+        if isinstance(event, StageProgress):
+            self._add_progress(event)
         if not isinstance(event, FileEvent):
             return
         match event.state:
@@ -71,6 +80,12 @@ class Tally:
             case FileState.FAILED:
                 self.failed += 1
 
+    def _add_progress(self, event: StageProgress) -> None:
+        self.disk_full = self.disk_full or event.disk_full
+        if event.stage is IndexStage.WARM and not event.waiting:
+            self.chunk_kvs += 1
+            self.warm += not event.upper
+
     def finished(self) -> IndexFinished:
         """Return the summary up to now."""
         return IndexFinished(
@@ -82,4 +97,8 @@ class Tally:
             chunks=self.chunks,
             warm=self.warm,
             seconds=time.monotonic() - self.began,
+            different_chunks=len(self.texts),
+            vectors=self.vectors,
+            chunk_kvs=self.chunk_kvs,
+            disk_full=self.disk_full,
         )

@@ -282,7 +282,7 @@ def embed_pending(store: Store, embedder: Embedder, stop: Callable[[], bool]) ->
         try:
             refused.update(_embed(store, embedder, pending))
         except StoreFull as error:
-            yield meter.progress(IndexStage.VECTORS, done, total, "chunks", error.message)
+            yield replace(meter.progress(IndexStage.VECTORS, done, total, "chunks", error.message), disk_full=True)
             return
         done += len(pending)
         total = max(total, done)
@@ -345,7 +345,7 @@ def warm_pending(
         if problem is None:
             continue
         if problem:
-            yield meter.progress(IndexStage.WARM, done, total, unit, problem)
+            yield replace(meter.progress(IndexStage.WARM, done, total, unit, problem), disk_full=warmer.disk_full)
             return
         done += 1
         total = max(total, done)

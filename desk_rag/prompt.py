@@ -109,6 +109,16 @@ class PromptFormat:
         ids = self._plain.encode(self.parts.question_open + question, add_special_tokens=False).ids
         return [*ids[: None if most is None else max(most - len(self._tail), 0)], *self._tail]
 
+    def readable(self, question: str, most: int) -> tuple[str, int]:
+        """What `question_ids(question, most)` has of a question; and its tokens where that is not all of it, else 0."""
+        opening = self.parts.question_open
+        ends = [end for _, end in self._plain.encode(opening + question, add_special_tokens=False).offsets]
+        room = max(most - len(self._tail), 0)
+        if len(ends) <= room:
+            return question, 0
+        read = [end for end in ends[:room] if end > len(opening)]
+        return question[: read[-1] - len(opening) if read else 0], len(read)
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of generated ids, special tokens dropped."""
         return str(self._special.decode(list(ids), skip_special_tokens=True))
@@ -122,6 +132,10 @@ class PromptFormat:
                 raise ModelError("The model names no token that ends an answer (eos_token_id in its config.json).")
             end = min(self.stop_ids)
         return [*self._plain.encode(answer, add_special_tokens=False).ids, end]
+
+    def quote_ids(self, text: str, *, closed: bool = True) -> list[int]:
+        """Token ids of a quote as an answer writes it, the line's end included; up to its last word unless `closed`."""
+        return list(self._plain.encode(f'"{text}"\n' if closed else f'"{text}', add_special_tokens=False).ids)
 
     def no_answer_ids(self) -> list[int]:
         """Token ids of the sentence that says the documents do not hold the answer."""

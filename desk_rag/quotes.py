@@ -46,7 +46,9 @@ class QuoteFinder:
         """The place of `quote` in the first source that holds it, with the source's own wording; None if
         nowhere."""
         wanted = _reduce(quote).letters
-        for letters in (wanted, wanted.rstrip(_CLOSING_POINTS)):
+        # A dash that opens a list's line looks in the source like one that divides a word at the line before.
+        undashed = wanted[1:] if wanted[:1] == "-" and wanted[1:2].isalpha() else wanted
+        for letters in (wanted, wanted.rstrip(_CLOSING_POINTS), undashed, undashed.rstrip(_CLOSING_POINTS)):
             if sum(letter.isalnum() for letter in letters) < _FEWEST_LETTERS:
                 return None
             for index, source in enumerate(self._sources):

@@ -1,6 +1,6 @@
-"""Long text becomes pieces of a few sentences, so that chunks can end where a sentence ends.
+"""Text becomes sentences: pieces of a few, so that chunks can end where one ends, and single ones, to be quoted.
 
-Knows punctuation and token counts; knows no blocks and no chunks.
+Knows punctuation and token counts; knows no blocks, no chunks and no answers.
 """
 
 from __future__ import annotations
@@ -16,6 +16,12 @@ _LINE_BREAK = re.compile(r"\n")
 _SENTENCE_END = re.compile(r"[.!?:;…。！？][\"'”’)\]]*$")
 _ABBREVIATION = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|No|Nr|vs|etc|approx|e\.g|i\.e|[A-Z])\.$")
 _LONGEST_WORD = 400
+_QUOTED_END = re.compile(r'(?<=[a-z0-9\)"\'%])[.!?]["\')]?\s+(?=[A-Z"\'(0-9])')
+"""Where the embedded reader was taught that a sentence ends."""
+NO_END = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|Rev|Capt|Lt|Sgt|Nr|Fig|vs|cf|approx|e\.g|i\.e)\.$")
+"""What no quote ends with. Not 'No.' and 'etc.', which as often end sentences. 'St.' can, too; then a quote goes on
+into the next sentence."""
+_TWO_WORDS = re.compile(r"\w\W*[\s=:;,|]\W*\w")
 
 
 class TokenCounter(Protocol):
@@ -59,6 +65,40 @@ class SentenceCutter:
 def ends_sentence(text: str) -> bool:
     """Whether `text` stops where a sentence or clause does, and not after 'Mr.'."""
     return bool(_SENTENCE_END.search(text)) and not _ABBREVIATION.search(text)
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of one paragraph, cut as the embedded reader's training texts were."""
+    found, last = [], 0
+    for match in _QUOTED_END.finditer(text):
+        found.append(text[last : match.end()].strip())
+        last = match.end()
+    if text[last:].strip():
+        found.append(text[last:].strip())
+    return found
+
+
+def units(text: str) -> list[str]:
+    """Sentences, none across a line end."""
+    return [sentence for line in text.split("\n") if line.strip() for sentence in sentences(line.strip())]
+
+
+def quotable(text: str) -> list[str]:
+    """What an answer may quote of `text`, each a run of its characters, none twice: sentences, none across a line end,
+    none that ends with 'Mr.', of at least two words. Code and tables come line by line."""
+    found = [unit for line in text.split("\n") for unit in _whole_sentences(line.strip())]
+    return list(dict.fromkeys(unit for unit in found if _TWO_WORDS.search(unit)))
+
+
+def _whole_sentences(line: str) -> Iterator[str]:
+    start = end = 0
+    for sentence in sentences(line):
+        end = line.index(sentence, end) + len(sentence)
+        if not NO_END.search(sentence):
+            yield line[start:end].strip()
+            start = end
+    if line[start:].strip():
+        yield line[start:].strip()
 
 
 def _groups(text: str, breaks: re.Pattern[str], least: int) -> Iterator[tuple[int, str]]:

@@ -57,6 +57,8 @@ class Warmer:
         self._queue: list[Task] = []
         self._passed_over: dict[Namespace, set[ChunkId]] = {rung.namespace: set() for rung in rungs}
         self._in_a_row = 0
+        self.disk_full = False
+        """True once `warm` ended because the disk has no room."""
 
     def next(self) -> Task | None:
         """The most urgent chunk of the lowest rung that has one to do.
@@ -80,6 +82,7 @@ class Warmer:
         except Cancelled:
             return None
         except StoreFull as error:
+            self.disk_full = True
             return error.message
         except StoreError:
             raise

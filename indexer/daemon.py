@@ -38,11 +38,14 @@ _MOST_FILE_LINES = 20
 _EXIT_OK = 0
 
 
-def run_watch(settings: Settings, folders: Sequence[Path], out: TextIO | None = None) -> int:
+def run_watch(
+    settings: Settings, folders: Sequence[Path], out: TextIO | None = None, errors: TextIO | None = None
+) -> int:
     """Index `folders` until a signal comes; one plain line per event on `out` (stdout). Returns the exit code.
 
     0 after SIGTERM or SIGINT; 2 when no folder was named, 4 when another process is the writer, 5 when the model has no
-    tokenizer here, each with a message and the remedy on `out`. A known folder that is absent now is waited for.
+    tokenizer here, each with a message and the remedy on `errors` (stderr), as every command has them. A known folder
+    that is absent now is waited for.
     """
     printer = Printer(out or sys.stdout)
     try:
@@ -66,7 +69,7 @@ def run_watch(settings: Settings, folders: Sequence[Path], out: TextIO | None = 
                 _leave(store, printer)
             printer.line("stopped")
     except DeskRagError as error:
-        printer.line(str(error))
+        Printer(errors or sys.stderr).line(f"desk-rag: {error}")
         return error.exit_code
     return _EXIT_OK
 
@@ -107,9 +110,10 @@ class Printer:
             case RootAbsent():
                 self.line(f"left alone: {event.root}: {event.reason}")
             case IndexFinished():
+                further = f", {event.chunk_kvs} chunk KVs made" if event.chunk_kvs > event.warm else ""
                 self.line(
                     f"up to date: {event.indexed} indexed, {event.removed} removed, {event.failed} failed, "
-                    f"{event.skipped} left out, {event.warm} chunks made warm"
+                    f"{event.skipped} left out, {event.warm} chunks made warm{further}"
                 )
 
     def _file(self, event: FileEvent) -> None:
@@ -131,6 +135,8 @@ class Printer:
         if event.waiting:
             self.line(f"{event.stage.value} {event.done}/{event.total}: waiting, {event.waiting}")
             return
+        if not event.total:
+            return  # an empty folder, or a pause that is over
         now, kind = time.monotonic(), event.stage.value
         if event.done < event.total and now - self._said.get(kind, -self._every) < self._every:
             return

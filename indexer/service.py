@@ -28,7 +28,7 @@ from indexer.jobs import Change, FileJob, JobQueue, SweepJob
 from indexer.parts import Parts
 from indexer.root_watch import WatchState
 from indexer.watcher import Batch, Watcher
-from indexer.worker import Worker, look, settle_wait
+from indexer.worker import AT_REST, Worker, look, settle_wait
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +38,6 @@ _HEARTBEAT_SECONDS = 15.0
 _SLEPT_SECONDS = 60.0
 _IGNORE_FILES = (".gitignore", ".deskragignore")
 _REMEMBERED = 50_000
-_DONE = StageProgress(IndexStage.SCAN, 0, 0, "files", 0.0, None)
 
 
 class ClockJump:
@@ -88,7 +87,7 @@ class Service:
             paused=self._paused,
         )
         self._watcher = Watcher(self.folders, self._take_batch, ignore=(settings.data_dir.absolute(),))
-        self._activity = _DONE
+        self._activity = AT_REST
         self._current = ""
         self._said: set[int] = set()
         self._last_waiting: dict[IndexStage, str] = {}
@@ -233,7 +232,7 @@ class Service:
         elif isinstance(event, StageProgress):
             self._activity = event
         elif isinstance(event, IndexFinished):
-            self._activity, self._current = _DONE, ""
+            self._activity, self._current = AT_REST, ""
         if self._repeats(event):
             return
         for callback in self._callbacks:

@@ -34,6 +34,8 @@ _LONGEST_BACKOFF = 300.0
 _SOON = 10.0
 _LOOK_SECONDS = 30.0
 _FULL_SECONDS = 600.0
+AT_REST = StageProgress(IndexStage.SCAN, 0, 0, "files", 0.0, None)
+"""What is told when there is nothing to do."""
 _RETRY_SECONDS = 60.0
 """After a sweep or a stage failed as a whole."""
 
@@ -64,6 +66,8 @@ class Worker:
         self._tally = Tally()
         self._unfinished = True
         """There is something to tell in a summary; at the start, that all is up to date."""
+        self._rests = False
+        """The last that was told is a pause."""
         self._full_until = 0.0
         """The disk has no room, or prefill fails: until then only new content is worth another try."""
         self._sweeps: dict[Path, tuple[float, float]] = {}
@@ -90,9 +94,13 @@ class Worker:
 
     def _step(self) -> None:
         if reason := self._paused():
+            self._rests = True
             self._emit(StageProgress(IndexStage.SCAN, 0, 0, "files", 0.0, None, reason))
             self._jobs.wait(1.0)
             return
+        if self._rests:
+            self._rests = False
+            self._emit(AT_REST)  # there may be nothing to do, and then nothing else would take the pause back
         job = self._jobs.take()
         if job is not None:
             self._do(job)
@@ -205,7 +213,7 @@ class Worker:
             try:
                 for progress in work():
                     self._unfinished = True
-                    self._tally.warm += stage is IndexStage.WARM and not (progress.waiting or progress.upper)
+                    self._tally.add(progress)
                     self._emit(progress)
                     yield
                     while self._parts.turn.answer_waits() and not self._halt():

@@ -12,6 +12,7 @@ from desk_rag import indexing
 from desk_rag.answer import AnswerEngine, open_engine
 from desk_rag.answer_events import Answer, AnswerMode, AnswerText, Evidence, Finished, FirstToken, Retrieved
 from desk_rag.config import AnswerSettings, Settings
+from desk_rag.errors import ConfigError
 
 FILES = {
     "letter.md": "# Letter from the landlord\n\n## Rent\nThe rent for the flat in Mill Lane rises from 780 euros to "
@@ -126,9 +127,35 @@ def test_a_stop_keeps_the_partial_text(engine: AnswerEngine) -> None:
         return seen >= 3
 
     answer = ask(engine, "When does the rent rise?", stop=stop)
-    assert answer.stopped
-    assert answer.timings.decoded_tokens <= 3
+    whole = ask(engine, "When does the rent rise?")
+    assert answer.stopped and not whole.stopped
+    assert answer.raw and whole.raw.startswith(answer.raw) and len(answer.raw) < len(whole.raw)
     assert not engine.turn.answer_waits()
+    # A quote that had begun is neither the answer nor a quote that stands nowhere, and nothing is said to be missing.
+    assert (answer.text, answer.dropped_quotes, answer.found) == ("", (), bool(answer.citations))
+
+
+def test_of_a_question_that_is_too_long_the_end_is_left_out_and_that_is_told(engine: AnswerEngine) -> None:
+    """Retrieval reads what the model reads: the words after that would cost seconds, and find what it never sees."""
+    start = "What is the frame number of the blue bicycle? "
+    words = []
+    real = engine.embedder.embed_question
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine.embedder, "embed_question", lambda text: (words.append(text), real(text))[1])
+        answer = ask(engine, start + "When does the train leave? " * 2000)
+    assert answer.question_cut_at > 200
+    assert f"longer than {answer.question_cut_at} tokens; its end was left out" in answer.cut_notice
+    assert words and all(text.startswith(start) and len(text) < 2000 for text in words)
+    assert answer.question.startswith(start) and len(answer.question) > 50_000
+    short = ask(engine, start)
+    assert (short.question_cut_at, short.cut_notice) == (0, "")
+
+
+def test_a_context_smaller_than_a_chunk_is_a_wrong_setting(engine: AnswerEngine) -> None:
+    settings = engine.settings.model_copy(update={"answer": AnswerSettings(context_tokens=10)})
+    with pytest.raises(ConfigError, match="context_tokens = 10 under .answer. is less than one chunk") as raised:
+        open_engine(settings, writer=False)
+    assert "280 or more" in raised.value.remedy
 
 
 def test_an_abandoned_stream_gives_the_device_back(engine: AnswerEngine) -> None:

@@ -83,3 +83,24 @@ def test_text_after_a_refusal_changes_nothing() -> None:
     parsed, rest = stream.finish()
     assert rest == (AnswerText(NO_ANSWER),)
     assert parsed.text == NO_ANSWER
+
+
+def test_a_stop_is_no_verdict() -> None:
+    fitting, other = "What is the frame number of the blue bicycle?", "Who painted the ceiling of the opera house?"
+    for question, kept in ((fitting, 1), (other, 0)):
+        stream = AnswerStream(question, [SOURCE], None)
+        assert list(stream.feed(QUOTE)) == []
+        parsed, rest = stream.finish(stopped=True)
+        assert (parsed.text, len(parsed.citations), len(rest)) == ("", kept, kept), "evidence is judged all the same"
+        assert parsed.found is bool(kept)
+    stream = AnswerStream(fitting, [SOURCE], None)
+    list(stream.feed('"The frame num'))
+    assert stream.finish(stopped=True) == (ParsedAnswer("", False, (), (), ()), ())
+
+
+def test_a_verdict_that_was_there_before_the_stop_stays() -> None:
+    stream = AnswerStream("Who painted the ceiling of the opera house in Lyon?", [SOURCE], None)
+    list(stream.feed(QUOTE + "WTU"))
+    assert stream.refused
+    parsed, rest = stream.finish(stopped=True)
+    assert parsed.text == NO_ANSWER and rest == (AnswerText(NO_ANSWER),)

@@ -318,3 +318,39 @@ def test_any_run_of_whole_words_is_found_where_it_stands(start: int, length: int
     answer = parse(f'"{" ".join(quote.split())}"\nx y z')
     if len(quote.split()) > 1 and sum(letter.isalnum() for letter in quote) >= 3 and quote.count('"') % 2 == 0:
         assert [" ".join(found.split()) for found in quotes(answer)] == [" ".join(quote.split())]
+
+
+STOPPED = ['"Grill:', '"Rent: 950 eu', '"Rent: 950 euro\n', '"Rent:\nCosts and', "1.", "- ", "", '"nowhere at all']
+
+
+@pytest.mark.parametrize("text", STOPPED)
+def test_what_had_only_begun_when_the_user_stopped_is_left_out(text: str) -> None:
+    for lead in ("", "950 euro\n"):
+        answer = stopped(lead + text)
+        assert answer.text == lead.strip(), "neither a half quote nor that there is no answer"
+        assert answer.dropped_quotes == () and answer.citations == ()
+        assert answer.found is bool(lead)
+
+
+def test_what_was_complete_when_the_user_stopped_is_kept() -> None:
+    answer = stopped('"Rent: 950 euro a month."\n')
+    assert (answer.text, answer.found, quotes(answer)) == ("", True, ["Rent: 950 euro a month."])
+    assert quotes(stopped('"Rent: 950 euro a month."')) == ["Rent: 950 euro a month."]
+    answer = stopped('"Nothing of the kind stands anywhere."\nIt is 950 euro a mo')
+    assert answer.text == "It is 950 euro a mo" and answer.found
+    assert answer.dropped_quotes == ("Nothing of the kind stands anywhere.",)
+    assert stopped("It says Rent: 950 euro a month").citations == (), "half an answer proves nothing"
+    assert stopped("950 euro [1").text == "950 euro"
+    for length in (1, 20, len(NO_ANSWER)):
+        refusing = stopped(NO_ANSWER[:length])
+        assert (refusing.text, refusing.found) == (NO_ANSWER[:length].strip(), False), "the model was saying so itself"
+
+
+def stopped(text: str) -> ParsedAnswer:
+    parser = AnswerParser(SOURCES)
+    told = parser.feed(text)
+    answer = parser.finish(stopped=True)
+    told += answer.events
+    assert "".join(event.text for event in told if isinstance(event, AnswerText)) == answer.text
+    assert tuple(event.citation for event in told if isinstance(event, Evidence)) == answer.citations
+    return answer

@@ -9,15 +9,16 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
 from desk_rag import cli, cli_output, cli_work
-from desk_rag.answer_events import Answer, AnswerMode, Stage, Timings
+from desk_rag.answer import AnswerEngine
+from desk_rag.answer_events import Answer, AnswerEvent, AnswerMode, FirstToken, Stage, Timings
 from desk_rag.config import AnswerSettings, Settings
 from desk_rag.errors import ConfigError
 
@@ -91,6 +92,77 @@ def test_second_index_does_nothing(desk: Desk, capsys: pytest.CaptureFixture[str
     assert told["unchanged"] == 2
 
 
+def test_an_index_without_anything_to_do_loads_no_model(desk: Desk) -> None:
+    program = (
+        "import sys; from desk_rag.cli import main\n"
+        f"code = main(['index', {str(desk.documents)!r}, '--data-dir', {str(desk.data)!r}])\n"
+        "print(code, 'torch' in sys.modules, 'transformers' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "2 unchanged" in done.stderr
+    assert done.stdout.split() == ["3", "False", "False"], "a file stays unreadable"
+
+
+def test_nothing_indexed_is_said_before_a_model_is_loaded(
+    desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(settings: Settings) -> NoReturn:
+        raise AssertionError("the model is loaded")
+
+    monkeypatch.setattr(cli_work, "_load_engine", never)
+    asked = run(capsys, "ask", "Anything?", "--data-dir", str(tmp_path / "data"))
+    assert asked.code == 1 and "Nothing is indexed yet" in asked.err and "desk-rag ask" in asked.err
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    under = desk.run(capsys, "ask", "Anything?", "--no-index", "--folder", str(empty))
+    assert under.code == 1 and "nothing indexed under" in under.err
+    found = run(capsys, "search", "anything", "--data-dir", str(tmp_path / "data"))
+    assert found.code == 1 and "desk-rag index FOLDER" in found.err and "desk-rag ask" not in found.err
+
+
+def test_an_answer_that_is_interrupted_claims_nothing(
+    desk: Desk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl+C at the first token, when only the mark of a quote is there."""
+    real = AnswerEngine.ask
+
+    def interrupted(engine: AnswerEngine, question: str, **options: Any) -> Iterator[AnswerEvent]:
+        for event in real(engine, question, **options):
+            if isinstance(event, FirstToken):
+                signal.raise_signal(signal.SIGINT)
+            yield event
+
+    monkeypatch.setattr(AnswerEngine, "ask", interrupted)
+    question = "Who was elected treasurer of the garden club?"
+    asked = desk.run(capsys, "ask", question)
+    assert asked.code == 130
+    assert asked.out.startswith("(stopped)\n-- first token"), asked.out
+    told = json.loads(desk.run(capsys, "ask", question, "--json").out)
+    assert (told["stopped"], told["answer"], told["dropped_quotes"], told["citations"]) == (True, "", [], [])
+
+
+def test_that_a_question_was_cut_is_told(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    question = "Who was elected treasurer of the garden club? " + "And why? " * 400
+    told = json.loads(desk.run(capsys, "ask", question, "--json").out)
+    assert 200 < told["question_cut_at"] < 256
+    shown = desk.run(capsys, "ask", question).out
+    assert f"(The question is longer than {told['question_cut_at']} tokens; its end was left out)" in shown
+    assert json.loads(desk.run(capsys, "ask", "Who was elected?", "--json").out)["question_cut_at"] is None
+
+
+def test_a_drive_without_room_for_chunk_kv_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "club.txt").write_text(CLUB, encoding="utf-8")
+    (tmp_path / "full.toml").write_text("[store]\nreserve_gib = 1000000\n", encoding="utf-8")
+    where = ("--data-dir", str(tmp_path / "data"), "--config", str(tmp_path / "full.toml"))
+    indexed = run(capsys, "index", str(tmp_path / "docs"), *where)
+    assert indexed.code == 4 and "1 file read" in indexed.err
+    assert "reserve_gib" in indexed.err and "stay free" in indexed.err
+    assert json.loads(run(capsys, "index", str(tmp_path / "docs"), "--json", *where).out)["disk_full"] is True
+
+
 def test_ask_streams_the_answer_with_its_citation(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     asked = desk.run(capsys, "ask", "Who was elected treasurer of the garden club?")
     assert asked.code == 0
@@ -155,7 +227,7 @@ def test_the_options_of_an_answer_reach_the_engine(
 ) -> None:
     seen: list[AnswerSettings] = []
 
-    def noted(settings: Settings, writer: Literal[True] | None) -> NoReturn:
+    def noted(settings: Settings) -> NoReturn:
         seen.append(settings.answer)
         raise ConfigError("enough was seen")
 
@@ -259,6 +331,10 @@ def test_unknown_setting_names_the_nearest(tmp_path: Path, capsys: pytest.Captur
         (["ask", "why?", "--top-k", "three"], 2, "--top-k"),
         (["search", " "], 2, "The query is empty"),
         (["idnex"], 2, "Did you mean: desk-rag index"),
+        (["--model"], 2, "desk-rag: --model needs a value"),
+        (["ask", "why?", "--rungs"], 2, "desk-rag: --rungs needs a value"),
+        (["--embedder", "--device", "cpu", "status"], 2, "desk-rag: --embedder needs a value"),
+        (["watch"], 2, "desk-rag: No folder to watch"),
         (["ask", "why?", "--mode", "magic"], 2, "magic"),
         (["ask", "  "], 2, "The question is empty"),
         (["ask", "why?", "--recompute", "1.5"], 2, "'1.5' is no share"),

@@ -63,6 +63,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
         text = f"Minutes of meeting {number}. The treasurer of the garden club reported a balance of {number}00 euros. "
         text += " ".join(f"Item {item} was put off until day {item + number} of the month." for item in range(9))
         (made.documents / "open" / f"{number}.txt").write_text(text, encoding="utf-8")
+    (made.documents / "open" / "blank.txt").write_text(" \n\t\n", encoding="utf-8")
+    (made.documents / "open" / "outside.txt").symlink_to("/etc/passwd")
+    (made.documents / "open" / "inside.txt").symlink_to(made.documents / "open" / "0.txt")
     indexed = made.run("index", str(made.documents))
     assert indexed.code == 0, indexed.err
     assert "The chunk caches would take about" in indexed.err and "all of them fit" in indexed.err
@@ -153,6 +156,53 @@ def test_pinning_what_is_not_there_is_refused_unless_it_is_known(desk: Desk, tmp
         assert desk.run("pin", str(desk.documents / "open"), "--remove").code == 0
     finally:
         away.rename(desk.documents / "open")
+
+
+def test_why_looks_at_a_link_and_not_at_what_it_points_to(desk: Desk) -> None:
+    def told(path: Path) -> tuple[object, object]:
+        found = desk.json("why", str(path))
+        assert found["path"] == str(path.parent.resolve() / path.name)
+        return found["state"], found["reason"]
+
+    assert told(desk.documents / "open" / "outside.txt") == ("left out", "link to a file outside the folder")
+    assert told(desk.documents / "open" / "inside.txt")[0] == "indexed"
+    assert told(desk.documents / "open" / "blank.txt") == ("left out", "empty")
+    by_way = desk.documents.parent / "by_way"
+    by_way.symlink_to(desk.documents)
+    found = desk.json("why", str(by_way / "open" / "outside.txt"))
+    assert found["path"] == str(desk.documents / "open" / "outside.txt") and found["state"] == "left out"
+    assert desk.json("why", str(by_way))["path"] == str(desk.documents)
+    by_way.unlink()
+
+
+def test_a_directory_of_other_files_is_never_a_store(tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "one", tmp_path / "precious")
+    (desk.data / "kv").mkdir(parents=True)
+    desk.documents.mkdir()
+    (desk.documents / "a.txt").write_text("The moth likes cedar.", encoding="utf-8")
+    (desk.data / "kv" / "x").write_text("mine", encoding="utf-8")
+    refused = desk.run("index", "--no-kv", str(desk.documents))
+    assert refused.code == 4 and str(desk.data) in refused.err and "Give data_dir a directory of its own" in refused.err
+    for command in (("status",), ("purge", "--all", "--yes")):
+        ran = desk.run(*command)
+        assert ran.code == 0 and "holds no index" in ran.out and "empty" not in ran.out
+    assert (desk.data / "kv" / "x").read_text(encoding="utf-8") == "mine"
+    assert [path.name for path in desk.data.rglob("*")] == ["kv", "x"]
+
+
+def test_purging_everything_leaves_what_is_not_ours(tmp_path: Path) -> None:
+    from desk_rag.config import StoreSettings
+    from desk_rag.store.store import Store
+
+    desk = Desk(tmp_path, tmp_path / "data")
+    Store.open(desk.data, StoreSettings(), writer=True).close()
+    (desk.data / "a.txt").write_text("hi", encoding="utf-8")
+    report = desk.json("purge", "--all", "--yes")
+    assert report["left"] == [str(desk.data / "a.txt")] and [p.name for p in desk.data.iterdir()] == ["a.txt"]
+    assert "holds no index" in desk.run("purge", "--all", "--yes").out
+    Store.open(tmp_path / "other", StoreSettings(), writer=True).close()
+    ran = Desk(tmp_path, tmp_path / "other").run("purge", "--all", "--yes")
+    assert ran.code == 0 and ran.out.startswith(f"Deleted {tmp_path / 'other'} (") and not (tmp_path / "other").exists()
 
 
 def test_pinning_nothing_makes_no_store(tmp_path: Path) -> None:

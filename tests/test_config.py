@@ -110,6 +110,47 @@ def test_a_value_out_of_range_is_named(tmp_path: Path, text: str, where: str) ->
     assert f"'{where}'" in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("top_k = 3\n", "unknown setting 'top_k'; it belongs under [answer]."),
+        ("[model]\nbudget_gib = 3\n", "unknown setting 'model.budget_gib'; it belongs under [store]."),
+        ("[answer]\nfolders = ['x']\n", "unknown setting 'answer.folders'; it belongs at the top of the file"),
+        ("[model]\ntopk = 3\n", "unknown setting 'model.topk'; did you mean 'top_k', under [answer]?"),
+        ("folders = '~/x'\n", "'folders': must be a list, such as [\"...\"]."),
+        ("folders = ['a', 3]\n", "'folders.entry 2': must be text in quotes."),
+        ("[index]\nexclude = '*.log'\n", "'index.exclude': must be a list"),
+        ("[answer]\nrecompute = 'often'\n", "'answer.recompute': must be 'auto' or a number."),
+        ("[answer]\nrecompute = 1.5\n", "'answer.recompute': must be 'auto' or at most 1."),
+        ("[answer]\ntop_k = 'many'\n", "'answer.top_k': must be a whole number."),
+        ("[model]\ndevice = 'tpu'\n", "'model.device': must be 'auto', 'cpu' or 'cuda'."),
+        ("[idle]\non_battery = 'x'\n", "'idle.on_battery': must be true or false."),
+        ("answer = 3\n", "'answer': is a section: write [answer] on a line of its own"),
+        ("[store]\nbudget_gib = inf\n", "'store.budget_gib': must be a finite number."),
+        ("[store]\nreserve_gib = nan\n", "'store.reserve_gib': must be a finite number."),
+        ("[index]\nmax_file_mib = 1e300\n", "'index.max_file_mib': must be at most 4,000,000,000."),
+        ("[idle]\nquiet_seconds = -1\n", "'idle.quiet_seconds': must be at least 0."),
+        ("data_dir = ''\n", "'data_dir': is empty, and would mean the current directory"),
+        ("data_dir = ' '\n", "'data_dir': is empty"),
+    ],
+)
+def test_what_is_wrong_is_said_in_the_words_of_the_file(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(written(tmp_path, text))
+    assert f"config.toml: {said}" in caught.value.message and caught.value.exit_code == 2
+    for jargon in ("Input", "tuple", "literal[", "constrained", "model_"):
+        assert jargon not in caught.value.message
+
+
+def test_every_number_that_may_be_set_can_be_reckoned_with() -> None:
+    for section in (Settings().store, Settings().index, Settings().idle):
+        for name, field in type(section).model_fields.items():
+            if field.annotation is float:
+                for value in (float("inf"), float("nan"), 1e300):
+                    with pytest.raises(ValidationError):
+                        type(section).model_validate({name: value})
+
+
 @pytest.mark.parametrize("text", ['"0,1,3"', "[0, 1, 3]", '" 0, 1 ,3"'])
 def test_rungs_may_be_a_list_or_words(tmp_path: Path, text: str) -> None:
     file = tmp_path / "config.toml"

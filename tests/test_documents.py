@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from desk_rag import documents
 from desk_rag.config import IndexSettings
 from desk_rag.documents import Block, BlockKind, Document, digest_file, parse, supported
-from desk_rag.errors import BrokenDocument, DocumentError, UnreadableDocument, UnsupportedDocument
+from desk_rag.errors import BrokenDocument, DocumentError, EmptyDocument, UnreadableDocument, UnsupportedDocument
 
 FILES = Path(__file__).parent / "files"
 SETTINGS = IndexSettings(parser_seconds=20)
@@ -276,9 +276,12 @@ def test_windows_and_old_mac_line_ends_count_as_lines(read) -> None:  # type: ig
         assert [block.line_start for block in document.blocks] == [1, 3, 5]
 
 
-@pytest.mark.parametrize("content", [b"", b"  \n\t\r\n ", b"\xef\xbb\xbf", b"\x00\x00"])
+BLANK = [b"", b"  \n\t\r\n ", b"\xef\xbb\xbf", b"\x00\x00", "\u3000\n\xa0".encode(), " \n\t ".encode("utf-16")]
+
+
+@pytest.mark.parametrize("content", BLANK)
 def test_empty_files(read, content: bytes) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(BrokenDocument, match=r"a\.txt is empty"):
+    with pytest.raises(EmptyDocument, match=r"a\.txt is empty"):
         read("a.txt", content)
 
 

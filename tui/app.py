@@ -275,8 +275,10 @@ class DeskRagApp(App[int]):
 
 def run(settings: Settings, folders: Sequence[Path]) -> int:
     """Open the UI on `folders` and return the exit code: 0, 143/129 after a signal, or that of a failed start."""
+    from desk_rag.store.layout import Layout
     from tui.live_backend import LiveBackend
 
+    Layout(settings.data_dir).check_owner()  # before the log file is made there
     return run_with(LiveBackend(settings, folders), folders, log_to_file(settings.data_dir / "logs"))
 
 

@@ -25,7 +25,7 @@ class Freshness(Enum):
     INDEXING = "indexing"
     PAUSED = "paused"
     UNATTENDED = "not watching"
-    """Another process was the writer and has ended, or nobody watches."""
+    """Nobody watches: another process was the writer and has ended, and this one has not yet taken over."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,15 @@
 """The real Backend: an AnswerEngine and, when this process is the writer, the background indexing beside it.
 
 Loads torch only in `start`. Where another process is the writer already, it answers from the same store and shows that
-process's progress.
+process's progress; once that process has ended, it becomes the writer and indexes itself.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,8 +24,11 @@ from tui.backend import Freshness, Started, Status
 
 if TYPE_CHECKING:
     from desk_rag.answer import AnswerEngine
+    from desk_rag.store.store import Store
     from desk_rag.store.types import Activity
     from indexer.service import Service
+
+_log = logging.getLogger(__name__)
 
 _QUIET = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
@@ -34,6 +39,8 @@ _QUIET = {
 """Nothing may be written over the screen."""
 _SOON = 20.0
 """Seconds without a sign of the writer that a start takes; after that nobody is watching."""
+_TRY_SECONDS = 3.0
+"""Between two tries to become the writer. The lock says whether there is one: a killed process publishes no end."""
 
 
 class LiveBackend:
@@ -45,6 +52,11 @@ class LiveBackend:
         self._engine: AnswerEngine | None = None
         self._service: Service | None = None
         self._started_at = 0.0
+        self._reader: Store | None = None
+        """What the engine was opened with, where it writes through another store by now."""
+        self._stopping = threading.Event()
+        self._changing = threading.Lock()
+        self._heir: threading.Thread | None = None
 
     def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
         """Load model and store and begin indexing. Raises ModelError, StoreError, ConfigError."""
@@ -52,8 +64,6 @@ class LiveBackend:
             os.environ.setdefault(name, value)
         report("loading the libraries")
         from desk_rag.answer import open_engine
-        from indexer.parts import parts_of
-        from indexer.service import Service
 
         report("loading the model")
         try:
@@ -61,11 +71,11 @@ class LiveBackend:
         except StoreLocked:
             engine = open_engine(self._settings, writer=False)
         self._engine = engine
-        self._started_at = time.monotonic()
         if engine.store.writer:
-            self._service = Service(parts_of(engine), self._folders, self._settings)
-            self._service.subscribe(listen)
-            self._service.start()
+            self._begin_indexing(engine, listen)
+        else:
+            self._heir = threading.Thread(target=self._succeed, args=(engine, listen), name="heir", daemon=True)
+            self._heir.start()
         name = self._settings.model.name
         return Started("embedded reader" if name == "embedded" else engine.model.spec.name, _device(engine))
 
@@ -102,7 +112,7 @@ class LiveBackend:
             eta_seconds=activity.eta_seconds if activity else None,
             waiting=activity.waiting if activity else "",
             paused_seconds=paused,
-            writer="" if store.writer or activity is None else f"process {activity.pid}",
+            writer="" if self._service is not None or activity is None else f"process {activity.pid}",
         )
 
     def document(self, path: Path) -> Sequence[Chunk]:
@@ -119,12 +129,49 @@ class LiveBackend:
 
     def stop(self) -> bool:
         """End indexing and close the store. False if a step that cannot be interrupted still runs."""
-        service, engine = self._service, self._engine
-        self._service = self._engine = None
+        with self._changing:
+            self._stopping.set()
+            service, engine, reader = self._service, self._engine, self._reader
+            self._service = self._engine = self._reader = None
         ended = service.stop() if service is not None else True
         if engine is not None:
             engine.close()
+        if reader is not None:
+            reader.close()
         return ended
+
+    def _begin_indexing(self, engine: AnswerEngine, listen: Callable[[IndexEvent], None]) -> None:
+        from indexer.parts import parts_of
+        from indexer.service import Service
+
+        self._started_at = time.monotonic()
+        service = Service(parts_of(engine), self._folders, self._settings)
+        service.subscribe(listen)
+        service.start()
+        self._service = service
+
+    def _succeed(self, engine: AnswerEngine, listen: Callable[[IndexEvent], None]) -> None:
+        """Try to become the writer until it works: then index, and keep what answers prefill live."""
+        from desk_rag.store.store import Store
+
+        while not self._stopping.wait(_TRY_SECONDS):
+            try:
+                store = Store.open(self._settings.data_dir, self._settings.store, writer=True)
+            except StoreLocked:
+                continue
+            except Exception:
+                _log.exception("the store cannot be opened for writing")
+                continue
+            with self._changing:
+                if self._stopping.is_set():
+                    store.close()
+                    return
+                store.hold_together([rung.namespace for rung in engine.ladder.rungs])
+                # An answer under way may go on with either: both are views of the same catalog and files. What loads
+                # chunk KV keeps the one it was made with.
+                self._reader, engine.store = engine.store, store
+                self._begin_indexing(engine, listen)
+            return
 
     def _ready(self) -> AnswerEngine:
         if self._engine is None:

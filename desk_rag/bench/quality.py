@@ -38,6 +38,8 @@ from desk_rag.kv.rungs import parse_rungs
 
 if TYPE_CHECKING:
     from desk_rag.kv.auxiliary import Auxiliary
+    from desk_rag.model import LanguageModel
+    from desk_rag.quote_walk import QuoteChooser
     from desk_rag.sentences import TokenCounter
 
 __all__ = [
@@ -46,7 +48,8 @@ __all__ = [
 
 _FOOT = (
     "Percent ± half of the 95 % bootstrap interval. KL(full prefill || mode) is of the first answer token, in nats; "
-    "top-1 agreement is with all of full prefill's answer. TTFT: median, from chunk KV in memory, selection included."
+    "top-1 agreement is with all of full prefill's answer but a chosen quote. TTFT: median, from chunk KV in memory, "
+    "selection included."
 )
 
 
@@ -65,19 +68,26 @@ def main(argv: Sequence[str]) -> int:
     samples = _samples(options, model.prompt)
     settings = QualitySettings(options.max_new_tokens, Coding(options.kv), options.batch, rungs)
     began = time.perf_counter()
-    result = evaluate(
-        model,
-        samples,
-        modes,
-        settings,
-        folder=options.folder,
-        auxiliary=_auxiliary(modes, options),
-        judge=_judge(options),
-        progress=_progress(began),
-    )
+    results: dict[str, Report] = {}
+    for quotes, chooser in _choosers(model, options).items():
+        results[quotes] = evaluate(
+            model,
+            samples,
+            modes,
+            settings,
+            folder=options.folder,
+            auxiliary=_auxiliary(modes, options),
+            judge=_judge(options),
+            chooser=chooser,
+            progress=_progress(began),
+        )
     seconds = time.perf_counter() - began
-    print(clean(result.table(markdown=options.markdown)))  # tasks are named by the file
+    for quotes, result in results.items():
+        if len(results) > 1:
+            print(f"\nQuotes: {quotes}")
+        print(clean(result.table(markdown=options.markdown)))  # tasks are named by the file
     print(_FOOT)
+    told = {quotes: result.to_json() for quotes, result in results.items()}
     report.finish(
         {
             "bench": "quality",
@@ -87,6 +97,7 @@ def main(argv: Sequence[str]) -> int:
             "kv": options.kv,
             "rungs": list(rungs),
             "judge": options.judge,
+            "quotes": ",".join(told),
             "data": [*(path.name for path in options.data), *options.niah],
             "chunks": options.chunks,
             "near": options.near,
@@ -94,7 +105,8 @@ def main(argv: Sequence[str]) -> int:
             "seed": options.seed,
             "questions": len(samples),
             "seconds": round(seconds, 1),
-            **result.to_json(),
+            **told.pop(next(iter(told))),
+            **told,
         },
         options.out,
     )
@@ -136,6 +148,8 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     how.add_argument("--quantization", default="none", choices=["none", "nf4", "int8"], help="of the weights")
     how.add_argument("--kv", default="int8", choices=[coding.value for coding in Coding], help="coding of chunk KV")
     how.add_argument("--judge", default="none", choices=["none", "words", "embedder"], help="withhold as answers do")
+    quotes = "how the embedded reader's are found"
+    how.add_argument("--quotes", default="chosen", choices=["chosen", "greedy", "both"], help=quotes)
     how.add_argument("--threads", type=int, default=0, help="CPU threads; 0 is the product's own choice")
     how.add_argument("--batch", type=int, default=0, help="questions side by side; 0 chooses")
     how.add_argument("--max-new-tokens", type=int, default=160)
@@ -195,6 +209,21 @@ def _auxiliary(modes: Sequence[Mode], options: argparse.Namespace) -> Auxiliary 
         return None
     options.quantization = "none"
     return Auxiliary(load_model(_settings(options.aux_model, options)))
+
+
+def _choosers(model: LanguageModel, options: argparse.Namespace) -> dict[str, QuoteChooser | None]:
+    """By name, what is asked for; other models than the embedded one have no choice, as in answers."""
+    from desk_rag.embedding import load_embedder
+    from desk_rag.quote_walk import QuoteChooser
+    from desk_rag.sentence_vectors import SentenceVectors
+
+    made: dict[str, QuoteChooser | None] = {}
+    if model.is_embedded and options.quotes != "greedy":
+        embedder = load_embedder(_settings("embedded", options))
+        made["chosen"] = QuoteChooser(model.prompt, SentenceVectors(embedder))
+    if not made or options.quotes == "both":
+        made["greedy"] = None
+    return made
 
 
 def _judge(options: argparse.Namespace) -> Judge | None:

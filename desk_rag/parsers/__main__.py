@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 
-from desk_rag.errors import BrokenDocument, DocumentError
+from desk_rag.errors import BrokenDocument, DocumentError, EmptyDocument
 from desk_rag.parsers.building import Parsed
 from desk_rag.parsers.encoding import decode
 from desk_rag.parsers.formats import Format, format_of_content, format_of_name
@@ -52,15 +52,22 @@ def parse_bytes(name: str, data: bytes) -> tuple[Format, Parsed]:
     """Parse the content of a file called `name`. Raises DocumentError whose message is a predicate ('is empty')."""
     promised = format_of_name(name) or Format.TEXT
     if not data.strip(b" \t\r\n\x00\xef\xbb\xbf"):
-        raise BrokenDocument("is empty")
+        raise EmptyDocument("is empty")
     found = format_of_content(data, promised)
     module = importlib.import_module(f"desk_rag.parsers.{_MODULES[found]}")
-    parsed: Parsed = module.parse(data) if found in _FROM_BYTES else module.parse(*decode(data))
+    parsed: Parsed = module.parse(data) if found in _FROM_BYTES else module.parse(*_text(data))
     if not parsed.blocks:
         raise BrokenDocument("holds no text")
     if sum(len(block.text) for block in parsed.blocks) > _MOST_CHARS:
         raise BrokenDocument(f"holds more than {_MOST_CHARS // (1024 * 1024)} million characters of text")
     return found, parsed
+
+
+def _text(data: bytes) -> tuple[str, str]:
+    text, note = decode(data)
+    if not text.strip("\ufeff\u200b").strip():  # white space of other encodings, or beyond ASCII
+        raise EmptyDocument("is empty")
+    return text, note
 
 
 def _answer(name: str, data: bytes) -> dict[str, object]:

@@ -1,7 +1,8 @@
 """Bytes become text. Knows encodings and newline styles; knows nothing of formats.
 
-Order: byte order mark, strict UTF-8, a declared encoding, UTF-16 without a mark, then charset-normalizer's best guess
-on a sample. Anything but UTF-8 is named in the note, because a wrong guess garbles names.
+Order: byte order mark, strict UTF-8, a declared encoding, UTF-16 without a mark, then the code page whose languages
+explain the letters (code_pages.py), or else charset-normalizer's best guess on a sample. Anything but UTF-8 is named in
+the note, because a wrong guess garbles names.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import codecs
 import re
 
 from desk_rag.errors import UnsupportedDocument
+from desk_rag.parsers.code_pages import LATIN, OTHERS, code_page
 from desk_rag.parsers.formats import looks_binary, utf16_without_mark
 
 _MARKS = (
@@ -52,13 +54,18 @@ def _decode(data: bytes, declared: str) -> tuple[str, str]:
 
 
 def _guess(data: bytes) -> tuple[str, str]:
+    encoding = code_page(data) or _statistical(data)
+    text = data.decode(encoding, "replace")
+    lost = ", some characters could not be read" if "\ufffd" in text else ""
+    return text, f"encoding guessed: {encoding}{lost}"
+
+
+def _statistical(data: bytes) -> str:
+    """charset-normalizer's guess; where it says no more than 'some Latin page', the commonest."""
     from charset_normalizer import from_bytes
 
     # The sample starts where the first byte beyond ASCII is: a guess from ASCII alone says nothing.
     first = next(index for index, byte in enumerate(data) if byte > 127)
     start = data.rfind(b"\n", 0, first) + 1 if first > _GUESS_BYTES else 0
-    best = from_bytes(data[start : start + _GUESS_BYTES]).best()
-    encoding = best.encoding if best else "cp1252"
-    text = data.decode(encoding, "replace")
-    lost = ", some characters could not be read" if "\ufffd" in text else ""
-    return text, f"encoding guessed: {encoding}{lost}"
+    best = from_bytes(data[start : start + _GUESS_BYTES], cp_isolation=list(OTHERS)).best()
+    return "cp1252" if best is None or best.encoding in LATIN else best.encoding

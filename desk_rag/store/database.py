@@ -2,42 +2,77 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from desk_rag.errors import StoreError, StoreFull
+from desk_rag.errors import StoreError, UnknownFormat, full_disk, of_system, read_only
 from desk_rag.store import schema
 
 BUSY_SECONDS = 30.0
+_LITTLE_ROOM = 64 << 10
+"""Bytes: SQLite needs half of them beside the catalog before it can read it in the usual way."""
 
 
 class Database:
     """A pool of connections to one file. Any thread may read at any time; writers of this process take turns."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
         """Open or create the file (0600) and bring it to the current schema.
 
-        Raises UnknownFormat, StoreError, or sqlite3.DatabaseError for a file that is no sound database.
+        `read_only` writes nothing, not even what SQLite keeps beside the file: for a drive that is full or must not be
+        written. Raises UnknownFormat, StoreError, or sqlite3.DatabaseError for a file that is no sound database.
         """
         self._path = path
+        self.read_only = read_only
+        self._how = ""
         self._idle: list[sqlite3.Connection] = []
         self._guard = threading.Lock()
         self._turn = threading.RLock()
         self._closed = False
+        if read_only:
+            self._give(self._first_reading())
+            return
         try:
-            path.touch(mode=0o600)
+            if not path.exists():
+                path.touch(mode=0o600)
         except OSError as error:
-            raise StoreError(
-                f"{path} cannot be opened: {error.strerror}.", remedy="Free some space or mend the permissions."
+            raise of_system(error, path) or StoreError(
+                f"{path} cannot be opened: {error.strerror}.", remedy="Mend the permissions or the drive."
             ) from error
         connection = self._take()
         try:
             schema.migrate(connection, path)
         finally:
             self._give(connection)
+
+    def _first_reading(self) -> sqlite3.Connection:
+        """A connection that only reads: beside other processes if their files are there, else of the file alone."""
+        log, shared = (self._path.with_name(self._path.name + end) for end in ("-wal", "-shm"))
+        written = log.exists() and log.stat().st_size > 0  # what the log holds may not be passed over
+        if written or shared.exists():
+            try:
+                self._how = "mode=ro"
+                return self._checked(self._take())
+            except sqlite3.OperationalError:
+                if written:
+                    raise
+        self._how = "immutable=1"
+        return self._checked(self._take())
+
+    def _checked(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+        found = schema.version(connection)
+        if found != schema.VERSION:
+            connection.close()
+            raise UnknownFormat(
+                f"{self._path} was written by another desk-rag (schema {found}; this one knows {schema.VERSION}).",
+                remedy="Make the drive writable and free some space, so that it can be brought up to date.",
+            )
+        return connection
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
@@ -46,7 +81,7 @@ class Database:
         try:
             yield connection
         except sqlite3.DatabaseError as error:
-            raise _explained(error, self._path) from error
+            raise explained(error, self._path) from error
         finally:
             self._give(connection)
 
@@ -64,8 +99,11 @@ class Database:
     def write(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
         """Run the block as one transaction; `durable` waits for the disk, which counters need not.
 
-        Raises StoreFull when the disk is full, StoreError when another process kept the catalog too long.
+        Raises StoreFull when the disk is full, StoreReadOnly where the catalog may not be written, StoreError when
+        another process kept it too long.
         """
+        if self.read_only:
+            raise read_only(self._path, "it was opened for reading only")
         with self._turn, self.read() as connection:
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             connection.execute("BEGIN IMMEDIATE")
@@ -79,6 +117,8 @@ class Database:
 
     def checkpoint(self) -> bool:
         """Move the write-ahead log into the file and empty it; False if a reader was in the way."""
+        if self.read_only:
+            return True
         with self._turn, self.read() as connection:
             busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         return not busy
@@ -97,14 +137,19 @@ class Database:
                 raise StoreError("The store is closed.")
             if self._idle:
                 return self._idle.pop()
+        place = f"{self._path.as_uri()}?{self._how}" if self.read_only else self._path
         connection = sqlite3.connect(
-            self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256
-        )
+            place, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256,
+            uri=self.read_only,
+        )  # fmt: skip
         try:
-            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has effect on a new file only
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA foreign_keys = ON")
-            connection.execute("PRAGMA secure_delete = ON")
+            if self.read_only:
+                schema.version(connection)  # the first look at the file is what fails
+            else:
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has effect on a new file only
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA foreign_keys = ON")
+                connection.execute("PRAGMA secure_delete = ON")
             connection.execute("PRAGMA temp_store = MEMORY")  # no document text in temporary files
         except BaseException:
             connection.close()
@@ -119,12 +164,21 @@ class Database:
         connection.close()
 
 
-def _explained(error: sqlite3.DatabaseError, path: Path) -> Exception:
+def explained(error: sqlite3.DatabaseError, path: Path) -> Exception:
+    """What a user is told instead; a mistake of ours comes back as it is."""
     if isinstance(error, (sqlite3.IntegrityError, sqlite3.ProgrammingError)):
         return error  # a mistake of ours, not of the disk
-    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-        return StoreFull(f"The disk of {path} is full.", remedy="Free some space; nothing that was stored is lost.")
+    kind = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if kind == sqlite3.SQLITE_FULL:
+        return full_disk(path)
+    if kind in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PERM):
+        # SQLite does not hand on what the system said, so it is asked again.
+        with suppress(OSError):
+            if not os.access(path.parent, os.W_OK) or not os.access(path, os.W_OK):
+                return read_only(path, "the drive or the permissions do not allow it")
+            if shutil.disk_usage(path.parent).free < _LITTLE_ROOM:
+                return full_disk(path)
     return StoreError(
         f"{path} could not be used: {error}.",
-        remedy="Free some space and close other desk-rag processes; `desk-rag verify --repair` mends what it can.",
+        remedy="Close other desk-rag processes; `desk-rag verify --repair` mends what it can.",
     )

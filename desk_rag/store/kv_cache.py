@@ -5,15 +5,15 @@ The order of steps is that of FORMAT.md, "Order of writes". Loads torch only whe
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from desk_rag.chunking import ChunkId
-from desk_rag.errors import StoreError, StoreFull
+from desk_rag.errors import UNWRITABLE, StoreError, StoreFull, of_system
 from desk_rag.store.budget import EAGER_BELOW, Budget
 from desk_rag.store.catalog import KVName
 from desk_rag.store.kv_rows import KVRows
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _MEASURED = 32
 """Files read to measure the drive."""
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class KVCache:
@@ -131,11 +130,12 @@ class KVCache:
         return self._rows.namespace_blocks(namespace, upper=False) < EAGER_BELOW * self._budget.limit()
 
     def flush_hits(self) -> None:
-        """Write down the uses counted since the last time."""
+        """Write down the uses counted since the last time; on a full or read-only drive they are forgotten."""
         with self._guard:
             hits, self._hits = self._hits, Counter()
         if hits:
-            self._rows.count_hits(hits)
+            with suppress(*UNWRITABLE):
+                self._rows.count_hits(hits)
 
     def bytes_per_second(self, namespace: str) -> float | None:
         """Return the rate at which KV is read here, checks included; None while there is less than a megabyte of it.
@@ -197,13 +197,15 @@ class KVCache:
         with self.changing:
             rows = self._rows.find([name_of(key)])
             if rows and not place.exists():
-                self._rows.drop([rows[0].name])
+                with suppress(*UNWRITABLE):  # the next start drops the row
+                    self._rows.drop([rows[0].name])
                 self._budget.freed(on_disk(rows[0].size))
 
     def _put_aside(self, key: KVKey, place: Path) -> None:
         with self.changing:
             if self._upkeep.quarantine(place):
-                self._rows.drop([name_of(key)])
+                with suppress(*UNWRITABLE):
+                    self._rows.drop([name_of(key)])
 
     def _files(self, keys: Sequence[KVKey]) -> list[tuple[Path, KVKey]]:
         return [(self._layout.kv_file(*name_of(key)), key) for key in keys]
@@ -256,6 +258,6 @@ def key_of(name: KVName) -> KVKey:
 
 
 def _explained(error: OSError, place: Path) -> StoreError:
-    if error.errno in _NO_ROOM:
-        return StoreFull(f"The disk is full: {place} was not written.", remedy="Free space; nothing stored is lost.")
-    return StoreError(f"{place} could not be written: {error.strerror}.", remedy="Mend the permissions or the drive.")
+    return of_system(error, place) or StoreError(
+        f"{place} could not be written: {error.strerror}.", remedy="Mend the permissions or the drive."
+    )

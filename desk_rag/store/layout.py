@@ -12,17 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from desk_rag.errors import StoreError
+from desk_rag.errors import StoreError, StoreFull, of_system
+from desk_rag.store import ownership
 
 BLOCK = 4096
 KV_SUFFIX = ".safetensors"
 TEMPORARY_SUFFIX = ".tmp"
 _NAME = re.compile(r"[0-9a-f]{32}")
-_CACHEDIR_TAG = (
-    "Signature: 8a477f597d28d172789f06886806bc55\n"
-    "# This directory holds caches made by desk-rag; all of it can be made again from your documents.\n"
-    "# See https://bford.info/cachedir/\n"
-)
 
 
 def on_disk(size: int) -> int:
@@ -62,7 +58,7 @@ class Layout:
     @property
     def catalog(self) -> Path:
         """The SQLite file."""
-        return self.root / "catalog.sqlite"
+        return self.root / ownership.CATALOG
 
     @property
     def kv(self) -> Path:
@@ -95,21 +91,44 @@ class Layout:
         return self.kv / namespace[:16]
 
     def create(self) -> None:
-        """Make the tree, 0700, with its CACHEDIR.TAG. Raises StoreError if the place cannot be used."""
+        """Make the tree, 0700, with its CACHEDIR.TAG first: one that was begun is known to be ours.
+
+        Raises StoreError if the place cannot be used, or holds files of somebody else and no store.
+        """
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.check_owner()
+            self._tag()
             for place in (self.root, self.kv, self.vectors, self.quarantine, self.run, self.root / "logs"):
                 place.mkdir(mode=0o700, exist_ok=True)
                 if place.stat().st_mode & 0o077:
                     place.chmod(0o700)
-            tag = self.root / "CACHEDIR.TAG"
-            if not tag.exists():
-                write_private(tag, _CACHEDIR_TAG.encode())
         except OSError as error:
-            raise StoreError(
+            raise of_system(error, self.root) or StoreError(
                 f"The data directory {self.root} cannot be used: {error.strerror or error}.",
                 remedy="Give `data_dir` a directory that you own and that can be written to.",
             ) from error
+
+    def check_owner(self) -> None:
+        """Raises StoreError if the place holds files of somebody else and no store; OSError if it cannot be read."""
+        other = ownership.stranger(self.root) if self.root.exists() else None
+        if other is not None:
+            name = other.relative_to(self.root)
+            raise StoreError(
+                f"The directory {self.root} holds other files ('{name}' for one) and no desk-rag store.",
+                remedy="Give data_dir a directory of its own: an empty or a new one.",
+            )
+
+    def _tag(self) -> None:
+        tag = self.root / ownership.TAG
+        if tag.exists():
+            return
+        try:
+            write_private(tag, ownership.TAG_CONTENT)
+        except OSError as error:
+            full = isinstance(of_system(error), StoreFull)
+            if not (full and self.catalog.is_file()):  # a store that lost its tag is used all the same
+                raise
 
     def scan(self) -> Iterator[KVEntry]:
         """Yield every file under kv/ and quarantine/, of all namespaces, temporary and unknown ones included."""

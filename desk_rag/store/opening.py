@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +14,8 @@ import psutil
 from filelock import FileLock, Timeout
 
 from desk_rag.config import StoreSettings
-from desk_rag.errors import StoreError, StoreLocked
-from desk_rag.store.database import Database
+from desk_rag.errors import StoreError, StoreFull, StoreLocked, StoreReadOnly, UnknownFormat, of_system
+from desk_rag.store.database import Database, explained
 from desk_rag.store.layout import Layout, write_private
 
 _PID_TRIES = 20
@@ -44,11 +45,17 @@ class Opened:
 def open_directory(root: Path, settings: StoreSettings, *, writer: bool) -> Opened:
     """Create what is missing, take the lock if `writer`, open the catalog.
 
-    Raises StoreLocked, UnknownFormat, StoreError.
+    Where the drive is full or read-only, a store that is there can still be read: who does not write is given a
+    catalog that cannot be written, and a notice. Raises StoreLocked, UnknownFormat, StoreFull, StoreReadOnly,
+    StoreError.
     """
     layout = Layout(root.absolute())
-    layout.create()
-    lock = _lock(layout) if writer else None
+    try:
+        layout.create()
+    except (StoreFull, StoreReadOnly):
+        if writer or not layout.catalog.is_file():
+            raise
+    lock = lock_of(layout) if writer else None
     try:
         database, notices = _open_catalog(layout, writer=writer)
     except BaseException:
@@ -58,7 +65,18 @@ def open_directory(root: Path, settings: StoreSettings, *, writer: bool) -> Open
     return Opened(layout, settings, database, lock, notices)
 
 
-def _lock(layout: Layout) -> FileLock:
+@contextmanager
+def locked(layout: Layout) -> Iterator[None]:
+    """Be the writer without opening the catalog. Raises as `lock_of` does."""
+    lock = lock_of(layout)
+    try:
+        yield
+    finally:
+        _release(lock, layout)
+
+
+def lock_of(layout: Layout) -> FileLock:
+    """Take the writer's lock. Raises StoreLocked, StoreFull, StoreReadOnly, StoreError."""
     # Not per thread: a user interface opens the store in a worker and closes it in the main thread.
     lock = FileLock(layout.run / "writer.lock", timeout=0, mode=0o600, thread_local=False)
     pid_file = layout.run / "writer.pid"
@@ -70,8 +88,11 @@ def _lock(layout: Layout) -> FileLock:
             remedy="Close it, or work beside it: questions are answered from the same store.",
         ) from error
     except OSError as error:
-        raise StoreError(f"{layout.run} cannot be locked: {error.strerror}.", remedy="Use a local drive.") from error
-    write_private(pid_file, str(os.getpid()).encode())
+        raise of_system(error, layout.run) or StoreError(
+            f"{layout.run} cannot be locked: {error.strerror or error}.", remedy="Use a local drive."
+        ) from error
+    with suppress(OSError):  # it only names us to others who want the lock
+        write_private(pid_file, str(os.getpid()).encode())
     return lock
 
 
@@ -95,15 +116,32 @@ def _release(lock: FileLock, layout: Layout) -> None:
 def _open_catalog(layout: Layout, *, writer: bool) -> tuple[Database, tuple[str, ...]]:
     try:
         return Database(layout.catalog), ()
+    except UnknownFormat:
+        raise
+    except StoreError as error:
+        problem: Exception = error
     except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError) or not writer:
-            raise StoreError(
-                f"{layout.catalog} cannot be opened: {error}.",
-                remedy="Close other desk-rag processes, or open the store for writing once to mend it.",
-            ) from error
-        aside = layout.quarantine / f"catalog.{time.time_ns()}.sqlite"
-        layout.catalog.replace(aside)
+        if writer and not isinstance(error, sqlite3.OperationalError):
+            return _begin_anew(layout, error)
+        problem = explained(error, layout.catalog)
+        problem.__cause__ = error
+    if writer or not isinstance(problem, (StoreFull, StoreReadOnly)):
+        raise problem
+    try:
+        database = Database(layout.catalog, read_only=True)
+    except sqlite3.DatabaseError as error:
+        raise problem from error
+    return database, (f"{problem.message} The store was opened for reading only.",)
+
+
+def _begin_anew(layout: Layout, damage: sqlite3.DatabaseError) -> tuple[Database, tuple[str, ...]]:
+    try:
+        layout.catalog.replace(layout.quarantine / f"catalog.{time.time_ns()}.sqlite")
         for suffix in ("-wal", "-shm"):
             layout.catalog.with_name(layout.catalog.name + suffix).unlink(missing_ok=True)
-        notice = f"The catalog was damaged ({error}) and was begun anew; index your folders again."
-        return Database(layout.catalog), (notice,)
+        database = Database(layout.catalog)
+    except sqlite3.DatabaseError as error:
+        raise explained(error, layout.catalog) from error
+    except OSError as error:
+        raise of_system(error, layout.catalog) or error from error
+    return database, (f"The catalog was damaged ({damage}) and was begun anew; index your folders again.",)

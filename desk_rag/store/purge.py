@@ -7,12 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from desk_rag.errors import StoreFull
 from desk_rag.store.database import Database
+from desk_rag.store.full_disk import Room
 from desk_rag.store.layout import Layout
 from desk_rag.store.paths import Scope, from_blob
 from desk_rag.store.types import PurgeReport
 
 _SHORTEST_TRACE = 12
+_SHORTEST_LINE = 6
+"""Bytes of a line that is looked for where a chunk has no longer one: in a gigabyte of other bytes six stand by chance
+once in a quarter of a million times."""
 _LONGEST_TRACE = 64
 _MOST_TRACES = 2_000
 _READ_AT_ONCE = 16 << 20
@@ -33,41 +38,74 @@ def purge(store: _Remover, layout: Layout, database: Database, path: Path, *, ve
         ).fetchall()
     paths = [from_blob(blob) for (blob,) in rows]
     wanted = _pieces(database, scope) if verify else []
-    documents, chunks, kv_files, freed = store.remove_documents(paths)
+    room = Room(layout, path)
+    documents, chunks, kv_files, freed = _remove(store, room, database, paths)
     store.empty_quarantine()  # a catalog that was put aside holds text, whatever this one says
-    emptied = store.checkpoint()
-    traces = _traces(layout, _unique(database, wanted)) if verify else []
+    emptied = room.keep_trying(store.checkpoint, database)
+    pieces, unsearched = _unique(database, wanted)
+    traces = _traces(layout, pieces)
     if not emptied:
         traces.append("another process was reading, so the write-ahead log could not be emptied")
-    return PurgeReport(documents, chunks, kv_files, freed, verify, tuple(traces))
+    verified = verify and bool(pieces)
+    return PurgeReport(documents, chunks, kv_files, freed + room.freed, verified, tuple(traces), unsearched)
 
 
-def _pieces(database: Database, scope: Scope) -> list[str]:
-    """Return one telling piece of every chunk: its longest words, as they stand."""
+def _remove(
+    store: _Remover, room: Room, database: Database, paths: Sequence[Path]
+) -> tuple[int, int, int, int]:
+    """All at once; on a full drive one by one, since each takes less room for as long as it lasts."""
+    try:
+        return store.remove_documents(paths)
+    except StoreFull:
+        done = [0, 0, 0, 0]
+        for path in paths:
+            removed = room.keep_trying(lambda one=path: store.remove_documents([one]), database)  # type: ignore[misc]
+            done = [old + new for old, new in zip(done, removed, strict=True)]
+            database.checkpoint()
+        return done[0], done[1], done[2], done[3]
+
+
+def _pieces(database: Database, scope: Scope) -> list[list[str]]:
+    """Return telling pieces of every chunk: its lines and longest words, as they stand."""
     with database.read() as connection:
         texts = connection.execute(
             f"SELECT text FROM chunks WHERE 1{scope.and_chunk('chunks.id')}", scope.values
         ).fetchall()
+    return [_pieces_of(text) for (text,) in texts]
+
+
+def _pieces_of(text: str) -> list[str]:
+    lines = [line.strip()[:_LONGEST_TRACE] for line in text.splitlines()]
+    words = sorted(set(re.findall(r"\w{12,}", text)), key=len, reverse=True)[:3]
+    long = [line for line in lines if len(line) >= _SHORTEST_TRACE]
+    long += [form for word in words for form in (word, word.casefold())]
+    short = [text.strip()[:_LONGEST_TRACE], *lines]
+    found = long or [line for line in short if len(line.encode()) >= _SHORTEST_LINE]
+    return list(dict.fromkeys(found))
+
+
+def _unique(database: Database, wanted: Sequence[Sequence[str]]) -> tuple[list[bytes], int]:
+    """Leave out what is there rightly: what other documents say too, in text or path, and what the tables are made of.
+
+    Returns the pieces to look for, first those of every chunk that come first, and how many chunks are left without.
+    """
+    elsewhere = (
+        "SELECT 1 FROM chunks WHERE instr(lower(text), lower(:piece))"
+        " UNION ALL SELECT 1 FROM documents WHERE instr(lower(CAST(path AS TEXT)), lower(:piece))"
+        " OR instr(lower(title), lower(:piece))"
+        " UNION ALL SELECT 1 FROM sqlite_master WHERE instr(lower(sql), lower(:piece)) LIMIT 1"
+    )
     pieces: dict[str, None] = {}
-    for (text,) in texts:
-        for line in text.splitlines():
-            if len(line.strip()) >= _SHORTEST_TRACE:
-                pieces[line.strip()[:_LONGEST_TRACE]] = None
-        for word in sorted(set(re.findall(r"\w{12,}", text)), key=len, reverse=True)[:3]:
-            pieces[word] = None
-            pieces[word.casefold()] = None
-    return list(pieces)[:_MOST_TRACES]
-
-
-def _unique(database: Database, pieces: Sequence[str]) -> list[bytes]:
-    """Leave out what other documents say too."""
-    elsewhere = "SELECT 1 FROM chunks WHERE instr(lower(text), lower(?)) LIMIT 1"
+    known: dict[str, bool] = {}
     with database.read() as connection:
-        return [
-            piece.encode()
-            for piece in pieces
-            if connection.execute(elsewhere, (piece,)).fetchone() is None
-        ]
+        for rank in range(max(map(len, wanted), default=0)):
+            for one in (chunk[rank] for chunk in wanted if rank < len(chunk)):
+                if len(pieces) < _MOST_TRACES and one not in known:
+                    known[one] = connection.execute(elsewhere, {"piece": one}).fetchone() is None
+                    if known[one]:
+                        pieces[one] = None
+    unsearched = sum(not any(piece in pieces for piece in chunk) for chunk in wanted)
+    return [piece.encode() for piece in pieces], unsearched
 
 
 def _traces(layout: Layout, pieces: Sequence[bytes]) -> list[str]:

@@ -6,6 +6,7 @@ A released step is never edited: a change of schema is a further step, and `user
 from __future__ import annotations
 
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 from desk_rag.errors import UnknownFormat
@@ -91,11 +92,11 @@ VERSION = len(STEPS)
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
     """Bring a catalog to `VERSION`, all steps or none. Raises UnknownFormat for a newer one, touching nothing."""
-    if _version(connection) == VERSION:
+    if version(connection) == VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        found = _version(connection)  # again: another process may have been faster
+        found = version(connection)  # again: another process may have been faster
         if found > VERSION:
             raise UnknownFormat(
                 f"{path} was written by a newer desk-rag (schema {found}; this one knows {VERSION}).",
@@ -107,9 +108,11 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        with suppress(sqlite3.Error):  # SQLite has rolled back by itself after some errors
+            connection.execute("ROLLBACK")
         raise
 
 
-def _version(connection: sqlite3.Connection) -> int:
+def version(connection: sqlite3.Connection) -> int:
+    """How many steps a catalog has taken."""
     return int(connection.execute("PRAGMA user_version").fetchone()[0])

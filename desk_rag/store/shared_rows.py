@@ -10,11 +10,13 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 
 import psutil
 
 from desk_rag.chunking import ChunkId
+from desk_rag.errors import UNWRITABLE
 from desk_rag.index_events import IndexStage
 from desk_rag.store.database import Database
 from desk_rag.store.types import Activity
@@ -31,16 +33,19 @@ class SharedRows:
         self._database = database
 
     def note_use(self, counts: Mapping[ChunkId, int]) -> None:
-        """Count retrievals of chunks."""
-        self._add("uses", counts)
+        """Count retrievals of chunks; on a full or read-only drive nothing is counted."""
+        with suppress(*UNWRITABLE):
+            self._add("uses", counts)
 
     def want(self, chunk_ids: Sequence[ChunkId]) -> None:
-        """Count answers that had to do without the KV of these chunks."""
-        self._add("wants", Counter(chunk_ids))
+        """Count answers that had to do without the KV of these chunks; as `note_use`."""
+        with suppress(*UNWRITABLE):
+            self._add("wants", Counter(chunk_ids))
 
     def publish(self, activity: Activity) -> None:
-        """Replace the heartbeat."""
-        self._set(_ACTIVITY, json.dumps({**asdict(activity), "stage": activity.stage.value}))
+        """Replace the heartbeat; as `note_use`."""
+        with suppress(*UNWRITABLE):
+            self._set(_ACTIVITY, json.dumps({**asdict(activity), "stage": activity.stage.value}))
 
     def activity(self) -> Activity | None:
         """Return the heartbeat, None if its process is gone or has been silent for a minute."""

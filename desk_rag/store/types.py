@@ -139,6 +139,8 @@ class PurgeReport:
     freed_bytes: int
     """KV bytes; the catalog shrinks besides."""
     verified: bool
-    """True if the raw files were searched for the removed text."""
+    """True if the raw files were searched for pieces of the removed text; False if nothing could be looked for."""
     traces: tuple[str, ...]
     """Files in which a piece of the removed text was still found; empty is the proof."""
+    unsearched: int = 0
+    """Chunks of which nothing was looked for: too short, or all of it stands in other documents too."""

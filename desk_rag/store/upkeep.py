@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from desk_rag.errors import CorruptKV, UnknownFormat
+from desk_rag.errors import CorruptKV, UnknownFormat, of_system
 from desk_rag.store import kv_header
 from desk_rag.store.budget import Budget
 from desk_rag.store.catalog import Catalog, KVName
@@ -99,13 +99,15 @@ class Upkeep:
         return freed
 
     def quarantine(self, path: Path) -> bool:
-        """Move an unsound file out of use; False if it was gone already."""
+        """Move an unsound file out of use; False if it was gone already or the drive does not let it be moved."""
         prefix = path.parent.parent.name
         target = self._layout.quarantine / f"{prefix}-{path.stem}.{os.getpid()}-{next(_serial)}{KV_SUFFIX}"
         try:
             path.replace(target)
-        except FileNotFoundError:
-            return False
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) or of_system(error) is not None:
+                return False
+            raise
         return True
 
     def empty_quarantine(self) -> int:

@@ -272,7 +272,7 @@ class VectorSearch:
 
     def _save(self, embedder: str, found: _Loaded) -> None:
         if self._writer and found.head is not None:
-            with suppress(ValueError):  # not saved: the next start builds it again
+            with suppress(ValueError, OSError, RuntimeError):  # not saved: the next start builds it again
                 found.head.save(self._file(embedder))
             found.unsaved = 0
 

@@ -195,20 +195,21 @@ def test_a_kill_at_any_moment_loses_at_most_the_chunk_in_hand(
 
 def test_bad_folders(settings: Settings, docs: Path, tmp_path: Path) -> None:
     out = io.StringIO()
-    assert run_watch(settings, [], out) == 2
-    assert run_watch(settings, [tmp_path / "nowhere"], out) == 2
-    assert run_watch(settings, [docs / "note.txt"], out) == 2
+    assert run_watch(settings, [], errors=out) == 2
+    assert run_watch(settings, [tmp_path / "nowhere"], errors=out) == 2
+    assert run_watch(settings, [docs / "note.txt"], errors=out) == 2
     text = out.getvalue()
     assert "No folder to watch" in text
     assert "nowhere" in text
     assert "Check the spelling" in text
     assert "is a file" in text
+    assert text.count("desk-rag: ") == 3, "as the other commands say it"
 
 
 def test_a_store_that_another_process_writes(settings: Settings, docs: Path) -> None:
     with Store.open(settings.data_dir, StoreSettings(), writer=True):
         out = io.StringIO()
-        assert run_watch(settings, [docs], out) == 4
+        assert run_watch(settings, [docs], errors=out) == 4
         assert str(os.getpid()) in out.getvalue()
 
 

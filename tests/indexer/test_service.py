@@ -181,6 +181,23 @@ def test_a_pause_holds_everything_and_is_seen_from_outside(make: Make, docs: Pat
         wait_for(lambda: running.store.document(docs / "late.txt") is not None)
 
 
+def test_a_pause_that_is_over_is_not_told_any_more(make: Make, docs: Path, settings: Settings) -> None:
+    """Where there is nothing to do, no work of the next seconds takes it back."""
+    running = make()
+    running.service.start()
+    wait_for(running.finished)
+    with Store.open(settings.data_dir, settings.store, writer=False) as other:
+
+        def waiting() -> str | None:
+            activity = other.activity()
+            return None if activity is None else activity.waiting
+
+        running.service.pause(math.inf)
+        wait_for(lambda: waiting() == "paused")
+        running.service.pause(None)
+        wait_for(lambda: waiting() == "", 10)
+
+
 class Closed(IdleGate):
     """A gate that another program keeps shut until it is opened."""
 

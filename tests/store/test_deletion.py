@@ -50,6 +50,25 @@ def test_purge_takes_a_folder_and_proves_it(store: Store, root: Path) -> None:
     assert [row.path for row in store.documents()] == [Path("/d/out")]
 
 
+def test_short_texts_are_searched_for_too(store: Store, root: Path) -> None:
+    store.put_document(made.document(A, ["blue moth"]), [made.chunk("blue moth")], made.stamp())
+    (root / "logs" / "leak.log").write_text("... blue moth ...")
+    report = store.purge_verify(A)
+    assert report.verified and report.traces == (str(root / "logs" / "leak.log"),) and report.unsearched == 0
+
+
+def test_what_cannot_be_looked_for_is_no_proof(store: Store) -> None:
+    texts = ["moth", "said by both of them", "documents"]
+    store.put_document(made.document(A, texts), made.chunks(texts), made.stamp())
+    store.put_document(made.document(B, texts[1:2]), made.chunks(texts[1:2]), made.stamp())
+    report = store.purge_verify(A)
+    assert (report.verified, report.traces, report.unsearched) == (False, (), 3)
+    texts = ["sub/b.md", "garden fence"]  # the path of another document is no trace
+    store.put_document(made.document(A, texts), made.chunks(texts), made.stamp())
+    report = store.purge_verify(A)
+    assert (report.verified, report.traces, report.unsearched) == (True, (), 1)
+
+
 def test_purge_says_where_text_is_left(store: Store, root: Path) -> None:
     text = "Unmistakable sentence about the heliotrope collection"
     store.put_document(made.document(A, [text]), [made.chunk(text)], made.stamp())

@@ -152,6 +152,33 @@ async def test_escape_stops_the_stream_and_keeps_the_text(running: Run) -> None:
         assert "esc Stop" not in screen_text(app)
 
 
+async def test_a_stopped_answer_without_words_says_only_that(running: Run) -> None:
+    final = replace(answer(Q, "", stopped=True), found=False)
+    async with running(ScriptedBackend({Q: [Retrieved(SOURCES), FirstToken(final.timings), Finished(final)]})) as pilot:
+        await ask(pilot, Q)
+        await until(pilot, lambda: over(pilot.app))
+        assert text_of(pilot.app, ".note") == "stopped"
+        assert text_of(pilot.app, ".words") == ""
+        assert not pilot.app._chat.query_one(AnswerView).has_class("-not-found")
+
+
+async def test_that_the_end_of_the_question_was_left_out_is_told(running: Run) -> None:
+    final = replace(answer(Q, "Done."), question_cut_at=247)
+    async with running(ScriptedBackend({Q: play(final)})) as pilot:
+        await ask(pilot, Q)
+        await until(pilot, lambda: over(pilot.app))
+        told = "! The question is longer than 247 tokens; its end was left out"
+        assert text_of(pilot.app, ".note") == told
+
+
+async def test_the_palettes_key_lies_over_no_other(running: Run) -> None:
+    async with running(ScriptedBackend(), size=(40, 12)) as pilot:
+        assert "palette" not in screen_text(pilot.app) and "f6 Pause" in screen_text(pilot.app)
+        await pilot.resize_terminal(80, 24)
+        await until(pilot, lambda: "^p palette" in screen_text(pilot.app))
+        assert "f6 Pause" in screen_text(pilot.app)
+
+
 async def test_stop_before_any_token_says_stopped(running: Run) -> None:
     backend = ScriptedBackend({Q: [Retrieved(SOURCES), Cancelled("stopped")]})
     async with running(backend) as pilot:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +14,11 @@ import pytest
 from desk_rag.answer_events import AnswerMode, Finished, FirstToken, Retrieved
 from desk_rag.config import IdleSettings, IndexSettings, Settings
 from desk_rag.errors import ModelError, ModelNotFound
+from desk_rag.index_events import FileEvent
+from desk_rag.store.store import Store
 from tests.tui.conftest import ask, text_of, until
 from tests.tui.terminal import OSC, Terminal
+from tui import live_backend
 from tui.app import DeskRagApp
 from tui.backend import Freshness
 from tui.live_backend import LiveBackend
@@ -78,6 +82,49 @@ def test_second_process_attaches_and_may_pause(backend: LiveBackend, place: tupl
     finally:
         assert second.stop()
     assert backend.stop() and backend.stop(), "safe to call twice"
+
+
+def test_who_came_second_goes_on_when_the_first_has_ended(
+    backend: LiveBackend, place: tuple[Settings, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New files are found again, chunk KV is kept again, and the lock is free once the second has ended too."""
+    monkeypatch.setattr(live_backend, "_TRY_SECONDS", 0.2)
+    settings, folder = place
+    late = folder / "late.txt"
+    backend.start(lambda text: None, lambda event: None)
+    wait(lambda: warm(backend))
+    second, heard = LiveBackend(settings, [folder]), []
+    second.start(lambda text: None, heard.append)
+    try:
+        wait(lambda: second.status().writer.startswith("process "))
+        assert backend.stop()
+        late.write_text("The gardener's umbrella is striped.\n")
+        wait(lambda: second.status().freshness is Freshness.WATCHING and second.status().files == len(_FILES) + 1)
+        status = second.status()
+        assert status.writer == "" and status.warm == status.chunks == len(_FILES) + 1
+        assert any(isinstance(event, FileEvent) and event.path == late for event in heard)
+        answer = list(second.ask("What is striped?", lambda: False))[-1]
+        assert isinstance(answer, Finished) and answer.answer.sources[0].path == late
+        second.pause(600)
+        assert second.status().freshness is Freshness.PAUSED
+        second.pause(None)
+    finally:
+        late.unlink(missing_ok=True)
+        assert second.stop()
+    with Store.open(settings.data_dir, settings.store, writer=True) as store:
+        store.remove_document(late)
+
+
+def test_a_second_one_that_ends_first_takes_nothing_over(
+    backend: LiveBackend, place: tuple[Settings, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_backend, "_TRY_SECONDS", 0.1)
+    settings, folder = place
+    with Store.open(settings.data_dir, settings.store, writer=True):
+        backend.start(lambda text: None, lambda event: None)
+        assert backend.stop()
+    time.sleep(0.5)
+    Store.open(settings.data_dir, settings.store, writer=True).close()
 
 
 def test_document_and_stop_early(backend: LiveBackend, place: tuple[Settings, Path]) -> None:
@@ -161,8 +208,6 @@ async def test_index_ask_and_compare(backend: LiveBackend, place: tuple[Settings
 
 def wait(condition) -> None:  # type: ignore[no-untyped-def]
     """Poll until `condition` holds."""
-    import time
-
     end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end, "did not happen within 60 s"

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
@@ -29,6 +30,9 @@ from tui.widgets.source_preview import SourcePreview
 from tui.widgets.transcript import Transcript
 from tui.widgets.welcome import welcome
 from tui.wording import as_text, count, safe
+
+_FOOTER_CELLS = 80
+"""What all keys of the footer take. Below it the palette's, docked at the right, would lie over others."""
 
 
 class ChatScreen(Screen[None]):
@@ -81,6 +85,9 @@ class ChatScreen(Screen[None]):
         self.query_one(SourcePreview).show(None, ())
         self._welcome()
         self.query_one(QuestionInput).focus()
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.set_class(event.size.width < _FOOTER_CELLS, "-tight")
 
     # Questions ------------------------------------------------------------------------------------------------
 

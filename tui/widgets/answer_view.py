@@ -176,6 +176,8 @@ class AnswerView(Vertical):
             Content.assemble("! in no source, do not rely on it: ", safe(quote, "italic", single_line=True))
             for quote in answer.dropped_quotes
         ]
+        if answer.cut_notice:
+            lines.append(Content(f"! {answer.cut_notice}"))
         cited = {citation.source_number for citation in answer.citations}
         lines += [
             Content(f"! [{source.number}] has changed or gone since it was read")

@@ -19,6 +19,7 @@ from desk_rag.bench.quality_parts.prefilling import ChunkIds
 from desk_rag.bench.quality_parts.sample import Sample
 from desk_rag.errors import ConfigError
 from desk_rag.kv.auxiliary import Auxiliary
+from desk_rag.kv.passes import ModelPass
 from desk_rag.kv.prefill import PrefixKV
 from desk_rag.kv.recompute import Selection, recompute
 from desk_rag.kv.recompute_choice import SelectorName
@@ -28,6 +29,8 @@ from desk_rag.kv.selection.select import SelectionContext, select
 from desk_rag.kv.stitch import StitchedCache, StitchPlan, plan, stitch
 from desk_rag.kv.types import QuantizedKV
 from desk_rag.model import LanguageModel
+from desk_rag.quote_walk import QuoteChooser
+from desk_rag.token_choice import next_token
 
 _QUESTION_ROOM = 256
 Shelved = tuple[int, ChunkIds]
@@ -64,6 +67,8 @@ class Setting:
     auxiliary: Auxiliary | None = None
     ladder: Ladder | None = None
     """Of primed modes."""
+    chooser: QuoteChooser | None = None
+    """Chooses the first quote, as answers do; None leaves it to greedy decoding."""
 
     def shelved(self, mode: Mode, item: Item) -> list[Shelved]:
         """Which chunk KVs `mode` lays for `item`, in the order in which they are laid."""
@@ -98,8 +103,10 @@ class Said:
     kl: float | None
     """KL(full prefill || this mode) of the first answer token's distribution, in nats."""
     top1: float | None
-    """Share of full prefill's answer tokens that are the most probable ones here too, each after full prefill's own
-    beginning of the answer."""
+    """Share of full prefill's answer tokens, but for those of a chosen quote, that are the most probable ones here too,
+    each after full prefill's own beginning of the answer."""
+    chosen: int
+    """Tokens of the quote that was chosen, at the answer's beginning."""
 
 
 def to_item(sample: Sample, setting: Setting) -> Item:
@@ -129,22 +136,50 @@ def ask(
     """Answer `items` in `mode`; `full` are full prefill's answers to them, if they are known."""
     model, size = setting.model, setting.prefix.num_tokens
     capacity = size + max(item.num_tokens for item in items) + setting.max_new_tokens
+    if setting.chooser is not None:
+        capacity += setting.max_new_tokens  # all rows go on behind the longest one and its quote
     cache = BatchCache(model, len(items), capacity)
     begun = [_begin(setting, mode, item, cache.row(row), known) for row, item in enumerate(items)]
-    cache.filled([one.positions for one in begun])
+    rows = [cache.row(row) for row in range(len(items))]
+    opened = [_open(setting, *each) for each in zip(items, begun, rows, strict=True)]
+    places = [_with(one, len(ids) - 1) for one, ids in zip(begun, opened, strict=True)]
     starts = [one.next_position for one in begun]
     kl: list[float | None] = [None] * len(items)
     top1: list[float | None] = [None] * len(items)
     if full is not None:
-        answers = [other.token_ids for other in full]
-        best = forced(model, cache, answers, starts)
-        for row, (answer, one, other) in enumerate(zip(answers, begun, full, strict=True)):
+        cache.filled([one.positions for one in begun])
+        cache.set_length(max(map(len, places)))  # behind what was laid, which these passes do not see
+        best = forced(model, cache, [other.token_ids for other in full], starts)
+        for row, (one, other) in enumerate(zip(begun, full, strict=True)):
             kl[row] = divergence(other.begun.logits, one.logits)
             guesses = [int(one.logits.argmax()), *best[row]]
-            top1[row] = sum(a == b for a, b in zip(guesses, answer, strict=True)) / len(answer)
-    first = [int(one.logits.argmax()) for one in begun]
-    said = decode(model, cache, first, starts, setting.max_new_tokens)
-    return [Said(tuple(ids), one, kl[row], top1[row]) for row, (ids, one) in enumerate(zip(said, begun, strict=True))]
+            pairs = list(zip(guesses, other.token_ids, strict=True))[other.chosen :]
+            top1[row] = sum(a == b for a, b in pairs) / len(pairs) if pairs else None
+    cache.filled(places)
+    said = decode(model, cache, opened, starts, setting.max_new_tokens)
+    return [
+        Said(tuple(ids), one, kl[row], top1[row], len(opened[row]) - 1)
+        for row, (ids, one) in enumerate(zip(said, begun, strict=True))
+    ]
+
+
+def _open(setting: Setting, item: Item, begun: Begun, row: RowCache) -> list[int]:
+    """What an answer opens with: its first token, or the quote that was chosen, laid in `row`, and one token more."""
+    prompt, first = setting.model.prompt, int(begun.logits.argmax())
+    if setting.chooser is None or first in prompt.stop_ids:
+        return [first]
+    row.set_length(len(begun.positions))
+    run, most = ModelPass(setting.model, row), setting.max_new_tokens - 1
+    question = item.sample.question
+    laid = setting.chooser.choose(question, item.texts, run, first, begun.logits, begun.next_position, most)
+    if laid is None:
+        return [first]
+    return [*laid.token_ids, next_token(prompt, laid.token_ids, int(laid.logits.argmax()), laid.logits)]
+
+
+def _with(begun: Begun, more: int) -> tuple[int, ...]:
+    """Positions of a row's slots once `more` tokens of the answer are in it."""
+    return (*begun.positions, *range(begun.next_position, begun.next_position + more))
 
 
 def divergence(reference: torch.Tensor, other: torch.Tensor) -> float:

@@ -92,17 +92,17 @@ def append(
 
 
 def decode(
-    model: LanguageModel, cache: BatchCache, first: Sequence[int], positions: Sequence[int], most: int
+    model: LanguageModel, cache: BatchCache, opening: Sequence[Sequence[int]], positions: Sequence[int], most: int
 ) -> list[list[int]]:
-    """What every row says after its `first` token, which goes to `positions`, as answers do; at most `most` ids a row.
+    """What every row says, its `opening` included, which goes to `positions`; at most `most` ids a row.
 
-    A stop id ends its row and is the last of its ids. Rows that have ended are dropped once they are half of the batch.
-    `cache` keeps its contents up to its length at the call.
+    Of an opening all but the last token is in the cache. A stop id ends its row and is the last of its ids. Rows that
+    have ended are dropped once they are half of the batch. `cache` keeps its contents up to its length at the call.
     """
     stops = model.prompt.stop_ids
-    said = [[token] for token in first]
-    alive = [row for row in range(len(first)) if first[row] not in stops and most > 1]
-    begun, held, work = cache.length, list(range(len(first))), cache
+    said = [list(ids) for ids in opening]
+    alive = [row for row, ids in enumerate(said) if ids[-1] not in stops and len(ids) < most]
+    begun, held, work = cache.length, list(range(len(said))), cache
     while alive:
         if 2 * len(alive) <= len(held):
             work, held = work.kept(model, [held.index(row) for row in alive]), list(alive)

@@ -31,6 +31,7 @@ from desk_rag.kv.rope import build_tables
 from desk_rag.kv.rungs import PLAIN, Ladder, build_ladder, primed_ids
 from desk_rag.kv.types import QuantizedKV
 from desk_rag.model import LanguageModel
+from desk_rag.quote_walk import QuoteChooser
 
 _ROWS = {"cpu": 4, "cuda": 128}
 _CPU_BYTES = 1 << 30
@@ -72,14 +73,15 @@ def evaluate(
     folder: Path | None = None,
     auxiliary: Auxiliary | None = None,
     judge: Judge | None = None,
+    chooser: QuoteChooser | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Ask every sample in every mode and sum up.
 
     With a `folder`, answers are kept there under a hash of the configuration, and a run that was stopped goes on where
     it was. KL divergence, top-1 agreement and ratios need full prefill among the modes. `auxiliary` serves the
-    selectors that ask for one; with a `judge` answers are marked as the user would see them. Raises ConfigError,
-    UnsupportedModel (ablation positions on sliding layers).
+    selectors that ask for one; with a `judge` answers are marked as the user would see them; a `chooser` chooses what
+    they quote. Raises ConfigError, UnsupportedModel (ablation positions on sliding layers).
     """
     if not samples or not modes:
         raise ConfigError("There is nothing to measure.", remedy="Give questions and at least one mode.")
@@ -91,9 +93,10 @@ def evaluate(
     longest = prefix.num_tokens + max(item.num_tokens for item in items) + settings.max_new_tokens
     scheme = _scheme(model, prefix, settings.coding)
     ladder = _ladder(model, prefix, items, modes, settings, scheme)
-    setting = Setting(model, prefix, build_tables(model, longest), settings.max_new_tokens, auxiliary, ladder)
+    setting = Setting(model, prefix, build_tables(model, longest), settings.max_new_tokens, auxiliary, ladder, chooser)
     batches = _batches(items, _rows(model, settings), _room(model))
     configuration = _configuration(setting, samples, modes, settings, scheme) | {"judge": _judge_name(judge)}
+    configuration |= {"quotes": chooser.name} if chooser is not None else {}
     journal = Journal(folder, configuration, batches)
     done = 0
     for batch in batches:

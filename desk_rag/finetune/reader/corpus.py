@@ -15,8 +15,9 @@ from random import Random
 import numpy as np
 from tokenizers import Tokenizer
 
-from desk_rag.finetune.reader.frame import mark_id, sentences
+from desk_rag.finetune.reader.frame import mark_id
 from desk_rag.finetune.reader.written import find, read_lines
+from desk_rag.sentences import sentences
 from desk_rag.trained_frame import END_OF_TEXT
 
 _BATCH = 100

@@ -13,6 +13,7 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from desk_rag.errors import ModelError
+from desk_rag.sentences import units
 from desk_rag.trained_frame import (
     CHUNK_CLOSE,
     CHUNK_OPEN,
@@ -32,7 +33,6 @@ SPECIALS = [END_OF_TEXT, IM_START, IM_END, DOC_START, DOC_END]
 _SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_SENTENCE = re.compile(r'(?<=[a-z0-9\)"\'%])[.!?]["\')]?\s+(?=[A-Z"\'(0-9])')
 _WORD = re.compile(r"[A-Za-z][A-Za-z\-']+|\d[\d,\.]*")
 _STOP_WORDS = """
 a an the of to in on for and or but is are was were be been being by with as at from that this these those it its their
@@ -121,22 +121,6 @@ def clip(sentence: str, answer: str, longest: int = _LONGEST_QUOTE) -> str:
     before = len(sentence[: max(sentence.find(answer), 0)].split())
     start = max(0, before - longest // 2)
     return " ".join(words[start : start + longest])
-
-
-def sentences(text: str) -> list[str]:
-    """The sentences of one paragraph."""
-    found, last = [], 0
-    for match in _SENTENCE.finditer(text):
-        found.append(text[last : match.end()].strip())
-        last = match.end()
-    if text[last:].strip():
-        found.append(text[last:].strip())
-    return found
-
-
-def units(text: str) -> list[str]:
-    """Sentences, none across a line end: what can be quoted."""
-    return [sentence for line in text.split("\n") if line.strip() for sentence in sentences(line.strip())]
 
 
 def content_words(text: str) -> set[str]:

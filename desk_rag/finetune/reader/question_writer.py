@@ -23,11 +23,12 @@ from tokenizers import Tokenizer
 from desk_rag.finetune.reader.architecture import Decoder, rotary_tables
 from desk_rag.finetune.reader.corpus import Book
 from desk_rag.finetune.reader.decoding import decode
-from desk_rag.finetune.reader.frame import Frame, answer_text, content_words, evidence, mark_id, units
+from desk_rag.finetune.reader.frame import Frame, answer_text, content_words, evidence, mark_id
 from desk_rag.finetune.reader.rows import ANSWER_ROOM, PAD, QUESTION, Row, RowBuilder, attention_mask
 from desk_rag.finetune.reader.scenes import Synthetic
 from desk_rag.finetune.reader.training import Group, compute_dtype, half, learned_of, row_states
 from desk_rag.finetune.reader.written import Passage
+from desk_rag.sentences import units
 from desk_rag.trained_frame import IM_END, QUESTION_OPEN
 
 WRITER_LENGTH = 512

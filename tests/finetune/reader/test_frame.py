@@ -14,9 +14,8 @@ from desk_rag.finetune.reader.frame import (
     content_words,
     evidence,
     mark_id,
-    sentences,
-    units,
 )
+from desk_rag.sentences import sentences, units
 from desk_rag.trained_frame import (
     CHUNK_CLOSE,
     CHUNK_OPEN,

@@ -1,0 +1,150 @@
+"""Room made for a purge on a full drive. Knows which files can be done without; knows nothing of what they say.
+
+To delete rows SQLite needs room for its log first. So what is to be purged anyway goes before the rows do, then other
+chunk KV, least valuable first: all of it can be made again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from desk_rag.errors import StoreError, StoreFull
+from desk_rag.store import opening
+from desk_rag.store.catalog import KVName
+from desk_rag.store.database import Database
+from desk_rag.store.layout import KVEntry, Layout
+from desk_rag.store.leaving import candidates
+from desk_rag.store.paths import Scope
+
+if TYPE_CHECKING:
+    from desk_rag.config import StoreSettings
+    from desk_rag.store.store import Store
+
+T = TypeVar("T")
+_LEAST_ROOM = 1 << 20
+"""Bytes made free at a time beyond twice what the catalog takes."""
+
+
+class Room:
+    """Room for the purge of `path`; whoever uses it holds the writer's lock."""
+
+    def __init__(self, layout: Layout, path: Path) -> None:
+        self._layout = layout
+        self._scope = Scope([path])
+        self._begun = False
+        self.files = 0
+        """KV files of the purged documents that went before their rows."""
+        self.freed = 0
+        """Their bytes."""
+
+    def keep_trying(self, action: Callable[[], T], database: Database) -> T:
+        """Do `action`, making room as often as it raises StoreFull. Raises StoreFull when there is nothing left."""
+        log_emptied = False
+        while True:
+            try:
+                return action()
+            except StoreFull:
+                if not log_emptied:  # once: what fails again fills it again
+                    log_emptied = True
+                    with suppress(StoreError):
+                        database.checkpoint()
+                elif not self.make(database):
+                    raise
+
+    def make(self, database: Database | None) -> bool:
+        """Remove the KV files of what is purged, or else some others; False if there was nothing to remove.
+
+        Rows of removed files stay: they are misses, and the next start drops them. Without a catalog any files go.
+        """
+        if not self._begun:
+            self._begun = True
+            freed = sum(self._unlink(entry.path) for entry in self._layout.scan() if self._is_litter(entry))
+            for name in self._own(database):
+                size = self._unlink(self._layout.kv_file(*name))
+                self.files += size > 0
+                self.freed += size
+                freed += size
+            if freed:
+                return True
+        catalog = self._layout.catalog
+        need = _LEAST_ROOM + sum(2 * _size(catalog.with_name(catalog.name + end)) for end in ("", "-wal"))
+        freed = 0
+        for path in self._others(database):
+            freed += self._unlink(path)
+            if freed >= need:
+                break
+        return freed > 0
+
+    def _is_litter(self, entry: KVEntry) -> bool:
+        return entry.is_temporary or entry.path.is_relative_to(self._layout.quarantine)
+
+    def _own(self, database: Database | None) -> list[KVName]:
+        """KV that only chunks of the purged documents have."""
+        if database is None:
+            return []
+        own, scope = self._scope.chunk_rows(), self._scope
+        with database.read() as connection:
+            return connection.execute(
+                "SELECT n.name, kv.tokens FROM kv JOIN namespaces n ON n.id = kv.namespace WHERE kv.id IN ("
+                f" SELECT k.kv FROM kv_chunks k JOIN chunks c ON c.chunk_id = k.chunk_id WHERE c.id IN {own})"
+                " AND NOT EXISTS (SELECT 1 FROM kv_chunks k JOIN chunks c ON c.chunk_id = k.chunk_id"
+                " JOIN places p ON p.chunk = c.id JOIN documents d ON d.id = p.document"
+                f" WHERE k.kv = kv.id AND NOT {scope.path_condition('d.path')})",
+                scope.values * 2,
+            ).fetchall()
+
+    def _others(self, database: Database | None) -> Iterator[Path]:
+        if database is not None:
+            with database.snapshot() as connection, closing(candidates(connection, None)) as order:
+                names = [candidate.name for candidate in order]
+            yield from (self._layout.kv_file(*name) for name in names)
+        yield from [entry.path for entry in self._layout.scan()]
+        yield from [path for path in self._layout.vectors.iterdir() if path.is_file()]  # built again from the rows
+
+    def _unlink(self, path: Path) -> int:
+        try:
+            size = path.stat().st_blocks * 512
+            path.unlink()
+        except OSError:
+            return 0
+        return size
+
+
+def open_to_purge(root: Path, settings: StoreSettings, path: Path) -> tuple[Store, Room]:
+    """Open the store at `root` for writing although its drive is full, by making room for the purge of `path`.
+
+    Raises what `Store.open` does; StoreFull only if there was nothing left to remove.
+    """
+    from desk_rag.store.store import Store
+
+    layout = Layout(root.absolute())
+    room = Room(layout, path)
+    while True:
+        try:
+            return Store.open(root, settings, writer=True), room
+        except StoreFull:
+            if not _make_unopened(layout, room):
+                raise
+
+
+def _make_unopened(layout: Layout, room: Room) -> bool:
+    with opening.locked(layout):
+        try:
+            database = Database(layout.catalog, read_only=True)
+        except (StoreError, sqlite3.DatabaseError):
+            return room.make(None)
+        try:
+            return room.make(database)
+        finally:
+            database.close()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

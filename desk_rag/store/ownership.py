@@ -1,0 +1,119 @@
+"""Which files of a directory are desk-rag's own. Knows their names; opens none but CACHEDIR.TAG.
+
+A data directory is told from any other by its CACHEDIR.TAG or its catalog. Where neither is, nothing is made and
+nothing is removed unless all there is could only come from a creation that was cut off.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from desk_rag.errors import of_system
+
+CATALOG = "catalog.sqlite"
+TAG = "CACHEDIR.TAG"
+_SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
+TAG_CONTENT = _SIGNATURE + (
+    b"\n# This directory holds caches made by desk-rag; all of it can be made again from your documents.\n"
+    b"# See https://bford.info/cachedir/\n"
+)
+_OWN_FOLDERS = ("kv", "vectors", "quarantine", "logs", "models", "run")
+"""All that is in them is ours. `run` last: it holds the lock."""
+_OWN_FILES = re.compile(rf"({re.escape(CATALOG)}(-wal|-shm|-journal)?|(drives\.json|{re.escape(TAG)})(\.\d+\.tmp)?)")
+_BEGUN = re.compile(
+    r"kv(/[0-9a-f]{16}(/[0-9a-f]{2})?)?|vectors|quarantine"
+    r"|run(/(writer\.(lock|pid)(\.\d+\.tmp)?|held-removals\.(json|tmp)|answering(/\d+\.lock)?))?"
+    r"|logs(/(tui|indexer)\.log(\.\d+)?)?|models(/([0-9a-f]{32}\.safetensors|names\.json)(\.\d+\.tmp)?)?"
+    r"|drives\.json(\.\d+\.tmp)?|CACHEDIR\.TAG\.\d+\.tmp"
+    r"|lost\+found|\.DS_Store"
+)
+"""What may be there before the tag is, by path; the last two are the system's and in nobody's way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """What `clear` did."""
+
+    freed_bytes: int
+    left: tuple[Path, ...]
+    """What was not ours, or could not be removed; empty if the directory itself is gone."""
+
+
+def is_store(root: Path) -> bool:
+    """True for a directory that desk-rag made: it has our CACHEDIR.TAG or a catalog."""
+    return _is_tagged(root) or (root / CATALOG).is_file()
+
+
+def stranger(root: Path) -> Path | None:
+    """Something in `root` that is not desk-rag's, None if there is nothing or `root` is a store. Raises OSError."""
+    if is_store(root):
+        return None
+    return next((path for path in _everything(root) if not _BEGUN.fullmatch(path.relative_to(root).as_posix())), None)
+
+
+def clear(root: Path) -> Cleared:
+    """Remove what is ours, then the directory itself if nothing else is in it. Ask `is_store` before.
+
+    Raises StoreError for a drive that cannot be written. A link among our folders goes, not what it points to.
+    """
+    freed = 0
+    try:
+        for file in sorted(root.iterdir()):
+            if _OWN_FILES.fullmatch(file.name) and file.name != TAG:
+                freed += _unlink(file)
+        for name in _OWN_FOLDERS:
+            freed += _clear_folder(root / name)
+        if _is_tagged(root):
+            freed += _unlink(root / TAG)  # last: until then what is left is known to be ours
+        left = tuple(sorted(root.iterdir()))
+        if not left and not root.is_symlink():
+            root.rmdir()
+    except OSError as error:
+        raise of_system(error, root) or error from error
+    return Cleared(freed, left)
+
+
+def _clear_folder(folder: Path) -> int:
+    if folder.is_symlink():
+        folder.unlink()
+        return 0
+    if not folder.is_dir():
+        return 0
+    freed = sum(_size(file) for file in _everything(folder))
+    shutil.rmtree(folder)
+    return freed
+
+
+def _is_tagged(root: Path) -> bool:
+    try:
+        with (root / TAG).open("rb") as file:
+            begin = file.read(len(TAG_CONTENT))
+    except OSError:
+        return False
+    return begin.startswith(_SIGNATURE) and b"desk-rag" in begin  # other programs tag their caches too
+
+
+def _everything(folder: Path) -> Iterator[Path]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            yield Path(entry.path)
+            if entry.is_dir(follow_symlinks=False):
+                yield from _everything(Path(entry.path))
+
+
+def _unlink(file: Path) -> int:
+    size = _size(file)
+    file.unlink(missing_ok=True)
+    return size
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.lstat().st_size if not file.is_dir() else 0
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,138 @@
+"""What model and embedder called their work when last loaded, so that a run sees without them that nothing is missing.
+
+Knows settings, stamps of files and versions of libraries; loads neither torch nor a model. The names alone are kept,
+never whether the work is complete: that is asked of the store. They hold while nothing changes that could give other
+ones: the settings that name a model, its files, the libraries, and what `prepared` found out about it (a drift that is
+noticed rewrites its record, which ends the memory of it). Whoever finds nothing kept loads and keeps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from desk_rag import __version__, weights
+from desk_rag.config import Settings
+from desk_rag.embedding import WINDOW_RULE, files_of
+from desk_rag.store.layout import write_private
+
+if TYPE_CHECKING:
+    from desk_rag.kv.types import Namespace
+    from desk_rag.store.store import Store
+
+_log = logging.getLogger(__name__)
+
+_LIBRARIES = ("torch", "transformers", "tokenizers", "sentence-transformers", "safetensors", "peft", "bitsandbytes")
+_MODEL, _EMBEDDER = "model", "embedder"
+_MOST = 8
+"""Models, and embedders, that are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """What of the work is still to be done, by the store's word."""
+
+    vectors: bool
+    kv: bool
+    no_room: bool = False
+    """There is none to be made because the chunk KV may take no more."""
+
+
+EVERYTHING = Lacking(vectors=True, kv=True)
+"""What has to be supposed where no names are known."""
+
+
+def lacking(store: Store, settings: Settings) -> Lacking:
+    """What is missing under the names that are kept for these settings; all of it where there are none."""
+    embedder, namespaces = _kept(settings, _EMBEDDER), _kept(settings, _MODEL)
+    vectors = not embedder or bool(store.chunks_without_vector(embedder[0], 1))
+    if not namespaces:
+        return Lacking(vectors, kv=True)
+    rungs = [cast("Namespace", name) for name in namespaces]
+    store.hold_together(rungs)
+    kv = any(store.chunks_without_kv(rung, 1) for rung in rungs)
+    counts = [store.counts(rung, None) for rung in rungs]
+    full = counts[0].kv_bytes >= counts[0].budget_bytes and any(each.warm < each.chunks for each in counts)
+    return Lacking(vectors, kv, no_room=full and not kv)
+
+
+def keep_embedder(settings: Settings, fingerprint: str) -> None:
+    """Remember the name of the vectors of these settings' embedder."""
+    _keep(settings, _EMBEDDER, [fingerprint])
+
+
+def keep_namespaces(settings: Settings, namespaces: Sequence[str]) -> None:
+    """Remember the names of the chunk KV of these settings' model, rung 0 first."""
+    _keep(settings, _MODEL, [str(namespace) for namespace in namespaces])
+
+
+def _keep(settings: Settings, part: str, names: list[str]) -> None:
+    key = _key(settings, part)
+    if key is None:
+        return
+    told = _read(settings)
+    kept = {**{known: value for known, value in told.get(part, {}).items() if known != key}, key: names}
+    told[part] = dict(list(kept.items())[-_MOST:])
+    try:
+        _file(settings).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_private(_file(settings), json.dumps(told).encode())
+    except OSError as error:
+        _log.warning("the names of model and embedder could not be kept (%s)", error.strerror)
+
+
+def _kept(settings: Settings, part: str) -> list[str]:
+    key = _key(settings, part)
+    return _read(settings).get(part, {}).get(key, []) if key is not None else []
+
+
+def _file(settings: Settings) -> Path:
+    return settings.data_dir / "models" / "names.json"
+
+
+def _read(settings: Settings) -> dict[str, dict[str, list[str]]]:
+    try:
+        told = json.loads(_file(settings).read_text(encoding="utf-8"))
+        return {
+            part: {str(key): [str(name) for name in names] for key, names in told[part].items()}
+            for part in (_MODEL, _EMBEDDER)
+            if part in told
+        }
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
+
+
+def _key(settings: Settings, part: str) -> str | None:
+    """32 hex digits over everything the names follow from; None where that cannot be told without loading."""
+    chosen = settings.model
+    if part == _EMBEDDER:
+        files = files_of(chosen)
+        if not files:
+            return None
+        facts: list[object] = [chosen.embedder, WINDOW_RULE, _stamps(files)]
+    else:
+        folder = weights.resolve(chosen.name, allow_download=chosen.allow_download)
+        files = [*folder.glob("*.json"), *folder.glob("*.jinja"), *weights.weight_files(folder)]
+        if chosen.adapter:
+            files += Path(chosen.adapter).expanduser().iterdir()
+        files += (settings.data_dir / "models").glob("*.safetensors")
+        facts = [chosen.name, chosen.adapter, chosen.quantization, chosen.device, chosen.rungs, _stamps(files)]
+    text = repr([__version__, [_version(library) for library in _LIBRARIES], *facts])
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _stamps(files: Iterable[Path]) -> list[tuple[str, int, int]]:
+    found = [(file, file.stat()) for file in sorted(files) if file.is_file()]
+    return [(str(file), stat.st_size, stat.st_mtime_ns) for file, stat in found]
+
+
+def _version(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return ""

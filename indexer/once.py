@@ -1,0 +1,113 @@
+"""One run over some folders, here and now: words, then vectors, then chunk KV. What `index` does, and `ask` beforehand.
+
+Knows the order of the stages, and that embedder and model are loaded only where something is lacking; knows no signals
+and no exit codes. Running in the background is the service's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag import indexing
+from desk_rag.cli_output import shown_path
+from desk_rag.config import GIB, Settings
+from desk_rag.index_events import FileEvent, FileState, IndexFinished, RootAbsent
+from desk_rag.index_progress import Tally
+from indexer.names import EVERYTHING, Lacking, keep_embedder, keep_namespaces, lacking
+
+if TYPE_CHECKING:
+    from desk_rag.cli_output import Progress
+    from indexer.parts import Parts
+
+_CODED_SHARE = 0.52
+"""Of fp16: what int8 chunk KV takes with scales and header, before there is any to measure."""
+
+
+class Run:
+    """The state of one run."""
+
+    def __init__(
+        self, parts: Parts, settings: Settings, stop: Callable[[], bool], progress: Progress, tally: Tally | None = None
+    ) -> None:
+        """`stop` is asked between two items. `tally` is an empty one of whoever began to take the time before."""
+        self._parts, self._settings, self._stop, self._progress = parts, settings, stop, progress
+        self._tally = tally or Tally()
+
+    def run(self, roots: Sequence[Path], *, warm: bool = True, loaded: bool = False) -> IndexFinished:
+        """Bring `roots` up to date; `warm` with chunk KV. `loaded`: model and embedder are in memory already.
+
+        Raises StoreError, and ModelError or ConfigError once something is to be made that needs the model.
+        """
+        for root in roots:
+            self._read(root)
+        missing = EVERYTHING if loaded or self._stop() else lacking(self._parts.store, self._settings)
+        if missing.vectors and not self._stop():
+            self._embed()
+        if warm and not self._stop():
+            self._prefill(missing)
+        return self._tally.finished()
+
+    def _read(self, root: Path) -> None:
+        parts, seen = self._parts, False
+        for event in indexing.sync_folder(
+            parts.store, root, parts.counter, parts.size, self._settings.index, self._stop
+        ):
+            self._tally.add(event)
+            if isinstance(event, FileEvent) and event.state is FileState.INDEXED:
+                self._tally.texts.update(passage.chunk.chunk_id for passage in parts.store.passages_of(event.path))
+            self._progress.show(event)
+            seen = seen or isinstance(event, FileEvent | RootAbsent)
+        if not seen and not self._stop():
+            self._progress.say(f"{shown_path(root)} holds no files: nothing to index there.")
+
+    def _embed(self) -> None:
+        self._progress.passing("loading the embedder …")
+        embedder = self._parts.load_embedder()
+        keep_embedder(self._settings, embedder.fingerprint)
+        for event in indexing.embed_pending(self._parts.store, embedder, self._stop):
+            self._tally.add(event)
+            self._progress.show(event)
+            if event.waiting:
+                self._progress.say(f"Vectors: {event.waiting}")
+            else:
+                self._tally.vectors = event.done
+
+    def _prefill(self, missing: Lacking) -> None:
+        if not missing.kv:
+            if missing.no_room:
+                self._say_no_room()
+            return
+        self._progress.passing("loading the model …")
+        made, store = self._parts.load_warm(), self._parts.store
+        keep_namespaces(self._settings, [made.namespace, *(rung.namespace for rung in made.later)])
+        outlook = store.outlook(made.namespace, _CODED_SHARE * made.model.spec.fp16_bytes_per_token)
+        if outlook is not None and not self._stop():
+            self._progress.say(outlook.sentence)
+        last = None
+        for last in indexing.warm_pending(
+            store, made.model, made.prefix, made.namespace, made.scheme, self._parts.turn, self._stop, lambda: "",
+            made.later,
+        ):  # fmt: skip
+            self._tally.add(last)
+            self._progress.show(last)
+        if last is None or not last.waiting or self._stop():
+            return
+        counts = store.counts()
+        if not last.disk_full and counts.kv_bytes >= counts.budget_bytes:
+            self._say_no_room()
+        else:
+            self._progress.say(f"Chunk KV: {last.waiting}")
+
+    def _say_no_room(self) -> None:
+        """That chunk KV is missing because of a limit: the user's own, which is as wished, or the drive's."""
+        limits = self._settings.store
+        if self._parts.store.counts().budget_bytes < int(limits.budget_gib * GIB):
+            self._tally.disk_full = True
+            self._progress.say(
+                f"Chunk KV: the drive has no room for more beside the {limits.reserve_gib:g} GiB that stay free "
+                "(`reserve_gib` under [store])."
+            )
+        else:
+            self._progress.say("Chunk KV: there is no room for more (`budget_gib` under [store]).")

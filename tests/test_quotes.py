@@ -1,0 +1,38 @@
+"""Quotes that open with a dash: a list's line is found, and a minus is no list."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from desk_rag.answer_events import Source
+from desk_rag.chunking import ChunkId, Location
+from desk_rag.quotes import QuoteFinder
+
+TEXT = (
+    "The saddle\n- tyres 3.2 front, 3.8 rear\n- cable of the well-\nknown kind\nIt was 5 degrees outside\n"
+    "- boats at sea."
+)
+SOURCE = Source(1, ChunkId("0" * 32), Path("/a.txt"), "", Location(line_start=1, line_end=6), TEXT, 1.0, True, False)
+
+
+@pytest.mark.parametrize(
+    ("quote", "found", "line"),
+    [
+        ("- tyres 3.2 front, 3.8 rear", "tyres 3.2 front, 3.8 rear", 2),
+        ("- boats at sea.", "boats at sea.", 6),
+        ("- tyres 3.2 front, 3.8 rear.", "tyres 3.2 front, 3.8 rear", 2),
+        ("- cable of the wellknown kind", "cable of the well-\nknown kind", 3),
+        ("It was 5 degrees outside", "It was 5 degrees outside", 5),
+    ],
+)
+def test_a_line_of_a_list_is_found(quote: str, found: str, line: int) -> None:
+    citation = QuoteFinder([SOURCE]).find(quote)
+    assert citation is not None
+    assert citation.quote == found and citation.location.line_start == line
+
+
+@pytest.mark.parametrize("quote", ["-5 degrees outside", "- tyres 3.2 front, 3.9 rear", "-- tyres 3.2 rear"])
+def test_nothing_else_is(quote: str) -> None:
+    assert QuoteFinder([SOURCE]).find(quote) is None

@@ -1,0 +1,32 @@
+"""What can be quoted of a text."""
+
+from __future__ import annotations
+
+import pytest
+
+from desk_rag.sentences import quotable
+
+
+def test_sentences_that_do_not_cross_lines() -> None:
+    text = "Trip to Porto\n\nThe train leaves at 6.52. Anna has the tickets.\n  Take a coat\n"
+    assert quotable(text) == ["Trip to Porto", "The train leaves at 6.52.", "Anna has the tickets.", "Take a coat"]
+
+
+def test_what_ends_with_a_title_goes_on() -> None:
+    text = "On Monday Mr. Orde comes. Ask Dr. Lund, e.g. about the St. Anne ward. Then leave."
+    assert quotable(text) == ["On Monday Mr. Orde comes.", "Ask Dr. Lund, e.g. about the St. Anne ward.", "Then leave."]
+    assert quotable("The foreman is Mr.") == ["The foreman is Mr."]  # there is no more of it
+
+
+def test_every_unit_stands_in_the_text_and_none_twice() -> None:
+    text = "He said \"no.\" Then Mr.  Po left. He said \"no.\" It was late\nIt was late"
+    units = quotable(text)
+    assert all(unit in text for unit in units) and len(set(units)) == len(units)
+    assert "".join(units).replace(" ", "") == 'Hesaid"no."ThenMr.Poleft.Itwaslate'
+
+
+@pytest.mark.parametrize(
+    "line", ["port=8080", "name,city,age", "| total | 546.00 |", "    return retries + 1", "fan: CL-2005"]
+)
+def test_code_and_tables_come_line_by_line(line: str) -> None:
+    assert quotable(f"Contents\n{line}\nx\n---\n42\n") == [line.strip()]

@@ -138,11 +138,16 @@ class AnswerParser:
             self._own += "\n" if kind is _Line.OWN else line + "\n"
 
     def _leave_out_unfinished(self) -> None:
-        """Of the last line keep what stays as it is whatever comes next: own words, and a quote that is closed."""
-        line, kind, goes_on = self._line, self._kind, bool(self._open)
+        """Of the last line keep what stays as it is whatever comes next: own words, and a quote that is closed.
+
+        One that only waits because its marks are odd is closed, too: going on it would hold the same words.
+        """
+        line, kind, waiting = self._line, self._kind, self._open
         self._line, self._kind, self._open = "", _Line.UNDECIDED, []
+        if waiting and _closed(waiting[0]):
+            self._settle(waiting[0])
         quote = _AFTER_QUOTE.sub("", _BEFORE_QUOTE.sub("", line, count=1), count=1)
-        if kind is _Line.QUOTED and not goes_on and _closed(quote) and _worth_citing(quote[1:-1]):
+        if kind is _Line.QUOTED and not waiting and _closed(quote) and _worth_citing(quote[1:-1]):
             self._cite(self._finder.find(quote))
 
     def _begin_quote(self, line: str) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from desk_rag import __version__
-from desk_rag.errors import ConfigError, DeskRagError, of_system
+from desk_rag.errors import ConfigError, told_to_user
 
 if TYPE_CHECKING:
     from desk_rag.config import Settings
@@ -326,8 +326,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _reader_left()
     except Exception as error:
-        told = of_system(error) if isinstance(error, OSError) else error
-        if isinstance(told, DeskRagError):
+        told = told_to_user(error)
+        if told is not None:
             return _failed(str(told), told.exit_code)
         if os.environ.get(_DEBUG):
             raise

@@ -144,6 +144,14 @@ def read_only(place: object, reason: str) -> StoreReadOnly:
     )
 
 
+def told_to_user(error: Exception) -> DeskRagError | None:
+    """What ended a command, as the user is to hear of it; None for a fault of our own."""
+    if isinstance(error, PermissionError):
+        name = error.filename or "A file"
+        return DeskRagError(f"{name} may not be used: {error.strerror}.", remedy="See who owns it.")
+    return of_system(error) if isinstance(error, OSError) else error if isinstance(error, DeskRagError) else None
+
+
 def of_system(error: OSError, place: Path | None = None) -> StoreError | None:
     """A full or read-only drive as the user is to hear of it; None for any other error of the operating system.
 

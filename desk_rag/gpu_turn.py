@@ -46,6 +46,7 @@ class Turn:
         with self._guard:
             if self._here == 0:
                 with contextlib.suppress(OSError):
+                    self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)  # a purge may have removed it
                     self._own.acquire()
             self._here += 1
         try:

@@ -25,6 +25,8 @@ from desk_rag.sentences import quotable
 _MOST_WORDS = 60
 """Of a quote that the reader was taught. Of longer units only the beginning is chosen; where they end it decides."""
 _BEGINNING = 12
+_ANSWER = 24
+"""Tokens that a quote leaves for the answer behind it; of little room a quarter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,8 @@ class Rule:
     weight: float = 25.0
     """Nats that a cosine of 1 is worth; 20 to 30 are equally good."""
     gate: float = 6.0
-    """Nats up to the first word by which a sentence may fall short of the best, and still be embedded."""
+    """Nats up to the first word by which a sentence may fall short of the best, and still be embedded. Where the best
+    of them falls short of the model's own words by more than twice that, what it would quote is none of them."""
     margin: float = 3.0
     """Branches closer than this are looked into."""
     looks: int = 3
@@ -75,7 +78,8 @@ class QuoteChooser:
         """Lay the quote that answers `question` from the chunks `texts`, at `start`; None where there is no choice.
 
         `first` is the token that the model begins with and has not read yet, `logits` [vocab] those it was chosen by.
-        The quote begins with the same text; it has at most `room` tokens.
+        The quote begins with the same text; it leaves some of `room` tokens for the answer. Behind None the cache is
+        as it was before.
         """
         opening = self._prompt.decode([first])
         if not opening.startswith('"') or room < 2:
@@ -84,21 +88,32 @@ class QuoteChooser:
         if len(units) < 2:
             return None
         begun = _begin(run, units, _logs(logits), start, self._rule.gate)
+        if begun.short > 2 * self._rule.gate:
+            run.rewind(len(begun.read))
+            return None
         cosines = self._cosines(question, begun.units)
         return _Walk(run, start, self._rule, cosines).down(begun)
 
     def _units(self, texts: Sequence[str], opening: str, room: int) -> list[_Unit]:
-        """By their ids, each once; cut to `room`."""
+        """By their ids, each once; none that fills `room`."""
         found: dict[tuple[int, ...], str] = {}
         for text in dict.fromkeys(unit for chunk in texts for unit in quotable(chunk)):
             if f'"{text}'.startswith(opening):
-                found.setdefault(self._ids(text, room), text)
+                found.setdefault(self._ids(text, room - min(_ANSWER, room // 4)), text)
         return [_Unit(text, ids) for ids, text in found.items() if len(ids) > 1]
 
-    def _ids(self, text: str, room: int) -> tuple[int, ...]:
+    def _ids(self, text: str, most: int) -> tuple[int, ...]:
+        """Whole, or begun where that is too long; none where the beginning is longer than `most`, too.
+
+        Nothing is cut to `most`: it would end within a word, and no mark would close it.
+        """
         words = text.split()
-        whole = len(words) <= _MOST_WORDS
-        return tuple(self._prompt.quote_ids(text if whole else " ".join(words[:_BEGINNING]), closed=whole)[:room])
+        if len(words) <= _MOST_WORDS:
+            whole = self._prompt.quote_ids(text)
+            if len(whole) <= most:
+                return tuple(whole)
+        begun = self._prompt.quote_ids(" ".join(words[:_BEGINNING]), closed=False)
+        return tuple(begun) if len(begun) <= most else ()
 
     def _cosines(self, question: str, units: Sequence[_Unit]) -> Mapping[_Unit, float]:
         if len(units) < 2:
@@ -115,6 +130,8 @@ class _Begun:
     read: tuple[int, ...]
     logs: torch.Tensor
     """Log-probabilities [vocab] behind `read`."""
+    short: float
+    """Nats by which the best unit falls short of what the model itself would begin with."""
 
 
 def _begin(run: Pass, units: Sequence[_Unit], logs: torch.Tensor, start: int, gate: float) -> _Begun:
@@ -124,20 +141,22 @@ def _begin(run: Pass, units: Sequence[_Unit], logs: torch.Tensor, start: int, ga
     """
     worth: dict[_Unit, float] = {}
     read: tuple[int, ...] = ()
-    behind, best = logs, -torch.inf
+    behind, best, own = logs, -torch.inf, -torch.inf
     for token in sorted({unit.ids[0] for unit in units}, key=lambda token: -float(logs[token])):
         if float(logs[token]) < best - gate:
             break
         run.rewind(len(read))
         read = (token,)
         behind = _logs(run.forward(read, start))
+        if not worth:
+            own = float(logs.max() + behind.max())  # greedily, behind the likeliest opening
         worth |= {unit: float(logs[token] + behind[unit.ids[1]]) for unit in units if unit.ids[0] == token}
         best = max(worth.values())
     near = tuple(unit for unit, log in worth.items() if log >= best - gate)
     if {unit.ids[0] for unit in near} == set(read):
-        return _Begun(near, read, behind)
+        return _Begun(near, read, behind, own - best)
     run.rewind(len(read))
-    return _Begun(near, (), logs)
+    return _Begun(near, (), logs, own - best)
 
 
 class _Walk:

@@ -48,7 +48,10 @@ class QuoteFinder:
         wanted = _reduce(quote).letters
         # A dash that opens a list's line looks in the source like one that divides a word at the line before.
         undashed = wanted[1:] if wanted[:1] == "-" and wanted[1:2].isalpha() else wanted
-        for letters in (wanted, wanted.rstrip(_CLOSING_POINTS), undashed, undashed.rstrip(_CLOSING_POINTS)):
+        ways = [wanted, wanted.rstrip(_CLOSING_POINTS), undashed, undashed.rstrip(_CLOSING_POINTS)]
+        # One that closes a line looks there like one that divides a word, too: 'Death —' before a line with 'He'.
+        ways += [way.rstrip("-" + _CLOSING_POINTS) for way in (wanted, undashed)]
+        for letters in dict.fromkeys(ways):
             if sum(letter.isalnum() for letter in letters) < _FEWEST_LETTERS:
                 return None
             for index, source in enumerate(self._sources):

@@ -22,6 +22,8 @@ NO_END = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|Rev|Capt|Lt|Sgt|Nr|Fig|vs|cf|app
 """What no quote ends with. Not 'No.' and 'etc.', which as often end sentences. 'St.' can, too; then a quote goes on
 into the next sentence."""
 _TWO_WORDS = re.compile(r"\w\W*[\s=:;,|]\W*\w")
+_FEWEST_LETTERS, _SHORTEST_WORD = 3, 8
+"""Of less no citation is made: `quotes` does not look for it, `citations` takes it for the answer."""
 
 
 class TokenCounter(Protocol):
@@ -85,9 +87,15 @@ def units(text: str) -> list[str]:
 
 def quotable(text: str) -> list[str]:
     """What an answer may quote of `text`, each a run of its characters, none twice: sentences, none across a line end,
-    none that ends with 'Mr.', of at least two words. Code and tables come line by line."""
+    none that ends with 'Mr.', of at least two words, none too short to be cited. Code and tables come line by line."""
     found = [unit for line in text.split("\n") for unit in _whole_sentences(line.strip())]
-    return list(dict.fromkeys(unit for unit in found if _TWO_WORDS.search(unit)))
+    return list(dict.fromkeys(unit for unit in found if _TWO_WORDS.search(unit) and _citable(unit)))
+
+
+def _citable(unit: str) -> bool:
+    if len(unit) < _SHORTEST_WORD and len(unit.split()) < 2:
+        return False
+    return sum(character.isalnum() for character in unit) >= _FEWEST_LETTERS
 
 
 def _whole_sentences(line: str) -> Iterator[str]:

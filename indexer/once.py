@@ -15,6 +15,7 @@ from desk_rag.cli_output import shown_path
 from desk_rag.config import GIB, Settings
 from desk_rag.index_events import FileEvent, FileState, IndexFinished, RootAbsent
 from desk_rag.index_progress import Tally
+from desk_rag.removal_brake import RemovalBrake
 from indexer.names import EVERYTHING, Lacking, keep_embedder, keep_namespaces, lacking
 
 if TYPE_CHECKING:
@@ -52,8 +53,9 @@ class Run:
     def _read(self, root: Path) -> None:
         parts, seen = self._parts, False
         for event in indexing.sync_folder(
-            parts.store, root, parts.counter, parts.size, self._settings.index, self._stop
-        ):
+            parts.store, root, parts.counter, parts.size, self._settings.index, self._stop,
+            brake=RemovalBrake(self._settings.data_dir / "run"),
+        ):  # fmt: skip
             self._tally.add(event)
             if isinstance(event, FileEvent) and event.state is FileState.INDEXED:
                 self._tally.texts.update(passage.chunk.chunk_id for passage in parts.store.passages_of(event.path))

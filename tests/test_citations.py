@@ -346,6 +346,12 @@ def test_what_was_complete_when_the_user_stopped_is_kept() -> None:
         assert (refusing.text, refusing.found) == (NO_ANSWER[:length].strip(), False), "the model was saying so itself"
 
 
+@pytest.mark.parametrize("rest", ["", "and le"])
+def test_a_closed_quote_with_odd_marks_is_kept_when_the_user_stopped(rest: str) -> None:
+    answer = stopped(f'"She said "no pets"\n{rest}')
+    assert (answer.text, answer.found, quotes(answer)) == ("", True, ['She said "no pets'])
+
+
 def stopped(text: str) -> ParsedAnswer:
     parser = AnswerParser(SOURCES)
     told = parser.feed(text)

@@ -145,3 +145,12 @@ def test_a_byte_that_the_page_lacks_costs_one_character_only() -> None:
     data = "Größe und Länge der Straße. ".encode("cp1252") * 9000 + b"\x81"
     text, note = decode(data)
     assert text.endswith("Straße. \ufffd") and note == "encoding guessed: cp1252, some characters could not be read"
+
+
+@pytest.mark.parametrize("text", ["Договор подписан и хранится в сейфе.", "Le contrat est signé près du café."])
+@pytest.mark.parametrize("damage", [b"\xc3", b"\xff"])
+def test_a_few_bad_bytes_do_not_make_utf_8_another_page(text: str, damage: bytes) -> None:
+    data = (text + "\n").encode() * 3
+    read, note = decode(data + damage)
+    assert read.startswith(text) and read.count("\ufffd") == 1
+    assert note == "read as utf-8, some characters could not be read"

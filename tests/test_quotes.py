@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,23 @@ SOURCE = Source(1, ChunkId("0" * 32), Path("/a.txt"), "", Location(line_start=1,
 )
 def test_a_line_of_a_list_is_found(quote: str, found: str, line: int) -> None:
     citation = QuoteFinder([SOURCE]).find(quote)
+    assert citation is not None
+    assert citation.quote == found and citation.location.line_start == line
+
+
+@pytest.mark.parametrize(
+    ("quote", "found", "line"),
+    [
+        ("Fear of Death \u2014", "Fear of Death", 1),
+        ("Total cost -", "Total cost", 3),
+        ("the docu-", "the docu", 4),
+        ("- the docu-.", "the docu", 4),
+    ],
+)
+def test_a_dash_that_closes_a_line_is_no_hindrance(quote: str, found: str, line: int) -> None:
+    text = "Fear of Death \u2014\nHe had none\nTotal cost -\n- the docu-\nment says"
+    source = replace(SOURCE, text=text, location=Location(line_start=1, line_end=5))
+    citation = QuoteFinder([source]).find(quote)
     assert citation is not None
     assert citation.quote == found and citation.location.line_start == line
 

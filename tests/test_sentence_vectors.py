@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -54,3 +55,31 @@ def test_the_last_question_is_remembered() -> None:
     for question in ("When?", "When?", "Who is it?", "When?"):
         assert vectors.embed_question(question).tolist() == [len(question)]
     assert embedder.calls == [["?", "When?"], ["?", "Who is it?"], ["?", "When?"]]
+
+
+def test_rows_are_kept_without_their_batch() -> None:
+    vectors = SentenceVectors(Lengths())
+    vectors.embed_chunks(["aa", "b"])
+    vectors.embed_question("When?")
+    assert all(row.base is None for row in vectors._kept.values())
+    assert vectors._asked is not None and vectors._asked[1].base is None
+
+
+def test_another_thread_may_push_out_what_this_one_found() -> None:
+    """While one embeds, another fills the little room there is."""
+    embedder = Lengths()
+    vectors = SentenceVectors(embedder, room=2)
+    vectors.embed_chunks(["a"])
+    embed = embedder.embed_chunks
+
+    def disturbed(texts: Sequence[str]) -> NDArray[np.float32]:
+        embedder.embed_chunks = embed  # type: ignore[method-assign]
+        other = threading.Thread(target=vectors.embed_chunks, args=(["ccc", "dddd"],), daemon=True)
+        other.start()
+        other.join(timeout=20)
+        assert not other.is_alive(), "held up by the one that embeds"
+        return embed(texts)
+
+    embedder.embed_chunks = disturbed  # type: ignore[method-assign]
+    assert vectors.embed_chunks(["a", "bb"])[:, 0].tolist() == [1, 2]
+    assert list(vectors._kept) == ["a", "bb"]

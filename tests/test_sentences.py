@@ -30,3 +30,8 @@ def test_every_unit_stands_in_the_text_and_none_twice() -> None:
 )
 def test_code_and_tables_come_line_by_line(line: str) -> None:
     assert quotable(f"Contents\n{line}\nx\n---\n42\n") == [line.strip()]
+
+
+def test_what_no_citation_is_made_of_is_no_unit() -> None:
+    text = "1 2\na b\nx=1,y=2\n| - | 7 | 8 |\na b c\nport=8080\nx=1, y=2"
+    assert quotable(text) == ["a b c", "port=8080", "x=1, y=2"]

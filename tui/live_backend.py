@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from desk_rag.answer_events import AnswerEvent, AnswerMode
 from desk_rag.chunking import Chunk
 from desk_rag.config import Settings
-from desk_rag.errors import ModelError, StoreLocked
+from desk_rag.errors import UNWRITABLE, ModelError, StoreLocked
 from desk_rag.index_events import IndexEvent, IndexStage
 from tui.backend import Freshness, Started, Status
 
@@ -68,7 +68,7 @@ class LiveBackend:
         report("loading the model")
         try:
             engine = open_engine(self._settings, writer=True)
-        except StoreLocked:
+        except (StoreLocked, *UNWRITABLE):
             engine = open_engine(self._settings, writer=False)
         self._engine = engine
         if engine.store.writer:
@@ -155,6 +155,8 @@ class LiveBackend:
         from desk_rag.store.store import Store
 
         while not self._stopping.wait(_TRY_SECONDS):
+            if not (self._settings.data_dir / "catalog.sqlite").is_file():
+                continue  # it is being purged: not to be made anew by who only looks on
             try:
                 store = Store.open(self._settings.data_dir, self._settings.store, writer=True)
             except StoreLocked:
@@ -166,11 +168,18 @@ class LiveBackend:
                 if self._stopping.is_set():
                     store.close()
                     return
-                store.hold_together([rung.namespace for rung in engine.ladder.rungs])
-                # An answer under way may go on with either: both are views of the same catalog and files. What loads
-                # chunk KV keeps the one it was made with.
-                self._reader, engine.store = engine.store, store
-                self._begin_indexing(engine, listen)
+                before = engine.store
+                try:
+                    store.hold_together([rung.namespace for rung in engine.ladder.rungs])
+                    # An answer under way may go on with either: both are views of the same catalog and files. What
+                    # loads chunk KV keeps the one it was made with.
+                    self._reader, engine.store = before, store
+                    self._begin_indexing(engine, listen)
+                except Exception:
+                    _log.exception("indexing cannot be taken over yet")
+                    self._reader, engine.store = None, before
+                    store.close()
+                    continue
             return
 
     def _ready(self) -> AnswerEngine:

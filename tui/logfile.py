@@ -23,11 +23,20 @@ class _PrivateHandler(RotatingFileHandler):
         return os.fdopen(descriptor, "a", encoding=self.encoding)
 
 
-def log_to_file(directory: Path) -> Path:
-    """Send all log records and warnings to `directory`/tui.log, rotated at 2 MiB, five files. Returns the file."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file = directory / "tui.log"
-    handler = _PrivateHandler(file, maxBytes=_MOST_BYTES, backupCount=_FILES - 1, encoding="utf-8")
+def log_to_file(directory: Path) -> Path | None:
+    """Send all log records and warnings to `directory`/tui.log, rotated at 2 MiB, five files. Returns the file.
+
+    None where nothing can be written, on a full or read-only drive: records are then dropped, for the UI can still ask.
+    """
+    file: Path | None = directory / "tui.log"
+    handler: logging.Handler
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handler = _PrivateHandler(
+            directory / "tui.log", maxBytes=_MOST_BYTES, backupCount=_FILES - 1, encoding="utf-8"
+        )
+    except OSError:
+        file, handler = None, logging.NullHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     for old in list(root.handlers):

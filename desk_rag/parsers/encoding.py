@@ -22,6 +22,7 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 _GUESS_BYTES = 128 * 1024
+_SOUND_TO_LOST = 8
 _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 
 
@@ -50,6 +51,11 @@ def _decode(data: bytes, declared: str) -> tuple[str, str]:
                 return data.decode(encoding), "" if encoding == "utf-8" else f"read as {encoding}"
         except (UnicodeDecodeError, LookupError):
             continue
+    text = data.decode("utf-8", "replace")
+    lost = text.count("\ufffd")
+    # Other pages hardly ever make valid sequences of UTF-8: many of them and a few bad bytes is a damaged file.
+    if sum(char > "\x7f" for char in text) - lost >= _SOUND_TO_LOST * lost:
+        return text, "read as utf-8, some characters could not be read"
     return _guess(data)
 
 

@@ -77,7 +77,10 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
         """Lend a connection outside of any transaction. Raises StoreError if the catalog cannot be read."""
-        connection = self._take()
+        try:
+            connection = self._take()
+        except sqlite3.DatabaseError as error:
+            raise explained(error, self._path) from error
         try:
             yield connection
         except sqlite3.DatabaseError as error:

@@ -199,7 +199,7 @@ class KVCache:
             if rows and not place.exists():
                 with suppress(*UNWRITABLE):  # the next start drops the row
                     self._rows.drop([rows[0].name])
-                self._budget.freed(on_disk(rows[0].size))
+                    self._budget.freed(on_disk(rows[0].size))
 
     def _put_aside(self, key: KVKey, place: Path) -> None:
         with self.changing:

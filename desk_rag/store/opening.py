@@ -68,6 +68,8 @@ def open_directory(root: Path, settings: StoreSettings, *, writer: bool) -> Open
 @contextmanager
 def locked(layout: Layout) -> Iterator[None]:
     """Be the writer without opening the catalog. Raises as `lock_of` does."""
+    with suppress(OSError):  # what is left of a store that was being removed may have no place for the lock
+        layout.run.mkdir(mode=0o700, exist_ok=True)
     lock = lock_of(layout)
     try:
         yield

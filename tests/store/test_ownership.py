@@ -103,23 +103,60 @@ def test_clearing_takes_what_is_ours_and_says_what_is_left(root: Path, tmp_path:
     assert ownership.clear(root).left == () and not root.exists()
 
 
-def test_clearing_that_was_cut_off_can_be_done_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Store.open(root, made.settings(), writer=True) as store:
-        store.put_document(made.document(Path("/a"), ["x"]), made.chunks(["x"]), made.stamp())
-        made.warm(store, "x")
-    real, calls = shutil.rmtree, []
+@pytest.mark.parametrize("tagged", [True, False])
+def test_clearing_that_was_cut_off_can_be_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tagged: bool
+) -> None:
+    real, cut = ownership._unlink, 0
+    for step in range(1, 40):
+        root = tmp_path / str(step)
+        with Store.open(root, made.settings(), writer=True) as store:
+            store.put_document(made.document(Path("/a"), ["x"]), made.chunks(["x"]), made.stamp())
+            made.warm(store, "x")
+        if not tagged:
+            (root / ownership.TAG).unlink()
+        calls = 0
 
-    def killed(place: Path) -> None:
-        calls.append(place)
-        if len(calls) == 1:
-            raise KeyboardInterrupt
-        real(place)
+        def killed(file: Path, step: int = step) -> int:
+            nonlocal calls
+            calls += 1
+            if calls == step:
+                raise KeyboardInterrupt
+            return real(file)
 
-    monkeypatch.setattr(shutil, "rmtree", killed)
-    with pytest.raises(KeyboardInterrupt):
-        ownership.clear(root)
-    assert made.kv_files(root) and ownership.is_store(root)
-    assert ownership.clear(root).left == () and not root.exists()
+        monkeypatch.setattr(ownership, "_unlink", killed)
+        try:
+            ownership.clear(root)
+        except KeyboardInterrupt:
+            cut += 1
+            if not ownership.is_store(root):
+                assert not (root / ownership.CATALOG).exists() and not made.kv_files(root)
+                assert ownership.stranger(root) is None
+            monkeypatch.setattr(ownership, "_unlink", real)
+            assert ownership.clear(root).left == () and not root.exists()
+        else:
+            break
+    assert cut >= 3 and not root.exists()
+
+
+def test_files_of_others_in_folders_with_common_names_stay(root: Path) -> None:
+    Store.open(root, made.settings(), writer=True).close()
+    (root / "models").mkdir(exist_ok=True)
+    for name in ("models/gpt.safetensors", "logs/mine.log"):
+        (root / name).write_text("mine")
+    (root / "models" / f"{'0a' * 16}.safetensors").write_text("ours")
+    (root / "logs" / "tui.log").write_text("ours")
+    assert ownership.clear(root).left == (root / "logs", root / "models")
+    left = {name for name, text in everything(root).items() if text}
+    assert left == {"models/gpt.safetensors", "logs/mine.log"}
+
+
+def test_a_catalog_of_another_program_makes_no_store(root: Path) -> None:
+    root.mkdir()
+    (root / ownership.CATALOG).write_text("mine")
+    with pytest.raises(StoreError, match="holds other files"):
+        Store.open(root, made.settings(), writer=True)
+    assert (root / ownership.CATALOG).read_text() == "mine" and not ownership.is_store(root)
 
 
 def test_another_programs_tag_stays(root: Path) -> None:

@@ -25,8 +25,6 @@ from desk_rag.sentences import quotable
 _MOST_WORDS = 60
 """Of a quote that the reader was taught. Of longer units only the beginning is chosen; where they end it decides."""
 _BEGINNING = 12
-_ANSWER = 24
-"""Tokens that a quote leaves for the answer behind it; of little room a quarter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +34,7 @@ class Rule:
     weight: float = 25.0
     """Nats that a cosine of 1 is worth; 20 to 30 are equally good."""
     gate: float = 6.0
-    """Nats up to the first word by which a sentence may fall short of the best, and still be embedded. Where the best
-    of them falls short of the model's own words by more than twice that, what it would quote is none of them."""
+    """Nats up to the first word by which a sentence may fall short of the best, and still be embedded."""
     margin: float = 3.0
     """Branches closer than this are looked into."""
     looks: int = 3
@@ -78,8 +75,7 @@ class QuoteChooser:
         """Lay the quote that answers `question` from the chunks `texts`, at `start`; None where there is no choice.
 
         `first` is the token that the model begins with and has not read yet, `logits` [vocab] those it was chosen by.
-        The quote begins with the same text; it leaves some of `room` tokens for the answer. Behind None the cache is
-        as it was before.
+        The quote begins with the same text; it has at most `room` tokens.
         """
         opening = self._prompt.decode([first])
         if not opening.startswith('"') or room < 2:
@@ -88,32 +84,21 @@ class QuoteChooser:
         if len(units) < 2:
             return None
         begun = _begin(run, units, _logs(logits), start, self._rule.gate)
-        if begun.short > 2 * self._rule.gate:
-            run.rewind(len(begun.read))
-            return None
         cosines = self._cosines(question, begun.units)
         return _Walk(run, start, self._rule, cosines).down(begun)
 
     def _units(self, texts: Sequence[str], opening: str, room: int) -> list[_Unit]:
-        """By their ids, each once; none that fills `room`."""
+        """By their ids, each once; cut to `room`."""
         found: dict[tuple[int, ...], str] = {}
         for text in dict.fromkeys(unit for chunk in texts for unit in quotable(chunk)):
             if f'"{text}'.startswith(opening):
-                found.setdefault(self._ids(text, room - min(_ANSWER, room // 4)), text)
+                found.setdefault(self._ids(text, room), text)
         return [_Unit(text, ids) for ids, text in found.items() if len(ids) > 1]
 
-    def _ids(self, text: str, most: int) -> tuple[int, ...]:
-        """Whole, or begun where that is too long; none where the beginning is longer than `most`, too.
-
-        Nothing is cut to `most`: it would end within a word, and no mark would close it.
-        """
+    def _ids(self, text: str, room: int) -> tuple[int, ...]:
         words = text.split()
-        if len(words) <= _MOST_WORDS:
-            whole = self._prompt.quote_ids(text)
-            if len(whole) <= most:
-                return tuple(whole)
-        begun = self._prompt.quote_ids(" ".join(words[:_BEGINNING]), closed=False)
-        return tuple(begun) if len(begun) <= most else ()
+        whole = len(words) <= _MOST_WORDS
+        return tuple(self._prompt.quote_ids(text if whole else " ".join(words[:_BEGINNING]), closed=whole)[:room])
 
     def _cosines(self, question: str, units: Sequence[_Unit]) -> Mapping[_Unit, float]:
         if len(units) < 2:
@@ -130,8 +115,6 @@ class _Begun:
     read: tuple[int, ...]
     logs: torch.Tensor
     """Log-probabilities [vocab] behind `read`."""
-    short: float
-    """Nats by which the best unit falls short of what the model itself would begin with."""
 
 
 def _begin(run: Pass, units: Sequence[_Unit], logs: torch.Tensor, start: int, gate: float) -> _Begun:
@@ -141,22 +124,20 @@ def _begin(run: Pass, units: Sequence[_Unit], logs: torch.Tensor, start: int, ga
     """
     worth: dict[_Unit, float] = {}
     read: tuple[int, ...] = ()
-    behind, best, own = logs, -torch.inf, -torch.inf
+    behind, best = logs, -torch.inf
     for token in sorted({unit.ids[0] for unit in units}, key=lambda token: -float(logs[token])):
         if float(logs[token]) < best - gate:
             break
         run.rewind(len(read))
         read = (token,)
         behind = _logs(run.forward(read, start))
-        if not worth:
-            own = float(logs.max() + behind.max())  # greedily, behind the likeliest opening
         worth |= {unit: float(logs[token] + behind[unit.ids[1]]) for unit in units if unit.ids[0] == token}
         best = max(worth.values())
     near = tuple(unit for unit, log in worth.items() if log >= best - gate)
     if {unit.ids[0] for unit in near} == set(read):
-        return _Begun(near, read, behind, own - best)
+        return _Begun(near, read, behind)
     run.rewind(len(read))
-    return _Begun(near, (), logs, own - best)
+    return _Begun(near, (), logs)
 
 
 class _Walk:

@@ -87,7 +87,7 @@ def over_lazy(model: LanguageModel, question: str) -> Asked:
     prefix, scheme = prefill_prefix(model), QuantScheme.uniform(model.spec.num_layers)
     chunks = [quantize(prefill_chunk(model, prefix, model.prompt.chunk_ids(text)), scheme) for text in TEXTS]
     where = plan(prefix.num_tokens, [chunk.num_tokens for chunk in chunks])
-    cache = LazyCache(model, prefix, LazyContext(tuple(chunks), where.placements, build_tables(model, 700)), 300)
+    cache = LazyCache(model, prefix, LazyContext(chunks, where.placements, build_tables(model, 700)), 300)
     ids = model.prompt.question_ids(question)
     run = ModelPass(model, cache)
     return Asked(run, where.next_position + len(ids), run.forward(ids, where.next_position))
@@ -274,65 +274,6 @@ def test_where_there_is_nothing_to_choose_nothing_is_read(
     first = reader.prompt._plain.encode(opening, add_special_tokens=False).ids[0]
     laid = QuoteChooser(reader.prompt, Known({}), Rule()).choose("?", texts, run, first, run.logits(), 7, room)
     assert laid is None and run.ids == []
-
-
-def test_a_unit_that_leaves_no_room_for_the_answer_is_only_begun(reader: LanguageModel) -> None:
-    long = " ".join(["Nebuchadnezzar"] * 30) + "."
-    whole = reader.prompt.quote_ids(long)
-    begun = reader.prompt.quote_ids(" ".join(["Nebuchadnezzar"] * 12), closed=False)
-    assert len(whole) > 96  # of whose room a quarter is no less than 24
-    run = Scripted(reader, {"": {'"': 20.0}})
-    logits = run.logits()
-    chooser = QuoteChooser(reader.prompt, Known({long: 0.9}), Rule(gate=math.inf))
-    for room, expected in ((len(whole) + 24, whole), (len(whole) + 23, begun)):
-        run.ids.clear()
-        laid = chooser.choose("?", (f"{long}\n{CAT}",), run, int(logits.argmax()), logits, 7, room)
-        assert laid is not None and list(laid.token_ids) == expected
-
-
-def test_what_cannot_even_be_begun_is_no_unit(reader: LanguageModel) -> None:
-    url = "see https://example.org/" + "".join(f"{number:x}qZ/" for number in range(900, 1100))
-    assert len(reader.prompt.quote_ids(url)) > 200
-    run = Scripted(reader, {"": {'"': 20.0}})
-    logits = run.logits()
-    chooser = QuoteChooser(reader.prompt, Known({url: 0.9}), Rule(gate=math.inf))
-    first = int(logits.argmax())
-    assert said(reader, chooser.choose("?", (f"{url}\n{CAT}\n{BEE}",), run, first, logits, 7, 160)) in (
-        f'"{CAT}"\n',
-        f'"{BEE}"\n',
-    )
-    del run.ids[:]
-    assert chooser.choose("?", (f"{url}\n{CAT}",), run, first, logits, 7, 160) is None
-    assert run.ids == []
-
-
-@pytest.mark.parametrize(("height", "declined"), [(0.0, False), (22.0, False), (26.0, True)])
-def test_what_the_model_wants_to_quote_may_be_no_unit(reader: LanguageModel, height: float, declined: bool) -> None:
-    """Logits of 0 elsewhere: a unit falls short by as much as the favourite stands out."""
-    run = Scripted(reader, {"": {'"': 20.0}, '"': {"Zebra": height, "The": 12.0}})
-    logits, vectors = run.logits(), Known({})
-    chooser = QuoteChooser(reader.prompt, vectors, Rule())
-    laid = chooser.choose("?", ANIMALS, run, int(logits.argmax()), logits, 7, 160)
-    assert (laid is None) is declined
-    if declined:
-        assert run.ids == [] and vectors.asked == []
-
-
-@pytest.mark.parametrize("over", [over_full, over_lean, over_lazy])
-def test_where_the_choice_is_declined_decoding_goes_on_as_if_never_asked(
-    reader: LanguageModel, over: Callable[[LanguageModel, str], Asked]
-) -> None:
-    foreign = "Zyx qua vum.\n\u0416 \u0429\u044a\u044b \u044d\u044e\u044f."
-    asked, other = over(reader, DEPOSIT), over(reader, DEPOSIT)
-    first = int(asked.logits.argmax())
-    chooser = QuoteChooser(reader.prompt, Known({}), Rule(gate=1e-3))
-    assert len(chooser._units((foreign,), '"', 160)) == 2
-    assert chooser.choose(DEPOSIT, (foreign,), asked.run, first, asked.logits, asked.start, 160) is None
-    got, expected = (each.run.forward([first], each.start).clone() for each in (asked, other))
-    torch.testing.assert_close(got, expected, atol=0, rtol=0)
-    probe = reader.prompt.quote_ids("1,740 crowns")
-    got, expected = (each.run.forward(probe, each.start + 1).clone() for each in (asked, other))
-    torch.testing.assert_close(got, expected, atol=0, rtol=0)
 
 
 # In the stream -----------------------------------------------------------------------------------------------------

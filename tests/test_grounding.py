@@ -88,6 +88,41 @@ def test_dropped_quotes_are_judged_where_nothing_was_found(embedder: Embedder) -
     assert not judge(question, [], ["The Sunday train leaves at nine."], SOURCES, embedder).supported
 
 
+REPAIRS = "Repairs of the house › Boiler room\n" + BOILER
+
+
+@pytest.mark.parametrize(
+    ("title", "heading", "quote", "counts"),
+    [
+        ("Repairs of the house", "Boiler room", "Repairs of the house › Boiler room", False),
+        ("Repairs of the house", "Boiler room › Keys", "Repairs of the house", False),  # the chunk is under both levels
+        ("Repairs of the house", "Boiler room", "The plumber needs the key of the boiler room", True),
+        ("Repairs of the house", "", "Repairs of the house › Boiler room", True),  # then its second half is text
+        ("", "", "Repairs of the house › Boiler room", True),
+    ],
+)
+def test_a_title_is_hardly_evidence(title: str, heading: str, quote: str, counts: bool) -> None:
+    titled = replace(source(1, REPAIRS), title=title, location=Location(heading))
+    question = "Who made repairs of the house?"
+    found = judge(question, [cite(1, quote)], [], [titled], None, 0.01).probability
+    plain = evidence_supports(question, quote, REPAIRS, similarity=None, refusal=0.01).probability
+    assert found == plain if counts else found < plain - 0.2
+
+
+def test_a_title_counts_beside_a_sentence_and_where_it_is_one() -> None:
+    """Code is titled by its docstring's first sentence, which may well be the answer."""
+    question = "What do the repairs of the house say of the key?"
+    titled = replace(source(1, REPAIRS), title="Repairs of the house", location=Location("Boiler room"))
+    beside = judge(question, [cite(1, "Repairs of the house › Boiler room"), KEY], [], [titled], None, 0.01)
+    both = f"Repairs of the house › Boiler room {KEY.quote}"
+    assert beside == evidence_supports(question, both, REPAIRS, similarity=None, refusal=0.01)
+    code = replace(source(1, "Says who has the key.\ndef key(): ..."), title="Says who has the key.")
+    said = judge("Who has the key?", [cite(1, "Says who has the key.")], [], [code], None, 0.01)
+    assert said == evidence_supports(
+        "Who has the key?", "Says who has the key.", code.text, similarity=None, refusal=0.01
+    )
+
+
 def test_answers_without_quotes_are_let_through(embedder: Embedder) -> None:
     assert judge("How much is it?", [], [], SOURCES, embedder).supported
     assert judge("How much is it?", [], ["Nine euro."], (), embedder).supported

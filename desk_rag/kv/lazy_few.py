@@ -23,27 +23,33 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from desk_rag.kv.lazy_kernel import _plain
+from desk_rag.kv.lazy_kernel import _plain, runs_of
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _halves(codes, BY_BYTES: tl.constexpr):  # type: ignore[no-untyped-def]
     """int8 -> fp16. code + 128 as the low byte of 0x6400 is 1152 + code."""
     if BY_BYTES:
+        return _raised(codes, BY_BYTES) - tl.full([], 1152.0, tl.float16)
+    else:  # noqa: RET505 - Triton compiles one of the two branches only if it sees both
+        return codes.to(tl.float16)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _raised(codes, BY_BYTES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """int8 -> fp16, 1152 too high."""
+    if BY_BYTES:
         return tl.inline_asm_elementwise(
             """{
-            .reg .b32 shifted, least;
-            mov.b32 least, 0x64806480;
+            .reg .b32 shifted;
             xor.b32 shifted, $2, 0x80808080;
             prmt.b32 $0, shifted, 0x64646464, 0x4140;
             prmt.b32 $1, shifted, 0x64646464, 0x4342;
-            sub.f16x2 $0, $0, least;
-            sub.f16x2 $1, $1, least;
             }""",
             "=r,=r,r", [codes], dtype=tl.float16, is_pure=True, pack=4,
         )  # fmt: skip
-    else:  # noqa: RET505 - Triton compiles one of the two branches only if it sees both
-        return codes.to(tl.float16)
+    else:  # noqa: RET505
+        return codes.to(tl.float16) + 1152.0
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -71,13 +77,21 @@ def _channel(HALF: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _turn(cosines, sines, first, table_rows, WARPS: tl.constexpr, TILE: tl.constexpr, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Cosines and sines [WARPS, HALF] of every warp's first token, if the warps' tokens begin at position `first`."""
+    row = tl.minimum(first + tl.arange(0, WARPS) * TILE, table_rows - 1)
+    there = row[:, None] * HALF + _channel(HALF)[None, :]
+    return tl.load(cosines + there), tl.load(sines + there)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _runs(  # type: ignore[no-untyped-def]
-    q1, q2, words, rows, codes, scales, cosines, sines, turns, head, first, num_words, table_rows, exponent,
-    WORDS: tl.constexpr, ONE_TILE: tl.constexpr, FIELDS: tl.constexpr, CODES_BY: tl.constexpr,
-    SCALES_BY: tl.constexpr, DIM: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, WARPS: tl.constexpr,
-    TILE: tl.constexpr, BY_BYTES: tl.constexpr,
+    q1, q2, words, firsts, rows, codes, scales, cosines, sines, turns, head, share, table_rows, exponent,
+    ONE_RUN: tl.constexpr, ONE_TILE: tl.constexpr, AHEAD: tl.constexpr, FIELDS: tl.constexpr,
+    CODES_BY: tl.constexpr, SCALES_BY: tl.constexpr, DIM: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr,
+    WARPS: tl.constexpr, TILE: tl.constexpr, BY_BYTES: tl.constexpr,
 ):  # fmt: skip
-    """WORDS runs from word `first` on: maximum and sum [WARPS, ROWS] and output [WARPS, DIM, ROWS] of every warp."""
+    """The runs of a share: maximum and sum [WARPS, ROWS] and output [WARPS, DIM, ROWS] of every warp."""
     r = tl.arange(0, WARPS * TILE)
     w = tl.arange(0, WARPS)
     c = tl.arange(0, HALF)
@@ -90,11 +104,12 @@ def _runs(  # type: ignore[no-untyped-def]
     angle = (key_place % TILE)[:, None] * HALF + c[None, :]
     cos = tl.load(turns + angle)
     sin = tl.load(turns + TILE * HALF + angle)
-    channel = _channel(HALF)
     largest = tl.full([WARPS, ROWS], float("-inf"), dtype=tl.float32)
     total = tl.zeros([WARPS, ROWS], dtype=tl.float32)
+    raised = tl.zeros([WARPS, ROWS], dtype=tl.float32)
     output = tl.zeros([WARPS, DIM, ROWS], dtype=tl.float32)
-    for index in range(1 if WORDS == 1 else tl.minimum(WORDS, num_words - first)):
+    first, end = runs_of(firsts, share, ONE_RUN)
+    for index in range(1 if ONE_RUN else end - first):
         word = tl.load(words + first + index)
         position = (word & 0xFFFFF).to(tl.int32)
         row = rows + ((word >> 20) & 0xFFF) * FIELDS
@@ -106,6 +121,8 @@ def _runs(  # type: ignore[no-untyped-def]
         scale = scales + tl.multiple_of(tl.load(row + 5), SCALES_BY) + head * DIM + c
         zero = scales + tl.multiple_of(tl.load(row + 6), SCALES_BY) + head * DIM + c
         value_scale = scales + tl.load(row + 7) + of_head
+        if AHEAD:
+            next_c, next_s = _turn(cosines, sines, position, table_rows, WARPS, TILE, HALF)
         for tile in range(1 if ONE_TILE else tl.cdiv(count, WARPS * TILE)):
             at = tile * (WARPS * TILE)
             # Tokens past the run are read as its last one and weighed with nothing.
@@ -114,11 +131,14 @@ def _runs(  # type: ignore[no-untyped-def]
             k2 = tl.load(keys + line + HALF)
             v = tl.load(values + tl.minimum(at + value_place, count - 1)[:, None] * DIM + d[None, :])
             vs = tl.load(value_scale + tl.minimum(at + place, count - 1)).to(tl.float32)
-            turn = tl.minimum(position + at + w * TILE, table_rows - 1)[:, None] * HALF + channel[None, :]
-            qc = tl.load(cosines + turn)[:, :, None]
-            qs = tl.load(sines + turn)[:, :, None]
-            a1 = (q1[None, :, :] * qc + q2[None, :, :] * qs).to(tl.float16)
-            a2 = (q2[None, :, :] * qc - q1[None, :, :] * qs).to(tl.float16)
+            if AHEAD:
+                qc, qs = next_c, next_s
+                next_c, next_s = _turn(cosines, sines, position + at + WARPS * TILE, table_rows, WARPS, TILE, HALF)
+            else:
+                qc, qs = _turn(cosines, sines, position + at, table_rows, WARPS, TILE, HALF)
+            f1, f2 = q1.to(tl.float32)[None, :, :], q2.to(tl.float32)[None, :, :]
+            a1 = (f1 * qc[:, :, None] + f2 * qs[:, :, None]).to(tl.float16)
+            a2 = (f2 * qc[:, :, None] - f1 * qs[:, :, None]).to(tl.float16)
             h1 = _halves(k1, BY_BYTES) * tl.load(scale)[None, :] + tl.load(zero)[None, :]
             h2 = _halves(k2, BY_BYTES) * tl.load(scale + HALF)[None, :] + tl.load(zero + HALF)[None, :]
             scores = tl.dot(_as_factor(h1 * cos - h2 * sin, WARPS, TILE, HALF), a1)
@@ -131,12 +151,14 @@ def _runs(  # type: ignore[no-untyped-def]
             keep = tl.exp2(largest - base)
             total = total * keep + tl.sum(weights, 1)
             largest = new
-            # The values' scale rides on the weights, so that the codes, exact in fp16, enter as they are.
+            # The values' scale rides on the weights, so that the codes, exact in fp16, enter as they are, but raised:
+            # what that adds is the same for every column, and known.
             weights = (weights * vs[:, :, None]).to(tl.float16)
-            whole = _halves(v, BY_BYTES).reshape(TILE // 16, 4, WARPS, 4, 8, DIM // 8)
+            raised = raised * keep + tl.sum(weights.to(tl.float32), 1)
+            whole = _raised(v, BY_BYTES).reshape(TILE // 16, 4, WARPS, 4, 8, DIM // 8)
             whole = whole.permute(2, 5, 4, 0, 3, 1).reshape(WARPS, DIM, TILE)
             output = tl.dot(whole, weights, output * keep[:, None, :])
-    return largest, total, output
+    return largest, total, output - 1152.0 * raised[:, None, :]
 
 
 @triton.jit
@@ -180,20 +202,20 @@ def _plain_share(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _chunk_share(  # type: ignore[no-untyped-def]
-    query, words, rows, codes, scales, cosines, sines, turns, outputs, sums, first, head, to, num_rows, count,
-    query_head, query_token, num_words, table_rows, exponent,
-    DEPENDENT: tl.constexpr, WORDS: tl.constexpr, ONE_TILE: tl.constexpr, FIELDS: tl.constexpr,
-    CODES_BY: tl.constexpr, SCALES_BY: tl.constexpr, DIM: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr,
-    WARPS: tl.constexpr, TILE: tl.constexpr, BY_BYTES: tl.constexpr,
+    query, words, firsts, rows, codes, scales, cosines, sines, turns, outputs, sums, share, head, to, num_rows, count,
+    query_head, query_token, table_rows, exponent,
+    DEPENDENT: tl.constexpr, ONE_RUN: tl.constexpr, ONE_TILE: tl.constexpr, AHEAD: tl.constexpr,
+    FIELDS: tl.constexpr, CODES_BY: tl.constexpr, SCALES_BY: tl.constexpr, DIM: tl.constexpr,
+    HALF: tl.constexpr, ROWS: tl.constexpr, WARPS: tl.constexpr, TILE: tl.constexpr, BY_BYTES: tl.constexpr,
 ):  # fmt: skip
-    """WORDS runs: every warp's part by `_runs`, then their sum."""
+    """The runs of a share: every warp's part by `_runs`, then their sum."""
     n = tl.arange(0, ROWS)
     line, _ = _lines(query, n, head, num_rows, count, query_head, query_token)
     line = line[None, :] + _channel(HALF)[:, None]
     largest, total, output = _runs(
-        tl.load(line).to(tl.float32), tl.load(line + HALF).to(tl.float32), words, rows, codes, scales, cosines, sines,
-        turns, head, first, num_words, table_rows, exponent, WORDS, ONE_TILE, FIELDS, CODES_BY, SCALES_BY, DIM, HALF,
-        ROWS, WARPS, TILE, BY_BYTES,
+        tl.load(line), tl.load(line + HALF), words, firsts, rows, codes, scales, cosines,
+        sines, turns, head, share, table_rows, exponent, ONE_RUN, ONE_TILE, AHEAD, FIELDS, CODES_BY, SCALES_BY, DIM,
+        HALF, ROWS, WARPS, TILE, BY_BYTES,
     )  # fmt: skip
     if DEPENDENT:
         gdc_launch_dependents()
@@ -209,19 +231,20 @@ def _chunk_share(  # type: ignore[no-untyped-def]
     tl.store(sums + to + n, top + tl.log2(whole), mask=n < num_rows)
 
 
-@triton.jit(do_not_specialize=["length", "num_words", "plain_shares", "table_rows"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["length", "plain_shares", "table_rows"])  # type: ignore[untyped-decorator]
 def attend_few(  # type: ignore[no-untyped-def]
-    query, keys, values, words, rows, codes, scales, cosines, sines, turns, outputs, sums,
-    num_rows, count, query_head, query_token, length, key_head, key_token, num_words, plain_shares, table_rows,
+    query, keys, values, words, firsts, rows, codes, scales, cosines, sines, turns, outputs, sums,
+    num_rows, count, query_head, query_token, length, key_head, key_token, plain_shares, table_rows,
     exponent, unscaled,
     DEPENDENT: tl.constexpr, LENGTH_IN_MEMORY: tl.constexpr, PLAIN_TILES: tl.constexpr, PLAIN_TILE: tl.constexpr,
-    WORDS: tl.constexpr, ONE_TILE: tl.constexpr, FIELDS: tl.constexpr, CODES_BY: tl.constexpr,
-    SCALES_BY: tl.constexpr, DIM: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, WARPS: tl.constexpr,
-    TILE: tl.constexpr, VALUE_TYPE: tl.constexpr, BY_BYTES: tl.constexpr,
+    ONE_RUN: tl.constexpr, ONE_TILE: tl.constexpr, AHEAD: tl.constexpr, FIELDS: tl.constexpr,
+    CODES_BY: tl.constexpr, SCALES_BY: tl.constexpr, DIM: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr,
+    WARPS: tl.constexpr, TILE: tl.constexpr, VALUE_TYPE: tl.constexpr, BY_BYTES: tl.constexpr,
 ):  # fmt: skip
     """Program (share, KV head); num_warps must be WARPS. Row m is query head m // count of the group, token m % count.
 
-    `turns` fp16 [2, TILE, HALF]: cosines and sines of the first TILE positions. DEPENDENT as in `merge_shares`.
+    `turns` fp16 [2, TILE, HALF]: cosines and sines of the first TILE positions. DEPENDENT as in `merge_shares`. AHEAD:
+    the query's turn for the next tile is asked for before this one is computed.
     """
     share, head = tl.program_id(0), tl.program_id(1)
     if DEPENDENT:
@@ -235,7 +258,7 @@ def attend_few(  # type: ignore[no-untyped-def]
         )  # fmt: skip
     else:
         _chunk_share(
-            query, words, rows, codes, scales, cosines, sines, turns, outputs, sums, (share - plain_shares) * WORDS,
-            head, to, num_rows, count, query_head, query_token, num_words, table_rows, exponent * unscaled,
-            DEPENDENT, WORDS, ONE_TILE, FIELDS, CODES_BY, SCALES_BY, DIM, HALF, ROWS, WARPS, TILE, BY_BYTES,
+            query, words, firsts, rows, codes, scales, cosines, sines, turns, outputs, sums, share - plain_shares,
+            head, to, num_rows, count, query_head, query_token, table_rows, exponent * unscaled, DEPENDENT, ONE_RUN,
+            ONE_TILE, AHEAD, FIELDS, CODES_BY, SCALES_BY, DIM, HALF, ROWS, WARPS, TILE, BY_BYTES,
         )  # fmt: skip

@@ -38,6 +38,15 @@ def _columns(pointers, column, SIZE: tl.constexpr, PADDED: tl.constexpr):  # typ
         return tl.load(pointers, mask=column < SIZE, other=0.0)
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def runs_of(firsts, share, ONE_RUN: tl.constexpr):  # type: ignore[no-untyped-def]
+    """From which word to before which a share goes."""
+    if ONE_RUN:
+        return share, share + 1
+    else:  # noqa: RET505
+        return tl.load(firsts + share), tl.load(firsts + share + 1)
+
+
 @triton.jit
 def _softmax_step(scores, largest, total):  # type: ignore[no-untyped-def]
     """Fold scores [BLOCK, TILE] (base 2, -inf where masked) into the running softmax.
@@ -110,22 +119,23 @@ def _widened(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _chunk(  # type: ignore[no-untyped-def]
-    q1, q2, q3, largest, total, output, words, rows, codes, scales, cosines, sines, head, first, num_words,
-    table_rows, unscaled,
-    WORDS: tl.constexpr, ONE_TILE: tl.constexpr, ROTATION: tl.constexpr, ONE_GROUP: tl.constexpr,
+    q1, q2, q3, largest, total, output, words, firsts, rows, codes, scales, cosines, sines, head, share, table_rows,
+    unscaled,
+    ONE_RUN: tl.constexpr, ONE_TILE: tl.constexpr, ROTATION: tl.constexpr, ONE_GROUP: tl.constexpr,
     FIELDS: tl.constexpr, CODES_BY: tl.constexpr, SCALES_BY: tl.constexpr,
     DIM: tl.constexpr, DIM_PADDED: tl.constexpr, HALF: tl.constexpr, HALF_PADDED: tl.constexpr, REST: tl.constexpr,
     REST_PADDED: tl.constexpr, TILE: tl.constexpr, KEY_TYPE: tl.constexpr, VALUE_TYPE: tl.constexpr,
     PRECISION: tl.constexpr, MATH: tl.constexpr,
 ):  # fmt: skip
-    """WORDS runs of chunk tokens from word `first` on."""
+    """The runs of chunk tokens that are a share."""
     c = tl.arange(0, HALF_PADDED)[None, :]
     d = tl.arange(0, DIM_PADDED)[None, :]
     r = tl.arange(0, REST_PADDED)[None, :]
     i = tl.arange(0, TILE)
     if ROTATION == 2:
         kc, ks = _angles(cosines, sines, 0, table_rows, HALF, HALF_PADDED, TILE)
-    for index in range(1 if WORDS == 1 else tl.minimum(WORDS, num_words - first)):
+    first, end = runs_of(firsts, share, ONE_RUN)
+    for index in range(1 if ONE_RUN else end - first):
         word = tl.load(words + first + index)
         position = (word & 0xFFFFF).to(tl.int32)
         row = rows + ((word >> 20) & 0xFFF) * FIELDS
@@ -180,13 +190,13 @@ def _chunk(  # type: ignore[no-untyped-def]
     return largest, total, output
 
 
-@triton.jit(do_not_specialize=["length", "num_words", "plain_shares", "table_rows"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["length", "plain_shares", "table_rows"])  # type: ignore[untyped-decorator]
 def attend_shares(  # type: ignore[no-untyped-def]
-    query, keys, values, result, words, rows, codes, scales, cosines, sines, outputs, sums, arrived,
-    num_rows, count, query_head, query_token, length, key_head, key_token, num_words, plain_shares, table_rows,
+    query, keys, values, result, words, firsts, rows, codes, scales, cosines, sines, outputs, sums, arrived,
+    num_rows, count, query_head, query_token, length, key_head, key_token, plain_shares, table_rows,
     exponent, unscaled,
     DEPENDENT: tl.constexpr, FUSED: tl.constexpr, MERGE_ROWS: tl.constexpr, MERGE_STEP: tl.constexpr,
-    LENGTH_IN_MEMORY: tl.constexpr, PLAIN_TILES: tl.constexpr, WORDS: tl.constexpr, ONE_TILE: tl.constexpr,
+    LENGTH_IN_MEMORY: tl.constexpr, PLAIN_TILES: tl.constexpr, ONE_RUN: tl.constexpr, ONE_TILE: tl.constexpr,
     ROTATION: tl.constexpr,
     ONE_GROUP: tl.constexpr, FIELDS: tl.constexpr, CODES_BY: tl.constexpr, SCALES_BY: tl.constexpr,
     DIM: tl.constexpr, DIM_PADDED: tl.constexpr, HALF: tl.constexpr, HALF_PADDED: tl.constexpr, REST: tl.constexpr,
@@ -225,10 +235,10 @@ def attend_shares(  # type: ignore[no-untyped-def]
         )  # fmt: skip
     else:
         largest, total, output = _chunk(
-            q1, q2, q3, largest, total, output, words, rows, codes, scales, cosines, sines, head,
-            (share - plain_shares) * WORDS, num_words, table_rows, unscaled, WORDS, ONE_TILE, ROTATION, ONE_GROUP,
-            FIELDS, CODES_BY, SCALES_BY, DIM, DIM_PADDED, HALF, HALF_PADDED, REST, REST_PADDED, TILE, KEY_TYPE,
-            VALUE_TYPE, PRECISION, MATH,
+            q1, q2, q3, largest, total, output, words, firsts, rows, codes, scales, cosines, sines, head,
+            share - plain_shares, table_rows, unscaled, ONE_RUN, ONE_TILE, ROTATION, ONE_GROUP, FIELDS, CODES_BY,
+            SCALES_BY, DIM, DIM_PADDED, HALF, HALF_PADDED, REST, REST_PADDED, TILE, KEY_TYPE, VALUE_TYPE, PRECISION,
+            MATH,
         )  # fmt: skip
     if DEPENDENT:
         gdc_launch_dependents()

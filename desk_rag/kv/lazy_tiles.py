@@ -46,17 +46,27 @@ class Run:
         return cls(word >> _COUNT_BITS, (word & MOST_TOKENS - 1) + 1, segment, position)
 
 
-def pack_runs(placements: Sequence[Placement], most: int, tile: int) -> NDArray[np.int64]:
-    """The words of all chunks, in order: each chunk is cut evenly into runs of at most `most` tokens.
+def pack_shares(
+    placements: Sequence[Placement], most: int, tile: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """The words of all chunks, in order, and where each share's words begin (one number more than shares).
 
-    All but a chunk's last run are whole tiles of `tile` tokens, which divides `most`.
+    Every share but the last has `most // tile` tiles of `tile` tokens, whole but for the last one of each chunk, so
+    that all programs have the same to do; a share goes on in the next chunk where one ends.
     """
-    assert 1 <= tile <= most <= MOST_TOKENS and most % tile == 0
-    words = []
+    assert 1 <= tile <= most and most % tile == 0
+    words: list[int] = []
+    firsts, left = [0], most // tile
+    longest = MOST_TOKENS // tile
     for segment, place in enumerate(placements):
-        parts = -(-place.num_tokens // most)
-        size = -(-place.num_tokens // (parts * tile)) * tile
-        for start in range(0, place.num_tokens, size):
-            count = min(size, place.num_tokens - start)
+        start = 0
+        while start < place.num_tokens:
+            if not left:
+                firsts.append(len(words))
+                left = most // tile
+            tiles = min(left, longest, -(-(place.num_tokens - start) // tile))
+            count = min(tiles * tile, place.num_tokens - start)
             words.append(Run(start, count, segment, place.position + start).pack())
-    return np.array(words, dtype=np.int64)
+            start, left = start + count, left - tiles
+    firsts.append(len(words))
+    return np.array(words, dtype=np.int64), np.array(firsts if words else [0], dtype=np.int32)

@@ -11,7 +11,6 @@ of query rows how the tokens are divided. A decode step is then one launch a lay
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -22,98 +21,23 @@ from numpy.typing import NDArray
 
 from desk_rag.kv import lazy_few, lazy_kernel, lazy_merge
 from desk_rag.kv.lazy_attention import LazyContext
-from desk_rag.kv.lazy_tiles import MOST_TOKENS, pack_runs
+from desk_rag.kv.lazy_tiles import Run, pack_shares
+from desk_rag.kv.lazy_tuning import LEAST_BLOCK, LazyTuning
 from desk_rag.kv.types import Int8Layer
 
 FIELDS = 8
 """tokens, tokens per scale group, scale groups, then offsets in elements: keys, values, key_scale, key_zero,
 value_scale."""
-_FEW_ROWS = 32
-"""Query rows per KV head up to which the query is turned instead of the keys."""
 _LEAST_TILE = 32
 _FEW_PLAIN_TILE = 32
-_PLAIN_TILES = 2
-"""Tiles of the slab per program."""
-_LEAST_BLOCK = 16
-"""Query rows per KV head that a decode step of any known model has at most."""
-_SIX_UP_TO = 65_536
-"""Keys of all heads up to which `lazy_few` is best with six programs per multiprocessor; three then."""
-_SIX_UP_TO_128 = 48 << 10
-"""The same at head size 128. Six are faster at 32,768 keys and slower at 65,536; in between they no longer have one
-tile of 64 keys each on the 132 multiprocessors of an H200."""
+_PLAIN_TILES = (2, 16)
+"""Tiles of the slab per program: few, or where the others have more to do anyway, so many that one program a head does
+it. Of Llama-3.1-8B's shape at 32,768 tokens that leaves the others 16 tiles instead of 19 (34.4 us for 38.4)."""
+_PLAIN_BESIDE = 0.8
+"""Tiles of the slab that take as long as one of chunks, on an H200."""
 _INTERPRETED_PROGRAMS = 6
 """Without a GPU: enough to have several shares."""
 _LOG2_E = 1.4426950408889634
-
-
-class Rotation(IntEnum):
-    """What is turned; see `lazy_kernel`."""
-
-    KEYS = 0
-    RUN = 1
-    TILE = 2
-
-
-@dataclass(frozen=True, slots=True)
-class LazyTuning:
-    """What the kernel may choose freely; `bench kernels --sweep` finds the best."""
-
-    tile: int = 64
-    """Most tokens per tile: 16, 32, 64 or 128; fewer where the programs would not fill the chip."""
-    warps: int = 8
-    stages: int = 3
-    programs: int = 1
-    """Per multiprocessor, as far as there are tiles."""
-    rotation: Rotation = Rotation.TILE
-    fused: bool = True
-    """The last program merges; else a second launch does."""
-    half_shares: bool = False
-    """What programs leave for the merge is fp16 instead of fp32, if the model is no wider itself."""
-    half_math: bool = False
-    """Keys are widened and turned in fp16, two numbers at once: faster by a tenth, three roundings instead of one."""
-    block: int = 64
-    """Most query rows per program."""
-    registers: int | None = None
-    """Most per thread; None leaves it to the compiler."""
-    few: bool = False
-    """By `lazy_few` where it can serve; then `tile` is 16 or 32 tokens per warp, and the merge is never fused."""
-    merge_columns: int = 256
-    """Most output columns per program of a merge of its own."""
-    merge_step: int = 32
-    """Most shares that such a program reads at once."""
-    merge_warps: int = 4
-    dependent: bool = False
-    """Each of the two launches is prepared while the one before still runs, where the GPU can (compute capability 9);
-    only for two launches."""
-
-    @classmethod
-    def default(cls, rows: int, *, fp32: bool = False, lines: int = 0, dim: int = 0) -> LazyTuning:
-        """For that many query rows per KV head, over `lines` keys of `dim` numbers of all heads together."""
-        if fp32 or rows > _LEAST_BLOCK:
-            return cls.general(rows, fp32=fp32)
-        # The best of 36 choices for one query token over 8,192 tokens of Qwen2-7B's shape on an H200, and the best of
-        # three elsewhere: 10.7 and, at 32,768 tokens, 32.5 us a layer (bf16 attention over a materialised cache 13.9
-        # and 25.9); Llama-3.1-8B's shape 20.5 and 54.7 (16.4 and 39.7).
-        usual = cls(
-            tile=16, warps=4, stages=2, programs=6, fused=False, registers=128, few=True, merge_columns=32,
-            merge_step=256, merge_warps=8, dependent=True,
-        )  # fmt: skip
-        if dim == 128:
-            return usual if lines <= _SIX_UP_TO_128 else replace(usual, programs=3, registers=168, stages=1)
-        return usual if lines <= _SIX_UP_TO else replace(usual, programs=3)
-
-    @classmethod
-    def general(cls, rows: int, *, fp32: bool = False) -> LazyTuning:
-        """Without `lazy_few`; fp32 needs twice the registers and shared memory."""
-        if fp32:
-            rotation = Rotation.TILE if rows <= _FEW_ROWS else Rotation.KEYS
-            return cls(tile=32, stages=1, programs=2, rotation=rotation, block=32)
-        # The best of 70 choices for one query token and of 20 for 32, over 8,192 tokens of Qwen2-7B's shape on an H200:
-        # 16.7 us a layer (bf16 attention 14.0; with the merge in the last program 40 at best) and
-        # 59 (40); tiles of 64 take 52 there, but spill registers on smaller GPUs.
-        if rows <= _FEW_ROWS:
-            return cls(tile=32, warps=4, stages=3, programs=2, fused=False, half_math=True)
-        return cls(tile=32, warps=4, stages=1, programs=1, rotation=Rotation.KEYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +47,17 @@ class _Division:
     tuning: LazyTuning
     words: torch.Tensor
     """int64 [runs]."""
-    num_words: int
-    per_share: int
-    """Words."""
+    firsts: torch.Tensor
+    """int32 [shares + 1]: where the words of each share begin."""
+    shares: int
+    one_run: bool
+    """Every share is one word."""
     tile: int
     """Tokens that a program reads at once."""
     plain_tile: int
     """Of the slab."""
+    plain_tiles: int
+    """Of the slab per program."""
     one_tile: bool
     """No run is longer than a tile."""
     block: int
@@ -232,13 +160,13 @@ class LazyKernel:
         how = self._division(num_rows, fp32, possible, keys.shape[2])
         tuning = how.tuning
         dependent = tuning.dependent and self.prepares and not tuning.fused
-        plain = triton.cdiv(keys.shape[2], how.plain_tile * _PLAIN_TILES)
-        shares = plain + triton.cdiv(how.num_words, how.per_share)
+        plain = triton.cdiv(keys.shape[2], how.plain_tile * how.plain_tiles)
+        shares = plain + how.shares
         space = self._space(shares * self.kv_heads * num_rows, _share_type(tuning, query))
         result = torch.empty((1, count, heads, dim), dtype=query.dtype, device=query.device)
         common = {
-            "DEPENDENT": dependent, "LENGTH_IN_MEMORY": length is not None, "PLAIN_TILES": _PLAIN_TILES,
-            "WORDS": how.per_share, "ONE_TILE": how.one_tile, "FIELDS": FIELDS, "CODES_BY": self.alignment[layer][0],
+            "DEPENDENT": dependent, "LENGTH_IN_MEMORY": length is not None, "PLAIN_TILES": how.plain_tiles,
+            "ONE_RUN": how.one_run, "ONE_TILE": how.one_tile, "FIELDS": FIELDS, "CODES_BY": self.alignment[layer][0],
             "SCALES_BY": self.alignment[layer][1], "TILE": tuning.tile if tuning.few else how.tile,
             "num_warps": tuning.warps, "num_stages": stages_of(tuning, self.one_group[layer]),
             **({} if tuning.registers is None else {"maxnreg": tuning.registers}),
@@ -246,20 +174,21 @@ class LazyKernel:
         }  # fmt: skip
         lengths = (
             num_rows, count, query.stride(1), query.stride(2), keys.shape[2] if length is None else length,
-            keys.stride(1), keys.stride(2), how.num_words, plain, int(cos.shape[0]), scaling * _LOG2_E,
+            keys.stride(1), keys.stride(2), plain, int(cos.shape[0]), scaling * _LOG2_E,
             1.0 / self.attention_scaling[table],
         )  # fmt: skip
         if tuning.few:
             lazy_few.attend_few[(shares, self.kv_heads)](
-                query, keys, values, how.words, self.rows[layer], self.codes, self.scales, cos, sin,
+                query, keys, values, how.words, how.firsts, self.rows[layer], self.codes, self.scales, cos, sin,
                 how.turns[table], space.outputs, space.sums, *lengths, PLAIN_TILE=how.plain_tile, DIM=dim,
                 HALF=dim // 2, ROWS=max(8, triton.next_power_of_2(num_rows)), WARPS=tuning.warps,
-                VALUE_TYPE=_types(query, tuning)["VALUE_TYPE"], BY_BYTES=query.device.type == "cuda", **common,
+                VALUE_TYPE=_types(query, tuning)["VALUE_TYPE"], BY_BYTES=query.device.type == "cuda",
+                AHEAD=tuning.ahead and not how.one_tile, **common,
             )  # fmt: skip
         else:
             merge_rows = min(how.block, triton.next_power_of_2(num_rows))
             lazy_kernel.attend_shares[(shares, self.kv_heads, how.blocks)](
-                query, keys, values, result, how.words, self.rows[layer], self.codes, self.scales, cos, sin,
+                query, keys, values, result, how.words, how.firsts, self.rows[layer], self.codes, self.scales, cos, sin,
                 space.outputs, space.sums, how.arrived, *lengths, FUSED=tuning.fused, MERGE_ROWS=merge_rows,
                 MERGE_STEP=_merge_step(merge_rows * triton.next_power_of_2(dim), tuning.warps),
                 ROTATION=int(tuning.rotation), ONE_GROUP=self.one_group[layer], **_shape(dim, int(cos.shape[1])),
@@ -289,25 +218,29 @@ class LazyKernel:
         block = min(tuning.block, max(16, triton.next_power_of_2(num_rows)))
         blocks = triton.cdiv(num_rows, block)
         wanted = tuning.programs * self.processors or _INTERPRETED_PROGRAMS
-        if tuning.few:  # one wave, whose programs read the slab too
-            wanted = max(1, wanted - triton.cdiv(slots, _FEW_PLAIN_TILE * _PLAIN_TILES) * self.kv_heads)
         share = max(1, triton.cdiv(self.context.num_tokens * self.kv_heads * blocks, wanted))
         tile = tuning.tile * tuning.warps if tuning.few else tuning.tile
         while not tuning.few and tile > _LEAST_TILE and tile // 2 >= share:
             tile //= 2
-        most = min(MOST_TOKENS, triton.cdiv(share, tile) * tile)
-        packed = pack_runs(self.context.placements, most, tile)
-        per_share = max(1, share * len(packed) // max(1, self.context.num_tokens))
+        plain_tile, plain_tiles = tile, _PLAIN_TILES[0]
+        if tuning.few:  # one wave, whose programs read the slab too
+            plain_tile = _FEW_PLAIN_TILE
+            plain_tiles = _plain_tiles(triton.cdiv(slots, plain_tile), share / tile, wanted // self.kv_heads)
+            wanted -= triton.cdiv(slots, plain_tile * plain_tiles) * self.kv_heads
+        tiles = sum(triton.cdiv(place.num_tokens, tile) for place in self.context.placements)
+        per_share = max(1, triton.cdiv(tiles, max(1, wanted // (self.kv_heads * blocks))))
+        words, firsts = pack_shares(self.context.placements, per_share * tile, tile)
         device = self.rows.device
         division = _Division(
             tuning=tuning,
-            words=torch.from_numpy(packed if len(packed) else np.zeros(1, dtype=np.int64)).to(device),
-            num_words=len(packed),
-            # A power of two: it is a constant of the kernel, and each constant is a compilation.
-            per_share=1 << (per_share.bit_length() - 1),
+            words=torch.from_numpy(words if len(words) else np.zeros(1, dtype=np.int64)).to(device),
+            firsts=torch.from_numpy(firsts).to(device),
+            shares=len(firsts) - 1,
+            one_run=len(words) == len(firsts) - 1,
             tile=tile,
-            plain_tile=_FEW_PLAIN_TILE if tuning.few else tile,
-            one_tile=most <= tile,
+            plain_tile=plain_tile,
+            plain_tiles=plain_tiles,
+            one_tile=all(Run.unpack(int(word)).count <= tile for word in words),
             block=block,
             blocks=blocks,
             arrived=torch.zeros(self.kv_heads * blocks, dtype=torch.int32, device=device),
@@ -337,9 +270,17 @@ class LazyKernel:
         return found
 
 
+def _plain_tiles(tiles: int, chunk_tiles: float, programs: int) -> int:
+    """Of the slab, of `tiles`, per program, where others have `chunk_tiles` each and a head has `programs`."""
+    found = _PLAIN_TILES[1] if tiles <= _PLAIN_BESIDE * chunk_tiles else _PLAIN_TILES[0]
+    while triton.cdiv(tiles, found) > max(1, programs // 4):  # a small GPU, or much room for the answer
+        found *= 2
+    return found
+
+
 def serves_few(num_rows: int, dim: int, half: int) -> bool:
     """True if `lazy_few` can do that many query rows per KV head; besides, it wants one group of scales, not fp32."""
-    return num_rows <= _LEAST_BLOCK and dim == 2 * half and dim >= 32 and dim == triton.next_power_of_2(dim)
+    return num_rows <= LEAST_BLOCK and dim == 2 * half and dim >= 32 and dim == triton.next_power_of_2(dim)
 
 
 def stages_of(tuning: LazyTuning, one_group: bool) -> int:

@@ -30,8 +30,9 @@ from desk_rag.kv import split_attention_kernel as split_kernel
 from desk_rag.kv import split_attention_triton as split
 
 _POINTERS = {
-    "rows": "*i64", "words": "*i64", "codes": "*i8", "scales": "*fp16", "tables": "*fp32", "cosines": "*fp32",
-    "sines": "*fp32", "outputs": "*fp32", "sums": "*fp32", "arrived": "*i32", "exponent": "fp32", "unscaled": "fp32",
+    "rows": "*i64", "words": "*i64", "firsts": "*i32", "codes": "*i8", "scales": "*fp16", "tables": "*fp32",
+    "cosines": "*fp32", "sines": "*fp32", "outputs": "*fp32", "sums": "*fp32", "arrived": "*i32",
+    "exponent": "fp32", "unscaled": "fp32",
     "slots": "*i64", "eps": "fp32", "turns": "*fp16",
 }  # fmt: skip
 _IN_DTYPE = {
@@ -50,7 +51,7 @@ def compiled(
         signature["length"] = "*i64"
     signature |= dict.fromkeys(constants, "constexpr")
     signature = {name: signature[name] for name in kernel.arg_names}
-    never = {"length", "num_words", "plain_shares", "table_rows", "shares", "count", "num_rows", "exponent", "unscaled"}
+    never = {"length", "plain_shares", "table_rows", "shares", "count", "num_rows", "exponent", "unscaled"}
     never |= {"capacity", "eps", "blocks", "block"}
     divisible = [index for index, name in enumerate(kernel.arg_names) if name in names and name not in never]
     aligned = {(index,): [["tt.divisibility", 16]] for index in divisible}
@@ -92,7 +93,7 @@ def _lazy(dim: int, half: int, dtype: str, one: bool, rows: int) -> dict[str, An
         **lazy_triton._shape(dim, half), **lazy_triton._types(torch.empty(0, dtype=own, device="meta"), tuning),
         "DEPENDENT": False, "FUSED": tuning.fused, "MERGE_ROWS": merge_rows,
         "MERGE_STEP": lazy_triton._merge_step(merge_rows * triton.next_power_of_2(dim), tuning.warps),
-        "LENGTH_IN_MEMORY": False, "PLAIN_TILES": 2, "WORDS": 1 if few else 4, "ONE_TILE": False,
+        "LENGTH_IN_MEMORY": False, "PLAIN_TILES": 2, "ONE_RUN": few, "ONE_TILE": False,
         "ROTATION": int(tuning.rotation), "ONE_GROUP": one, "FIELDS": lazy_triton.FIELDS, "CODES_BY": 16,
         "SCALES_BY": 8, "BLOCK": block, "TILE": tuning.tile,
     }  # fmt: skip
@@ -130,7 +131,8 @@ def variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
 def _few(dim: int, dtype: str, tile: int, *, one_tile: bool = True) -> tuple[Any, dict[str, Any], str, int, int]:
     """The decode step's own program where every run is one step, or as for long contexts."""
     constants = {
-        "DEPENDENT": False, "LENGTH_IN_MEMORY": False, "PLAIN_TILES": 2, "PLAIN_TILE": 32, "WORDS": 1,
+        "DEPENDENT": False, "LENGTH_IN_MEMORY": False, "PLAIN_TILES": 2, "PLAIN_TILE": 32, "ONE_RUN": one_tile,
+        "AHEAD": not one_tile,
         "ONE_TILE": one_tile, "FIELDS": lazy_triton.FIELDS, "CODES_BY": 16, "SCALES_BY": 8, "DIM": dim,
         "HALF": dim // 2, "ROWS": 8, "WARPS": 4, "TILE": tile, "BY_BYTES": True,
         "VALUE_TYPE": tl.bfloat16 if dtype == "bf16" else tl.float16,

@@ -32,7 +32,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from desk_rag.bench import kernels, report, synthetic
 from desk_rag.bench.synthetic import Shape
 from desk_rag.kv.lazy_attention import LazyContext, attend
-from desk_rag.kv.lazy_triton import LazyKernel, LazyTuning, Rotation
+from desk_rag.kv.lazy_triton import LazyKernel
+from desk_rag.kv.lazy_tuning import LazyTuning, Rotation
 from desk_rag.kv.stitch import plan
 
 SHAPES = {
@@ -280,7 +281,7 @@ def few_further(best: LazyTuning) -> list[LazyTuning]:
         replace(best, merge_columns=columns, merge_step=step, merge_warps=warps) for columns, step, warps in merges
     ]
     kinds += [replace(best, half_shares=True), replace(best, stages=1), replace(best, programs=best.programs + 2)]
-    kinds.append(replace(best, stages=1, programs=3, registers=168))
+    kinds += [replace(best, stages=1, programs=2, registers=None, ahead=ahead) for ahead in (False, True)]
     return [replace(kind, dependent=dependent) for kind in kinds for dependent in (True, False)]
 
 

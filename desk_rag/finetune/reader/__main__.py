@@ -1,18 +1,27 @@
 """python -m desk_rag.finetune.reader DATA WORK: makes the embedded reader from text.
 
 Starts what the processor prepares beside what the GPUs train; each is a process of its own (`--part`), so that neither
-waits for the other longer than it has to. With `--quick` everything is tiny, for trying out on a CPU.
+waits for the other longer than it has to. With `--quick` everything is tiny, for trying out on a CPU. `--refine` makes
+no new reader: the top layers of the shipped one learn on, one variant after another.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-from desk_rag.finetune.reader.preparation import Work, prepare_reading, prepare_rows, prepare_stream
+from desk_rag.assets import assets_dir
+from desk_rag.finetune.reader.preparation import (
+    Work,
+    prepare_reading,
+    prepare_refining,
+    prepare_rows,
+    prepare_stream,
+)
 from desk_rag.finetune.reader.recipe import QUICK, Amounts, Recipe, finished
 
 
@@ -26,9 +35,18 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="tiny, to try it out")
     parser.add_argument("--sister", action="store_true", help="also train the sister that only knows full attention")
     parser.add_argument("--part", choices=("prepare", "train"))
+    refining = parser.add_argument_group("refining", "the top layers of a reader that is there")
+    refining.add_argument("--refine", action="store_true", help="do that instead of all the rest")
+    refining.add_argument("--start", type=Path, default=assets_dir() / "reader", help="the reader to go on with")
+    refining.add_argument("--rows", type=int, default=40_000, help="rows to prepare")
+    refining.add_argument("--asked", type=int, default=400, help="held-out questions per kind")
+    refining.add_argument("--try", dest="variants", action="append", metavar="NAME:KEY=VALUE,...", help="repeatable")
+    refining.add_argument("--deadline", type=float, default=math.inf, help="seconds after which nothing is begun")
     asked = parser.parse_args()
     amounts = QUICK if asked.quick else Amounts()
     work = Work(asked.data, asked.work, asked.workers)
+    if asked.refine:
+        return _refine(work, asked)
     if asked.part == "prepare":
         return _prepare(work, amounts)
     if asked.part == "train":
@@ -46,6 +64,20 @@ def main() -> int:
     for name, score in sorted(finished(work.folder).items()):
         print(f"{name:40s} {score}")
     return code
+
+
+def _refine(work: Work, asked: argparse.Namespace) -> int:
+    prepare_refining(work, asked.start, asked.rows)
+    if asked.part == "prepare":
+        return 0
+    from desk_rag.finetune.reader.refinement import Refining
+    from desk_rag.finetune.reader.refining import Refinement, parse_variant
+    from desk_rag.finetune.reader.training import join_group
+
+    usual = Refinement(rows=asked.rows)
+    variants = dict(parse_variant(text, usual) for text in asked.variants or ["refined"])
+    Refining(work, asked.start, join_group(), asked.asked).run(variants, asked.deadline)
+    return 0
 
 
 def _prepare(work: Work, amounts: Amounts) -> int:

@@ -7,6 +7,7 @@ Qwen3ForCausalLM, so that transformers loads what is exported and nothing of thi
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -147,6 +148,26 @@ class Decoder(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., width] -> fp32 [..., vocab]."""
         return F.linear(hidden, self.embed_tokens.weight.to(hidden.dtype)).float()
+
+
+def shape_of(config: Mapping[str, object]) -> Shape:
+    """The sizes that a `config_json` tells."""
+
+    def whole(name: str) -> int:
+        return int(str(config[name]))
+
+    return Shape(
+        vocab=whole("vocab_size"),
+        width=whole("hidden_size"),
+        layers=whole("num_hidden_layers"),
+        heads=whole("num_attention_heads"),
+        kv_heads=whole("num_key_value_heads"),
+        head_dim=whole("head_dim"),
+        inner=whole("intermediate_size"),
+        theta=float(str(config["rope_theta"])),
+        eps=float(str(config["rms_norm_eps"])),
+        positions=whole("max_position_embeddings"),
+    )
 
 
 def rotary_tables(shape: Shape, device: torch.device | str) -> tuple[Tensor, Tensor]:

@@ -36,6 +36,8 @@ class Item:
     answer: str
     chunks: tuple[str, ...]
     gold: str | None
+    begun: str = ""
+    """What the answer begins with already: the right quote, where only what follows it is asked for."""
 
 
 def items(folder: Path, kind: str, count: int, chunks: int) -> list[Item]:
@@ -67,19 +69,36 @@ def items(folder: Path, kind: str, count: int, chunks: int) -> list[Item]:
     return found[:count]
 
 
-def answers(model: Decoder, tokenizer: Tokenizer, asked: Sequence[Item], group: Group, *, full: bool) -> list[str]:
-    """Greedy answers, with stitched or full attention."""
+def prompts(tokenizer: Tokenizer, asked: Sequence[Item]) -> list[Row]:
+    """The rows that `answers` goes on from."""
     builder = RowBuilder(tokenizer, _LENGTH)
+    rows = [builder.build(item.chunks, [(item.question, item.begun)]) for item in asked]
+    assert all(row is not None for row in rows)
+    return [row for row in rows if row is not None]
+
+
+def answers(
+    model: Decoder,
+    tokenizer: Tokenizer,
+    asked: Sequence[Item],
+    group: Group,
+    *,
+    full: bool,
+    rows: Sequence[Row] | None = None,
+    at_once: int = _BATCH,
+) -> list[str]:
+    """Greedy answers, with stitched or full attention; what an answer began with is part of it.
+
+    `rows` are their `prompts`, for whoever asks more than once.
+    """
+    rows = prompts(tokenizer, asked) if rows is None else rows
     stop = mark_id(tokenizer, IM_END)
     told = []
     model.eval()
-    for at in range(0, len(asked), _BATCH):
-        batch = asked[at : at + _BATCH]
-        rows = [builder.build(item.chunks, [(item.question, "")]) for item in batch]
-        assert all(row is not None for row in rows)
-        real = [row for row in rows if row is not None]
-        # The answer of the row is the stop mark alone; what stands before it is the prompt.
-        lengths = torch.tensor([int(row.learned[0]) for row in real])
+    for at in range(0, len(asked), at_once):
+        batch, real = asked[at : at + at_once], rows[at : at + at_once]
+        # The last learned token of the row is the stop mark; what stands before it is the prompt.
+        lengths = torch.tensor([int(row.learned.max()) for row in real])
         width = -(-int(lengths.max()) // 16) * 16
         segments = _stack(real, "segments", width).to(group.device)
         beyond = torch.arange(width)[None] >= lengths[:, None]
@@ -91,13 +110,14 @@ def answers(model: Decoder, tokenizer: Tokenizer, asked: Sequence[Item], group: 
             _stack(real, "ids", width).to(group.device),
             _stack(real, "positions", width).to(group.device),
             lengths.to(group.device),
-            torch.tensor([int(row.positions[int(row.learned[0])]) for row in real]).to(group.device),
+            torch.tensor([int(row.positions[int(row.learned.max())]) for row in real]).to(group.device),
             attention_mask(segments, flags, compute_dtype(group)),
             visible(asks, segments, flags[:, None]),
             stop_id=stop,
             limit=96,
         )
-        told += tokenizer.decode_batch(given.cpu().tolist(), skip_special_tokens=True)
+        texts = tokenizer.decode_batch(given.cpu().tolist(), skip_special_tokens=True)
+        told += [item.begun + text for item, text in zip(batch, texts, strict=True)]
     return told
 
 
@@ -106,21 +126,24 @@ def _stack(rows: Sequence[Row], field: str, width: int) -> torch.Tensor:
     return torch.stack([torch.from_numpy(getattr(row, field)[:width].astype("int64")) for row in rows])
 
 
+MARKS = ("exact", "f1", "contains", "right_chunk", "refused")
+
+
+def marks(text: str, item: Item) -> tuple[float, ...]:
+    """`MARKS` of one answer, each 0 to 1."""
+    lines = text.strip().split("\n")
+    short = next((line for line in reversed(lines) if not line.startswith('"')), lines[-1].strip('"'))
+    quote = next((line.strip('"') for line in lines if line.startswith('"')), "")
+    return (
+        exact(short, item.answer),
+        f1(short, item.answer),
+        float(contains(text, item.answer)),
+        float(bool(quote) and item.gold is not None and quote.strip() in item.gold),
+        float(text.startswith(NO_ANSWER[:20])),
+    )
+
+
 def score(told: Sequence[str], asked: Sequence[Item]) -> dict[str, float]:
-    """Means in per cent."""
-    rows = []
-    for text, item in zip(told, asked, strict=True):
-        lines = text.strip().split("\n")
-        short = next((line for line in reversed(lines) if not line.startswith('"')), lines[-1].strip('"'))
-        quote = next((line.strip('"') for line in lines if line.startswith('"')), "")
-        rows.append(
-            (
-                exact(short, item.answer),
-                f1(short, item.answer),
-                contains(text, item.answer),
-                bool(quote) and item.gold is not None and quote.strip() in item.gold,
-                text.startswith(NO_ANSWER[:20]),
-            )
-        )
-    names = ("exact", "f1", "contains", "right_chunk", "refused")
-    return {name: round(100 * sum(row[i] for row in rows) / max(1, len(rows)), 1) for i, name in enumerate(names)}
+    """Means of the marks in per cent."""
+    rows = [marks(text, item) for text, item in zip(told, asked, strict=True)]
+    return {name: round(100 * sum(row[i] for row in rows) / max(1, len(rows)), 1) for i, name in enumerate(MARKS)}

@@ -1,18 +1,22 @@
 """Trained weights become the files of the embedded reader: int8 rows with fp16 scales, configuration, tokenizer.
 
-Knows the file form that `desk_rag.model` reads; knows no training.
+Knows the file form that `desk_rag.model` reads; knows no training. A reader that was refined takes over every byte of
+the one that it began with, but for the tensors that were trained.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from desk_rag.errors import ModelError
 from desk_rag.finetune.export import row_int8
 from desk_rag.finetune.reader.architecture import Shape, config_json
 
@@ -26,6 +30,15 @@ def coded(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Names get 'model.' before them.
     """
     return row_int8({f"model.{name}": weight for name, weight in weights.items()})
+
+
+def decoded(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What `coded` tensors stand for, fp32, by their names in training."""
+    return {
+        name.removeprefix("model."): tensor.float() * tensors.get(f"{name}.scale", torch.ones(1)).float()
+        for name, tensor in tensors.items()
+        if not name.endswith(".scale")
+    }
 
 
 def export(weights: Mapping[str, Tensor], shape: Shape, end_id: int, folder: Path, *, parts: bool) -> None:
@@ -48,9 +61,46 @@ def export(weights: Mapping[str, Tensor], shape: Shape, end_id: int, folder: Pat
 
 def join(folder: Path, target: Path) -> None:
     """Make one file of the parts in `folder`."""
-    from safetensors.torch import load_file
-
     tensors: dict[str, Tensor] = {}
     for part in sorted(folder.glob("part-*.safetensors")):
         tensors.update(load_file(part))
     save_file(tensors, target)
+
+
+def replace(start: Path, changes: Mapping[str, Tensor], target: Path) -> None:
+    """Write the safetensors file `start` anew with other values for `changes`; every other byte is what it was.
+
+    So a version control system keeps only what differs. Raises ModelError where a tensor is not in `start` with the
+    same dtype and shape.
+    """
+    whole = bytearray(start.read_bytes())
+    begin = 8 + int.from_bytes(whole[:8], "little")
+    header = json.loads(whole[8:begin])
+    for name, tensor in changes.items():
+        value = _bytes_of(tensor)
+        at = header.get(name)
+        form = at and (at["shape"], at["data_offsets"][1] - at["data_offsets"][0], at["dtype"])
+        if form != (list(tensor.shape), len(value), _NAMES.get(tensor.dtype)):
+            raise ModelError(
+                f"{start} holds no tensor '{name}' of {tensor.dtype} {list(tensor.shape)}.",
+                remedy="Give the reader that the changed tensors were trained from.",
+            )
+        first, last = (begin + offset for offset in at["data_offsets"])
+        whole[first:last] = value
+    target.write_bytes(whole)
+
+
+def refined(start: Path, changes: Path, folder: Path) -> None:
+    """Make a model directory: that of `start` with the tensors of the file `changes` in place of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for companion in [*start.glob("*.json"), *start.glob("*.md")]:
+        shutil.copyfile(companion, folder / companion.name)
+    replace(start / "model.safetensors", load_file(changes), folder / "model.safetensors")
+
+
+_NAMES = {torch.int8: "I8", torch.float16: "F16", torch.float32: "F32"}
+
+
+def _bytes_of(tensor: Tensor) -> bytes:
+    array: np.ndarray[tuple[int, ...], np.dtype[np.generic]] = tensor.detach().cpu().contiguous().numpy()
+    return array.tobytes()

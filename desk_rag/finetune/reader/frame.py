@@ -13,7 +13,7 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from desk_rag.errors import ModelError
-from desk_rag.sentences import units
+from desk_rag.sentences import quotable, units
 from desk_rag.trained_frame import (
     CHUNK_CLOSE,
     CHUNK_OPEN,
@@ -113,6 +113,12 @@ def answer_text(quotes: Sequence[str], answer: str | None) -> str:
     return "\n".join([*lines, answer])
 
 
+def short_start(told: str) -> int:
+    """Where the short answer begins in an answer of the trained form; its length where it has none."""
+    last = told.rfind("\n") + 1
+    return len(told) if told.startswith(NO_ANSWER) or told.startswith('"', last) else last
+
+
 def clip(sentence: str, answer: str, longest: int = _LONGEST_QUOTE) -> str:
     """At most `longest` words of `sentence`, around `answer`."""
     words = sentence.split()
@@ -129,7 +135,10 @@ def content_words(text: str) -> set[str]:
 
 
 def evidence(text: str, question: str, answer: str) -> str | None:
-    """The unit of `text` that holds `answer`, most like the question where several do; None if it crosses units."""
-    holding = [unit for unit in units(text) if answer in unit]
+    """The unit of `text` that holds `answer`, most like the question where several do; None if it crosses units.
+
+    It is a unit that answers may quote, if there is one: none that ends with 'Mr.'.
+    """
+    holding = [unit for unit in quotable(text) if answer in unit] or [unit for unit in units(text) if answer in unit]
     asked = content_words(question)
     return max(holding, key=lambda unit: len(content_words(unit) & asked)) if holding else None

@@ -2,7 +2,7 @@
 
 Muon orthogonalises each matrix's momentum by five steps of a quintic Newton-Schulz iteration (K. Jordan and others,
 'Muon: an optimizer for hidden layers in neural networks', 2024). Knows parameters and rates; knows no model and no
-data.
+data. Parameters that need no gradient stand still.
 """
 
 from __future__ import annotations
@@ -15,16 +15,21 @@ _QUINTIC = (3.4445, -4.7750, 2.0315)
 
 
 class Optimiser:
-    """Steps a model; every process of the group must call `step` alike."""
+    """Steps a model; every process of the group must call `step` alike.
 
-    def __init__(self, model: nn.Module, *, muon: float, adam: float, decay: float = 0.05) -> None:
-        named = list(model.named_parameters())
+    Matrices decay towards nothing or, with `home`, towards where they are now (L2-SP without its cost: Li, Grandvalet
+    and Davoine, arXiv 1802.01483, section 3).
+    """
+
+    def __init__(self, model: nn.Module, *, muon: float, adam: float, decay: float = 0.05, home: bool = False) -> None:
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self._matrices = [p for name, p in named if p.dim() == 2 and "embed" not in name]
         others = [p for name, p in named if not (p.dim() == 2 and "embed" not in name)]
         self._all = [p for _, p in named]
         self._others = others
         self._adam = torch.optim.AdamW(others, lr=adam, betas=(0.9, 0.95), weight_decay=0.0)
         self._muon_rate, self._adam_rate, self._decay = muon, adam, decay
+        self._home = [p.detach().clone() if home else torch.zeros((), device=p.device) for p in self._matrices]
         self._momentum: dict[tuple[int, ...], Tensor] = {}
         self._flat = torch.zeros(sum(p.numel() for p in self._all), device=self._all[0].device)
 
@@ -56,17 +61,17 @@ class Optimiser:
 
     @torch.no_grad()
     def _muon_step(self, rate: float, momentum: float = 0.95) -> None:
-        by_shape: dict[tuple[int, ...], list[nn.Parameter]] = {}
-        for p in self._matrices:
-            by_shape.setdefault(tuple(p.shape), []).append(p)
+        by_shape: dict[tuple[int, ...], list[tuple[nn.Parameter, Tensor]]] = {}
+        for p, home in zip(self._matrices, self._home, strict=True):
+            by_shape.setdefault(tuple(p.shape), []).append((p, home))
         for shape, parameters in by_shape.items():
-            gradients = torch.stack([p.grad for p in parameters if p.grad is not None])
+            gradients = torch.stack([p.grad for p, _ in parameters if p.grad is not None])
             buffer = self._momentum.setdefault(shape, torch.zeros_like(gradients))
             buffer.lerp_(gradients, 1 - momentum)
             update = orthogonalise(gradients.lerp(buffer, momentum))
             factor = max(1.0, shape[0] / shape[1]) ** 0.5
-            for index, p in enumerate(parameters):
-                p.mul_(1 - rate * self._decay)
+            for index, (p, home) in enumerate(parameters):
+                p.lerp_(home.expand_as(p), rate * self._decay)
                 p.add_(update[index].to(p.dtype), alpha=-rate * factor)
 
 

@@ -7,6 +7,7 @@ already is not made again.
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -92,6 +93,15 @@ def prepare_reading(work: Work, reading: int, final: int) -> None:
     work.wait("synthetic")
     work.once("rows-reading", lambda: make_rows(work, "reading", Stage.READING, reading, seed=21, synthetic=True))
     work.once("rows-last", lambda: make_rows(work, "last", Stage.FINAL, final, seed=22, synthetic=True))
+
+
+def prepare_refining(work: Work, start: Path, rows: int) -> None:
+    """Rows for going on with the reader in the directory `start`; they need no synthetic questions."""
+    work.folder.mkdir(parents=True, exist_ok=True)
+    work.once("tokenizer", lambda: shutil.copyfile(start / "tokenizer.json", work.tokenizer))
+    work.once("books", lambda: _write_books(work))
+    work.once("near", lambda: _write_near(work))
+    work.once("rows-refining", lambda: make_rows(work, "refining", Stage.REFINING, rows, seed=31, synthetic=False))
 
 
 def load_books(work: Work) -> list[Book]:

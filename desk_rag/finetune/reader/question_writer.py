@@ -120,6 +120,7 @@ def _writer_row(frame: Frame, title: str, text: str, quote: str, told: str) -> R
         np.array([QUESTION] * size + [PAD] * blank, np.int16),
         np.array(list(range(size)) + [0] * blank, np.int16),
         np.array(learned + [-1] * (ANSWER_ROOM - len(learned)), np.int16),
+        np.zeros(ANSWER_ROOM, np.bool_),
     )
 
 

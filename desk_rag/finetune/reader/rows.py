@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from desk_rag.finetune.reader.frame import Frame
+from desk_rag.finetune.reader.frame import Frame, short_start
 
 PREFIX, PAD = 0, -1
 QUESTION = 100
@@ -35,6 +35,11 @@ class Row:
     positions: NDArray[np.int16]
     learned: NDArray[np.int16]
     """[ANSWER_ROOM] indices of tokens whose prediction is learned; -1 fills."""
+    short: NDArray[np.bool_]
+    """[ANSWER_ROOM] which of them belong to a short answer or end it, and not to a quote."""
+
+
+ROW_FIELDS = tuple(Row.__dataclass_fields__)
 
 
 class RowBuilder:
@@ -50,6 +55,7 @@ class RowBuilder:
         bodies = self._frame.chunks(chunks)
         questions = self._frame.questions([question for question, _ in asked])
         answers = self._frame.answers([answer for _, answer in asked])
+        quotes = self._frame.plain([answer[: short_start(answer)] for _, answer in asked])
         head = len(self.prefix)
         ids, segments, positions = list(self.prefix), [PREFIX] * head, list(range(head))
         at = head
@@ -63,11 +69,14 @@ class RowBuilder:
             positions += list(range(at, at + len(body)))
             at += len(body)
         learned: list[int] = []
-        for number, (question, answer) in enumerate(zip(questions, answers, strict=True)):
+        short: list[bool] = []
+        for number, (question, answer, quote) in enumerate(zip(questions, answers, quotes, strict=True)):
             size = len(question) + len(answer)
             if len(ids) + size > self.length or len(learned) + len(answer) > ANSWER_ROOM:
                 continue
             learned += range(len(ids) + len(question), len(ids) + size)
+            whole = len(quote) + 1 == len(answer)  # nothing stands between the quotes and the mark that ends it
+            short += [not whole and place >= len(quote) for place in range(len(answer))]
             ids += question + answer
             segments += [QUESTION + number] * size
             positions += list(range(at, at + size))
@@ -79,6 +88,7 @@ class RowBuilder:
             np.array(segments + [PAD] * blank, np.int16),
             np.array(positions + [0] * blank, np.int16),
             np.array(learned + [-1] * (ANSWER_ROOM - len(learned)), np.int16),
+            np.array(short + [False] * (ANSWER_ROOM - len(learned)), np.bool_),
         )
 
 
@@ -107,6 +117,6 @@ def attention_mask(segments: Tensor, full: Tensor, dtype: torch.dtype) -> Tensor
 
 
 def save_rows(path: str, rows: Sequence[Row]) -> None:
-    """Write rows as four arrays, PATH.ids.npy and so on."""
-    for field in ("ids", "segments", "positions", "learned"):
+    """Write rows as arrays, PATH.ids.npy and so on."""
+    for field in ROW_FIELDS:
         np.save(f"{path}.{field}.npy", np.stack([getattr(row, field) for row in rows]))

@@ -38,6 +38,13 @@ class Stage(Enum):
     """Much and varied: mostly synthetic questions over the corpus."""
     FINAL = "final"
     """Mostly written questions."""
+    REFINING = "refining"
+    """Written questions, more of them about desk documents and among passages like theirs: what the product sees."""
+
+    @property
+    def late(self) -> bool:
+        """Whether written questions are what it is about."""
+        return self in (Stage.FINAL, Stage.REFINING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +69,16 @@ _SHARES = {
     Stage.SHORT: (0.0, 0.10, 0.42, 0.45),
     Stage.READING: (0.54, 0.64, 0.80, 0.85),
     Stage.FINAL: (0.24, 0.82, 0.90, 0.97),
+    Stage.REFINING: (0.0, 0.86, 0.91, 0.98),
 }
-_STREWN = {Stage.SHORT: 0.12, Stage.READING: 0.10, Stage.FINAL: 0.06}
+_STREWN = {Stage.SHORT: 0.12, Stage.READING: 0.10, Stage.FINAL: 0.06, Stage.REFINING: 0.05}
 """How often numbers and codes are strewn over a scene's chunks."""
+_DESK = {Stage.SHORT: 0.35, Stage.READING: 0.35, Stage.FINAL: 0.45, Stage.REFINING: 0.6}
+"""How often a written passage is looked for among desk documents alone."""
+_RENAMED = {Stage.SHORT: (0.5, 0.3), Stage.READING: (0.5, 0.3), Stage.FINAL: (0.5, 0.3), Stage.REFINING: (0.7, 0.5)}
+"""How often a written desk document, and another written passage, gets other names and numbers."""
+_FILLED = {Stage.SHORT: 0.35, Stage.READING: 0.35, Stage.FINAL: 0.35, Stage.REFINING: 0.7}
+"""How often an unrelated chunk is a written passage and not one of a book."""
 _NEEDLES_A_CHUNK = 8
 
 
@@ -108,7 +122,7 @@ class Scenes:
             scene = self._from_together(rng)
         else:
             scene = self._from_prose(rng)
-        if rng.random() < (0.12 if stage is Stage.FINAL else 0.2):
+        if rng.random() < (0.12 if stage.late else 0.2):
             self._add_facts(rng, scene)
         self._fill(rng, scene, words, stage)
         if rng.random() < _STREWN[stage]:
@@ -161,15 +175,15 @@ class Scenes:
         scene = Scene([], [])
         used: set[int] = set()
         for _ in range(rng.choice([1, 2, 2, 3, 3])):
-            pool = self._desk if rng.random() < (0.45 if stage is Stage.FINAL else 0.35) else self._with_pairs
+            pool = self._desk if rng.random() < _DESK[stage] else self._with_pairs
             if rng.random() < 0.12 and self._with_absent:
                 pool = self._with_absent
             index = rng.choice(pool)
             if index not in used:
-                self._add_written(rng, scene, index, used)
+                self._add_written(rng, scene, index, used, stage)
         return scene
 
-    def _add_written(self, rng: Random, scene: Scene, index: int, used: set[int]) -> None:
+    def _add_written(self, rng: Random, scene: Scene, index: int, used: set[int], stage: Stage) -> None:
         passage = self._passages[index]
         pairs = rng.sample(passage.pairs, min(len(passage.pairs), 5))
         used.add(index)
@@ -179,7 +193,7 @@ class Scenes:
             self._add_near(rng, scene, index, [pair], rng.randint(2, 5), used)
             return
         title, text, absent = passage.title, passage.text, list(passage.unanswerable)
-        if rng.random() < (0.5 if passage.desk else 0.3):
+        if rng.random() < _RENAMED[stage][0 if passage.desk else 1]:
             flat = [title, text, *absent, *(part for p in pairs for part in (p.question, p.answer))]
             changed = self._substitutes.apply(rng, flat)
             renamed = [
@@ -276,11 +290,11 @@ class Scenes:
     def _fill(self, rng: Random, scene: Scene, words: int, stage: Stage) -> None:
         """Unrelated chunks until there are enough words."""
         while sum(len(chunk.split()) for chunk in scene.chunks) < words and len(scene.chunks) < 12:
-            if rng.random() < 0.35:
+            if rng.random() < _FILLED[stage]:
                 passage = self._passages[rng.choice(self._desk if rng.random() < 0.6 else self._with_pairs)]
                 if any(passage.text[:80] in chunk for chunk in scene.chunks):
                     continue
-                most = 2 if stage is Stage.FINAL else 0
+                most = 2 if stage.late else 0
                 pairs = rng.sample(passage.pairs, min(len(passage.pairs), most))
                 text, pairs = _cropped(rng, passage.text, pairs)
                 scene.chunks.append(_titled(rng, plain_title(passage.title), text))

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from desk_rag.finetune.reader.architecture import Decoder, rotary_tables
 from desk_rag.finetune.reader.optimiser import Optimiser
-from desk_rag.finetune.reader.rows import COPY, attention_mask
+from desk_rag.finetune.reader.rows import COPY, ROW_FIELDS, attention_mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def train_language_model(
     cos, sin = (table[:window] for table in rotary_tables(model.shape, group.device))
     model.train()
     model.set_dropout(drop)
-    loss_of = _compiled(_language_loss, group)
+    loss_of = compiled(_language_loss, group)
     steps = max(1, tokens // (batch * window))
 
     def gradients() -> Tensor:
@@ -160,16 +160,15 @@ def _language_loss(hidden: Tensor, embedding: Tensor, targets: Tensor) -> Tensor
 class Rows:
     """Rows of files PATTERN.ids.npy and so on, another order each epoch."""
 
-    def __init__(self, folder: Path, name: str, group: Group) -> None:
+    def __init__(self, folder: Path, name: str, group: Group, seed: int = 1) -> None:
         parts = sorted(folder.glob(f"{name}.*.ids.npy"))
-        fields = ("ids", "segments", "positions", "learned")
         self._arrays = {
             field: np.concatenate([np.load(str(part).replace(".ids.", f".{field}.")) for part in parts])
-            for field in fields
+            for field in ROW_FIELDS
         }
         self._group = group
         self.count = len(self._arrays["ids"])
-        self._rng = np.random.default_rng(1)
+        self._rng = np.random.default_rng(seed)
         self._order, self._at = self._rng.permutation(self.count), 0
 
     def take(self, count: int) -> dict[str, Tensor]:
@@ -207,7 +206,7 @@ def train_rows(
     cos, sin = rotary_tables(model.shape, group.device)
     model.train()
     model.set_dropout(drop)
-    loss_of, text_loss_of = _compiled(_answer_loss, group), _compiled(_text_loss, group)
+    loss_of, text_loss_of = compiled(answer_loss, group), compiled(_text_loss, group)
     steps = max(1, count // batch)
 
     def gradients() -> Tensor:
@@ -248,14 +247,15 @@ def learned_of(hidden: Tensor, taken: dict[str, Tensor]) -> tuple[Tensor, Tensor
     return states, taken["ids"].gather(1, at), known
 
 
-def _answer_loss(states: Tensor, targets: Tensor, known: Tensor, embedding: Tensor) -> Tensor:
+def answer_loss(states: Tensor, targets: Tensor, weights: Tensor, embedding: Tensor) -> Tensor:
+    """Mean loss in nats of the tokens `targets` [B, A] behind `states`, each counted by its weight [B, A]."""
     logits = F.linear(states, embedding.to(states.dtype)).float()
     loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
-    return (loss * known).sum() / known.sum().clamp(min=1)
+    return (loss * weights).sum() / weights.sum().clamp(min=1)
 
 
 def _text_loss(hidden: Tensor, ids: Tensor, segments: Tensor, embedding: Tensor) -> Tensor:
-    return _answer_loss(hidden[:, :-1], ids[:, 1:], text_tokens(segments), embedding)
+    return answer_loss(hidden[:, :-1], ids[:, 1:], text_tokens(segments), embedding)
 
 
 def text_tokens(segments: Tensor) -> Tensor:
@@ -290,7 +290,8 @@ def _run(
             group.log(f"{name}: step {step + 1}, loss {value:.3f}, {rate / 1e6:.2f} M tokens/s")
 
 
-def _compiled(function: Callable[..., Tensor], group: Group) -> Callable[..., Tensor]:
+def compiled(function: Callable[..., Tensor], group: Group) -> Callable[..., Tensor]:
+    """`function`, compiled on a GPU."""
     return torch.compile(function) if group.device.type == "cuda" else function
 
 

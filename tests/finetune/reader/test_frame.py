@@ -95,6 +95,9 @@ def test_evidence_is_the_unit_most_like_the_question() -> None:
     assert evidence(text, "How many sailors took the Brenna?", "40") == "The Brenna took 40 sailors."
     assert evidence(text, "How many barrels has the Aldous?", "40") == "The Aldous has 40 barrels."
     assert evidence(text, "Who?", "sailors.\nNothing") is None
+    whole = "It was mended by Mr. Polglase of Zennor. He was paid."
+    assert evidence(whole, "Who mended it?", "Mr. Polglase") == "It was mended by Mr. Polglase of Zennor."
+    assert evidence("Tar\nRope and salt", "What?", "Tar") == "Tar"  # too short to be quoted by choice, and yet a line
     assert content_words("The Brenna and 40 of them") == {"brenna", "40", "them"}
 
 

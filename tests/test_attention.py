@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from desk_rag import attention
-from desk_rag.attention import packed_sdpa
+from desk_rag.attention import Scratch, one_query, packed_sdpa
 from desk_rag.kv.cache import SlabCache
 from tests.models import FAMILIES, build_model
 
@@ -89,14 +89,30 @@ def test_without_a_mask_whole_prompts_are_causal_and_single_tokens_see_all(group
 
 
 @pytest.mark.parametrize("groups", [2, 4])
-@pytest.mark.parametrize("keys", [4095, 4096, 5003])
-def test_one_token_over_many_keys_is_that_of_the_formula(groups: int, keys: int) -> None:
-    """From 4,096 keys on another order of reading takes over; slabs are longer than what is in use of them."""
+@pytest.mark.parametrize("keys", [1, 2047, 2048, 5003])
+def test_one_token_over_a_slab_is_that_of_the_formula(groups: int, keys: int) -> None:
+    """From 2,048 keys on another order of reading takes over; slabs are longer than what is in use of them."""
     query, key, value = inputs(2, groups, 1, keys + 100, 16)
     got, _ = packed_sdpa(Layer(groups), query, key[:, :, :keys], value[:, :, :keys], None, scaling=0.4)
     expected = by_hand(query, key[:, :, :keys], value[:, :, :keys], torch.ones(1, keys, dtype=torch.bool), 0.4)
     assert got.shape == (1, 1, 2 * groups, 16)
     torch.testing.assert_close(got.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("groups", [1, 4, 7])
+@pytest.mark.parametrize("dim", [64, 96, 128])
+@pytest.mark.parametrize("keys", [31, 2500])
+def test_kept_memory_is_written_anew_by_every_token(groups: int, dim: int, keys: int) -> None:
+    scratch = Scratch.of(2 * groups * 2600)
+    for memory in (scratch.scores, scratch.weights):
+        memory.fill_(float("nan"))
+    query, key, value = inputs(2, groups, 1, 2600, dim)
+    rows = query.view(2, groups, dim) * dim**-0.5
+    for length in (keys, keys + 1):
+        got = one_query(rows, key[0, :, :length], value[0, :, :length], scratch)
+        seen = torch.ones(1, length, dtype=torch.bool)
+        expected = by_hand(query, key[:, :, :length], value[:, :, :length], seen, dim**-0.5)
+        torch.testing.assert_close(got.view_as(expected).double(), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 40), (7, 40), (64, 90), (65, 90), (40, 40)])

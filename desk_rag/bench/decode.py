@@ -2,7 +2,7 @@
 
 Knows the model, its stock twin and three kinds of cache; knows no documents. Our way is what answers are decoded by:
 the pass that a `Slab` gives, proved as an engine proves it before its first question (on a GPU the lean one with CUDA
-graphs, on a CPU the model's own). Keys and values in the cache are random, the same for every side: latency does not
+graphs, on a CPU the decode step). Keys and values in the cache are random, the same for every side: latency does not
 depend on values, and the logits of all sides are compared before anything is timed. Stock is the same weights in the
 classes of transformers as they load by default: `sdpa` attention, which asks torch for `enable_gqa`, with a
 DynamicCache (its default; concatenates the cache for every token) and with a StaticCache of just the length needed.
@@ -137,7 +137,7 @@ def measure(model: LanguageModel, stock: Any, context: int, options: argparse.Na
 
 def _way(slab: Slab) -> str:
     if slab.lean is None:
-        return "the model's own pass"
+        return "the model's own pass" if slab.step is None else "the decode step"
     return "lean pass with graphs" if slab.lean.uses_graphs else "lean pass"
 
 

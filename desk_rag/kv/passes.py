@@ -1,7 +1,7 @@
 """How a model runs over one cache: by its own forward pass or by the lean one; and the slab an engine runs over.
 
 Knows passes, slabs and what lies in them; knows no chunk, no file and no text. On a GPU the lean pass takes a fraction
-of the launches. On a CPU both are level, so there the model's own pass stays.
+of the launches. On a CPU both are level over many tokens, so there the model's own pass stays but for single ones.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from desk_rag.errors import OutOfMemory
 from desk_rag.kv import question_pass
 from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.decode_step import DecodeStep
 from desk_rag.kv.layerwise import Slots
 from desk_rag.kv.prefill import PrefixKV
 from desk_rag.kv.question_pass import QuestionPass, attend_whole
@@ -30,6 +31,8 @@ _USUAL = (1, 16, 32, 48, 64)
 """Tokens of a decode step and of most questions."""
 _APART_AT_MOST = 0.3
 """Of the logits' standard deviation: about what two orders of summing in bf16 differ by through 28 layers is 0.2."""
+_STEP_APART_AT_MOST = 0.01
+"""Of the same; fp32 differs by 1e-5."""
 _log = logging.getLogger(__name__)
 
 
@@ -58,9 +61,13 @@ class ModelPass:
 
     model: LanguageModel
     cache: Any
+    step: DecodeStep | None = None
+    """For single tokens over this cache, once nobody waits in front of the layers."""
 
     def forward(self, token_ids: Sequence[int], start: int) -> torch.Tensor:
         """As in `Pass`."""
+        if self.step is not None and len(token_ids) == 1 and self.step.ready:
+            return self.step.run(token_ids[0], start)
         ids = torch.tensor(list(token_ids), device=self.model.device)
         logits = self.model.forward(ids, self.cache, start, logits=True)
         assert logits is not None
@@ -131,6 +138,7 @@ class Slab:
         whole_heads = len(tables.cos) == 1 and 2 * tables.cos[0].shape[1] == model.spec.head_dim
         fits = wanted and whole_heads and question_pass.supports(model)
         self.lean = self._made_lean(tables, graphs) if fits else None
+        self.step = None if self.lean is not None else DecodeStep.of(model, self.cache, tables)
         self._has_prefix = False
         self._fastest = {} if known is None else known
 
@@ -147,7 +155,7 @@ class Slab:
         if self.lean is not None:
             return LeanPass(self.lean, self.cache, before)
         assert before is None, "the model's own pass does not call it"
-        return ModelPass(self._model, self.cache)
+        return ModelPass(self._model, self.cache, self.step)
 
     def lay_prefix(self) -> None:
         """Have the shared prefix in its slots; written only where something else may have been."""
@@ -162,14 +170,16 @@ class Slab:
     def prepare(self, probe_ids: Sequence[int]) -> None:
         """Capture what decode steps and questions of usual length will replay, and prove the lean pass on `probe_ids`.
 
-        Where it fails, or says something else than the model's own pass, it is not used: slower, never wrong.
+        Where it fails, or says something else than the model's own pass, it is not used: slower, never wrong. So with
+        the decode step, on the first of them.
         """
         if self.lean is None:
+            self._prove_step(probe_ids[:1])
             return
         try:
             for count in _USUAL:
                 self.lean.prepare(count)
-            apart = self._apart(self.lean, probe_ids)
+            apart = self._apart(LeanPass(self.lean, self.cache), probe_ids)
         except Exception as error:  # a kernel that does not fit this GPU raises a type of Triton's own
             _log.warning("the lean pass cannot be used here, the model's own is: %s", error)
             self.lean = None
@@ -178,11 +188,25 @@ class Slab:
             _log.warning("the lean pass is off by %.2g here, the model's own is used", apart)
             self.lean = None
 
-    def _apart(self, lean: QuestionPass, probe_ids: Sequence[int]) -> float:
-        """Root mean square difference of both passes' logits over the prefix alone, in their standard deviations."""
+    def _prove_step(self, probe_ids: Sequence[int]) -> None:
+        if self.step is None:
+            return
+        try:
+            apart = self._apart(ModelPass(self._model, self.cache, self.step), probe_ids)
+        except RuntimeError as error:
+            _log.warning("the decode step cannot be used here, the model's own pass is: %s", error)
+            self.step = None
+            return
+        if not apart < _STEP_APART_AT_MOST:
+            _log.warning("the decode step is off by %.2g here, the model's own pass is used", apart)
+            self.step = None
+
+    def _apart(self, other: Pass, probe_ids: Sequence[int]) -> float:
+        """Root mean square difference of logits to the model's own pass, over the prefix alone, in their standard
+        deviations."""
         start = self._prefix.num_tokens
         told = []
-        for run in (ModelPass(self._model, self.cache), LeanPass(lean, self.cache)):
+        for run in (ModelPass(self._model, self.cache), other):
             self.lay_prefix()
             self.cache.set_length(start)
             told.append(run.forward(probe_ids, start).float().clone())

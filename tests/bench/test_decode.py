@@ -91,5 +91,5 @@ def test_it_ends_in_one_json_line(capsys: pytest.CaptureFixture[str]) -> None:
     told = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
     assert told["bench"] == "decode"
     assert [entry["context"] for entry in told["contexts"]] == [16, 32]
-    assert {entry["ours"] for entry in told["contexts"]} == {"the model's own pass"}
+    assert {entry["ours"] for entry in told["contexts"]} == {"the decode step"}
     assert set(told["contexts"][0]["stock_over_ours"]) == {"ours", "dynamic", "static"}

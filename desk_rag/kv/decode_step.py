@@ -1,0 +1,169 @@
+"""One more token on a CPU: a decode step in half the calls that transformers' own pass makes.
+
+Knows the layers of plain pre-norm decoders in fp32 and a slab cache; knows no chunk, no prompt and no other pass. Of a
+small model's step over a short context half of the time is not matrix products: norms in six calls, masks, rotation in
+a dozen. Here scores and weights go into memory that is kept from step to step, norms of heads, rotation and the
+attention's scale are one multiplication, and a long context is read once and in order (`attention.one_query`); the
+matrix products are the modules' own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from desk_rag.attention import Scratch, one_query
+from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.projections import head_norms
+from desk_rag.kv.question_pass import supports
+from desk_rag.kv.rope import RotaryTables
+from desk_rag.model import LanguageModel
+
+Module = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class _Norm:
+    """x / sqrt(mean(x^2) + eps) * weight, as x / hypot(|x|, floor) * scaled. (Zhang & Sennrich, arXiv:1910.07467)"""
+
+    scaled: torch.Tensor
+    """[E], weight times sqrt(E)."""
+    floor: torch.Tensor
+    """sqrt(E * eps)."""
+
+    @classmethod
+    def of(cls, norm: Any) -> _Norm:
+        width = norm.weight.shape[0]
+        floor = torch.tensor((width * norm.variance_epsilon) ** 0.5)
+        return cls(norm.weight.detach() * width**0.5, floor)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return _unit(x, self.floor).mul_(self.scaled)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One decoder layer's modules, looked up once."""
+
+    module: Any
+    """Whoever waits in front of a layer has hung a hook on it."""
+    before_attention: _Norm
+    inward: tuple[Module, Module, Module]
+    """Queries, keys, values."""
+    outward: Module
+    before_mlp: _Norm
+    gate: Module
+    act: Module
+    up: Module
+    down: Module
+
+    @classmethod
+    def of(cls, layer: Any) -> _Layer:
+        attention, mlp = layer.self_attn, layer.mlp
+        return cls(
+            layer, _Norm.of(layer.input_layernorm), (attention.q_proj, attention.k_proj, attention.v_proj),
+            attention.o_proj, _Norm.of(layer.post_attention_layernorm), mlp.gate_proj, mlp.act_fn, mlp.up_proj,
+            mlp.down_proj,
+        )  # fmt: skip
+
+
+class DecodeStep:
+    """Runs one model over one cache, a token at a time. No more thread-safe than the model."""
+
+    def __init__(self, model: LanguageModel, cache: SlabCache, tables: RotaryTables) -> None:
+        """See `of`, which says where this is right."""
+        spec = model.spec
+        decoder = model.module.model
+        self._cache, self._head = cache, model.module.lm_head
+        self._embeddings = decoder.embed_tokens.weight.detach()
+        self._slabs = [(layer.key_slab[0], layer.value_slab[0]) for layer in cache.layers]
+        self._layers = [_Layer.of(layer) for layer in model.decoder_layers]
+        self._last = _Norm.of(decoder.norm)
+        self._heads, self._kv_heads, self._dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
+        self._cos, self._sin = tables.cos[0], tables.sin[0]
+        self._room = min(cache.capacity, tables.num_positions)
+        self._floor, self._weights = _head_weights(model)
+        self._swapped = self._weights.roll(self._dim // 2, -1)
+        self._scratch = Scratch.of(spec.num_heads * cache.capacity)
+
+    @classmethod
+    def of(cls, model: LanguageModel, cache: SlabCache, tables: RotaryTables) -> DecodeStep | None:
+        """None where the model has to run its own way: other families, other devices, other dtypes."""
+        plain = model.device.type == "cpu" and cache.layers[0].key_slab.dtype is torch.float32
+        if not plain or model.spec.dtype is not torch.float32 or not supports(model):
+            return None
+        if len(tables.cos) != 1 or 2 * tables.cos[0].shape[1] != model.spec.head_dim:
+            return None
+        return cls(model, cache, tables)
+
+    @property
+    def ready(self) -> bool:
+        """False while somebody waits in front of a layer (for chunks that are still being loaded, to look on)."""
+        return not any(layer.module._forward_pre_hooks or layer.module._forward_hooks for layer in self._layers)
+
+    def run(self, token_id: int, start: int) -> torch.Tensor:
+        """Append the token at slot and position `start`, up to which every layer must be filled; logits [vocab]."""
+        assert start < self._room, "slab too small: the engine plans its capacity"
+        with torch.inference_mode():
+            hidden = self._embeddings[token_id][None]
+            for layer, slabs, turn in zip(self._layers, self._slabs, self._turns(start), strict=True):
+                keys, values = (slab.narrow(1, 0, start + 1) for slab in slabs)
+                query = self._project(layer, layer.before_attention(hidden), turn, keys, values)
+                attended = one_query(query, keys, values, self._scratch)
+                hidden = layer.outward(attended.view(1, -1)).add_(hidden)
+                x = layer.before_mlp(hidden)
+                hidden = layer.down(layer.act(layer.gate(x)).mul_(layer.up(x))).add_(hidden)
+            self._cache.set_length(start + 1)
+            logits: torch.Tensor = self._head(self._last(hidden))[0]
+            return logits
+
+    def _turns(self, start: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Per layer what queries and keys are multiplied by to be weighed, rotated and scaled, both [heads + H, D]."""
+        cos, sin = self._cos[start], self._sin[start]
+        cosines, sines = self._weights * torch.cat((cos, cos)), self._swapped * torch.cat((-sin, sin))
+        return zip(cosines.unbind(), sines.unbind(), strict=True)
+
+    def _project(
+        self,
+        layer: _Layer,
+        x: torch.Tensor,
+        turn: tuple[torch.Tensor, torch.Tensor],
+        keys: torch.Tensor,
+        values: torch.Tensor,
+    ) -> torch.Tensor:
+        """Write the token's key and value last into keys and values [H, T, D]; the rotated, scaled query [H, G, D]."""
+        query, key, value = (part(x) for part in layer.inward)
+        rows = torch.cat((query, key), -1).view(-1, self._dim)
+        if self._floor is not None:
+            rows = _unit(rows, self._floor)
+        swapped = rows.roll(self._dim // 2, -1)
+        turned = rows.mul_(turn[0]).addcmul_(swapped, turn[1])
+        keys.select(1, -1).copy_(turned[self._heads :])
+        values.select(1, -1).copy_(value.view(self._kv_heads, self._dim))
+        return turned[: self._heads].view(self._kv_heads, -1, self._dim)
+
+
+def _head_weights(model: LanguageModel) -> tuple[torch.Tensor | None, torch.Tensor]:
+    """The floor of the norms of single heads, None without such; and [L, heads + H, D]: their weights, and the
+    attention's scale on queries."""
+    spec = model.spec
+    dim, heads = spec.head_dim, spec.num_heads
+    weights = torch.ones(spec.num_layers, heads + spec.num_kv_heads, dim)
+    weights[:, :heads] *= dim**-0.5
+    norms = [head_norms(layer.self_attn) for layer in model.decoder_layers]
+    floor = None
+    for weight, norm in zip(weights, norms, strict=True):
+        if norm is not None:
+            weight[:heads] *= norm.query.detach() * dim**0.5
+            weight[heads:] *= norm.key.detach() * dim**0.5
+            floor = torch.tensor((dim * norm.eps) ** 0.5)
+    return floor, weights
+
+
+def _unit(x: torch.Tensor, floor: torch.Tensor) -> torch.Tensor:
+    """x [..., E] / sqrt(|x|^2 + floor^2)."""
+    length: torch.Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return x / length.hypot_(floor)

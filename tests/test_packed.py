@@ -9,7 +9,7 @@ from desk_rag import packed
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.prefill import tap_keys
 from desk_rag.model import LanguageModel
-from desk_rag.packed import PackedLinear, pack_linears
+from desk_rag.packed import PackedLinear, PackedPart, pack_linears
 from tests.models import FAMILIES, Family, build_model
 
 needs_kernels = pytest.mark.skipif(not packed.available(), reason="this torch has no packed kernels")
@@ -85,3 +85,45 @@ def test_without_the_kernels_nothing_changes(monkeypatch: pytest.MonkeyPatch) ->
     module = torch.nn.Sequential(torch.nn.Linear(4, 4))
     assert pack_linears(module) == 0
     assert type(module[0]) is torch.nn.Linear
+
+
+@needs_kernels
+@pytest.mark.parametrize("bias", [True, False])
+def test_matrices_of_one_input_lie_side_by_side(bias: bool) -> None:
+    """Each part is its own product, in any order, asked for twice, and of another input half way through."""
+    torch.manual_seed(2)
+    widths = {"q_proj": 32, "k_proj": 8, "v_proj": 8}
+    plain = {name: torch.nn.Linear(24, width, bias=bias) for name, width in widths.items()}
+    parent = torch.nn.ModuleDict({**plain, "other": torch.nn.Linear(24, 8)})
+    assert pack_linears(parent) == 4
+    parts = {name: part for name, part in parent.items() if isinstance(part, PackedPart)}
+    assert parts.keys() == plain.keys()
+    beside = {id(part.beside): part.beside for part in parts.values()}
+    assert len(beside) == 1
+    one, other = torch.randn(1, 3, 24), torch.randn(1, 3, 24)
+    order = [("v_proj", one), ("q_proj", one), ("q_proj", one), ("k_proj", other), ("v_proj", other), ("k_proj", one)]
+    for name, rows in [*order, *((name, other) for name in plain)]:
+        half = plain[name].weight.half().float()
+        assert torch.equal(parts[name].weight, half)
+        with torch.inference_mode():
+            got = parts[name](rows)
+        expected = torch.nn.functional.linear(rows, half, plain[name].bias)
+        assert got.shape == expected.shape
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+    assert all(each._product is None for each in beside.values())  # all had their share, so nothing is kept
+
+
+@needs_kernels
+def test_only_matrices_of_one_kind_lie_side_by_side() -> None:
+    """With biases only for some, of other widths, or of another dtype, each is packed by itself or not at all."""
+    gate = torch.nn.Linear(8, 4)
+    for up, count in (
+        (torch.nn.Linear(8, 4, bias=False), 2),
+        (torch.nn.Linear(6, 4), 2),
+        (torch.nn.Linear(8, 4).bfloat16(), 1),
+    ):
+        parent = torch.nn.ModuleDict({"gate_proj": gate, "up_proj": up})
+        assert pack_linears(parent) == count
+        assert not any(isinstance(module, PackedPart) for module in parent.modules())
+    both = torch.nn.ModuleDict({"gate_proj": gate, "up_proj": torch.nn.Linear(8, 4)})
+    assert pack_linears(both) == 2 and all(isinstance(both[name], PackedPart) for name in both)

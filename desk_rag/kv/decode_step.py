@@ -21,6 +21,7 @@ from desk_rag.kv.projections import head_norms
 from desk_rag.kv.question_pass import supports
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.model import LanguageModel
+from desk_rag.packed import PackedPart
 
 Module = Callable[[torch.Tensor], torch.Tensor]
 
@@ -51,23 +52,40 @@ class _Layer:
     module: Any
     """Whoever waits in front of a layer has hung a hook on it."""
     before_attention: _Norm
-    inward: tuple[Module, Module, Module]
-    """Queries, keys, values."""
+    inward: Module
+    """Queries, keys and values side by side."""
     outward: Module
     before_mlp: _Norm
-    gate: Module
-    act: Module
-    up: Module
+    widen: Module
+    """act(gate) * up."""
     down: Module
 
     @classmethod
     def of(cls, layer: Any) -> _Layer:
         attention, mlp = layer.self_attn, layer.mlp
         return cls(
-            layer, _Norm.of(layer.input_layernorm), (attention.q_proj, attention.k_proj, attention.v_proj),
-            attention.o_proj, _Norm.of(layer.post_attention_layernorm), mlp.gate_proj, mlp.act_fn, mlp.up_proj,
-            mlp.down_proj,
+            layer, _Norm.of(layer.input_layernorm), _together(attention.q_proj, attention.k_proj, attention.v_proj),
+            attention.o_proj, _Norm.of(layer.post_attention_layernorm), _widening(mlp), mlp.down_proj,
         )  # fmt: skip
+
+
+def _together(*modules: Any) -> Module:
+    """The products of one input side by side; one product where the matrices lie so."""
+    first = modules[0]
+    if isinstance(first, PackedPart) and all(getattr(module, "beside", None) is first.beside for module in modules):
+        return first.beside.product
+    return lambda x: torch.cat([module(x) for module in modules], -1)
+
+
+def _widening(mlp: Any) -> Module:
+    both, act = _together(mlp.gate_proj, mlp.up_proj), mlp.act_fn
+
+    def widen(x: torch.Tensor) -> torch.Tensor:
+        gate, up = both(x).chunk(2, -1)
+        widened: torch.Tensor = act(gate).mul_(up)
+        return widened
+
+    return widen
 
 
 class DecodeStep:
@@ -115,7 +133,7 @@ class DecodeStep:
                 attended = one_query(query, keys, values, self._scratch)
                 hidden = layer.outward(attended.view(1, -1)).add_(hidden)
                 x = layer.before_mlp(hidden)
-                hidden = layer.down(layer.act(layer.gate(x)).mul_(layer.up(x))).add_(hidden)
+                hidden = layer.down(layer.widen(x)).add_(hidden)
             self._cache.set_length(start + 1)
             logits: torch.Tensor = self._head(self._last(hidden))[0]
             return logits
@@ -135,14 +153,14 @@ class DecodeStep:
         values: torch.Tensor,
     ) -> torch.Tensor:
         """Write the token's key and value last into keys and values [H, T, D]; the rotated, scaled query [H, G, D]."""
-        query, key, value = (part(x) for part in layer.inward)
-        rows = torch.cat((query, key), -1).view(-1, self._dim)
+        heads = layer.inward(x).view(-1, self._dim)
+        rows, value = heads[: -self._kv_heads], heads[-self._kv_heads :]
         if self._floor is not None:
             rows = _unit(rows, self._floor)
         swapped = rows.roll(self._dim // 2, -1)
         turned = rows.mul_(turn[0]).addcmul_(swapped, turn[1])
         keys.select(1, -1).copy_(turned[self._heads :])
-        values.select(1, -1).copy_(value.view(self._kv_heads, self._dim))
+        values.select(1, -1).copy_(value)
         return turned[: self._heads].view(self._kv_heads, -1, self._dim)
 
 

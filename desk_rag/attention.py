@@ -53,7 +53,7 @@ def packed_sdpa(
         out, _ = stock(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
         return out, None
     packed = query.reshape(batch, key.shape[1], groups * queries, dim)
-    if attention_mask is None and batch == 1 and key.dtype is torch.float32:
+    if attention_mask is None and batch == 1 and key.dtype is torch.float32 and not torch.is_grad_enabled():
         rows = packed[0] * (dim**-0.5 if scaling is None else scaling)
         return one_query(rows, key[0], value[0], Scratch.of(heads * key.shape[2])).view(1, 1, heads, dim), None
     mask = None if attention_mask is None else attention_mask[..., : key.shape[2]].repeat(1, 1, groups, 1)

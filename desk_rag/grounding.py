@@ -173,11 +173,12 @@ def judge(
 def _is_title(quote: str, source: Source) -> bool:
     """Whether `quote` is from the title line that the chunk begins with, and no sentence.
 
-    Code has the first sentence of a docstring for its title, which does say something.
+    A title that the text says again, as code does with its docstring, is text; so is a chunk of one line.
     """
-    line = source.text.partition("\n")[0]
+    line, _, body = source.text.partition("\n")
     names = {source.title, *source.location.heading.split(_LEVELS)}
-    return quote in line and not quote.endswith(".") and names.issuperset(line.split(_LEVELS))
+    titled = quote in line and names.issuperset(line.split(_LEVELS))
+    return titled and bool(body) and quote not in body and not quote.endswith(".")
 
 
 def _log_odds(probability: float) -> float:

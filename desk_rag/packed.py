@@ -50,6 +50,7 @@ class SideBySide:
     """Matrices of one input, packed as one: reading one large matrix takes three quarters of reading three small ones.
 
     What the parts ask for one after the other is multiplied once; the product is kept until each of them had its share.
+    Threads that run the same model get their own products, at worst a product twice.
     """
 
     def __init__(self, linears: Sequence[torch.nn.Linear]) -> None:
@@ -60,9 +61,8 @@ class SideBySide:
         self._multiply = torch.ops.quantized.linear_dynamic_fp16.default
         ends = list(itertools.accumulate(linear.out_features for linear in linears))
         self.spans = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
-        self._rows: torch.Tensor | None = None
-        self._product: torch.Tensor | None = None
-        self._left: set[int] = set()
+        self._kept: tuple[torch.Tensor, torch.Tensor, set[int]] | None = None
+        """An input, its product, and the parts that have not had their share."""
 
     def product(self, rows: torch.Tensor) -> torch.Tensor:
         """fp32 [..., in] -> fp32 [..., sum of out], the parts in order."""
@@ -71,13 +71,14 @@ class SideBySide:
 
     def share(self, rows: torch.Tensor, part: int) -> torch.Tensor:
         """One part's product, [..., out], a view. `rows` may not be written to between the parts' calls."""
-        if self._product is None or self._rows is not rows or part not in self._left:
-            self._rows, self._product, self._left = rows, self.product(rows), set(range(len(self.spans)))
-        share = self._product[..., self.spans[part]]
-        self._left.discard(part)
-        if not self._left:
-            self._rows = self._product = None
-        return share
+        kept = self._kept  # read once: another thread's pass over the same model may put its own there at any time
+        if kept is None or kept[0] is not rows or part not in kept[2]:
+            kept = self._kept = (rows, self.product(rows), set(range(len(self.spans))))
+        _, product, left = kept
+        left.discard(part)
+        if not left and self._kept is kept:
+            self._kept = None
+        return product[..., self.spans[part]]
 
     def weight(self, part: int) -> torch.Tensor:
         """A copy of one part's weights as they are multiplied, fp32 [out, in]."""

@@ -152,3 +152,18 @@ def test_each_signal_raises_the_probability(signal: str) -> None:
 )
 def test_coverage(question: str, text: str, share: float) -> None:
     assert coverage(question, text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Wifi of the guests: lantern-22",  # a file of one line is its title
+        # said again, as code does with its docstring
+        "Wifi of the guests: lantern-22\nWifi of the guests: lantern-22\nIt is changed in May.",
+    ],
+)
+def test_a_title_that_is_the_text_is_evidence(text: str) -> None:
+    quote = text.partition("\n")[0]
+    titled = replace(source(1, text), title=quote, location=Location(""))
+    found = judge("What is the wifi of the guests?", [cite(1, quote)], [], [titled], None, 0.01)
+    assert found == evidence_supports("What is the wifi of the guests?", quote, text, similarity=None, refusal=0.01)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -110,7 +113,35 @@ def test_matrices_of_one_input_lie_side_by_side(bias: bool) -> None:
         expected = torch.nn.functional.linear(rows, half, plain[name].bias)
         assert got.shape == expected.shape
         torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
-    assert all(each._product is None for each in beside.values())  # all had their share, so nothing is kept
+    assert all(each._kept is None for each in beside.values())  # all had their share, so nothing is kept
+
+
+@needs_kernels
+def test_threads_get_products_of_their_own_inputs() -> None:
+    """An embedder's passes do not take turns."""
+    torch.manual_seed(3)
+    plain = {name: torch.nn.Linear(24, 8) for name in ("q_proj", "k_proj", "v_proj")}
+    parent = torch.nn.ModuleDict(plain)
+    pack_linears(parent)
+    inputs = [torch.randn(1, 2, 24) for _ in range(4)]
+    halves = {name: linear.weight.half().float() for name, linear in plain.items()}
+
+    def wrong(number: int) -> int:
+        x, count = inputs[number], 0
+        with torch.inference_mode():
+            for _ in range(300):
+                for name, linear in plain.items():
+                    expected = torch.nn.functional.linear(x, halves[name], linear.bias)
+                    count += not torch.allclose(parent[name](x), expected, rtol=1e-4, atol=1e-4)
+        return count
+
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            assert list(threads.map(wrong, range(4))) == [0, 0, 0, 0]
+    finally:
+        sys.setswitchinterval(usual)
 
 
 @needs_kernels

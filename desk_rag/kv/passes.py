@@ -193,7 +193,7 @@ class Slab:
             return
         try:
             apart = self._apart(ModelPass(self._model, self.cache, self.step), probe_ids)
-        except RuntimeError as error:
+        except (RuntimeError, AttributeError) as error:  # torch without an operator that is asked for
             _log.warning("the decode step cannot be used here, the model's own pass is: %s", error)
             self.step = None
             return

@@ -46,6 +46,8 @@ def main() -> int:
     amounts = QUICK if asked.quick else Amounts()
     work = Work(asked.data, asked.work, asked.workers)
     if asked.refine:
+        if asked.quick or asked.sister or asked.gpus != 1:
+            parser.error("--refine runs in one process and knows no --quick and no --sister")
         return _refine(work, asked)
     if asked.part == "prepare":
         return _prepare(work, amounts)
@@ -67,15 +69,15 @@ def main() -> int:
 
 
 def _refine(work: Work, asked: argparse.Namespace) -> int:
-    prepare_refining(work, asked.start, asked.rows)
-    if asked.part == "prepare":
-        return 0
     from desk_rag.finetune.reader.refinement import Refining
     from desk_rag.finetune.reader.refining import Refinement, parse_variant
     from desk_rag.finetune.reader.training import join_group
 
     usual = Refinement(rows=asked.rows)
     variants = dict(parse_variant(text, usual) for text in asked.variants or ["refined"])
+    prepare_refining(work, asked.start, asked.rows)
+    if asked.part == "prepare":
+        return 0
     Refining(work, asked.start, join_group(), asked.asked).run(variants, asked.deadline)
     return 0
 

@@ -93,7 +93,7 @@ def replace(start: Path, changes: Mapping[str, Tensor], target: Path) -> None:
 def refined(start: Path, changes: Path, folder: Path) -> None:
     """Make a model directory: that of `start` with the tensors of the file `changes` in place of its own."""
     folder.mkdir(parents=True, exist_ok=True)
-    for companion in [*start.glob("*.json"), *start.glob("*.md")]:
+    for companion in start.glob("*.json"):  # not the card, whose scores are another's
         shutil.copyfile(companion, folder / companion.name)
     replace(start / "model.safetensors", load_file(changes), folder / "model.safetensors")
 

@@ -17,6 +17,7 @@ from random import Random
 
 from tokenizers import Tokenizer
 
+from desk_rag.errors import ConfigError
 from desk_rag.finetune.reader import corpus
 from desk_rag.finetune.reader.corpus import Book
 from desk_rag.finetune.reader.frame import train_tokenizer
@@ -96,9 +97,20 @@ def prepare_reading(work: Work, reading: int, final: int) -> None:
 
 
 def prepare_refining(work: Work, start: Path, rows: int) -> None:
-    """Rows for going on with the reader in the directory `start`; they need no synthetic questions."""
+    """Rows for going on with the reader in the directory `start`; they need no synthetic questions.
+
+    Raises ConfigError where the data hold no written questions, or the work folder is another tokenizer's.
+    """
+    if not find(work.data, "qa_train"):
+        raise ConfigError(f"{work.data} has no qa_train*.", remedy="For one: cp assets/training/*.xz DATA")
     work.folder.mkdir(parents=True, exist_ok=True)
-    work.once("tokenizer", lambda: shutil.copyfile(start / "tokenizer.json", work.tokenizer))
+    if not work.done("tokenizer").exists():
+        work.once("tokenizer", lambda: shutil.copyfile(start / "tokenizer.json", work.tokenizer))
+    elif work.tokenizer.read_bytes() != (start / "tokenizer.json").read_bytes():
+        raise ConfigError(
+            f"{work.folder} was made with another tokenizer than that of {start}.",
+            remedy="Give --refine a WORK folder of its own.",
+        )
     work.once("books", lambda: _write_books(work))
     work.once("near", lambda: _write_near(work))
     work.once("rows-refining", lambda: make_rows(work, "refining", Stage.REFINING, rows, seed=31, synthetic=False))

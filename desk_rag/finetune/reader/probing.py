@@ -1,4 +1,4 @@
-"""What variants of a reader are chosen by: held-out questions that no published number uses.
+"""What variants of a reader are chosen by: held-out questions that the tables of `bench quality` do not ask.
 
 Asked two ways: greedily, as in `evaluation`, and with the right sentence quoted already, so that only the short answer
 is left to say. Chunks carry their title and stand among the passages nearest to the question, as in the product.
@@ -61,7 +61,7 @@ class Outcome:
 
 
 def published(folder: Path) -> set[tuple[str, str]]:
-    """(passage, question) of all that the published tables over qa_dev ask."""
+    """(passage, question) of all that the tables of `bench quality` over qa_dev ask."""
     rows = [row for path in find(folder, "qa_dev") for row in read_lines(path)]
     desk = [row for row in rows if row.get("source") == "desk"]
     drawn = [*_drawn(rows, _PUBLISHED), *_drawn(desk, _PUBLISHED_DESK)]

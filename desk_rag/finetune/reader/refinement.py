@@ -8,6 +8,7 @@ for every variant; the best one's name is in WORK/refined/best.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from desk_rag.errors import ConfigError
 from desk_rag.finetune.reader import probing
 from desk_rag.finetune.reader.architecture import Decoder, shape_of
 from desk_rag.finetune.reader.export import coded, decoded, refined
@@ -25,6 +27,7 @@ from desk_rag.finetune.reader.preparation import Work
 from desk_rag.finetune.reader.probing import Outcome
 from desk_rag.finetune.reader.refining import Refinement, mean_of, refine
 from desk_rag.finetune.reader.training import Group, Rows, speed_up
+from desk_rag.finetune.reader.written import find
 
 START = "start"
 
@@ -48,6 +51,11 @@ class Refining:
         self._model = Decoder(shape_of(config)).to(group.device)
         speed_up(self._model)
         self._probes = probing.probes(work.data, self.tokenizer, asked)
+        if not (find(work.data, "qa_dev") or find(work.data, "qa_hold")):
+            raise ConfigError(
+                f"{work.data} has no qa_dev* or qa_hold* to choose by.",
+                remedy="Put held-out questions there, in the form of qa_train.",
+            )
         self._folder = work.folder / "refined"
         self._folder.mkdir(parents=True, exist_ok=True)
 
@@ -60,7 +68,8 @@ class Refining:
         self.group.log(f"start scored in {time.perf_counter() - began:.0f} s")
         made: dict[str, _Made] = {}
         for name, how in variants.items():
-            if made and time.perf_counter() - began + how.seconds > deadline:
+            expected = how.seconds if math.isfinite(how.seconds) else 0.0
+            if made and time.perf_counter() - began + expected > deadline:
                 self.group.log(f"no time is left for {name}")
                 continue
             self.group.log(f"{name}: {how}")

@@ -118,7 +118,7 @@ class Scenes:
             scene = self._from_written(rng, words, stage)
         elif kind < documents:
             scene = self._from_rules(rng)
-        elif kind < together:
+        elif kind < together and self._together:
             scene = self._from_together(rng)
         else:
             scene = self._from_prose(rng)

@@ -14,11 +14,12 @@ from tokenizers import Tokenizer
 
 from desk_rag.bench.quality_parts.drawing import Drawing
 from desk_rag.bench.quality_parts.own import own_samples
-from desk_rag.errors import ModelError
+from desk_rag.errors import ConfigError, ModelError
 from desk_rag.finetune.reader import __main__ as command_module
 from desk_rag.finetune.reader import probing
 from desk_rag.finetune.reader.architecture import config_json, shape_of
 from desk_rag.finetune.reader.export import coded, decoded, refined, replace
+from desk_rag.finetune.reader.preparation import Work, prepare_refining
 from desk_rag.finetune.reader.probing import Outcome
 from desk_rag.finetune.reader.training import Group, Rows
 from tests.finetune.reader import invented
@@ -113,6 +114,20 @@ def test_a_variant_that_would_end_too_late_is_not_begun(outcome: tuple[Path, str
         patched.setattr(sys, "argv", ["reader", str(work.parent / "data"), str(again), *arguments, *variants])
         assert command_module.main() == 0
     assert (again / "refined" / "a").is_dir() and not (again / "refined" / "b").exists()
+
+
+def test_what_cannot_be_refined_is_said_before_anything_is_made(
+    outcome: tuple[Path, str], start: Path, tmp_path: Path
+) -> None:
+    work, _ = outcome
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="qa_train"):
+        prepare_refining(Work(tmp_path / "empty", tmp_path / "made", 1), start, 6)
+    assert not (tmp_path / "made").exists()
+    other = shutil.copytree(start, tmp_path / "other")
+    (other / "tokenizer.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(ConfigError, match="another tokenizer"):
+        prepare_refining(Work(work.parent / "data", work, 1), other, 6)
 
 
 def test_only_tensors_of_the_same_form_are_replaced(start: Path, tmp_path: Path) -> None:

@@ -12,15 +12,15 @@ FOLDER = assets_dir() / "training"
 
 def test_answers_stand_in_their_passages() -> None:
     passages = load_passages(FOLDER, "train")
-    assert len(passages) >= 1113 and sum(len(p.pairs) for p in passages) == 10_871
+    assert len(passages) >= 1715 and sum(len(p.pairs) for p in passages) == 17_508
     assert all(p.desk and p.text.strip() and p.title for p in passages)
     assert [(p.title, pair) for p in passages for pair in p.pairs if pair.answer not in p.text] == []
-    assert sum(len(p.unanswerable) for p in passages) == 2990
+    assert sum(len(p.unanswerable) for p in passages) == 4796
 
 
 def test_evidence_stands_in_texts_that_belong_together() -> None:
     together = load_together(FOLDER, "train")
-    assert sum(len(one.pairs) for one in together) == 692
+    assert sum(len(one.pairs) for one in together) == 972
     for one in together:
         assert len(one.pairs) == len(one.evidence)
         for pair, lines in zip(one.pairs, one.evidence, strict=True):

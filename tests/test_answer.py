@@ -124,7 +124,7 @@ def test_a_stop_keeps_the_partial_text(engine: AnswerEngine) -> None:
     def stop() -> bool:
         nonlocal seen
         seen += 1
-        return seen >= 3
+        return seen >= 2
 
     answer = ask(engine, "When does the rent rise?", stop=stop)
     whole = ask(engine, "When does the rent rise?")

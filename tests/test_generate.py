@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
 
-from desk_rag.generate import Token, decode, stream
+from desk_rag.generate import Quote, Token, decode, stream
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.passes import ModelPass
+from desk_rag.kv.passes import ModelPass, Pass
 from desk_rag.model import LanguageModel
+from desk_rag.quote_walk import Quoted
+from desk_rag.tree_walk import Laid
 from tests.models import FAMILIES, build_model
 
 CONTEXT = list(range(40, 60))
@@ -175,3 +178,110 @@ def test_times_rise_and_only_the_first_token_has_a_refusal_probability(model: La
     assert all(token.refusal_probability is None for token in tokens[1:])
     with speaking(model, as_ids(model, "z")):
         assert (told(model, limit=1)[0].refusal_probability or 0.0) < 0.5
+
+
+# What is laid ------------------------------------------------------------------------------------------------------
+
+
+class Laying:
+    """Lays `ids` by reading them, and `answer` behind them, the id that ends answers apart; knows what it was asked."""
+
+    def __init__(self, ids: Sequence[int] | None, answer: Sequence[int] = ()) -> None:
+        self._ids, self._answer = ids, answer
+        self.asked: list[tuple[int, int, int]] = []
+
+    def __call__(self, run: Pass, first: int, logits: torch.Tensor, start: int, room: int) -> Quoted | None:
+        assert int(logits.argmax()) == first
+        self.asked.append((first, start, room))
+        if self._ids is None:
+            return None
+        quote = Laid(tuple(self._ids), run.forward(self._ids, start))
+        return Quoted(quote, partial(self._answered, run, quote, start + len(self._ids)))
+
+    def _answered(self, run: Pass, quote: Laid, start: int) -> Laid | None:
+        if not self._answer:
+            return None
+        read = [token for token in self._answer if token != STOP_ID]
+        return Laid((*quote.token_ids, *self._answer), run.forward(read, start))
+
+
+def with_laid(
+    model: LanguageModel, quote: Quote, *, limit: int = 50, stop: Callable[[], bool] = lambda: False
+) -> list[Token]:
+    run = ModelPass(model, SlabCache(model, 120))
+    return list(decode(model.prompt, run, CONTEXT, 0, max_new_tokens=limit, stop=stop, quote=quote))
+
+
+def test_behind_what_was_laid_decoding_goes_on_as_if_it_had_said_that(model: LanguageModel) -> None:
+    """Positions, cache and logits: the model's own first tokens, laid, are followed by its own next ones."""
+    run = ModelPass(model, SlabCache(model, 60))
+    logits, ids = run.forward(CONTEXT, 0), list[int]()
+    for place in range(12):
+        ids.append(int(logits.argmax()))
+        logits = run.forward(ids[-1:], len(CONTEXT) + place)
+    assert STOP_ID not in ids
+    for count in (1, 2, 7, 12):
+        quote = Laying(ids[:count])
+        tokens = with_laid(model, quote, limit=12)
+        assert quote.asked == [(ids[0], len(CONTEXT), 12)]
+        assert [token.count for token in tokens][: 14 - count] == [1, count - 1, *(1 for _ in ids[count:])]
+        assert "".join(token.text for token in tokens) == model.prompt.decode(ids)
+
+
+def test_what_ends_with_a_stop_id_ends_the_stream(model: LanguageModel) -> None:
+    """Without a pass more: `speaking` has words for the question's and the laid ones only."""
+    ids = as_ids(model, "all of it")
+    quote = Laying(ids[:3], [*ids[3:], STOP_ID])
+    with speaking(model, [ids[0]] * 3):
+        tokens = with_laid(model, quote)
+    assert [(token.text, token.count) for token in tokens] == [("a", 1), ("ll", 2), (" of it", len(ids) - 2)]
+    assert [token.refusal_probability is None for token in tokens] == [False, True, True]
+    assert tokens[0].at <= tokens[1].at <= tokens[2].at
+
+
+def test_who_is_stopped_behind_the_quote_lays_no_answer(model: LanguageModel) -> None:
+    """Without a pass more, as above."""
+    ids, asked = as_ids(model, "all of it"), list[int]()
+
+    def stop() -> bool:
+        asked.append(len(asked))
+        return len(asked) == 2
+
+    with speaking(model, [ids[0]] * 2):
+        tokens = with_laid(model, Laying(ids[:3], [*ids[3:], STOP_ID]), stop=stop)
+    assert [token.text for token in tokens] == ["a", "ll"]
+
+
+def test_half_a_character_at_the_end_of_what_was_laid(model: LanguageModel) -> None:
+    """It is held back where words follow, and told where none do."""
+    ids = as_ids(model, "a\N{SLIGHTLY SMILING FACE}")
+    with speaking(model, [ids[0], *ids[3:], STOP_ID]):
+        tokens = with_laid(model, Laying(ids[:3]))
+    assert [token.text for token in tokens] == ["a", "", "", "\N{SLIGHTLY SMILING FACE}", ""]
+    with speaking(model, [ids[0]] * 3):
+        tokens = with_laid(model, Laying(ids[:2], [ids[2], STOP_ID]))
+    assert [token.text for token in tokens[:-1]] == ["a", "", ""] and set(tokens[-1].text) == {"\ufffd"}
+
+
+def test_nothing_is_laid_where_nothing_may_follow(model: LanguageModel) -> None:
+    first = as_ids(model, "a")
+    for words, limit, stopped in (([STOP_ID], 9, False), (first, 1, False), (first, 9, True)):
+        quote = Laying(first)
+        with speaking(model, words):
+            tokens = with_laid(model, quote, limit=limit, stop=lambda stopped=stopped: stopped)  # type: ignore[misc]
+        assert len(tokens) == 1 and quote.asked == []
+
+
+def test_who_lays_nothing_is_asked_once_and_changes_nothing(model: LanguageModel) -> None:
+    quote = Laying(None)
+    assert [token.text for token in with_laid(model, quote, limit=8)] == [token.text for token in told(model, limit=8)]
+    assert len(quote.asked) == 1
+
+
+@pytest.mark.parametrize("length", [4, 5])
+def test_what_was_laid_counts_against_the_limit(model: LanguageModel, length: int) -> None:
+    ids = as_ids(model, "abcdefgh")[:length]
+    with speaking(model, [ids[0], *as_ids(model, "xyz")]):
+        tokens = with_laid(model, Laying(ids), limit=5)
+    assert "".join(token.text for token in tokens) == ("abcdx" if length == 4 else "abcde")
+    assert sum(token.count for token in tokens) == 5

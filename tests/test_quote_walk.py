@@ -1,18 +1,17 @@
-"""The walk takes the best sentence, lays it as decoding would have, and decoding goes on from there."""
+"""The walk takes the best sentence and the best span of it and lays both as decoding would have."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from desk_rag import generate
 from desk_rag.config import ModelSettings
-from desk_rag.embedding import Embedder, load_embedder
+from desk_rag.embedding import load_embedder
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.lazy_attention import LazyContext
 from desk_rag.kv.lazy_cache import LazyCache
@@ -22,8 +21,12 @@ from desk_rag.kv.quant import QuantScheme, quantize
 from desk_rag.kv.rope import build_tables
 from desk_rag.kv.stitch import plan
 from desk_rag.model import LanguageModel, load_model
-from desk_rag.quote_walk import Laid, QuoteChooser, Rule
+from desk_rag.pointer import Field, Pointer, _Window, load_pointer
+from desk_rag.quote_walk import QuoteChooser, Quoted, Rule
+from desk_rag.quotes import DOUBLE_QUOTES
 from desk_rag.sentences import quotable
+from desk_rag.tree_walk import Forks, Laid, log_probabilities
+from tests.scripted_pass import ScriptedPass
 
 LEASE = (
     "Lease\n\nThe tenants may take in a lodger if they tell the landlord the lodger's name beforehand. The tenants pay "
@@ -31,29 +34,42 @@ LEASE = (
 )
 REPAIRS = "Repairs\n\nMr. Orde fitted the windows in May. The boiler was repaired by Falk & Sons.\nI paid them in cash."
 TEXTS = (REPAIRS, LEASE)
-DEPOSIT = "What deposit do the tenants pay?"
+DEPOSIT, BOILER = "What deposit do the tenants pay?", "Who repaired the boiler?"
+QUOTE = '"The tenants pay a deposit of 1,740 crowns, which is two months\' rent."\n'
+EVERYWHERE, NOWHERE = Forks(margin=math.inf), Forks(ahead=0)
 
 
 @pytest.fixture(scope="module")
-def embedder() -> Embedder:
-    return load_embedder(ModelSettings(device="cpu"))
+def pointer() -> Pointer:
+    return load_pointer(load_embedder(ModelSettings(device="cpu")))
 
 
 class Known:
-    """Vectors of one number, the cosine with every question."""
+    """A pointer that thinks of every sentence what `worths` says, else 0, and of its spans what `spans` says.
 
-    is_embedded = True
+    A sentence without spans of its own is one span.
+    """
 
-    def __init__(self, cosines: Mapping[str, float]) -> None:
-        self._cosines = cosines
+    fingerprint = "known"
+
+    def __init__(self, worths: Mapping[str, float] | None = None, spans: Mapping[str, float] | None = None) -> None:
+        self._worths, self._spans = worths or {}, spans or {}
         self.asked: list[str] = []
 
-    def embed_chunks(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    def read(self, question: str, texts: Sequence[str]) -> list[Field]:
         self.asked += texts
-        return np.array([[self._cosines.get(text, 0.0)] for text in texts], dtype=np.float32)
+        return [self._field(text) for text in texts]
 
-    def embed_question(self, text: str) -> NDArray[np.float32]:
-        return np.ones(1, dtype=np.float32)
+    def _field(self, text: str) -> Field:
+        pieces = tuple(match.span() for match in re.finditer(r"\w+|[^\w\s]", text))
+        firsts, lasts = [begin for begin, _ in pieces], [end for _, end in pieces]
+        scores = torch.full((len(pieces), len(pieces)), -torch.inf)
+        for unit in quotable(text):
+            told = {span: score for span, score in self._spans.items() if span in unit}
+            for span, score in (told or {unit: self._worths.get(unit, 0.0)}).items():
+                begin = text.index(unit) + unit.index(span)
+                scores[firsts.index(begin), lasts.index(begin + len(span))] = score
+        return Field([_Window(pieces, scores)])
 
 
 class Asked:
@@ -62,14 +78,20 @@ class Asked:
     def __init__(self, run: Pass, start: int, logits: torch.Tensor) -> None:
         self.run, self.start, self.logits = run, start, logits.clone()
 
-    def choose(self, chooser: QuoteChooser, question: str, room: int = 160) -> Laid | None:
+    def choose(
+        self, chooser: QuoteChooser, question: str, room: int = 160, texts: Sequence[str] = TEXTS
+    ) -> Laid | None:
         first = int(self.logits.argmax())
-        return chooser.choose(question, TEXTS, self.run, first, self.logits, self.start, room)
+        quoted = chooser.choose(question, texts, self.run, first, self.logits, self.start, room)
+        return None if quoted is None else quoted.answer() or quoted.laid
 
 
-def over_full(model: LanguageModel, question: str) -> Asked:
+Over = Callable[[LanguageModel, str], Asked]
+
+
+def over_full(model: LanguageModel, question: str, texts: Sequence[str] = TEXTS) -> Asked:
     run = ModelPass(model, SlabCache(model, 700))
-    ids = [*model.prompt.prefix_ids, *(token for text in TEXTS for token in model.prompt.chunk_ids(text))]
+    ids = [*model.prompt.prefix_ids, *(token for text in texts for token in model.prompt.chunk_ids(text))]
     ids += model.prompt.question_ids(question)
     return Asked(run, len(ids), run.forward(ids, 0))
 
@@ -87,10 +109,13 @@ def over_lazy(model: LanguageModel, question: str) -> Asked:
     prefix, scheme = prefill_prefix(model), QuantScheme.uniform(model.spec.num_layers)
     chunks = [quantize(prefill_chunk(model, prefix, model.prompt.chunk_ids(text)), scheme) for text in TEXTS]
     where = plan(prefix.num_tokens, [chunk.num_tokens for chunk in chunks])
-    cache = LazyCache(model, prefix, LazyContext(chunks, where.placements, build_tables(model, 700)), 300)
+    cache = LazyCache(model, prefix, LazyContext(tuple(chunks), where.placements, build_tables(model, 700)), 300)
     ids = model.prompt.question_ids(question)
     run = ModelPass(model, cache)
     return Asked(run, where.next_position + len(ids), run.forward(ids, where.next_position))
+
+
+KINDS: tuple[Over, ...] = (over_full, over_lean, over_lazy)
 
 
 def said(model: LanguageModel, laid: Laid | None) -> str:
@@ -101,191 +126,330 @@ def said(model: LanguageModel, laid: Laid | None) -> str:
 # Against plain decoding --------------------------------------------------------------------------------------------
 
 
-def one_by_one(model: LanguageModel, question: str, choose: Callable[[torch.Tensor, list[int]], int]) -> list[int]:
-    """Decoded token by token up to a line's end."""
-    asked, ids = over_full(model, question), list[int]()
-    logits = asked.logits
-    while not ids or not model.prompt.decode(ids).endswith("\n"):
-        ids.append(choose(logits, ids))
+def one_by_one(model: LanguageModel, pointer: Pointer, question: str) -> list[int]:
+    """Decoded token by token: greedy among the sentences, then among the spans of the one that is quoted."""
+    prompt, asked, ids = model.prompt, over_full(model, question), list[int]()
+    units = {tuple(prompt.quote_ids(unit)): (text, unit) for text in TEXTS for unit in quotable(text)}
+    ways, logits = list(units), asked.logits
+    while True:
+        best = int(logits.argmax())
+        if tuple(ids) in units:
+            if best in prompt.stop_ids or prompt.decode([best])[:1] in DOUBLE_QUOTES:
+                return ids
+            text, unit = units[tuple(ids)]
+            (field,) = pointer.read(question, [text])
+            spans = field.best(text.index(unit), text.index(unit) + len(unit), 12)
+            ways = [(*ids, *prompt.answer_ids(text[span.begin : span.end])) for span in spans]
+        going_on = {way[len(ids)] for way in ways if way[: len(ids)] == tuple(ids)}
+        ids.append(max(going_on, key=lambda token: float(logits[token])))
+        if ids[-1] in prompt.stop_ids:
+            return ids
         logits = asked.run.forward(ids[-1:], asked.start + len(ids) - 1)
-    return ids
 
 
-@pytest.mark.parametrize("question", [DEPOSIT, "Who repaired the boiler?", "Who paid, and how?"])
-def test_without_weight_and_look_ahead_it_is_greedy_among_the_sentences(reader: LanguageModel, question: str) -> None:
-    units = [tuple(reader.prompt.quote_ids(unit)) for text in TEXTS for unit in quotable(text)]
-
-    def allowed(logits: torch.Tensor, ids: list[int]) -> int:
-        ways = {unit[len(ids)] for unit in units if unit[: len(ids)] == tuple(ids)}
-        return max(ways, key=lambda token: float(logits[token]))
-
-    chooser = QuoteChooser(reader.prompt, Known({}), Rule(weight=0, gate=math.inf, ahead=0))
+@pytest.mark.parametrize("question", [DEPOSIT, BOILER, "Who paid, and how?"])
+def test_without_weight_and_look_ahead_it_is_greedy_among_sentences_and_spans(
+    reader: LanguageModel, pointer: Pointer, question: str
+) -> None:
+    chooser = QuoteChooser(reader.prompt, pointer, Rule(weight=0, answer=0, gate=math.inf, forks=NOWHERE))
     laid = over_full(reader, question).choose(chooser, question)
     assert laid is not None
-    assert list(laid.token_ids) == one_by_one(reader, question, allowed)
+    assert list(laid.token_ids) == one_by_one(reader, pointer, question)
 
 
-@pytest.mark.parametrize("over", [over_full, over_lean, over_lazy])
+@pytest.mark.parametrize("answered", [True, False], ids=["answer", "quote alone"])
+@pytest.mark.parametrize("over", KINDS)
 def test_the_cache_is_left_as_token_by_token_decoding_leaves_it(
-    reader: LanguageModel, embedder: Embedder, over: Callable[[LanguageModel, str], Asked]
+    reader: LanguageModel, pointer: Pointer, over: Over, answered: bool
 ) -> None:
     """With branches that were looked into and given up again."""
-    chooser = QuoteChooser(reader.prompt, embedder, Rule(margin=math.inf))
+    chooser = QuoteChooser(reader.prompt, pointer, Rule(forks=EVERYWHERE))
     asked, other = over(reader, DEPOSIT), over(reader, DEPOSIT)
-    laid = asked.choose(chooser, DEPOSIT)
-    assert "a deposit of 1,740 crowns" in said(reader, laid)
+    quote = reader.prompt.quote_ids(QUOTE.strip('"\n'))
+    laid = asked.choose(chooser, DEPOSIT, 160 if answered else len(quote))
     assert laid is not None
-    for place, token in enumerate(laid.token_ids):
+    read = [token for token in laid.token_ids if token not in reader.prompt.stop_ids]
+    assert read[: len(quote)] == quote
+    assert len(laid.token_ids) - len(read) == answered, "the id that ends it is told, and is not in the cache"
+    for place, token in enumerate(read):
         expected = other.run.forward([token], other.start + place)
-    torch.testing.assert_close(laid.logits, expected, atol=0.05, rtol=0.01)
-    end = asked.start + len(laid.token_ids)
+    end = asked.start + len(read)
+    told, wanted = log_probabilities(laid.logits), log_probabilities(expected)
+    torch.testing.assert_close(told, wanted, atol=0.05, rtol=0.01)
     probe = reader.prompt.quote_ids("1,740 crowns")
     torch.testing.assert_close(asked.run.forward(probe, end), other.run.forward(probe, end), atol=0.05, rtol=0.01)
 
 
-def test_every_kind_of_cache_gives_the_same_quote(reader: LanguageModel, embedder: Embedder) -> None:
-    chooser = QuoteChooser(reader.prompt, embedder)
-    kinds = (over_full, over_lean, over_lazy)
-    quotes = {said(reader, over(reader, DEPOSIT).choose(chooser, DEPOSIT)) for over in kinds}
-    assert quotes == {'"The tenants pay a deposit of 1,740 crowns, which is two months\' rent."\n'}
+def test_every_kind_of_cache_gives_the_same_words(reader: LanguageModel, pointer: Pointer) -> None:
+    chooser = QuoteChooser(reader.prompt, pointer)
+    for question, words in ((DEPOSIT, f"{QUOTE}1,740 crowns"), (BOILER, None), ("When were the windows fitted?", None)):
+        told = {said(reader, over(reader, question).choose(chooser, question)) for over in KINDS}
+        assert len(told) == 1 and words in (None, *told)
 
 
 @pytest.mark.gpu
-def test_recorded_passes_choose_alike(embedder: Embedder) -> None:
+def test_recorded_passes_choose_alike(pointer: Pointer) -> None:
     model = load_model(ModelSettings(device="cuda"))
-    chooser = QuoteChooser(model.prompt, embedder, Rule(margin=math.inf))
-    quotes = {said(model, over(model, DEPOSIT).choose(chooser, DEPOSIT)) for over in (over_full, over_lean, over_lazy)}
-    assert quotes == {'"The tenants pay a deposit of 1,740 crowns, which is two months\' rent."\n'}
+    on_gpu = load_pointer(load_embedder(ModelSettings(device="cuda")))
+    for thinks in (pointer, on_gpu):
+        chooser = QuoteChooser(model.prompt, thinks, Rule(forks=EVERYWHERE))
+        told = {said(model, over(model, DEPOSIT).choose(chooser, DEPOSIT)) for over in KINDS}
+        assert told == {f"{QUOTE}1,740 crowns"}
 
 
-# The rule, on logits of our making ---------------------------------------------------------------------------------
+# The rule, on logits and worths of our making ----------------------------------------------------------------------
 
 ALE, ANT, BEE, CAT = "The ale is dark.", "The ant is small.", "The bee can sting.", "A cat purrs."
 ANIMALS = (f"{ALE} {ANT}\n{BEE}\n{CAT}",)
+STOP = "<stop>"
+Favours = Mapping[str, Mapping[str, float]]
+QUOTES_ALONE: Mapping[str, float] = {STOP: 30.0}
 
 
-class Scripted:
-    """A pass whose logits are 0 but for what `favours` says of the text so far."""
+class Scripted(ScriptedPass):
+    """Logits are 0 but for what `favours` says of the text so far; `behind` is said of every whole quote."""
 
-    def __init__(self, model: LanguageModel, favours: Mapping[str, Mapping[str, float]]) -> None:
-        self._prompt, self._favours = model.prompt, favours
-        self._size = model.module.config.vocab_size
-        self.ids: list[int] = []
-        self.looked: list[str] = []
+    def __init__(self, model: LanguageModel, favours: Favours, behind: Mapping[str, float] = QUOTES_ALONE) -> None:
+        self._prompt, self._favours, self._behind = model.prompt, {"": {'"': 20.0}, **favours}, behind
+        super().__init__(model.module.config.vocab_size, self._heights)
 
-    def logits(self) -> torch.Tensor:
-        logits = torch.zeros(self._size)
-        for text, height in self._favours.get(self._prompt.decode(self.ids), {}).items():
-            whole = self._prompt._plain.encode(text, add_special_tokens=False).ids
-            logits[whole[0]] = height
-        return logits
+    def _heights(self, ids: tuple[int, ...]) -> Mapping[int, float]:
+        text = self._prompt.decode(ids)
+        told = self._favours.get(text, self._behind if text.endswith("\n") else {})
+        return {self._first(words): height for words, height in told.items()}
 
-    def forward(self, token_ids: Sequence[int], start: int) -> torch.Tensor:
-        assert start == 7 + len(self.ids)
-        self.ids += token_ids
-        return self.logits()
+    def _first(self, words: str) -> int:
+        if words == STOP:
+            return self._prompt.answer_ids("")[0]
+        first: int = self._prompt._plain.encode(words, add_special_tokens=False).ids[0]
+        return first
 
-    def forward_all(self, token_ids: Sequence[int], start: int) -> torch.Tensor:
-        rows = [self.forward([token], start + place) for place, token in enumerate(token_ids)]
-        self.looked.append(self._prompt.decode(self.ids))
-        return torch.stack(rows)
+    def lay(
+        self, pointer: Known, rule: Rule, texts: Sequence[str] = ANIMALS, room: int = 160, opening: str = '"'
+    ) -> str | None:
+        """What is laid, the stop id as STOP."""
+        logits = self.logits()
+        quoted = QuoteChooser(self._prompt, pointer, rule).choose(
+            "?", texts, self, self._first(opening), logits, 7, room
+        )
+        if quoted is None:
+            assert self.ids == [] and self.read == [] and pointer.asked == []
+            return None
+        assert self.ids == list(quoted.laid.token_ids)
+        laid = quoted.answer() or quoted.laid
+        over = laid.token_ids[-1] in self._prompt.stop_ids
+        assert list(laid.token_ids[: -1 if over else None]) == self.ids and len(laid.token_ids) <= room
+        torch.testing.assert_close(log_probabilities(laid.logits), log_probabilities(self.logits()))
+        return self._prompt.decode(laid.token_ids) + (STOP if over else "")
 
-    def rewind(self, count: int) -> None:
-        assert count <= len(self.ids)
-        del self.ids[len(self.ids) - count :]
-
-
-def scripted(
-    model: LanguageModel, favours: Mapping[str, Mapping[str, float]], cosines: Mapping[str, float], rule: Rule
-) -> tuple[str, Scripted, Known]:
-    run, vectors = Scripted(model, {"": {'"': 20.0}, **favours}), Known(cosines)
-    logits = run.logits()
-    chooser = QuoteChooser(model.prompt, vectors, rule)
-    laid = chooser.choose("?", ANIMALS, run, int(logits.argmax()), logits, 7, 160)
-    assert laid is not None and list(laid.token_ids) == run.ids
-    assert torch.equal(laid.logits, run.logits())
-    return said(model, laid).strip('"\n'), run, vectors
+    def looked_into(self) -> list[str]:
+        return [self._prompt.decode(ids) for ids in self.looked]
 
 
-@pytest.mark.parametrize(("cosine", "chosen"), [(0.0, BEE), (0.15, BEE), (0.25, ANT)])
-def test_nearness_and_likelihood_are_weighed(reader: LanguageModel, cosine: float, chosen: str) -> None:
-    favours = {'"The': {" bee": 5.0}}
-    got, run, _ = scripted(reader, favours, {ANT: cosine}, Rule(gate=math.inf, ahead=0))
-    assert (got, run.looked) == (chosen, [])
+def quoted(unit: str) -> str:
+    return f'"{unit}"\n'
 
 
-def test_close_branches_are_looked_into(reader: LanguageModel) -> None:
+@pytest.mark.parametrize(("worth", "chosen"), [(0.0, BEE), (2.4, BEE), (2.6, ANT)])
+def test_the_pointers_worth_and_the_readers_likelihood_are_weighed(
+    reader: LanguageModel, worth: float, chosen: str
+) -> None:
+    run = Scripted(reader, {'"The': {" bee": 5.0}})
+    rule = Rule(weight=2.0, gate=math.inf, forks=NOWHERE)
+    assert run.lay(Known({ANT: worth}), rule) == quoted(chosen) and run.looked == []
+
+
+def test_close_sentences_are_looked_into(reader: LanguageModel) -> None:
     opening = {'"': {"The": 20.0}}
     favours = {**opening, '"The': {" ale": 6.0, " ant": 5.0, " bee": 1.0}, '"The ant': {" is": 9.0}}
     for ahead, chosen in ((0, ALE), (5, ANT)):
-        got, run, _ = scripted(reader, favours, {}, Rule(ahead=ahead, looks=2))
-        assert got == chosen
+        run = Scripted(reader, favours)
+        assert run.lay(Known(), Rule(forks=Forks(ahead=ahead, looks=2))) == quoted(chosen)
         assert len(run.looked) == (2 if ahead else 0)
-        assert all(text.startswith(('"The ale is', '"The ant is')) for text in run.looked)
-    far = {**favours, '"The': {" ale": 6.0, " ant": 2.5}}
-    got, run, _ = scripted(reader, far, {}, Rule())
-    assert (got, run.looked) == (ALE, [])
+        assert all(text.startswith(('"The ale is', '"The ant is')) for text in run.looked_into())
+    run = Scripted(reader, {**favours, '"The': {" ale": 6.0, " ant": 2.5}})
+    assert run.lay(Known(), Rule()) == quoted(ALE) and run.looked == []
 
 
-def test_only_what_the_model_might_say_is_embedded(reader: LanguageModel) -> None:
+def test_the_pointer_reads_only_chunks_that_hold_what_the_model_might_say(reader: LanguageModel) -> None:
+    near, far, none = f"{ALE} {ANT}", f"{CAT}\nA dog barks.", "Prices"
     favours = {'"': {"The": 20.0, "A": 13.0}}
-    cosines = {CAT: 0.9}
-    got, _, vectors = scripted(reader, favours, cosines, Rule(ahead=0))
-    assert got != CAT and sorted(vectors.asked) == sorted([ALE, ANT, BEE])
-    got, _, vectors = scripted(reader, favours, cosines, Rule(gate=8, ahead=0))
-    assert got == CAT and sorted(vectors.asked) == sorted([ALE, ANT, BEE, CAT])
-    got, _, vectors = scripted(reader, {'"': {"A": 20.0}}, cosines, Rule())
-    assert got == CAT and vectors.asked == []  # nothing else is left
+    for gate, chosen, read in ((6.0, ALE, [near]), (8.0, CAT, [near, far])):
+        pointer = Known({CAT: 9.0})
+        told = Scripted(reader, favours).lay(pointer, Rule(gate=gate, forks=NOWHERE), (near, far, none, near))
+        assert told == quoted(chosen) and pointer.asked == read
 
 
 def test_tokens_that_hold_the_first_word_compete_with_the_mark_alone(reader: LanguageModel) -> None:
     """'"I' is a token of its own."""
-    texts = ("I paid them in cash. The boiler hums.",)
-    ids = {text: reader.prompt.quote_ids(text) for text in quotable(texts[0])}
-    assert len({each[0] for each in ids.values()}) == 2
-    for cosine, chosen in ((0.9, "I paid them in cash."), (0.0, "The boiler hums.")):
+    cash, boiler = "I paid them in cash.", "The boiler hums."
+    assert reader.prompt.quote_ids(cash)[0] != reader.prompt.quote_ids(boiler)[0]
+    for worth, chosen in ((9.0, cash), (0.0, boiler)):
         run = Scripted(reader, {"": {'"': 20.0, '"I': 16.0}})
-        logits = run.logits()
-        chooser = QuoteChooser(reader.prompt, Known({"I paid them in cash.": cosine}), Rule(gate=20.0))
-        laid = chooser.choose("?", texts, run, int(logits.argmax()), logits, 7, 160)
-        assert said(reader, laid) == f'"{chosen}"\n'
-        assert run.ids == ids[chosen]
+        assert run.lay(Known({cash: worth}), Rule(gate=20.0), (f"{cash} {boiler}",)) == quoted(chosen)
+        assert run.ids == reader.prompt.quote_ids(chosen)
 
 
-def test_a_long_unit_is_only_begun(reader: LanguageModel) -> None:
-    long = " ".join(f"word{number}" for number in range(90))
-    run = Scripted(reader, {"": {'"': 20.0}})
-    logits = run.logits()
-    chooser = QuoteChooser(reader.prompt, Known({long: 0.9}), Rule(gate=math.inf))
-    laid = chooser.choose("?", (f"{long}\n{CAT}",), run, int(logits.argmax()), logits, 7, 160)
-    text = said(reader, laid)
-    assert long.startswith(text[1:]) and 5 < len(text.split()) < 20
+def test_a_sentence_alone_is_quoted_and_its_answer_chosen(reader: LanguageModel) -> None:
+    run = Scripted(reader, {}, {})
+    assert run.lay(Known(spans={"purrs": 1.0}), Rule(), (CAT,)) == f"{quoted(CAT)}purrs{STOP}"
+
+
+@pytest.mark.parametrize(("first", "second"), [(5.0, 0.0), (0.0, 5.0)])
+def test_a_sentence_of_two_chunks_is_worth_what_it_is_in_the_better_one(
+    reader: LanguageModel, first: float, second: float
+) -> None:
+    """And its answer is chosen there."""
+
+    class Unlike(Known):
+        def _field(self, text: str) -> Field:
+            if text.startswith("One"):
+                return Known(spans={"cat": first, "ale": 3.0})._field(text)
+            return Known(spans={"purrs": second, "ale": 3.0})._field(text)
+
+    run = Scripted(reader, {}, {})
+    told = run.lay(Unlike(), Rule(gate=math.inf), (f"One animal.\n{CAT}", f"Two animals.\n{CAT}\n{ALE}"))
+    assert told == f"{quoted(CAT)}{'cat' if first else 'purrs'}{STOP}"
+
+
+@pytest.mark.parametrize("lines", [("most_hours = 60", "hours = 6"), ("hours = 6", "most_hours = 60")], ids=str)
+def test_what_stands_within_a_longer_line_too_is_weighed_where_it_stands_itself(
+    reader: LanguageModel, lines: tuple[str, str]
+) -> None:
+    text = "\n".join(lines)
+
+    class OneField(Known):
+        def _field(self, text: str) -> Field:
+            pieces = tuple(match.span() for match in re.finditer(r"[a-z]+|\d+|[_=]", text))
+            scores = torch.full((len(pieces), len(pieces)), -torch.inf)
+            for place, (begin, end) in enumerate(pieces):
+                scores[place, place] = {"6": 2.0, "60": 1.0, "hours": -9.0}.get(text[begin:end], -torch.inf)
+            return Field([_Window(pieces, scores)])
+
+    run = Scripted(reader, {}, {})
+    assert run.lay(OneField(), Rule(gate=math.inf), (text,)) == f"{quoted('hours = 6')}6{STOP}"
+
+
+# Short answers -----------------------------------------------------------------------------------------------------
+
+FERRY = "The ferry to Harwick leaves at noon."
+SPANS = {"Harwick": 1.0, "noon": 0.0}
+
+
+@pytest.mark.parametrize(("height", "chosen"), [(0.0, "Harwick"), (2.9, "Harwick"), (3.1, "noon")])
+def test_spans_are_weighed_as_sentences_are(reader: LanguageModel, height: float, chosen: str) -> None:
+    run = Scripted(reader, {quoted(FERRY): {"noon": height}})
+    told = run.lay(Known(spans=SPANS), Rule(answer=3.0, forks=NOWHERE), (FERRY,))
+    assert told == f"{quoted(FERRY)}{chosen}{STOP}"
+
+
+def test_close_spans_are_looked_into(reader: LanguageModel) -> None:
+    begun = f"{quoted(FERRY)}Har"
+    favours = {quoted(FERRY): {"Harwick": 1.0}, quoted(FERRY) + "noon": {STOP: 9.0}}
+    for ahead, chosen in ((0, "Harwick"), (5, "noon")):
+        run = Scripted(reader, favours)
+        told = run.lay(Known(spans={"Harwick": 0.0, "noon": 0.0}), Rule(forks=Forks(ahead=ahead)), (FERRY,))
+        assert told == f"{quoted(FERRY)}{chosen}{STOP}"
+        assert any(text.startswith(begun) for text in run.looked_into()) == bool(ahead)
+
+
+def test_words_that_stand_twice_count_as_where_they_are_worth_most(reader: LanguageModel) -> None:
+    text = "The ferry and the bus leave at noon, at noon sharp."
+
+    class Twice(Known):
+        def _field(self, text: str) -> Field:
+            pieces = tuple(match.span() for match in re.finditer(r"\w+", text))
+            scores = torch.full((len(pieces), len(pieces)), -torch.inf)
+            for place, score in ((7, 2.0), (9, -5.0), (4, 0.0)):
+                scores[place, place] = score
+            return Field([_Window(pieces, scores)])
+
+    told = Scripted(reader, {}, {}).lay(Twice(), Rule(forks=NOWHERE), (text,))
+    assert told == f"{quoted(text)}noon{STOP}"
+
+
+@pytest.mark.parametrize(("end", "on", "chosen"), [(9.0, 5.0, "Falk"), (5.0, 9.0, "Falk & Sons")])
+def test_the_reader_says_where_a_span_ends(reader: LanguageModel, end: float, on: float, chosen: str) -> None:
+    text = "The boiler was repaired by Falk & Sons."
+    run = Scripted(reader, {f"{quoted(text)}Falk": {STOP: end, " &": on}}, {"Falk": 9.0})
+    pointer = Known(spans={"Falk": 0.0, "Falk & Sons": 0.0, "boiler": 0.0})
+    assert run.lay(pointer, Rule(forks=NOWHERE), (text,)) == f"{quoted(text)}{chosen}{STOP}"
+
+
+@pytest.mark.parametrize("behind", [STOP, '"', '"The'])
+def test_where_the_reader_ends_or_quotes_again_no_span_is_laid(reader: LanguageModel, behind: str) -> None:
+    """Another quote is the reader's own to write, and a quote may be the answer."""
+    run = Scripted(reader, {quoted(FERRY): {behind: 9.0, "noon": 8.9}})
+    assert run.lay(Known(spans=SPANS), Rule(), (FERRY,)) == quoted(FERRY)
+    run = Scripted(reader, {quoted(FERRY): {behind: 8.9, "noon": 9.0}})
+    assert run.lay(Known(spans=SPANS), Rule(), (FERRY,)) == f"{quoted(FERRY)}noon{STOP}"
+
+
+def test_a_long_unit_is_only_begun_and_nothing_is_laid_behind_it(reader: LanguageModel) -> None:
+    for count, whole in ((60, True), (61, False)):
+        long = " ".join(f"word{number}" for number in range(count))
+        told = Scripted(reader, {}, {}).lay(Known({long: 9.0}), Rule(gate=math.inf), (f"{long}\n{CAT}",), 2000)
+        assert told is not None
+        if whole:
+            assert told == f"{quoted(long)}{long}{STOP}"
+        else:
+            assert f'"{long}'.startswith(told) and 5 < len(told.split()) < 20
+
+
+def test_what_is_laid_is_cut_to_its_room(reader: LanguageModel) -> None:
+    """No shorter span takes the place of one that does not fit: half a number is told as half, not as the answer."""
+    pointer = Known(spans={"0417 301 16": 1.0, "0417 301": 0.9, "0417": 0.8})
+    number = "Her number is 0417 301 16."
+    whole = [*reader.prompt.quote_ids(number), *reader.prompt.answer_ids("0417 301 16")]
+    favours = {quoted(number) + "0417 301": {" ": 9.0}, quoted(number) + "0417": {" ": 9.0}}
+    for room in range(2, len(whole) + 2):
+        run = Scripted(reader, favours, {})
+        told = run.lay(pointer, Rule(), (number,), room)
+        assert told == reader.prompt.decode(whole[:room]) + (STOP if room >= len(whole) else "")
+        assert run.ids == whole[: min(room, len(whole) - 1)]
 
 
 @pytest.mark.parametrize(
     ("opening", "texts", "room"),
-    [("The", ANIMALS, 160), ('"', (CAT,), 160), ('"', (), 160), ('"', ANIMALS, 1), ('"I', ANIMALS, 160)],
-    ids=["no quote", "no choice", "no text", "no room", "no such sentence"],
+    [("The", ANIMALS, 160), ('"', (), 160), ('"', ("Prices",), 160), ('"', ANIMALS, 1), ('"I', ANIMALS, 160)],
+    ids=["no quote", "no text", "no sentence", "no room", "no such sentence"],
 )
-def test_where_there_is_nothing_to_choose_nothing_is_read(
+def test_where_there_is_nothing_to_quote_nothing_is_read(
     reader: LanguageModel, opening: str, texts: Sequence[str], room: int
 ) -> None:
-    run = Scripted(reader, {})
-    first = reader.prompt._plain.encode(opening, add_special_tokens=False).ids[0]
-    laid = QuoteChooser(reader.prompt, Known({}), Rule()).choose("?", texts, run, first, run.logits(), 7, room)
-    assert laid is None and run.ids == []
+    assert Scripted(reader, {}).lay(Known(), Rule(), texts, room, opening) is None
+
+
+def test_answers_made_otherwise_have_another_name(reader: LanguageModel) -> None:
+    other = Known()
+    other.fingerprint = "other"
+    choosers = [
+        QuoteChooser(reader.prompt, Known()),
+        QuoteChooser(reader.prompt, other),
+        QuoteChooser(reader.prompt, Known(), Rule(answer=2.0)),
+        QuoteChooser(reader.prompt, Known(), Rule(forks=NOWHERE)),
+    ]
+    assert len({chooser.name for chooser in choosers}) == 4
+    assert choosers[0].name == QuoteChooser(reader.prompt, Known({CAT: 1.0}), Rule()).name
 
 
 # In the stream -----------------------------------------------------------------------------------------------------
 
 
 def tokens(
-    model: LanguageModel, chooser: QuoteChooser, limit: int, stop: Callable[[], bool] = lambda: False
+    model: LanguageModel,
+    chooser: QuoteChooser,
+    limit: int,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    most: int = 160,
+    texts: Sequence[str] = TEXTS,
 ) -> list[generate.Token]:
+    """`most` is how much is laid, `texts` what is laid from."""
     asked = over_full(model, DEPOSIT)
 
-    def quote(run: Pass, first: int, logits: torch.Tensor, start: int, room: int) -> Laid | None:
-        return chooser.choose(DEPOSIT, TEXTS, run, first, logits, start, room)
+    def quote(run: Pass, first: int, logits: torch.Tensor, start: int, room: int) -> Quoted | None:
+        return chooser.choose(DEPOSIT, texts, run, first, logits, start, min(room, most))
 
     made = generate.decode(
         model.prompt, asked.run, [0] * asked.start, 0, max_new_tokens=limit, stop=stop,
@@ -294,28 +458,40 @@ def tokens(
     return list(made)
 
 
-def test_a_quote_comes_as_one_token_and_the_answer_follows(reader: LanguageModel, embedder: Embedder) -> None:
-    told = tokens(reader, QuoteChooser(reader.prompt, embedder), 160)
-    first, quote, *rest = told
-    assert first.text == '"' and first.refusal_probability is not None
-    assert quote.text == 'The tenants pay a deposit of 1,740 crowns, which is two months\' rent."\n'
+def test_the_quote_is_told_and_then_the_answer_which_is_the_last(reader: LanguageModel, pointer: Pointer) -> None:
+    first, quote, answer = tokens(reader, QuoteChooser(reader.prompt, pointer), 160)
+    assert first.text == '"' and first.refusal_probability is not None and first.count == 1
+    assert first.text + quote.text == QUOTE and answer.text == "1,740 crowns"
+    assert quote.refusal_probability is answer.refusal_probability is None
+    assert quote.count == len(reader.prompt.quote_ids(QUOTE.strip('"\n'))) - 1
+    assert answer.count == len(reader.prompt.answer_ids(answer.text))
+    assert first.at <= quote.at <= answer.at
+
+
+def test_behind_a_quote_alone_the_reader_answers(reader: LanguageModel, pointer: Pointer) -> None:
+    ids = reader.prompt.quote_ids(QUOTE.strip('"\n'))
+    first, quote, *rest = tokens(reader, QuoteChooser(reader.prompt, pointer), 160, most=len(ids))
+    assert first.text + quote.text == QUOTE
     assert "1,740 crowns" in "".join(token.text for token in rest)
-    ids = reader.prompt.quote_ids(quote.text.rstrip('"\n'))
-    assert [token.count for token in told] == [1, len(ids) - 1, *(1 for _ in rest)]
-    assert [token.at for token in told] == sorted(token.at for token in told)
+    assert [token.count for token in (first, quote, *rest)] == [1, len(ids) - 1, *(1 for _ in rest)]
 
 
-@pytest.mark.parametrize("limit", [1, 2, 9])
-def test_the_limit_holds_within_a_quote(reader: LanguageModel, embedder: Embedder, limit: int) -> None:
-    told = tokens(reader, QuoteChooser(reader.prompt, embedder), limit)
-    assert sum(token.count for token in told) == limit
-    text = "".join(token.text for token in told)
-    assert '"The tenants pay a deposit of 1,740 crowns'.startswith(text) or limit == 9
-    assert any(f'"{unit}'.startswith(text) for unit in quotable(LEASE))
+def test_the_limit_holds_within_quote_and_answer(reader: LanguageModel, pointer: Pointer) -> None:
+    chooser, quote = QuoteChooser(reader.prompt, pointer), reader.prompt.quote_ids(QUOTE.strip('"\n'))
+    whole = [*quote, *reader.prompt.answer_ids("1,740 crowns")]
+    for limit in (len(quote) - 1, len(quote), len(quote) + 1, len(whole) - 1, len(whole)):
+        told = tokens(reader, chooser, limit)
+        assert "".join(token.text for token in told) == reader.prompt.decode(whole[:limit])
+        assert sum(token.count for token in told) == limit
+    for limit in (1, 2, 9):  # so early that other sentences begin alike
+        told = tokens(reader, chooser, limit)
+        assert sum(token.count for token in told) == limit
+        assert any(quoted(unit).startswith("".join(token.text for token in told)) for unit in quotable(LEASE))
 
 
-def test_stop_is_asked_before_the_quote_and_behind_it(reader: LanguageModel, embedder: Embedder) -> None:
-    for allowed in (0, 1):
+def test_stop_is_asked_before_what_is_laid_and_behind_a_quote(reader: LanguageModel, pointer: Pointer) -> None:
+    chooser, room = QuoteChooser(reader.prompt, pointer), len(reader.prompt.quote_ids(QUOTE.strip('"\n')))
+    for allowed, most, count in ((0, 160, 1), (1, 160, 2), (1, room, 2), (2, room, 3), (9, 160, 3)):
         asked = 0
 
         def stop(allowed: int = allowed) -> bool:
@@ -323,26 +499,16 @@ def test_stop_is_asked_before_the_quote_and_behind_it(reader: LanguageModel, emb
             asked += 1
             return asked > allowed
 
-        told = tokens(reader, QuoteChooser(reader.prompt, embedder), 160, stop)
-        assert len(told) == 1 + allowed
+        assert len(tokens(reader, chooser, 160, stop=stop, most=most)) == count
 
 
 def test_without_a_choice_decoding_is_greedy(reader: LanguageModel) -> None:
-    chooser = QuoteChooser(reader.prompt, Known({}), Rule())
     asked = over_full(reader, DEPOSIT)
     plain = generate.decode(
         reader.prompt, asked.run, [0] * asked.start, 0, max_new_tokens=60, stop=lambda: False,
         prefill=lambda: asked.logits,
     )  # fmt: skip
     expected = [token.text for token in plain]
-    again = over_full(reader, DEPOSIT)
-
-    def quote(run: Pass, first: int, logits: torch.Tensor, start: int, room: int) -> Laid | None:
-        return chooser.choose(DEPOSIT, (CAT,), run, first, logits, start, room)
-
-    declined = generate.decode(
-        reader.prompt, again.run, [0] * again.start, 0, max_new_tokens=60, stop=lambda: False,
-        prefill=lambda: again.logits, quote=quote,
-    )  # fmt: skip
+    declined = tokens(reader, QuoteChooser(reader.prompt, Known()), 60, texts=("Prices",))
     assert [token.text for token in declined] == expected
     assert expected[0] == '"' and len(expected) > 20

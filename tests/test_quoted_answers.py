@@ -1,9 +1,10 @@
-"""Answers of the shipped reader whose quote is chosen, through the whole engine."""
+"""Answers of the shipped reader whose quote and short answer are chosen, through the whole engine."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,22 +48,44 @@ def test_the_reader_alone_quotes_the_wrong_sentence_and_the_choice_the_right_one
 
 
 @pytest.mark.parametrize("how", [{"attention": "lazy"}, {"recompute": 0.2}, {"lean": True}], ids=str)
-def test_every_way_of_reading_chunks_chooses_alike(world: World, how: dict[str, object]) -> None:
+def test_every_way_of_reading_chunks_chooses_alike(world: World, how: dict[str, Any]) -> None:
     lean = True if how.pop("lean", None) else None
     with an_engine(world, world.data, max_new_tokens=80, lean=lean, **how) as engine:
         assert ask(engine, DEPOSIT).raw == f'"{QUOTE}"\n1,740 crowns'
 
 
 @pytest.mark.parametrize(
-    ("question", "quote"),
+    ("question", "quote", "answer"),
     [
-        ("How long is the pause after watering?", "pause_after_watering_hours = 6"),
-        ("What is the telephone number of Casimir Dunn?", CASIMIR),
+        ("How long is the pause after watering?", "pause_after_watering_hours = 6", "6"),
+        ("What is the telephone number of Casimir Dunn?", CASIMIR, "0417 301 16"),
     ],
 )
-def test_lines_of_settings_and_tables_are_quoted_whole(world: World, question: str, quote: str) -> None:
+def test_lines_of_settings_and_tables_are_quoted_whole_and_answered_with_a_part(
+    world: World, question: str, quote: str, answer: str
+) -> None:
+    with an_engine(world, world.data, max_new_tokens=120) as engine:
+        got = ask(engine, question)
+    assert quotes(got) == [quote] and got.text == answer and not got.dropped_quotes
+
+
+def test_the_short_answer_is_made_of_the_quotes_own_words(world: World) -> None:
+    asked = (DEPOSIT, BICYCLE, "When was the chain changed?", "Who has the tickets?")
     with an_engine(world, world.data, max_new_tokens=80) as engine:
-        assert quotes(ask(engine, question))[:1] == [quote]
+        answers = [ask(engine, question) for question in asked]
+    assert all(answer.found and any(answer.text in quote for quote in quotes(answer)) for answer in answers)
+    assert [answer.text for answer in answers[1:]] == ["WTU-4471-B", "spring 2024", "Anna"]
+
+
+@pytest.mark.parametrize("short_by", [1, 2, 9, 20])
+def test_at_the_limit_an_answer_is_cut_and_not_replaced(world: World, short_by: int) -> None:
+    question = "What is the telephone number of Casimir Dunn?"
+    whole = world.prepared.model.prompt.answer_ids(f'"{CASIMIR}"\n0417 301 16')
+    limit = len(whole) - short_by
+    with an_engine(world, world.data, max_new_tokens=limit) as engine:
+        got = ask(engine, question)
+    assert got.raw == world.prepared.model.prompt.decode(whole[:limit])
+    assert got.timings.decoded_tokens == limit - 1
 
 
 def events_of(engine: AnswerEngine, question: str, until: int) -> list[object]:
@@ -84,8 +107,8 @@ def test_stopping_behind_the_first_token_leaves_nothing_and_later_the_quote(worl
         assert isinstance(at_once[0], FirstToken) and isinstance(at_once[-1], Finished)
         assert at_once[-1].answer.stopped and at_once[-1].answer.raw == '"' and not at_once[-1].answer.citations
         whole = events_of(engine, BICYCLE, 1000)
-        assert [type(event) for event in whole[:2]] == [FirstToken, Evidence]
-        assert isinstance(whole[-1], Finished) and "WTU-4471-B" in whole[-1].answer.text
+        assert [type(event) for event in whole] == [FirstToken, Evidence, AnswerText, Finished]
+        assert isinstance(whole[-1], Finished) and whole[-1].answer.text == "WTU-4471-B"
 
 
 def test_neighbouring_questions_embed_no_sentence_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

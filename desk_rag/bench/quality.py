@@ -48,8 +48,8 @@ __all__ = [
 
 _FOOT = (
     "Percent ± half of the 95 % bootstrap interval. KL(full prefill || mode) is of the first answer token, in nats; "
-    "top-1 agreement is with all of full prefill's answer but a chosen quote. TTFT: median, from chunk KV in memory, "
-    "selection included."
+    "top-1 agreement is with what full prefill decoded: what was chosen (quotes, mostly answers too) does not count. "
+    "TTFT: median, from chunk KV in memory, selection included."
 )
 
 
@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
     settings = QualitySettings(options.max_new_tokens, Coding(options.kv), options.batch, rungs)
     began = time.perf_counter()
     results: dict[str, Report] = {}
-    for quotes, chooser in _choosers(model, options).items():
+    for quotes, (chooser, judge) in _ways(model, options).items():
         results[quotes] = evaluate(
             model,
             samples,
@@ -77,7 +77,7 @@ def main(argv: Sequence[str]) -> int:
             settings,
             folder=options.folder,
             auxiliary=_auxiliary(modes, options),
-            judge=_judge(options),
+            judge=judge,
             chooser=chooser,
             progress=_progress(began),
         )
@@ -211,27 +211,27 @@ def _auxiliary(modes: Sequence[Mode], options: argparse.Namespace) -> Auxiliary 
     return Auxiliary(load_model(_settings(options.aux_model, options)))
 
 
-def _choosers(model: LanguageModel, options: argparse.Namespace) -> dict[str, QuoteChooser | None]:
-    """By name, what is asked for; other models than the embedded one have no choice, as in answers."""
+def _ways(model: LanguageModel, options: argparse.Namespace) -> dict[str, tuple[QuoteChooser | None, Judge | None]]:
+    """By the name of how quotes are found: who chooses them and who judges them.
+
+    Other models than the embedded one have no choice, as in answers.
+    """
     from desk_rag.embedding import load_embedder
+    from desk_rag.pointer import load_pointer
     from desk_rag.quote_walk import QuoteChooser
-    from desk_rag.sentence_vectors import SentenceVectors
 
-    made: dict[str, QuoteChooser | None] = {}
-    if model.is_embedded and options.quotes != "greedy":
-        embedder = load_embedder(_settings("embedded", options))
-        made["chosen"] = QuoteChooser(model.prompt, SentenceVectors(embedder))
+    chosen = model.is_embedded and options.quotes != "greedy"
+    by_embedder = options.judge == "embedder"
+    embedder = load_embedder(_settings("embedded", options)) if chosen or by_embedder else None
+    judging = embedder if by_embedder else None
+    made: dict[str, tuple[QuoteChooser | None, Judge | None]] = {}
+    if chosen and embedder is not None:
+        pointer = load_pointer(embedder)
+        judge = Judge(judging, pointer if by_embedder else None) if options.judge != "none" else None
+        made["chosen"] = QuoteChooser(model.prompt, pointer), judge
     if not made or options.quotes == "both":
-        made["greedy"] = None
+        made["greedy"] = None, Judge(judging) if options.judge != "none" else None
     return made
-
-
-def _judge(options: argparse.Namespace) -> Judge | None:
-    from desk_rag.embedding import load_embedder
-
-    if options.judge == "none":
-        return None
-    return Judge(load_embedder(_settings(options.model, options)) if options.judge == "embedder" else None)
 
 
 def _progress(began: float) -> Progress:

@@ -1,4 +1,4 @@
-"""The harness chooses quotes as the product does, row by row, and measures both ways in one run."""
+"""The harness chooses quotes and answers as the product does, row by row, and measures both ways in one run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from desk_rag.kv.prefill import prefill_prefix
 from desk_rag.kv.quant import QuantScheme
 from desk_rag.kv.rope import build_tables
 from desk_rag.model import LanguageModel
-from desk_rag.quote_walk import Laid, QuoteChooser
+from desk_rag.pointer import load_pointer
+from desk_rag.quote_walk import QuoteChooser, Quoted
 
 LEASE = (
     "Lease\n\nThe tenants may take in a lodger if they tell the landlord the lodger's name beforehand. The tenants pay "
@@ -40,7 +41,7 @@ SAMPLES = [
 
 @pytest.fixture(scope="module")
 def setting(reader: LanguageModel) -> Setting:
-    chooser = QuoteChooser(reader.prompt, load_embedder(ModelSettings(device="cpu")))
+    chooser = QuoteChooser(reader.prompt, load_pointer(load_embedder(ModelSettings(device="cpu"))))
     return Setting(reader, prefill_prefix(reader), build_tables(reader, 900), 60, chooser=chooser)
 
 
@@ -51,7 +52,7 @@ def as_the_product(setting: Setting, sample: Sample) -> list[int]:
     ids = [*prompt.prefix_ids, *(token for text in sample.contexts for token in prompt.chunk_ids(text))]
     ids += prompt.question_ids(sample.question)
 
-    def quote(run: Pass, first: int, logits: torch.Tensor, start: int, room: int) -> Laid | None:
+    def quote(run: Pass, first: int, logits: torch.Tensor, start: int, room: int) -> Quoted | None:
         return chooser.choose(sample.question, sample.contexts, run, first, logits, start, room)
 
     run = ModelPass(setting.model, cache)
@@ -72,13 +73,14 @@ def test_rows_side_by_side_say_what_the_product_says(setting: Setting) -> None:
         kept = [token for token in said.token_ids if token not in model.prompt.stop_ids]
         assert list(model.prompt.decode(kept).encode()) == as_the_product(setting, sample)
         assert other.token_ids == said.token_ids and other.chosen == said.chosen
-        assert other.top1 == 1.0 and other.kl is not None and other.kl < 0.1
-    quotes = [model.prompt.decode(said.token_ids[: said.chosen]) for said in full]
-    assert quotes == [
-        '"The tenants pay a deposit of 1,740 crowns, which is two months\' rent."\n',
-        '"The ferry leaves Harwick at 7.40."\n',
+        assert other.top1 in (None, 1.0) and other.kl is not None and other.kl < 0.1
+    chosen = [model.prompt.decode(said.token_ids[: said.chosen]) for said in full]
+    assert chosen == [
+        '"The tenants pay a deposit of 1,740 crowns, which is two months\' rent."\n1,740 crowns',
+        '"The ferry leaves Harwick at 7.40."\n7.40',
         "",
     ]
+    assert [said.token_ids[-1] in model.prompt.stop_ids for said in full] == [True] * 3
     greedy = ask(replace(setting, chooser=None), FULL, items, known, None)
     assert [said.chosen for said in greedy] == [0, 0, 0]
 

@@ -103,10 +103,10 @@ class Said:
     kl: float | None
     """KL(full prefill || this mode) of the first answer token's distribution, in nats."""
     top1: float | None
-    """Share of full prefill's answer tokens, but for those of a chosen quote, that are the most probable ones here too,
+    """Share of full prefill's answer tokens, but for those that were chosen, that are the most probable ones here too,
     each after full prefill's own beginning of the answer."""
     chosen: int
-    """Tokens of the quote that was chosen, at the answer's beginning."""
+    """Tokens at the answer's beginning that were chosen: its quote, mostly all of it."""
 
 
 def to_item(sample: Sample, setting: Setting) -> Item:
@@ -158,23 +158,33 @@ def ask(
     cache.filled(places)
     said = decode(model, cache, opened, starts, setting.max_new_tokens)
     return [
-        Said(tuple(ids), one, kl[row], top1[row], len(opened[row]) - 1)
+        Said(tuple(ids), one, kl[row], top1[row], _chosen(model, opened[row]))
         for row, (ids, one) in enumerate(zip(said, begun, strict=True))
     ]
 
 
 def _open(setting: Setting, item: Item, begun: Begun, row: RowCache) -> list[int]:
-    """What an answer opens with: its first token, or the quote that was chosen, laid in `row`, and one token more."""
+    """What an answer opens with: its first token, or what was chosen, laid in `row`, and one token more; a stop id ends
+    it."""
     prompt, first = setting.model.prompt, int(begun.logits.argmax())
     if setting.chooser is None or first in prompt.stop_ids:
         return [first]
     row.set_length(len(begun.positions))
     run, most = ModelPass(setting.model, row), setting.max_new_tokens - 1
     question = item.sample.question
-    laid = setting.chooser.choose(question, item.texts, run, first, begun.logits, begun.next_position, most)
-    if laid is None:
+    quoted = setting.chooser.choose(question, item.texts, run, first, begun.logits, begun.next_position, most)
+    if quoted is None:
         return [first]
+    laid = quoted.answer() or quoted.laid
+    if laid.token_ids[-1] in prompt.stop_ids:
+        return list(laid.token_ids)
     return [*laid.token_ids, next_token(prompt, laid.token_ids, int(laid.logits.argmax()), laid.logits)]
+
+
+def _chosen(model: LanguageModel, opened: Sequence[int]) -> int:
+    """How many of an answer's first tokens were chosen, not decoded: with a whole answer the id that ends it, too."""
+    whole = len(opened) > 1 and opened[-1] in model.prompt.stop_ids
+    return len(opened) - (not whole)
 
 
 def _with(begun: Begun, more: int) -> tuple[int, ...]:
@@ -188,9 +198,7 @@ def divergence(reference: torch.Tensor, other: torch.Tensor) -> float:
     return max(0.0, float((p.exp() * (p - q)).sum()))
 
 
-def _begin(
-    setting: Setting, mode: Mode, item: Item, row: RowCache, known: Mapping[Shelved, QuantizedKV]
-) -> Begun:
+def _begin(setting: Setting, mode: Mode, item: Item, row: RowCache, known: Mapping[Shelved, QuantizedKV]) -> Begun:
     if mode.way is Way.FULL:
         return _begin_full(setting, item, row)
     chunks = [known[one] for one in setting.shelved(mode, item)]

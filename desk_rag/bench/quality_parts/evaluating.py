@@ -223,7 +223,8 @@ def _scheme(model: LanguageModel, prefix: PrefixKV, coding: Coding) -> QuantSche
 def _judge_name(judge: Judge | None) -> str:
     if judge is None:
         return "none"
-    return judge.embedder.fingerprint if judge.embedder is not None else "words"
+    known = [each.fingerprint for each in (judge.embedder, judge.pointer) if each is not None]
+    return ", ".join(known) or "words"
 
 
 def _configuration(

@@ -22,6 +22,7 @@ from desk_rag.prompt import NO_ANSWER
 
 if TYPE_CHECKING:
     from desk_rag.embedding import Embedder
+    from desk_rag.pointer import Reads
 
 _MOST_JOINED = 6
 _REFUSALS = re.compile(
@@ -67,6 +68,8 @@ class Judge:
 
     embedder: Embedder | None
     """None: it goes by words alone."""
+    pointer: Reads | None = None
+    """The one that chose the quotes, if one did."""
 
 
 def mark(sample: Sample, output: str, judge: Judge | None = None, refusal: float | None = None) -> Marks:
@@ -104,7 +107,7 @@ def _parsed(sample: Sample, output: str, judge: Judge | None, refusal: float | N
         parser = AnswerParser(sources)
         parser.feed(output)
         return parser.finish(), output
-    stream = AnswerStream(sample.question, sources, judge.embedder, refusal)
+    stream = AnswerStream(sample.question, sources, judge.embedder, refusal, judge.pointer)
     for _ in stream.feed(output):
         pass  # an event is not yet the last word
     parsed, _ = stream.finish()

@@ -1,0 +1,70 @@
+"""python -m desk_rag.finetune.pointer OUT DATA...: trains the pointer and writes OUT/pointer.safetensors."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from desk_rag.clean import clean
+from desk_rag.embedding import embedded_dir
+from desk_rag.errors import ConfigError, told_to_user
+from desk_rag.finetune.pointer.loading import load_start
+from desk_rag.finetune.pointer.material import material
+from desk_rag.finetune.pointer.rows import Batches
+from desk_rag.finetune.pointer.scoring import score
+from desk_rag.finetune.pointer.training import Settings, train
+from desk_rag.pointer_net import changes
+
+_FILE = "pointer.safetensors"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Read, train, write, score; returns an exit code."""
+    parser = argparse.ArgumentParser(prog="python -m desk_rag.finetune.pointer", description=__doc__)
+    parser.add_argument("out", type=Path, help=f"folder for {_FILE}")
+    parser.add_argument("data", type=Path, nargs="+", help="folders with qa_train* and, if any, unanswerable_train*")
+    parser.add_argument("--start", type=Path, help="folder with the embedder, if not the installed one")
+    for field in fields(Settings):
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
+    asked = parser.parse_args(argv)
+    try:
+        how = Settings(**{field.name: getattr(asked, field.name) for field in fields(Settings)})
+        _run(asked.out, asked.data, asked.start, how)
+    except Exception as error:
+        told = told_to_user(error)
+        if told is None:
+            raise
+        sys.stderr.write(clean(f"desk-rag: {told}\n"))
+        return told.exit_code
+    return 0
+
+
+def _run(out: Path, data: Sequence[Path], start: Path | None, how: Settings) -> None:
+    began = time.perf_counter()
+
+    def say(text: str) -> None:
+        print(f"{time.perf_counter() - began:6.0f} s  {text}", flush=True)
+
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out} is no folder.", remedy="Name a folder, there or not yet, for the result.")
+    out.mkdir(parents=True, exist_ok=True)  # what cannot be written is better known before hours of training
+    net, tokenizer = load_start(start or Path(embedded_dir()), how.seed)
+    of = material(data, tokenizer, how.versions, how.seed)
+    batches = Batches(of, tokenizer, how.questions, how.chunks, how.seed)
+    say(f"{len(of.versions)} passages, {batches.questions} questions, {len(of.held)} passages held out; {how}")
+    train(net.to("cuda" if torch.cuda.is_available() else "cpu"), batches, batches.questions, how, say)
+    beside = out / f"{_FILE}.tmp"
+    save_file(changes(net), beside)
+    beside.replace(out / _FILE)
+    say(str(score(net, of, batches)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

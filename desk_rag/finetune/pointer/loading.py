@@ -1,0 +1,65 @@
+"""What a pointer grows on: the embedder's transformer, with a new head, and its word pieces.
+
+Knows the embedder's files; knows no data and no training.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from transformers import BertConfig, BertModel
+
+from desk_rag.errors import ModelError, ModelNotFound
+from desk_rag.pointer_net import PointerNet
+
+_CONFIG, _TOKENIZER, _WEIGHTS = "config.json", "tokenizer.json", "model.safetensors"
+_REMEDY = "Name the folder of a BERT embedder, or leave --start out for the one that is installed."
+
+
+def load_start(folder: Path, seed: int) -> tuple[PointerNet, Tokenizer]:
+    """Network (fp32, on the CPU) and tokenizer (cuts nothing, fills nothing up) of the embedder in `folder`.
+
+    Seeds torch's generator, from which the head and all that training draws come. Raises ModelNotFound for a file that
+    is missing or cannot be read, ModelError where the files are no BERT or not all of one.
+    """
+    torch.manual_seed(seed)
+    for name in (_CONFIG, _TOKENIZER, _WEIGHTS):
+        if not (folder / name).is_file():
+            raise ModelNotFound(f"There is no {name} in {folder}.", remedy=_REMEDY)
+    try:
+        told = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        weights = load_file(folder / _WEIGHTS)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ModelNotFound(f"The embedder in {folder} cannot be read: {error}", remedy=_REMEDY) from error
+    if not isinstance(told, dict) or told.get("model_type") != "bert":
+        raise ModelError(f"{folder / _CONFIG} is not that of a BERT.", remedy=_REMEDY)
+    return PointerNet(_bert(BertConfig.from_dict(told), weights, folder)), _tokenizer(folder / _TOKENIZER)
+
+
+def _bert(config: BertConfig, weights: dict[str, torch.Tensor], folder: Path) -> BertModel:
+    """Not by from_pretrained, which replaces what is missing by chance and reports the pooler that nobody asked for."""
+    bert = BertModel(config, add_pooling_layer=False)
+    try:
+        missing = bert.load_state_dict(weights, strict=False).missing_keys
+    except RuntimeError as error:
+        raise ModelError(f"{folder / _WEIGHTS} and {_CONFIG} tell of different shapes.", remedy=_REMEDY) from error
+    if missing:
+        raise ModelError(f"{folder / _WEIGHTS} has no {missing[0]}.", remedy=_REMEDY)
+    return bert
+
+
+def _tokenizer(file: Path) -> Tokenizer:
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library knows no narrower one
+        raise ModelNotFound(f"{file} cannot be read: {error}", remedy=_REMEDY) from error
+    if tokenizer.token_to_id("[CLS]") is None or tokenizer.token_to_id("[SEP]") is None:
+        raise ModelError(f"{file} has no [CLS] or no [SEP].", remedy=_REMEDY)
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer

@@ -1,0 +1,481 @@
+"""The pointer: the adapter that ships finds what documents say, a field against brute force, long and odd texts, the
+embedder it leaves alone, files that are missing or damaged."""
+
+from __future__ import annotations
+
+import math
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from transformers import BertConfig, BertModel
+
+from desk_rag.assets import assets_dir
+from desk_rag.config import ModelSettings
+from desk_rag.embedding import Embedder, load_embedder
+from desk_rag.errors import ModelNotFound
+from desk_rag.pointer import _KEPT, Field, Pointer, Span, _Window, load_pointer
+from desk_rag.pointer_net import MOST_PIECES, PointerNet
+
+SHIPPED = assets_dir() / "pointer" / "pointer.safetensors"
+KEY = "Where is the key of the boiler room?"
+NOTE = "The key of the boiler room lies in box 14."
+FILLER = "The plums were ripe in the second week, and rain fell on most afternoons."
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Embedder:
+    return load_embedder(ModelSettings(device="cpu"))
+
+
+@pytest.fixture(scope="module")
+def pointer(embedder: Embedder) -> Pointer:
+    return load_pointer(embedder)
+
+
+@pytest.fixture(scope="module")
+def quick(embedder: Embedder) -> Pointer:
+    """A random net of one layer under the real word pieces: for where things stand, not for what they mean."""
+    tokenizer = Tokenizer.from_str(embedder.transformer()[1])
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    torch.manual_seed(1)
+    config = BertConfig(
+        vocab_size=tokenizer.get_vocab_size(), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, initializer_range=0.5,
+    )  # fmt: skip
+    return Pointer(PointerNet(BertModel(config)).eval().requires_grad_(False), tokenizer)
+
+
+def read(pointer: Pointer, question: str, text: str) -> Field:
+    (field,) = pointer.read(question, [text])
+    return field
+
+
+def first(pointer: Pointer, question: str, text: str) -> str:
+    """What stands where the pointer points."""
+    (span,) = read(pointer, question, text).best(0, len(text), 1)
+    return text[span.begin : span.end]
+
+
+def scores(window: _Window) -> Iterator[tuple[int, int, float]]:
+    """Characters and score of every span."""
+    for begin, end in (window.scores > -torch.inf).nonzero().tolist():
+        yield window.offsets[begin][0], window.offsets[end][1], float(window.scores[begin, end])
+
+
+def alike(one: Field, other: Field) -> bool:
+    return len(one._windows) == len(other._windows) and all(
+        mine.offsets == theirs.offsets and torch.equal(mine.scores, theirs.scores)
+        for mine, theirs in zip(one._windows, other._windows, strict=True)
+    )
+
+
+# What the adapter that ships has learned
+
+
+@pytest.mark.parametrize(
+    ("file", "heading", "question", "answer"),
+    [
+        ("home/boiler-manual.md", "6 Yearly service", "What does the yearly service cost?", "128 crowns"),
+        ("home/boiler-manual.md", "3 Water pressure", "What should the pressure be?", "between 1.2 and 1.8 bar"),
+        ("club/minutes-2026-03-11.md", "", "What is the number of the police report?", "HM-2026-0388"),
+        ("personal/letter-aunt-isolde.txt", "", "What had the cat Biscuit swallowed?", "a fish hook"),
+        ("rainbarrel/design-notes.md", "", "Which bed is watered when the barrel holds less than 60 litres?",
+         "the tomatoes"),
+    ],
+)  # fmt: skip
+def test_what_sample_documents_say_is_found(
+    pointer: Pointer, sample_docs: Path, file: str, heading: str, question: str, answer: str
+) -> None:
+    whole = (sample_docs / file).read_text(encoding="utf-8")
+    (text,) = (part for part in whole.split("\n## ") if part.startswith(heading)) if heading else [whole]
+    field = read(pointer, question, text)
+    best = field.best(0, len(text), 3)
+    assert text[best[0].begin : best[0].end] == answer
+    assert best[0].score > 0 and field.worth(0, len(text)) > 0
+    assert [span.score for span in best] == sorted((span.score for span in best), reverse=True)
+    # All spans together are worth more than any, and the answer's own place holds most of that.
+    assert field.worth(0, len(text)) >= field.worth(best[0].begin, best[0].end) >= best[0].score - 1e-5
+
+
+def test_a_chunk_that_says_nothing_of_it_is_worth_little(pointer: Pointer, sample_docs: Path) -> None:
+    cake = (sample_docs / "personal" / "plum-cake.md").read_text(encoding="utf-8")
+    for question in (KEY, "What is the number of the police report?", "What does the yearly service cost?"):
+        assert read(pointer, question, cake).worth(0, len(cake)) < 0
+    note, filler = pointer.read(KEY, [NOTE, FILLER])
+    assert note.worth(0, len(NOTE)) > 0 > filler.worth(0, len(FILLER))
+
+
+def test_the_question_decides_which_words(pointer: Pointer) -> None:
+    text = "Denny Quarles, the plumber, comes on Thursday and charges 85 crowns. Lena Dorsch tunes the piano on Friday."
+    assert first(pointer, "Who tunes the piano?", text) == "Lena Dorsch"
+    assert first(pointer, "What does the plumber charge?", text) == "85 crowns"
+    assert "Thursday" in first(pointer, "When does the plumber come?", text)
+
+
+def test_one_field_per_text_in_order(pointer: Pointer) -> None:
+    texts = [FILLER, NOTE, "", NOTE]
+    fields = pointer.read(KEY, texts)
+    assert [alike(field, read(pointer, KEY, text)) for field, text in zip(fields, texts, strict=True)] == [True] * 4
+    assert alike(fields[1], fields[3]) and not alike(fields[0], fields[1])
+    assert pointer.read(KEY, []) == []
+
+
+def test_the_last_fields_are_remembered(embedder: Embedder) -> None:
+    pointer = load_pointer(embedder)
+    field = read(pointer, KEY, NOTE)
+    assert read(pointer, KEY, NOTE) is field
+    assert read(pointer, "Who tunes the piano?", NOTE) is not field
+    for number in range(_KEPT):
+        read(pointer, KEY, str(number))
+    again = read(pointer, KEY, NOTE)
+    assert again is not field and alike(again, field)
+    assert len(pointer._kept) == _KEPT
+
+
+# Fields
+
+
+def made(offsets: Sequence[tuple[int, int]], seed: int) -> _Window:
+    """A window with random scores of spans of at most 4 pieces."""
+    torch.manual_seed(seed)
+    size = len(offsets)
+    mask = torch.ones(size, size, dtype=torch.bool).triu().tril(3)
+    return _Window(tuple(offsets), torch.randn(size, size).masked_fill(~mask, -torch.inf))
+
+
+PIECES = [(0, 3), (3, 5), (6, 10), (10, 11), (12, 14), (15, 18), (18, 21), (22, 23), (24, 30), (31, 34)]
+
+
+@pytest.fixture
+def windows() -> list[_Window]:
+    """Two that share four pieces."""
+    return [made(PIECES[:7], 1), made(PIECES[3:], 2)]
+
+
+def by_hand(windows: Sequence[_Window], begin: int, end: int) -> tuple[float, list[tuple[int, int, float]]]:
+    """Worth, and all spans between two characters, best first."""
+    worth, best = -math.inf, dict[tuple[int, int], float]()
+    for window in windows:
+        found = [(a, b, score) for a, b, score in scores(window) if begin <= a and b <= end]
+        if found:
+            worth = max(worth, math.log(sum(math.exp(score) for _, _, score in found)))
+        for a, b, score in found:
+            best[a, b] = max(score, best.get((a, b), -math.inf))
+    return worth, sorted(((a, b, score) for (a, b), score in best.items()), key=lambda span: -span[2])
+
+
+def test_worth_and_best_are_those_of_brute_force(windows: list[_Window]) -> None:
+    field = Field(windows)
+    for begin in range(-1, 36):
+        for end in range(begin, 36):
+            worth, spans = by_hand(windows, begin, end)
+            assert field.worth(begin, end) == pytest.approx(worth, abs=1e-5)
+            for count in (1, 3, 100):
+                assert field.best(begin, end, count) == [Span(*span) for span in spans[:count]]
+
+
+def test_a_piece_that_a_range_cuts_is_not_in_it(windows: list[_Window]) -> None:
+    field = Field(windows[:1])
+    assert {span.begin for span in field.best(1, 10, 9)} == {3, 6}  # (0, 3) is cut
+    assert {span.end for span in field.best(0, 9, 9)} == {3, 5}  # (6, 10) is cut
+    assert field.worth(7, 9) == -math.inf and field.best(7, 9, 3) == []
+
+
+@pytest.mark.parametrize(("begin", "end"), [(0, 0), (6, 6), (5, 6), (10, 6), (34, 90), (200, 300), (-5, 0)])
+def test_where_no_piece_is_nothing_is_worth_anything(windows: list[_Window], begin: int, end: int) -> None:
+    field = Field(windows)
+    assert field.worth(begin, end) == -math.inf
+    assert field.best(begin, end, 4) == []
+
+
+def test_best_gives_no_span_twice_and_none_that_is_none(windows: list[_Window]) -> None:
+    found = Field(windows).best(0, 34, 1000)
+    places = [(span.begin, span.end) for span in found]
+    assert len(set(places)) == len(places) == 4 * 7 - 6 + 4 * 7 - 6 - 10  # 10 spans are in both windows
+    assert all(span.score > -math.inf and span.begin < span.end for span in found)
+    assert Field(windows).best(0, 34, 0) == [] and Field([]).best(0, 34, 3) == []
+    assert Field([]).worth(0, 34) == -math.inf
+
+
+def test_a_character_of_several_pieces_is_one_place(pointer: Pointer) -> None:
+    text = "\ud55c\uad6d\uc5b4 \uc5f4\uc1e0"  # Hangul syllables are taken apart into two or three pieces each
+    field = read(pointer, KEY, text)
+    offsets = field._windows[0].offsets
+    assert len(set(offsets)) < len(offsets)
+    places = [(span.begin, span.end) for span in field.best(0, len(text), 50)]
+    assert places and len(set(places)) == len(places)
+    assert all(begin < end for begin, end in places)
+
+
+# Long texts
+
+
+def test_a_field_holds_the_scores_of_the_network(pointer: Pointer) -> None:
+    tokenizer = pointer._tokenizer
+    head = [101, *tokenizer.encode(KEY, add_special_tokens=False).ids, 102]
+    encoded = tokenizer.encode(NOTE, add_special_tokens=False)
+    line = torch.tensor([[*head, *encoded.ids, 102]])
+    kinds = torch.tensor([[0] * len(head) + [1] * (len(encoded.ids) + 1)])
+    with torch.inference_mode():
+        expected = pointer._net(line, kinds, torch.ones_like(line).bool(), kinds.bool())[0]
+    (window,) = read(pointer, KEY, NOTE)._windows
+    assert list(window.offsets) == encoded.offsets
+    assert torch.equal(window.scores, expected[len(head) : -1, len(head) : -1])
+    assert window.scores.dtype == torch.float32 and window.scores.device.type == "cpu"
+
+
+def test_a_text_of_five_thousand_words_is_read_whole_in_windows_that_overlap(quick: Pointer) -> None:
+    rng = Random(1)
+    words = ["Corven", "heating", "na\u00efve", "2,5", "box", "und", "\u00e9t\u00e9", "INV-2024/017", "re-sign", "a"]
+    text = " ".join(rng.choice(words) for _ in range(5000))
+    windows = read(quick, KEY, text)._windows
+    pieces = list(quick._tokenizer.encode(text, add_special_tokens=False).offsets)
+    assert len(pieces) > 5000 and len(windows) > 10
+    starts = [pieces.index(window.offsets[0]) for window in windows]
+    stops = [start + len(window.offsets) for start, window in zip(starts, windows, strict=True)]
+    for start, stop, window in zip(starts, stops, windows, strict=True):
+        assert list(window.offsets) == pieces[start:stop]
+        assert window.scores.shape == (stop - start, stop - start) and stop - start <= 448
+    assert starts[0] == 0 and stops[-1] == len(pieces)
+    # So many pieces in common that every span stands whole in one window or another.
+    assert all(stop - start >= MOST_PIECES for start, stop in zip(starts[1:], stops, strict=False))
+
+
+def test_windows_hold_what_the_network_says_of_that_part_alone(quick: Pointer) -> None:
+    text = " ".join(f"{FILLER} {number}" for number in range(40))
+    windows = read(quick, KEY, text)._windows
+    assert len(windows) == 2
+    for window in windows:
+        begin, end = window.offsets[0][0], window.offsets[-1][1]
+        alone = read(quick, KEY, text[begin:end])._windows[0]
+        assert [(a + begin, b + begin) for a, b in alone.offsets] == list(window.offsets)
+        torch.testing.assert_close(alone.scores, window.scores)
+
+
+@pytest.mark.parametrize("before", [-30, -12, -6, -1, 0, 3])
+def test_an_answer_near_the_end_of_a_window_is_found(pointer: Pointer, before: int) -> None:
+    filler = f"{FILLER} " * 32
+    pieces = pointer._tokenizer.encode(filler, add_special_tokens=False).offsets
+    near = pieces[len(read(pointer, KEY, filler)._windows[0].offsets) + before][0]
+    at = filler.rindex(" ", 0, near) + 1
+    text = f"{filler[:at]}{NOTE} {filler[at:]}"
+    field = read(pointer, KEY, text)
+    assert len(field._windows) > 1
+    (span,) = field.best(0, len(text), 1)
+    assert "box 14" in text[span.begin : span.end] and at < span.begin < span.end <= at + len(NOTE)
+    assert span.score > 0 > field.worth(0, at)
+    assert field.worth(at, at + len(NOTE)) > 0 > field.worth(at + len(NOTE), len(text))
+
+
+# Odd texts and questions
+
+
+@pytest.mark.parametrize("text", ["", "   \n\t ", "\x00\x01\x07", "\u200b\u200d", "\ufeff"])
+def test_a_text_without_word_pieces_has_no_spans(pointer: Pointer, text: str) -> None:
+    field = read(pointer, KEY, text)
+    assert field.worth(0, len(text)) == -math.inf
+    assert field.best(0, len(text), 5) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\U0001f600\U0001f600 \U0001f1e9\U0001f1ea \U0001f469\u200d\U0001f467",
+        "\u6771\u4eac\u306f\u65e5\u672c\u306e\u9996\u90fd\u3067\u3059\u3002",
+        "\ud55c\uad6d\uc5b4",
+        "\u0928\u092e\u0938\u094d\u0924\u0947",
+        "\x00 Bob \x01 key \x7f",
+        "e\u0301te\u0301 \ufb01le \u00bd \u0130stanbul",
+        "[SEP] [CLS] [PAD] [MASK] [UNK]",
+        "a" * 3000,
+    ],
+)
+def test_odd_texts_have_spans_that_lie_in_them_and_no_answer(pointer: Pointer, text: str) -> None:
+    field = read(pointer, KEY, text)
+    spans = field.best(0, len(text), 8)
+    assert spans and all(0 <= span.begin < span.end <= len(text) for span in spans)
+    assert all(math.isfinite(span.score) for span in spans)
+    assert -math.inf < field.worth(0, len(text)) < 0
+
+
+def test_odd_characters_do_not_shift_what_stands_behind_them(pointer: Pointer) -> None:
+    before = "\U0001f600\x00 \u6771\u4eac \u200b e\u0301te\u0301 \u0130 \ud55c [SEP]\r\n"
+    text = before + NOTE
+    (span,) = read(pointer, KEY, text).best(0, len(text), 1)
+    assert span.begin > len(before) and "box 14" in text[span.begin : span.end]
+
+
+def test_any_question_can_be_asked(pointer: Pointer) -> None:
+    for question in ("", " ", "\U0001f600", "\u6771\u4eac?", "\x00", "[SEP] [SEP]"):
+        assert math.isfinite(read(pointer, question, NOTE).worth(0, len(NOTE)))
+
+
+def test_of_a_very_long_question_the_beginning_is_read(pointer: Pointer) -> None:
+    long = f"{KEY} {'I ask since the plumber comes on Thursday. ' * 800}"
+    field = read(pointer, long, NOTE)
+    assert math.isfinite(field.worth(0, len(NOTE)))
+    assert alike(field, read(pointer, long + "Who tunes the piano?", NOTE))
+    # It takes room from the chunk, which then has more windows, and all of it is still read.
+    text = f"{FILLER} " * 22
+    short, whole = read(pointer, KEY, text)._windows, read(pointer, long, text)._windows
+    assert len(short) == 1 and len(whole) == 2
+    assert whole[-1].offsets[-1] == short[-1].offsets[-1] and whole[0].offsets[0] == short[0].offsets[0]
+    assert all(one[1] <= other[0] for one, other in pairwise(short[0].offsets))
+
+
+# Loading
+
+
+def test_the_embedder_is_left_as_it_was(embedder: Embedder) -> None:
+    texts = [NOTE, FILLER * 30, ""]
+    chunks, question = embedder.embed_chunks(texts), embedder.embed_question(KEY)
+    words = embedder.transformer()[1]
+    weights = {name: tensor.clone() for name, tensor in embedder.transformer()[0].state_dict().items()}
+    pointer = load_pointer(embedder)
+    pointer.read(KEY, texts)
+    assert np.array_equal(embedder.embed_chunks(texts), chunks)
+    assert np.array_equal(embedder.embed_question(KEY), question)
+    after = embedder.transformer()[0].state_dict()
+    assert set(after) == set(weights) and all(torch.equal(after[name], weights[name]) for name in weights)
+    assert embedder.transformer()[1] == words
+
+
+def test_the_word_table_is_shared_and_the_blocks_are_not(embedder: Embedder, pointer: Pointer) -> None:
+    theirs = dict(embedder.transformer()[0].named_parameters())
+    ours = dict(pointer._net.bert.named_parameters())
+    assert set(ours) == set(theirs)
+    shared = {name for name in ours if ours[name].data_ptr() == theirs[name].data_ptr()}
+    assert shared == {name for name in ours if name.startswith("embeddings.")}
+    assert "embeddings.word_embeddings.weight" in shared
+    learned = [name for name in ours if name.startswith("encoder.") and ours[name].dim() == 2]
+    assert len(learned) == 36 and not any(torch.equal(ours[name], theirs[name]) for name in learned)
+    assert not any(parameter.requires_grad for parameter in pointer._net.parameters())
+
+
+def test_two_pointers_are_alike_and_named_by_their_adapter(
+    embedder: Embedder, pointer: Pointer, tmp_path: Path
+) -> None:
+    (tmp_path / SHIPPED.name).write_bytes(SHIPPED.read_bytes())
+    again = load_pointer(embedder, tmp_path)
+    assert again.fingerprint == pointer.fingerprint
+    assert len(again.fingerprint) == 12 and int(again.fingerprint, 16) >= 0
+    assert alike(read(again, KEY, NOTE), read(pointer, KEY, NOTE))
+    learned = load_file(SHIPPED)
+    learned["head.ends.bias"] = learned["head.ends.bias"] + 1
+    save_file(learned, tmp_path / SHIPPED.name)
+    other = load_pointer(embedder, tmp_path)
+    assert other.fingerprint != pointer.fingerprint
+    # Each of a span's two ends is worth one more.
+    expected = read(pointer, KEY, NOTE).worth(0, len(NOTE)) + 2
+    assert read(other, KEY, NOTE).worth(0, len(NOTE)) == pytest.approx(expected, abs=0.02)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(SHIPPED.read_bytes()[:-1000])
+
+
+def no_tensors(file: Path) -> None:
+    file.write_bytes(b"\x7fELF what is this" * 100)
+
+
+def nothing(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def a_folder(file: Path) -> None:
+    file.mkdir()
+
+
+def another_models(file: Path) -> None:
+    save_file({"model.layers.0.self_attn.q_proj.weight": torch.zeros(4, 4)}, file)
+
+
+def without_its_head(file: Path) -> None:
+    learned = load_file(SHIPPED)
+    save_file({name: tensor for name, tensor in learned.items() if not name.startswith("head.first")}, file)
+
+
+def of_another_width(file: Path) -> None:
+    learned = load_file(SHIPPED)
+    save_file({name: tensor[..., :-2].contiguous() for name, tensor in learned.items()}, file)
+
+
+def missing(file: Path) -> None:
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    "damage", [missing, cut, no_tensors, nothing, a_folder, another_models, without_its_head, of_another_width]
+)
+def test_an_adapter_that_is_none_is_named_with_a_remedy(
+    embedder: Embedder, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    damage(tmp_path / SHIPPED.name)
+    before = embedder.embed_chunks([NOTE])
+    with pytest.raises(ModelNotFound) as raised:
+        load_pointer(embedder, tmp_path)
+    assert str(tmp_path / SHIPPED.name) in raised.value.message and "\n" not in raised.value.message
+    assert "choose_quote = false" in raised.value.remedy
+    assert np.array_equal(embedder.embed_chunks([NOTE]), before)
+
+
+def test_nothing_is_fetched(embedder: Embedder, pointer: Pointer, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[object] = []
+
+    def refuse(*arguments: object, **_: object) -> None:
+        tried.append(arguments)
+        raise OSError("no network in tests")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    with pytest.raises(OSError, match="no network"):
+        socket.create_connection(("127.0.0.1", 9))
+    tried.clear()
+    assert alike(read(load_pointer(embedder), KEY, NOTE), read(pointer, KEY, NOTE))
+    assert tried == []
+
+
+def test_threads_share_one_pointer(embedder: Embedder, pointer: Pointer) -> None:
+    numbers = range(2 * _KEPT // 3)  # more than are remembered, so that they are read again and again
+    asked = [(KEY, [f"{number} {NOTE}", f"{FILLER} {number}", ""]) for number in numbers]
+    expected = [load_pointer(embedder).read(*one) for one in asked[:2]]
+    expected += [pointer.read(*one) for one in asked[2:]]
+    shared = load_pointer(embedder)
+    failures: list[object] = []
+    ready = threading.Barrier(4)
+
+    def ask(number: int) -> None:
+        try:
+            ready.wait(30)
+            for turn in numbers:
+                one = (5 * number + turn) % len(numbers)
+                for field, other in zip(shared.read(*asked[one]), expected[one], strict=True):
+                    if not alike(field, other):
+                        failures.append("another field")
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_pieces_of_one_character_leave_room_for_other_spans() -> None:
+    offsets = [(0, 1)] * 3 + [(1, 2)] * 3 + [(2, 3)] * 3
+    some = -torch.arange(81.0).view(9, 9)
+    some[:3, :3] += 200
+    field = Field([_Window(tuple(offsets), some.masked_fill(~torch.ones(9, 9).bool().triu(), -torch.inf))])
+    assert [len(field.best(0, 3, count)) for count in (1, 2, 4, 6)] == [1, 2, 4, 6]

@@ -1,0 +1,216 @@
+"""The walk lays the branch that model and gains like best together, and leaves the cache as decoding would have."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+
+import pytest
+import torch
+
+from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.passes import ModelPass
+from desk_rag.model import LanguageModel
+from desk_rag.tree_walk import Branch, Forks, Laid, TreeWalk, log_probabilities
+from tests.models import FAMILIES, build_model
+from tests.scripted_pass import Says, ScriptedPass
+
+SIZE, END, START = 12, 2, 7
+ONLY_HERE, EVERYWHERE = Forks(ahead=0), Forks(margin=math.inf, looks=100, ahead=100)
+
+
+def favours(heights: Mapping[tuple[int, ...], Mapping[int, float]]) -> Says:
+    return lambda ids: heights.get(ids, {})
+
+
+def at_random(seed: int) -> Says:
+    """Every token has a height of its own behind every beginning."""
+
+    def says(ids: tuple[int, ...]) -> Mapping[int, float]:
+        heights = random.Random(f"{seed} {ids}")
+        return {token: heights.uniform(-4, 4) for token in range(SIZE)}
+
+    return says
+
+
+def laid(
+    says: Says, branches: Sequence[Branch], forks: Forks = ONLY_HERE, depth: int = 0, ends: Sequence[int] = (END,)
+) -> tuple[Laid, ScriptedPass]:
+    """By a walk whose first `depth` tokens are in the cache; what must hold of every walk is checked here."""
+    run = ScriptedPass(SIZE, says, START)
+    if depth:
+        run.forward(branches[0].ids[:depth], START)
+        run.read.clear()
+    got = TreeWalk(run, forks, ends).down(branches, log_probabilities(run.logits()), START, depth)
+    assert got.token_ids in [branch.ids for branch in branches]
+    kept = got.token_ids[:-1] if got.token_ids[-1] in ends else got.token_ids
+    assert tuple(run.ids) == kept, "the id that ends an answer is never read"
+    torch.testing.assert_close(log_probabilities(got.logits), log_probabilities(run.logits()))
+    return got, run
+
+
+def some_texts(seed: int) -> list[tuple[int, ...]]:
+    """Of 1 to 6 tokens, each with the stop id behind it, so none is another's beginning; many share theirs."""
+    draw = random.Random(seed)
+    return list({(*draw.choices((3, 4, 5), k=draw.randint(1, 6)), END) for _ in range(8)})
+
+
+def told_of(says: Says, text: Sequence[int]) -> float:
+    """Log-probability of a text."""
+    rows = [ScriptedPass(SIZE, says) for _ in text]
+    for place, row in enumerate(rows):
+        row.ids += text[:place]
+    return sum(float(row.logits().log_softmax(-1)[token]) for row, token in zip(rows, text, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_without_gains_and_look_ahead_it_is_greedy_among_the_branches(seed: int) -> None:
+    texts, says, expected = some_texts(seed), at_random(seed), list[int]()
+    while expected[-1:] != [END]:
+        ways = {text[len(expected)] for text in texts if text[: len(expected)] == tuple(expected)}
+        expected.append(max(ways, key=lambda token: says(tuple(expected))[token]))
+    got, run = laid(says, [Branch(text, 0.0) for text in texts])
+    assert got.token_ids == tuple(expected) and run.looked == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_with_all_that_can_be_seen_the_best_of_all_is_laid(seed: int) -> None:
+    """Where all branches part at once, so that each is looked into to its end."""
+    draw, says = random.Random(seed), at_random(seed)
+    texts = [(first, *draw.choices(range(3, SIZE), k=draw.randint(0, 6)), END) for first in range(3, 9)]
+    branches = [Branch(text, draw.uniform(-6, 6)) for text in texts]
+    got, _ = laid(says, branches, EVERYWHERE)
+    assert got.token_ids == max(branches, key=lambda branch: branch.gain + told_of(says, branch.ids)).ids
+
+
+@pytest.mark.parametrize(("gain", "chosen"), [(0.0, 3), (4.9, 3), (5.1, 4), (math.inf, 4), (-math.inf, 3)])
+def test_a_gain_is_worth_as_many_nats_of_the_models(gain: float, chosen: int) -> None:
+    says = favours({(): {3: 6.0, 4: 1.0}})
+    got, _ = laid(says, [Branch((4, 4, END), gain), Branch((3, 3, END), 0.0)])
+    assert got.token_ids[0] == chosen
+
+
+def test_branches_that_nothing_speaks_for_are_laid_all_the_same() -> None:
+    got, _ = laid(favours({(): {4: 1.0}}), [Branch((3, 3), -math.inf), Branch((4, 4), -math.inf)], EVERYWHERE)
+    assert len(got.token_ids) == 2
+
+
+def test_of_the_texts_below_a_child_the_greatest_gain_counts_and_not_their_number() -> None:
+    many = [Branch((3, token, END), 1.0) for token in range(3, 9)]
+    got, _ = laid(favours({}), [*many, Branch((4, 4, END), 1.5)])
+    assert got.token_ids == (4, 4, END)
+    lost = Branch((4, 5, END), -9.0)
+    got, _ = laid(favours({}), [*many, lost, Branch((4, 4, END), 1.5)])
+    assert got.token_ids == (4, 4, END)
+
+
+# One text is another's beginning -----------------------------------------------------------------------------------
+
+SHORT, LONG = (3, 4, END), (3, 4, 5, 6, END)
+
+
+@pytest.mark.parametrize(("end", "on", "chosen"), [(2.0, 1.0, SHORT), (1.0, 2.0, LONG)])
+def test_the_model_says_whether_a_text_ends_or_goes_on(end: float, on: float, chosen: tuple[int, ...]) -> None:
+    says = favours({(3, 4): {END: end, 5: on}})
+    for branches in ([SHORT, LONG], [LONG, SHORT]):
+        got, run = laid(says, [Branch(ids, 0.0) for ids in branches])
+        assert got.token_ids == chosen
+        assert run.read == ([(3, 4)] if chosen == SHORT else [(3, 4), (5, 6)])
+
+
+@pytest.mark.parametrize(("gains", "chosen"), [((1.5, 0.0), SHORT), ((0.5, 0.0), LONG), ((0.0, -1.5), SHORT)])
+def test_gains_weigh_with_it(gains: tuple[float, float], chosen: tuple[int, ...]) -> None:
+    says = favours({(3, 4): {END: 1.0, 5: 2.0}})
+    got, _ = laid(says, [Branch(SHORT, gains[0]), Branch(LONG, gains[1])])
+    assert got.token_ids == chosen
+
+
+def test_going_on_costs_what_the_tokens_behind_it_cost_where_it_is_looked_into() -> None:
+    """An end has nothing behind it."""
+    says = favours({(3, 4): {END: 1.0, 5: 2.0}, (3, 4, 5): {9: 8.0}})
+    got, run = laid(says, [Branch(SHORT, 0.0), Branch(LONG, 0.0)], EVERYWHERE)
+    assert got.token_ids == SHORT and run.looked == [(3, 4, 5, 6)]
+    says = favours({(3, 4): {END: 1.0, 5: 2.0}, (3, 4, 5): {6: 8.0}, (3, 4, 5, 6): {END: 9.0}})
+    got, _ = laid(says, [Branch(SHORT, 0.0), Branch(LONG, 0.0)], EVERYWHERE)
+    assert got.token_ids == LONG
+
+
+def test_an_end_alone_runs_no_pass() -> None:
+    got, run = laid(favours({(): {END: 1.0}}), [Branch((END,), 0.0), Branch((5, END), 0.0)])
+    assert got.token_ids == (END,) and run.read == []
+
+
+def test_without_an_end_the_longer_text_is_laid() -> None:
+    """Beginnings of quotes: nothing says that the shorter one stops there."""
+    got, _ = laid(favours({}), [Branch((3, 4), 5.0), Branch((3, 4, 5, 6), 0.0)])
+    assert got.token_ids == (3, 4, 5, 6)
+
+
+# Passes ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_has_no_fork_is_laid_in_one_pass() -> None:
+    says = favours({(3, 4, 5): {6: 1.0, 7: 9.0}})
+    _, run = laid(says, [Branch((3, 4, 5, 6, 6, 6), 0.0), Branch((3, 4, 5, 7, 8, 9, 8), 0.0)])
+    assert run.read == [(3, 4, 5), (7, 8, 9, 8)]
+    _, run = laid(favours({}), [Branch((3,) * 40, 0.0)], EVERYWHERE)
+    assert run.read == [(3,) * 40] and run.looked == []
+
+
+def test_what_is_in_the_cache_already_is_not_read_again() -> None:
+    got, run = laid(favours({(3,): {5: 9.0}}), [Branch((3, 4, END), 0.0), Branch((3, 5, 5, END), 0.0)], depth=1)
+    assert got.token_ids == (3, 5, 5, END) and run.read == [(5, 5)]
+
+
+def test_only_close_branches_are_looked_into_and_only_so_many_so_far() -> None:
+    branches = [Branch((first, first, 9, 9, 9, END), 0.0) for first in (3, 4, 5, 6)]
+    heights: dict[tuple[int, ...], dict[int, float]] = {(): {3: 6.0, 4: 5.5, 5: 5.0, 6: 2.0}}
+    _, run = laid(favours(heights), branches, Forks(margin=0.4))
+    assert run.looked == []
+    _, run = laid(favours(heights), branches, Forks(margin=0.6, looks=2, ahead=2))
+    assert run.looked == [(3, 3), (4, 4)]
+    heights[(4,)] = {4: 9.0}
+    got, run = laid(favours(heights), branches, Forks(margin=0.6, looks=3, ahead=1))
+    assert got.token_ids[0] == 4 and run.looked == [(3,), (4,), (5,)]
+
+
+def test_of_a_branch_that_parts_again_the_text_with_the_greatest_gain_is_looked_into() -> None:
+    branches = [Branch((3, 5, END), 0.0), Branch((3, 6, END), 1.0), Branch((4, 7, END), 0.8)]
+    _, run = laid(favours({}), branches, EVERYWHERE)
+    assert run.looked[:2] == [(3, 6), (4, 7)]
+
+
+@pytest.fixture(scope="module")
+def small() -> LanguageModel:
+    return build_model(next(family for family in FAMILIES if family.name == "qwen2"))
+
+
+@pytest.mark.parametrize("forks", [ONLY_HERE, EVERYWHERE, Forks(margin=math.inf, looks=2, ahead=1)], ids=str)
+@pytest.mark.parametrize("seed", range(4))
+def test_the_cache_holds_what_token_by_token_decoding_puts_there(
+    small: LanguageModel, seed: int, forks: Forks
+) -> None:
+    """A real model's keys and values, behind branches that were looked into and given up again."""
+    context, draw = list(range(40, 60)), random.Random(seed)
+    texts = list({(*draw.choices((90, 91, 92), k=draw.randint(2, 6)), END) for _ in range(8)})
+    caches = SlabCache(small, 40), SlabCache(small, 40)
+    run, other = (ModelPass(small, cache) for cache in caches)
+    logits = run.forward(context, 0)
+    expected = other.forward(context, 0)
+    branches = [Branch(text, draw.uniform(-1, 1)) for text in texts]
+    got = TreeWalk(run, forks, (END,)).down(branches, log_probabilities(logits), len(context))
+    for place, token in enumerate(got.token_ids[:-1]):
+        expected = other.forward([token], len(context) + place)
+    torch.testing.assert_close(log_probabilities(got.logits), log_probabilities(expected), atol=1e-4, rtol=1e-3)
+    for one, two in zip(caches[0].layers, caches[1].layers, strict=True):
+        assert one.length == two.length == len(context) + len(got.token_ids) - 1
+        torch.testing.assert_close(one.keys, two.keys, atol=1e-4, rtol=1e-3)
+        torch.testing.assert_close(one.values, two.values, atol=1e-4, rtol=1e-3)
+
+
+def test_log_probabilities_are_memory_of_their_own() -> None:
+    logits = torch.tensor([0.0, 1.0])
+    logs = log_probabilities(logits)
+    logits[:] = 5.0
+    torch.testing.assert_close(logs.exp(), torch.tensor([0.0, 1.0]).softmax(-1))

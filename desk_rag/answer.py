@@ -25,7 +25,7 @@ from desk_rag.auxiliary import open_auxiliary, prepare_auxiliary
 from desk_rag.chunking import ChunkId
 from desk_rag.config import Settings
 from desk_rag.context_loading import ContextLoader, Reading, Site, load_as_fits
-from desk_rag.embedding import Embedder, load_embedder
+from desk_rag.embedding import Embedder, OneQuestion, load_embedder
 from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.gpu_turn import Turn
 from desk_rag.kv.auxiliary import Auxiliary
@@ -156,7 +156,8 @@ class AnswerEngine:
             watch.stages.append(("queue", time.perf_counter() - waiting))
             with watch.stage("retrieve"):
                 read, cut_at = self.model.prompt.readable(question, _QUESTION_ROOM)
-                found = retrieve(self.store, self.embedder, read, top_k or self.top_k, under)
+                embedder = OneQuestion(self.embedder)
+                found = retrieve(self.store, embedder, read, top_k or self.top_k, under)
                 context, reading = self._settle_context(found, reads, mode)
             yield Retrieved(context.sources)
             if not context.sources:
@@ -173,7 +174,7 @@ class AnswerEngine:
             go_ahead()
             token = begun.first
             doubt = token.refusal_probability if self.model.is_embedded else None
-            stream = AnswerStream(read, context.sources, self._decoding.vectors, doubt, self._decoding.pointer)
+            stream = AnswerStream(read, context.sources, embedder, doubt, self._decoding.pointer)
             first_at, raw, count = token.at, token.text, 1
             yield from stream.feed(token.text)
             for token in begun.rest:
@@ -350,6 +351,8 @@ class AnswerEngine:
             where = plan(self.prefix.num_tokens, [chunk.num_tokens])
             run = self._site.lay(where, [chunk])
             next(self._decoding.tokens(run, question_ids, where.next_position, lambda: True))
+            if self._decoding.pointer is not None:
+                self._decoding.pointer.read("When?", [PROBE])
             self._recompute.rehearse()
             self._sync()
 

@@ -27,7 +27,6 @@ from desk_rag.kv.stitch import StitchPlan
 from desk_rag.model import LanguageModel
 from desk_rag.pointer import load_pointer
 from desk_rag.quote_walk import QuoteChooser
-from desk_rag.sentence_vectors import SentenceVectors
 from desk_rag.timing import Stopwatch
 
 _AUXILIARY = frozenset({SelectorName.AUX, SelectorName.AUX_STRICT})
@@ -149,8 +148,6 @@ class Decoding:
 
     def __init__(self, asked: AnswerSettings, model: LanguageModel, embedder: Embedder) -> None:
         """Quotes are chosen where model and embedder are those it was fitted on, unless settings say no."""
-        self.vectors = SentenceVectors(embedder)
-        """For the judge."""
         self._prompt, self._limit = model.prompt, asked.max_new_tokens
         wanted = asked.choose_quote and model.is_embedded and embedder.is_embedded
         self.pointer = load_pointer(embedder) if wanted else None

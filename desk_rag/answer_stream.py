@@ -16,8 +16,8 @@ from desk_rag.grounding import judge
 from desk_rag.prompt import NO_ANSWER
 
 if TYPE_CHECKING:
+    from desk_rag.embedding import Vectors
     from desk_rag.pointer import Reads
-    from desk_rag.sentence_vectors import Vectors
 
 
 class AnswerStream:

@@ -106,7 +106,7 @@ class AnswerSettings(_Section):
     """Tokens of chunks per answer; 0 follows the model (2,000 for the embedded reader)."""
     max_new_tokens: Annotated[int, Field(ge=1, le=4096)] = 160
     choose_quote: bool = True
-    """Embedded reader and embedder: the sentence to quote is chosen by both; false leaves it to the reader alone."""
+    """Embedded reader and embedder: reader and pointer choose what is quoted and answered; false: the reader alone."""
     attention: Literal["auto", "materialize", "lazy"] = "auto"
     """Chunks dequantised first, or read as int8 in place, which takes about half the memory; auto: as fits the GPU."""
     recompute: Literal["auto"] | Annotated[float, Field(ge=0, le=1)] = 0.0

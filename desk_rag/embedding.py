@@ -21,8 +21,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError, ModelError, ModelNotFound
@@ -57,13 +58,33 @@ class _Window:
     """Its word pieces, where its text has several windows."""
 
 
+class Vectors(Protocol):
+    """What retrieval and the judge want of an embedder; methods as of `Embedder`."""
+
+    @property
+    def is_embedded(self) -> bool: ...
+    @property
+    def fingerprint(self) -> str: ...
+    def embed_chunks(self, texts: Sequence[str]) -> NDArray[np.float32]: ...
+    def embed_question(self, text: str) -> NDArray[np.float32]: ...
+
+
+class OneQuestion:
+    """`embedder` for the time of one answer: what retrieval made of the question, the judge need not make again."""
+
+    def __init__(self, embedder: Vectors) -> None:
+        self.is_embedded, self.fingerprint = embedder.is_embedded, embedder.fingerprint
+        self.embed_chunks, self.embed_question = embedder.embed_chunks, cache(embedder.embed_question)
+
+
 class Embedder:
     """A loaded embedder. Safe to share between threads: tokenising takes turns, forward passes do not."""
 
-    def __init__(self, name: str, module: SentenceTransformer) -> None:
+    def __init__(self, name: str, module: SentenceTransformer, *, is_embedded: bool) -> None:
+        """`is_embedded` says that the weights are those of `EMBEDDED_SHA256`; no name is taken for that."""
         self.name = name
-        self.is_embedded = name == EMBEDDED_NAME
-        """True for the embedder whose cosines the refusal of unsupported answers is calibrated for."""
+        self.is_embedded = is_embedded
+        """True for the embedder whose cosines the judge is calibrated for and that the pointer was trained on."""
         self.fingerprint = _fingerprint(module)
         """32 hex digits over weights, tokenizer, prompts and window rule; only equal ones can be compared."""
         self._module = module
@@ -86,11 +107,9 @@ class Embedder:
         return self._embed(texts, self._chunk_prompt, self.autocast(), self._module)
 
     def embed_question(self, text: str) -> NDArray[np.float32]:
-        """Vector of a question, float32 [dim], unit length; about 8 ms on one core, nearly all forward
-        pass."""
-        vector: NDArray[np.float32] = self._embed([text], self._question_prompt, nullcontext(), self._question_module)[
-            0
-        ]
+        """Vector of a question, float32 [dim], unit length; about 8 ms on one core, nearly all forward pass."""
+        vectors = self._embed([text], self._question_prompt, nullcontext(), self._question_module)
+        vector: NDArray[np.float32] = vectors[0]
         return vector
 
     def transformer(self) -> tuple[BertModel, str]:
@@ -190,9 +209,10 @@ def load_embedder(settings: ModelSettings) -> Embedder:
                 f"The weights of the embedder '{settings.embedder}' are damaged: {_first_line(error)}",
                 remedy="Copy or fetch the model again.",
             ) from error
-    name = EMBEDDED_NAME if settings.embedder == EMBEDDED else settings.embedder
+    is_embedded = settings.embedder == EMBEDDED  # the one case whose weights were checked
+    name = EMBEDDED_NAME if is_embedded else settings.embedder
     try:
-        return Embedder(name, module.eval().to(device))
+        return Embedder(name, module.eval().to(device), is_embedded=is_embedded)
     except (TypeError, AttributeError, KeyError, RuntimeError) as error:
         raise ModelError(
             f"The embedder '{settings.embedder}' does not turn text into vectors: {_first_line(error)}",

@@ -1,7 +1,7 @@
 """A cache that is ready plus question tokens becomes a stream of text: query prefill, then greedy decode.
 
 Knows token ids, stop ids and passes; knows nothing of sources, citations or where the cache came from. Who knows the
-sources may lay the first quote, between the first token and the others.
+sources may lay the first quote and the answer, behind the first token.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import threading
+import unicodedata
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 _FILE = "pointer.safetensors"
 _SHARED = 48
 """Word pieces that two windows of a long chunk share: more than the longest span."""
-
-
 _KEPT = 24
 """Fields that are remembered, some 6 MB of usual chunks: the judge asks for those of the answer's quotes again."""
 
@@ -154,7 +153,8 @@ class Pointer:
         start, count = 0, len(encoded.ids)
         while start < count:
             stop = min(count, start + room)
-            yield _Window(tuple(encoded.offsets[start:stop]), self._scores(head, encoded.ids[start:stop]))
+            offsets = tuple((begin, _marked(text, end)) for begin, end in encoded.offsets[start:stop])
+            yield _Window(offsets, self._scores(head, encoded.ids[start:stop]))
             if stop == count:
                 return
             start = stop - _SHARED
@@ -170,6 +170,13 @@ class Pointer:
         return scores[0, len(head) : -1, len(head) : -1].cpu()
 
 
+def _marked(text: str, end: int) -> int:
+    """Behind the marks that belong to the character before `end`: the tokenizer leaves them out of its pieces."""
+    while end < len(text) and unicodedata.category(text[end]).startswith("M"):
+        end += 1
+    return end
+
+
 def load_pointer(embedder: Embedder, folder: Path | None = None) -> Pointer:
     """The pointer over the embedded embedder, whose word table it shares; its blocks take 43 MB beside the embedder's.
 
@@ -179,8 +186,8 @@ def load_pointer(embedder: Embedder, folder: Path | None = None) -> Pointer:
     file = (folder or assets_dir() / "pointer") / _FILE
     bert, words = embedder.transformer()
     shared = {id(tensor): tensor for tensor in bert.embeddings.parameters()}
-    net = PointerNet(copy.deepcopy(bert, shared)).to(bert.device)
     try:
+        net = PointerNet(copy.deepcopy(bert, shared)).to(bert.device)
         fingerprint = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
         apply(net, load_file(file, device=str(bert.device)))
     except torch.OutOfMemoryError as error:
@@ -196,4 +203,6 @@ def load_pointer(embedder: Embedder, folder: Path | None = None) -> Pointer:
     tokenizer = Tokenizer.from_str(words)
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    return Pointer(net.eval().requires_grad_(False), tokenizer, fingerprint, embedder.autocast)
+    net.bert.encoder.requires_grad_(False)
+    net.head.requires_grad_(False)
+    return Pointer(net.eval(), tokenizer, fingerprint, embedder.autocast)

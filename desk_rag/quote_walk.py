@@ -11,7 +11,7 @@ there is an answer at all, whether a second quote follows or the quote is the an
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -39,8 +39,9 @@ class Rule:
     """Nats that one of the pointer is worth among sentences; 2 to 4 are equally good."""
     answer: float = 3.0
     """The same among spans; 1.5 to 5."""
-    gate: float = 6.0
-    """Nats up to the first word by which a sentence may fall short of the best, and still be read by the pointer."""
+    floor: float = -4.0
+    """What the pointer says below this counts as this. Where it finds nothing, in code and lists that it was never
+    taught, it is no help in telling one from another. From -2 down nothing changes on prose."""
     forks: Forks = Forks()
 
 
@@ -102,12 +103,11 @@ class QuoteChooser:
         units = self._units(texts, opening, room)
         if not units:
             return None
-        begun = _begin(run, units, log_probabilities(logits), start, self._rule.gate)
-        places = self._places(question, texts, begun.units)
+        places = self._places(question, texts, units)
         tree = TreeWalk(run, self._rule.forks, self._prompt.stop_ids)
-        branches = [Branch(unit.ids, self._rule.weight * places[unit].worth) for unit in begun.units]
-        quote = tree.down(branches, begun.logs, start, len(begun.read))
-        (chosen,) = (unit for unit in begun.units if unit.ids == quote.token_ids)
+        branches = [Branch(unit.ids, self._gain(self._rule.weight, places[unit].worth)) for unit in units]
+        quote = tree.down(branches, log_probabilities(logits), start)
+        (chosen,) = (unit for unit in units if unit.ids == quote.token_ids)
         return Quoted(quote, partial(self._answered, tree, quote, chosen, places[chosen], start, room))
 
     def _answered(
@@ -122,69 +122,49 @@ class QuoteChooser:
         for span in place.field.best(place.begin, place.end, _SPANS):
             ids = tuple(self._prompt.answer_ids(place.chunk[span.begin : span.end]))[:left]
             if ids:  # cut like a quote: a shorter span that fits would be another answer, told as if it were whole
-                found.setdefault(ids, Branch(ids, self._rule.answer * span.score))
+                found.setdefault(ids, Branch(ids, self._gain(self._rule.answer, span.score)))
         if not found:
             return None
         logs = log_probabilities(quote.logits)
         answer = tree.down(list(found.values()), logs, start + len(quote.token_ids))
         return Laid((*quote.token_ids, *answer.token_ids), answer.logits)
 
+    def _gain(self, weight: float, worth: float) -> float:
+        return weight * max(worth, self._rule.floor)
+
     def _units(self, texts: Sequence[str], opening: str, room: int) -> list[_Unit]:
         """By their ids, each once; cut to `room`."""
         found: dict[tuple[int, ...], _Unit] = {}
-        for text in dict.fromkeys(unit for chunk in texts for unit in quotable(chunk)):
-            if f'"{text}'.startswith(opening):
-                unit = self._unit(text, room)
-                found.setdefault(unit.ids, unit)
+        every = dict.fromkeys(unit for chunk in texts for unit in quotable(chunk))
+        words = {text: text.split() for text in every if f'"{text}'.startswith(opening)}
+        for text in words:
+            unit = self._unit(text, words, room)
+            found.setdefault(unit.ids, unit)
         return [unit for unit in found.values() if len(unit.ids) > 1]
 
-    def _unit(self, text: str, room: int) -> _Unit:
-        words = text.split()
+    def _unit(self, text: str, every: Mapping[str, Sequence[str]], room: int) -> _Unit:
+        words = every[text]
         whole = len(words) <= _MOST_WORDS
-        ids = self._prompt.quote_ids(text if whole else " ".join(words[:_BEGINNING]), closed=whole)
+        told = text if whole else " ".join(words[: _own_beginning(text, every)])
+        ids = self._prompt.quote_ids(told, closed=whole)
         return _Unit(text, tuple(ids[:room]), whole and len(ids) <= room)
 
     def _places(self, question: str, texts: Sequence[str], units: Sequence[_Unit]) -> dict[_Unit, _Place]:
-        """Only chunks that hold one of `units` are read."""
-        holding = [text for text in dict.fromkeys(texts) if any(unit.text in text for unit in units)]
-        read = dict(zip(holding, self._pointer.read(question, holding), strict=True))
+        different = list(dict.fromkeys(texts))
+        read = dict(zip(different, self._pointer.read(question, different), strict=True))
         return {unit: max(_all_places(unit.text, read), key=lambda place: place.worth) for unit in units}
+
+
+def _own_beginning(text: str, every: Mapping[str, Sequence[str]]) -> int:
+    """How many words tell a long unit from the others: contracts begin every clause alike."""
+    words, count = every[text], _BEGINNING
+    others = [other for name, other in every.items() if name != text]
+    while count < len(words) and any(other[:count] == words[:count] for other in others):
+        count += 1
+    return count
 
 
 def _all_places(unit: str, read: dict[str, Field]) -> list[_Place]:
     """Every one of a chunk, too: 'hours = 6' stands within 'most_hours = 60', where it is not what is said."""
     found = [(text, match.span()) for text in read for match in re.finditer(re.escape(unit), text)]
     return [_Place(read[text], text, *span) for text, span in found]
-
-
-@dataclass(frozen=True, slots=True)
-class _Begun:
-    """The units that the model could begin with, and how far it has read."""
-
-    units: tuple[_Unit, ...]
-    read: tuple[int, ...]
-    logs: torch.Tensor
-    """Log-probabilities [vocab] behind `read`."""
-
-
-def _begin(run: Pass, units: Sequence[_Unit], logs: torch.Tensor, start: int, gate: float) -> _Begun:
-    """Which units are within `gate` nats of the best, up to the token behind the quotation mark.
-
-    Several tokens may open a quote: the mark alone and, rarely, one that holds the first word as well.
-    """
-    worth: dict[_Unit, float] = {}
-    read: tuple[int, ...] = ()
-    behind, best = logs, -torch.inf
-    for token in sorted({unit.ids[0] for unit in units}, key=lambda token: -float(logs[token])):
-        if float(logs[token]) < best - gate:
-            break
-        run.rewind(len(read))
-        read = (token,)
-        behind = log_probabilities(run.forward(read, start))
-        worth |= {unit: float(logs[token] + behind[unit.ids[1]]) for unit in units if unit.ids[0] == token}
-        best = max(worth.values())
-    near = tuple(unit for unit, log in worth.items() if log >= best - gate)
-    if {unit.ids[0] for unit in near} == set(read):
-        return _Begun(near, read, behind)
-    run.rewind(len(read))
-    return _Begun(near, (), logs)

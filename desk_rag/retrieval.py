@@ -19,7 +19,7 @@ from desk_rag.chunking import ChunkId
 from desk_rag.store.types import Hit, Passage
 
 if TYPE_CHECKING:
-    from desk_rag.embedding import Embedder
+    from desk_rag.embedding import Vectors
     from desk_rag.store.store import Store
 
 DEPTH = 100
@@ -55,7 +55,7 @@ class _Candidate:
 
 
 def retrieve(
-    store: Store, embedder: Embedder | None, question: str, limit: int, under: Sequence[Path] = ()
+    store: Store, embedder: Vectors | None, question: str, limit: int, under: Sequence[Path] = ()
 ) -> list[RetrievedChunk]:
     """Find at most `limit` chunks for `question`, best first, each text once, only from documents under
     `under`.

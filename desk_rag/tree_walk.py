@@ -54,12 +54,9 @@ class TreeWalk:
     def __init__(self, run: Pass, forks: Forks, ends: Collection[int]) -> None:
         self._run, self._forks, self._ends = run, forks, ends
 
-    def down(self, branches: Sequence[Branch], logs: torch.Tensor, start: int, depth: int = 0) -> Laid:
-        """Lay one of `branches` whole; their tokens up to number `depth` are at `start`.. in the cache already.
-
-        `logs` are log-probabilities [vocab] behind those, on the host.
-        """
-        live = tuple(branches)
+    def down(self, branches: Sequence[Branch], logs: torch.Tensor, start: int) -> Laid:
+        """Lay one of `branches` whole, from `start` on; `logs` are log-probabilities [vocab] there, on the host."""
+        live, depth = tuple(branches), 0
         while True:
             live = self._branch(live, depth, logs, start)
             end = _common(live, depth + 1)
@@ -67,9 +64,11 @@ class TreeWalk:
             over = stretch[-1] in self._ends
             read = stretch[:-1] if over else stretch
             logits = self._run.forward(read, start + depth) if read else logs
+            # One that is another's beginning ends here, unless that is worth more.
+            ended = next((branch for branch in live if len(branch.ids) == end), None)
             going_on = tuple(branch for branch in live if len(branch.ids) > end)
-            if not going_on:
-                return Laid(live[0].ids, logits)
+            if ended is not None and all(ended.gain > branch.gain for branch in going_on):
+                return Laid(ended.ids, logits)
             live, depth, logs = going_on, end, log_probabilities(logits)
 
     def _branch(self, live: Sequence[Branch], depth: int, logs: torch.Tensor, start: int) -> tuple[Branch, ...]:

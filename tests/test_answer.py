@@ -151,6 +151,18 @@ def test_of_a_question_that_is_too_long_the_end_is_left_out_and_that_is_told(eng
     assert (short.question_cut_at, short.cut_notice) == (0, "")
 
 
+def test_a_question_is_embedded_once_for_retrieval_and_the_judge(
+    engine: AnswerEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedded: dict[str, list[object]] = {}
+    for name in ("embed_question", "embed_chunks"):
+        seen, real = embedded.setdefault(name, []), getattr(engine.embedder, name)
+        monkeypatch.setattr(engine.embedder, name, lambda x, seen=seen, real=real: (seen.append(x), real(x))[1])
+    answer = ask(engine, "What is the frame number of the blue bicycle?")
+    assert embedded["embed_chunks"] == [[answer.citations[0].quote]], "the judge did not read the evidence"
+    assert embedded["embed_question"] == ["What is the frame number of the blue bicycle?"]
+
+
 def test_a_context_smaller_than_a_chunk_is_a_wrong_setting(engine: AnswerEngine) -> None:
     settings = engine.settings.model_copy(update={"answer": AnswerSettings(context_tokens=10)})
     with pytest.raises(ConfigError, match="context_tokens = 10 under .answer. is less than one chunk") as raised:

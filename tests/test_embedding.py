@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from desk_rag import embedding
 from desk_rag.config import ModelSettings
-from desk_rag.embedding import EMBEDDED_SHA256, Embedder, check_weights, load_embedder
+from desk_rag.embedding import EMBEDDED_NAME, EMBEDDED_SHA256, Embedder, OneQuestion, check_weights, load_embedder
 from desk_rag.errors import ConfigError, ModelError, ModelNotFound
 
 NOTE = "The plumber Denny Quarles comes on Thursday and needs the key of the boiler room, which sits in box 14."
@@ -89,17 +90,17 @@ def test_a_long_chunk_is_the_weighted_mean_of_its_windows(embedder: Embedder) ->
 def test_fingerprint_is_of_weights_and_rule(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
     from desk_rag import embedding
 
-    assert embedder.fingerprint == Embedder("another name", embedder._module).fingerprint
+    assert embedder.fingerprint == Embedder("another name", embedder._module, is_embedded=False).fingerprint
     weight = next(embedder._module.parameters())
     with torch.no_grad():
         weight[0, 0] += 1
     try:
-        assert Embedder("same name", embedder._module).fingerprint != embedder.fingerprint
+        assert Embedder("same name", embedder._module, is_embedded=True).fingerprint != embedder.fingerprint
     finally:
         with torch.no_grad():
             weight[0, 0] -= 1
     monkeypatch.setattr(embedding, "WINDOW_RULE", "another rule")
-    assert Embedder("same name", embedder._module).fingerprint != embedder.fingerprint
+    assert Embedder("same name", embedder._module, is_embedded=True).fingerprint != embedder.fingerprint
 
 
 def test_threads_share_one_embedder(embedder: Embedder) -> None:
@@ -131,12 +132,40 @@ def test_a_folder_with_the_same_model_gives_the_same_vectors(embedder: Embedder,
     np.testing.assert_allclose(other.embed_question(NOTE), embedder.embed_question(NOTE), atol=1e-5)
 
 
+def test_the_embedded_one_is_told_by_its_weights_and_not_by_its_name(
+    embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of the very name, from where it stands: its weights were not checked, and they are others."""
+    assert embedder.name == EMBEDDED_NAME and embedder.is_embedded
+    embedder._module.save(str(tmp_path / EMBEDDED_NAME))
+    file = tmp_path / EMBEDDED_NAME / "model.safetensors"
+    weights = load_file(file)
+    save_file({name: tensor * 1.01 for name, tensor in weights.items()}, file, metadata={"format": "pt"})
+    monkeypatch.chdir(tmp_path)
+    other = load_embedder(ModelSettings(device="cpu", embedder=EMBEDDED_NAME))
+    assert other.name == EMBEDDED_NAME and other.fingerprint != embedder.fingerprint
+    assert not other.is_embedded
+
+
+def test_for_one_answer_a_question_is_embedded_once(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    real = embedder.embed_question
+    monkeypatch.setattr(embedder, "embed_question", lambda text: (asked.append(text), real(text))[1])
+    one = OneQuestion(embedder)
+    assert (one.is_embedded, one.fingerprint) == (True, embedder.fingerprint)
+    assert all(np.array_equal(one.embed_question(NOTE), real(NOTE)) for _ in range(2)) and asked == [NOTE]
+    assert not np.array_equal(one.embed_question(OTHER), one.embed_question(NOTE)) and asked == [NOTE, OTHER]
+    assert np.array_equal(one.embed_chunks([NOTE]), embedder.embed_chunks([NOTE]))
+    OneQuestion(embedder).embed_question(NOTE)  # the next answer's
+    assert asked == [NOTE, OTHER, NOTE]
+
+
 def test_prompts_of_a_model_are_used(embedder: Embedder) -> None:
     module = embedder._module
     before = dict(module.prompts)
     try:
         module.prompts = {"query": "query: ", "passage": "passage: "}
-        prompted = Embedder("prompted", module)
+        prompted = Embedder("prompted", module, is_embedded=False)
         assert np.abs(prompted.embed_question(NOTE) - encode(embedder, "query: " + NOTE)).max() < 3e-4
         assert float(prompted.embed_chunks([NOTE])[0] @ encode(embedder, "passage: " + NOTE)) > 0.9999
         assert prompted.fingerprint != embedder.fingerprint

@@ -13,6 +13,7 @@ from desk_rag.chunking import ChunkId, Location
 from desk_rag.config import ModelSettings
 from desk_rag.embedding import Embedder, load_embedder
 from desk_rag.grounding import coverage, evidence_supports, judge
+from desk_rag.pointer import load_pointer
 
 BOILER = "The plumber needs the key of the boiler room, which sits in box 14. Please leave the old valve in the yard."
 RELEASE = "Fernhill Planner 4.3. Shared calendars can now be exported. PDF printing cut off the last row."
@@ -51,6 +52,34 @@ def test_evidence_for_something_else_is_refused(embedder: Embedder, question: st
         assert not support.supported and support.probability < 0.35
 
 
+def test_what_the_pointer_says_of_the_quote_counts(embedder: Embedder) -> None:
+    """Of one quote; two are for questions that neither answers alone. Beside it the model's own doubt says nothing."""
+    pointer = load_pointer(embedder)
+    right, wrong = "Which box holds the key that the plumber needs?", "How many keys does the plumber need?"
+    by_pointer = {question: judge(question, [KEY], [], SOURCES, embedder, 0.01, pointer) for question in (right, wrong)}
+    assert by_pointer[right].supported and not by_pointer[wrong].supported
+    assert judge(wrong, [KEY], [], SOURCES, embedder, 0.01).supported
+    assert judge(right, [KEY], [], SOURCES, embedder, 0.9, pointer) == by_pointer[right]
+    twice = [[KEY, cite(1, "Please leave the old valve in the yard.")], [], SOURCES, embedder, 0.01]
+    assert judge(right, *twice, pointer) == judge(right, *twice)  # type: ignore[arg-type]
+    assert judge(right, [KEY], [], SOURCES, None, 0.01, pointer) == judge(right, [KEY], [], SOURCES, None, 0.01)
+
+
+def test_a_quote_is_judged_where_it_is_worth_most(embedder: Embedder) -> None:
+    """It stands within a longer line first, and under another heading."""
+    pointer = load_pointer(embedder)
+    question, line = "How long is the pause of the pump in hours?", "pause_hours = 6"
+    text = f"[valve]\nlongest_{line}0\n[pump]\n{line}"
+    at = text.rindex(line)
+    (field,) = pointer.read(question, [text])
+    assert field.worth(at, at + len(line)) > field.worth(text.index(line), text.index(line) + len(line))
+    support = judge(question, [cite(1, line)], [], [source(1, text)], embedder, 0.01, pointer)
+    similarity = float(embedder.embed_question(question) @ embedder.embed_chunks([line])[0])
+    assert support == evidence_supports(
+        question, line, text, similarity=similarity, refusal=0.01, worth=field.worth(at, at + len(line))
+    )
+
+
 def test_the_models_own_doubt_counts(embedder: Embedder) -> None:
     """Evidence in the question's words is let through, unless the model itself was near to refusing."""
     question = "Does the plumber of the house in Lyon accept cheques?"
@@ -68,7 +97,7 @@ def test_words_that_stand_nowhere_need_more_than_a_model_that_is_sure(embedder: 
 
 
 def test_another_embedder_leaves_the_decision_to_the_words(embedder: Embedder) -> None:
-    for other in (None, Embedder("another", embedder._module)):
+    for other in (None, Embedder("another", embedder._module, is_embedded=False)):
         assert judge("Which box holds the key that the plumber needs?", [KEY], [], SOURCES, other).supported
         assert not judge("How much does Northbay Storage charge?", [KEY], [], SOURCES, other).supported
         assert judge("Which box has the key?", [KEY], [], SOURCES, other) == evidence_supports(

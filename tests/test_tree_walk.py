@@ -35,14 +35,11 @@ def at_random(seed: int) -> Says:
 
 
 def laid(
-    says: Says, branches: Sequence[Branch], forks: Forks = ONLY_HERE, depth: int = 0, ends: Sequence[int] = (END,)
+    says: Says, branches: Sequence[Branch], forks: Forks = ONLY_HERE, ends: Sequence[int] = (END,)
 ) -> tuple[Laid, ScriptedPass]:
-    """By a walk whose first `depth` tokens are in the cache; what must hold of every walk is checked here."""
+    """What must hold of every walk is checked here."""
     run = ScriptedPass(SIZE, says, START)
-    if depth:
-        run.forward(branches[0].ids[:depth], START)
-        run.read.clear()
-    got = TreeWalk(run, forks, ends).down(branches, log_probabilities(run.logits()), START, depth)
+    got = TreeWalk(run, forks, ends).down(branches, log_probabilities(run.logits()), START)
     assert got.token_ids in [branch.ids for branch in branches]
     kept = got.token_ids[:-1] if got.token_ids[-1] in ends else got.token_ids
     assert tuple(run.ids) == kept, "the id that ends an answer is never read"
@@ -141,12 +138,6 @@ def test_an_end_alone_runs_no_pass() -> None:
     assert got.token_ids == (END,) and run.read == []
 
 
-def test_without_an_end_the_longer_text_is_laid() -> None:
-    """Beginnings of quotes: nothing says that the shorter one stops there."""
-    got, _ = laid(favours({}), [Branch((3, 4), 5.0), Branch((3, 4, 5, 6), 0.0)])
-    assert got.token_ids == (3, 4, 5, 6)
-
-
 # Passes ------------------------------------------------------------------------------------------------------------
 
 
@@ -156,11 +147,6 @@ def test_what_has_no_fork_is_laid_in_one_pass() -> None:
     assert run.read == [(3, 4, 5), (7, 8, 9, 8)]
     _, run = laid(favours({}), [Branch((3,) * 40, 0.0)], EVERYWHERE)
     assert run.read == [(3,) * 40] and run.looked == []
-
-
-def test_what_is_in_the_cache_already_is_not_read_again() -> None:
-    got, run = laid(favours({(3,): {5: 9.0}}), [Branch((3, 4, END), 0.0), Branch((3, 5, 5, END), 0.0)], depth=1)
-    assert got.token_ids == (3, 5, 5, END) and run.read == [(5, 5)]
 
 
 def test_only_close_branches_are_looked_into_and_only_so_many_so_far() -> None:
@@ -188,9 +174,7 @@ def small() -> LanguageModel:
 
 @pytest.mark.parametrize("forks", [ONLY_HERE, EVERYWHERE, Forks(margin=math.inf, looks=2, ahead=1)], ids=str)
 @pytest.mark.parametrize("seed", range(4))
-def test_the_cache_holds_what_token_by_token_decoding_puts_there(
-    small: LanguageModel, seed: int, forks: Forks
-) -> None:
+def test_the_cache_holds_what_token_by_token_decoding_puts_there(small: LanguageModel, seed: int, forks: Forks) -> None:
     """A real model's keys and values, behind branches that were looked into and given up again."""
     context, draw = list(range(40, 60)), random.Random(seed)
     texts = list({(*draw.choices((90, 91, 92), k=draw.randint(2, 6)), END) for _ in range(8)})
@@ -214,3 +198,10 @@ def test_log_probabilities_are_memory_of_their_own() -> None:
     logs = log_probabilities(logits)
     logits[:] = 5.0
     torch.testing.assert_close(logs.exp(), torch.tensor([0.0, 1.0]).softmax(-1))
+
+
+def test_a_text_that_is_anothers_beginning_is_laid_where_it_is_worth_more() -> None:
+    short, long = (3, 4), (3, 4, 5, 6)
+    for gains, chosen in (((2.0, 1.0), short), ((1.0, 2.0), long), ((1.0, 1.0), long)):
+        got, run = laid(favours({}), [Branch(short, gains[0]), Branch(long, gains[1])])
+        assert got.token_ids == chosen and tuple(run.ids) == chosen

@@ -109,13 +109,3 @@ def test_stopping_behind_the_first_token_leaves_nothing_and_later_the_quote(worl
         whole = events_of(engine, BICYCLE, 1000)
         assert [type(event) for event in whole] == [FirstToken, Evidence, AnswerText, Finished]
         assert isinstance(whole[-1], Finished) and whole[-1].answer.text == "WTU-4471-B"
-
-
-def test_neighbouring_questions_embed_no_sentence_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    with an_engine(world, world.data, max_new_tokens=80) as engine:
-        ask(engine, DEPOSIT)
-        real = world.embedder.embed_chunks
-        monkeypatch.setattr(world.embedder, "embed_chunks", lambda texts: asked.extend(texts) or real(texts))  # type: ignore[func-returns-value]
-        ask(engine, DEPOSIT)
-        assert asked == []  # the judge's neither

@@ -1,8 +1,8 @@
 """Where in a chunk a question is answered: what a second, small model thinks of every span.
 
 Knows texts, the embedder's transformer and the adapter in `assets/pointer`; knows no reader model, no quote and no
-answer. The embedded reader learned its English from 65 million tokens, the embedder from a thousand times as many, so
-the two err differently, and what both like is right more often than what either likes best.
+answer. The embedded reader learned its English from 65 million tokens, the embedder from a billion pairs of sentences,
+so the two err differently, and what both like is right more often than what either likes best.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from desk_rag.pointer_net import LONGEST_QUESTION, LONGEST_ROW, PointerNet, appl
 if TYPE_CHECKING:
     from desk_rag.embedding import Embedder
 
-_FILE = "pointer.safetensors"
+FILE = "pointer.safetensors"
+"""The adapter, in its folder."""
 _SHARED = 48
 """Word pieces that two windows of a long chunk share: more than the longest span."""
 _KEPT = 24
@@ -183,7 +184,7 @@ def load_pointer(embedder: Embedder, folder: Path | None = None) -> Pointer:
     `folder` holds the adapter, by default the one that ships. Raises ModelNotFound where that is missing or damaged,
     and OutOfMemory.
     """
-    file = (folder or assets_dir() / "pointer") / _FILE
+    file = (folder or assets_dir() / "pointer") / FILE
     bert, words = embedder.transformer()
     shared = {id(tensor): tensor for tensor in bert.embeddings.parameters()}
     try:

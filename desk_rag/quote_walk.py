@@ -36,12 +36,12 @@ class Rule:
     """How words are chosen."""
 
     weight: float = 3.0
-    """Nats that one of the pointer is worth among sentences; 2 to 4 are equally good."""
+    """Nats that one of the pointer is worth among sentences; from 2 to 4 F1 changes by less than 2 points."""
     answer: float = 3.0
-    """The same among spans; 1.5 to 5."""
+    """The same among spans; from 1.5 to 6 by less than 1.5."""
     floor: float = -4.0
     """What the pointer says below this counts as this. Where it finds nothing, in code and lists that it was never
-    taught, it is no help in telling one from another. From -2 down nothing changes on prose."""
+    taught, it is no help in telling one from another. On prose -4 changes nothing, and -2 hardly anything."""
     forks: Forks = Forks()
 
 

@@ -20,15 +20,14 @@ from desk_rag.finetune.pointer.material import material
 from desk_rag.finetune.pointer.rows import Batches
 from desk_rag.finetune.pointer.scoring import score
 from desk_rag.finetune.pointer.training import Settings, train
+from desk_rag.pointer import FILE
 from desk_rag.pointer_net import changes
-
-_FILE = "pointer.safetensors"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Read, train, write, score; returns an exit code."""
     parser = argparse.ArgumentParser(prog="python -m desk_rag.finetune.pointer", description=__doc__)
-    parser.add_argument("out", type=Path, help=f"folder for {_FILE}")
+    parser.add_argument("out", type=Path, help=f"folder for {FILE}")
     parser.add_argument("data", type=Path, nargs="+", help="folders with qa_train* and, if any, unanswerable_train*")
     parser.add_argument("--start", type=Path, help="folder with the embedder, if not the installed one")
     for field in fields(Settings):
@@ -60,9 +59,9 @@ def _run(out: Path, data: Sequence[Path], start: Path | None, how: Settings) -> 
     batches = Batches(of, tokenizer, how.questions, how.chunks, how.seed)
     say(f"{len(of.versions)} passages, {batches.questions} questions, {len(of.held)} passages held out; {how}")
     train(net.to("cuda" if torch.cuda.is_available() else "cpu"), batches, batches.questions, how, say)
-    beside = out / f"{_FILE}.tmp"
+    beside = out / f"{FILE}.tmp"
     save_file(changes(net), beside)
-    beside.replace(out / _FILE)
+    beside.replace(out / FILE)
     say(str(score(net, of, batches)))
 
 

@@ -26,7 +26,8 @@ from torch import Tensor
 
 from desk_rag.assets import assets_dir
 from desk_rag.errors import ModelNotFound, OutOfMemory
-from desk_rag.pointer_net import LONGEST_QUESTION, LONGEST_ROW, PointerNet, apply
+from desk_rag.pointer_net import PointerNet, apply
+from desk_rag.pointer_rows import LONGEST_QUESTION, LONGEST_ROW, Pair, rows
 
 if TYPE_CHECKING:
     from desk_rag.embedding import Embedder
@@ -123,16 +124,15 @@ class Pointer:
 
     def read(self, question: str, texts: Sequence[str]) -> list[Field]:
         """One field per text, 0.15 to 0.2 ms per word piece on two cores; the last ones are remembered."""
-        head = [self._piece("[CLS]"), *self._ids(question)[:LONGEST_QUESTION], self._piece("[SEP]")]
-        return [self._field(question, head, text) for text in texts]
+        return [self._field(question, self._ids(question)[:LONGEST_QUESTION], text) for text in texts]
 
-    def _field(self, question: str, head: Sequence[int], text: str) -> Field:
+    def _field(self, question: str, asked: Sequence[int], text: str) -> Field:
         with self._lock:
             found = self._kept.get((question, text))
             if found is not None:
                 self._kept.move_to_end((question, text))
         if found is None:
-            found = Field(list(self._windows(head, text)))
+            found = Field(list(self._windows(asked, text)))
             with self._lock:
                 self._kept[question, text] = found
                 while len(self._kept) > _KEPT:
@@ -148,27 +148,25 @@ class Pointer:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
-    def _windows(self, head: Sequence[int], text: str) -> Iterator[_Window]:
+    def _windows(self, asked: Sequence[int], text: str) -> Iterator[_Window]:
         encoded = self._tokenizer.encode(text, add_special_tokens=False)
-        room = LONGEST_ROW - len(head) - 1
+        room = LONGEST_ROW - Pair(asked, ()).length
         start, count = 0, len(encoded.ids)
         while start < count:
             stop = min(count, start + room)
             offsets = tuple((begin, _marked(text, end)) for begin, end in encoded.offsets[start:stop])
-            yield _Window(offsets, self._scores(head, encoded.ids[start:stop]))
+            yield _Window(offsets, self._scores(Pair(asked, encoded.ids[start:stop])))
             if stop == count:
                 return
             start = stop - _SHARED
 
     @torch.inference_mode()
-    def _scores(self, head: Sequence[int], ids: Sequence[int]) -> Tensor:
-        line = torch.tensor([[*head, *ids, head[-1]]], device=self._net.head.ends.weight.device)
-        kinds, inside = torch.ones_like(line), torch.ones_like(line, dtype=torch.bool)
-        kinds[:, : len(head)] = 0
-        inside[:, : len(head)] = inside[:, -1:] = False
+    def _scores(self, pair: Pair) -> Tensor:
+        device = self._net.head.ends.weight.device
+        row = rows([pair], self._piece("[CLS]"), self._piece("[SEP]"), pair.length).each(lambda part: part.to(device))
         with self._precision():
-            scores: Tensor = self._net(line, kinds, torch.ones_like(inside), inside)
-        return scores[0, len(head) : -1, len(head) : -1].cpu()
+            scores: Tensor = self._net(row)
+        return scores[0, pair.start : -1, pair.start : -1].cpu()
 
 
 def _marked(text: str, end: int) -> int:

@@ -18,13 +18,14 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from transformers import BertModel
 
+from desk_rag.few_bits import pack, rounded, unpack
+from desk_rag.pointer_rows import Rows
+
 MOST_PIECES = 32
 """Word pieces of the longest span."""
-LONGEST_ROW = 448
-"""Word pieces of question and chunk together; what is longer is read in parts."""
-LONGEST_QUESTION = 96
-_WIDTH = 64
+_WIDTH = 32
 _HEAD = "head."
+_STEPS = "_steps"
 
 
 class SpanHead(nn.Module):
@@ -51,18 +52,19 @@ class SpanHead(nn.Module):
 
 
 class PointerNet(nn.Module):
-    """The embedder's transformer and a head. [B, T] in, scores of spans out."""
+    """The embedder's transformer and a head. Rows in, scores of spans out."""
 
     def __init__(self, bert: BertModel) -> None:
         super().__init__()
         self.bert = bert
         self.head = SpanHead(bert.config.hidden_size)
 
-    def forward(self, ids: Tensor, kinds: Tensor, known: Tensor, inside: Tensor) -> Tensor:
-        """As `SpanHead.forward`; `ids` and `kinds` (0 question, 1 chunk) are int64 [B, T], `known` bool [B, T] is False
-        where a row is filled up."""
-        states = self.bert(input_ids=ids, token_type_ids=kinds, attention_mask=known.long()).last_hidden_state
-        scores: Tensor = self.head(states, inside)
+    def forward(self, rows: Rows) -> Tensor:
+        """As `SpanHead.forward`."""
+        states = self.bert(
+            input_ids=rows.ids, token_type_ids=rows.kinds, attention_mask=rows.known.long()
+        ).last_hidden_state
+        scores: Tensor = self.head(states, rows.inside)
         return scores
 
 
@@ -73,7 +75,7 @@ def matrices(bert: BertModel) -> dict[str, nn.Linear]:
 
 
 class LowRank(nn.Module):
-    """A matrix becomes itself plus up @ down."""
+    """A matrix becomes itself plus up @ down, both in few bits."""
 
     def __init__(self, matrix: Tensor, rank: int) -> None:
         super().__init__()
@@ -84,7 +86,7 @@ class LowRank(nn.Module):
 
     def forward(self, matrix: Tensor) -> Tensor:
         """[rows, columns]."""
-        return matrix + self.up @ self.down
+        return matrix + rounded(self.up.mT).mT @ rounded(self.down)
 
 
 def thaw(net: PointerNet, rank: int) -> list[nn.Parameter]:
@@ -96,18 +98,21 @@ def thaw(net: PointerNet, rank: int) -> list[nn.Parameter]:
 
 
 def changes(net: PointerNet) -> dict[str, Tensor]:
-    """What was learned, fp16 on the CPU: NAME.up and NAME.down per matrix, head.* for the head."""
-    found = {_HEAD + name: tensor for name, tensor in net.head.state_dict().items()}
+    """What was learned, on the CPU: codes NAME.up, uint8 [rank, rows / 2], and NAME.down, uint8 [rank, columns / 2], of
+    each matrix, with fp16 [rank] NAME.up_steps and NAME.down_steps; fp16 head.* for the head."""
+    found = {_HEAD + name: tensor.half() for name, tensor in net.head.state_dict().items()}
     for name, linear in matrices(net.bert).items():
         (low,) = (module for module in linear.modules() if isinstance(module, LowRank))
-        found |= {f"{name}.up": low.up, f"{name}.down": low.down}
-    return {name: tensor.detach().half().cpu().contiguous() for name, tensor in found.items()}
+        for part, vectors in (("up", low.up.mT), ("down", low.down)):
+            found[f"{name}.{part}"], found[f"{name}.{part}{_STEPS}"] = pack(vectors)
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in found.items()}
 
 
 @torch.no_grad()
 def apply(net: PointerNet, learned: Mapping[str, Tensor]) -> None:
     """Add what `changes` gave to the network's own matrices, for good. KeyError for what is not there."""
     for name, linear in matrices(net.bert).items():
-        linear.weight += learned[f"{name}.up"].float() @ learned[f"{name}.down"].float()
+        up, down = (unpack(learned[f"{name}.{part}"], learned[f"{name}.{part}{_STEPS}"]) for part in ("up", "down"))
+        linear.weight += up.mT @ down
     head = {name.removeprefix(_HEAD): tensor.float() for name, tensor in learned.items() if name.startswith(_HEAD)}
     net.head.load_state_dict(head)

@@ -24,6 +24,7 @@ from desk_rag.embedding import Embedder, load_embedder
 from desk_rag.errors import ModelNotFound
 from desk_rag.pointer import _KEPT, Field, Pointer, Span, _Window, load_pointer
 from desk_rag.pointer_net import MOST_PIECES, PointerNet
+from desk_rag.pointer_rows import Rows
 
 SHIPPED = assets_dir() / "pointer" / "pointer.safetensors"
 KEY = "Where is the key of the boiler room?"
@@ -227,7 +228,7 @@ def test_a_field_holds_the_scores_of_the_network(pointer: Pointer) -> None:
     line = torch.tensor([[*head, *encoded.ids, 102]])
     kinds = torch.tensor([[0] * len(head) + [1] * (len(encoded.ids) + 1)])
     with torch.inference_mode(), pointer._precision():
-        expected = pointer._net(line, kinds, torch.ones_like(line).bool(), kinds.bool())[0]
+        expected = pointer._net(Rows(line, kinds, torch.ones_like(line).bool(), kinds.bool()))[0]
     (window,) = read(pointer, KEY, NOTE)._windows
     assert list(window.offsets) == encoded.offsets
     assert torch.equal(window.scores, expected[len(head) : -1, len(head) : -1])

@@ -32,6 +32,7 @@ from desk_rag.finetune.pointer.training import Settings, loss_of, train
 from desk_rag.finetune.reader.written import Pair, Passage, load_passages
 from desk_rag.pointer import load_pointer
 from desk_rag.pointer_net import MOST_PIECES, PointerNet, apply
+from desk_rag.pointer_rows import Rows
 
 KEEPERS = ("Aldous", "Beatrix", "Cuthbert", "Dorothea", "Edmund", "Felicity", "Gideon", "Harriet", "Ignatius")
 GOODS = ("candles", "barley", "leather", "pewter", "saffron", "timber", "vinegar", "walnuts", "copper")
@@ -75,10 +76,10 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def real() -> list[Passage]:
-    """The shortest 30 passages that ship, and the longest."""
+    """The shortest 30 passages that ship and are asked much or have no answer, and the longest."""
     found = sorted(load_passages(assets_dir() / "training", "train"), key=lambda passage: len(passage.text))
     assert any(not passage.pairs for passage in found)
-    answered = [passage for passage in found if passage.pairs]
+    answered = [passage for passage in found if len(passage.pairs) >= 6]
     return [*answered[:28], *(passage for passage in found if not passage.pairs)][:30] + found[-1:]
 
 
@@ -127,7 +128,7 @@ def scored(gold: list[tuple[int, int, int]], rows: int, chunks: int) -> tuple[Te
     mask = ~torch.ones(rows, 6, 6, dtype=torch.bool).triu()
     empty = torch.zeros(rows, 6, dtype=torch.int64)
     places = torch.tensor(gold, dtype=torch.int64).view(-1, 3)
-    return torch.randn(rows, 6, 6), mask, Batch(empty, empty, empty.bool(), empty.bool(), places, chunks)
+    return torch.randn(rows, 6, 6), mask, Batch(Rows(empty, empty, empty.bool(), empty.bool()), places, chunks)
 
 
 @pytest.mark.parametrize(
@@ -183,9 +184,14 @@ def test_every_version_says_its_answers_where_its_spans_are(of: Material, tokeni
 
 
 def test_answers_are_found_as_whole_words_or_else_once_and_in_few_pieces(tokenizer: Tokenizer) -> None:
-    def said(text: str, answer: str) -> list[str]:
+    def said(text: str, answer: str, line: str = "") -> list[str]:
         offsets = tokenizer.encode(text, add_special_tokens=False).offsets
-        return [text[offsets[i][0] : offsets[j][1]] for i, j in occurrences(text, answer, offsets)]
+        return [text[offsets[i][0] : offsets[j][1]] for i, j in occurrences(text, Pair("", answer, line), offsets)]
+
+    table = "oats: 4 cups\nwheat: 4 cups\nrye: 4 cups"
+    offsets = tokenizer.encode(table, add_special_tokens=False).offsets
+    (place,) = occurrences(table, Pair("How much wheat?", "4 cups", "wheat: 4 cups"), offsets)
+    assert offsets[place[0]][0] == table.index("4 cups\nrye") and len(said(table, "4 cups")) == 3
 
     assert said("The art of Art, artful art.", "art") == ["art", "art"]
     assert said("Start.", "tar") == ["Start"] and said("Gate 14, room 14b.", "14") == ["14"]
@@ -222,14 +228,14 @@ def questions_of(batch: Batch, of: Material, tokenizer: Tokenizer) -> Iterator[l
     known = {version.ids: (n, version) for n, versions in enumerate(of.versions) for version in versions}
     known |= {version.title + version.ids: (n, version) for n, vs in enumerate(of.versions) for version in vs}
     rows = []
-    for number in range(len(batch.ids)):
-        line = batch.ids[number][batch.known[number]].tolist()
+    for number in range(len(batch.rows.ids)):
+        line = batch.rows.ids[number][batch.rows.known[number]].tolist()
         end = line.index(tokenizer.token_to_id("[SEP]"))
         assert line[0] == tokenizer.token_to_id("[CLS]") and line[-1] == line[end]
-        assert batch.kinds[number].tolist() == [0] * (end + 1) + [1] * (len(line) - end - 1) + [0] * int(
-            (~batch.known[number]).sum()
+        assert batch.rows.kinds[number].tolist() == [0] * (end + 1) + [1] * (len(line) - end - 1) + [0] * int(
+            (~batch.rows.known[number]).sum()
         )
-        assert batch.inside[number].nonzero().flatten().tolist() == list(range(end + 1, len(line) - 1))
+        assert batch.rows.inside[number].nonzero().flatten().tolist() == list(range(end + 1, len(line) - 1))
         chunk, version = known[tuple(line[end + 1 : -1])]
         found = [asked for asked in version.asked if list(asked.ids) == line[1:end]]
         rows.append((found[0] if found else None, chunk, version))
@@ -243,9 +249,9 @@ def test_batches_hold_questions_with_their_passage_and_others_that_do_not_answer
     batches = Batches(of, tokenizer, questions=8, chunks=3, seed=1)
     kinds: Counter[str] = Counter()
     for batch in islice(batches, 60):
-        rows = len(batch.ids)
-        assert rows % 3 == 0 and batch.ids.shape == batch.kinds.shape == batch.known.shape == batch.inside.shape
-        assert batch.ids.shape[1] % 32 == 0 and batch.ids.shape[1] <= 448 and batch.gold.shape[1] == 3
+        rows, shape = len(batch.rows.ids), batch.rows.ids.shape
+        assert rows % 3 == 0 and shape == batch.rows.kinds.shape == batch.rows.known.shape == batch.rows.inside.shape
+        assert shape[1] % 32 == 0 and shape[1] <= 448 and batch.gold.shape[1] == 3
         golden = {row: (first, last) for row, first, last in batch.gold.tolist()}
         for number, question in enumerate(questions_of(batch, of, tokenizer)):
             asked, own, _ = question[0]
@@ -257,7 +263,7 @@ def test_batches_hold_questions_with_their_passage_and_others_that_do_not_answer
                 assert number * 3 not in golden
                 continue
             first, last = golden[number * 3]
-            said = tokenizer.decode(batch.ids[number * 3, first : last + 1].tolist(), skip_special_tokens=False)
+            said = tokenizer.decode(batch.rows.ids[number * 3, first : last + 1].tolist(), skip_special_tokens=False)
             plain = tokenizer.decode(tokenizer.encode(asked.answer, add_special_tokens=False).ids, False)
             assert said == plain or plain.replace(" ", "") in said.replace(" ", ""), (said, plain)
             assert not any(version.says(asked) for _, _, version in question[1:])
@@ -313,7 +319,7 @@ def test_what_a_row_cannot_show_is_not_asked(tmp_path: Path, tokenizer: Tokenize
     batches = Batches(of, tokenizer, 4, 2, seed=1)
     assert batches.questions == 6 * 2 + 2 + 1  # two of six passages, two that are unanswerable, one of the long passage
     asked_of = Counter(
-        tokenizer.decode(row[1 : row.tolist().index(102)].tolist()) for b in islice(batches, 40) for row in b.ids
+        tokenizer.decode(row[1 : row.tolist().index(102)].tolist()) for b in islice(batches, 40) for row in b.rows.ids
     )
     assert asked_of["there is what?"] > 10
     assert not {"what is there much of?", first.question.lower(), second.question.lower()} & set(asked_of)
@@ -329,7 +335,7 @@ def test_an_answer_that_only_the_title_pushes_out_is_asked_without_it(tmp_path: 
     cut, question = 0, passages[3].pairs[0].question.lower()
     for batch in islice(Batches(of, tokenizer, 4, 2, seed=1), 100):
         golden = set(batch.gold[:, 0].tolist())
-        for row, line in enumerate(batch.ids.tolist()):
+        for row, line in enumerate(batch.rows.ids.tolist()):
             own = line.count(tokenizer.token_to_id("so")) > 200
             if own and tokenizer.decode(line[1 : line.index(102)]) == question:
                 cut += 1
@@ -341,8 +347,8 @@ def test_the_same_seed_gives_the_same_batches_every_time(of: Material, tokenizer
     batches = Batches(of, tokenizer, 8, 2, seed=4)
     runs = [list(islice(one, 50)) for one in (batches, batches, Batches(of, tokenizer, 8, 2, seed=4))]
     for one, other in zip(runs[0] * 2, runs[1] + runs[2], strict=True):
-        assert torch.equal(one.ids, other.ids) and torch.equal(one.gold, other.gold)
-    assert not torch.equal(runs[0][0].ids, next(iter(Batches(of, tokenizer, 8, 2, seed=5))).ids)
+        assert torch.equal(one.rows.ids, other.rows.ids) and torch.equal(one.gold, other.gold)
+    assert not torch.equal(runs[0][0].rows.ids, next(iter(Batches(of, tokenizer, 8, 2, seed=5))).rows.ids)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -353,7 +359,8 @@ def test_every_question_comes_once_before_any_comes_again(tmp_path: Path, tokeni
     assert batches.questions == 32  # two pools of 16 batches: with two processes one each
     epochs = list(islice(DataLoader(batches, batch_size=None, num_workers=workers), 64))
     for epoch in (epochs[:32], epochs[32:]):
-        assert len({tuple(batch.ids[0, : batch.ids[0].tolist().index(102)].tolist()) for batch in epoch}) == 32
+        first = [batch.rows.ids[0].tolist() for batch in epoch]
+        assert len({tuple(line[: line.index(102)]) for line in first}) == 32
 
 
 # Scoring
@@ -370,12 +377,12 @@ class Rigged(PointerNet):
         self.wrong = wrong
         self.seen: list[Tensor] = []
 
-    def forward(self, ids: Tensor, kinds: Tensor, known: Tensor, inside: Tensor) -> Tensor:
-        self.seen += list(ids)
-        scores = torch.full((*ids.shape, ids.shape[1]), -1.0)
-        for row, line in enumerate(ids):
-            first = int(inside[row].nonzero()[0])
-            for span in self.spans.get(tuple(line[known[row]].tolist()[1:-1]), ()):
+    def forward(self, rows: Rows) -> Tensor:
+        self.seen += list(rows.ids)
+        scores = torch.full((*rows.ids.shape, rows.ids.shape[1]), -1.0)
+        for row, line in enumerate(rows.ids):
+            first = int(rows.inside[row].nonzero()[0])
+            for span in self.spans.get(tuple(line[rows.known[row]].tolist()[1:-1]), ()):
                 scores[row, first + span[0], first + span[1]] = 2.0
             if self.wrong and row == 1:
                 scores[row, first, first] = 3.0
@@ -432,7 +439,7 @@ def test_the_command_trains_what_the_pointer_then_loads(
 ) -> None:
     few = [beginning(passage) for passage in real if len(beginning(passage).pairs) == 2][:6]
     data, out = write(tmp_path / "data", few), tmp_path / "made" / "pointer"
-    how = ("--questions", 3, "--chunks", 2, "--versions", 2, "--epochs", 1.5, "--warm-up", 1)
+    how = ("--questions", 3, "--chunks", 2, "--versions", 2, "--epochs", 3, "--warm-up", 1)
     assert run(out, data, *how) == 0
     told = capsys.readouterr()
     assert "6 passages" in told.out and "1 passages held out" in told.out and "held-out questions: span" in told.out
@@ -449,7 +456,7 @@ def test_the_command_trains_what_the_pointer_then_loads(
     losses = []
     for net in (before.eval(), after.eval()):
         with torch.no_grad():
-            losses.append([float(loss_of(net(b.ids, b.kinds, b.known, b.inside), b)) for b in batches])
+            losses.append([float(loss_of(net(b.rows), b)) for b in batches])
     assert all(late < early - 0.5 for early, late in zip(*losses, strict=True)), losses
     embedder = load_embedder(ModelSettings(device="cpu"))
     pointer = load_pointer(embedder, out)
@@ -457,7 +464,8 @@ def test_the_command_trains_what_the_pointer_then_loads(
     (field,) = pointer.read(few[1].pairs[0].question, [text])
     with embedder.autocast():
         expected = _best(after, tokenizer, few[1])
-    assert field.best(0, len(text), 1)[0].score == pytest.approx(expected, abs=1e-3)
+    # the row is filled up there and not here, and bf16, where a CPU has it, rounds other sums
+    assert field.best(0, len(text), 1)[0].score == pytest.approx(expected, abs=0.05)
 
 
 def beginning(passage: Passage) -> Passage:
@@ -476,7 +484,7 @@ def _best(net: PointerNet, tokenizer: Tokenizer, passage: Passage) -> float:
     plenty = Material(tuple(((row.chunk,),) * 3), ((), (), ()), frozenset())
     batch = Batches(plenty, tokenizer, 1, 1, 1).batch([row], 1)
     with torch.no_grad():
-        return float(net(batch.ids, batch.kinds, batch.known, batch.inside).max())
+        return float(net(batch.rows).max())
 
 
 def test_the_same_seed_makes_the_same_file(tiny: Path, tmp_path: Path) -> None:

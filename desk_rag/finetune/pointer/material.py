@@ -17,7 +17,8 @@ from tokenizers import Tokenizer
 from desk_rag.errors import ConfigError
 from desk_rag.finetune.reader.neighbours import nearest
 from desk_rag.finetune.reader.written import Pair, Passage, Substitutes, find, load_passages, plain_title
-from desk_rag.pointer_net import LONGEST_QUESTION, MOST_PIECES
+from desk_rag.pointer_net import MOST_PIECES
+from desk_rag.pointer_rows import LONGEST_QUESTION
 
 _HELD = 20
 """One of so many passages is kept to choose by."""
@@ -115,10 +116,10 @@ def _joined(one: Passage, other: Passage) -> Passage:
 
 def _other(passage: Passage, others: Substitutes, rng: Random) -> Passage:
     """`passage` with other names and numbers; itself where an answer would no longer stand in it."""
-    pairs = [text for pair in passage.pairs for text in (pair.question, pair.answer)]
+    pairs = [text for pair in passage.pairs for text in (pair.question, pair.answer, pair.line)]
     title, text, *told = others.apply(rng, [passage.title, passage.text, *pairs, *passage.unanswerable])
-    changed = tuple(Pair(*told[at : at + 2]) for at in range(0, len(pairs), 2))
-    if any(pair.answer not in text for pair in changed):
+    changed = tuple(Pair(*told[at : at + 3]) for at in range(0, len(pairs), 3))
+    if any(pair.answer not in (pair.line or text) or pair.line not in text for pair in changed):
         return passage
     return Passage(title, text, passage.desk, changed, tuple(told[len(pairs) :]))
 
@@ -126,7 +127,7 @@ def _other(passage: Passage, others: Substitutes, rng: Random) -> Passage:
 def _version(passage: Passage, tokenizer: Tokenizer) -> Version:
     whole = tokenizer.encode(passage.text, add_special_tokens=False)
     title = plain_title(passage.title)
-    asked = [(pair.question, pair.answer) for pair in passage.pairs] + [(text, "") for text in passage.unanswerable]
+    asked = [*passage.pairs, *(Pair(question, "") for question in passage.unanswerable)]
     return Version(
         passage.text,
         _flat(f"{title}\n{passage.text}"),
@@ -134,24 +135,27 @@ def _version(passage: Passage, tokenizer: Tokenizer) -> Version:
         tuple(whole.ids),
         tuple(
             Asked(
-                tuple(tokenizer.encode(question, add_special_tokens=False).ids[:LONGEST_QUESTION]),
-                answer,
-                tuple(occurrences(passage.text, answer, whole.offsets)) if answer else (),
+                tuple(tokenizer.encode(pair.question, add_special_tokens=False).ids[:LONGEST_QUESTION]),
+                pair.answer,
+                tuple(occurrences(passage.text, pair, whole.offsets)) if pair.answer else (),
             )
-            for question, answer in asked
+            for pair in asked
         ),
     )
 
 
-def occurrences(text: str, answer: str, offsets: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """First and last piece of every place where `answer` stands as whole words; the first place if nowhere so.
+def occurrences(text: str, pair: Pair, offsets: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """First and last piece of every place where the answer stands as whole words; the first place if nowhere so.
 
-    `offsets` are the characters of every piece of `text`. Places of more than MOST_PIECES are left out.
+    If the pair has a line, places in that line alone. `offsets` are the characters of every piece of `text`. Places of
+    more than MOST_PIECES are left out.
     """
-    places, at = [], text.find(answer)
+    answer, start = pair.answer, max(0, text.find(pair.line))
+    stop = start + len(pair.line) if pair.line else len(text)
+    places, at = [], text.find(answer, start, stop)
     while at >= 0:
         places.append((at, at + len(answer)))
-        at = text.find(answer, at + 1)
+        at = text.find(answer, at + 1, stop)
     whole = [place for place in places if _alone(text, *place)] or places[:1]
     for begin, end in whole:
         pieces = [number for number, (first, last) in enumerate(offsets) if first < end and last > begin]

@@ -18,7 +18,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from desk_rag.errors import ConfigError
 from desk_rag.finetune.pointer.material import Asked, Material, Version
-from desk_rag.pointer_net import LONGEST_ROW
+from desk_rag.pointer_rows import LONGEST_ROW, Pair, Rows, rows
 
 _POOL = 16
 """Batches whose questions are sorted by length together."""
@@ -28,14 +28,8 @@ _POOL = 16
 class Batch:
     """Questions times chunks, row by row; the chunks of one question stand together."""
 
-    ids: Tensor
-    """int64 [rows, T]: [CLS] question [SEP] title text [SEP], then zeros."""
-    kinds: Tensor
-    """int64 [rows, T]: 0 up to the first [SEP], 1 behind it."""
-    known: Tensor
-    """bool [rows, T]: what is no filling."""
-    inside: Tensor
-    """bool [rows, T]: title and text."""
+    rows: Rows
+    """[CLS] question [SEP] title text [SEP]."""
     gold: Tensor
     """int64 [N, 3]: row, first and last token of spans that are the answer."""
     chunks: int
@@ -50,7 +44,7 @@ class Batch:
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def _each(self, of: Callable[[Tensor], Tensor]) -> Batch:
-        return Batch(of(self.ids), of(self.kinds), of(self.known), of(self.inside), of(self.gold), self.chunks)
+        return Batch(self.rows.each(of), of(self.gold), self.chunks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +59,17 @@ class Row:
     """Whether it is the question's own passage."""
 
     @property
-    def title(self) -> tuple[int, ...]:
-        """Word pieces before the text."""
-        return self.chunk.title if self.titled else ()
+    def pair(self) -> Pair:
+        """In word pieces."""
+        return Pair(self.asked.ids, (*self._title, *self.chunk.ids))
 
     @property
-    def length(self) -> int:
-        """Word pieces, special ones included, if nothing is cut."""
-        return len(self.asked.ids) + len(self.title) + len(self.chunk.ids) + 3
+    def _title(self) -> tuple[int, ...]:
+        return self.chunk.title if self.titled else ()
 
     def gold(self) -> list[tuple[int, int]]:
         """First and last token of the answer, wherever it is in the row when the row is cut."""
-        shift = len(self.asked.ids) + 2 + len(self.title)
+        shift = self.pair.start + len(self._title)
         spans = self.asked.spans if self.own else ()
         return [(first + shift, last + shift) for first, last in spans if last + shift < LONGEST_ROW - 1]
 
@@ -93,7 +86,9 @@ class Batches(IterableDataset[Batch]):
 
     def __init__(self, of: Material, tokenizer: Tokenizer, questions: int, chunks: int, seed: int) -> None:
         self._of, self._questions, self._chunks, self._seed = of, questions, chunks, seed
-        self._cls, self._sep = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")
+        cls, sep = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")
+        assert cls is not None and sep is not None
+        self._cls, self._sep = cls, sep
         self._free = [number for number in range(len(of.versions)) if number not in of.held]
         self._all = [
             (number, pair)
@@ -123,12 +118,12 @@ class Batches(IterableDataset[Batch]):
     def _pool(self, asked: Sequence[tuple[int, int]], rng: Random) -> Iterator[Batch]:
         """Questions whose longest rows are about equally long come together, so that little is filled up."""
         drawn = [self._rows(number, pair, rng) for number, pair in asked]
-        shown = [rows for rows in drawn if not any(row.misleads() for row in rows)]
-        shown.sort(key=lambda rows: max(row.length for row in rows))
+        shown = [beside for beside in drawn if not any(row.misleads() for row in beside)]
+        shown.sort(key=lambda beside: max(row.pair.length for row in beside))
         parts = [shown[at : at + self._questions] for at in range(0, len(shown), self._questions)]
         rng.shuffle(parts)
         for part in parts:
-            yield self.batch([row for rows in part for row in rows], self._chunks)
+            yield self.batch([row for beside in part for row in beside], self._chunks)
 
     @property
     def questions(self) -> int:
@@ -150,29 +145,19 @@ class Batches(IterableDataset[Batch]):
         own = rng.choice(of.versions[number])
         asked, titled = own.asked[pair], rng.random() < 0.5
         # now and then a question without its passage: nothing answers it
-        rows = [Row(asked, own, titled, True)] if rng.random() > 0.06 else []
+        beside = [Row(asked, own, titled, True)] if rng.random() > 0.06 else []
         near = of.near[number][pair] if pair < len(of.near[number]) else ()
-        while len(rows) < self._chunks:
+        while len(beside) < self._chunks:
             other = rng.choice(near) if near and rng.random() < 0.6 else rng.choice(self._free)
             version = rng.choice(of.versions[other])
             if other != number and other not in of.held and not version.says(asked):
-                rows.append(Row(asked, version, titled, False))
-        return rows
+                beside.append(Row(asked, version, titled, False))
+        return beside
 
-    def batch(self, rows: Sequence[Row], chunks: int) -> Batch:
+    def batch(self, shown: Sequence[Row], chunks: int) -> Batch:
         """Rows as tensors."""
-        width = min(LONGEST_ROW, (max(row.length for row in rows) + 31) // 32 * 32)
-        shape = (len(rows), width)
-        ids, kinds = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64)
-        known, inside = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.bool)
-        gold: list[tuple[int, int, int]] = []
-        for number, row in enumerate(rows):
-            head = [self._cls, *row.asked.ids, self._sep]
-            line = [*head, *row.title, *row.chunk.ids][: width - 1] + [self._sep]
-            ids[number, : len(line)] = torch.tensor(line)
-            kinds[number, len(head) : len(line)] = 1
-            known[number, : len(line)] = True
-            inside[number, len(head) : len(line) - 1] = True
-            gold += [(number, first, last) for first, last in row.gold()]
+        pairs = [row.pair for row in shown]
+        width = min(LONGEST_ROW, (max(pair.length for pair in pairs) + 31) // 32 * 32)
+        gold = [(number, first, last) for number, row in enumerate(shown) for first, last in row.gold()]
         places = torch.tensor(gold, dtype=torch.int64).view(-1, 3)
-        return Batch(ids, kinds, known, inside, places, chunks)
+        return Batch(rows(pairs, self._cls, self._sep, width), places, chunks)

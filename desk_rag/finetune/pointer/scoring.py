@@ -62,7 +62,7 @@ def score(net: PointerNet, of: Material, batches: Batches, chunks: int = 5) -> S
             batch = batches.batch([first, *(Row(asked, other, False, False) for other in others)], 1 + len(others))
             batch = batch.to(device)
             with half(device):
-                scores = net(batch.ids, batch.kinds, batch.known, batch.inside)
+                scores = net(batch.rows)
             nothing = bool(scores.max() < 0)
             if not asked.answer:
                 unanswerable += 1

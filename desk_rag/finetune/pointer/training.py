@@ -28,15 +28,15 @@ _WORKERS = 4
 class Settings:
     """One run. Raises ConfigError for a value that makes none."""
 
-    rank: int = 32
-    rate: float = 2e-3
+    rank: int = 10
+    rate: float = 3e-3
     """The highest."""
     epochs: float = 6.0
     questions: int = 64
     """Per step."""
     chunks: int = 3
     """Per question."""
-    versions: int = 4
+    versions: int = 6
     """Of every passage."""
     warm_up: int = 100
     """Steps until the rate is reached."""
@@ -97,7 +97,7 @@ def train(
         for group in optimiser.param_groups:
             group["lr"] = how.rate * min(1.0, (step + 1) / how.warm_up, (1 - done) / 0.9)
         with half(device):
-            scores = net(batch.ids, batch.kinds, batch.known, batch.inside)
+            scores = net(batch.rows)
         loss = loss_of(scores, batch)
         optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)

@@ -29,6 +29,8 @@ class Pair:
 
     question: str
     answer: str
+    line: str = ""
+    """The line or sentence where the answer answers, if it stands in others too; empty where any place will do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +91,15 @@ def load_passages(folder: Path, which: str) -> list[Passage]:
             titles[text],
             text,
             text not in order or order[text][0].get("source") == "desk",
-            tuple(Pair(str(row["question"]), str(row["answer"])) for row in order.get(text, ())),
+            tuple(_pair(row) for row in order.get(text, ())),
             tuple(absent.get(text, ())),
         )
         for text in texts
     ]
+
+
+def _pair(row: dict[str, object]) -> Pair:
+    return Pair(str(row["question"]), str(row["answer"]), str(row.get("line") or ""))
 
 
 def load_together(folder: Path, which: str) -> list[Together]:

@@ -164,14 +164,13 @@ class Decoding:
         about: tuple[str, Sequence[Source]] | None = None,
     ) -> Iterator[generate.Token]:
         """As `generate.decode`; `about` is the question and what it is asked of, without which no quote is chosen."""
-        quote = None
+        decode = partial(generate.decode, max_new_tokens=self._limit, stop=stop, prefill=prefill)
         if self._chooser is not None and about is not None:
             question, sources = about
-            quote = partial(self._chooser.choose, question, [source.text for source in sources])
-        limit = self._limit
-        return generate.decode(
-            self._prompt, run, prompt_ids, start, max_new_tokens=limit, stop=stop, prefill=prefill, quote=quote
-        )
+            texts = [source.text for source in sources]
+            opening, quote = (partial(each, question, texts) for each in (self._chooser.opening, self._chooser.choose))
+            decode = partial(decode, opening=opening, quote=quote)
+        return decode(self._prompt, run, prompt_ids, start)
 
 
 def _not_both(recompute: str) -> ConfigError:

@@ -65,12 +65,13 @@ def decode(
     max_new_tokens: int,
     stop: Callable[[], bool],
     prefill: Callable[[], torch.Tensor] | None = None,
+    opening: Callable[[int], int] | None = None,
     quote: Quote | None = None,
 ) -> Iterator[Token]:
     """Prefill `token_ids` at positions start.. by `run`, then decode, up to a stop id, the limit or `stop`.
 
-    Greedy but for `next_token`, and for what `quote` lays once the first token is out: the quote and the answer
-    behind it, a Token each.
+    Greedy but for `next_token`, for `opening`, which may put another first token in place of the model's, and for what
+    `quote` lays once that is out: the quote and the answer behind it, a Token each.
     `prefill` stands in for the first pass, for whoever computes more in it than the question; it leaves what `run`
     would leave in the cache and returns the same logits [vocab].
     """
@@ -80,6 +81,8 @@ def decode(
     refusal = refusal_probability(prompt, logits)
     while True:
         token_id = next_token(prompt, pieces.ids, int(logits.argmax()), logits)
+        if opening is not None and not pieces.ids:
+            token_id = opening(token_id)
         now, doubt = time.perf_counter(), None if pieces.ids else refusal
         if token_id in prompt.stop_ids:
             yield Token(pieces.flush(), now, doubt)

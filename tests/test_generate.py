@@ -228,6 +228,25 @@ def test_behind_what_was_laid_decoding_goes_on_as_if_it_had_said_that(model: Lan
         assert "".join(token.text for token in tokens) == model.prompt.decode(ids)
 
 
+def test_another_first_token_is_told_read_and_shown_to_who_lays(model: LanguageModel) -> None:
+    """Only the first is asked for, and the model goes on from what it was given."""
+    run = ModelPass(model, SlabCache(model, 60))
+    begins = int(run.forward(CONTEXT, 0).argmax())
+    other, asked = as_ids(model, "x")[0], list[int]()
+    assert begins != other
+    expected = int(run.forward([other], len(CONTEXT)).argmax())
+
+    def opening(first: int) -> int:
+        asked.append(first)
+        return other
+
+    run.rewind(len(CONTEXT) + 1)
+    told = list(decode(model.prompt, run, CONTEXT, 0, max_new_tokens=2, stop=lambda: False, opening=opening))
+    assert asked == [begins]
+    assert "".join(token.text for token in told) == model.prompt.decode([other, expected])
+    assert told[0].refusal_probability is not None
+
+
 def test_what_ends_with_a_stop_id_ends_the_stream(model: LanguageModel) -> None:
     """Without a pass more: `speaking` has words for the question's and the laid ones only."""
     ids = as_ids(model, "all of it")

@@ -55,7 +55,7 @@ def test_evidence_for_something_else_is_refused(embedder: Embedder, question: st
 def test_what_the_pointer_says_of_the_quote_counts(embedder: Embedder) -> None:
     """Of one quote; two are for questions that neither answers alone. Beside it the model's own doubt says nothing."""
     pointer = load_pointer(embedder)
-    right, wrong = "Which box holds the key that the plumber needs?", "How many keys does the plumber need?"
+    right, wrong = "Which box holds the key that the plumber needs?", "What does the plumber's key cost?"
     by_pointer = {question: judge(question, [KEY], [], SOURCES, embedder, 0.01, pointer) for question in (right, wrong)}
     assert by_pointer[right].supported and not by_pointer[wrong].supported
     assert judge(wrong, [KEY], [], SOURCES, embedder, 0.01).supported

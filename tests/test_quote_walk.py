@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from desk_rag.kv.rope import build_tables
 from desk_rag.kv.stitch import plan
 from desk_rag.model import LanguageModel, load_model
 from desk_rag.pointer import Field, Pointer, _Window, load_pointer
+from desk_rag.prompt import NO_ANSWER
 from desk_rag.quote_walk import QuoteChooser, Quoted, Rule
 from desk_rag.quotes import DOUBLE_QUOTES
 from desk_rag.sentences import quotable
@@ -520,6 +522,40 @@ def test_stop_is_asked_before_what_is_laid_and_behind_a_quote(reader: LanguageMo
             return asked > allowed
 
         assert len(tokens(reader, chooser, 160, stop=stop, most=most)) == count
+
+
+ABSENT = "Who won the chess tournament in Dulvane?"
+
+
+@pytest.mark.parametrize(("worth", "speaks"), [(3.9, False), (4.1, True)])
+def test_the_reader_finds_no_answer_unless_the_pointer_is_sure(
+    reader: LanguageModel, worth: float, speaks: bool
+) -> None:
+    unit = "The tenants have the chimney swept once a year."
+    chooser = QuoteChooser(reader.prompt, Known({unit: worth}))
+    asked = over_full(reader, ABSENT)
+    first = int(asked.logits.argmax())
+    assert first == reader.prompt.no_answer_ids()[0]
+    opens = chooser.opening(ABSENT, TEXTS, first)
+    assert opens == (reader.prompt.quote_ids(unit)[0] if speaks else first)
+    made = generate.decode(
+        reader.prompt, asked.run, [0] * asked.start, 0, max_new_tokens=160, stop=lambda: False,
+        prefill=lambda: asked.logits, opening=partial(chooser.opening, ABSENT, TEXTS),
+        quote=partial(chooser.choose, ABSENT, TEXTS),
+    )  # fmt: skip
+    told = "".join(token.text for token in made)
+    assert told.startswith(f'"{unit}"') if speaks else told == NO_ANSWER
+
+
+def test_only_a_refusal_is_objected_to(reader: LanguageModel) -> None:
+    unit = "The tenants have the chimney swept once a year."
+    known = Known({unit: 9.0})
+    chooser, (refusal, *_) = QuoteChooser(reader.prompt, known), reader.prompt.no_answer_ids()
+    others = (reader.prompt.quote_ids(unit)[0], refusal + 1, *reader.prompt.stop_ids)
+    assert [chooser.opening(ABSENT, TEXTS, first) for first in others] == list(others) and known.asked == []
+    assert chooser.opening(ABSENT, [], refusal) == chooser.opening(ABSENT, ["\n"], refusal) == refusal
+    never = QuoteChooser(reader.prompt, known, Rule(objection=math.inf))
+    assert never.opening(ABSENT, TEXTS, refusal) == refusal
 
 
 def test_without_a_choice_decoding_is_greedy(reader: LanguageModel) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 
 from desk_rag import generate
 from desk_rag.bench import quality
@@ -18,13 +18,13 @@ from desk_rag.bench.quality_parts.sample import Sample
 from desk_rag.config import ModelSettings
 from desk_rag.embedding import load_embedder
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.passes import ModelPass, Pass
+from desk_rag.kv.passes import ModelPass
 from desk_rag.kv.prefill import prefill_prefix
 from desk_rag.kv.quant import QuantScheme
 from desk_rag.kv.rope import build_tables
 from desk_rag.model import LanguageModel
 from desk_rag.pointer import load_pointer
-from desk_rag.quote_walk import QuoteChooser, Quoted
+from desk_rag.quote_walk import QuoteChooser
 
 LEASE = (
     "Lease\n\nThe tenants may take in a lodger if they tell the landlord the lodger's name beforehand. The tenants pay "
@@ -52,11 +52,9 @@ def as_the_product(setting: Setting, sample: Sample) -> list[int]:
     ids = [*prompt.prefix_ids, *(token for text in sample.contexts for token in prompt.chunk_ids(text))]
     ids += prompt.question_ids(sample.question)
 
-    def quote(run: Pass, first: int, logits: torch.Tensor, start: int, room: int) -> Quoted | None:
-        return chooser.choose(sample.question, sample.contexts, run, first, logits, start, room)
-
+    opening, quote = (partial(each, sample.question, sample.contexts) for each in (chooser.opening, chooser.choose))
     run = ModelPass(setting.model, cache)
-    made = generate.decode(prompt, run, ids, 0, max_new_tokens=60, stop=lambda: False, quote=quote)
+    made = generate.decode(prompt, run, ids, 0, max_new_tokens=60, stop=lambda: False, opening=opening, quote=quote)
     text = "".join(token.text for token in made)
     return list(text.encode())
 

@@ -224,6 +224,11 @@ class AnswerEngine:
         self._look_ahead.forget()
         self._loading.forget()
 
+    def forget_read(self) -> None:
+        """A question that was asked before is read beside its chunks anew (for measurements)."""
+        if self._decoding.pointer is not None:
+            self._decoding.pointer.forget()
+
     def settle(self) -> None:
         """Return once everything prefilled live so far has been written back (or was not admitted), and what is read
         ahead was asked for."""

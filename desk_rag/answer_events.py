@@ -57,7 +57,8 @@ class Stage:
     """One named part of the way to the first token."""
 
     name: str
-    """retrieve | load | stitch | live prefill | choose | prefill | queue."""
+    """retrieve | load | stitch | live prefill | choose | prefill | queue; with `prefill` counts what the pointer reads
+    where the model finds no answer."""
     seconds: float
 
 

@@ -163,7 +163,8 @@ class Decoding:
         prefill: Callable[[], torch.Tensor] | None = None,
         about: tuple[str, Sequence[Source]] | None = None,
     ) -> Iterator[generate.Token]:
-        """As `generate.decode`; `about` is the question and what it is asked of, without which no quote is chosen."""
+        """As `generate.decode`; `about` is the question and what it is asked of, without which no quote is chosen and
+        no refusal objected to."""
         decode = partial(generate.decode, max_new_tokens=self._limit, stop=stop, prefill=prefill)
         if self._chooser is not None and about is not None:
             question, sources = about

@@ -101,12 +101,13 @@ class AnswerSettings(_Section):
     """[answer]"""
 
     top_k: Annotated[int, Field(ge=0, le=64)] = 0
-    """Chunks per answer; 0 follows the model (3 for the embedded reader, 6 for others)."""
+    """Chunks per answer; 0 follows the model (5 for the embedded reader, 6 for others)."""
     context_tokens: Annotated[int, Field(ge=0)] = 0
     """Tokens of chunks per answer; 0 follows the model (2,000 for the embedded reader)."""
     max_new_tokens: Annotated[int, Field(ge=1, le=4096)] = 160
     choose_quote: bool = True
-    """Embedded reader and embedder: reader and pointer choose what is quoted and answered; false: the reader alone."""
+    """Embedded reader and embedder: reader and pointer choose what is quoted and answered, and whether
+    anything is; false: the reader alone."""
     attention: Literal["auto", "materialize", "lazy"] = "auto"
     """Chunks dequantised first, or read as int8 in place, which takes about half the memory; auto: as fits the GPU."""
     recompute: Literal["auto"] | Annotated[float, Field(ge=0, le=1)] = 0.0

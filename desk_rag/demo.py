@@ -127,6 +127,7 @@ def _ask_twice(engine: AnswerEngine, question: Question, base: Path) -> Pair:
     printer = out.AnswerPrinter(sys.stdout, [base])
     answers = {}
     for mode in AnswerMode:
+        engine.forget_read()  # neither side reads the chunks for the other
         for event in engine.ask(question.text, mode=mode):
             if mode is AnswerMode.CACHED:
                 printer.show(event)

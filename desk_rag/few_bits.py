@@ -26,13 +26,16 @@ def rounded(vectors: Tensor) -> Tensor:
 
 def pack(vectors: Tensor) -> tuple[Tensor, Tensor]:
     """Codes, uint8 [N, M / 2], two to a byte, and steps, fp16 [N]. M must be even."""
+    assert vectors.shape[1] % 2 == 0, vectors.shape
     steps = _steps(vectors)
     codes = (_codes(vectors, steps) + _MOST + 1).to(torch.uint8)
     return codes[:, 0::2] | codes[:, 1::2] << _BITS, steps[:, 0].half()
 
 
 def unpack(codes: Tensor, steps: Tensor) -> Tensor:
-    """fp32 [N, M] of what `pack` gave."""
+    """fp32 [N, M] of what `pack` gave. Raises RuntimeError for what it cannot have given."""
+    if codes.dtype != torch.uint8 or codes.dim() != 2 or steps.shape != codes.shape[:1] or not steps.isfinite().all():
+        raise RuntimeError(f"codes {codes.dtype} {tuple(codes.shape)} and steps {tuple(steps.shape)} are no pair")
     both = torch.stack([codes & 2**_BITS - 1, codes >> _BITS], -1).flatten(1)
     vectors: Tensor = (both.float() - (_MOST + 1)) * steps.float()[:, None]
     return vectors

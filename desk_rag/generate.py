@@ -1,7 +1,7 @@
 """A cache that is ready plus question tokens becomes a stream of text: query prefill, then greedy decode.
 
 Knows token ids, stop ids and passes; knows nothing of sources, citations or where the cache came from. Who knows the
-sources may lay the first quote and the answer, behind the first token.
+sources may put another first token in place of the model's, and lay the first quote and the answer behind it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Token:
     at: float
     """time.perf_counter() when it was sampled."""
     refusal_probability: float | None
-    """First token only: probability that the answer opens like the sentence 'not found'."""
+    """First token only: probability that the model gave to opening like the sentence 'not found', whatever was told."""
     count: int = 1
     """Tokens that it stands for."""
 

@@ -36,8 +36,8 @@ FILE = "pointer.safetensors"
 """The adapter, in its folder."""
 _SHARED = 48
 """Word pieces that two windows of a long chunk share: more than the longest span."""
-_KEPT = 24
-"""Fields that are remembered, some 6 MB of usual chunks: the judge asks for those of the answer's quotes again."""
+_KEPT = 64
+"""Fields that are remembered, some 16 MB of usual chunks, all of one answer: who chooses and the judge ask again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,13 @@ class Pointer:
 
     def read(self, question: str, texts: Sequence[str]) -> list[Field]:
         """One field per text, 0.15 to 0.2 ms per word piece on two cores; the last ones are remembered."""
-        return [self._field(question, self._ids(question)[:LONGEST_QUESTION], text) for text in texts]
+        asked = self._ids(question)[:LONGEST_QUESTION]
+        return [self._field(question, asked, text) for text in texts]
+
+    def forget(self) -> None:
+        """What was read is read anew (for measurements)."""
+        with self._lock:
+            self._kept.clear()
 
     def _field(self, question: str, asked: Sequence[int], text: str) -> Field:
         with self._lock:
@@ -169,6 +175,10 @@ class Pointer:
         return scores[0, pair.start : -1, pair.start : -1].cpu()
 
 
+def _reason(error: Exception) -> str:
+    return f"it lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+
+
 def _marked(text: str, end: int) -> int:
     """Behind the marks that belong to the character before `end`: the tokenizer leaves them out of its pieces."""
     while end < len(text) and unicodedata.category(text[end]).startswith("M"):
@@ -196,7 +206,7 @@ def load_pointer(embedder: Embedder, folder: Path | None = None) -> Pointer:
         ) from error
     except (OSError, SafetensorError, KeyError, RuntimeError) as error:
         raise ModelNotFound(
-            f"The pointer at {file} cannot be read: {' '.join(str(error).split())}",
+            f"The pointer at {file} cannot be read: {_reason(error)}",
             remedy="Install desk-rag again, or set `choose_quote = false` under [answer].",
         ) from error
     tokenizer = Tokenizer.from_str(words)

@@ -110,9 +110,14 @@ def changes(net: PointerNet) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def apply(net: PointerNet, learned: Mapping[str, Tensor]) -> None:
-    """Add what `changes` gave to the network's own matrices, for good. KeyError for what is not there."""
+    """Add what `changes` gave to the network's own matrices, for good.
+
+    Raises KeyError for what is not there, RuntimeError for what does not fit.
+    """
     for name, linear in matrices(net.bert).items():
         up, down = (unpack(learned[f"{name}.{part}"], learned[f"{name}.{part}{_STEPS}"]) for part in ("up", "down"))
+        if (up.shape[1], down.shape[1]) != linear.weight.shape:
+            raise RuntimeError(f"{name} is no change of a matrix of {tuple(linear.weight.shape)}")
         linear.weight += up.mT @ down
     head = {name.removeprefix(_HEAD): tensor.float() for name, tensor in learned.items() if name.startswith(_HEAD)}
     net.head.load_state_dict(head)

@@ -53,7 +53,8 @@ class Rows:
 
 
 def rows(pairs: Sequence[Pair], cls: int, sep: int, width: int) -> Rows:
-    """One row of `width` tokens per pair; chunks are cut where theirs ends. `cls` and `sep` are [CLS] and [SEP]."""
+    """One row of `width` tokens per pair; what does not fit is cut from the end of its chunk. `cls` and `sep` are [CLS]
+    and [SEP]."""
     shape = (len(pairs), width)
     ids, kinds = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64)
     known, inside = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.bool)

@@ -91,7 +91,7 @@ class PromptFormat:
         self.context_tokens = context_tokens
         """Most tokens of chunks (frames included) that one answer gets."""
         self.top_k = top_k
-        """Chunks per answer unless the user says otherwise: more cost time and bring nothing (bench/LOG.md)."""
+        """Chunks per answer unless the user says otherwise: more cost time and bring little (bench/LOG.md)."""
         self._open = self._encode_parts(parts.chunk_open)
         self._close = self._encode_parts(parts.chunk_close)
         self._tail = self._encode_parts(parts.tail)
@@ -167,7 +167,7 @@ def load_prompt(model_dir: Path) -> PromptFormat:
             stop_ids=stops,
             chunk_size=ChunkSize(smallest=60, target=220, largest=280),
             context_tokens=2000,
-            top_k=3,
+            top_k=5,
         )
     window = config.get("max_position_embeddings")
     window = window if isinstance(window, int) and window > 0 else 2048

@@ -29,7 +29,7 @@ _MOST_WORDS = 60
 """Of a quote that the reader was taught. Of longer units only the beginning is chosen; where they end it decides."""
 _BEGINNING = 12
 _MOST_TOKENS = 512
-"""Of a quote, where only its first is asked for."""
+"""Of a quote where only its first is asked for: more than any has, lest one be cut to be another's twin."""
 _SPANS = 12
 """Of a quote, weighed as short answers."""
 
@@ -46,10 +46,10 @@ class Rule:
     """What the pointer says below this counts as this: where it finds nothing it is no help in telling one from
     another. Neither -8 nor -30 said anything else in 326 questions about prose, desk documents, code and tables."""
     objection: float = 4.0
-    """What the pointer must say of a sentence for it to be quoted although the reader finds no answer. The reader has
-    read little code and few tables: of 31 questions about such files that it refused by mistake 12 are answered rightly
-    for it, of 31 that it rightly refused 3 are answered. Of the 434 of 2,040 about prose and desk documents that it
-    refused, 3 of 89 and 2 of 345."""
+    """What the pointer must say of a sentence for something to be quoted although the reader finds no answer. That has
+    read little code and few tables: of 31 questions about such files that it refused by mistake 12 are answered
+    rightly for it, of 31 that it rightly refused 3 are answered, with the judge (`grounding`) behind it. Of the 434 of
+    2,040 about prose and desk documents that it refused, 3 of 89 and 2 of 345."""
     forks: Forks = Forks()
 
 
@@ -99,7 +99,7 @@ class QuoteChooser:
 
     def opening(self, question: str, texts: Sequence[str], first: int) -> int:
         """The token that an answer begins with: `first`, unless the reader begins to say that it found none and the
-        pointer is sure of a sentence, whose quote then begins."""
+        pointer is sure of a sentence: then that with which its quote begins. Which one is quoted `choose` weighs."""
         if first != self._prompt.no_answer_ids()[0]:
             return first
         units = self._units(texts, '"', room=_MOST_TOKENS)

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 
-from desk_rag.generate import Quote, Token, decode, stream
+from desk_rag.generate import Quote, Token, decode, refusal_probability, stream
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.passes import ModelPass, Pass
 from desk_rag.model import LanguageModel
@@ -244,7 +244,9 @@ def test_another_first_token_is_told_read_and_shown_to_who_lays(model: LanguageM
     told = list(decode(model.prompt, run, CONTEXT, 0, max_new_tokens=2, stop=lambda: False, opening=opening))
     assert asked == [begins]
     assert "".join(token.text for token in told) == model.prompt.decode([other, expected])
-    assert told[0].refusal_probability is not None
+    run.rewind(len(CONTEXT) + 1)
+    # what the model thought of it stays its own
+    assert told[0].refusal_probability == refusal_probability(model.prompt, run.forward(CONTEXT, 0))
 
 
 def test_what_ends_with_a_stop_id_ends_the_stream(model: LanguageModel) -> None:

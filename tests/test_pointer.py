@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
+from torch import Tensor
 from transformers import BertConfig, BertModel
 
 from desk_rag.assets import assets_dir
@@ -411,13 +412,42 @@ def of_another_width(file: Path) -> None:
     save_file({name: tensor[..., :-2].contiguous() for name, tensor in learned.items()}, file)
 
 
+def of_the_form_before(file: Path) -> None:
+    learned = load_file(SHIPPED)
+    wide = {name: torch.zeros(tensor.shape[0], tensor.shape[1] * 2).half() for name, tensor in learned.items()
+            if tensor.dtype == torch.uint8}  # fmt: skip
+    save_file({name: wide.get(name, tensor) for name, tensor in learned.items() if not name.endswith("_steps")}, file)
+
+
+def changed(name: str, how: Callable[[Tensor], Tensor]) -> Callable[[Path], None]:
+    def damage(file: Path) -> None:
+        learned = load_file(SHIPPED)
+        save_file(learned | {name: how(learned[name]).contiguous()}, file)
+
+    return damage
+
+
+KEYS = "encoder.layer.3.attention.self.key"
+ODD = {
+    "numbers for codes": changed(f"{KEYS}.down", lambda codes: codes.half()),
+    "whole numbers for codes": changed(f"{KEYS}.down", lambda codes: codes.int()),
+    "one rank's codes": changed(f"{KEYS}.up", lambda codes: codes[:1]),
+    "codes of no shape": changed(f"{KEYS}.up", lambda codes: codes[0, 0]),
+    "one step": changed(f"{KEYS}.up_steps", lambda steps: steps[:1]),
+    "a step of no shape": changed(f"{KEYS}.up_steps", lambda steps: steps[0]),
+    "a step that is no number": changed(f"{KEYS}.down_steps", lambda steps: steps * torch.nan),
+}
+
+
 def missing(file: Path) -> None:
     assert not file.exists()
 
 
 @pytest.mark.parametrize(
-    "damage", [missing, cut, no_tensors, nothing, a_folder, another_models, without_its_head, of_another_width]
-)
+    "damage",
+    [missing, cut, no_tensors, nothing, a_folder, another_models, without_its_head, of_another_width,
+     of_the_form_before, *(pytest.param(damage, id=name) for name, damage in ODD.items())],
+)  # fmt: skip
 def test_an_adapter_that_is_none_is_named_with_a_remedy(
     embedder: Embedder, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from desk_rag.answer import AnswerEngine
 from desk_rag.answer_events import Answer, AnswerMode, AnswerText, Evidence, Finished, FirstToken
+from desk_rag.prompt import NO_ANSWER
 from tests.answer_world import BICYCLE, World, an_engine, ask, make_world
 
 DEPOSIT = "What deposit do the tenants pay?"
@@ -45,6 +46,18 @@ def test_the_reader_alone_quotes_the_wrong_sentence_and_the_choice_the_right_one
     assert chosen.citations == full.citations
     ids = world.prepared.model.prompt.answer_ids(chosen.raw)
     assert chosen.timings.decoded_tokens == len(ids) - 1
+
+
+def test_what_the_reader_does_not_find_is_quoted_where_the_pointer_is_sure(world: World) -> None:
+    question, absent = "How many messages are sent per day at most?", "Who won the chess tournament in Dulvane?"
+    with an_engine(world, world.data, max_new_tokens=80, choose_quote=False) as engine:
+        alone = ask(engine, question)
+    with an_engine(world, world.data, max_new_tokens=80) as engine:
+        chosen, full = ask(engine, question), ask(engine, question, AnswerMode.FULL)
+        nowhere = ask(engine, absent)
+    assert not alone.found and alone.raw == nowhere.raw == NO_ANSWER
+    assert quotes(chosen) == ["most_per_day = 5"] and chosen.text == "5" and chosen.found
+    assert chosen.raw == full.raw and not nowhere.found
 
 
 @pytest.mark.parametrize("how", [{"attention": "lazy"}, {"recompute": 0.2}, {"lean": True}], ids=str)

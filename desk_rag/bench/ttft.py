@@ -231,6 +231,7 @@ def _ask(
                 break
     timings: Timings | None = None
     answer: Answer | None = None
+    engine.forget_read()
     for event in engine.ask(question.text, mode=condition.mode, top_k=chunks):
         match event:
             case Retrieved(sources) if not sources or not all(source.warm for source in sources):

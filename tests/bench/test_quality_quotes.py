@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from desk_rag.kv.quant import QuantScheme
 from desk_rag.kv.rope import build_tables
 from desk_rag.model import LanguageModel
 from desk_rag.pointer import load_pointer
-from desk_rag.quote_walk import QuoteChooser
+from desk_rag.quote_walk import QuoteChooser, Rule
 
 LEASE = (
     "Lease\n\nThe tenants may take in a lodger if they tell the landlord the lodger's name beforehand. The tenants pay "
@@ -81,6 +82,20 @@ def test_rows_side_by_side_say_what_the_product_says(setting: Setting) -> None:
     assert [said.token_ids[-1] in model.prompt.stop_ids for said in full] == [True] * 3
     greedy = ask(replace(setting, chooser=None), FULL, items, known, None)
     assert [said.chosen for said in greedy] == [0, 0, 0]
+
+
+def test_an_objection_is_heard_as_in_the_product(setting: Setting) -> None:
+    """Of a pointer that always objects: the sample without an answer is answered all the same."""
+    model, chooser = setting.model, setting.chooser
+    assert chooser is not None
+    always = QuoteChooser(model.prompt, chooser._pointer, Rule(objection=-math.inf))
+    eager, items = replace(setting, chooser=always), [to_item(SAMPLES[2], setting)]
+    (said,) = ask(eager, FULL, items, {}, None)
+    (before,) = ask(setting, FULL, items, {}, None)
+    assert model.prompt.decode(before.token_ids).startswith("I could not find")
+    assert model.prompt.decode(said.token_ids).startswith('"') and said.chosen > 1
+    kept = [token for token in said.token_ids if token not in model.prompt.stop_ids]
+    assert list(model.prompt.decode(kept).encode()) == as_the_product(eager, SAMPLES[2])
 
 
 def test_both_ways_in_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

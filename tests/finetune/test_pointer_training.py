@@ -188,16 +188,26 @@ def test_answers_are_found_as_whole_words_or_else_once_and_in_few_pieces(tokeniz
         offsets = tokenizer.encode(text, add_special_tokens=False).offsets
         return [text[offsets[i][0] : offsets[j][1]] for i, j in occurrences(text, Pair("", answer, line), offsets)]
 
-    table = "oats: 4 cups\nwheat: 4 cups\nrye: 4 cups"
+    table = "oats: 4 cups\nbuckwheat: 4 cups\nwheat: 4 cups\nrye: 4 cups"
     offsets = tokenizer.encode(table, add_special_tokens=False).offsets
     (place,) = occurrences(table, Pair("How much wheat?", "4 cups", "wheat: 4 cups"), offsets)
-    assert offsets[place[0]][0] == table.index("4 cups\nrye") and len(said(table, "4 cups")) == 3
+    assert offsets[place[0]][0] == table.index("4 cups\nrye") and len(said(table, "4 cups")) == 4
 
     assert said("The art of Art, artful art.", "art") == ["art", "art"]
     assert said("Start.", "tar") == ["Start"] and said("Gate 14, room 14b.", "14") == ["14"]
     assert said("Nothing.", "else") == []
     words = "wood " * MOST_PIECES
     assert said(words + "end", words.strip()) == [words.strip()] and said(words + "end", words + "end") == []
+
+
+@pytest.mark.parametrize("line", ["nowhere: 4 cups", "Nell"])
+def test_a_line_that_is_none_of_the_passage_is_told(tmp_path: Path, tokenizer: Tokenizer, line: str) -> None:
+    passages = shops(6)
+    wrong = replace(passages[2].pairs[0], line=line)
+    assert wrong.answer not in line
+    passages[2] = replace(passages[2], text=f"{passages[2].text} Nell", pairs=(wrong, *passages[2].pairs[1:]))
+    with pytest.raises(ConfigError, match="has a `line`"):
+        shop_material(tmp_path, tokenizer, passages)
 
 
 def test_a_passage_of_two_folders_is_one_with_the_questions_of_both(tmp_path: Path, tokenizer: Tokenizer) -> None:

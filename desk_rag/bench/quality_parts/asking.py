@@ -172,7 +172,7 @@ def _open(setting: Setting, item: Item, begun: Begun, row: RowCache) -> list[int
     row.set_length(len(begun.positions))
     run, most = ModelPass(setting.model, row), setting.max_new_tokens - 1
     question = item.sample.question
-    first = setting.chooser.opening(question, item.texts, first)
+    first = setting.chooser.opening(question, item.texts, first)  # `Said.chosen` counts it with the quote behind it
     quoted = setting.chooser.choose(question, item.texts, run, first, begun.logits, begun.next_position, most)
     if quoted is None:
         return [first]

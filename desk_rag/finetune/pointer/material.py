@@ -99,6 +99,7 @@ def _read(data: Sequence[Path]) -> list[Passage]:
                 remedy="Each line is JSON: passage, title, question, and answer in qa_train*.",
             ) from error
         for passage in passages:
+            _check(folder, passage)
             known = found.get(passage.text)
             found[passage.text] = passage if known is None else _joined(known, passage)
     if len(found) < _LEAST:
@@ -107,6 +108,15 @@ def _read(data: Sequence[Path]) -> list[Passage]:
             remedy=f"There must be {_LEAST} at least; hundreds make a pointer that is of use.",
         )
     return list(found.values())
+
+
+def _check(folder: Path, passage: Passage) -> None:
+    for pair in passage.pairs:
+        if pair.line and (pair.line not in passage.text or pair.answer not in pair.line):
+            raise ConfigError(
+                f"{folder}: '{pair.question[:80]}' has a `line` that is not in its passage, or without the answer.",
+                remedy="Take a piece of the passage that holds the answer, or leave `line` out.",
+            )
 
 
 def _joined(one: Passage, other: Passage) -> Passage:
@@ -150,8 +160,7 @@ def occurrences(text: str, pair: Pair, offsets: Sequence[tuple[int, int]]) -> It
     If the pair has a line, places in that line alone. `offsets` are the characters of every piece of `text`. Places of
     more than MOST_PIECES are left out.
     """
-    answer, start = pair.answer, max(0, text.find(pair.line))
-    stop = start + len(pair.line) if pair.line else len(text)
+    answer, (start, stop) = pair.answer, _line(text, pair.line)
     places, at = [], text.find(answer, start, stop)
     while at >= 0:
         places.append((at, at + len(answer)))
@@ -161,6 +170,14 @@ def occurrences(text: str, pair: Pair, offsets: Sequence[tuple[int, int]]) -> It
         pieces = [number for number, (first, last) in enumerate(offsets) if first < end and last > begin]
         if pieces and pieces[-1] - pieces[0] < MOST_PIECES:
             yield pieces[0], pieces[-1]
+
+
+def _line(text: str, line: str) -> tuple[int, int]:
+    """Where it stands as it is, not as another's end: 'wheat: 4' stands within 'buckwheat: 4'."""
+    at = text.find(line)
+    while line and at >= 0 and not _alone(text, at, at + len(line)):
+        at = text.find(line, at + 1)
+    return (at, at + len(line)) if line and at >= 0 else (0, len(text))
 
 
 def _alone(text: str, begin: int, end: int) -> bool:

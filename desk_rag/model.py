@@ -9,16 +9,26 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
-from desk_rag import __version__, adapters, model_support, packed, weights
+from desk_rag import (
+    __version__,
+    adapters,
+    checkpoint_config,
+    checkpoint_files,
+    checkpoint_tensors,
+    model_support,
+    packed,
+    weights,
+)
 from desk_rag.config import ModelSettings
-from desk_rag.errors import ConfigError, ModelError, ModelNotFound, OutOfMemory, UnsupportedModel
+from desk_rag.errors import ConfigError, DeskRagError, ModelError, ModelNotFound, OutOfMemory, UnsupportedModel
 from desk_rag.prompt import PromptFormat, load_prompt
 
 _IRRELEVANT_FIELDS = frozenset(
@@ -135,8 +145,7 @@ def load_model(settings: ModelSettings, *, pack: bool = True) -> LanguageModel:
     device = pick_device(settings)
     if device.type == "cpu":
         torch.set_num_threads(settings.threads or _default_threads())
-    config = _read_config(directory)
-    support = model_support.check(config)
+    config, support = check_checkpoint(directory, settings)
     prompt = load_prompt(directory)
     module = _load_module(directory, config, support, settings, device)
     model = wrap(module, prompt, name=settings.name, directory=directory, quantization=settings.quantization)
@@ -198,18 +207,96 @@ def pick_device(settings: ModelSettings) -> torch.device:
     return torch.device("cuda" if available and settings.device != "cpu" else "cpu")
 
 
+def check_checkpoint(directory: Path, settings: ModelSettings) -> tuple[Any, model_support.Support]:
+    """The configuration in `directory` and how to serve it, after all checks that need no weights to be loaded.
+
+    Raises ModelNotFound, UnsupportedModel or ModelError.
+    """
+    if settings.name == "embedded":  # part of the program: its files are as trustworthy as this one
+        config = _read_config(directory)
+        return config, model_support.check(config)
+    fields = checkpoint_config.read_json(directory, checkpoint_config.CONFIG)
+    checkpoint_config.check_config(directory, fields, built_in=_built_in_name(fields.get("model_type")))
+    config = _read_config(directory)
+    support = model_support.check(config)
+    # Again, with the defaults that transformers filled in.
+    checkpoint_config.check_config(directory, {**config.to_dict(), "auto_map": None})
+    tensors = checkpoint_files.tensors(directory)
+    checkpoint_tensors.check_layer_count(directory, config.num_hidden_layers, tensors)
+    if getattr(config, "quantization_config", None):
+        _check_quantizer(directory, config)
+    else:
+        with _as_model_errors(directory, settings):
+            checkpoint_tensors.compare(directory, lambda: _build(config), tensors)
+    return config, support
+
+
 def _read_config(directory: Path) -> Any:
-    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
     try:
-        config = AutoConfig.from_pretrained(str(directory), local_files_only=True)
-    except (OSError, ValueError, KeyError, StrictDataclassError) as error:
+        config = AutoConfig.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # what a field of the wrong kind provokes in transformers is not for us to foresee
         raise ModelNotFound(
-            f"{directory / 'config.json'} cannot be used: {error}",
+            f"{directory / 'config.json'} cannot be used: {_first_line(error)}",
             remedy="Check that the directory holds a transformers model of a type this version knows.",
         ) from error
     return config
+
+
+def _built_in_name(model_type: object) -> str:
+    """'Phi3' for the type 'phi3', whose classes transformers calls Phi3Config, Phi3Model; '' for a type it lacks."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    return str(CONFIG_MAPPING_NAMES.get(model_type, "")).removesuffix("Config") if isinstance(model_type, str) else ""
+
+
+def _build(config: Any) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    with _no_init():
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+
+
+def _check_quantizer(directory: Path, config: Any) -> None:
+    """Raise UnsupportedModel where the package that unpacks these weights is missing, or a GPU it needs."""
+    from transformers.quantizers.auto import AutoHfQuantizer
+
+    quantization = config.quantization_config
+    method = quantization.get("quant_method", "bitsandbytes") if isinstance(quantization, dict) else "?"
+    if method not in _QUANTIZERS:
+        raise UnsupportedModel(
+            f"The weights in {directory} are quantised by '{str(method)[:40]}', which desk-rag does not load.",
+            remedy=f"It loads: {', '.join(sorted(_QUANTIZERS))}, and weights that are not quantised.",
+        )
+    try:
+        AutoHfQuantizer.from_config(quantization, pre_quantized=True).validate_environment(device_map=None)
+    except Exception as error:  # ImportError, RuntimeError, or a field that the method does not know
+        raise _no_quantizer(directory, method, error) from error
+
+
+_QUANTIZERS = {
+    "awq": "gptqmodel",
+    "gptq": "optimum and gptqmodel",
+    "bitsandbytes": "bitsandbytes",
+    "compressed-tensors": "compressed-tensors",
+    "fp8": "accelerate",
+}
+"""The package that each form of quantised weights needs."""
+
+
+def _no_quantizer(directory: Path, method: str, error: Exception) -> UnsupportedModel:
+    if isinstance(error, ImportError):
+        package = _QUANTIZERS[method]
+        return UnsupportedModel(
+            f"The weights in {directory} are quantised by {method}, which needs the package {package}: "
+            f"{_first_line(error)}",
+            remedy=f"Install {package}, or take the model's weights that are not quantised.",
+        )
+    return UnsupportedModel(
+        f"The weights in {directory} are quantised by {method} and cannot be used here: {_first_line(error)}",
+        remedy="Take the model's weights that are not quantised.",
+    )
 
 
 def _load_module(
@@ -218,33 +305,59 @@ def _load_module(
     from transformers import AutoModelForCausalLM
 
     attention = "eager" if support.needs_eager else "sdpa"
-    try:
+    with _as_model_errors(directory, settings):
         if _is_row_int8(directory):
             return _load_row_int8(directory, config, attention, device)
-        options: dict[str, Any] = {"attn_implementation": attention, "local_files_only": True}
+        options: dict[str, Any] = {
+            "attn_implementation": attention,
+            "config": config,
+            "local_files_only": True,
+            "use_safetensors": True,
+            "trust_remote_code": False,
+            "output_loading_info": True,
+        }
         if settings.quantization != "none":
             options |= {"quantization_config": _bitsandbytes(settings.quantization), "device_map": {"": 0}}
             options["dtype"] = torch.bfloat16
-            return AutoModelForCausalLM.from_pretrained(str(directory), **options)
-        options["dtype"] = _load_dtype(directory, device)
-        return AutoModelForCausalLM.from_pretrained(str(directory), **options).to(device)
+        else:
+            options["dtype"] = _load_dtype(directory, device)
+        module, info = AutoModelForCausalLM.from_pretrained(str(directory), **options)
+        checkpoint_tensors.check_loaded(directory, info)
+        return module if settings.quantization != "none" else module.to(device)
+
+
+@contextlib.contextmanager
+def _as_model_errors(directory: Path, settings: ModelSettings) -> Iterator[None]:
+    """Turn whatever a library raises over a model's files into a ModelError."""
+    try:
+        yield
+    except DeskRagError:
+        raise
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(
             f"'{settings.name}' does not fit into this GPU's memory.",
             remedy="Try --quantization nf4, a smaller model, or --device cpu.",
         ) from error
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        # The first line only: a mismatch of weights and config.json lists every tensor.
-        reason = str(error).partition("\n")[0]
+    except MemoryError as error:
+        raise OutOfMemory(
+            f"'{settings.name}' does not fit into this machine's memory.", remedy="Take a smaller model."
+        ) from error
+    except Exception as error:
         raise ModelError(
-            f"'{settings.name}' could not be loaded: {reason}", remedy="Check the files of the model."
+            f"'{settings.name}' could not be loaded: {_first_line(error)}", remedy=f"Check the files in {directory}."
         ) from error
 
 
+def _first_line(error: Exception) -> str:
+    """What a library says, cut to a line: a mismatch of weights and config.json lists every tensor."""
+    lines = str(error).strip().splitlines()
+    text = lines[0][:300] if lines else ""
+    return text if isinstance(error, OSError | ValueError | RuntimeError) and text else f"{type(error).__name__} {text}"
+
+
 def _is_row_int8(directory: Path) -> bool:
-    files = weights.weight_files(directory)
-    with safe_open(str(files[0]), framework="pt") as file:
-        return any(name.endswith(".scale") for name in file.keys())  # noqa: SIM118 - not a dict
+    with safe_open(str(weights.weight_files(directory)[0]), framework="pt") as file:
+        return checkpoint_tensors.is_row_int8(list(file.keys()))
 
 
 def _load_row_int8(directory: Path, config: Any, attention: str, device: torch.device) -> Any:
@@ -267,14 +380,15 @@ def _load_row_int8(directory: Path, config: Any, attention: str, device: torch.d
         module = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=dtype)
     missing, unexpected = module.load_state_dict(state, strict=False)
     tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
-    if set(missing) - tied or unexpected:
-        raise UnsupportedModel(f"The weights in {directory} do not match its config.json.")
+    checkpoint_tensors.check_loaded(
+        directory, {"missing_keys": set(missing) - tied, "unexpected_keys": set(unexpected)}
+    )
     module.tie_weights()
     return module.to(device)
 
 
 @contextlib.contextmanager
-def _no_init() -> Any:
+def _no_init() -> Iterator[None]:
     """Skip the random initialisation of weights that are about to be overwritten."""
     from transformers.initialization import no_init_weights
 

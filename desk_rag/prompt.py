@@ -12,13 +12,15 @@ Two forms:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
+from desk_rag import chat_template
+from desk_rag.checkpoint_config import check_tokenizer_config, optional_json, read_json, regular_file
 from desk_rag.chunking import ChunkSize
 from desk_rag.errors import ModelError, ModelNotFound
 from desk_rag.trained_frame import (
@@ -47,6 +49,7 @@ _SLOT = "\u2402SLOT\u2403"
 _CONTEXT_SHARE = 0.75
 """Of a chat model's window; the rest is for prefix, question, answer and the user's next question."""
 _CONTEXT_CAP = 8192
+_MOST_TOKENIZER = 256 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +151,16 @@ class PromptFormat:
 def load_prompt(model_dir: Path) -> PromptFormat:
     """Build the prompt format of the model in `model_dir` (config.json, tokenizer.json beside its weights).
 
-    Loads torch only for models that need their chat template rendered. Raises ModelNotFound, or
-    ModelError for a file that cannot be read.
+    Loads no torch. Raises ModelNotFound, or ModelError for a file that cannot be used.
     """
-    file = model_dir / "tokenizer.json"
-    if not file.is_file():
+    file = regular_file(model_dir, "tokenizer.json")
+    if file is None:
         raise ModelNotFound(
             f"There is no tokenizer.json in {model_dir}.",
             remedy="desk-rag needs a model with a fast tokenizer; take one whose files include tokenizer.json.",
         )
     tokenizer = _read_tokenizer(file)
-    config = _read_json(model_dir / "config.json")
+    config = read_json(model_dir, "config.json")
     stops = _stop_ids(model_dir, config, tokenizer)
     if tokenizer.token_to_id(DOC_START) is not None and tokenizer.token_to_id(DOC_END) is not None:
         return PromptFormat(
@@ -182,67 +184,63 @@ def load_prompt(model_dir: Path) -> PromptFormat:
 
 
 def _read_tokenizer(file: Path) -> Tokenizer:
+    if file.stat().st_size > _MOST_TOKENIZER:
+        raise ModelError(f"{file} is longer than {_MOST_TOKENIZER >> 20} MiB.", remedy="Fetch the model's files again.")
     try:
         return Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises plain Exception for a file it cannot parse
         raise ModelError(f"{file} cannot be read: {error}", remedy="Fetch the model's files again.") from error
 
 
-def _read_json(file: Path) -> dict[str, object]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{file} cannot be read: {error}", remedy="Fetch the model's files again.") from error
-    if not isinstance(content, dict):
-        raise ModelError(f"{file} holds no JSON object.", remedy="Fetch the model's files again.")
-    return content
-
-
 def _chat_parts(model_dir: Path) -> PromptParts:
-    # Imported here because AutoTokenizer brings torch with it, which the embedded reader's tokenizer does not need.
-    from huggingface_hub.errors import StrictDataclassError
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(model_dir), local_files_only=True)
-    except (OSError, ValueError, StrictDataclassError) as error:
-        raise ModelError(f"The tokenizer in {model_dir} cannot be read: {error}") from error
-    if not tokenizer.chat_template:
-        return PromptParts(f"{tokenizer.bos_token or ''}{_CHAT_SYSTEM}\n\n", *_CHAT_FRAME, "Question: ", "\nAnswer:\n")
-    head, slot, tail = _render(tokenizer).partition(_SLOT)
+    described = optional_json(model_dir, "tokenizer_config.json")
+    check_tokenizer_config(model_dir, described)
+    tokens = _special_tokens(described, optional_json(model_dir, "special_tokens_map.json"))
+    template = _template(model_dir, described)
+    if not template:
+        return PromptParts(f"{tokens.get('bos_token', '')}{_CHAT_SYSTEM}\n\n", *_CHAT_FRAME, "Question: ", "\nAnswer:\n")
+    with_system = [{"role": "system", "content": _CHAT_SYSTEM}, {"role": "user", "content": _SLOT}]
+    user_only = [{"role": "user", "content": f"{_CHAT_SYSTEM}\n\n{_SLOT}"}]  # Gemma's templates have no system role
+    rendered = chat_template.render(model_dir, template, tokens, (with_system, user_only))
+    head, slot, tail = rendered.partition(_SLOT)
     if not slot or _SLOT in tail:
         raise ModelError(f"The chat template in {model_dir} does not show the user's words exactly once.")
     return PromptParts(head, *_CHAT_FRAME, "Question: ", tail)
 
 
-def _render(tokenizer: object) -> str:
-    """The chat template with a slot where chunks and question go."""
-    from jinja2.exceptions import TemplateError
+def _template(model_dir: Path, described: dict[str, Any]) -> str:
+    """The chat template: in a file of its own, or in tokenizer_config.json, where there may be several by name."""
+    if (file := regular_file(model_dir, "chat_template.jinja")) is not None:
+        try:
+            with file.open(encoding="utf-8") as stream:
+                return stream.read(chat_template.MOST_TEMPLATE + 1)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ModelError(f"{file} cannot be read: {error}", remedy="Fetch the model's files again.") from error
+    template = described.get("chat_template") or ""
+    if isinstance(template, list):
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = named.get("default") or ""
+    if not isinstance(template, str):
+        raise ModelError(f"{model_dir / 'tokenizer_config.json'}: chat_template is not text.")
+    return template
 
-    apply = tokenizer.apply_chat_template  # type: ignore[attr-defined]
-    turns = [{"role": "system", "content": _CHAT_SYSTEM}, {"role": "user", "content": _SLOT}]
-    # Templates that print today's date would change the shared prefix, and with it every chunk's KV, once a day.
-    options = {
-        "tokenize": False,
-        "add_generation_prompt": True,
-        "enable_thinking": False,
-        "date_string": "1 January 2026",
-    }
-    try:
-        return str(apply(turns, **options))
-    except TemplateError:  # templates without a system role, Gemma's for one
-        return str(apply([{"role": "user", "content": f"{_CHAT_SYSTEM}\n\n{_SLOT}"}], **options))
+
+def _special_tokens(*sources: dict[str, Any]) -> dict[str, str]:
+    """bos_token, eos_token and the like by name; the first of `sources` that has one decides."""
+    tokens: dict[str, str] = {}
+    for source in reversed(sources):
+        for name, value in source.items():
+            text = value.get("content") if isinstance(value, dict) else value
+            if name.endswith("_token") and isinstance(text, str):
+                tokens[name] = text
+    return tokens
 
 
 def _stop_ids(model_dir: Path, config: dict[str, object], tokenizer: Tokenizer) -> frozenset[int]:
     found: set[int] = set()
-    generation = model_dir / "generation_config.json"
-    sources = [config]
-    if generation.is_file():
-        sources.append(_read_json(generation))
-    for source in sources:
+    for source in (config, optional_json(model_dir, "generation_config.json")):
         value = source.get("eos_token_id")
-        found.update(value if isinstance(value, list) else [value] if isinstance(value, int) else [])
+        found.update(token_id for token_id in (value if isinstance(value, list) else [value]) if type(token_id) is int)
     for token in _TURN_ENDS:
         token_id = tokenizer.token_to_id(token)
         if token_id is not None:

@@ -1,7 +1,8 @@
-"""Where a model's files are, and a fingerprint of them. Knows files; imports no torch.
+"""Find a model's directory by its name, check its files, and fingerprint its weights; imports no torch.
 
 Names resolve to a directory: 'embedded' (the reader in assets), a path, or a Hugging Face name, which is looked up in
-the local hub cache and fetched only when the user asked for a download.
+the local hub cache and fetched only when the user asked for a download. What is not safetensors is refused here, before
+any library sees the directory.
 """
 
 from __future__ import annotations
@@ -12,35 +13,49 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from desk_rag import checkpoint_files
 from desk_rag.assets import assets_dir
-from desk_rag.errors import ModelNotFound
+from desk_rag.checkpoint_config import CONFIG, optional_json, read_json, regular_file
+from desk_rag.checkpoint_files import weight_files
+from desk_rag.errors import ModelNotFound, UnsupportedModel
+
+__all__ = ["check_loading", "fingerprint", "from_hub", "resolve", "weight_files"]
 
 _WHOLE_BELOW = 256 * 1024**2
 _SAMPLES = 64
 _SAMPLE_BYTES = 65536
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_FETCH = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model"]
+_OLLAMA_NAME = re.compile(r"[a-z0-9][\w.-]*(/[\w.-]+)?:[\w.-]+")
+_DISTRIBUTED = re.compile(r"shard-\d{5}-model-\d{5}-of-\d{5}\.safetensors")
+_FETCH = ["*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model"]
+_NO_FETCH = ["consolidated*", "original/*", "onnx/*", "openvino/*"]
+"""Further copies of the same weights, which nothing here reads."""
 
 
 def resolve(name: str, *, allow_download: bool) -> Path:
-    """Directory with config.json and the weights of `name`. Raises ModelNotFound with the remedy."""
+    """Directory with config.json and the weights of `name`.
+
+    Raises ModelNotFound, or UnsupportedModel or ModelError for files that desk-rag does not open.
+    """
     if name == "embedded":
         return assets_dir() / "reader"
     path = Path(name).expanduser()
     if path.is_dir():
         return _checked(path)
+    if name.lower().endswith(".gguf"):
+        raise checkpoint_files.gguf_refused(name)
+    if _OLLAMA_NAME.fullmatch(name):
+        raise UnsupportedModel(
+            f"'{name}' looks like a name of Ollama's, whose models are GGUF; desk-rag does not load those yet.",
+            remedy="Give a directory with config.json and safetensors weights, or ORG/NAME with --download.",
+        )
     if path.exists() or not _HUB_NAME.fullmatch(name):
         raise ModelNotFound(
             f"'{name}' is neither a model directory nor a Hugging Face name.",
             remedy="Give a directory with config.json and *.safetensors, or ORG/NAME, or leave --model out.",
         )
-    return _checked(_from_hub(name, allow_download=allow_download))
-
-
-def weight_files(directory: Path) -> list[Path]:
-    """The safetensors files of a model, in name order."""
-    return sorted(directory.glob("*.safetensors"))
+    return _checked(from_hub(name, allow_download=allow_download))
 
 
 def fingerprint(files: Iterable[Path]) -> str:
@@ -75,23 +90,52 @@ def _content_digest(file: Path) -> bytes:
 
 
 def _checked(directory: Path) -> Path:
-    if not (directory / "config.json").is_file():
+    if regular_file(directory, CONFIG) is None:
+        if any(file.suffix.lower() == ".gguf" for file in directory.iterdir()):
+            raise checkpoint_files.gguf_refused(str(directory))
         raise ModelNotFound(f"There is no config.json in {directory}.", remedy="Point --model at a model directory.")
-    if not weight_files(directory):
-        raise ModelNotFound(
-            f"There are no *.safetensors weights in {directory}.",
-            remedy="Download the weights into it; older formats: save_pretrained(safe_serialization=True).",
-        )
+    check_loading(directory)
+    for name in (CONFIG, "generation_config.json", "tokenizer_config.json", "special_tokens_map.json"):
+        optional_json(directory, name)
     return directory
 
 
-def _from_hub(name: str, *, allow_download: bool) -> Path:
+def check_loading(directory: Path) -> None:
+    """Raise unless the safetensors that `checkpoint_files` names are all that transformers would load from here.
+
+    Raises ModelNotFound, UnsupportedModel or ModelError.
+    """
+    for file in directory.iterdir():
+        if _DISTRIBUTED.fullmatch(file.name):
+            raise UnsupportedModel(
+                f"{file} is part of a distributed training checkpoint, which is not loaded.",
+                remedy="Save the model with save_pretrained().",
+            )
+    if (directory / "adapter_config.json").exists():
+        base = read_json(directory, "adapter_config.json").get("base_model_name_or_path")
+        raise UnsupportedModel(
+            f"{directory} holds an adapter.",
+            remedy=f"Name its base model ({str(base)[:80]}) with --model and the adapter's directory with --adapter.",
+        )
+    if (directory / "custom_generate").exists():
+        raise UnsupportedModel(
+            f"{directory} brings code to be run (custom_generate).", remedy="desk-rag runs no code of a model's."
+        )
+    weight_files(directory)
+
+
+def from_hub(name: str, *, allow_download: bool) -> Path:
+    """The directory of ORG/NAME in the hub cache, fetched first where that is allowed. Raises ModelNotFound."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(name, local_files_only=not allow_download, allow_patterns=_FETCH))
+        return Path(
+            snapshot_download(
+                name, local_files_only=not allow_download, allow_patterns=_FETCH, ignore_patterns=_NO_FETCH
+            )
+        )
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         if allow_download:
             raise ModelNotFound(

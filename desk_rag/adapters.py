@@ -1,22 +1,24 @@
 """Puts a LoRA adapter (a peft directory) onto a loaded model, and gives it the fingerprint that names its chunk KV.
 
-Knows peft and files; knows no caches and no training. Safetensors only: an adapter is never unpickled. Over plain
-weights the adapter is merged, so that answers cost nothing more; over quantised weights it stays beside them.
+Safetensors only: an adapter is never unpickled, and what its configuration could make peft import or compute is
+refused. Over plain weights the adapter is merged, so that answers cost nothing more; over quantised weights it stays
+beside them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError
-
-from desk_rag import weights
-from desk_rag.errors import ConfigError, ModelError, ModelNotFound
+from desk_rag import checkpoint_files, weights
+from desk_rag.checkpoint_config import optional_json, read_json, regular_file
+from desk_rag.errors import ConfigError, DeskRagError, ModelError, ModelNotFound, UnsupportedModel
 
 if TYPE_CHECKING:
     from desk_rag.model import LanguageModel
@@ -41,19 +43,23 @@ class AdapterFiles:
 def inspect(directory: Path) -> AdapterFiles:
     """Read what an adapter says of itself. Raises ModelNotFound or ModelError."""
     folder = directory.expanduser()
-    if not (folder / CONFIG).is_file() or not (folder / WEIGHTS).is_file():
+    if regular_file(folder, CONFIG) is None or regular_file(folder, WEIGHTS) is None:
+        unsafe = checkpoint_files.unsafe_files(folder)
+        note = f" {unsafe[0]} is a format that can run code when it is opened, so it is not used." if unsafe else ""
         raise ModelNotFound(
-            f"{directory} is no adapter: it lacks {CONFIG} or {WEIGHTS}.",
+            f"{directory} is no adapter: it lacks {CONFIG} or {WEIGHTS}.{note}",
             remedy="Give the directory that `desk-rag finetune --lora` or peft's save_pretrained wrote.",
         )
-    config = _object(folder / CONFIG)
+    config = read_json(folder, CONFIG)
     kind = config.get("peft_type")
     if kind != "LORA" or config.get("alora_invocation_tokens"):
         raise ModelError(
             f"The adapter in {directory} is of type '{kind}'; only LoRA that acts on every token can be served.",
             remedy="Train one with `desk-rag finetune --lora 16`.",
         )
-    record = _object(folder / RECORD) if (folder / RECORD).is_file() else {}
+    _check_config(folder / CONFIG, config)
+    _check_ranks(folder, config, checkpoint_files.read_header(folder / WEIGHTS))
+    record = optional_json(folder, RECORD)
     base = record.get("base_weights")
     telling = {key: value for key, value in config.items() if key not in _BESIDE_THE_POINT}
     text = json.dumps(telling, sort_keys=True) + weights.fingerprint([folder / WEIGHTS])
@@ -76,11 +82,15 @@ def attach(model: LanguageModel, directory: Path) -> LanguageModel:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by a name it is about to drop
+            warnings.simplefilter("ignore", UserWarning)  # of tensors that are missing, which is checked next
             wrapped = peft.PeftModel.from_pretrained(model.module, str(files.directory), is_trainable=False)
+        _check_loaded(files.directory, set(peft.get_peft_model_state_dict(wrapped)))
         merge = model.spec.weight_quantization == "none"
         module = wrapped.merge_and_unload(safe_merge=True) if merge else wrapped.get_base_model()
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
-        reason = str(error).partition("\n")[0]
+    except DeskRagError:
+        raise
+    except Exception as error:  # what a field of the wrong kind provokes in peft is not for us to foresee
+        reason = str(error).partition("\n")[0][:300] or type(error).__name__
         raise ModelError(
             f"The adapter in {directory} does not fit '{model.spec.name}': {reason}",
             remedy="Give --model the model it was trained on.",
@@ -101,11 +111,79 @@ def require_peft() -> Any:
     return peft
 
 
-def _object(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{file} cannot be read: {error}", remedy="Copy or train the adapter again.") from error
-    if not isinstance(content, dict):
-        raise ModelError(f"{file} holds no JSON object.", remedy="Copy or train the adapter again.")
-    return content
+def _check_loaded(folder: Path, wanted: set[str]) -> None:
+    """Raise ModelError unless the adapter's file holds the tensors that its configuration asks for, and no others."""
+    present = set(checkpoint_files.read_header(folder / WEIGHTS))
+    for names, fault in ((wanted - present, "lacks"), (present - wanted, "holds, without a place for it in the model,")):
+        if names:
+            raise ModelError(
+                f"The adapter in {folder} {fault} {checkpoint_files.named(names)}.",
+                remedy="Give --model the model it was trained on, or copy or train the adapter again.",
+            )
+
+
+_IMPORTING = ("megatron_config", "layer_replication", "loftq_config", "eva_config", "corda_config")
+"""Of adapter_config.json: what makes peft import modules or compute on the base model."""
+_MOST_RANK = 4096
+_NESTED_REPEAT = re.compile(r"[*+}][^()]*\)\s*[*+{]")
+"""A repeated group that ends in a repetition: such a pattern can take for ever over one name."""
+
+
+def _check_config(file: Path, config: dict[str, Any]) -> None:
+    for name in _IMPORTING:
+        if config.get(name):
+            raise UnsupportedModel(f"{file} sets '{name}', which is not served.", remedy="Train a plain LoRA adapter.")
+    mapped = config.get("auto_mapping") or {}
+    if not isinstance(mapped, dict) or not str(mapped.get("parent_library", "transformers.")).startswith("transformers."):
+        raise UnsupportedModel(f"{file} names code to be run ('auto_mapping').", remedy="Train a plain LoRA adapter.")
+    if config.get("init_lora_weights", True) not in (True, False, "gaussian"):
+        raise UnsupportedModel(
+            f"{file}: init_lora_weights is '{str(config['init_lora_weights'])[:40]}', which changes the base model.",
+            remedy="Convert the adapter to plain LoRA, as peft's guide on PiSSA and CorDA says.",
+        )
+    for name, least in (("r", 1), ("lora_alpha", 0)):
+        value = config.get(name, 8)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= _MOST_RANK * 64:
+            raise _absurd(file, name, value)
+    for name in ("rank_pattern", "alpha_pattern"):
+        pattern = config.get(name) or {}
+        if not isinstance(pattern, dict):
+            raise _absurd(file, name, pattern)
+        for value in pattern.values():
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST_RANK * 64:
+                raise _absurd(file, name, value)
+        for expression in pattern:
+            _check_expression(file, name, expression)
+    for name in ("target_modules", "exclude_modules", "layers_pattern"):
+        value = config.get(name)
+        for expression in value if isinstance(value, list) else [value]:
+            if expression is not None:
+                _check_expression(file, name, expression)
+
+
+def _check_expression(file: Path, name: str, expression: object) -> None:
+    if not isinstance(expression, str) or len(expression) > 500 or _NESTED_REPEAT.search(expression):
+        raise _absurd(file, name, expression)
+
+
+def _absurd(file: Path, name: str, value: object) -> ModelError:
+    return ModelError(f"{file}: {name} cannot be {str(value)[:40]!r}.", remedy="Copy or train the adapter again.")
+
+
+def _check_ranks(folder: Path, config: dict[str, Any], tensors: dict[str, checkpoint_files.TensorInfo]) -> None:
+    """Raise ModelError where the matrices do not come in pairs, or have a rank that the configuration does not name."""
+    patterned = (config.get("rank_pattern") or {}).values()
+    ranks = {rank for rank in (config.get("r", 8), *patterned) if rank <= _MOST_RANK and not math.isinf(rank)}
+    for name, info in tensors.items():
+        if ".lora_A." in name or ".lora_B." in name:
+            twin = name.replace(".lora_A.", ".lora_B.") if ".lora_A." in name else name.replace(".lora_B.", ".lora_A.")
+            if twin not in tensors:
+                raise ModelError(
+                    f"The adapter in {folder} lacks the tensor {twin[:120]}.", remedy="Copy or train it again."
+                )
+            rank = (info.shape or (0,))[0 if ".lora_A." in name else -1]
+            if len(info.shape) != 2 or rank not in ranks:
+                raise ModelError(
+                    f"The adapter in {folder} does not match its {CONFIG}: {name[:120]} is {list(info.shape)}.",
+                    remedy="Copy or train it again.",
+                )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from desk_rag.config import Settings
+from desk_rag.config import ModelSettings, Settings
 from desk_rag.kv.auxiliary import Auxiliary, MemoryShelf
 from desk_rag.kv.identity import kv_key
 from desk_rag.kv.rungs import PLAIN
@@ -45,9 +45,13 @@ def prepare_auxiliary(settings: Settings, name: str = "embedded", device: str = 
     Give what comes back to background prefill as well (model, prefix, namespace, scheme), so that its chunk KV is
     there before it is asked for. Raises ModelError, ConfigError.
     """
+    return prepare(settings.model_copy(update={"model": model_settings(settings, name, device)}))
+
+
+def model_settings(settings: Settings, name: str, device: str = "cpu") -> ModelSettings:
+    """The settings under which the auxiliary model `name` is loaded."""
     plain = {"device": device, "quantization": "none", "adapter": "", "rungs": PLAIN}
-    model = settings.model.model_copy(update={"name": _NAMES.get(name, name), **plain})
-    return prepare(settings.model_copy(update={"model": model}))
+    return settings.model.model_copy(update={"name": _NAMES.get(name, name), **plain})
 
 
 def open_auxiliary(prepared: Prepared, store: Store) -> Auxiliary:

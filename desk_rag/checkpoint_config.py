@@ -153,13 +153,12 @@ def _items(value: Any) -> Iterator[Any]:
         yield from value
 
 
-def check_config(directory: Path, config: Mapping[str, Any], *, built_in: str = "") -> None:
-    """Raise ModelError or UnsupportedModel for code, kernels or absurd numbers in a config.json.
+def check_config(file: Path, config: Mapping[str, Any], *, built_in: str = "") -> None:
+    """Raise ModelError or UnsupportedModel for code, kernels or absurd numbers in the configuration in `file`.
 
     `built_in` is the class name of transformers' own configuration for the model type, without 'Config'. An `auto_map`
     that names nothing but transformers' classes of that name is left over from before they were built in, and ignored.
     """
-    file = directory / CONFIG
     for path, name, value in _fields(config):
         if name == "auto_map":
             _check_auto_map(file, value, built_in)

@@ -86,7 +86,7 @@ def named(names: set[str]) -> str:
 
 def unsafe_files(directory: Path) -> list[str]:
     """Names of files in `directory` that hold weights in a form that may run code when it is opened."""
-    names = (file.name for file in directory.iterdir())
+    names = (file.name for file in directory.iterdir()) if directory.is_dir() else ()
     return sorted(name for name in names if _UNSAFE.fullmatch(name) and name not in _NO_WEIGHTS)
 
 

@@ -23,6 +23,13 @@ _PAST_BUFFERS = re.compile(r"(.*\.)?(rotary_emb\.inv_freq|position_ids|masked_bi
 """Tensors of old checkpoints that are computed today."""
 
 
+def built_in_name(model_type: object) -> str:
+    """'Phi3' for the type 'phi3', whose classes transformers calls Phi3Config, Phi3Model; '' for a type it lacks."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    return str(CONFIG_MAPPING_NAMES.get(model_type, "")).removesuffix("Config") if isinstance(model_type, str) else ""
+
+
 def check_layer_count(directory: Path, layers: int, tensors: Collection[str]) -> None:
     """Raise ModelError if there are fewer tensors than layers: building such a model could take for ever."""
     if len(tensors) < layers:

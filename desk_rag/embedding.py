@@ -17,14 +17,16 @@ import importlib.util
 import logging
 import math
 import os
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from desk_rag import checkpoint_config, checkpoint_files, embedder_files, weights
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError, ModelError, ModelNotFound
 
@@ -194,41 +196,100 @@ def load_embedder(settings: ModelSettings) -> Embedder:
         # Read by huggingface_hub when first imported; `local_files_only` below is what holds afterwards.
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    source = embedded_dir() if settings.embedder == EMBEDDED else _named(settings.embedder)
     device = _device(settings)
+    source = embedded_dir() if settings.embedder == EMBEDDED else str(check_directory(settings))
     with _quiet():
-        from safetensors import SafetensorError
         from sentence_transformers import SentenceTransformer
 
         try:
-            module = SentenceTransformer(source, device="cpu", local_files_only=not settings.allow_download)
-        except (OSError, ValueError, KeyError) as error:
-            raise _not_loaded(settings, error) from error
-        except SafetensorError as error:
+            module = SentenceTransformer(
+                source,
+                device="cpu",
+                local_files_only=True,
+                trust_remote_code=False,
+                model_kwargs={"use_safetensors": True},
+            )
+        except Exception as error:  # what a file of the wrong kind provokes in the libraries is not for us to foresee
             raise ModelError(
-                f"The weights of the embedder '{settings.embedder}' are damaged: {_first_line(error)}",
-                remedy="Copy or fetch the model again.",
+                f"The embedder '{settings.embedder}' could not be loaded: {_first_line(error)}",
+                remedy="Take embedder = 'embedded', or fetch the model's files again.",
             ) from error
     is_embedded = settings.embedder == EMBEDDED  # the one case whose weights were checked
     name = EMBEDDED_NAME if is_embedded else settings.embedder
     try:
         return Embedder(name, module.eval().to(device), is_embedded=is_embedded)
-    except (TypeError, AttributeError, KeyError, RuntimeError) as error:
+    except Exception as error:  # as above
         raise ModelError(
             f"The embedder '{settings.embedder}' does not turn text into vectors: {_first_line(error)}",
             remedy="Take embedder = 'embedded' or another sentence-transformers model for text.",
         ) from error
 
 
-def _not_loaded(settings: ModelSettings, error: Exception) -> ModelNotFound:
-    tried = settings.allow_download or Path(settings.embedder).is_dir() or settings.embedder == EMBEDDED
-    # The libraries' own words for a name that is not on disk speak of a failed connection that nobody tried.
-    reason = f"could not be loaded: {_first_line(error)}" if tried else "is not on this machine."
-    return ModelNotFound(
-        f"The embedder '{settings.embedder}' {reason}",
-        remedy="Take embedder = 'embedded', a folder with a sentence-transformers model, "
-        "or fetch a named one once with --download.",
-    )
+def check_directory(settings: ModelSettings) -> Path:
+    """The directory of the embedder that the settings name, after all checks that need no weights to be loaded.
+
+    Raises ModelNotFound, UnsupportedModel or ModelError.
+    """
+    path = Path(settings.embedder).expanduser()
+    directory = path if path.is_dir() else _from_hub(settings)
+    transformer = embedder_files.check(directory)
+    with _quiet():
+        _check_tensors(transformer)
+    return directory
+
+
+def _check_tensors(directory: Path) -> None:
+    """Raise ModelError where a transformer's configuration is absurd or its weights do not match it."""
+    from transformers import AutoConfig, AutoModel
+
+    from desk_rag import checkpoint_tensors
+
+    fields = checkpoint_config.read_json(directory, checkpoint_config.CONFIG)
+    built_in = checkpoint_tensors.built_in_name(fields.get("model_type"))
+    checkpoint_config.check_config(directory / checkpoint_config.CONFIG, fields, built_in=built_in)
+    try:
+        config = AutoConfig.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
+        tensors = checkpoint_files.tensors(directory)
+        layers = getattr(config, "num_hidden_layers", 0)
+        checkpoint_tensors.check_layer_count(directory, layers, tensors)
+        checkpoint_tensors.compare(
+            directory,
+            lambda: AutoModel.from_config(config, trust_remote_code=False),
+            tensors,
+            may_lack=_POOLER,
+            may_add=_is_head,
+        )
+    except ModelError:
+        raise
+    except Exception as error:  # as in load_embedder
+        raise ModelError(
+            f"The embedder in {directory} could not be loaded: {_first_line(error)}",
+            remedy="Take embedder = 'embedded', or fetch the model's files again.",
+        ) from error
+
+
+_POOLER = re.compile(r"(^|\.)pooler\.")
+"""A classifier's layer on top, which many embedders lack: their vectors are pooled without it."""
+
+
+def _is_head(module: Any, name: str) -> bool:
+    """True for tensors of a task's head (cls.predictions, lm_head): they belong to no part of the plain model."""
+    parts = {child for child, _ in module.named_children()}
+    bare = name.removeprefix(f"{module.base_model_prefix}.")
+    return bare.partition(".")[0] not in parts
+
+
+def _from_hub(settings: ModelSettings) -> Path:
+    name = _named(settings.embedder)
+    name = name if "/" in name else f"sentence-transformers/{name}"  # as the library completes names
+    try:
+        return weights.from_hub(name, allow_download=settings.allow_download)
+    except ModelNotFound as error:
+        raise ModelNotFound(
+            f"The embedder {error.message}",
+            remedy="Take embedder = 'embedded', a folder with a sentence-transformers model, "
+            "or fetch a named one once with --download.",
+        ) from error
 
 
 def files_of(settings: ModelSettings) -> list[Path]:
@@ -268,10 +329,10 @@ def check_weights(file: Path, sha256: str, remedy: str) -> None:
 
 
 def _named(name: str) -> str:
-    """A directory as given, or a hub name unchanged; a path that leads nowhere is refused at once."""
+    """A hub name unchanged; a path that leads nowhere is refused at once."""
     path = Path(name).expanduser()
-    if path.is_dir():
-        return str(path)
+    if path.suffix.lower() == ".gguf":
+        raise checkpoint_files.gguf_refused(name)
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ModelNotFound(
             f"There is no embedder at {path}.", remedy="Mend the path in [model] embedder, or set it to 'embedded'."

@@ -141,12 +141,12 @@ def load_model(settings: ModelSettings, *, pack: bool = True) -> LanguageModel:
     without a GPU, an adapter without peft) or OutOfMemory.
     """
     directory = weights.resolve(settings.name, allow_download=settings.allow_download)
-    _quiet_libraries()
+    quiet_libraries()
     device = pick_device(settings)
     if device.type == "cpu":
         torch.set_num_threads(settings.threads or _default_threads())
     config, support = check_checkpoint(directory, settings)
-    prompt = load_prompt(directory)
+    prompt = check_prompt(directory, settings, config)
     module = _load_module(directory, config, support, settings, device)
     model = wrap(module, prompt, name=settings.name, directory=directory, quantization=settings.quantization)
     if settings.adapter:
@@ -215,12 +215,14 @@ def check_checkpoint(directory: Path, settings: ModelSettings) -> tuple[Any, mod
     if settings.name == "embedded":  # part of the program: its files are as trustworthy as this one
         config = _read_config(directory)
         return config, model_support.check(config)
+    file = directory / checkpoint_config.CONFIG
     fields = checkpoint_config.read_json(directory, checkpoint_config.CONFIG)
-    checkpoint_config.check_config(directory, fields, built_in=_built_in_name(fields.get("model_type")))
+    built_in = checkpoint_tensors.built_in_name(fields.get("model_type"))
+    checkpoint_config.check_config(file, fields, built_in=built_in)
     config = _read_config(directory)
     support = model_support.check(config)
     # Again, with the defaults that transformers filled in.
-    checkpoint_config.check_config(directory, {**config.to_dict(), "auto_map": None})
+    checkpoint_config.check_config(file, {**config.to_dict(), "auto_map": None})
     tensors = checkpoint_files.tensors(directory)
     checkpoint_tensors.check_layer_count(directory, config.num_hidden_layers, tensors)
     if getattr(config, "quantization_config", None):
@@ -229,6 +231,18 @@ def check_checkpoint(directory: Path, settings: ModelSettings) -> tuple[Any, mod
         with _as_model_errors(directory, settings):
             checkpoint_tensors.compare(directory, lambda: _build(config), tensors)
     return config, support
+
+
+def check_prompt(directory: Path, settings: ModelSettings, config: Any) -> PromptFormat:
+    """The prompt format of the model, if its tokenizer makes only tokens that the model knows. Raises ModelError."""
+    prompt = load_prompt(directory)
+    if settings.name != "embedded" and prompt.largest_id >= config.vocab_size:
+        raise ModelError(
+            f"The tokenizer in {directory} makes token {prompt.largest_id:,}, and the model knows only "
+            f"{config.vocab_size:,}.",
+            remedy="The tokenizer.json is that of another model: fetch the model's files again.",
+        )
+    return prompt
 
 
 def _read_config(directory: Path) -> Any:
@@ -242,13 +256,6 @@ def _read_config(directory: Path) -> Any:
             remedy="Check that the directory holds a transformers model of a type this version knows.",
         ) from error
     return config
-
-
-def _built_in_name(model_type: object) -> str:
-    """'Phi3' for the type 'phi3', whose classes transformers calls Phi3Config, Phi3Model; '' for a type it lacks."""
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-
-    return str(CONFIG_MAPPING_NAMES.get(model_type, "")).removesuffix("Config") if isinstance(model_type, str) else ""
 
 
 def _build(config: Any) -> Any:
@@ -446,7 +453,7 @@ def _default_threads() -> int:
     return max(1, (psutil.cpu_count(logical=False) or 2) - 1)
 
 
-def _quiet_libraries() -> None:
+def quiet_libraries() -> None:
     """No progress bars, no advice on stderr, no network, no telemetry: a UI owns the terminal."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")

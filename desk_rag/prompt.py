@@ -122,6 +122,12 @@ class PromptFormat:
         read = [end for end in ends[:room] if end > len(opening)]
         return question[: read[-1] - len(opening) if read else 0], len(read)
 
+    @property
+    def largest_id(self) -> int:
+        """Largest token id that document text or the prompt's own parts can have."""
+        parts = (*self.prefix_ids, *self._open, *self._close, *self._tail)
+        return max(*self._plain.get_vocab(with_added_tokens=False).values(), *parts, 0, 0)
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of generated ids, special tokens dropped."""
         return str(self._special.decode(list(ids), skip_special_tokens=True))

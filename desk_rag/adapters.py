@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 import warnings
 from dataclasses import dataclass, replace
@@ -114,51 +113,61 @@ def require_peft() -> Any:
 def _check_loaded(folder: Path, wanted: set[str]) -> None:
     """Raise ModelError unless the adapter's file holds the tensors that its configuration asks for, and no others."""
     present = set(checkpoint_files.read_header(folder / WEIGHTS))
-    for names, fault in ((wanted - present, "lacks"), (present - wanted, "holds, without a place for it in the model,")):
-        if names:
-            raise ModelError(
-                f"The adapter in {folder} {fault} {checkpoint_files.named(names)}.",
-                remedy="Give --model the model it was trained on, or copy or train the adapter again.",
-            )
+    fault = ""
+    if wanted - present:
+        fault = f"lacks {checkpoint_files.named(wanted - present)}"
+    elif present - wanted:
+        fault = f"holds {checkpoint_files.named(present - wanted)}, for which the model has no place"
+    if fault:
+        raise ModelError(
+            f"The adapter in {folder} {fault}.",
+            remedy="Give --model the model it was trained on, or copy or train the adapter again.",
+        )
 
 
 _IMPORTING = ("megatron_config", "layer_replication", "loftq_config", "eva_config", "corda_config")
 """Of adapter_config.json: what makes peft import modules or compute on the base model."""
-_MOST_RANK = 4096
+_LIBRARY = "transformers."
+_MOST_ALPHA = 1 << 18
 _NESTED_REPEAT = re.compile(r"[*+}][^()]*\)\s*[*+{]")
 """A repeated group that ends in a repetition: such a pattern can take for ever over one name."""
 
 
 def _check_config(file: Path, config: dict[str, Any]) -> None:
+    """Raise for what would make peft import modules, change the base model or never end."""
     for name in _IMPORTING:
         if config.get(name):
             raise UnsupportedModel(f"{file} sets '{name}', which is not served.", remedy="Train a plain LoRA adapter.")
     mapped = config.get("auto_mapping") or {}
-    if not isinstance(mapped, dict) or not str(mapped.get("parent_library", "transformers.")).startswith("transformers."):
+    if not isinstance(mapped, dict) or not str(mapped.get("parent_library") or _LIBRARY).startswith(_LIBRARY):
         raise UnsupportedModel(f"{file} names code to be run ('auto_mapping').", remedy="Train a plain LoRA adapter.")
     if config.get("init_lora_weights", True) not in (True, False, "gaussian"):
         raise UnsupportedModel(
             f"{file}: init_lora_weights is '{str(config['init_lora_weights'])[:40]}', which changes the base model.",
             remedy="Convert the adapter to plain LoRA, as peft's guide on PiSSA and CorDA says.",
         )
-    for name, least in (("r", 1), ("lora_alpha", 0)):
-        value = config.get(name, 8)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= _MOST_RANK * 64:
-            raise _absurd(file, name, value)
+    _check_patterns(file, config)
+
+
+def _check_patterns(file: Path, config: dict[str, Any]) -> None:
+    for name in ("r", "lora_alpha"):
+        _check_amount(file, name, config.get(name, 8))
     for name in ("rank_pattern", "alpha_pattern"):
         pattern = config.get(name) or {}
         if not isinstance(pattern, dict):
             raise _absurd(file, name, pattern)
-        for value in pattern.values():
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST_RANK * 64:
-                raise _absurd(file, name, value)
-        for expression in pattern:
+        for expression, value in pattern.items():
             _check_expression(file, name, expression)
+            _check_amount(file, name, value)
     for name in ("target_modules", "exclude_modules", "layers_pattern"):
         value = config.get(name)
-        for expression in value if isinstance(value, list) else [value]:
-            if expression is not None:
-                _check_expression(file, name, expression)
+        for expression in value if isinstance(value, list) else [value] if value is not None else []:
+            _check_expression(file, name, expression)
+
+
+def _check_amount(file: Path, name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST_ALPHA:
+        raise _absurd(file, name, value)
 
 
 def _check_expression(file: Path, name: str, expression: object) -> None:
@@ -173,7 +182,7 @@ def _absurd(file: Path, name: str, value: object) -> ModelError:
 def _check_ranks(folder: Path, config: dict[str, Any], tensors: dict[str, checkpoint_files.TensorInfo]) -> None:
     """Raise ModelError where the matrices do not come in pairs, or have a rank that the configuration does not name."""
     patterned = (config.get("rank_pattern") or {}).values()
-    ranks = {rank for rank in (config.get("r", 8), *patterned) if rank <= _MOST_RANK and not math.isinf(rank)}
+    ranks = {config.get("r", 8), *patterned}
     for name, info in tensors.items():
         if ".lora_A." in name or ".lora_B." in name:
             twin = name.replace(".lora_A.", ".lora_B.") if ".lora_A." in name else name.replace(".lora_B.", ".lora_A.")

@@ -95,7 +95,10 @@ def read_header(file: Path) -> dict[str, TensorInfo]:
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
+            start = stream.read(8)
+            length = int.from_bytes(start, "little")
+            if start == b"version ":
+                raise ValueError("it is only a pointer of Git LFS; `git lfs pull` fetches the file itself")
             if size < 8 or length > size - 8:
                 raise ValueError("it is cut short or no safetensors file")
             if length > _MOST_HEADER:

@@ -34,7 +34,8 @@ def check_layer_count(directory: Path, layers: int, tensors: Collection[str]) ->
     """Raise ModelError if there are fewer tensors than layers: building such a model could take for ever."""
     if len(tensors) < layers:
         raise ModelError(
-            f"{directory / 'config.json'} has {layers:,} layers, but the weights hold only {len(tensors):,} tensors.",
+            f"{directory / 'config.json'} has {layers:,} layers, but the weights hold only {len(tensors):,} "
+            f"tensor{'s' * (len(tensors) > 1)}.",
             remedy=_REMEDY,
         )
 
@@ -93,7 +94,8 @@ def _report(directory: Path, missing: set[str], unexpected: set[str], other_shap
         more = f" and {len(other_shape) - 2} more" if len(other_shape) > 2 else ""
         faults.append(f"{', '.join(sorted(other_shape)[:2])}{more}")
     if faults:
-        raise ModelError(f"The weights in {directory} do not match its config.json: {'; '.join(faults)}.", remedy=_REMEDY)
+        message = f"The weights in {directory} do not match its config.json: {'; '.join(faults)}."
+        raise ModelError(message, remedy=_REMEDY)
 
 
 def _row_int8(directory: Path, tensors: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
@@ -105,7 +107,8 @@ def _row_int8(directory: Path, tensors: Mapping[str, TensorInfo]) -> dict[str, T
             raise ModelError(f"{directory}: the scale {name[:80]} fits no int8 matrix.", remedy=_REMEDY)
     codes = {name for name, info in plain.items() if info.dtype in ("I8", "U8") and f"{name}{_SCALE}" not in tensors}
     if codes:
-        raise ModelError(f"The weights in {directory} are whole numbers without scales: {named(codes)}.", remedy=_REMEDY)
+        message = f"The weights in {directory} are whole numbers without scales: {named(codes)}."
+        raise ModelError(message, remedy=_REMEDY)
     return plain
 
 

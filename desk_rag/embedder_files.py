@@ -134,6 +134,8 @@ def _check_dense(place: Path) -> None:
         raise UnsupportedModel(f"The weights in {place} {what}; desk-rag loads safetensors only.", remedy=_REMEDY)
     tensors = checkpoint_files.read_header(place / checkpoint_files.SINGLE)
     shapes = {name: info.shape for name, info in tensors.items()}
-    wanted = {"linear.weight": (sizes[1], sizes[0])} | ({"linear.bias": (sizes[1],)} if config.get("bias", True) else {})
+    wanted = {"linear.weight": (sizes[1], sizes[0])}
+    if config.get("bias", True):
+        wanted["linear.bias"] = (sizes[1],)
     if shapes != wanted:
         raise ModelError(f"The weights in {place} do not match its config.json.", remedy=_REMEDY)

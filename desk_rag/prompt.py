@@ -204,13 +204,17 @@ def _chat_parts(model_dir: Path) -> PromptParts:
     tokens = _special_tokens(described, optional_json(model_dir, "special_tokens_map.json"))
     template = _template(model_dir, described)
     if not template:
-        return PromptParts(f"{tokens.get('bos_token', '')}{_CHAT_SYSTEM}\n\n", *_CHAT_FRAME, "Question: ", "\nAnswer:\n")
+        head = f"{tokens.get('bos_token', '')}{_CHAT_SYSTEM}\n\n"
+        return PromptParts(head, *_CHAT_FRAME, "Question: ", "\nAnswer:\n")
     with_system = [{"role": "system", "content": _CHAT_SYSTEM}, {"role": "user", "content": _SLOT}]
     user_only = [{"role": "user", "content": f"{_CHAT_SYSTEM}\n\n{_SLOT}"}]  # Gemma's templates have no system role
     rendered = chat_template.render(model_dir, template, tokens, (with_system, user_only))
     head, slot, tail = rendered.partition(_SLOT)
     if not slot or _SLOT in tail:
-        raise ModelError(f"The chat template in {model_dir} does not show the user's words exactly once.")
+        raise ModelError(
+            f"The chat template in {model_dir} does not show the user's words exactly once.",
+            remedy="Take a model that was trained to chat, or fetch its files again.",
+        )
     return PromptParts(head, *_CHAT_FRAME, "Question: ", tail)
 
 
@@ -227,7 +231,8 @@ def _template(model_dir: Path, described: dict[str, Any]) -> str:
         named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
         template = named.get("default") or ""
     if not isinstance(template, str):
-        raise ModelError(f"{model_dir / 'tokenizer_config.json'}: chat_template is not text.")
+        message = f"{model_dir / 'tokenizer_config.json'}: chat_template is not text."
+        raise ModelError(message, remedy="Fetch the model's files again.")
     return template
 
 

@@ -142,11 +142,12 @@ def _checked(settings: ModelSettings) -> str:
 
     directory = resolve(settings.name, allow_download=False)
     if settings.name != "embedded":
-        from desk_rag import model
+        from desk_rag import checkpoint
+        from desk_rag.model import quiet_libraries
 
-        model.quiet_libraries()
-        config, _ = model.check_checkpoint(directory, settings)
-        model.check_prompt(directory, settings, config)
+        quiet_libraries()
+        config, _ = checkpoint.check(directory, settings)
+        checkpoint.check_prompt(directory, settings, config)
     total = sum(file.stat().st_size for file in weight_files(directory))
     return f"{settings.name}, {out.size(total)} in {out.shown_path(directory)}"
 

@@ -22,6 +22,7 @@ from desk_rag.checkpoint_config import (
     read_json,
     regular_file,
 )
+from desk_rag.config import ModelSettings
 from desk_rag.errors import ModelError, ModelNotFound, UnsupportedModel
 
 _MODULE = re.compile(
@@ -40,7 +41,18 @@ _SETTINGS = tuple(
 )
 
 
-def check(directory: Path) -> Path:
+def check_embedder(settings: ModelSettings) -> Path:
+    """The directory of the embedder that the settings name, after all checks that need no weights to be loaded.
+
+    Raises ModelNotFound, UnsupportedModel or ModelError.
+    """
+    path = Path(settings.embedder).expanduser()
+    directory = path if path.is_dir() else _from_hub(settings)
+    _check_tensors(_check_modules(directory))
+    return directory
+
+
+def _check_modules(directory: Path) -> Path:
     """Check all files of an embedder; return the directory of its transformer.
 
     Raises ModelNotFound, UnsupportedModel or ModelError.
@@ -134,8 +146,75 @@ def _check_dense(place: Path) -> None:
         raise UnsupportedModel(f"The weights in {place} {what}; desk-rag loads safetensors only.", remedy=_REMEDY)
     tensors = checkpoint_files.read_header(place / checkpoint_files.SINGLE)
     shapes = {name: info.shape for name, info in tensors.items()}
-    wanted = {"linear.weight": (sizes[1], sizes[0])}
+    wanted: dict[str, tuple[Any, ...]] = {"linear.weight": (sizes[1], sizes[0])}
     if config.get("bias", True):
         wanted["linear.bias"] = (sizes[1],)
     if shapes != wanted:
         raise ModelError(f"The weights in {place} do not match its config.json.", remedy=_REMEDY)
+
+
+def _check_tensors(directory: Path) -> None:
+    """Raise ModelError where a transformer's configuration is absurd or its weights do not match it."""
+    from transformers import AutoConfig, AutoModel
+
+    from desk_rag import checkpoint_tensors
+
+    fields = read_json(directory, CONFIG)
+    built_in = checkpoint_tensors.built_in_name(fields.get("model_type"))
+    check_config(directory / CONFIG, fields, built_in=built_in)
+    try:
+        config = AutoConfig.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
+        tensors = checkpoint_files.tensors(directory)
+        layers = getattr(config, "num_hidden_layers", 0)
+        checkpoint_tensors.check_layer_count(directory, layers, tensors)
+        checkpoint_tensors.compare(
+            directory,
+            lambda: AutoModel.from_config(config, trust_remote_code=False),
+            tensors,
+            may_lack=_POOLER,
+            may_add=_is_head,
+        )
+    except ModelError:
+        raise
+    except Exception as error:  # what a field of the wrong kind provokes is not for us to foresee
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        raise ModelError(
+            f"The embedder in {directory} could not be loaded: {reason}",
+            remedy="Take embedder = 'embedded', or fetch the model's files again.",
+        ) from error
+
+
+_POOLER = re.compile(r"(^|\.)pooler\.")
+"""A classifier's layer on top, which many embedders lack: their vectors are pooled without it."""
+
+
+def _is_head(module: Any, name: str) -> bool:
+    """True for tensors of a task's head (cls.predictions, lm_head): they belong to no part of the plain model."""
+    parts = {child for child, _ in module.named_children()}
+    bare = name.removeprefix(f"{module.base_model_prefix}.")
+    return bare.partition(".")[0] not in parts
+
+
+def _from_hub(settings: ModelSettings) -> Path:
+    name = _named(settings.embedder)
+    name = name if "/" in name else f"sentence-transformers/{name}"  # as the library completes names
+    try:
+        return weights.from_hub(name, allow_download=settings.allow_download)
+    except ModelNotFound as error:
+        raise ModelNotFound(
+            f"The embedder {error.message}",
+            remedy="Take embedder = 'embedded', a folder with a sentence-transformers model, "
+            "or fetch a named one once with --download.",
+        ) from error
+
+
+def _named(name: str) -> str:
+    """A hub name unchanged; a path that leads nowhere is refused at once."""
+    path = Path(name).expanduser()
+    if path.suffix.lower() == ".gguf":
+        raise checkpoint_files.gguf_refused(name)
+    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise ModelNotFound(
+            f"There is no embedder at {path}.", remedy="Mend the path in [model] embedder, or set it to 'embedded'."
+        )
+    return name

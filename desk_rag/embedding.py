@@ -17,16 +17,15 @@ import importlib.util
 import logging
 import math
 import os
-import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from desk_rag import checkpoint_config, checkpoint_files, embedder_files, weights
+from desk_rag import embedder_files
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError, ModelError, ModelNotFound
 
@@ -230,66 +229,8 @@ def check_directory(settings: ModelSettings) -> Path:
 
     Raises ModelNotFound, UnsupportedModel or ModelError.
     """
-    path = Path(settings.embedder).expanduser()
-    directory = path if path.is_dir() else _from_hub(settings)
-    transformer = embedder_files.check(directory)
     with _quiet():
-        _check_tensors(transformer)
-    return directory
-
-
-def _check_tensors(directory: Path) -> None:
-    """Raise ModelError where a transformer's configuration is absurd or its weights do not match it."""
-    from transformers import AutoConfig, AutoModel
-
-    from desk_rag import checkpoint_tensors
-
-    fields = checkpoint_config.read_json(directory, checkpoint_config.CONFIG)
-    built_in = checkpoint_tensors.built_in_name(fields.get("model_type"))
-    checkpoint_config.check_config(directory / checkpoint_config.CONFIG, fields, built_in=built_in)
-    try:
-        config = AutoConfig.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
-        tensors = checkpoint_files.tensors(directory)
-        layers = getattr(config, "num_hidden_layers", 0)
-        checkpoint_tensors.check_layer_count(directory, layers, tensors)
-        checkpoint_tensors.compare(
-            directory,
-            lambda: AutoModel.from_config(config, trust_remote_code=False),
-            tensors,
-            may_lack=_POOLER,
-            may_add=_is_head,
-        )
-    except ModelError:
-        raise
-    except Exception as error:  # as in load_embedder
-        raise ModelError(
-            f"The embedder in {directory} could not be loaded: {_first_line(error)}",
-            remedy="Take embedder = 'embedded', or fetch the model's files again.",
-        ) from error
-
-
-_POOLER = re.compile(r"(^|\.)pooler\.")
-"""A classifier's layer on top, which many embedders lack: their vectors are pooled without it."""
-
-
-def _is_head(module: Any, name: str) -> bool:
-    """True for tensors of a task's head (cls.predictions, lm_head): they belong to no part of the plain model."""
-    parts = {child for child, _ in module.named_children()}
-    bare = name.removeprefix(f"{module.base_model_prefix}.")
-    return bare.partition(".")[0] not in parts
-
-
-def _from_hub(settings: ModelSettings) -> Path:
-    name = _named(settings.embedder)
-    name = name if "/" in name else f"sentence-transformers/{name}"  # as the library completes names
-    try:
-        return weights.from_hub(name, allow_download=settings.allow_download)
-    except ModelNotFound as error:
-        raise ModelNotFound(
-            f"The embedder {error.message}",
-            remedy="Take embedder = 'embedded', a folder with a sentence-transformers model, "
-            "or fetch a named one once with --download.",
-        ) from error
+        return embedder_files.check_embedder(settings)
 
 
 def files_of(settings: ModelSettings) -> list[Path]:
@@ -326,18 +267,6 @@ def check_weights(file: Path, sha256: str, remedy: str) -> None:
         raise ModelNotFound(
             f"The embedder's weights at {file} are not the expected ones (sha256 {digest}).", remedy=remedy
         )
-
-
-def _named(name: str) -> str:
-    """A hub name unchanged; a path that leads nowhere is refused at once."""
-    path = Path(name).expanduser()
-    if path.suffix.lower() == ".gguf":
-        raise checkpoint_files.gguf_refused(name)
-    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
-        raise ModelNotFound(
-            f"There is no embedder at {path}.", remedy="Mend the path in [model] embedder, or set it to 'embedded'."
-        )
-    return name
 
 
 def _device(settings: ModelSettings) -> str:

@@ -6,10 +6,8 @@ passed `model_support.check`.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,19 +15,10 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from desk_rag import (
-    __version__,
-    adapters,
-    checkpoint_config,
-    checkpoint_files,
-    checkpoint_tensors,
-    model_support,
-    packed,
-    weights,
-)
+from desk_rag import __version__, adapters, checkpoint, checkpoint_tensors, model_support, packed, weights
 from desk_rag.config import ModelSettings
-from desk_rag.errors import ConfigError, DeskRagError, ModelError, ModelNotFound, OutOfMemory, UnsupportedModel
-from desk_rag.prompt import PromptFormat, load_prompt
+from desk_rag.errors import ConfigError
+from desk_rag.prompt import PromptFormat
 
 _IRRELEVANT_FIELDS = frozenset(
     [
@@ -145,8 +134,8 @@ def load_model(settings: ModelSettings, *, pack: bool = True) -> LanguageModel:
     device = pick_device(settings)
     if device.type == "cpu":
         torch.set_num_threads(settings.threads or _default_threads())
-    config, support = check_checkpoint(directory, settings)
-    prompt = check_prompt(directory, settings, config)
+    config, support = checkpoint.check(directory, settings)
+    prompt = checkpoint.check_prompt(directory, settings, config)
     module = _load_module(directory, config, support, settings, device)
     model = wrap(module, prompt, name=settings.name, directory=directory, quantization=settings.quantization)
     if settings.adapter:
@@ -207,112 +196,13 @@ def pick_device(settings: ModelSettings) -> torch.device:
     return torch.device("cuda" if available and settings.device != "cpu" else "cpu")
 
 
-def check_checkpoint(directory: Path, settings: ModelSettings) -> tuple[Any, model_support.Support]:
-    """The configuration in `directory` and how to serve it, after all checks that need no weights to be loaded.
-
-    Raises ModelNotFound, UnsupportedModel or ModelError.
-    """
-    if settings.name == "embedded":  # part of the program: its files are as trustworthy as this one
-        config = _read_config(directory)
-        return config, model_support.check(config)
-    file = directory / checkpoint_config.CONFIG
-    fields = checkpoint_config.read_json(directory, checkpoint_config.CONFIG)
-    built_in = checkpoint_tensors.built_in_name(fields.get("model_type"))
-    checkpoint_config.check_config(file, fields, built_in=built_in)
-    config = _read_config(directory)
-    support = model_support.check(config)
-    # Again, with the defaults that transformers filled in.
-    checkpoint_config.check_config(file, {**config.to_dict(), "auto_map": None})
-    tensors = checkpoint_files.tensors(directory)
-    checkpoint_tensors.check_layer_count(directory, config.num_hidden_layers, tensors)
-    if getattr(config, "quantization_config", None):
-        _check_quantizer(directory, config)
-    else:
-        with _as_model_errors(directory, settings):
-            checkpoint_tensors.compare(directory, lambda: _build(config), tensors)
-    return config, support
-
-
-def check_prompt(directory: Path, settings: ModelSettings, config: Any) -> PromptFormat:
-    """The prompt format of the model, if its tokenizer makes only tokens that the model knows. Raises ModelError."""
-    prompt = load_prompt(directory)
-    if settings.name != "embedded" and prompt.largest_id >= config.vocab_size:
-        raise ModelError(
-            f"The tokenizer in {directory} makes token {prompt.largest_id:,}, and the model knows only "
-            f"{config.vocab_size:,}.",
-            remedy="The tokenizer.json is that of another model: fetch the model's files again.",
-        )
-    return prompt
-
-
-def _read_config(directory: Path) -> Any:
-    from transformers import AutoConfig
-
-    try:
-        config = AutoConfig.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # what a field of the wrong kind provokes in transformers is not for us to foresee
-        raise ModelNotFound(
-            f"{directory / 'config.json'} cannot be used: {_first_line(error)}",
-            remedy="Check that the directory holds a transformers model of a type this version knows.",
-        ) from error
-    return config
-
-
-def _build(config: Any) -> Any:
-    from transformers import AutoModelForCausalLM
-
-    with _no_init():
-        return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-
-
-def _check_quantizer(directory: Path, config: Any) -> None:
-    """Raise UnsupportedModel where the package that unpacks these weights is missing, or a GPU it needs."""
-    from transformers.quantizers.auto import AutoHfQuantizer
-
-    quantization = config.quantization_config
-    method = quantization.get("quant_method", "bitsandbytes") if isinstance(quantization, dict) else "?"
-    if method not in _QUANTIZERS:
-        raise UnsupportedModel(
-            f"The weights in {directory} are quantised by '{str(method)[:40]}', which desk-rag does not load.",
-            remedy=f"It loads: {', '.join(sorted(_QUANTIZERS))}, and weights that are not quantised.",
-        )
-    try:
-        AutoHfQuantizer.from_config(quantization, pre_quantized=True).validate_environment(device_map=None)
-    except Exception as error:  # ImportError, RuntimeError, or a field that the method does not know
-        raise _no_quantizer(directory, method, error) from error
-
-
-_QUANTIZERS = {
-    "awq": "gptqmodel",
-    "gptq": "optimum and gptqmodel",
-    "bitsandbytes": "bitsandbytes",
-    "compressed-tensors": "compressed-tensors",
-    "fp8": "accelerate",
-}
-"""The package that each form of quantised weights needs."""
-
-
-def _no_quantizer(directory: Path, method: str, error: Exception) -> UnsupportedModel:
-    if isinstance(error, ImportError):
-        package = _QUANTIZERS[method]
-        return UnsupportedModel(
-            f"The weights in {directory} are quantised by {method}, which needs the package {package}: "
-            f"{_first_line(error)}",
-            remedy=f"Install {package}, or take the model's weights that are not quantised.",
-        )
-    return UnsupportedModel(
-        f"The weights in {directory} are quantised by {method} and cannot be used here: {_first_line(error)}",
-        remedy="Take the model's weights that are not quantised.",
-    )
-
-
 def _load_module(
     directory: Path, config: Any, support: model_support.Support, settings: ModelSettings, device: torch.device
 ) -> Any:
     from transformers import AutoModelForCausalLM
 
     attention = "eager" if support.needs_eager else "sdpa"
-    with _as_model_errors(directory, settings):
+    with checkpoint.model_errors(directory, settings):
         if _is_row_int8(directory):
             return _load_row_int8(directory, config, attention, device)
         options: dict[str, Any] = {
@@ -331,35 +221,6 @@ def _load_module(
         module, info = AutoModelForCausalLM.from_pretrained(str(directory), **options)
         checkpoint_tensors.check_loaded(directory, info)
         return module if settings.quantization != "none" else module.to(device)
-
-
-@contextlib.contextmanager
-def _as_model_errors(directory: Path, settings: ModelSettings) -> Iterator[None]:
-    """Turn whatever a library raises over a model's files into a ModelError."""
-    try:
-        yield
-    except DeskRagError:
-        raise
-    except torch.OutOfMemoryError as error:
-        raise OutOfMemory(
-            f"'{settings.name}' does not fit into this GPU's memory.",
-            remedy="Try --quantization nf4, a smaller model, or --device cpu.",
-        ) from error
-    except MemoryError as error:
-        raise OutOfMemory(
-            f"'{settings.name}' does not fit into this machine's memory.", remedy="Take a smaller model."
-        ) from error
-    except Exception as error:
-        raise ModelError(
-            f"'{settings.name}' could not be loaded: {_first_line(error)}", remedy=f"Check the files in {directory}."
-        ) from error
-
-
-def _first_line(error: Exception) -> str:
-    """What a library says, cut to a line: a mismatch of weights and config.json lists every tensor."""
-    lines = str(error).strip().splitlines()
-    text = lines[0][:300] if lines else ""
-    return text if isinstance(error, OSError | ValueError | RuntimeError) and text else f"{type(error).__name__} {text}"
 
 
 def _is_row_int8(directory: Path) -> bool:
@@ -383,7 +244,7 @@ def _load_row_int8(directory: Path, config: Any, attention: str, device: torch.d
                 if f"{name}.scale" in names:
                     tensor = tensor.float() * file.get_tensor(f"{name}.scale").float().reshape(-1, 1)
                 state[name] = tensor.to(dtype)
-    with _no_init():
+    with checkpoint.no_init():
         module = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=dtype)
     missing, unexpected = module.load_state_dict(state, strict=False)
     tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
@@ -392,15 +253,6 @@ def _load_row_int8(directory: Path, config: Any, attention: str, device: torch.d
     )
     module.tie_weights()
     return module.to(device)
-
-
-@contextlib.contextmanager
-def _no_init() -> Iterator[None]:
-    """Skip the random initialisation of weights that are about to be overwritten."""
-    from transformers.initialization import no_init_weights
-
-    with no_init_weights():
-        yield
 
 
 def _load_dtype(directory: Path, device: torch.device) -> torch.dtype:

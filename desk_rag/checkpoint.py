@@ -1,0 +1,156 @@
+"""Check a model directory whole before its weights are loaded.
+
+`load_model` and `desk-rag doctor` both come through here, so that both say the same: the numbers of config.json, the
+family, the tensors in the safetensors headers, the package that unpacks quantised weights, and the prompt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from desk_rag import checkpoint_config, checkpoint_files, checkpoint_tensors, model_support
+from desk_rag.config import ModelSettings
+from desk_rag.errors import DeskRagError, ModelError, ModelNotFound, OutOfMemory, UnsupportedModel
+from desk_rag.prompt import PromptFormat, load_prompt
+
+
+def check(directory: Path, settings: ModelSettings) -> tuple[Any, model_support.Support]:
+    """The configuration in `directory` and how to serve it, after all checks that need no weights to be loaded.
+
+    Raises ModelNotFound, UnsupportedModel or ModelError.
+    """
+    if settings.name == "embedded":  # part of the program: its files are as trustworthy as this one
+        config = _read_config(directory)
+        return config, model_support.check(config)
+    file = directory / checkpoint_config.CONFIG
+    fields = checkpoint_config.read_json(directory, checkpoint_config.CONFIG)
+    built_in = checkpoint_tensors.built_in_name(fields.get("model_type"))
+    checkpoint_config.check_config(file, fields, built_in=built_in)
+    config = _read_config(directory)
+    support = model_support.check(config)
+    # Again, with the defaults that transformers filled in.
+    checkpoint_config.check_config(file, {**config.to_dict(), "auto_map": None})
+    tensors = checkpoint_files.tensors(directory)
+    checkpoint_tensors.check_layer_count(directory, config.num_hidden_layers, tensors)
+    if getattr(config, "quantization_config", None):
+        _check_quantizer(directory, config)
+    else:
+        with model_errors(directory, settings):
+            checkpoint_tensors.compare(directory, lambda: _build(config), tensors)
+    return config, support
+
+
+def check_prompt(directory: Path, settings: ModelSettings, config: Any) -> PromptFormat:
+    """The prompt format of the model, if its tokenizer makes only tokens that the model knows. Raises ModelError."""
+    prompt = load_prompt(directory)
+    if settings.name != "embedded" and prompt.largest_id >= config.vocab_size:
+        raise ModelError(
+            f"The tokenizer in {directory} makes token {prompt.largest_id:,}, and the model knows only "
+            f"{config.vocab_size:,}.",
+            remedy="The tokenizer.json is that of another model: fetch the model's files again.",
+        )
+    return prompt
+
+
+def _read_config(directory: Path) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # what a field of the wrong kind provokes in transformers is not for us to foresee
+        raise ModelNotFound(
+            f"{directory / 'config.json'} cannot be used: {_first_line(error)}",
+            remedy="Check that the directory holds a transformers model of a type this version knows.",
+        ) from error
+    return config
+
+
+def _build(config: Any) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    with no_init():
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+
+
+def _check_quantizer(directory: Path, config: Any) -> None:
+    """Raise UnsupportedModel where the package that unpacks these weights is missing, or a GPU it needs."""
+    from transformers.quantizers.auto import AutoHfQuantizer
+
+    quantization = config.quantization_config
+    method = quantization.get("quant_method", "bitsandbytes") if isinstance(quantization, dict) else "?"
+    if method not in _QUANTIZERS:
+        raise UnsupportedModel(
+            f"The weights in {directory} are quantised by '{str(method)[:40]}', which desk-rag does not load.",
+            remedy=f"It loads: {', '.join(sorted(_QUANTIZERS))}, and weights that are not quantised.",
+        )
+    try:
+        AutoHfQuantizer.from_config(quantization, pre_quantized=True).validate_environment(device_map=None)
+    except Exception as error:  # ImportError, RuntimeError, or a field that the method does not know
+        raise _no_quantizer(directory, method, error) from error
+
+
+_QUANTIZERS = {
+    "awq": "gptqmodel",
+    "gptq": "optimum and gptqmodel",
+    "bitsandbytes": "bitsandbytes",
+    "compressed-tensors": "compressed-tensors",
+    "fp8": "accelerate",
+}
+"""The package that each form of quantised weights needs."""
+
+
+def _no_quantizer(directory: Path, method: str, error: Exception) -> UnsupportedModel:
+    if isinstance(error, ImportError):
+        package = _QUANTIZERS[method]
+        return UnsupportedModel(
+            f"The weights in {directory} are quantised by {method}, which needs the package {package}: "
+            f"{_first_line(error)}",
+            remedy=f"Install {package}, or take the model's weights that are not quantised.",
+        )
+    return UnsupportedModel(
+        f"The weights in {directory} are quantised by {method} and cannot be used here: {_first_line(error)}",
+        remedy="Take the model's weights that are not quantised.",
+    )
+
+
+@contextlib.contextmanager
+def model_errors(directory: Path, settings: ModelSettings) -> Iterator[None]:
+    """Turn whatever a library raises over a model's files into a ModelError."""
+    try:
+        yield
+    except DeskRagError:
+        raise
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemory(
+            f"'{settings.name}' does not fit into this GPU's memory.",
+            remedy="Try --quantization nf4, a smaller model, or --device cpu.",
+        ) from error
+    except MemoryError as error:
+        raise OutOfMemory(
+            f"'{settings.name}' does not fit into this machine's memory.", remedy="Take a smaller model."
+        ) from error
+    except Exception as error:
+        raise ModelError(
+            f"'{settings.name}' could not be loaded: {_first_line(error)}", remedy=f"Check the files in {directory}."
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    """What a library says, cut to a line: a mismatch of weights and config.json lists every tensor."""
+    lines = str(error).strip().splitlines()
+    text = lines[0][:300] if lines else ""
+    return text if isinstance(error, OSError | ValueError | RuntimeError) and text else f"{type(error).__name__} {text}"
+
+
+@contextlib.contextmanager
+def no_init() -> Iterator[None]:
+    """Skip the random initialisation of weights that are about to be overwritten."""
+    from transformers.initialization import no_init_weights
+
+    with no_init_weights():
+        yield

@@ -45,7 +45,7 @@ def render(source: Path, template: str, tokens: Mapping[str, str], conversations
     request = json.dumps({"template": template, "tokens": short, "conversations": conversations})
     reply = _run_child(source, request)
     if "error" in reply:
-        raise _refusal(source, f"fails: {reply['error']}")
+        raise _refusal(source, f"fails: {str(reply['error']).rstrip('.')}")
     return str(reply["text"])
 
 

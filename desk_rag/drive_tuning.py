@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from desk_rag.errors import CorruptKV
+from desk_rag.errors import CorruptKV, ForeignPlace
 from desk_rag.kv.kernels import is_large
 from desk_rag.kv.loader import Loader, LoaderSettings
 from desk_rag.kv.payload import ChunkFile
@@ -89,9 +89,9 @@ def remember(data_dir: Path, tuned: Tuned) -> None:
     try:
         known[drive_of(data_dir)] = asdict(tuned)
         text = json.dumps({"version": _VERSION, "drives": known}, indent=1)
-        write_private(data_dir / FILE, text.encode())
-    except OSError as error:
-        _log.warning("what was measured of the drive could not be kept (%s)", error.strerror)
+        write_private(data_dir / FILE, text.encode(), data_dir)
+    except (OSError, ForeignPlace) as error:
+        _log.warning("what was measured of the drive could not be kept (%s)", error)
 
 
 def measure(files: Iterable[ChunkFile], device: torch.device) -> Tuned | None:

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from desk_rag.errors import StoreError, StoreFull
+from desk_rag.owned_directory import Proof, proven
 from desk_rag.store import opening
 from desk_rag.store.catalog import KVName
 from desk_rag.store.database import Database
-from desk_rag.store.layout import KVEntry, Layout
+from desk_rag.store.layout import Layout
 from desk_rag.store.leaving import candidates
 from desk_rag.store.paths import Scope
 
@@ -62,9 +63,10 @@ class Room:
         """
         if not self._begun:
             self._begun = True
-            freed = sum(self._unlink(entry.path) for entry in self._layout.scan() if self._is_litter(entry))
+            litter = [entry.path for entry in self._layout.scan() if entry.aside or entry.is_temporary]
+            freed = sum(self._unlink(path, self._layout.proof(path)) for path in litter)
             for name in self._own(database):
-                size = self._unlink(self._layout.kv_file(*name))
+                size = self._unlink(self._layout.kv_file(*name), proven)
                 self.files += size > 0
                 self.freed += size
                 freed += size
@@ -73,14 +75,11 @@ class Room:
         catalog = self._layout.catalog
         need = _LEAST_ROOM + sum(2 * _size(catalog.with_name(catalog.name + end)) for end in ("", "-wal"))
         freed = 0
-        for path in self._others(database):
-            freed += self._unlink(path)
+        for path, proof in self._others(database):
+            freed += self._unlink(path, proof)
             if freed >= need:
                 break
         return freed > 0
-
-    def _is_litter(self, entry: KVEntry) -> bool:
-        return entry.is_temporary or entry.path.is_relative_to(self._layout.quarantine)
 
     def _own(self, database: Database | None) -> list[KVName]:
         """KV that only chunks of the purged documents have."""
@@ -97,21 +96,21 @@ class Room:
                 scope.values * 2,
             ).fetchall()
 
-    def _others(self, database: Database | None) -> Iterator[Path]:
+    def _others(self, database: Database | None) -> Iterator[tuple[Path, Proof]]:
         if database is not None:
             with database.snapshot() as connection, closing(candidates(connection, None)) as order:
                 names = [candidate.name for candidate in order]
-            yield from (self._layout.kv_file(*name) for name in names)
-        yield from [entry.path for entry in self._layout.scan()]
-        yield from [path for path in self._layout.vectors.iterdir() if path.is_file()]  # built again from the rows
+            yield from ((self._layout.kv_file(*name), proven) for name in names)
+        vectors = (path for path, _ in self._layout.home.scan(self._layout.vectors))  # built again from the rows
+        for path in [*(entry.path for entry in self._layout.scan()), *vectors]:
+            yield path, self._layout.proof(path)
 
-    def _unlink(self, path: Path) -> int:
+    def _unlink(self, path: Path, proof: Proof) -> int:
         try:
-            size = path.stat().st_blocks * 512
-            path.unlink()
+            removed = self._layout.owner(path).remove(path, proof)
         except OSError:
             return 0
-        return size
+        return 0 if removed is None else removed.st_blocks * 512
 
 
 def open_to_purge(root: Path, settings: StoreSettings, path: Path) -> tuple[Store, Room]:
@@ -121,7 +120,7 @@ def open_to_purge(root: Path, settings: StoreSettings, path: Path) -> tuple[Stor
     """
     from desk_rag.store.store import Store
 
-    layout = Layout(root.absolute())
+    layout = Layout(root.absolute(), settings.kv_place)
     room = Room(layout, path)
     while True:
         try:

@@ -134,7 +134,8 @@ def verify(settings: Settings, *, repair: bool, subset: str, as_json: bool) -> i
         read = f"{report.kv_files:,} KV files ({out.size(report.kv_bytes)})"
         held = f"{out.plural(report.documents, 'document')} and {out.plural(report.chunks, 'chunk')}"
         outcome = "nothing wrong" if report.clean else f"{out.plural(len(report.problems), 'problem')}"
-        _print([*notices, *([away] if away and away not in notices else []), *lines, *foreign, f"Checked {read}, {held}: {outcome}."])
+        notices += (away,) if away and away not in notices else ()
+        _print([*notices, *lines, *foreign, f"Checked {read}, {held}: {outcome}."])
         if left and not repair:
             _print(["desk-rag verify --repair removes what is damaged; it is made again when needed."])
     return StoreError.exit_code if left else 0

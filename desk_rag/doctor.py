@@ -232,7 +232,7 @@ def _foreign(settings: Settings) -> list[Finding]:
         return []
     names = ", ".join(str(path) for path in foreign[:_MOST_NAMED])
     names += f" and {len(foreign) - _MOST_NAMED:,} more" if len(foreign) > _MOST_NAMED else ""
-    remedy = "desk-rag did not write these and never deletes them. Move them elsewhere; `desk-rag verify --json` has all."
+    remedy = "desk-rag did not write these and never deletes them. Move them elsewhere; `desk-rag verify` names all."
     return [Finding("other files", Verdict.WARN, names, remedy)]
 
 

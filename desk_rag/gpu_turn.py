@@ -49,10 +49,10 @@ class Turn:
         first."""
         with self._guard:
             if self._here == 0:
-                if self._make_directory():  # a purge may have removed it
-                    with contextlib.suppress(OSError, ForeignPlace):
-                        require_own_file(Path(self._own.lock_file))  # taking the lock empties it
-                        self._own.acquire()
+                self._make_directory()  # a purge may have removed it
+                with contextlib.suppress(OSError, ForeignPlace), self._home.opened(self._dir):
+                    require_own_file(Path(self._own.lock_file))  # taking the lock empties it
+                    self._own.acquire()
             self._here += 1
         try:
             with self._device:
@@ -89,15 +89,12 @@ class Turn:
             time.sleep(pause)
         return True
 
-    def _make_directory(self) -> bool:
-        try:
+    def _make_directory(self) -> None:
+        with contextlib.suppress(OSError, ForeignPlace):
             self._home.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             for place in (self._dir.parent, self._dir):
                 if place != self._home.root:
                     self._home.make_directory(place)
-        except (OSError, ForeignPlace):
-            return False
-        return True
 
     def _someone_else(self) -> bool:
         own = f"{os.getpid()}.lock"

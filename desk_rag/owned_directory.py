@@ -86,7 +86,7 @@ class Folder:
 
     def names(self) -> list[str]:
         """Return all names in it."""
-        return os.listdir(self.path if self.descriptor is None else self.descriptor)
+        return [name for name, _ in self.scan()]
 
     def scan(self) -> Iterator[tuple[str, os.stat_result]]:
         """Yield (name, status) of everything in it, following no link."""
@@ -119,7 +119,7 @@ class Folder:
     def replace(self, name: str, into: Folder, new: str) -> None:
         """Rename a file, over another if there is one."""
         if self.descriptor is None or into.descriptor is None:
-            os.replace(self.path / name, into.path / new)
+            (self.path / name).replace(into.path / new)
         else:
             os.replace(name, new, src_dir_fd=self.descriptor, dst_dir_fd=into.descriptor)
 
@@ -222,7 +222,9 @@ class OwnedDirectory:
             finally:
                 folder.close()
 
-    def scan(self, path: Path, *, skip: Callable[[Path], bool] = lambda _: False) -> Iterator[tuple[Path, os.stat_result]]:
+    def scan(
+        self, path: Path, *, skip: Callable[[Path], bool] = lambda _: False
+    ) -> Iterator[tuple[Path, os.stat_result]]:
         """Yield everything below a directory but directories; a link or a mount is one entry and is not entered."""
         try:
             with self.opened(path) as folder:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from desk_rag.errors import StoreError, StoreFull
 from desk_rag.owned_directory import Proof, proven
-from desk_rag.store import opening
+from desk_rag.store import kv_directory, opening
 from desk_rag.store.catalog import KVName
 from desk_rag.store.database import Database
-from desk_rag.store.layout import Layout
+from desk_rag.store.layout import KVEntry, Layout
 from desk_rag.store.leaving import candidates
 from desk_rag.store.paths import Scope
 
@@ -36,6 +36,7 @@ class Room:
     def __init__(self, layout: Layout, path: Path) -> None:
         self._layout = layout
         self._scope = Scope([path])
+        self._kv = kv_directory.settle(layout, writer=False)
         self._begun = False
         self.files = 0
         """KV files of the purged documents that went before their rows."""
@@ -63,7 +64,7 @@ class Room:
         """
         if not self._begun:
             self._begun = True
-            litter = [entry.path for entry in self._layout.scan() if entry.aside or entry.is_temporary]
+            litter = [entry.path for entry in self._scan() if entry.aside or entry.is_temporary]
             freed = sum(self._unlink(path, self._layout.proof(path)) for path in litter)
             for name in self._own(database):
                 size = self._unlink(self._layout.kv_file(*name), proven)
@@ -83,7 +84,7 @@ class Room:
 
     def _own(self, database: Database | None) -> list[KVName]:
         """KV that only chunks of the purged documents have."""
-        if database is None:
+        if database is None or not self._kv.in_place():
             return []
         own, scope = self._scope.chunk_rows(), self._scope
         with database.read() as connection:
@@ -97,13 +98,17 @@ class Room:
             ).fetchall()
 
     def _others(self, database: Database | None) -> Iterator[tuple[Path, Proof]]:
-        if database is not None:
+        if database is not None and self._kv.in_place():
             with database.snapshot() as connection, closing(candidates(connection, None)) as order:
                 names = [candidate.name for candidate in order]
             yield from ((self._layout.kv_file(*name), proven) for name in names)
         vectors = (path for path, _ in self._layout.home.scan(self._layout.vectors))  # built again from the rows
-        for path in [*(entry.path for entry in self._layout.scan()), *vectors]:
+        for path in [*(entry.path for entry in self._scan()), *vectors]:
             yield path, self._layout.proof(path)
+
+    def _scan(self) -> list[KVEntry]:
+        """Return the entries of the KV; none where its directory is away or not ours."""
+        return list(self._layout.scan()) if self._kv.in_place() else []
 
     def _unlink(self, path: Path, proof: Proof) -> int:
         try:

@@ -38,7 +38,7 @@ class KVDirectory:
         self._layout = layout
         self._identifier = identifier
         self._checked = not away
-        self._closed = writer and bool(away)
+        self._closed = bool(away) and (writer or layout.kv_dir is None)
         self.away = away
         """Why there was no chunk KV when the store was opened, as a sentence; empty if there was."""
 
@@ -49,7 +49,7 @@ class KVDirectory:
         return self.away or f"{self._layout.kv} is not the directory that it was when the store was opened."
 
     def in_place(self) -> bool:
-        """True while the directory is the one that was checked. A writer that opened without it does without."""
+        """True while the directory is the one that was checked. A writer that opened without it goes on without."""
         if self._closed:
             return False
         root = self._layout.kv_root
@@ -218,9 +218,10 @@ def _refuse_what_is_left(layout: Layout, place: Path) -> None:
     inside = layout.root / "kv"
     if place == inside:
         return
+    left = None
     with suppress(ForeignPlace):  # a link in that place is no longer used
-        if next(layout.home.scan(inside), None) is not None:
-            raise ForeignPlace(
-                f"{inside} still holds chunk KV, and `kv_dir` names {place}.",
-                remedy=f"Move it: mv '{inside}'/* '{place}'/",
-            )
+        left = next(layout.home.scan(inside), None)
+    if left is not None:
+        raise ForeignPlace(
+            f"{inside} still holds chunk KV, and `kv_dir` names {place}.", remedy=f"Move it: mv '{inside}'/* '{place}'/"
+        )

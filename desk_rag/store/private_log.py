@@ -31,11 +31,11 @@ class PrivateLog(RotatingFileHandler):
             descriptor = folder.append_to(Path(self.baseFilename).name)
         return os.fdopen(descriptor, "a", encoding=self.encoding)
 
-    def doRollover(self) -> None:  # noqa: N802 - the name that logging calls
+    def doRollover(self) -> None:
         """Give every older file the next number; the oldest goes. A file that is not a regular one ends the row."""
         if self.stream:
             self.stream.close()
-            self.stream = None  # type: ignore[assignment]
+            self.stream = None
         name = Path(self.baseFilename).name
         with self._home.opened(self._folder) as folder:
             oldest = f"{name}.{self.backupCount}"

@@ -57,7 +57,8 @@ class Upkeep:
         catalog_lost = not known and catalog.count([])[3] == 0
         seen: set[Path] = set()
         for entry in self._layout.scan():
-            if entry.aside or self._settle(entry, known.get(entry.path), notes, foreign, catalog_lost=catalog_lost):
+            row = known.get(entry.path)
+            if entry.aside or self._settle(entry, row, notes, foreign, catalog_lost=catalog_lost):
                 seen.add(entry.path)
         if not self.kv.in_place():  # what was seen may have been another directory
             raise ForeignPlace(
@@ -70,8 +71,8 @@ class Upkeep:
             notes.append(f"{was} dropped.")
         if foreign:
             notes.append(
-                f"{len(foreign)} in {self._layout.kv} not made by desk-rag and left alone ('{foreign[0].name}' for one);"
-                " `desk-rag doctor` names them."
+                f"{len(foreign)} in {self._layout.kv} not made by desk-rag and left alone"
+                f" ('{foreign[0].name}' for one); `desk-rag doctor` names them."
             )
         if not catalog_lost and catalog.count([])[3]:
             self.remove_rows(self._rows.unreferenced())

@@ -267,7 +267,7 @@ def _drive(settings: Settings) -> list[Finding]:
     """How the drive of the data directory likes to be read, where that was measured."""
     from desk_rag.drive_tuning import remembered
 
-    tuned = remembered(settings.data_dir)
+    tuned = remembered(settings.data_dir, settings.store.kv_place)
     if tuned is None:
         return []
     rate = f"{tuned.bytes_per_second / 1e9:.2f} GB/s"

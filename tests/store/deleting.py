@@ -70,10 +70,10 @@ def unit(count: int) -> np.ndarray:
 
 def log(root: Path, text: str) -> None:
     handler = PrivateLog(root / "logs", "tui.log", most_bytes=200, old_files=2)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     try:
         for number in range(8):
             record = logging.LogRecord("desk_rag", logging.INFO, "", 0, f"{text} {number} {'.' * 60}", None, None)
-            handler.format = lambda record: f"2026-01-02 03:04:05,678 INFO desk_rag: {record.msg}"  # type: ignore[method-assign]
             handler.emit(record)
     finally:
         handler.close()
@@ -147,7 +147,9 @@ def ways(root: Path, kv_dir: Path | None = None) -> dict[str, Callable[[], objec
         "logs": lambda: log(root, "again"),
         "turn": lambda: turn(root),
         "brake": lambda: brake(root),
-        "write": lambda: with_store(root, kv_dir, many, lambda store: store.put_kv(key, made.kv_for(key), [chunk], 0.5)),
+        "write": lambda: with_store(
+            root, kv_dir, many, lambda store: store.put_kv(key, made.kv_for(key), [chunk], 0.5)
+        ),
         "quarantine": lambda: (
             flip(root, kv_dir, TEXTS[1]),
             with_store(root, kv_dir, many, lambda store: store.get_kv([made.key(TEXTS[1])])),

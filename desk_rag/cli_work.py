@@ -75,6 +75,8 @@ def index(settings: Settings, folders: Sequence[Path], *, warm: bool, as_json: b
     _check_model(settings)
     progress = out.Progress(sys.stderr, roots)
     with Store.open(settings.data_dir, settings.store, writer=True) as store, _stoppable(progress) as stop:
+        if store.kv_away:
+            progress.say(store.kv_away)
         done = Run(lazy_parts(store, settings), settings, stop, progress, tally).run(roots, warm=warm)
         stopped = stop()
     progress.clear()

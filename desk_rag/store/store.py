@@ -59,7 +59,6 @@ class Store:
         self._catalog = Catalog(self._database)
         self._rows = KVRows(self._database)
         self._shared = SharedRows(self._database)
-        self._kv_directory = opened.kv
         self._upkeep = Upkeep(self._layout, self._rows, opened.kv)
         self._making = threading.Lock()
         self._vectors_made: VectorSearch | None = None
@@ -113,7 +112,7 @@ class Store:
     @property
     def kv_away(self) -> str:
         """Why no stored chunk KV can be used now, as a sentence; empty if it can."""
-        return self._kv_directory.why_away()
+        return self._upkeep.kv.why_away()
 
     # documents ------------------------------------------------------------------------------------------------------
 
@@ -186,7 +185,7 @@ class Store:
         Up to four fifths of the limit that is every chunk without; beyond that those retrieved twice or pinned. A chunk
         that was not admitted or was evicted comes again only after it has been retrieved again.
         """
-        if not self._kv_directory.in_place():
+        if not self._upkeep.kv.in_place():
             return []
         return self._rows.pending(str(namespace), limit, under, demanded_only=not self._kv.is_eager(str(namespace)))
 

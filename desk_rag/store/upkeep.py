@@ -71,8 +71,8 @@ class Upkeep:
             notes.append(f"{was} dropped.")
         if foreign:
             notes.append(
-                f"{len(foreign)} in {self._layout.kv} not made by desk-rag and left alone"
-                f" ('{foreign[0].name}' for one); `desk-rag doctor` names them."
+                f"Files in {self._layout.kv} that desk-rag did not make were left alone ({len(foreign)};"
+                f" '{foreign[0].name}' for one); `desk-rag doctor` names them."
             )
         if not catalog_lost and catalog.count([])[3]:
             self.remove_rows(self._rows.unreferenced())

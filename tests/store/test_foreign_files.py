@@ -52,9 +52,16 @@ LOOK_ALIKE = (
 )
 
 
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("template") / "data"
+    fill(place)
+    return place
+
+
 @pytest.fixture
-def filled(root: Path) -> Path:
-    fill(root)
+def filled(root: Path, template: Path) -> Path:
+    shutil.copytree(template, root)
     return root
 
 

@@ -36,7 +36,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
         counts, activity, pause = store.coverage(), store.activity(), store.pause_requested()
         outlook = store.outlook(None, 0.0)
         failed = [row for row in store.documents() if row.state is FileState.FAILED]
-        pins = store.pins()
+        pins, away = store.pins(), store.kv_away
     if as_json:
         out.print_json(
             sys.stdout,
@@ -48,6 +48,8 @@ def status(settings: Settings, *, as_json: bool) -> int:
                 "chunks": counts.chunks,
                 "with_vectors": counts.with_vectors,
                 "warm": counts.warm,
+                "kv_dir": str(settings.store.kv_place or settings.data_dir / "kv"),
+                "kv_away": away,
                 "kv_bytes": counts.kv_bytes,
                 "budget_bytes": counts.budget_bytes,
                 "planned_bytes": outlook.kv_bytes if outlook else counts.kv_bytes,
@@ -64,6 +66,8 @@ def status(settings: Settings, *, as_json: bool) -> int:
         f"findable  words {_share(counts.chunks, counts.chunks)}, vectors {_share(counts.with_vectors, counts.chunks)},"
         f" warm {_share(counts.warm, counts.chunks)}",
         f"chunk KV  {out.size(counts.kv_bytes)} of at most {out.size(counts.budget_bytes)}",
+        *([f"chunk KV  in {settings.store.kv_place}"] if settings.store.kv_place else []),
+        *([f"away      {away}"] if away else []),
         f"left out  {out.plural(counts.skipped, 'file')} of kinds that hold no text or that a rule names",
         f"now       {_activity_text(activity, pause)}",
     ]
@@ -118,17 +122,20 @@ def verify(settings: Settings, *, repair: bool, subset: str, as_json: bool) -> i
     if not _exists(settings):
         return _nothing(settings, as_json=as_json)
     with _open(settings, writer=repair) as store:
-        notices = store.notices
+        notices, away = store.notices, store.kv_away
         report = store.verify(repair=repair, subset=part)
     left = [problem for problem in report.problems if not problem.repaired]
+    foreign = [f"not desk-rag's, left alone: {path}" for path in report.foreign]
     if as_json:
-        out.print_json(sys.stdout, {**asdict(report), "clean": report.clean, "notices": list(notices)})
+        told = asdict(report) | {"foreign": [str(path) for path in report.foreign], "kv_away": away}
+        out.print_json(sys.stdout, told | {"clean": report.clean, "notices": list(notices)})
     else:
         lines = [f"{'repaired' if problem.repaired else 'wrong'}: {problem.what}" for problem in report.problems]
         read = f"{report.kv_files:,} KV files ({out.size(report.kv_bytes)})"
         held = f"{out.plural(report.documents, 'document')} and {out.plural(report.chunks, 'chunk')}"
         outcome = "nothing wrong" if report.clean else f"{out.plural(len(report.problems), 'problem')}"
-        _print([*notices, *lines, f"Checked {read}, {held}: {outcome}."])
+        notices += (away,) if away and away not in notices else ()
+        _print([*notices, *lines, *foreign, f"Checked {read}, {held}: {outcome}."])
         if left and not repair:
             _print(["desk-rag verify --repair removes what is damaged; it is made again when needed."])
     return StoreError.exit_code if left else 0
@@ -173,10 +180,10 @@ def _purge_all(settings: Settings, *, as_json: bool) -> int:
 
     if not ownership.is_store(settings.data_dir):
         return _nothing(settings, as_json=as_json)
-    cleared = _delete_all(settings.data_dir)
+    cleared, away = _delete_all(settings.data_dir)
     if as_json:
         left = [str(path) for path in cleared.left]
-        report = {"deleted": str(settings.data_dir), "freed_bytes": cleared.freed_bytes, "left": left}
+        report = {"deleted": str(settings.data_dir), "freed_bytes": cleared.freed_bytes, "left": left, "away": away}
         out.print_json(sys.stdout, report)
     elif not cleared.left:
         _print([f"Deleted {settings.data_dir} ({out.size(cleared.freed_bytes)})."])
@@ -185,7 +192,9 @@ def _purge_all(settings: Settings, *, as_json: bool) -> int:
         names += f" and {len(cleared.left) - _MOST_LISTED:,} more" if len(cleared.left) > _MOST_LISTED else ""
         _print([f"Deleted what desk-rag had in {settings.data_dir} ({out.size(cleared.freed_bytes)})."])
         _print([f"Left there, since it is not desk-rag's: {names}."])
-    return 0
+    if away and not as_json:
+        _print([f"Not deleted: the chunk KV in {away}, which is away. Delete that directory once its drive is back."])
+    return StoreError.exit_code if away else 0
 
 
 def pin(settings: Settings, folder: Path, *, remove: bool) -> int:
@@ -301,14 +310,17 @@ def _confirm(what: str, *, sure: bool) -> None:
         raise ConfigError("Nothing was deleted.")
 
 
-def _delete_all(root: Path) -> Cleared:
-    """Remove desk-rag's own files while holding the lock, so that no other process is writing. Needs no room."""
-    from desk_rag.store import ownership
+def _delete_all(root: Path) -> tuple[Cleared, str]:
+    """Remove desk-rag's own files while holding the lock, so that no other process is writing. Needs no room.
+
+    Also returns the `kv_dir` that could not be reached; empty if there is none, or it was emptied too.
+    """
+    from desk_rag.store.data_directory import clear_all
     from desk_rag.store.layout import Layout
     from desk_rag.store.opening import locked
 
     with locked(Layout(root)):
-        return ownership.clear(root)
+        return clear_all(root)
 
 
 def _exists(settings: Settings) -> bool:

@@ -19,7 +19,7 @@ from desk_rag import cli_output as out
 from desk_rag.answer_events import AnswerMode, Finished
 from desk_rag.cli_signals import stoppable
 from desk_rag.config import Settings
-from desk_rag.errors import UNWRITABLE, ConfigError, DeskRagError, StoreFull, StoreLocked
+from desk_rag.errors import UNWRITABLE, ConfigError, DeskRagError, ForeignPlace, StoreFull, StoreLocked
 from desk_rag.index_events import FileState, IndexFinished
 from desk_rag.index_progress import Tally
 
@@ -75,6 +75,8 @@ def index(settings: Settings, folders: Sequence[Path], *, warm: bool, as_json: b
     _check_model(settings)
     progress = out.Progress(sys.stderr, roots)
     with Store.open(settings.data_dir, settings.store, writer=True) as store, _stoppable(progress) as stop:
+        if store.kv_away:
+            progress.say(store.kv_away)
         done = Run(lazy_parts(store, settings), settings, stop, progress, tally).run(roots, warm=warm)
         stopped = stop()
     progress.clear()
@@ -121,6 +123,9 @@ def ask(settings: Settings, wish: Wish) -> int:
         if stop():
             return INTERRUPTED
         _check_something_is_there(engine.store, roots, _ASK_REMEDY)
+        away = engine.store.kv_away
+        if away:
+            progress.say(away)
         printer = out.AnswerPrinter(sys.stdout, roots)
         events = engine.ask(
             wish.question, mode=AnswerMode(wish.mode), top_k=wish.top_k, under=roots, stop=stop
@@ -129,7 +134,7 @@ def ask(settings: Settings, wish: Wish) -> int:
             if not wish.as_json:
                 printer.show(event)
             elif isinstance(event, Finished):
-                out.print_json(sys.stdout, out.answer_json(event.answer))
+                out.print_json(sys.stdout, out.answer_json(event.answer) | ({"kv_away": away} if away else {}))
         if stop():
             return INTERRUPTED
     return SOME_UNREADABLE if failed else 0
@@ -267,7 +272,7 @@ def _load_engine(settings: Settings) -> AnswerEngine:
 
     try:
         return open_engine(settings, writer=True)
-    except (StoreLocked, *UNWRITABLE):
+    except (StoreLocked, ForeignPlace, *UNWRITABLE):
         return open_engine(settings, writer=False)
 
 

@@ -56,6 +56,12 @@ def _named(given: object) -> object:
     return given
 
 
+def _named_or_empty(given: object) -> object:
+    if isinstance(given, str) and given and not given.strip():
+        raise ValueError("is blank; name a directory, or leave the setting out")
+    return given
+
+
 _LIMITS = {
     "greater_than_equal": ("at least", "ge"),
     "greater_than": ("more than", "gt"),
@@ -129,6 +135,13 @@ class StoreSettings(_Section):
     """Most bytes the KV caches of all models may take on disk together."""
     reserve_gib: Annotated[float, Field(ge=0, le=_MOST)] = 5.0
     """Free space on the drive that the caches never eat into."""
+    kv_dir: Annotated[str, BeforeValidator(_named_or_empty)] = ""
+    """A directory of its own, on another drive for one, that holds the chunk KV; empty: `kv` in the data directory."""
+
+    @property
+    def kv_place(self) -> Path | None:
+        """`kv_dir` as a path; None where it is not set."""
+        return Path(self.kv_dir).expanduser() if self.kv_dir else None
 
 
 class IndexSettings(_Section):

@@ -364,7 +364,8 @@ def load_as_fits(settings: Settings, store: Store, site: Site, namespace: Namesp
     if device.type != "cuda":
         return MappedLoader(store, site)
     resident, staging = tier_bytes(settings.answer, device)
-    chosen = drive_tuning.settle(settings.data_dir, store.kv_sample(namespace, drive_tuning.SAMPLE), device)
+    sample = store.kv_sample(namespace, drive_tuning.SAMPLE)
+    chosen = drive_tuning.settle(settings.data_dir, sample, device, settings.store.kv_place)
     return StreamedLoader(store, site, Loader(device, replace(chosen, resident_bytes=resident, staging_bytes=staging)))
 
 

@@ -8,7 +8,6 @@ both are quoted.
 from __future__ import annotations
 
 import json
-import shutil
 import statistics
 import sys
 from collections.abc import Sequence
@@ -75,8 +74,8 @@ def _run(arguments: list[str]) -> int:
     documents, listed = assets_dir() / "sample_docs", _read(assets_dir() / "demo_questions.json")
     questions = listed if arguments else _a_few(listed)
     data = Path.cwd() / ".demo"
-    if data.exists():
-        shutil.rmtree(data)
+    if data.exists() or data.is_symlink():
+        _clear(data)
     settings = Settings(data_dir=data)
     print(f"Index and chunk KV of this demo go to {out.shown_path(data)}, which is made anew each time.")
     progress = out.Progress(sys.stderr, [documents])
@@ -99,6 +98,15 @@ def _run(arguments: list[str]) -> int:
     print("  .venv/bin/desk-rag assets/sample_docs")
     print("  .venv/bin/desk-rag ~/Documents")
     return 0
+
+
+def _clear(data: Path) -> None:
+    """Remove what the demo before this one left. Raises ConfigError where something else lies there."""
+    from desk_rag.store import ownership
+
+    left = () if data.is_symlink() or not ownership.is_store(data) else ownership.clear(data).left
+    if data.is_symlink() or left or (data.exists() and any(data.iterdir())):
+        raise ConfigError(f"{data} holds files that are not the demo's.", remedy="Move it away and start again.")
 
 
 def _read(file: Path) -> list[Question]:

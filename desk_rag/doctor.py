@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from desk_rag.prepared import StoredGate
     from desk_rag.store.store import Store
 
+_MOST_NAMED = 10
 _LITTLE_ROOM = 256 << 20
 """Bytes: less is soon full."""
 
@@ -72,7 +73,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     """All checks, in the order in which a fault would show."""
     checks: tuple[Callable[[Settings], Finding | list[Finding]], ...] = (
         *(_python, _torch, _gpu, _quantization, _model, _adapter, _auxiliary, _rungs, _embedder, _words, _vectors),
-        *(_data_dir, _disk, _drive, _store, _notices, _coding, _break_even, _watches),
+        *(_data_dir, _kv_dir, _disk, _drive, _store, _foreign, _notices, _coding, _break_even, _watches),
     )
     told: set[str] = set()
     for check in checks:
@@ -228,10 +229,41 @@ def _data_dir(settings: Settings) -> Finding:
     return Finding("data", Verdict.OK, out.shown_path(place))
 
 
+def _kv_dir(settings: Settings) -> list[Finding]:
+    """Where the chunk KV lies and whether it can be used; in its usual place and in order there is nothing to say."""
+    place = settings.store.kv_place
+    if not _has_store(settings):
+        return [] if place is None else [Finding("kv_dir", Verdict.OK, f"{place}, set up when something is indexed")]
+    with _open(settings) as store:
+        away = store.kv_away
+    if away:
+        remedy = "Connect the drive, or set `kv_dir` under [store] to a directory of its own."
+        return [Finding("kv_dir", Verdict.WARN, away, remedy)]
+    return [] if place is None else [Finding("kv_dir", Verdict.OK, out.shown_path(place))]
+
+
+def _foreign(settings: Settings) -> list[Finding]:
+    """Files in desk-rag's directories that it did not write and therefore leaves alone."""
+    if not _has_store(settings):
+        return []
+    from desk_rag.store.data_directory import foreign_files
+
+    with _open(settings) as store:
+        away = store.kv_away
+    foreign = foreign_files(settings.data_dir, None if away else settings.store.kv_place)
+    if not foreign:
+        return []
+    names = ", ".join(str(path) for path in foreign[:_MOST_NAMED])
+    names += f" and {len(foreign) - _MOST_NAMED:,} more" if len(foreign) > _MOST_NAMED else ""
+    remedy = "desk-rag did not write these and never deletes them. Move them elsewhere; `desk-rag verify` names all."
+    return [Finding("other files", Verdict.WARN, names, remedy)]
+
+
 def _disk(settings: Settings) -> Finding:
     from desk_rag.store.budget import Budget
 
-    place = next(p for p in (settings.data_dir, *settings.data_dir.parents) if p.exists())
+    wanted = settings.store.kv_place or settings.data_dir
+    place = next(p for p in (wanted, *wanted.parents) if p.exists())
     kept, cap = settings.store.reserve_gib, int(settings.store.budget_gib * GIB)
     free = shutil.disk_usage(place).free
     used = 0
@@ -258,7 +290,7 @@ def _drive(settings: Settings) -> list[Finding]:
     """How the drive of the data directory likes to be read, where that was measured."""
     from desk_rag.drive_tuning import remembered
 
-    tuned = remembered(settings.data_dir)
+    tuned = remembered(settings.data_dir, settings.store.kv_place)
     if tuned is None:
         return []
     rate = f"{tuned.bytes_per_second / 1e9:.2f} GB/s"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from desk_rag.errors import CorruptKV
+from desk_rag.errors import CorruptKV, ForeignPlace
 from desk_rag.kv.kernels import is_large
 from desk_rag.kv.loader import Loader, LoaderSettings
 from desk_rag.kv.payload import ChunkFile
@@ -68,10 +68,13 @@ def drive_of(place: Path) -> str:
     return f"fs-{fsid:x}" if fsid else f"dev-{place.stat().st_dev:x}"
 
 
-def remembered(data_dir: Path) -> Tuned | None:
-    """What is known of the data directory's drive; None if nothing is, or what is written makes no sense."""
+def remembered(data_dir: Path, kv_dir: Path | None = None) -> Tuned | None:
+    """What is known of the drive of the chunk KV; None if nothing is, or what is written makes no sense.
+
+    `kv_dir` is the setting of that name; without it that is the data directory's drive.
+    """
     try:
-        found = _read(data_dir)[drive_of(data_dir)]
+        found = _read(data_dir)[drive_of(kv_dir or data_dir)]
         tuned = Tuned(**found)  # type: ignore[arg-type]
         numbers = (tuned.threads, tuned.waves)
         whole = all(type(number) is int and 1 <= number <= 256 for number in numbers)
@@ -80,18 +83,18 @@ def remembered(data_dir: Path) -> Tuned | None:
         return None
 
 
-def remember(data_dir: Path, tuned: Tuned) -> None:
-    """Write it down for the data directory's drive; what is known of others stays. A full disk costs nothing."""
+def remember(data_dir: Path, tuned: Tuned, kv_dir: Path | None = None) -> None:
+    """Write it down for the drive of the chunk KV; what is known of others stays. A full disk costs nothing."""
     try:
         known = _read(data_dir)
     except (OSError, ValueError, TypeError, KeyError):
         known = {}
     try:
-        known[drive_of(data_dir)] = asdict(tuned)
+        known[drive_of(kv_dir or data_dir)] = asdict(tuned)
         text = json.dumps({"version": _VERSION, "drives": known}, indent=1)
-        write_private(data_dir / FILE, text.encode())
-    except OSError as error:
-        _log.warning("what was measured of the drive could not be kept (%s)", error.strerror)
+        write_private(data_dir / FILE, text.encode(), data_dir)
+    except (OSError, ForeignPlace) as error:
+        _log.warning("what was measured of the drive could not be kept (%s)", error)
 
 
 def measure(files: Iterable[ChunkFile], device: torch.device) -> Tuned | None:
@@ -130,19 +133,21 @@ def fewest_waves(rates: Sequence[float], pass_rate: float) -> int:
     return next(waves for waves, time in zip(WAVES, expected, strict=True) if time <= _NEAR * min(expected))
 
 
-def settle(data_dir: Path, files: Sequence[ChunkFile], device: torch.device) -> LoaderSettings:
-    """Settings for the data directory's drive: remembered, or measured now and remembered, or the defaults.
+def settle(
+    data_dir: Path, files: Sequence[ChunkFile], device: torch.device, kv_dir: Path | None = None
+) -> LoaderSettings:
+    """Settings for the drive of the chunk KV: remembered, or measured now and remembered, or the defaults.
 
     For starting up, not for answering. Nothing that can go wrong with it keeps anybody from starting.
     """
-    known = remembered(data_dir)
+    known = remembered(data_dir, kv_dir)
     if known is None:
         try:
             known = measure(files, device)
         except (OSError, CorruptKV, RuntimeError) as error:  # a file went away or is damaged, the GPU is full
             _log.info("the drive was not measured (%s)", error)
         if known is not None:
-            remember(data_dir, known)
+            remember(data_dir, known, kv_dir)
     return known.applied(LoaderSettings()) if known is not None else LoaderSettings()
 
 

@@ -11,6 +11,7 @@
     │   ├── StoreLocked               another process is the writer
     │   ├── StoreFull                 the byte budget or the disk leaves no room
     │   ├── StoreReadOnly             the data directory can be read and not written
+    │   ├── ForeignPlace              a link, mount or file of somebody else stands where a file of ours belongs
     │   ├── CorruptKV                 a KV file failed its checks (a miss for whoever asked)
     │   └── UnknownFormat             written by a newer desk-rag
     ├── ModelError
@@ -90,6 +91,10 @@ class StoreFull(StoreError):
 
 class StoreReadOnly(StoreError):
     """The data directory can be read and not written: a drive mounted so, or permissions."""
+
+
+class ForeignPlace(StoreError):
+    """A link, a mount or a file of somebody else stands where desk-rag has its own; it is left alone."""
 
 
 UNWRITABLE = (StoreFull, StoreReadOnly)

@@ -21,6 +21,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from desk_rag.errors import ForeignPlace
+from desk_rag.owned_directory import OwnedDirectory, require_own_file
+
 _LOOK_EVERY = 0.02
 """Seconds between looks at other processes' locks; well inside the goal of giving way within 100 ms."""
 
@@ -30,8 +33,9 @@ class Turn:
 
     def __init__(self, runtime_dir: Path) -> None:
         self._dir = runtime_dir / "answering"
-        with contextlib.suppress(OSError):  # nobody indexes where nothing can be written, so nobody has to give way
-            self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # The data directory, or the directory itself where that is named alone.
+        self._home = OwnedDirectory(runtime_dir.parent if runtime_dir.name == "run" else runtime_dir)
+        self._make_directory()  # nobody indexes where nothing can be written, so nobody has to give way
         self._here = 0
         self._device = threading.Lock()
         self._guard = threading.Lock()
@@ -45,8 +49,9 @@ class Turn:
         first."""
         with self._guard:
             if self._here == 0:
-                with contextlib.suppress(OSError):
-                    self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)  # a purge may have removed it
+                self._make_directory()  # a purge may have removed it
+                with contextlib.suppress(OSError, ForeignPlace), self._home.opened(self._dir):
+                    require_own_file(Path(self._own.lock_file))  # taking the lock empties it
                     self._own.acquire()
             self._here += 1
         try:
@@ -84,10 +89,17 @@ class Turn:
             time.sleep(pause)
         return True
 
+    def _make_directory(self) -> None:
+        with contextlib.suppress(OSError, ForeignPlace):
+            self._home.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for place in (self._dir.parent, self._dir):
+                if place != self._home.root:
+                    self._home.make_directory(place)
+
     def _someone_else(self) -> bool:
         own = f"{os.getpid()}.lock"
         for file in self._dir.glob("*.lock"):
-            if file.name == own:
+            if file.name == own or not _is_lock(file):
                 continue
             probe = FileLock(file, timeout=0, thread_local=False)
             try:
@@ -98,6 +110,16 @@ class Turn:
                 continue
             # Nobody holds it: its process ended without tidying up.
             with contextlib.suppress(OSError):
-                file.unlink()
+                self._home.remove(file, lambda entry: entry.status.st_size == 0)
             probe.release()
         return False
+
+
+def _is_lock(file: Path) -> bool:
+    """True for an empty file of its own, named by a process: asking for a lock empties the file."""
+    try:
+        status = file.lstat()
+        require_own_file(file, status)
+    except (OSError, ForeignPlace):
+        return False
+    return file.stem.isdecimal() and status.st_size == 0

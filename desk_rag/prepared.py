@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from desk_rag.config import MOST_PRIMERS, Settings
+from desk_rag.errors import ForeignPlace
 from desk_rag.kv.canaries import GROUPS, PROBE
 from desk_rag.kv.gate import GateReport, Score, drifted, probe_kv, run_gate
 from desk_rag.kv.identity import identify
@@ -27,7 +29,10 @@ from desk_rag.kv.rungs import PLAIN, Ladder, Rung, build_ladder, primed_ids
 from desk_rag.kv.self_test import check_keys
 from desk_rag.kv.types import ChunkKV, Namespace
 from desk_rag.model import PRODUCER, LanguageModel, load_model
+from desk_rag.owned_directory import OwnedDirectory
+from desk_rag.store.kv_directory import marker_of
 from desk_rag.store.layout import Layout, write_private
+from desk_rag.store.ownership import KV_RECORD, content_proves
 
 _log = logging.getLogger(__name__)
 
@@ -73,10 +78,13 @@ class _Record:
 
 def prepare(settings: Settings) -> Prepared:
     """Load the model of `settings` and settle how its chunk KV is coded and named. Raises ModelError, ConfigError."""
-    return prepare_model(load_model(settings.model), settings.data_dir, settings.model.rungs)
+    model = load_model(settings.model)
+    return prepare_model(model, settings.data_dir, settings.model.rungs, kv_dir=settings.store.kv_place)
 
 
-def prepare_model(model: LanguageModel, data_dir: Path, rungs: Sequence[int] = PLAIN) -> Prepared:
+def prepare_model(
+    model: LanguageModel, data_dir: Path, rungs: Sequence[int] = PLAIN, *, kv_dir: Path | None = None
+) -> Prepared:
     """As `prepare`, for a model already in memory. Raises UnsupportedModel if it fails the self-test.
 
     Gate and probe look at rung 0: the others differ in what stands before a chunk, not in how it is coded or computed.
@@ -92,7 +100,7 @@ def prepare_model(model: LanguageModel, data_dir: Path, rungs: Sequence[int] = P
         after = record
         record = _read(file)  # again: another process may have been faster
         if record is None or drifted(record.probe, now):
-            record = _Record(_named(model, gate, key_error, data_dir, after), now)
+            record = _Record(_named(model, gate, key_error, Layout(data_dir, kv_dir), after), now)
             _write(file, record)
     told = record.told
     ladder = build_ladder(model, prefix, rungs, told.gate.scheme, drift_epoch=told.drift_epoch)
@@ -106,7 +114,7 @@ def stored_gates(data_dir: Path) -> list[StoredGate]:
 
 
 def _named(
-    model: LanguageModel, gate: GateReport, key_error: float, data_dir: Path, after: _Record | None
+    model: LanguageModel, gate: GateReport, key_error: float, layout: Layout, after: _Record | None
 ) -> StoredGate:
     """Give the model a namespace for its KV from now on: one that holds nothing which this probe does not vouch for.
 
@@ -114,10 +122,12 @@ def _named(
     be right; it ends as misses and is evicted first.
     """
     epoch = 0 if after is None else after.told.drift_epoch + 1
+    if layout.kv_dir is not None and marker_of(layout.kv_dir) is None and (layout.root / KV_RECORD).exists():
+        epoch += int(time.time())  # what lies on a drive that is away cannot be looked at: a number it never had
     prefixes = [primed_ids(model.prompt, count) for count in range(MOST_PRIMERS + 1)]  # whatever rungs there ever were
     while True:
         rungs = [identify(model.spec, ids, gate.scheme, drift_epoch=epoch).namespace() for ids in prefixes]
-        if not any(Layout(data_dir).namespace_dir(namespace).exists() for namespace in rungs):
+        if not any(layout.namespace_dir(namespace).exists() for namespace in rungs):
             return StoredGate(model.spec.name, rungs[0], gate, epoch, key_error)
         epoch += 1
 
@@ -161,12 +171,14 @@ def _write(file: Path, record: _Record) -> None:
         "producer": PRODUCER,
     }
     try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for left_over in file.parent.glob(f"{file.name}.*"):
-            left_over.unlink(missing_ok=True)
-        write_private(file, save(tensors, metadata))
-    except OSError as error:
-        _log.warning("what was found out about the model could not be kept (%s)", error.strerror)
+        home = OwnedDirectory(file.parents[1])
+        file.parents[1].mkdir(mode=0o700, parents=True, exist_ok=True)
+        home.make_directory(file.parent)
+        for left_over in file.parent.glob(f"{file.name}.*.tmp"):
+            home.remove(left_over, content_proves(f"models/{left_over.name}"))
+        write_private(file, save(tensors, metadata), home.root)
+    except (OSError, ForeignPlace) as error:
+        _log.warning("what was found out about the model could not be kept (%s)", error)
 
 
 def _probe_hash(tensors: dict[str, torch.Tensor]) -> str:

@@ -19,6 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from desk_rag.errors import ForeignPlace
+from desk_rag.owned_directory import OwnedDirectory, proven
+
 
 @dataclass(frozen=True, slots=True)
 class _Note:
@@ -66,18 +69,15 @@ class RemovalBrake:
         if self._file is None:
             self._notes = notes
             return
+        home = OwnedDirectory(self._file.parents[1])
         if not notes:
-            self._file.unlink(missing_ok=True)
+            home.remove(self._file, proven)  # it was read as a note of ours
             return
-        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary = self._file.with_suffix(".tmp")
         text = json.dumps({root: [note.at, sorted(note.paths)] for root, note in notes.items()})
         # Without room for the note the removals are held again at the next look, which is the safe side.
-        with contextlib.suppress(OSError):
-            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            temporary.replace(self._file)
+        with contextlib.suppress(OSError, ForeignPlace):
+            home.make_directory(self._file.parent)
+            home.write(self._file, text.encode())
 
 
 def _hash(path: Path) -> str:

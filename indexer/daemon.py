@@ -56,6 +56,8 @@ def run_watch(
                 # One that was indexed before may be on a drive that comes back; a new one is a slip of the pen.
                 if folder.exists() or not store.documents(folder.absolute()):
                     walk.check_root(folder)
+            if store.kv_away:
+                printer.line(store.kv_away)
             lower_priority()
             # Chunks of every length would fill the cache of compiled CPU kernels: 950 MB after 2,000 chunks, 780 so.
             os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")

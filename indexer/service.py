@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from desk_rag.clean import clean
@@ -22,6 +21,7 @@ from desk_rag.config import Settings
 from desk_rag.errors import StoreError
 from desk_rag.index_events import FileEvent, FileState, IndexEvent, IndexFinished, IndexStage, StageProgress
 from desk_rag.removal_brake import RemovalBrake
+from desk_rag.store.private_log import PrivateLog
 from desk_rag.store.types import Activity
 from indexer.idle import IdleGate, describe_pause
 from indexer.jobs import Change, FileJob, JobQueue, SweepJob
@@ -274,10 +274,7 @@ def _without_numbers(reason: str) -> str:
 
 def _open_log(folder: Path) -> logging.Handler:
     """A log of at most 2 MB, readable by its owner only."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file = folder / "indexer.log"
-    file.touch(mode=0o600)
-    handler = RotatingFileHandler(file, maxBytes=1_000_000, backupCount=1, encoding="utf-8", delay=True)
+    handler = PrivateLog(folder, "indexer.log", most_bytes=1_000_000, old_files=1, delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     handler.setLevel(logging.WARNING)
     logging.getLogger("indexer").addHandler(handler)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from desk_rag.drive_tuning import FILE, Tuned, remember
+from desk_rag.store.ownership import stamp_of
 
 ROOT = Path(__file__).resolve().parent.parent
 CANARY = "quixotryzanzibar"
@@ -228,7 +229,8 @@ def test_a_deleted_file_and_a_purged_folder_leave_no_trace_in_any_file(desk: Des
     assert desk.files_with(b"attic") == []
     assert desk.files_with(CANARY.encode()), "the other document still says it"
     aside = desk.data / "quarantine" / "catalog.1.sqlite"
-    aside.write_bytes(PROMISE.encode())  # as a damaged catalog is put aside
+    aside.write_bytes(PROMISE.encode())
+    aside.rename(aside.with_name(f"catalog.1.{stamp_of(aside.stat())}.sqlite"))  # as a damaged catalog is put aside
     report = desk.run("purge", str(desk.documents / "secret"), "--yes", "--verify")
     assert report.code == 0 and "no trace" in report.out, report.out
     for needle in TRACES:

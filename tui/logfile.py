@@ -6,21 +6,12 @@ Records say what happened to desk-rag; document text has no place in them.
 from __future__ import annotations
 
 import logging
-import os
-from io import TextIOWrapper
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
+
+from desk_rag.store.private_log import PrivateLog
 
 _MOST_BYTES = 2 * 1024**2
 _FILES = 5
-
-
-class _PrivateHandler(RotatingFileHandler):
-    """Creates its files readable by their owner only."""
-
-    def _open(self) -> TextIOWrapper:
-        descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        return os.fdopen(descriptor, "a", encoding=self.encoding)
 
 
 def log_to_file(directory: Path) -> Path | None:
@@ -31,10 +22,7 @@ def log_to_file(directory: Path) -> Path | None:
     file: Path | None = directory / "tui.log"
     handler: logging.Handler
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handler = _PrivateHandler(
-            directory / "tui.log", maxBytes=_MOST_BYTES, backupCount=_FILES - 1, encoding="utf-8"
-        )
+        handler = PrivateLog(directory, "tui.log", most_bytes=_MOST_BYTES, old_files=_FILES - 1)
     except OSError:
         file, handler = None, logging.NullHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

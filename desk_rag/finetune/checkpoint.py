@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,9 +20,11 @@ from safetensors.torch import load_file, save
 
 from desk_rag.errors import ConfigError
 from desk_rag.finetune.stream import Place
+from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.store.layout import sync_directory
 
 _NAME = re.compile(r"step-(\d{8})")
+_FILES = ("weights.safetensors", "optimizer.safetensors", "state.json")
 _KEPT = 2
 _RNG = "rng."
 _PARTS = ("step", "exp_avg", "exp_avg_sq")
@@ -61,6 +62,8 @@ class Checkpoints:
 
     def __init__(self, directory: Path, identity: RunIdentity) -> None:
         self._directory = directory
+        self._out = OwnedDirectory(directory.parent)
+        self._owned = OwnedDirectory(directory, follow=False)
         self._identity = identity
 
     def save(
@@ -69,8 +72,9 @@ class Checkpoints:
         """Keep everything needed to go on after `standing.step` steps."""
         name = f"step-{standing.step:08d}"
         beside = self._directory / f".{name}.tmp"
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(mode=0o700, parents=True)
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._discard(beside)
+        self._owned.make_directory(beside)
         tensors = {key: weight.detach().cpu().contiguous() for key, weight in parameters.items()}
         _write(beside / "weights.safetensors", save(tensors))
         _write(beside / "optimizer.safetensors", save({**_moments(parameters, optimizer), **_random_states()}))
@@ -78,11 +82,12 @@ class Checkpoints:
         _write(beside / "state.json", json.dumps(state).encode())
         sync_directory(beside)
         final = self._directory / name
-        shutil.rmtree(final, ignore_errors=True)
-        beside.rename(final)
+        self._discard(final)
+        with self._owned.opened() as folder:
+            folder.replace(beside.name, folder, final.name)
         sync_directory(self._directory)
         for old in self._complete()[:-_KEPT]:
-            shutil.rmtree(old, ignore_errors=True)
+            self._discard(old)
         return final
 
     def newest(self) -> Standing | None:
@@ -126,7 +131,15 @@ class Checkpoints:
 
     def remove(self) -> None:
         """Forget all of them: the run is done."""
-        shutil.rmtree(self._directory, ignore_errors=True)
+        for checkpoint in [*self._complete(), *self._directory.glob(".step-*.tmp")]:
+            self._discard(checkpoint)
+        self._out.remove_directory(self._directory)
+
+    def _discard(self, checkpoint: Path) -> None:
+        """Remove the files of one checkpoint, and its directory if nothing else is in it."""
+        for name in _FILES:
+            self._owned.remove(checkpoint / name, lambda entry: entry.is_file)
+        self._owned.remove_directory(checkpoint)
 
     def _complete(self) -> list[Path]:
         if not self._directory.is_dir():

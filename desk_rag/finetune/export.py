@@ -19,9 +19,11 @@ from safetensors.torch import save_file
 
 from desk_rag import adapters, weights
 from desk_rag.finetune.trainable import Trainable
+from desk_rag.owned_directory import OwnedDirectory, proven
 from desk_rag.store.layout import sync_directory
 
 _BESIDE = ".result.tmp"
+_WRITTEN = frozenset({".safetensors", ".json", ".jinja", ".model", ".md"})
 _COMPANIONS = ("*.json", "*.jinja", "tokenizer.model")
 _NOT_COPIED = frozenset({"model.safetensors.index.json", adapters.CONFIG, adapters.RECORD})
 _INT8_FORM = "int8 symmetric per output row: weight = int8 * scale[row]"
@@ -31,12 +33,14 @@ _SHARD = "4GB"
 def export(trainable: Trainable, base: Path, out: Path, record: Mapping[str, Any]) -> None:
     """Write the result of a run into `out`, which desk-rag then loads: --adapter OUT for LoRA, else --model OUT."""
     beside = out / _BESIDE
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(mode=0o700, parents=True)
+    owned = OwnedDirectory(out)
+    _clear_beside(owned, beside)
+    out.mkdir(mode=0o700, parents=True, exist_ok=True)
+    owned.make_directory(beside)
     if trainable.peft is not None:
         # Without the last argument peft asks the hub whether the vocabulary was changed.
         trainable.peft.save_pretrained(str(beside), safe_serialization=True, save_embedding_layers=False)
-        (beside / "README.md").unlink(missing_ok=True)
+        owned.remove(beside / "README.md", proven)
     elif is_row_int8(base):
         _copy_companions(base, beside)
         write_row_int8(_own_state(trainable.model.module), beside / "model.safetensors")
@@ -46,7 +50,15 @@ def export(trainable: Trainable, base: Path, out: Path, record: Mapping[str, Any
         trainable.model.module.save_pretrained(str(beside), state_dict=state, max_shard_size=_SHARD)
         _copy_companions(base, beside)
     (beside / adapters.RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    _put_in_place(beside, out)
+    _put_in_place(owned, beside)
+
+
+def _clear_beside(owned: OwnedDirectory, beside: Path) -> None:
+    """Remove what an export that was cut off left: the files that exports write, and nothing else."""
+    for path, _ in list(owned.scan(beside)):
+        if path.parent == beside and path.suffix in _WRITTEN:
+            owned.remove(path, proven)
+    owned.remove_directory(beside)
 
 
 def write_row_int8(state: Mapping[str, torch.Tensor], file: Path) -> None:
@@ -120,7 +132,7 @@ def _copy_companions(base: Path, into: Path) -> None:
                 shutil.copyfile(file, into / file.name)
 
 
-def _put_in_place(beside: Path, out: Path) -> None:
+def _put_in_place(owned: OwnedDirectory, beside: Path) -> None:
     files = sorted(_files(beside), key=lambda file: (file.suffix == ".safetensors", file.name))
     for file in files:
         descriptor = os.open(file, os.O_RDONLY)
@@ -128,10 +140,11 @@ def _put_in_place(beside: Path, out: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-    for file in files:
-        file.replace(out / file.name)
-    beside.rmdir()
-    sync_directory(out)
+    with owned.opened(beside) as folder, owned.opened() as out:
+        for file in files:
+            folder.replace(file.name, out, file.name)
+    owned.remove_directory(beside)
+    sync_directory(owned.root)
 
 
 def _files(directory: Path) -> Iterable[Path]:

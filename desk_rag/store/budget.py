@@ -50,7 +50,8 @@ class Budget:
 
     def disk_limit(self) -> int:
         """Return what the drive alone allows, whatever the cap says; negative when the reserve is eaten already."""
-        return self._used + shutil.disk_usage(self._root).free - self._reserve
+        place = next(place for place in (self._root, *self._root.parents) if place.exists())
+        return self._used + shutil.disk_usage(place).free - self._reserve
 
     def excess(self, size: int) -> int:
         """Return how many bytes have to go before `size` more fit; 0 or less if they fit."""

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from desk_rag.errors import StoreError, StoreFull
-from desk_rag.store import opening
+from desk_rag.owned_directory import Proof, proven
+from desk_rag.store import kv_directory, opening
 from desk_rag.store.catalog import KVName
 from desk_rag.store.database import Database
 from desk_rag.store.layout import KVEntry, Layout
@@ -35,6 +36,7 @@ class Room:
     def __init__(self, layout: Layout, path: Path) -> None:
         self._layout = layout
         self._scope = Scope([path])
+        self._kv = kv_directory.settle(layout, writer=False)
         self._begun = False
         self.files = 0
         """KV files of the purged documents that went before their rows."""
@@ -62,9 +64,10 @@ class Room:
         """
         if not self._begun:
             self._begun = True
-            freed = sum(self._unlink(entry.path) for entry in self._layout.scan() if self._is_litter(entry))
+            litter = [entry.path for entry in self._scan() if entry.aside or entry.is_temporary]
+            freed = sum(self._unlink(path, self._layout.proof(path)) for path in litter)
             for name in self._own(database):
-                size = self._unlink(self._layout.kv_file(*name))
+                size = self._unlink(self._layout.kv_file(*name), proven)
                 self.files += size > 0
                 self.freed += size
                 freed += size
@@ -73,18 +76,15 @@ class Room:
         catalog = self._layout.catalog
         need = _LEAST_ROOM + sum(2 * _size(catalog.with_name(catalog.name + end)) for end in ("", "-wal"))
         freed = 0
-        for path in self._others(database):
-            freed += self._unlink(path)
+        for path, proof in self._others(database):
+            freed += self._unlink(path, proof)
             if freed >= need:
                 break
         return freed > 0
 
-    def _is_litter(self, entry: KVEntry) -> bool:
-        return entry.is_temporary or entry.path.is_relative_to(self._layout.quarantine)
-
     def _own(self, database: Database | None) -> list[KVName]:
         """KV that only chunks of the purged documents have."""
-        if database is None:
+        if database is None or not self._kv.in_place():
             return []
         own, scope = self._scope.chunk_rows(), self._scope
         with database.read() as connection:
@@ -97,21 +97,25 @@ class Room:
                 scope.values * 2,
             ).fetchall()
 
-    def _others(self, database: Database | None) -> Iterator[Path]:
-        if database is not None:
+    def _others(self, database: Database | None) -> Iterator[tuple[Path, Proof]]:
+        if database is not None and self._kv.in_place():
             with database.snapshot() as connection, closing(candidates(connection, None)) as order:
                 names = [candidate.name for candidate in order]
-            yield from (self._layout.kv_file(*name) for name in names)
-        yield from [entry.path for entry in self._layout.scan()]
-        yield from [path for path in self._layout.vectors.iterdir() if path.is_file()]  # built again from the rows
+            yield from ((self._layout.kv_file(*name), proven) for name in names)
+        vectors = (path for path, _ in self._layout.home.scan(self._layout.vectors))  # built again from the rows
+        for path in [*(entry.path for entry in self._scan()), *vectors]:
+            yield path, self._layout.proof(path)
 
-    def _unlink(self, path: Path) -> int:
+    def _scan(self) -> list[KVEntry]:
+        """Return the entries of the KV; none where its directory is away or not ours."""
+        return list(self._layout.scan()) if self._kv.in_place() else []
+
+    def _unlink(self, path: Path, proof: Proof) -> int:
         try:
-            size = path.stat().st_blocks * 512
-            path.unlink()
+            removed = self._layout.owner(path).remove(path, proof)
         except OSError:
             return 0
-        return size
+        return 0 if removed is None else removed.st_blocks * 512
 
 
 def open_to_purge(root: Path, settings: StoreSettings, path: Path) -> tuple[Store, Room]:
@@ -121,7 +125,7 @@ def open_to_purge(root: Path, settings: StoreSettings, path: Path) -> tuple[Stor
     """
     from desk_rag.store.store import Store
 
-    layout = Layout(root.absolute())
+    layout = Layout(root.absolute(), settings.kv_place)
     room = Room(layout, path)
     while True:
         try:

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from desk_rag.chunking import ChunkId
 from desk_rag.errors import UNWRITABLE, StoreError, StoreFull, of_system
+from desk_rag.owned_directory import proven
 from desk_rag.store.budget import EAGER_BELOW, Budget
 from desk_rag.store.catalog import KVName
+from desk_rag.store.kv_directory import KVDirectory
 from desk_rag.store.kv_rows import KVRows
 from desk_rag.store.layout import Layout, announce, forget_cached, on_disk
 from desk_rag.store.policy import ADMIT_FROM, Cost
@@ -36,8 +38,11 @@ _MEASURED = 32
 class KVCache:
     """The KV files of one store. Safe to use from several threads; only the writer's may `put`."""
 
-    def __init__(self, layout: Layout, rows: KVRows, upkeep: Upkeep, budget: Budget, *, writer: bool) -> None:
+    def __init__(
+        self, layout: Layout, rows: KVRows, upkeep: Upkeep, budget: Budget, kv: KVDirectory, *, writer: bool
+    ) -> None:
         self._layout = layout
+        self._kv = kv
         self._rows = rows
         self._upkeep = upkeep
         self._budget = budget
@@ -51,6 +56,8 @@ class KVCache:
 
     def has(self, keys: Sequence[KVKey]) -> set[KVKey]:
         """Return those keys whose KV is on disk, going by the catalog."""
+        if not self._kv.in_place():
+            return set()
         there = {row.name for row in self._rows.find(name_of(key) for key in keys)}
         return {key for key in keys if name_of(key) in there}
 
@@ -59,6 +66,8 @@ class KVCache:
 
         The catalog is not asked: the name says where the file must be, and the file says whether it is the right one.
         """
+        if not self._kv.in_place():
+            return [None] * len(keys)
         files = self._files(keys)
         found = self._sound(files, self._reader().load(files))
         self._count(keys, found)
@@ -69,6 +78,8 @@ class KVCache:
 
         Not `used`: somebody guesses what may be asked for, and that counts as no use.
         """
+        if not self._kv.in_place():
+            return [None] * len(keys)
         files = self._files(keys)
         found = self._sound(files, self._headers().look(files))
         if used:
@@ -108,12 +119,17 @@ class KVCache:
         from desk_rag.store import kv_file
 
         with self.changing:
+            if not self._kv.in_place():
+                return False
             self.flush_hits()
             name = name_of(key)
             if self._layout.kv_file(*name).exists():
                 if self._rows.link(name, chunk_ids):
                     return True
-                self._budget.freed(self._upkeep.unlink([name]))  # a file that no row knows
+                self._budget.freed(self._upkeep.remove_unknown(name))  # a file that no row knows
+                if self._layout.kv_file(*name).exists():  # it is not ours
+                    self._rows.refuse(name[0], chunk_ids)
+                    return False
             image = kv_file.prepare(key, kv, chunk_ids, prefill_seconds)
             if not self._admit(name, chunk_ids, Cost(image.size, prefill_seconds)):
                 self._rows.refuse(name[0], chunk_ids)
@@ -178,7 +194,7 @@ class KVCache:
         place = self._layout.kv_file(*name)
         added = False
         try:
-            kv_file.write(place, image)
+            kv_file.write(place, image, self._layout.cache)
             header = image.header
             added = self._rows.add(name, image.size, header.num_tokens, header.prefill_seconds, chunk_ids)
         except OSError as error:
@@ -187,7 +203,8 @@ class KVCache:
             if added:
                 self._budget.written(on_disk(image.size))
             else:
-                place.unlink(missing_ok=True)
+                with suppress(OSError):
+                    self._layout.cache.remove(place, proven)
                 self._budget.release(on_disk(image.size))
         return added
 
@@ -196,7 +213,7 @@ class KVCache:
             return
         with self.changing:
             rows = self._rows.find([name_of(key)])
-            if rows and not place.exists():
+            if rows and not place.exists() and self._kv.in_place():
                 with suppress(*UNWRITABLE):  # the next start drops the row
                     self._rows.drop([rows[0].name])
                     self._budget.freed(on_disk(rows[0].size))

@@ -5,7 +5,6 @@ Knows tensors and file descriptors; knows no catalog, no budget and no question 
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,14 +17,14 @@ import xxhash
 
 from desk_rag.errors import CorruptKV
 from desk_rag.kv.types import Int8Layer, KVKey, LayerKV, QuantizedKV, RawLayer
+from desk_rag.owned_directory import OwnedDirectory, create_beside, proven
 from desk_rag.store import kv_header
 from desk_rag.store.kv_header import KVHeader, LayerGroup, LayerShape
-from desk_rag.store.layout import BLOCK, TEMPORARY_SUFFIX, sync_directory
+from desk_rag.store.layout import BLOCK
 from desk_rag.store.slabs import Bytes, SlabPool
 
 _DTYPE_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.int8: "I8"}
 _DTYPES = {name: dtype for dtype, name in _DTYPE_NAMES.items()}
-_serial = itertools.count()
 
 FileIdentity = tuple[int, int, int, int, int]
 """Device, inode, size, mtime_ns, ctime_ns: while these stand still, so does the content."""
@@ -64,34 +63,38 @@ def prepare(key: KVKey, kv: QuantizedKV, chunk_ids: Sequence[str], prefill_secon
     return KVImage(kv_header.sized(header), tuple(buffers))
 
 
-def write(path: Path, image: KVImage) -> None:
+def write(path: Path, image: KVImage, within: OwnedDirectory | None = None) -> None:
     """Put the file at `path`, complete and durable, or leave nothing there. Raises OSError as it came (ENOSPC, ...).
 
-    Order after FORMAT.md: temporary file beside the target, fsync, rename, fsync of the directory.
+    `within` is the directory below which no link is followed, by default the third above the file. Order after
+    FORMAT.md: temporary file beside the target, fsync, rename, fsync of the directory.
     """
+    within = within or OwnedDirectory(path.parents[2])
     fresh = [place for place in (path.parent, path.parent.parent) if not place.exists()]
-    path.parent.parent.mkdir(mode=0o700, exist_ok=True)
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    beside = path.with_name(f"{path.stem}.{os.getpid()}-{next(_serial)}{TEMPORARY_SUFFIX}")
-    try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    for place in reversed(fresh):
+        within.make_directory(place)
+    with within.opened(path.parent) as folder:
+        beside, descriptor = create_beside(folder, path.stem)
         try:
-            _write_all(descriptor, memoryview(kv_header.encode(image.header)))
-            for buffer in image.buffers:
-                _write_all(descriptor, buffer.data)
-            os.fsync(descriptor)
-            if hasattr(os, "posix_fadvise"):
-                # Background work writes gigabytes; the desktop's page cache is not ours to flush.
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
-        beside.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
-        raise
-    for place in (path.parent, *(place.parent for place in fresh)):
-        sync_directory(place)
+            try:
+                _write_all(descriptor, memoryview(kv_header.encode(image.header)))
+                for buffer in image.buffers:
+                    _write_all(descriptor, buffer.data)
+                os.fsync(descriptor)
+                if hasattr(os, "posix_fadvise"):
+                    # Background work writes gigabytes; the desktop's page cache is not ours to flush.
+                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+            folder.replace(beside, folder, path.name)
+        except BaseException:
+            with suppress(OSError):
+                folder.unlink(beside, proven)
+            raise
+        folder.sync()
+    for place in fresh:
+        with within.opened(place.parent) as above:
+            above.sync()
 
 
 def read_header(path: Path) -> KVHeader:

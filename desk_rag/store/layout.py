@@ -1,4 +1,4 @@
-"""Where everything lies inside the data directory, with which permissions. Knows paths; knows no content.
+"""Where everything lies in the data directory and in `kv_dir`, with which permissions. Knows paths; knows no content.
 
 The names are opaque on purpose: hashes only, so that a directory listing tells nothing about the documents.
 """
@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from desk_rag.errors import StoreError, StoreFull, of_system
+from desk_rag.errors import ForeignPlace, StoreError, StoreFull, of_system
+from desk_rag.owned_directory import OwnedDirectory, Proof
 from desk_rag.store import ownership
+from desk_rag.store.ownership import KV_MARKER, TAG
 
 BLOCK = 4096
 KV_SUFFIX = ".safetensors"
-TEMPORARY_SUFFIX = ".tmp"
 _NAME = re.compile(r"[0-9a-f]{32}")
+_PLACED = re.compile(r"[0-9a-f]{16}/[0-9a-f]{2}/[0-9a-f]{32}\.(safetensors|\d+-\d+\.tmp)")
 
 
 def on_disk(size: int) -> int:
@@ -28,10 +31,14 @@ def on_disk(size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class KVEntry:
-    """One file found under kv/ or quarantine/, seen without opening it."""
+    """One entry under kv/ or quarantine/, seen without opening it."""
 
     path: Path
     size: int
+    aside: bool = False
+    """It lies in quarantine."""
+    named_ours: bool = True
+    """It is a regular file, and its place and name are ones that the store gives."""
 
     @property
     def counted(self) -> int:
@@ -39,21 +46,30 @@ class KVEntry:
         return on_disk(self.size)
 
     @property
-    def is_kv_file(self) -> bool:
-        """True if the name is one that the store gives to a complete file."""
-        return self.path.suffix == KV_SUFFIX and _NAME.fullmatch(self.path.stem) is not None
-
-    @property
     def is_temporary(self) -> bool:
         """True for the remains of a write that was cut off."""
-        return self.path.suffix == TEMPORARY_SUFFIX
+        return self.named_ours and self.path.suffix == ".tmp"
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The places inside one data directory."""
+    """The places inside one data directory, and of its chunk KV where `kv_dir` puts that elsewhere."""
 
     root: Path
+    kv_dir: Path | None = None
+    home: OwnedDirectory = field(init=False, repr=False, compare=False)
+    """The data directory, for whoever changes something in it."""
+    cache: OwnedDirectory = field(init=False, repr=False, compare=False)
+    """The directory through which KV files are changed: `kv_dir`, or the data directory."""
+    kv_root: OwnedDirectory = field(init=False, repr=False, compare=False)
+    """The root of all KV files, to see whether it is still the same."""
+
+    def __post_init__(self) -> None:
+        home = OwnedDirectory(self.root)
+        apart = None if self.kv_dir is None else OwnedDirectory(self.kv_dir, follow=False)
+        object.__setattr__(self, "home", home)
+        object.__setattr__(self, "cache", apart or home)
+        object.__setattr__(self, "kv_root", apart or OwnedDirectory(self.root / "kv", within=home))
 
     @property
     def catalog(self) -> Path:
@@ -63,7 +79,7 @@ class Layout:
     @property
     def kv(self) -> Path:
         """Root of all KV files."""
-        return self.root / "kv"
+        return self.kv_dir or self.root / "kv"
 
     @property
     def vectors(self) -> Path:
@@ -72,8 +88,13 @@ class Layout:
 
     @property
     def quarantine(self) -> Path:
-        """Files that failed a check."""
+        """Catalogs that failed a check, and KV files unless they lie elsewhere."""
         return self.root / "quarantine"
+
+    @property
+    def kv_quarantine(self) -> Path:
+        """KV files that failed a check, on the drive that they were on."""
+        return self.cache.root / "quarantine"
 
     @property
     def run(self) -> Path:
@@ -93,16 +114,21 @@ class Layout:
     def create(self) -> None:
         """Make the tree, 0700, with its CACHEDIR.TAG first: one that was begun is known to be ours.
 
-        Raises StoreError if the place cannot be used, or holds files of somebody else and no store.
+        Raises StoreError if the place cannot be used, or holds files of somebody else and no store; ForeignPlace where
+        a link or a mount stands in place of a folder. (`kv` may be one here; `kv_directory.settle` refuses it.)
         """
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.check_owner()
             self._tag()
-            for place in (self.root, self.kv, self.vectors, self.quarantine, self.run, self.root / "logs"):
-                place.mkdir(mode=0o700, exist_ok=True)
-                if place.stat().st_mode & 0o077:
-                    place.chmod(0o700)
+            with self.home.opened() as root:
+                root.make_private()
+            for place in (self.root / "kv", self.vectors, self.quarantine, self.run, self.root / "logs"):
+                if place.name == "kv":
+                    with suppress(ForeignPlace):
+                        self.home.make_directory(place)
+                else:
+                    self.home.make_directory(place)
         except OSError as error:
             raise of_system(error, self.root) or StoreError(
                 f"The data directory {self.root} cannot be used: {error.strerror or error}.",
@@ -124,30 +150,49 @@ class Layout:
         if tag.exists():
             return
         try:
-            write_private(tag, ownership.TAG_CONTENT)
+            self.home.write(tag, ownership.TAG_CONTENT)
         except OSError as error:
             full = isinstance(of_system(error), StoreFull)
             if not (full and self.catalog.is_file()):  # a store that lost its tag is used all the same
                 raise
 
     def scan(self) -> Iterator[KVEntry]:
-        """Yield every file under kv/ and quarantine/, of all namespaces, temporary and unknown ones included."""
-        yield from _scan(self.kv)
-        yield from _scan(self.quarantine)
+        """Yield every entry under kv/ and quarantine/, of all namespaces, temporary and foreign ones included.
+
+        Raises ForeignPlace where a link or a mount stands in place of either.
+        """
+        yield from self._scan_kv()
+        yield from self.scan_quarantine()
+
+    def scan_quarantine(self) -> Iterator[KVEntry]:
+        """Yield what was put aside, on both drives. Raises ForeignPlace as `scan` does."""
+        for owner, folder in dict.fromkeys(((self.cache, self.kv_quarantine), (self.home, self.quarantine))):
+            for path, status in owner.scan(folder):
+                yield KVEntry(path, status.st_size, aside=True, named_ours=stat.S_ISREG(status.st_mode))
+
+    def _scan_kv(self) -> Iterator[KVEntry]:
+        apart = () if self.kv_dir is None else ("quarantine", TAG, KV_MARKER, "lost+found")
+        for path, status in self.cache.scan(self.kv, skip=lambda path: path.parent == self.kv and path.name in apart):
+            ours = stat.S_ISREG(status.st_mode) and _PLACED.fullmatch(path.relative_to(self.kv).as_posix()) is not None
+            yield KVEntry(path, status.st_size, named_ours=ours)
+
+    def proof(self, path: Path) -> Proof:
+        """Return what the content of the file at `path` must be for it to be ours."""
+        if self.kv_dir is not None and path.is_relative_to(self.kv_dir):
+            return ownership.content_proves(ownership.name_in_kv(self.kv_dir, path))
+        return ownership.content_proves(path.relative_to(self.root).as_posix())
+
+    def owner(self, path: Path) -> OwnedDirectory:
+        """Return the directory through which `path` is changed."""
+        return self.cache if self.kv_dir is not None and path.is_relative_to(self.kv_dir) else self.home
 
 
-def write_private(path: Path, content: bytes) -> None:
-    """Write a small file (0600) so that it is there completely or not at all."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
-    try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+def write_private(path: Path, content: bytes, root: Path | None = None) -> None:
+    """Write a small file (0600) so that it is there completely or not at all.
+
+    `root` is the data directory that `path` lies in: no link below it is followed. Raises ForeignPlace, OSError.
+    """
+    OwnedDirectory(root or path.parent).write(path, content)
 
 
 def forget_cached(paths: Iterable[Path]) -> None:
@@ -187,18 +232,3 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _scan(directory: Path) -> Iterator[KVEntry]:
-    try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    yield from _scan(Path(entry.path))
-                    continue
-                try:
-                    yield KVEntry(Path(entry.path), entry.stat(follow_symlinks=False).st_size)
-                except FileNotFoundError:
-                    continue  # evicted or quarantined by another process while we look
-    except FileNotFoundError:
-        return

@@ -14,9 +14,13 @@ import psutil
 from filelock import FileLock, Timeout
 
 from desk_rag.config import StoreSettings
-from desk_rag.errors import StoreError, StoreFull, StoreLocked, StoreReadOnly, UnknownFormat, of_system
+from desk_rag.errors import ForeignPlace, StoreError, StoreFull, StoreLocked, StoreReadOnly, UnknownFormat, of_system
+from desk_rag.owned_directory import proven, require_own_file
+from desk_rag.store import kv_directory
 from desk_rag.store.database import Database, explained
+from desk_rag.store.kv_directory import KVDirectory
 from desk_rag.store.layout import Layout, write_private
+from desk_rag.store.ownership import stamp_of
 
 _PID_TRIES = 20
 _PID_WAIT = 0.02
@@ -28,6 +32,7 @@ class Opened:
 
     layout: Layout
     settings: StoreSettings
+    kv: KVDirectory
     database: Database
     lock: FileLock | None
     """Held by the writer, None for others."""
@@ -47,29 +52,32 @@ def open_directory(root: Path, settings: StoreSettings, *, writer: bool) -> Open
 
     Where the drive is full or read-only, a store that is there can still be read: who does not write is given a
     catalog that cannot be written, and a notice. Raises StoreLocked, UnknownFormat, StoreFull, StoreReadOnly,
-    StoreError.
+    ForeignPlace, StoreError.
     """
-    layout = Layout(root.absolute())
+    layout = Layout(root.absolute(), settings.kv_place)
     try:
         layout.create()
-    except (StoreFull, StoreReadOnly):
+    except (StoreFull, StoreReadOnly, ForeignPlace):
         if writer or not layout.catalog.is_file():
             raise
+    for end in ("", "-wal", "-shm", "-journal"):  # SQLite follows links, and writes
+        require_own_file(layout.catalog.with_name(layout.catalog.name + end))
     lock = lock_of(layout) if writer else None
     try:
+        kv = kv_directory.settle(layout, writer=writer)
         database, notices = _open_catalog(layout, writer=writer)
     except BaseException:
         if lock is not None:
             _release(lock, layout)
         raise
-    return Opened(layout, settings, database, lock, notices)
+    return Opened(layout, settings, kv, database, lock, notices)
 
 
 @contextmanager
 def locked(layout: Layout) -> Iterator[None]:
     """Be the writer without opening the catalog. Raises as `lock_of` does."""
     with suppress(OSError):  # what is left of a store that was being removed may have no place for the lock
-        layout.run.mkdir(mode=0o700, exist_ok=True)
+        layout.home.make_directory(layout.run)
     lock = lock_of(layout)
     try:
         yield
@@ -83,6 +91,8 @@ def lock_of(layout: Layout) -> FileLock:
     lock = FileLock(layout.run / "writer.lock", timeout=0, mode=0o600, thread_local=False)
     pid_file = layout.run / "writer.pid"
     try:
+        with suppress(FileNotFoundError), layout.home.opened(layout.run) as folder:
+            require_own_file(folder.path / "writer.lock", folder.status("writer.lock"))  # taking the lock empties it
         lock.acquire()
     except Timeout as error:
         raise StoreLocked(
@@ -94,7 +104,7 @@ def lock_of(layout: Layout) -> FileLock:
             f"{layout.run} cannot be locked: {error.strerror or error}.", remedy="Use a local drive."
         ) from error
     with suppress(OSError):  # it only names us to others who want the lock
-        write_private(pid_file, str(os.getpid()).encode())
+        write_private(pid_file, str(os.getpid()).encode(), layout.root)
     return lock
 
 
@@ -111,7 +121,7 @@ def _holder(pid_file: Path) -> str:
 
 def _release(lock: FileLock, layout: Layout) -> None:
     with suppress(OSError):
-        (layout.run / "writer.pid").unlink(missing_ok=True)
+        layout.home.remove(layout.run / "writer.pid", layout.proof(layout.run / "writer.pid"))
     lock.release()
 
 
@@ -138,9 +148,12 @@ def _open_catalog(layout: Layout, *, writer: bool) -> tuple[Database, tuple[str,
 
 def _begin_anew(layout: Layout, damage: sqlite3.DatabaseError) -> tuple[Database, tuple[str, ...]]:
     try:
-        layout.catalog.replace(layout.quarantine / f"catalog.{time.time_ns()}.sqlite")
+        serial = time.time_ns()
+        layout.home.move(
+            layout.catalog, layout.quarantine, lambda entry: f"catalog.{serial}.{stamp_of(entry.status)}.sqlite", proven
+        )
         for suffix in ("-wal", "-shm"):
-            layout.catalog.with_name(layout.catalog.name + suffix).unlink(missing_ok=True)
+            layout.home.remove(layout.catalog.with_name(layout.catalog.name + suffix), proven)
         database = Database(layout.catalog)
     except sqlite3.DatabaseError as error:
         raise explained(error, layout.catalog) from error

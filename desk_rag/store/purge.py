@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from stat import S_ISREG
 from typing import Protocol
 
 from desk_rag.errors import StoreFull
+from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.store.database import Database
 from desk_rag.store.full_disk import Room
 from desk_rag.store.layout import Layout
@@ -114,7 +116,9 @@ def _traces(layout: Layout, pieces: Sequence[bytes]) -> list[str]:
     pattern = re.compile(b"|".join(re.escape(piece) for piece in pieces))
     longest = max(len(piece) for piece in pieces)
     found = []
-    for file in sorted(place for place in layout.root.rglob("*") if place.is_file()):
+    places = {layout.root, layout.kv} if layout.kv.is_dir() and not layout.kv.is_symlink() else {layout.root}
+    files = {path for place in places for path, status in OwnedDirectory(place).scan(place) if S_ISREG(status.st_mode)}
+    for file in sorted(files):
         if any(pattern.search(block) for block in _blocks(file, longest)):
             found.append(str(file))
     return found

@@ -19,7 +19,7 @@ from desk_rag.documents import Document
 from desk_rag.errors import StoreError
 from desk_rag.index_events import FileState
 from desk_rag.store import nearby, opening
-from desk_rag.store.budget import BreakEven, Budget, Estimate, break_even, estimate, readable
+from desk_rag.store.budget import BreakEven, Budget, Estimate, break_even, estimate
 from desk_rag.store.catalog import Catalog, Removed
 from desk_rag.store.kv_cache import KVCache, key_of
 from desk_rag.store.kv_rows import KVRows
@@ -59,7 +59,7 @@ class Store:
         self._catalog = Catalog(self._database)
         self._rows = KVRows(self._database)
         self._shared = SharedRows(self._database)
-        self._upkeep = Upkeep(self._layout, self._rows)
+        self._upkeep = Upkeep(self._layout, self._rows, opened.kv)
         self._making = threading.Lock()
         self._vectors_made: VectorSearch | None = None
         self.notices: tuple[str, ...] = opened.notices
@@ -68,10 +68,10 @@ class Store:
         if self.writer:
             used, notes = self._upkeep.reconcile(self._catalog)
             self.notices += tuple(notes)
-        self._budget = Budget(self._layout.root, opened.settings, used)
-        self._kv = KVCache(self._layout, self._rows, self._upkeep, self._budget, writer=self.writer)
+        self._budget = Budget(self._layout.cache.root, opened.settings, used)
+        self._kv = KVCache(self._layout, self._rows, self._upkeep, self._budget, opened.kv, writer=self.writer)
         if self.writer:
-            self._keep_to_limit(used)
+            self.notices += self._upkeep.keep_to_limit(self._budget)
             if self.notices:
                 with suppress(StoreError):  # a full disk; they are told by this process all the same
                     self._shared.note(self.notices)
@@ -108,6 +108,11 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def kv_away(self) -> str:
+        """Why no stored chunk KV can be used now, as a sentence; empty if it can."""
+        return self._upkeep.kv.why_away()
 
     # documents ------------------------------------------------------------------------------------------------------
 
@@ -180,6 +185,8 @@ class Store:
         Up to four fifths of the limit that is every chunk without; beyond that those retrieved twice or pinned. A chunk
         that was not admitted or was evicted comes again only after it has been retrieved again.
         """
+        if not self._upkeep.kv.in_place():
+            return []
         return self._rows.pending(str(namespace), limit, under, demanded_only=not self._kv.is_eager(str(namespace)))
 
     def has_kv(self, keys: Sequence[KVKey]) -> set[KVKey]:
@@ -329,7 +336,7 @@ class Store:
 
         if repair:
             self._must_write()
-        check = Verification(self._layout, self._database, self._rows, writer=self.writer)
+        check = Verification(self._layout, self._database, self._rows, self._upkeep, writer=self.writer)
         report = check.run(self._kv.changing, repair=repair, subset=subset)
         if repair and not report.clean:
             with self._kv.changing:
@@ -376,13 +383,6 @@ class Store:
             self._vectors().forget_removed()
         return freed
 
-    def _keep_to_limit(self, used: int) -> None:
-        self._upkeep.make_room(self._budget, 0, None)
-        if given_up := used - self._budget.used:
-            self.notices += (
-                f"{readable(given_up)} of chunk caches were given up: they may take {readable(self._budget.limit())}.",
-            )
-
     def _must_write(self) -> None:
         if not self.writer:
             raise StoreError("This store is open for reading.", remedy="Only the writer changes documents and caches.")
@@ -396,5 +396,5 @@ class Store:
             if self._vectors_made is None:
                 from desk_rag.store.vector_search import VectorSearch
 
-                self._vectors_made = VectorSearch(self._database, self._layout.vectors, writer=self.writer)
+                self._vectors_made = VectorSearch(self._database, self._layout, writer=self.writer)
             return self._vectors_made

@@ -99,7 +99,7 @@ class Counts:
     warm: int
     """Chunks whose KV is on disk for the namespace asked about."""
     kv_bytes: int
-    """Everything under kv/ and quarantine/, all models."""
+    """Everything of ours under kv/ and quarantine/, all models."""
     budget_bytes: int
     """What kv_bytes may grow to now."""
 
@@ -122,6 +122,8 @@ class VerifyReport:
     documents: int
     chunks: int
     problems: tuple[Problem, ...]
+    foreign: tuple[Path, ...] = ()
+    """What lies in the store's directories and was not made by desk-rag; it is left alone."""
 
     @property
     def clean(self) -> bool:

@@ -12,14 +12,17 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from desk_rag.errors import CorruptKV, UnknownFormat, of_system
+from desk_rag.errors import CorruptKV, ForeignPlace, UnknownFormat, of_system
+from desk_rag.owned_directory import Proof, proven
 from desk_rag.store import kv_header
-from desk_rag.store.budget import Budget
+from desk_rag.store.budget import Budget, readable
 from desk_rag.store.catalog import Catalog, KVName
+from desk_rag.store.kv_directory import KVDirectory
 from desk_rag.store.kv_header import KVHeader
 from desk_rag.store.kv_rows import KVRow, KVRows
 from desk_rag.store.layout import BLOCK, KV_SUFFIX, KVEntry, Layout, on_disk
 from desk_rag.store.leaving import Candidate
+from desk_rag.store.ownership import stamp_of
 
 _serial = itertools.count()
 
@@ -38,33 +41,42 @@ class Newcomer:
 class Upkeep:
     """Keeps the directory, the rows and the budget of one store true to each other."""
 
-    def __init__(self, layout: Layout, rows: KVRows) -> None:
+    def __init__(self, layout: Layout, rows: KVRows, kv: KVDirectory) -> None:
         self._layout = layout
         self._rows = rows
+        self.kv = kv
 
     def reconcile(self, catalog: Catalog) -> tuple[int, list[str]]:
         """Compare all files with all rows, in both directions; return the bytes on disk and what was found odd."""
+        if not self.kv.in_place():
+            return self._rows.total_blocks(), [self.kv.away] if self.kv.away else []
         notes: list[str] = []
+        foreign: list[Path] = []
         self._finish_deletes()
         known = {self._layout.kv_file(*row.name): row for row in self._rows.all()}
         catalog_lost = not known and catalog.count([])[3] == 0
         seen: set[Path] = set()
         for entry in self._layout.scan():
-            if entry.is_temporary:
-                entry.path.unlink(missing_ok=True)
-                continue
-            if entry.path.is_relative_to(self._layout.quarantine):
-                continue
-            if self._settle(entry, known.get(entry.path), notes, catalog_lost=catalog_lost):
+            row = known.get(entry.path)
+            if entry.aside or self._settle(entry, row, notes, foreign, catalog_lost=catalog_lost):
                 seen.add(entry.path)
+        if not self.kv.in_place():  # what was seen may have been another directory
+            raise ForeignPlace(
+                f"{self._layout.kv} was exchanged while it was looked through.", remedy="Start desk-rag again."
+            )
         gone = [row.name for path, row in known.items() if path not in seen]
         if gone:
             self._rows.drop(gone)
             was = "1 row had no file and was" if len(gone) == 1 else f"{len(gone)} rows had no file and were"
             notes.append(f"{was} dropped.")
+        if foreign:
+            notes.append(
+                f"Files in {self._layout.kv} that desk-rag did not make were left alone ({len(foreign)};"
+                f" '{foreign[0].name}' for one); `desk-rag doctor` names them."
+            )
         if not catalog_lost and catalog.count([])[3]:
             self.remove_rows(self._rows.unreferenced())
-        return sum(entry.counted for entry in self._layout.scan()), notes
+        return sum(entry.counted for entry in self._layout.scan() if entry.named_ours), notes
 
     def make_room(self, budget: Budget, size: int, newcomer: Newcomer | None) -> bool:
         """Evict until `size` more bytes fit; nothing is evicted if even that would not do.
@@ -74,6 +86,8 @@ class Upkeep:
         """
         if budget.excess(size) <= 0:
             return True
+        if not self.kv.in_place():
+            return False
         budget.freed(self.empty_quarantine())
         need = budget.excess(size)
         if need <= 0:
@@ -83,56 +97,90 @@ class Upkeep:
             budget.freed(self.unlink(self._rows.doom([victim.row for victim in victims])))
         return budget.excess(size) <= 0
 
+    def keep_to_limit(self, budget: Budget) -> tuple[str, ...]:
+        """Evict what is above the limit, which may have shrunk; return what there is to say about it."""
+        before = budget.used
+        self.make_room(budget, 0, None)
+        if before == budget.used:
+            return ()
+        given_up, limit = readable(before - budget.used), readable(budget.limit())
+        return (f"{given_up} of chunk caches were given up: they may take {limit}.",)
+
     def remove_rows(self, rows: Iterable[KVRow]) -> int:
         """Delete rows and their files; return the bytes freed."""
         found = list(rows)
         return self.unlink(self._rows.doom([row.row for row in found])) if found else 0
 
     def unlink(self, names: Iterable[KVName]) -> int:
-        """Unlink doomed files and settle their notes; return the bytes freed. A file that has a row again stays."""
-        found = list(names)
-        if not found:
+        """Unlink doomed files and settle their notes; return the bytes freed. A file that has a row again stays.
+
+        While the directory of the chunk KV is away the notes stay too.
+        """
+        doomed = list(names)
+        if not doomed or not self.kv.in_place():
             return 0
-        back = {row.name for row in self._rows.find(found)}
-        freed = sum(_unlink(self._layout.kv_file(*name)) for name in found if name not in back)
-        self._rows.undoom(found)
+        back = {row.name for row in self._rows.find(doomed)}
+        freed = sum(self._remove(self._layout.kv_file(*name), proven) for name in doomed if name not in back)
+        self._rows.undoom(doomed)
         return freed
 
-    def quarantine(self, path: Path) -> bool:
-        """Move an unsound file out of use; False if it was gone already or the drive does not let it be moved."""
-        prefix = path.parent.parent.name
-        target = self._layout.quarantine / f"{prefix}-{path.stem}.{os.getpid()}-{next(_serial)}{KV_SUFFIX}"
+    def remove_unknown(self, name: KVName) -> int:
+        """Remove a file that no row knows, if its header says that it is ours; return the bytes freed."""
+        path = self._layout.kv_file(*name)
+        return self._remove(path, self._layout.proof(path))
+
+    def quarantine(self, path: Path, proof: Proof = proven) -> bool:
+        """Move an unsound file out of use; False if it was gone already, is not ours or the drive does not let it.
+
+        Its size and time become part of its name, which proves later that it was put there by us.
+        """
+        prefix = f"{path.parent.parent.name}-{path.stem}.{os.getpid()}-{next(_serial)}"
         try:
-            path.replace(target)
+            return self._layout.cache.move(
+                path, self._layout.kv_quarantine, lambda entry: f"{prefix}.{stamp_of(entry.status)}{KV_SUFFIX}", proof
+            )
         except OSError as error:
-            if isinstance(error, FileNotFoundError) or of_system(error) is not None:
+            if of_system(error) is not None:
                 return False
             raise
-        return True
 
     def empty_quarantine(self) -> int:
-        """Remove all quarantined files; return the bytes freed."""
-        with os.scandir(self._layout.quarantine) as entries:
-            return sum(_unlink(Path(entry.path)) for entry in entries)
+        """Remove what was put into quarantine; return the bytes freed."""
+        aside = [entry.path for entry in self._layout.scan_quarantine()]
+        return sum(self._remove(path, self._layout.proof(path)) for path in aside)
+
+    def _remove(self, path: Path, proof: Proof) -> int:
+        removed = self._layout.owner(path).remove(path, proof)
+        return 0 if removed is None else on_disk(removed.st_size)
 
     def _finish_deletes(self) -> None:
         self.unlink(self._rows.doomed())
 
-    def _settle(self, entry: KVEntry, row: KVRow | None, notes: list[str], *, catalog_lost: bool) -> bool:
-        """Decide about one file under kv/, given the row of its path; True if it stays."""
-        if row is not None and row.size == entry.size:
+    def _settle(
+        self, entry: KVEntry, row: KVRow | None, notes: list[str], foreign: list[Path], *, catalog_lost: bool
+    ) -> bool:
+        """Decide about one file under kv/, given the row of its path; True if it stays as ours."""
+        if row is not None and entry.named_ours and row.size == entry.size:
             return True
+        path = entry.path
+        if not entry.named_ours:
+            foreign.append(path)
+            return False
+        if entry.is_temporary:
+            if not self._remove(path, self._layout.proof(path)) and path.exists():
+                foreign.append(path)
+            return False
         try:
             if row is not None:
-                raise CorruptKV(f"{entry.path} has another size than when it was written.")
-            if not entry.is_kv_file:
-                raise CorruptKV(f"{entry.path} is no file of this store.")
-            header = read_header(entry.path)
-            if self._layout.kv_file(header.namespace, header.tokens) != entry.path:
-                raise CorruptKV(f"{entry.path} is not where its header says.")
+                raise CorruptKV(f"{path} has another size than when it was written.")
+            header = read_header(path)
+            if self._layout.kv_file(header.namespace, header.tokens) != path:
+                raise CorruptKV(f"{path} is not where its header says.")
         except (CorruptKV, UnknownFormat, OSError, AssertionError) as error:
-            notes.append(f"{error} It was put into quarantine.")
-            self.quarantine(entry.path)
+            if self.quarantine(path, proven if row is not None else self._layout.proof(path)):
+                notes.append(f"{error} It was put into quarantine.")
+            else:
+                foreign.append(path)
             return False
         added = self._rows.add(
             (header.namespace, header.tokens),
@@ -143,7 +191,7 @@ class Upkeep:
             any_chunk=catalog_lost,
         )
         if not added:
-            _unlink(entry.path)
+            self._remove(path, self._layout.proof(path))
         return added
 
     def _choose(self, need: int, newcomer: Newcomer | None) -> list[Candidate]:
@@ -177,12 +225,3 @@ def _yields(candidate: Candidate, newcomer: Newcomer) -> bool:
     if candidate.above:
         return candidate.above > 0
     return candidate.rank < newcomer.rank
-
-
-def _unlink(path: Path) -> int:
-    try:
-        size = on_disk(path.stat().st_size)
-        path.unlink()
-    except FileNotFoundError:
-        return 0
-    return size

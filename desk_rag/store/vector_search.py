@@ -19,7 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from desk_rag.chunking import ChunkId
+from desk_rag.errors import StoreError
+from desk_rag.owned_directory import proven
 from desk_rag.store.database import Database
+from desk_rag.store.layout import Layout
 from desk_rag.store.paths import Scope, from_blob
 from desk_rag.store.types import Hit, PendingChunk
 from desk_rag.store.vectors import (
@@ -54,9 +57,9 @@ class _Loaded:
 class VectorSearch:
     """The vector rows of a catalog and the indexes over them. Safe to call from several threads."""
 
-    def __init__(self, database: Database, directory: Path, *, writer: bool, threshold: int = APPROXIMATE_FROM) -> None:
+    def __init__(self, database: Database, layout: Layout, *, writer: bool, threshold: int = APPROXIMATE_FROM) -> None:
         self._database = database
-        self._directory = directory
+        self._layout = layout
         self._writer = writer
         self._threshold = threshold
         self._loaded: dict[str, _Loaded] = {}
@@ -149,8 +152,8 @@ class VectorSearch:
         for name, saved in self._saved():
             labels = saved_labels(saved)
             if labels is None or not labels <= self._living_labels(name):
-                saved.unlink(missing_ok=True)
-                saved.with_suffix(".json").unlink(missing_ok=True)
+                for file in (saved, saved.with_suffix(".json")):
+                    self._layout.home.remove(file, proven)  # the row of the embedder names both
 
     def save(self) -> None:
         """Save every graph index that changed."""
@@ -272,12 +275,12 @@ class VectorSearch:
 
     def _save(self, embedder: str, found: _Loaded) -> None:
         if self._writer and found.head is not None:
-            with suppress(ValueError, OSError, RuntimeError):  # not saved: the next start builds it again
-                found.head.save(self._file(embedder))
+            with suppress(ValueError, OSError, RuntimeError, StoreError):  # not saved: the next start builds it again
+                found.head.save(self._file(embedder), self._layout.home)
             found.unsaved = 0
 
     def _file(self, embedder: str) -> Path:
-        return self._directory / f"{hashlib.blake2b(embedder.encode(), digest_size=8).hexdigest()}.hnsw"
+        return self._layout.vectors / f"{hashlib.blake2b(embedder.encode(), digest_size=8).hexdigest()}.hnsw"
 
     def _dim_of(self, found: _Loaded) -> int:
         with self._database.read() as connection:

@@ -7,6 +7,7 @@ one vector for good. Both indexes give the same contract: (labels, cosines) best
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from desk_rag.store.layout import TEMPORARY_SUFFIX, write_private
+from desk_rag.owned_directory import OwnedDirectory, create_beside, proven
+from desk_rag.store.ownership import content_proves
 
 Vectors = NDArray[np.float32]
 Found = list[tuple[int, float]]
@@ -166,31 +168,38 @@ class HnswIndex:
         labels, distances = self._index.knn_query(vector, k=limit, num_threads=1)
         return [(int(label), 1.0 - float(distance)) for label, distance in zip(labels[0], distances[0], strict=True)]
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, within: OwnedDirectory | None = None) -> None:
         """Write the index beside its place and put it there whole; its checksum goes to `path` with suffix .json.
 
-        Raises ValueError where removed vectors cannot be wiped from the file; nothing is saved then.
+        `within` is the directory below which no link is followed, by default the one of `path`. Raises ValueError
+        where removed vectors cannot be wiped from the file, or a file of somebody else is in its place; nothing is
+        saved then.
         """
-        beside = path.with_name(f"{path.name}{TEMPORARY_SUFFIX}")
+        within = within or OwnedDirectory(path.parent)
         facts = path.with_suffix(".json")
-        try:
-            beside.touch(mode=0o600)
-            self._index.save_index(str(beside))
-            if self._dead:
-                _wipe(beside, self._dim, self._dead)
-            description = {
-                "version": FILE_VERSION,
-                "dim": self._dim,
-                "xxh3": _checksum(beside),
-                "labels": sorted(self._live),
-                "dead": sorted(self._dead),
-            }
-            facts.unlink(missing_ok=True)  # no index file may ever stand beside the checksum of another
-            beside.replace(path)
-            text = json.dumps(description).encode()
-            write_private(facts, xxhash.xxh3_64_hexdigest(text).encode() + b"\n" + text)
-        finally:
-            beside.unlink(missing_ok=True)
+        with within.opened(path.parent) as folder:
+            for place in (path, facts):
+                _check_replaceable(within, place)
+            beside, descriptor = create_beside(folder, path.name)
+            os.close(descriptor)
+            written = folder.reach(beside)
+            try:
+                self._index.save_index(str(written))
+                if self._dead:
+                    _wipe(written, self._dim, self._dead)
+                description = {
+                    "version": FILE_VERSION,
+                    "dim": self._dim,
+                    "xxh3": _checksum(written),
+                    "labels": sorted(self._live),
+                    "dead": sorted(self._dead),
+                }
+                folder.unlink(facts.name, proven)  # no index file may ever stand beside the checksum of another
+                folder.replace(beside, folder, path.name)
+                text = json.dumps(description).encode()
+                within.write(facts, xxhash.xxh3_64_hexdigest(text).encode() + b"\n" + text)
+            finally:
+                folder.unlink(beside, proven)
 
     @classmethod
     def load(cls, path: Path, dim: int) -> HnswIndex | None:
@@ -226,6 +235,12 @@ def approximate_search_available() -> bool:
     except ImportError:
         return False
     return True
+
+
+def _check_replaceable(within: OwnedDirectory, path: Path) -> None:
+    entry = within.entry(path)
+    if entry is not None and not content_proves(f"vectors/{path.name}")(entry):
+        raise ValueError(f"{path} was not made by desk-rag")
 
 
 def _facts(path: Path) -> dict[str, Any] | None:

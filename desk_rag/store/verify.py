@@ -10,6 +10,7 @@ import xxhash
 
 from desk_rag.errors import CorruptKV, StoreError, UnknownFormat
 from desk_rag.store.catalog import KVName
+from desk_rag.store.data_directory import foreign_files
 from desk_rag.store.database import Database
 from desk_rag.store.kv_rows import KVRow, KVRows
 from desk_rag.store.layout import KVEntry, Layout
@@ -22,10 +23,11 @@ _READ_AT_ONCE = 8 << 20
 class Verification:
     """One check of a store. The store stays in use meanwhile; what looks wrong is looked at again before it is said."""
 
-    def __init__(self, layout: Layout, database: Database, rows: KVRows, *, writer: bool) -> None:
+    def __init__(self, layout: Layout, database: Database, rows: KVRows, upkeep: Upkeep, *, writer: bool) -> None:
         self._layout = layout
         self._database = database
         self._rows = rows
+        self._upkeep = upkeep
         self._writer = writer
 
     def run(self, changing: Lock, *, repair: bool, subset: tuple[int, int] | None) -> VerifyReport:
@@ -36,14 +38,17 @@ class Verification:
         if subset is not None and not 1 <= subset[0] <= subset[1]:
             raise ValueError(f"a subset is (i, n) with 1 <= i <= n, not {subset}")
         problems = _check_catalog(self._database, repair=repair)
-        known = self._known()
-        entries = [found for found in self._layout.scan() if not found.path.is_relative_to(self._layout.quarantine)]
+        in_place = self._upkeep.kv.in_place()
+        known = self._known() if in_place else {}
+        entries = [entry for entry in self._layout.scan() if not entry.aside] if in_place else []
+        foreign = set(foreign_files(self._layout.root, self._layout.kv_dir if in_place else None))
+        entries = [entry for entry in entries if entry.path not in foreign]
         checked = [found for found in entries if found.path in known and _in_subset(found.path, subset)]
         unread = {found.path for found in entries} - {found.path for found in checked}
         suspects = [found.path for found in entries if self._fault(found.path, known.get(found.path), unread)]
         suspects += known.keys() - {found.path for found in entries}
         with changing:
-            known = self._known()
+            known = known and self._known()
             for path in suspects:
                 fault = self._fault(path, known.get(path), unread)
                 if fault is not None:
@@ -53,14 +58,15 @@ class Verification:
         with self._database.read() as connection:
             documents = connection.execute("SELECT count(*) FROM documents WHERE state = 'indexed'").fetchone()[0]
             chunks = connection.execute("SELECT count(*) FROM chunks").fetchone()[0]
-        return VerifyReport(len(checked), sum(found.size for found in checked), documents, chunks, tuple(problems))
+        size = sum(entry.size for entry in checked)
+        return VerifyReport(len(checked), size, documents, chunks, tuple(problems), tuple(sorted(foreign)))
 
     def _known(self) -> dict[Path, KVRow]:
         return {self._layout.kv_file(*row.name): row for row in self._rows.all()}
 
     def _fault(self, path: Path, row: KVRow | None, unread: set[Path]) -> str | None:
         try:
-            entry = KVEntry(path, path.stat().st_size)
+            entry = KVEntry(path, path.lstat().st_size)
         except FileNotFoundError:
             return f"{path} is missing." if row is not None else None
         if row is None:
@@ -73,7 +79,7 @@ class Verification:
 
     def _mend(self, path: Path, row: KVRow | None) -> None:
         if row is not None:
-            Upkeep(self._layout, self._rows).quarantine(path)
+            self._upkeep.quarantine(path)
             self._rows.drop([row.name])
         # a file without a row is adopted or removed by the reconciliation that follows a repair
 

@@ -19,6 +19,7 @@ from desk_rag.store import opening
 from desk_rag.store.database import Database
 from desk_rag.store.full_disk import Room, open_to_purge
 from desk_rag.store.layout import Layout
+from desk_rag.store.ownership import stamp_of
 from desk_rag.store.store import Store
 from tests.store import made
 from tests.store.made import kv_files
@@ -127,7 +128,9 @@ def test_a_newer_catalog_is_not_read_either(root: Path) -> None:
 def test_room_for_a_purge_is_made_of_its_own_files_first(store: Store, root: Path) -> None:
     own, others = fill(store, "in", 3, 1), fill(store, "out", 3, 1)
     store.put_document(made.document(Path("/out/same"), [own[0]]), [made.chunk(own[0])], made.stamp())
-    (root / "quarantine" / "x").write_bytes(b"x")
+    aside = root / "quarantine" / "x"
+    aside.write_bytes(b"x")
+    aside.rename(aside.with_name(f"catalog.1.{stamp_of(aside.stat())}.sqlite"))
     database = Database(root / "catalog.sqlite", read_only=True)
     room = Room(Layout(root), Path("/in"))
     assert room.make(database) and room.files == 2 and room.freed > 0

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from desk_rag.errors import StoreError, StoreFull
+from desk_rag.owned_directory import OwnedDirectory, Proof
 from desk_rag.store import ownership
 from desk_rag.store.layout import Layout
 from desk_rag.store.store import Store
@@ -95,8 +96,9 @@ def test_clearing_takes_what_is_ours_and_says_what_is_left(root: Path, tmp_path:
     shutil.rmtree(root / "vectors")
     (root / "vectors").symlink_to(away)
     cleared = ownership.clear(root)
-    assert cleared.left == (root / "a.txt", root / "mine") and cleared.freed_bytes > 4096
-    assert sorted(everything(root)) == ["a.txt", "mine"] and (away / "kept").read_text() == "kept"
+    assert cleared.left == (root / "a.txt", root / "mine", root / "vectors") and cleared.freed_bytes > 4096
+    assert sorted(everything(root)) == ["a.txt", "mine", "vectors"] and (away / "kept").read_text() == "kept"
+    (root / "vectors").unlink()
     (root / "a.txt").unlink()
     (root / "mine").rmdir()
     Store.open(root, made.settings(), writer=True).close()
@@ -117,12 +119,12 @@ def test_clearing_that_was_cut_off_can_be_done_again(
             (root / ownership.TAG).unlink()
         calls = 0
 
-        def killed(file: Path, step: int = step) -> int:
+        def killed(owner: OwnedDirectory, file: Path, proof: Proof, step: int = step) -> int:
             nonlocal calls
             calls += 1
             if calls == step:
                 raise KeyboardInterrupt
-            return real(file)
+            return real(owner, file, proof)
 
         monkeypatch.setattr(ownership, "_unlink", killed)
         try:
@@ -144,8 +146,8 @@ def test_files_of_others_in_folders_with_common_names_stay(root: Path) -> None:
     (root / "models").mkdir(exist_ok=True)
     for name in ("models/gpt.safetensors", "logs/mine.log"):
         (root / name).write_text("mine")
-    (root / "models" / f"{'0a' * 16}.safetensors").write_text("ours")
-    (root / "logs" / "tui.log").write_text("ours")
+    (root / "models" / f"{'0a' * 16}.safetensors").write_bytes(bytes(8) + b'{"canaries":"","probe":"","told":""}')
+    (root / "logs" / "tui.log").write_text("2026-01-02 03:04:05,678 INFO desk_rag: ours")
     assert ownership.clear(root).left == (root / "logs", root / "models")
     left = {name for name, text in everything(root).items() if text}
     assert left == {"models/gpt.safetensors", "logs/mine.log"}

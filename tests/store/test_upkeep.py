@@ -55,7 +55,7 @@ def execute(root: Path, statement: str, *values: object) -> None:
 def test_start_brings_files_and_rows_together_both_ways(filled: Path) -> None:
     execute(filled, "DELETE FROM kv WHERE tokens = ?", made.key(TEXTS[0]).tokens)  # a file without a row: adopted
     place(filled, TEXTS[1]).unlink()  # a row without a file: dropped
-    place(filled, TEXTS[2]).with_suffix(".77-0.tmp").write_bytes(b"half")  # a write cut off: removed
+    place(filled, TEXTS[2]).with_suffix(".77-0.tmp").write_bytes(b"")  # a write cut off: removed
     stranger = made.key("stranger")
     kv_file.write(place(filled, "stranger"), kv_file.prepare(stranger, made.kv_for(stranger), ["00" * 16], 1.0))
     (filled / "kv" / "notes.txt").write_text("not ours")
@@ -68,8 +68,9 @@ def test_start_brings_files_and_rows_together_both_ways(filled: Path) -> None:
         assert [kv is not None for kv in got] == [True, False, True, False, False, True]
         assert made.same(got[0], made.kv_for(made.key(TEXTS[0])))
         assert not list(filled.rglob("*.tmp")) and not place(filled, "stranger").exists()
-        assert len(list((filled / "quarantine").iterdir())) == 2
-        assert store.counts(made.NS).kv_bytes == on_disk(filled)
+        assert len(list((filled / "quarantine").iterdir())) == 1
+        assert (filled / "kv" / "notes.txt").read_text() == "not ours" and "'notes.txt'" in store.notices[-1]
+        assert store.counts(made.NS).kv_bytes == on_disk(filled) - 4096, "what is not ours does not count"
         assert len(store.notices) == 3
         assert [chunk.text for chunk in store.chunks_without_kv(made.NS, 9)] == [TEXTS[i] for i in (1, 3, 4)]
 
@@ -245,10 +246,12 @@ def test_verify_finds_everything_and_repair_mends_it(filled: Path) -> None:
         shutil.copyfile(place(filled, TEXTS[4]), filled / "kv" / f"{'0' * 32}.safetensors")
         execute(filled, "INSERT INTO chunk_words (chunk_words) VALUES ('delete-all')")
         found = store.verify()
-        assert len(found.problems) == 6 and not any(problem.repaired for problem in found.problems)
+        assert len(found.problems) == 5 and not any(problem.repaired for problem in found.problems)
         assert place(filled, TEXTS[0]).exists(), "a check alone changes nothing"
         mended = store.verify(repair=True)
-        assert len(mended.problems) == 6 and all(problem.repaired for problem in mended.problems)
+        assert len(mended.problems) == 5 and all(problem.repaired for problem in mended.problems)
+        assert found.foreign == mended.foreign == (filled / "kv" / f"{'0' * 32}.safetensors",)
+        mended.foreign[0].unlink()
         assert store.verify().clean and len(store.search_words("text", 9)) == 6
         assert store.counts(made.NS).kv_bytes == on_disk(filled)
         got = store.get_kv([made.key(text) for text in TEXTS])

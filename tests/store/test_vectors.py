@@ -65,12 +65,12 @@ def test_removed_vectors_are_not_in_a_saved_graph(tmp_path: Path) -> None:
     index = filled(HnswIndex(DIM), unit(200))
     assert isinstance(index, HnswIndex)
     victim = unit(200)[7]
-    index.save(tmp_path / "a.hnsw")
-    assert victim.tobytes() in (tmp_path / "a.hnsw").read_bytes()
+    index.save(tmp_path / f"{'a' * 16}.hnsw")
+    assert victim.tobytes() in (tmp_path / f"{'a' * 16}.hnsw").read_bytes()
     index.remove([70])
-    index.save(tmp_path / "a.hnsw")
-    assert victim.tobytes() not in (tmp_path / "a.hnsw").read_bytes()
-    again = HnswIndex.load(tmp_path / "a.hnsw", DIM)
+    index.save(tmp_path / f"{'a' * 16}.hnsw")
+    assert victim.tobytes() not in (tmp_path / f"{'a' * 16}.hnsw").read_bytes()
+    again = HnswIndex.load(tmp_path / f"{'a' * 16}.hnsw", DIM)
     assert again is not None
     question = unit(1, seed=4)[0]
     expected = [10 * int(i) for i in np.argsort(-(unit(200) @ question)) if i != 7][:5]
@@ -81,7 +81,7 @@ def test_saved_graph_comes_back_with_its_removals_and_grows_on(tmp_path: Path) -
     index = filled(HnswIndex(DIM), unit(1500))
     index.remove([0, 10])
     assert isinstance(index, HnswIndex)
-    path = tmp_path / "a.hnsw"
+    path = tmp_path / f"{'a' * 16}.hnsw"
     index.save(path)
     assert path.stat().st_mode & 0o077 == 0 and not list(tmp_path.glob("*.tmp"))
     loaded = HnswIndex.load(path, DIM)
@@ -94,7 +94,7 @@ def test_saved_graph_comes_back_with_its_removals_and_grows_on(tmp_path: Path) -
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "facts", "no facts", "other dim", "garbage"])
 def test_a_damaged_index_file_never_reaches_the_library(tmp_path: Path, damage: str) -> None:
-    path = tmp_path / "a.hnsw"
+    path = tmp_path / f"{'a' * 16}.hnsw"
     index = filled(HnswIndex(DIM), unit(50))
     assert isinstance(index, HnswIndex)
     index.save(path)

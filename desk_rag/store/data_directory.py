@@ -1,0 +1,66 @@
+"""A data directory as a whole, with its `kv_dir`: what in it is not desk-rag's, and the removal of all that is."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from desk_rag.errors import StoreError
+from desk_rag.store import ownership
+from desk_rag.store.database import Database
+from desk_rag.store.kv_directory import marker_of, record_of
+from desk_rag.store.kv_rows import KVRows
+from desk_rag.store.layout import KV_SUFFIX
+from desk_rag.store.ownership import CATALOG, Cleared
+
+
+def foreign_files(root: Path, kv_dir: Path | None) -> list[Path]:
+    """Return files that neither their name and content nor a catalog row prove to be desk-rag's.
+
+    `kv_dir` is left out (None) where it is not set or is away.
+    """
+    known = _known_by_rows(root)
+    foreign = set(ownership.strangers(root, known))
+    if kv_dir is not None:
+        foreign |= set(ownership.strangers_in_kv(kv_dir, known))
+    return sorted(foreign)
+
+
+def clear_all(root: Path) -> tuple[Cleared, str]:
+    """Remove what is ours in `root` and in its `kv_dir`; whoever calls holds the writer's lock.
+
+    Also returns the `kv_dir` whose files had to stay because it is away; empty if there is none.
+    """
+    known = _known_by_rows(root)
+    record = None
+    with suppress(StoreError):  # an unreadable record names no directory
+        record = record_of(root)
+    elsewhere = Cleared(0, ())
+    away = ""
+    if record is not None and record.path:
+        place = Path(record.path)
+        if not place.is_symlink() and marker_of(place) == record.identifier:
+            elsewhere = ownership.clear_kv(place, known)
+        else:
+            away = record.path
+    cleared = ownership.clear(root, known)
+    freed = cleared.freed_bytes + elsewhere.freed_bytes
+    return replace(cleared, freed_bytes=freed, left=(*cleared.left, *elsewhere.left)), away
+
+
+def _known_by_rows(root: Path) -> frozenset[str]:
+    """Names of KV files that the catalog has or has doomed; none where it cannot be read."""
+    try:
+        database = Database(root / CATALOG, read_only=True)
+    except (StoreError, sqlite3.DatabaseError, OSError):
+        return frozenset()
+    try:
+        rows = KVRows(database)
+        names = [*(row.name for row in rows.all()), *rows.doomed()]
+        return frozenset(f"kv/{space[:16]}/{tokens[:2]}/{tokens}{KV_SUFFIX}" for space, tokens in names)
+    except (StoreError, sqlite3.DatabaseError):
+        return frozenset()
+    finally:
+        database.close()

@@ -12,6 +12,8 @@
     │   ├── StoreFull                 the byte budget or the disk leaves no room
     │   ├── StoreReadOnly             the data directory can be read and not written
     │   ├── CorruptKV                 a KV file failed its checks (a miss for whoever asked)
+    │   ├── CorruptCatalog            the catalog is damaged beyond single rows
+    │   ├── CatalogLost               there was a catalog, and it is gone or empty
     │   └── UnknownFormat             written by a newer desk-rag
     ├── ModelError
     │   ├── ModelNotFound             no weights at that name or path
@@ -100,6 +102,14 @@ class CorruptKV(StoreError):
     """A KV file failed a header, length or checksum test. Whoever asked gets a miss; the file is quarantined."""
 
 
+class CorruptCatalog(StoreError):
+    """SQLite cannot read the catalog, or it contradicts itself; everything in it can be made again."""
+
+
+class CatalogLost(StoreError):
+    """The data directory had a catalog that is gone or was emptied."""
+
+
 class UnknownFormat(StoreError):
     """The store was written by a newer desk-rag."""
 
@@ -133,6 +143,14 @@ def full_disk(place: object) -> StoreFull:
     return StoreFull(
         f"The disk is full: {place} could not be written.",
         remedy="Free some space on that drive; nothing that was stored is lost. `desk-rag purge --all` needs none.",
+    )
+
+
+def catalog_lost(data_dir: object) -> CatalogLost:
+    """What is said where chunk KV or other traces show that a catalog existed."""
+    return CatalogLost(
+        f"The catalog in {data_dir} is lost: it is missing or was emptied.",
+        remedy="Rebuild it: desk-rag index FOLDER ... (chunk KV that is still there is used again)",
     )
 
 

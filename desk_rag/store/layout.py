@@ -21,6 +21,11 @@ TEMPORARY_SUFFIX = ".tmp"
 _NAME = re.compile(r"[0-9a-f]{32}")
 
 
+def is_name(text: object) -> bool:
+    """True for 32 hex digits, which is what namespaces and token hashes are."""
+    return isinstance(text, str) and _NAME.fullmatch(text) is not None
+
+
 def on_disk(size: int) -> int:
     """Return what a file of `size` bytes is counted as: whole blocks of 4,096 bytes."""
     return -(-size // BLOCK) * BLOCK
@@ -129,6 +134,10 @@ class Layout:
             full = isinstance(of_system(error), StoreFull)
             if not (full and self.catalog.is_file()):  # a store that lost its tag is used all the same
                 raise
+
+    def has_kv(self) -> bool:
+        """True if a complete KV file lies under kv/."""
+        return any(entry.is_kv_file for entry in _scan(self.kv))
 
     def scan(self) -> Iterator[KVEntry]:
         """Yield every file under kv/ and quarantine/, of all namespaces, temporary and unknown ones included."""

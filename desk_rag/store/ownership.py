@@ -29,7 +29,7 @@ _COMMON_FOLDERS = ("logs", "models", "run")
 _OWN_FILES = re.compile(rf"({re.escape(CATALOG)}(-wal|-shm|-journal)?|(drives\.json|{re.escape(TAG)})(\.\d+\.tmp)?)")
 _BEGUN = re.compile(
     r"kv(/[0-9a-f]{16}(/[0-9a-f]{2})?)?|vectors|quarantine"
-    r"|run(/(writer\.(lock|pid)(\.\d+\.tmp)?|held-removals\.(json|tmp)|answering(/\d+\.lock)?))?"
+    r"|run(/(writer\.(lock|pid)(\.\d+\.tmp)?|catalog\.mark|held-removals\.(json|tmp)|answering(/\d+\.lock)?))?"
     r"|logs(/(tui|indexer)\.log(\.\d+)?)?|models(/([0-9a-f]{32}\.safetensors|names\.json)(\.\d+\.tmp)?)?"
     r"|drives\.json(\.\d+\.tmp)?|CACHEDIR\.TAG\.\d+\.tmp"
     r"|lost\+found|\.DS_Store"

@@ -48,6 +48,7 @@ class Upkeep:
         self._finish_deletes()
         known = {self._layout.kv_file(*row.name): row for row in self._rows.all()}
         catalog_lost = not known and catalog.count([])[3] == 0
+        any_chunk = catalog_lost or catalog.is_awaiting_texts()
         seen: set[Path] = set()
         for entry in self._layout.scan():
             if entry.is_temporary:
@@ -55,14 +56,16 @@ class Upkeep:
                 continue
             if entry.path.is_relative_to(self._layout.quarantine):
                 continue
-            if self._settle(entry, known.get(entry.path), notes, catalog_lost=catalog_lost):
+            if self._settle(entry, known.get(entry.path), notes, any_chunk=any_chunk):
                 seen.add(entry.path)
+        if catalog_lost and seen:
+            catalog.await_texts()
         gone = [row.name for path, row in known.items() if path not in seen]
         if gone:
             self._rows.drop(gone)
             was = "1 row had no file and was" if len(gone) == 1 else f"{len(gone)} rows had no file and were"
             notes.append(f"{was} dropped.")
-        if not catalog_lost and catalog.count([])[3]:
+        if not catalog_lost and catalog.count([])[3] and not catalog.is_awaiting_texts():
             self.remove_rows(self._rows.unreferenced())
         return sum(entry.counted for entry in self._layout.scan()), notes
 
@@ -118,7 +121,7 @@ class Upkeep:
     def _finish_deletes(self) -> None:
         self.unlink(self._rows.doomed())
 
-    def _settle(self, entry: KVEntry, row: KVRow | None, notes: list[str], *, catalog_lost: bool) -> bool:
+    def _settle(self, entry: KVEntry, row: KVRow | None, notes: list[str], *, any_chunk: bool) -> bool:
         """Decide about one file under kv/, given the row of its path; True if it stays."""
         if row is not None and row.size == entry.size:
             return True
@@ -140,7 +143,7 @@ class Upkeep:
             header.num_tokens,
             header.prefill_seconds,
             header.chunk_ids,
-            any_chunk=catalog_lost,
+            any_chunk=any_chunk,
         )
         if not added:
             _unlink(entry.path)

@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
-import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
 import xxhash
 
-from desk_rag.errors import CorruptKV, StoreError, UnknownFormat
-from desk_rag.store.catalog import KVName
+from desk_rag.errors import CorruptCatalog, CorruptKV, StoreError, UnknownFormat
+from desk_rag.store import words
+from desk_rag.store.catalog import (
+    AWAITED,
+    KVName,
+    await_texts,
+    document_faults,
+    drop_damaged_places,
+    is_entry,
+    owe_scrub,
+    put_name,
+)
+from desk_rag.store.checksums import chunk_is_sound
 from desk_rag.store.database import Database
 from desk_rag.store.kv_rows import KVRow, KVRows
-from desk_rag.store.layout import KVEntry, Layout
+from desk_rag.store.layout import KVEntry, Layout, is_name
+from desk_rag.store.paths import from_blob
 from desk_rag.store.types import Problem, VerifyReport
 from desk_rag.store.upkeep import Upkeep, read_header
+from desk_rag.store.vector_search import vector_is_sound
 
 _READ_AT_ONCE = 8 << 20
+_UNHELD = "FROM chunks WHERE id NOT IN (SELECT chunk FROM places)"
+_STRAY = {
+    "places": "FROM places WHERE document NOT IN (SELECT id FROM documents) OR chunk NOT IN (SELECT id FROM chunks)",
+    "vectors": "FROM vectors WHERE chunk NOT IN (SELECT id FROM chunks)"
+    " OR embedder NOT IN (SELECT id FROM embedders)",
+    "kv": "FROM kv WHERE namespace NOT IN (SELECT id FROM namespaces)",
+    "kv_chunks": "FROM kv_chunks WHERE kv NOT IN (SELECT id FROM kv)",
+    "refused": "FROM refused WHERE chunk NOT IN (SELECT id FROM chunks)"
+    " OR namespace NOT IN (SELECT id FROM namespaces)",
+}
+"""Rows without what they refer to, by table; in this order no removal makes another."""
 
 
 class Verification:
@@ -35,7 +59,9 @@ class Verification:
         """
         if subset is not None and not 1 <= subset[0] <= subset[1]:
             raise ValueError(f"a subset is (i, n) with 1 <= i <= n, not {subset}")
-        problems = _check_catalog(self._database, repair=repair)
+        problems, unusable = _check_catalog(self._database, repair=repair)
+        if unusable:
+            return VerifyReport(0, 0, 0, 0, tuple(problems), unusable=True)
         known = self._known()
         entries = [found for found in self._layout.scan() if not found.path.is_relative_to(self._layout.quarantine)]
         checked = [found for found in entries if found.path in known and _in_subset(found.path, subset)]
@@ -96,26 +122,132 @@ def check_content(path: Path, name: KVName) -> None:
                 raise CorruptKV(f"{path} is damaged in layers {group.first_layer} to {last}.")
 
 
-def _check_catalog(database: Database, *, repair: bool) -> list[Problem]:
-    problems = []
-    with database.read() as connection:
-        for (line,) in connection.execute("PRAGMA quick_check").fetchall():
-            if line != "ok":
-                problems.append(Problem(f"The catalog is damaged: {line}", repaired=False))
-        for table, *_ in connection.execute("PRAGMA foreign_key_check").fetchall():
-            problems.append(Problem(f"A row of '{table}' refers to one that does not exist.", repaired=False))
-        unheld = connection.execute(
-            "SELECT count(*) FROM chunks WHERE NOT EXISTS (SELECT 1 FROM places WHERE chunk = chunks.id)"
-        ).fetchone()[0]
-    if unheld:
-        problems.append(Problem(f"{unheld} chunks belong to no document.", repaired=False))
+def _check_catalog(database: Database, *, repair: bool) -> tuple[list[Problem], bool]:
+    """Check tables, rows and word indexes; also say whether the catalog is damaged beyond what can be mended in it."""
+    lines = _structure(database)
+    if lines and repair and all(_of_an_index(line) for line in lines):
+        with suppress(StoreError), database.write() as connection:
+            connection.execute("REINDEX")
+        left = _structure(database)
+        problems = [Problem(f"The catalog was damaged: {line}", repaired=not left) for line in lines]
+        lines = left
+    else:
+        problems = [Problem(f"The catalog is damaged: {line}", repaired=False) for line in lines]
+    if lines:
+        return problems, True
+    problems += [Problem(what, repaired=repair) for what in _check_rows(database, repair=repair)]
+    # Only now: what the word indexes are rebuilt from must be sound.
     for index in () if database.read_only else ("chunk_words", "name_words"):  # looking at them is a write to SQLite
         if not _words_sound(database, index):
             if repair:
                 with database.write() as connection:
                     connection.execute(f"INSERT INTO {index} ({index}) VALUES ('rebuild')")
             problems.append(Problem(f"The word index '{index}' does not agree with the texts.", repaired=repair))
-    return problems
+    return problems, False
+
+
+def _structure(database: Database) -> list[str]:
+    """What SQLite finds wrong with pages and indexes; nothing about the word indexes, which are looked at apart."""
+    with database.read() as connection:
+        lines = [str(line) for (line,) in connection.execute("PRAGMA integrity_check").fetchall()]
+        return [line for line in lines if line != "ok" and "FTS5" not in line]
+
+
+def _of_an_index(line: str) -> bool:
+    return "index" in line and "Tree" not in line
+
+
+def _check_rows(database: Database, *, repair: bool) -> list[str]:
+    """Compare every row that an answer shows with its checksum, and every text with its hash.
+
+    A repair removes what is damaged and notes that the index is incomplete until a run over the folders has ended. The
+    rows of chunk KV stay: they go by hashes, and the texts are expected back.
+    """
+    found: list[str] = []
+    with database.read() as connection:
+        documents = [row for (row,) in connection.execute("SELECT id FROM documents ORDER BY id").fetchall()]
+    damaged_documents: list[int] = []
+    again: list[int] = []
+    for row in documents:
+        with database.snapshot() as connection:
+            faults = document_faults(connection, row)
+        for fault in faults:
+            found.append(f"{fault.what[:-1]}: {fault.path or f'number {row}'}.")
+        entry_is_sound = faults and all(fault.path is not None for fault in faults) and not is_entry(faults[0])
+        (again if entry_is_sound else damaged_documents).extend([row] if faults else [])
+    with database.snapshot() as connection:
+        texts = [
+            row
+            for row, chunk_id, text in connection.execute("SELECT id, chunk_id, text FROM chunks")
+            if not chunk_is_sound(chunk_id, text)
+        ]
+        further = [
+            row
+            for row, text, further in connection.execute("SELECT id, text, grams FROM chunks")
+            if row not in texts and words.grams(text) != further
+        ]
+        vectors = [
+            seq
+            for seq, chunk, vector, checksum, dim in connection.execute(
+                "SELECT v.seq, v.chunk, v.vector, v.sum, e.dim FROM vectors v LEFT JOIN embedders e ON e.id = v.embedder"
+            )
+            if not vector_is_sound(chunk, vector, checksum, dim)
+        ]
+        names = [
+            row
+            for row, path, name in connection.execute(
+                "SELECT d.id, d.path, n.c0 FROM documents d LEFT JOIN name_words_content n ON n.id = d.id"
+                " WHERE d.state = 'indexed'"
+            )
+            if row not in damaged_documents and name != words.name_words(from_blob(path))
+        ]
+        files = [
+            row
+            for row, name, tokens in connection.execute(
+                "SELECT kv.id, n.name, kv.tokens FROM kv LEFT JOIN namespaces n ON n.id = kv.namespace"
+            )
+            if not (is_name(name) and is_name(tokens))
+        ]
+        strays = {table: connection.execute(f"SELECT count(*) {_STRAY[table]}").fetchone()[0] for table in _STRAY}
+        awaited = connection.execute("SELECT 1 FROM state WHERE name = ?", (AWAITED,)).fetchone() is not None
+        unheld = connection.execute(f"SELECT count(*) {_UNHELD}").fetchone()[0]
+    for rows, what in (
+        (texts, "texts do not have the hash that they are stored under"),
+        (further, "texts have other word parts than were made of them"),
+        (vectors, "vectors do not have their checksum"),
+        (names, "file names are not indexed as they are"),
+        (files, "rows about KV files are damaged"),
+    ):
+        if rows:
+            found.append(f"{len(rows)} {what}.")
+    found += [f"{count} rows of '{table}' refer to what does not exist." for table, count in strays.items() if count]
+    if unheld and not awaited:
+        found.append(f"{unheld} chunks belong to no document.")
+    if repair and found:
+        with database.write() as connection:
+            for table in _STRAY:
+                connection.execute(f"DELETE {_STRAY[table]}")
+            for row in damaged_documents:
+                connection.execute("DELETE FROM places WHERE document = ?", (row,))
+                connection.execute("DELETE FROM name_words WHERE rowid = ?", (row,))
+                connection.execute("DELETE FROM documents WHERE id = ?", (row,))
+            for row in texts:
+                connection.execute("DELETE FROM places WHERE chunk = ?", (row,))
+                connection.execute("DELETE FROM chunks WHERE id = ?", (row,))
+            for row in again:
+                drop_damaged_places(connection, row)
+            for row in further:
+                text = connection.execute("SELECT text FROM chunks WHERE id = ?", (row,)).fetchone()[0]
+                connection.execute("UPDATE chunks SET grams = ? WHERE id = ?", (words.grams(text), row))
+            connection.executemany("DELETE FROM vectors WHERE seq = ?", [(seq,) for seq in vectors])
+            connection.executemany("DELETE FROM kv WHERE id = ?", [(row,) for row in files])
+            for row in names:
+                put_name(connection, row)
+            connection.execute("INSERT INTO chunk_words (chunk_words) VALUES ('rebuild')")
+            await_texts(connection)
+            owe_scrub(connection)
+        database.faults.clear()
+    return found
 
 
 def _words_sound(database: Database, index: str) -> bool:
@@ -123,9 +255,7 @@ def _words_sound(database: Database, index: str) -> bool:
         with database.write(durable=False) as connection:
             # rank = 1 compares the index with the texts, not only with itself
             connection.execute(f"INSERT INTO {index} ({index}, rank) VALUES ('integrity-check', 1)")
-    except StoreError as error:
-        if isinstance(error.__cause__, sqlite3.OperationalError):
-            raise
+    except CorruptCatalog:
         return False
     return True
 

@@ -167,6 +167,11 @@ def told_to_user(error: Exception) -> DeskRagError | None:
     if isinstance(error, PermissionError):
         name = error.filename or "A file"
         return DeskRagError(f"{name} may not be used: {error.strerror}.", remedy="See who owns it.")
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return ConfigError(
+            f"A path is longer than this system allows: {str(error.filename)[:60]}…",
+            remedy="Name a shorter one in the settings or on the command line.",
+        )
     return of_system(error) if isinstance(error, OSError) else error if isinstance(error, DeskRagError) else None
 
 

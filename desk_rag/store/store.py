@@ -451,6 +451,7 @@ class Store:
             if self.writer:
                 self._shared.begin_run(None, "the last changes of the catalog were lost")
                 self._catalog.catch_up(before.changes)
+                self._catalog.await_texts()
         elif self.writer and before != now and not self.is_lost and not self._catalog.is_empty():
             self._witness.write(now)
 

@@ -19,7 +19,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
 
 from desk_rag import cli_store, indexing
 from desk_rag.answer import AnswerEngine, open_engine
@@ -31,6 +33,10 @@ from desk_rag.store.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from desk_rag.embedding import Embedder
 
 _PAGE = 4096
 _HOME = Path(__file__).resolve().parent.parent / "assets" / "sample_docs"
@@ -63,6 +69,7 @@ class Ground:
             (self.documents / name).write_text(text, encoding="utf-8")
         self.settings = Settings(data_dir=root / "first", answer=AnswerSettings(max_new_tokens=40))
         self.engine: AnswerEngine = open_engine(self.settings, writer=True)
+        self.embedder = cast("Embedder", _Remembered(self.engine.embedder))
         self.index(self.engine.store, warm=True)
         with_log = self._with_log()
         first = self.engine.store
@@ -79,7 +86,7 @@ class Ground:
         prompt = engine.model.prompt
         for _ in indexing.sync_folder(store, self.documents, prompt, prompt.chunk_size, self.settings.index, stop):
             pass
-        for _ in indexing.embed_pending(store, engine.embedder, stop):
+        for _ in indexing.embed_pending(store, self.embedder, stop):
             pass
         if warm:
             for _ in indexing.warm_pending(
@@ -126,6 +133,21 @@ class Ground:
     def _telling_pieces(self) -> list[str]:
         texts = [path.read_text(encoding="utf-8") for path in self.documents.rglob("*") if path.suffix in (".md", ".txt")]
         return [piece for text in texts for piece in re.findall(r"[^\n]{24}", text)]
+
+
+class _Remembered:
+    """The embedder with a memory: the same texts come back after every round."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self.fingerprint = embedder.fingerprint
+        self._embedder = embedder
+        self._vectors: dict[str, NDArray[np.float32]] = {}
+
+    def embed_chunks(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        new = [text for text in texts if text not in self._vectors]
+        if new:
+            self._vectors.update(zip(new, self._embedder.embed_chunks(new), strict=True))
+        return np.stack([self._vectors[text] for text in texts])
 
 
 def attack(seed: int, rounds: int, ground: Ground | None = None) -> Counter[str]:

@@ -48,6 +48,7 @@ _EXTRA = {
     "Ortmann's on 3 May 2021 for 649 euros. The chain was changed in spring 2024.\n",
 }
 Seen = tuple[object, ...]
+Stored = dict[Path, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class Base:
 
     data: Path
     answers: dict[str, Seen]
+    stored: Stored
 
 
 class Ground:
@@ -75,7 +77,7 @@ class Ground:
         first = self.engine.store
         first.close()
         self.pieces = self._telling_pieces()
-        self.bases = [Base(data, self._answers(data)) for data in (self.settings.data_dir, with_log)]
+        self.bases = [self._base(data) for data in (self.settings.data_dir, with_log)]
 
     def close(self) -> None:
         self.engine.close()
@@ -107,10 +109,10 @@ class Ground:
         assert isinstance(last, Finished)
         return last.answer
 
-    def copy(self, base: Base, name: str) -> Path:
+    def copy(self, original: Path, name: str) -> Path:
         """A data directory of its own; KV files are hard links, which are never written to."""
         target = self.root / name
-        shutil.copytree(base.data, target, copy_function=_link_kv)
+        shutil.copytree(original, target, copy_function=_link_kv)
         return target
 
     def _with_log(self) -> Path:
@@ -124,11 +126,13 @@ class Ground:
         shutil.copytree(store.root, target, ignore=shutil.ignore_patterns("*-shm", "writer.*"))
         return target
 
-    def _answers(self, data: Path) -> dict[str, Seen]:
-        copy = self.copy(Base(data, {}), "asked")
+    def _base(self, data: Path) -> Base:
+        copy = self.copy(data, "asked")
         seen = {question: seen_in(self.ask(copy, question, writer=True)) for question in _QUESTIONS}
+        with Store.open(copy, self.settings.store, writer=False) as store:
+            stored = stored_in(store)
         shutil.rmtree(copy)
-        return seen
+        return Base(data, seen, stored)
 
     def _telling_pieces(self) -> list[str]:
         texts = [path.read_text(encoding="utf-8") for path in self.documents.rglob("*") if path.suffix in (".md", ".txt")]
@@ -173,15 +177,13 @@ WRONG = ("silent", "untrue", "leak", "crash", "lost", "kv lost")
 def _round(ground: Ground, chance: random.Random, name: str) -> Counter[str]:
     counts: Counter[str] = Counter()
     base = chance.choice(ground.bases)
-    data = ground.copy(base, "round")
+    data = ground.copy(base.data, "round")
     try:
         kind = damage(data, chance)
         counts[f"damage: {kind}"] += 1
-        questions = list(_QUESTIONS)
-        chance.shuffle(questions)
-        outcome = _outcome(ground, base, data, questions[0], writer=chance.random() < 0.5)
+        outcome = _outcome(ground, base, data, chance.choice(_QUESTIONS), writer=chance.random() < 0.5)
         counts[outcome] += 1
-        back = _way_back(ground, base, data, questions[1])
+        back = _way_back(ground, base, data)
         counts[back] += 1
         for wrong in {outcome, back} & set(WRONG):
             sys.stderr.write(f"{name}: {kind}: {wrong}\n")
@@ -223,8 +225,8 @@ def _is_true(source: tuple[str, ...], known: set[tuple[str, ...]]) -> bool:
     return set(body) <= set(words)
 
 
-def _way_back(ground: Ground, base: Base, data: Path, question: str) -> str:
-    """verify --repair, index, verify: then all is as before."""
+def _way_back(ground: Ground, base: Base, data: Path) -> str:
+    """verify --repair, index, verify: then all that answers are made of is as before."""
     settings = ground.settings.model_copy(update={"data_dir": data})
     said = io.StringIO()
     try:
@@ -234,14 +236,15 @@ def _way_back(ground: Ground, base: Base, data: Path, question: str) -> str:
             ground.index(store)
         with Store.open(data, settings.store, writer=True) as store:
             report = store.verify()
-        seen = seen_in(ground.ask(data, question, writer=True))
+            stored = stored_in(store)
+            faults = store.faults()
     except Exception as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return "lost"
     if any(piece in said.getvalue() for piece in ground.pieces):
         return "leak"
-    if not report.clean or seen != base.answers[question]:
-        sys.stderr.write(f"{report.problems} {seen == base.answers[question]}\n{said.getvalue()}\n")
+    if not report.clean or faults or stored != base.stored:
+        sys.stderr.write(f"{report.problems} {faults} {stored == base.stored}\n{said.getvalue()}\n")
         return "lost"
     return "way back" if _kv(base.data) <= _kv(data) else "kv lost"
 
@@ -255,6 +258,17 @@ def seen_in(answer: Answer) -> Seen:
     citations = tuple((str(c.path), str(c.location), c.quote, c.as_of is None) for c in answer.citations)
     sources = tuple((str(s.path), s.title, str(s.location), s.location.heading, s.text) for s in answer.sources)
     return answer.text, citations, sources
+
+
+def stored_in(store: Store) -> Stored:
+    """All that answers are made of, by document; its files' stamps and the vectors included."""
+    stored: Stored = {}
+    for row in store.documents():
+        passages = [(passage.chunk, passage.title, passage.stamp) for passage in store.passages_of(row.path)]
+        stored[row.path] = row.digest, row.state, row.reason, row.stamp, passages
+    counts = store.coverage()
+    stored[Path()] = counts.chunks, counts.with_vectors, counts.warm
+    return stored
 
 
 def damage(data: Path, chance: random.Random) -> str:

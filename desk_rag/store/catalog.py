@@ -207,6 +207,12 @@ class Catalog:
             if all_kv:
                 connection.execute("DELETE FROM state WHERE name = ?", (AWAITED,))
 
+    def has_damaged_texts(self) -> bool:
+        """True if some chunk is not what its id says; reads all texts."""
+        with self._database.read() as connection:
+            rows = connection.execute("SELECT chunk_id, text FROM chunks")
+            return any(not checksums.chunk_is_sound(*row) for row in rows)
+
     def is_empty(self) -> bool:
         """True if no path is known, not even one that was left out."""
         with self._database.read() as connection:

@@ -393,6 +393,7 @@ class Store:
                 self._budget.freed(self._budget.used - used)
         if repair and all(problem.repaired for problem in report.problems):
             self._shared.note(())
+            self._database.faults.clear()
         return report
 
     def purge(self, path: Path) -> PurgeReport:

@@ -65,8 +65,11 @@ class Upkeep:
             self._rows.drop(gone)
             was = "1 row had no file and was" if len(gone) == 1 else f"{len(gone)} rows had no file and were"
             notes.append(f"{was} dropped.")
-        if not catalog_lost and catalog.count([])[3] and not catalog.is_awaiting_texts():
-            self.remove_rows(self._rows.unreferenced())
+        unreferenced = [] if any_chunk or not catalog.count([])[3] else self._rows.unreferenced()
+        if unreferenced and catalog.has_damaged_texts():
+            catalog.await_texts()  # a row whose chunk has lost its name, not its text, is still of use
+        else:
+            self.remove_rows(unreferenced)
         return sum(entry.counted for entry in self._layout.scan()), notes
 
     def make_room(self, budget: Budget, size: int, newcomer: Newcomer | None) -> bool:

@@ -246,7 +246,6 @@ def _check_rows(database: Database, *, repair: bool) -> list[str]:
             connection.execute("INSERT INTO chunk_words (chunk_words) VALUES ('rebuild')")
             await_texts(connection)
             owe_scrub(connection)
-        database.faults.clear()
     return found
 
 

@@ -58,6 +58,8 @@ class Base:
     data: Path
     answers: dict[str, Seen]
     stored: Stored
+    passages: set[tuple[str, ...]]
+    """All that may be a source: path, title, place, heading, text."""
 
 
 class Ground:
@@ -131,11 +133,17 @@ class Ground:
         seen = {question: seen_in(self.ask(copy, question, writer=True)) for question in _QUESTIONS}
         with Store.open(copy, self.settings.store, writer=False) as store:
             stored = stored_in(store)
+            passages = {
+                (str(one.path), one.title, str(one.chunk.location), one.chunk.location.heading, one.chunk.text)
+                for row in store.documents()
+                for one in store.passages_of(row.path)
+            }
         shutil.rmtree(copy)
-        return Base(data, seen, stored)
+        return Base(data, seen, stored, passages)
 
     def _telling_pieces(self) -> list[str]:
-        texts = [path.read_text(encoding="utf-8") for path in self.documents.rglob("*") if path.suffix in (".md", ".txt")]
+        files = [path for path in self.documents.rglob("*") if path.suffix in (".md", ".txt")]
+        texts = [path.read_text(encoding="utf-8") for path in files]
         return [piece for text in texts for piece in re.findall(r"[^\n]{24}", text)]
 
 
@@ -203,8 +211,7 @@ def _outcome(ground: Ground, base: Base, data: Path, question: str, *, writer: b
     seen = seen_in(answer)
     if any(piece in notice for piece in ground.pieces for notice in answer.notices):
         return "leak"
-    known = {source for seen_then in base.answers.values() for source in seen_then[2]}  # type: ignore[attr-defined]
-    if not all(_is_true(source, known) for source in seen[2]):  # type: ignore[attr-defined]
+    if not all(_is_true(source, base.passages) for source in seen[2]):  # type: ignore[attr-defined]
         return "untrue"
     if seen == base.answers[question]:
         return "same, and said" if answer.notices else "same"
@@ -219,7 +226,7 @@ def _is_true(source: tuple[str, ...], known: set[tuple[str, ...]]) -> bool:
         return True
     try:
         words = Path(source[0]).read_text(encoding="utf-8").split()
-    except OSError:
+    except (OSError, ValueError):
         return False
     body = source[-1].split("\n", 1)[-1].split()
     return set(body) <= set(words)

@@ -575,8 +575,9 @@ def _document(row: Sequence[object]) -> DocumentRow | None:
         return existing and DocumentRow(existing, "", "", NO_STAMP, FileState.FAILED, _DAMAGED_ENTRY, 0, 0.0)
     assert isinstance(path, bytes) and isinstance(num_chunks, int)
     stamp = FileStamp(_int(size), _int(mtime_ns), _int(inode), str(parser))
+    at = float(str(indexed_at))
     return DocumentRow(
-        from_blob(path), str(title), str(digest), stamp, FileState(state), str(reason), num_chunks, float(str(indexed_at))
+        from_blob(path), str(title), str(digest), stamp, FileState(state), str(reason), num_chunks, at
     )
 
 

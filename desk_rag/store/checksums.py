@@ -67,7 +67,7 @@ def is_sealed(connection: sqlite3.Connection, document: int) -> bool:
 
 
 def seal_everything(connection: sqlite3.Connection) -> None:
-    """Compute the sums of documents and places of a catalog that has none yet; vectors get theirs when they are made."""
+    """Compute the sums of documents and places of a catalog that has none; vectors get theirs when they are made."""
     last = (-1, -1)
     while True:
         rows = connection.execute(

@@ -215,7 +215,8 @@ def explained(error: sqlite3.Error, path: Path) -> Exception:
             remedy="Try again, or close the other desk-rag processes.",
         )
     return StoreError(
-        f"{path} could not be used ({name}).", remedy="See whether its drive is sound; `desk-rag verify` checks the file."
+        f"{path} could not be used ({name}).",
+        remedy="See whether its drive is sound; `desk-rag verify` checks the file.",
     )
 
 

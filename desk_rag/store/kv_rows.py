@@ -13,8 +13,8 @@ from pathlib import Path
 from desk_rag.store import policy
 from desk_rag.store.catalog import KVName, doom
 from desk_rag.store.database import Database
-from desk_rag.store.leaving import Candidate, candidates, held_with, hold_together, pinned_folders
 from desk_rag.store.layout import is_name
+from desk_rag.store.leaving import Candidate, candidates, held_with, hold_together, pinned_folders
 from desk_rag.store.paths import Scope, to_blob
 from desk_rag.store.pending import pending_chunks
 from desk_rag.store.types import PendingChunk

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
@@ -160,93 +163,126 @@ def _of_an_index(line: str) -> bool:
 def _check_rows(database: Database, *, repair: bool) -> list[str]:
     """Compare every row that an answer shows with its checksum, and every text with its hash.
 
-    A repair removes what is damaged and notes that the index is incomplete until a run over the folders has ended. The
-    rows of chunk KV stay: they go by hashes, and the texts are expected back.
+    A repair removes what is damaged. The rows of chunk KV stay: they go by hashes, and the texts are expected back.
     """
-    found: list[str] = []
-    with database.read() as connection:
-        documents = [row for (row,) in connection.execute("SELECT id FROM documents ORDER BY id").fetchall()]
-    damaged_documents: list[int] = []
-    again: list[int] = []
-    for row in documents:
-        with database.snapshot() as connection:
-            faults = document_faults(connection, row)
-        for fault in faults:
-            found.append(f"{fault.what[:-1]}: {fault.path or f'number {row}'}.")
-        entry_is_sound = faults and all(fault.path is not None for fault in faults) and not is_entry(faults[0])
-        (again if entry_is_sound else damaged_documents).extend([row] if faults else [])
+    damaged = _damaged_documents(database)
     with database.snapshot() as connection:
-        texts = [
-            row
-            for row, chunk_id, text in connection.execute("SELECT id, chunk_id, text FROM chunks")
-            if not chunk_is_sound(chunk_id, text)
-        ]
-        further = [
-            row
-            for row, text, further in connection.execute("SELECT id, text, grams FROM chunks")
-            if row not in texts and words.grams(text) != further
-        ]
-        vectors = [
-            seq
-            for seq, chunk, vector, checksum, dim in connection.execute(
-                "SELECT v.seq, v.chunk, v.vector, v.sum, e.dim FROM vectors v LEFT JOIN embedders e ON e.id = v.embedder"
-            )
-            if not vector_is_sound(chunk, vector, checksum, dim)
-        ]
-        names = [
-            row
-            for row, path, name in connection.execute(
-                "SELECT d.id, d.path, n.c0 FROM documents d LEFT JOIN name_words_content n ON n.id = d.id"
-                " WHERE d.state = 'indexed'"
-            )
-            if row not in damaged_documents and name != words.name_words(from_blob(path))
-        ]
-        files = [
-            row
-            for row, name, tokens in connection.execute(
-                "SELECT kv.id, n.name, kv.tokens FROM kv LEFT JOIN namespaces n ON n.id = kv.namespace"
-            )
-            if not (is_name(name) and is_name(tokens))
-        ]
+        for table, find in _SUSPECTS.items():
+            damaged.rows[table] = find(connection)
         strays = {table: connection.execute(f"SELECT count(*) {_STRAY[table]}").fetchone()[0] for table in _STRAY}
         awaited = connection.execute("SELECT 1 FROM state WHERE name = ?", (AWAITED,)).fetchone() is not None
         unheld = connection.execute(f"SELECT count(*) {_UNHELD}").fetchone()[0]
-    for rows, what in (
-        (texts, "texts do not have the hash that they are stored under"),
-        (further, "texts have other word parts than were made of them"),
-        (vectors, "vectors do not have their checksum"),
-        (names, "file names are not indexed as they are"),
-        (files, "rows about KV files are damaged"),
-    ):
-        if rows:
-            found.append(f"{len(rows)} {what}.")
-    found += [f"{count} rows of '{table}' refer to what does not exist." for table, count in strays.items() if count]
+    damaged.sentences += [f"{len(rows)} {_WHAT[table]}." for table, rows in damaged.rows.items() if rows]
+    found = [(table, count) for table, count in strays.items() if count]
+    damaged.sentences += [f"{count} rows of '{table}' refer to what is not there." for table, count in found]
     if unheld and not awaited:
-        found.append(f"{unheld} chunks belong to no document.")
-    if repair and found:
+        damaged.sentences.append(f"{unheld} chunks belong to no document.")
+    if repair and damaged.sentences:
         with database.write() as connection:
-            for table in _STRAY:
-                connection.execute(f"DELETE {_STRAY[table]}")
-            for row in damaged_documents:
-                connection.execute("DELETE FROM places WHERE document = ?", (row,))
-                connection.execute("DELETE FROM name_words WHERE rowid = ?", (row,))
-                connection.execute("DELETE FROM documents WHERE id = ?", (row,))
-            for row in texts:
-                connection.execute("DELETE FROM places WHERE chunk = ?", (row,))
-                connection.execute("DELETE FROM chunks WHERE id = ?", (row,))
-            for row in again:
-                drop_damaged_places(connection, row)
-            for row in further:
-                text = connection.execute("SELECT text FROM chunks WHERE id = ?", (row,)).fetchone()[0]
-                connection.execute("UPDATE chunks SET grams = ? WHERE id = ?", (words.grams(text), row))
-            connection.executemany("DELETE FROM vectors WHERE seq = ?", [(seq,) for seq in vectors])
-            connection.executemany("DELETE FROM kv WHERE id = ?", [(row,) for row in files])
-            for row in names:
-                put_name(connection, row)
-            connection.execute("INSERT INTO chunk_words (chunk_words) VALUES ('rebuild')")
-            await_texts(connection)
-            owe_scrub(connection)
-    return found
+            _remove_damaged(connection, damaged)
+    return damaged.sentences
+
+
+@dataclass(slots=True)
+class _Damaged:
+    """What is not as it was written."""
+
+    sentences: list[str] = field(default_factory=list)
+    documents: list[int] = field(default_factory=list)
+    """Rows of documents that are damaged themselves."""
+    incomplete: list[int] = field(default_factory=list)
+    """Rows of documents that are sound and have damaged places or texts."""
+    rows: dict[str, list[int]] = field(default_factory=dict)
+    """Rows of other tables."""
+
+
+def _damaged_documents(database: Database) -> _Damaged:
+    damaged = _Damaged()
+    with database.read() as connection:
+        documents = [row for (row,) in connection.execute("SELECT id FROM documents ORDER BY id").fetchall()]
+    for row in documents:
+        with database.snapshot() as connection:
+            faults = document_faults(connection, row)
+        damaged.sentences += [f"{fault.what[:-1]}: {fault.path or f'number {row}'}." for fault in faults]
+        if faults:
+            (damaged.documents if is_entry(faults[0]) else damaged.incomplete).append(row)
+    return damaged
+
+
+def _unlike_their_ids(connection: sqlite3.Connection) -> list[int]:
+    rows = connection.execute("SELECT id, chunk_id, text FROM chunks")
+    return [row for row, chunk_id, text in rows if not chunk_is_sound(chunk_id, text)]
+
+
+def _unlike_their_grams(connection: sqlite3.Connection) -> list[int]:
+    rows = connection.execute("SELECT id, text, grams FROM chunks")
+    return [row for row, text, grams in rows if isinstance(text, str) and words.grams(text) != grams]
+
+
+def _damaged_vectors(connection: sqlite3.Connection) -> list[int]:
+    rows = connection.execute(
+        "SELECT v.seq, v.chunk, v.vector, v.sum, e.dim FROM vectors v JOIN embedders e ON e.id = v.embedder"
+    )
+    return [seq for seq, chunk, vector, checksum, dim in rows if not vector_is_sound(chunk, vector, checksum, dim)]
+
+
+def _damaged_names(connection: sqlite3.Connection) -> list[int]:
+    rows = connection.execute(
+        "SELECT d.id, d.path, n.c0 FROM documents d LEFT JOIN name_words_content n ON n.id = d.id"
+        " WHERE d.state = 'indexed'"
+    )
+    return [row for row, path, name in rows if isinstance(path, bytes) and name != words.name_words(from_blob(path))]
+
+
+def _damaged_files(connection: sqlite3.Connection) -> list[int]:
+    rows = connection.execute(
+        "SELECT kv.id, n.name, kv.tokens FROM kv JOIN namespaces n ON n.id = kv.namespace"
+    )
+    return [row for row, name, tokens in rows if not (is_name(name) and is_name(tokens))]
+
+
+_SUSPECTS: dict[str, Callable[[sqlite3.Connection], list[int]]] = {
+    "chunks": _unlike_their_ids,
+    "grams": _unlike_their_grams,
+    "vectors": _damaged_vectors,
+    "name_words": _damaged_names,
+    "kv": _damaged_files,
+}
+_WHAT = {
+    "chunks": "texts do not have the hash that they are stored under",
+    "grams": "texts are not indexed by the word parts that are made of them",
+    "vectors": "vectors do not have their checksum",
+    "name_words": "file names are not indexed as they are",
+    "kv": "rows about KV files are damaged",
+}
+
+
+def _remove_damaged(connection: sqlite3.Connection, damaged: _Damaged) -> None:
+    for condition in _STRAY.values():
+        connection.execute(f"DELETE {condition}")
+    for row in damaged.rows["name_words"]:
+        put_name(connection, row)
+    for row in damaged.documents:
+        for statement in (
+            "DELETE FROM places WHERE document = ?", "DELETE FROM name_words WHERE rowid = ?",
+            "DELETE FROM documents WHERE id = ?",
+        ):  # fmt: skip
+            connection.execute(statement, (row,))
+    for row in damaged.rows["chunks"]:
+        connection.execute("DELETE FROM places WHERE chunk = ?", (row,))
+        connection.execute("DELETE FROM chunks WHERE id = ?", (row,))
+    for row in damaged.incomplete:
+        drop_damaged_places(connection, row)
+    for row in damaged.rows["grams"]:
+        found = connection.execute("SELECT text FROM chunks WHERE id = ?", (row,)).fetchone()
+        if found is not None:
+            connection.execute("UPDATE chunks SET grams = ? WHERE id = ?", (words.grams(found[0]), row))
+    connection.executemany("DELETE FROM vectors WHERE seq = ?", [(row,) for row in damaged.rows["vectors"]])
+    connection.executemany("DELETE FROM kv WHERE id = ?", [(row,) for row in damaged.rows["kv"]])
+    # The index was told to forget damaged words, which it never held.
+    connection.execute("INSERT INTO chunk_words (chunk_words) VALUES ('rebuild')")
+    await_texts(connection)
+    owe_scrub(connection)
 
 
 def _words_sound(database: Database, index: str) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from desk_rag.chunking import Chunk, ChunkId, Location
 from desk_rag.documents import Document
-from desk_rag.errors import UNWRITABLE
+from desk_rag.errors import UNWRITABLE, CorruptCatalog
 from desk_rag.index_events import FileState
 from desk_rag.store import checksums, words
 from desk_rag.store.database import Database
@@ -85,7 +85,7 @@ class Catalog:
                     + (checksums.place_sum(row, chunk.ordinal, chunk.chunk_id, heading, pages_and_lines),),
                 )
             checksums.seal(connection, row, count=True)
-            _count_change(connection)
+            count_change(connection)
             removed = drop_unheld(connection, before - now)
         self._database.faults.forget(path)
         return removed
@@ -105,7 +105,7 @@ class Catalog:
             )
             _put_name(connection, row, new)
             checksums.seal(connection, row)
-            _count_change(connection)
+            count_change(connection)
             return removed
 
     def remove(self, paths: Iterable[Path]) -> Removed:
@@ -134,7 +134,7 @@ class Catalog:
             row, before = _upsert(connection, path, "", "", found or NO_STAMP, state, reason)
             connection.execute("DELETE FROM places WHERE document = ?", (row,))
             checksums.seal(connection, row, count=True)
-            _count_change(connection)
+            count_change(connection)
             return drop_unheld(connection, before)
 
     def document(self, path: Path) -> DocumentRow | None:
@@ -207,11 +207,19 @@ class Catalog:
             if all_kv:
                 connection.execute("DELETE FROM state WHERE name = ?", (AWAITED,))
 
-    def has_damaged_texts(self) -> bool:
-        """True if some chunk is not what its id says; reads all texts."""
-        with self._database.read() as connection:
-            rows = connection.execute("SELECT chunk_id, text FROM chunks")
-            return any(not checksums.chunk_is_sound(*row) for row in rows)
+    def is_damaged(self) -> bool:
+        """True if SQLite finds a fault in tables or indexes, or some chunk is not what its id says; reads everything.
+
+        Whoever is about to remove what no row refers to asks this first: the row or its index may be what is damaged.
+        """
+        try:
+            with self._database.read() as connection:
+                if connection.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
+                    return True
+                rows = connection.execute("SELECT chunk_id, text FROM chunks")
+                return any(not checksums.chunk_is_sound(*row) for row in rows)
+        except CorruptCatalog:
+            return True
 
     def is_empty(self) -> bool:
         """True if no path is known, not even one that was left out."""
@@ -452,7 +460,7 @@ def _remove(connection: sqlite3.Connection, paths: Iterable[Path]) -> Removed:
     removed = drop_unheld(connection, held)
     if documents:
         owe_scrub(connection)
-        _count_change(connection)
+        count_change(connection)
     return Removed(removed.chunks, documents, removed.vectors, removed.kv)
 
 
@@ -560,7 +568,8 @@ def _forget_stamp(connection: sqlite3.Connection, row: int) -> None:
     checksums.seal(connection, row)
 
 
-def _count_change(connection: sqlite3.Connection) -> None:
+def count_change(connection: sqlite3.Connection) -> None:
+    """Count a transaction that changed what is found, for `witness.Witness`."""
     connection.execute(
         "INSERT INTO state VALUES ('changes', 1) ON CONFLICT (name) DO UPDATE SET value = CAST(value AS INTEGER) + 1"
     )
@@ -572,7 +581,9 @@ def _document(row: Sequence[object]) -> DocumentRow | None:
     if checksums.document_sum(columns) != document_sum:
         existing = _existing(path)
         # With this stamp it differs from every file, so that the file is read anew.
-        return existing and DocumentRow(existing, "", "", NO_STAMP, FileState.FAILED, _DAMAGED_ENTRY, 0, 0.0)
+        if existing is None:
+            return None
+        return DocumentRow(existing, "", "", NO_STAMP, FileState.FAILED, _DAMAGED_ENTRY, 0, 0.0)
     assert isinstance(path, bytes) and isinstance(num_chunks, int)
     stamp = FileStamp(_int(size), _int(mtime_ns), _int(inode), str(parser))
     at = float(str(indexed_at))

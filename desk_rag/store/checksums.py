@@ -78,7 +78,7 @@ def seal_everything(connection: sqlite3.Connection) -> None:
         ).fetchall()
         if not rows:
             break
-        sums = [(place_sum(*row[:4], row[4:]), row[0], row[1]) for row in rows]
+        sums = [(place_sum(row[0], row[1], row[2], row[3], row[4:]), row[0], row[1]) for row in rows]
         connection.executemany("UPDATE places SET sum = ? WHERE document = ? AND ordinal = ?", sums)
         last = rows[-1][0], rows[-1][1]
     for (document,) in connection.execute("SELECT id FROM documents").fetchall():

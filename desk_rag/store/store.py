@@ -225,6 +225,7 @@ class Store:
         """Store vectors float32 [N, dim]; those of chunks that are gone by now are dropped."""
         self._must_write()
         self._vectors().put(embedder, chunk_ids, vectors)
+        self._witness.write(self._catalog.mark())
 
     # chunk KV -------------------------------------------------------------------------------------------------------
 

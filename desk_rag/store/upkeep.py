@@ -50,14 +50,23 @@ class Upkeep:
         catalog_lost = not known and catalog.count([])[3] == 0
         any_chunk = catalog_lost or catalog.is_awaiting_texts()
         seen: set[Path] = set()
+        orphans: list[KVEntry] = []
         for entry in self._layout.scan():
             if entry.is_temporary:
                 entry.path.unlink(missing_ok=True)
                 continue
             if entry.path.is_relative_to(self._layout.quarantine):
                 continue
-            if self._settle(entry, known.get(entry.path), notes, any_chunk=any_chunk):
+            if self._settle(entry, known.get(entry.path), notes, orphans, any_chunk=any_chunk):
                 seen.add(entry.path)
+        unreferenced = [] if any_chunk or not catalog.count([])[3] else self._rows.unreferenced()
+        if (orphans or unreferenced) and catalog.is_damaged():
+            # Once that is repaired, and the texts are read again, the files are of use.
+            catalog.await_texts()
+            unreferenced = []
+        else:
+            for entry in orphans:
+                _unlink(entry.path)
         if catalog_lost and seen:
             catalog.await_texts()
         gone = [row.name for path, row in known.items() if path not in seen]
@@ -65,11 +74,7 @@ class Upkeep:
             self._rows.drop(gone)
             was = "1 row had no file and was" if len(gone) == 1 else f"{len(gone)} rows had no file and were"
             notes.append(f"{was} dropped.")
-        unreferenced = [] if any_chunk or not catalog.count([])[3] else self._rows.unreferenced()
-        if unreferenced and catalog.has_damaged_texts():
-            catalog.await_texts()  # a row whose chunk has lost its name, not its text, is still of use
-        else:
-            self.remove_rows(unreferenced)
+        self.remove_rows(unreferenced)
         return sum(entry.counted for entry in self._layout.scan()), notes
 
     def make_room(self, budget: Budget, size: int, newcomer: Newcomer | None) -> bool:
@@ -124,8 +129,13 @@ class Upkeep:
     def _finish_deletes(self) -> None:
         self.unlink(self._rows.doomed())
 
-    def _settle(self, entry: KVEntry, row: KVRow | None, notes: list[str], *, any_chunk: bool) -> bool:
-        """Decide about one file under kv/, given the row of its path; True if it stays."""
+    def _settle(
+        self, entry: KVEntry, row: KVRow | None, notes: list[str], orphans: list[KVEntry], *, any_chunk: bool
+    ) -> bool:
+        """Decide about one file under kv/, given the row of its path; True if it stays.
+
+        A sound file whose chunks are not there is added to `orphans`.
+        """
         if row is not None and row.size == entry.size:
             return True
         try:
@@ -149,7 +159,7 @@ class Upkeep:
             any_chunk=any_chunk,
         )
         if not added:
-            _unlink(entry.path)
+            orphans.append(entry)
         return added
 
     def _choose(self, need: int, newcomer: Newcomer | None) -> list[Candidate]:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from desk_rag.chunking import ChunkId
+from desk_rag.store.catalog import count_change
 from desk_rag.store.checksums import vector_sum
 from desk_rag.store.database import Database
 from desk_rag.store.paths import Scope
@@ -85,6 +86,7 @@ class VectorSearch:
                         " ON CONFLICT (embedder, chunk) DO NOTHING",
                         (row, chunk[0], blob, vector_sum(chunk[0], blob)),
                     )
+            count_change(connection)
         if embedder not in self._loaded and self.count(embedder, ()) <= self._threshold:
             return  # nobody has searched yet, and there is no graph to keep up
         with self._lock:

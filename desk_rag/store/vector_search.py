@@ -262,11 +262,15 @@ class VectorSearch:
         with self._database.read() as connection:
             names = dict(
                 connection.execute(
-                    f"SELECT v.seq, c.chunk_id FROM vectors v JOIN chunks c ON c.id = v.chunk WHERE v.seq IN ({marks})",
+                    "SELECT v.seq, c.chunk_id FROM vectors v LEFT JOIN chunks c ON c.id = v.chunk"
+                    f" WHERE v.seq IN ({marks})",
                     [label for label, _ in best],
                 )
             )
-        return [Hit(ChunkId(names[label]), score) for label, score in best if label in names]
+        # A label without a row was removed meanwhile; a row without a chunk cannot be.
+        if not all(isinstance(name, str) for name in names.values()):
+            self._database.faults.add("Vectors stand for passages that do not exist.")
+        return [Hit(ChunkId(names[label]), score) for label, score in best if isinstance(names.get(label), str)]
 
     def _labels_under(self, embedder_row: int, under: Sequence[Path]) -> list[int]:
         scope = Scope(under)

@@ -96,7 +96,7 @@ def search(
     names = dict(
         connection.execute(f"SELECT id, chunk_id FROM chunks WHERE id IN ({marks})", [row for row, _ in best])
     )
-    hits = [Hit(ChunkId(names[row]), score) for row, score in best if row in names]
+    hits = [Hit(ChunkId(names[row]), score) for row, score in best if isinstance(names.get(row), str)]
     return hits, len(best) - len(hits)
 
 

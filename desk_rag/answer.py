@@ -16,13 +16,14 @@ from pathlib import Path
 
 import torch
 
-from desk_rag import answer_context, generate
+from desk_rag import answer_context, damage, generate
 from desk_rag.answer_context import Context, timings
 from desk_rag.answer_events import Answer, AnswerEvent, AnswerMode, Finished, FirstToken, Retrieved, Timings
 from desk_rag.answer_pass import Decoding, Recompute, attention_path, wants_auxiliary
 from desk_rag.answer_stream import AnswerStream
 from desk_rag.auxiliary import open_auxiliary, prepare_auxiliary
 from desk_rag.chunking import ChunkId
+from desk_rag.citation_check import CitationCheck
 from desk_rag.config import Settings
 from desk_rag.context_loading import ContextLoader, Reading, Site, load_as_fits
 from desk_rag.embedding import Embedder, OneQuestion, load_embedder
@@ -158,12 +159,16 @@ class AnswerEngine:
                 read, cut_at = self.model.prompt.readable(question, _QUESTION_ROOM)
                 embedder = OneQuestion(self.embedder)
                 found = retrieve(self.store, embedder, read, top_k or self.top_k, under)
+                mended = self._read_damaged()
+                if mended:
+                    found = retrieve(self.store, embedder, read, top_k or self.top_k, under)
                 context, reading = self._settle_context(found, reads, mode)
             yield Retrieved(context.sources)
             if not context.sources:
                 # A model without documents makes something up; there is nothing to read, so nothing is run.
                 nothing = answer_context.nothing_to_read(question, mode, self.model.spec.name, timings(watch.stages))
-                yield Finished(replace(nothing, question_cut_at=cut_at))
+                said = damage.notices(self.store, mended, under)
+                yield Finished(replace(nothing, question_cut_at=cut_at, notices=said))
                 return
             if reading is None:
                 begun = self._full(context, read, watch, stop)
@@ -175,17 +180,18 @@ class AnswerEngine:
             token = begun.first
             doubt = token.refusal_probability if self.model.is_embedded else None
             stream = AnswerStream(read, context.sources, embedder, doubt, self._decoding.pointer)
+            check = CitationCheck(context.sources)
             first_at, raw, count = token.at, token.text, 1
-            yield from stream.feed(token.text)
+            yield from map(check.event, stream.feed(token.text))
             for token in begun.rest:
                 raw, count = raw + token.text, count + token.count
-                yield from stream.feed(token.text)
+                yield from map(check.event, stream.feed(token.text))
                 if stream.refused:
                     break
             decoding = token.at - first_at
         stopped = stop() and not stream.refused
         parsed, rest = stream.finish(stopped=stopped)
-        yield from rest
+        yield from map(check.event, rest)
         self._write_back(context, begun.fresh)
         warm = sum(source.warm for source in context.sources)
         yield Finished(
@@ -193,7 +199,7 @@ class AnswerEngine:
                 question=question,
                 text=parsed.text,
                 found=parsed.found,
-                citations=parsed.citations,
+                citations=tuple(map(check.citation, parsed.citations)),
                 dropped_quotes=parsed.dropped_quotes,
                 sources=context.sources,
                 timings=replace(begun.timings, decode_seconds=decoding, decoded_tokens=count - 1),
@@ -204,6 +210,7 @@ class AnswerEngine:
                 raw=raw,
                 stopped=stopped,
                 question_cut_at=cut_at,
+                notices=damage.notices(self.store, mended, under),
             )
         )
 
@@ -242,6 +249,13 @@ class AnswerEngine:
         self._recompute.close()
         self._loading.close()
         self.store.close()
+
+    def _read_damaged(self) -> tuple[Path, ...]:
+        """Files that were read anew because retrieval met damaged entries of them; none as a rule."""
+        if not self.store.faults():
+            return ()
+        prompt = self.model.prompt
+        return damage.read_damaged(self.store, prompt, prompt.chunk_size, self.settings.index)
 
     def _settle_context(
         self, found: Sequence[RetrievedChunk], reads: ExitStack, mode: AnswerMode

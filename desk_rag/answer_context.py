@@ -141,6 +141,9 @@ def _source(number: int, found: RetrievedChunk, *, warm: bool) -> Source:
         score=found.score,
         warm=warm,
         stale=_is_stale(passage.path, passage.stamp.size, passage.stamp.mtime_ns),
+        digest=passage.digest,
+        file=(passage.stamp.size, passage.stamp.mtime_ns, passage.stamp.inode),
+        indexed_at=passage.indexed_at,
     )
 
 

@@ -6,6 +6,7 @@ Text in these events is document or model text: a sink must pass it through `cle
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -39,6 +40,12 @@ class Source:
     """True if the chunk's KV was on disk when the question came."""
     stale: bool
     """True if the file on disk is newer than what was indexed, or gone."""
+    digest: str = ""
+    """blake2b-256 of the file as it was read, hex; empty where that is not known."""
+    file: tuple[int, int, int] = (0, 0, 0)
+    """Its size, mtime_ns and inode then."""
+    indexed_at: float = 0.0
+    """Unix time of that reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,15 @@ class Citation:
     location: Location
     """Narrowed to the lines of the quote where the file has lines."""
     quote: str
+    as_of: float | None = None
+    """None if the file itself was seen to hold the quote; else the unix time at which it was read into the index."""
+
+    @property
+    def origin(self) -> str:
+        """'from the index of 2026-11-22' where the file could not be asked or says something else now; else ''."""
+        if self.as_of is None:
+            return ""
+        return f"from the index of {time.strftime('%Y-%m-%d', time.localtime(self.as_of))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +121,8 @@ class Answer:
     """True if the user stopped the stream; the text is what had come until then."""
     question_cut_at: int = 0
     """Tokens of the question that were read, where its end was left out because it is longer; else 0."""
+    notices: tuple[str, ...] = ()
+    """Sentences about what this answer may lack: damage in the index, a run of indexing that was cut short."""
 
     @property
     def cut_notice(self) -> str:

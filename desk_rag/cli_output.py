@@ -193,7 +193,9 @@ class AnswerPrinter:
             case Evidence(citation=citation):
                 self._quotes.append(" ".join(citation.quote.split()))
                 where = place(citation.path, citation.location, self._bases)
-                self._write(f"[{citation.source_number}] {where} “{clean(citation.quote, single_line=True)}”\n")
+                origin = f" ({citation.origin})" if citation.origin else ""
+                quote = clean(citation.quote, single_line=True)
+                self._write(f"[{citation.source_number}] {where}{origin} “{quote}”\n")
             case AnswerText(text=text):
                 # Where the quote is the whole answer, the words are the quote once more.
                 if text != "\n".join(self._quotes):
@@ -221,6 +223,8 @@ class AnswerPrinter:
         for source in answer.sources:
             if source.stale and any(c.source_number == source.number for c in answer.citations):
                 self._write(f"([{source.number}] changed on disk since it was indexed)\n")
+        for notice in answer.notices:
+            self._write(f"({clean(notice, single_line=True)})\n")
         self._write(f"-- {footer(answer)}\n")
 
     def _write(self, text: str) -> None:
@@ -310,6 +314,7 @@ def answer_json(answer: Answer) -> dict[str, object]:
                 "source": citation.source_number,
                 "path": str(citation.path),
                 "quote": citation.quote,
+                "from_index_of": None if citation.as_of is None else _date(citation.as_of),
                 **location_json(citation.location),
             }
             for citation in answer.citations
@@ -340,8 +345,13 @@ def answer_json(answer: Answer) -> dict[str, object]:
         "decode_seconds": timings.decode_seconds,
         "decoded_tokens": timings.decoded_tokens,
         "stopped": answer.stopped,
+        "notices": list(answer.notices),
         "question_cut_at": answer.question_cut_at or None,
     }
+
+
+def _date(at: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(at))
 
 
 def reason_line(path: Path, reason: str, bases: Sequence[Path] = ()) -> str:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 from desk_rag import cli_output as out
 from desk_rag.clean import clean
 from desk_rag.config import Settings
-from desk_rag.errors import ConfigError, StoreError
+from desk_rag.errors import ConfigError, CorruptCatalog, StoreError, catalog_lost
 from desk_rag.index_events import FileState
 
 if TYPE_CHECKING:
     from desk_rag.store.ownership import Cleared
     from desk_rag.store.store import Store
-    from desk_rag.store.types import Activity, DocumentRow, PurgeReport
+    from desk_rag.store.types import Activity, DocumentRow, PurgeReport, VerifyReport
     from desk_rag.walk import FoundFile, LeftOut
 
 _MOST_LISTED = 20
@@ -30,10 +30,15 @@ _MOST_LISTED = 20
 
 def status(settings: Settings, *, as_json: bool) -> int:
     """Print what is indexed, how much room it takes, and what the writer is doing."""
+    from desk_rag import damage
+
     if not _exists(settings):
         return _nothing(settings, as_json=as_json)
     with _open(settings, writer=False) as store:
+        if store.is_lost:
+            raise catalog_lost(settings.data_dir)
         counts, activity, pause = store.coverage(), store.activity(), store.pause_requested()
+        notices = damage.notices(store, (), ())
         outlook = store.outlook(None, 0.0)
         failed = [row for row in store.documents() if row.state is FileState.FAILED]
         pins, away = store.pins(), store.kv_away
@@ -56,6 +61,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
                 "pinned": [str(path) for path in pins],
                 "pause_until": pause,
                 "activity": _activity_json(activity),
+                "notices": list(notices),
                 "unreadable": [{"path": str(row.path), "reason": row.reason} for row in failed],
             },
         )
@@ -73,6 +79,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
     ]
     if outlook is not None:
         lines.append(f"planned   {outlook.sentence}")
+    lines += [f"fault     {notice}" for notice in notices]
     lines += [f"pinned    {out.shown_path(path)}" for path in pins]
     for row in failed[:_MOST_LISTED]:
         lines.append(f"not read  {out.reason_line(row.path, row.reason)}")
@@ -121,9 +128,9 @@ def verify(settings: Settings, *, repair: bool, subset: str, as_json: bool) -> i
     part = _subset(subset)
     if not _exists(settings):
         return _nothing(settings, as_json=as_json)
-    with _open(settings, writer=repair) as store:
-        notices, away = store.notices, store.kv_away
-        report = store.verify(repair=repair, subset=part)
+    report, notices, away = _verified(settings, part, repair=repair)
+    if repair and report.unusable:
+        report, notices, away = _begun_anew(settings, part, report)
     left = [problem for problem in report.problems if not problem.repaired]
     foreign = [f"not desk-rag's, left alone: {path}" for path in report.foreign]
     if as_json:
@@ -139,6 +146,32 @@ def verify(settings: Settings, *, repair: bool, subset: str, as_json: bool) -> i
         if left and not repair:
             _print(["desk-rag verify --repair removes what is damaged; it is made again when needed."])
     return StoreError.exit_code if left else 0
+
+
+def _verified(
+    settings: Settings, part: tuple[int, int] | None, *, repair: bool
+) -> tuple[VerifyReport, tuple[str, ...], str]:
+    """The report, the store's notices, and why its chunk KV is away, if it is."""
+    from desk_rag.store.types import Problem, VerifyReport
+
+    try:
+        with _open(settings, writer=repair) as store:
+            return store.verify(repair=repair, subset=part), store.notices, store.kv_away
+    except CorruptCatalog as error:
+        return VerifyReport(0, 0, 0, 0, (Problem(error.message, repaired=False),), unusable=True), (), ""
+
+
+def _begun_anew(
+    settings: Settings, part: tuple[int, int] | None, damaged: VerifyReport
+) -> tuple[VerifyReport, tuple[str, ...], str]:
+    """Put a catalog aside that nothing else would mend, and check what is left."""
+    from desk_rag.store.opening import BEGUN_ANEW
+    from desk_rag.store.store import Store
+
+    with Store.begin_anew(settings.data_dir, settings.store) as store:
+        report, notices, away = store.verify(repair=True, subset=part), store.notices, store.kv_away
+    problems = tuple(replace(problem, repaired=True) for problem in damaged.problems)
+    return replace(report, problems=problems + report.problems), (BEGUN_ANEW, *notices), away
 
 
 def purge(settings: Settings, folder: Path | None, *, check: bool, sure: bool, as_json: bool) -> int:
@@ -328,6 +361,10 @@ def _exists(settings: Settings) -> bool:
 
 
 def _nothing(settings: Settings, *, as_json: bool) -> int:
+    from desk_rag.store.opening import has_traces
+
+    if has_traces(settings.data_dir):
+        raise catalog_lost(settings.data_dir)
     if as_json:
         out.print_json(sys.stdout, {"data_dir": str(settings.data_dir), "files": 0, "chunks": 0})
     else:

@@ -19,7 +19,15 @@ from desk_rag import cli_output as out
 from desk_rag.answer_events import AnswerMode, Finished
 from desk_rag.cli_signals import stoppable
 from desk_rag.config import Settings
-from desk_rag.errors import UNWRITABLE, ConfigError, DeskRagError, ForeignPlace, StoreFull, StoreLocked
+from desk_rag.errors import (
+    UNWRITABLE,
+    ConfigError,
+    DeskRagError,
+    ForeignPlace,
+    StoreFull,
+    StoreLocked,
+    catalog_lost,
+)
 from desk_rag.index_events import FileState, IndexFinished
 from desk_rag.index_progress import Tally
 
@@ -174,6 +182,8 @@ def _check_model(settings: Settings) -> None:
 
 
 def _check_something_is_there(store: Store, roots: Sequence[Path], remedy: str) -> None:
+    if store.is_lost:
+        raise catalog_lost(store.root)
     if roots and not any(row.state is FileState.INDEXED for root in roots for row in store.documents(root)):
         names = ", ".join(out.shown_path(root) for root in roots)
         raise DeskRagError(
@@ -188,6 +198,7 @@ def search(
     settings: Settings, query: str, folders: Sequence[Path], limit: int, *, words_only: bool, as_json: bool
 ) -> int:
     """Print the chunks nearest to `query`, best first."""
+    from desk_rag import damage
     from desk_rag.retrieval import retrieve
     from desk_rag.store.store import Store
 
@@ -203,10 +214,14 @@ def search(
             out.Progress(sys.stderr).passing("loading the embedder …")
             embedder = load_embedder(settings.model)
         found = retrieve(store, embedder, query, limit, roots)
+        notices = damage.notices(store, (), roots)
     out.Progress(sys.stderr).clear()
     if as_json:
-        out.print_json(sys.stdout, {"query": query, "results": [out.retrieved_json(chunk) for chunk in found]})
+        results = [out.retrieved_json(chunk) for chunk in found]
+        out.print_json(sys.stdout, {"query": query, "results": results, "notices": list(notices)})
         return 0
+    for notice in notices:
+        out.Progress(sys.stderr).say(notice)
     for number, chunk in enumerate(found, start=1):
         sys.stdout.write(out.retrieved_line(number, chunk, roots) + "\n")
     if not found:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 GIB = 1024**3
 _MOST = 4e9
 """Of sizes and times: a century of seconds. Larger numbers overflow in the operating system's calls."""
+_MOST_MIB = 1 << 24
+"""16 TiB: more is a slip of the pen, and too large for the operating system's limits."""
 MOST_PRIMERS = 7
 """The highest rung: as many passages as there are to stand before a chunk (kv/primers.py)."""
 
@@ -53,6 +55,15 @@ def rungs_of(given: object) -> tuple[int, ...]:
 def _named(given: object) -> object:
     if isinstance(given, str) and not given.strip():
         raise ValueError("is empty, and would mean the current directory; name one, or leave the setting out")
+    return _at_home(given)
+
+
+def _at_home(given: object) -> object:
+    if isinstance(given, str | Path):
+        try:
+            Path(given).expanduser()
+        except RuntimeError as error:  # ~somebody
+            raise ValueError(f"'{given}' begins with the home of nobody on this system") from error
     return given
 
 
@@ -97,7 +108,7 @@ class ModelSettings(_Section):
     rungs: Annotated[tuple[int, ...], BeforeValidator(rungs_of)] = (0,)
     """A list, or '0,1,3': chunk KV is made once per number, behind the shared prefix and so many primers, and a chunk
     takes the largest that is not above its place among an answer's chunks. For models that were not fine-tuned."""
-    threads: Annotated[int, Field(ge=0)] = 0
+    threads: Annotated[int, Field(ge=0, le=4096)] = 0
     """CPU threads for the model; 0 means physical cores less one, at least one."""
     allow_download: bool = False
     """What `--download` sets: without it no socket is ever opened."""
@@ -108,7 +119,7 @@ class AnswerSettings(_Section):
 
     top_k: Annotated[int, Field(ge=0, le=64)] = 0
     """Chunks per answer; 0 follows the model (5 for the embedded reader, 6 for others)."""
-    context_tokens: Annotated[int, Field(ge=0)] = 0
+    context_tokens: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """Tokens of chunks per answer; 0 follows the model (2,000 for the embedded reader)."""
     max_new_tokens: Annotated[int, Field(ge=1, le=4096)] = 160
     choose_quote: bool = True
@@ -122,9 +133,9 @@ class AnswerSettings(_Section):
     """Which tokens those are."""
     auxiliary: str = "embedded"
     """Model that chooses for `aux`: 'embedded', 'smollm2-135m', a directory or a Hugging Face name."""
-    gpu_cache_mib: Annotated[int, Field(ge=0)] = 0
+    gpu_cache_mib: Annotated[int, Field(ge=0, le=_MOST_MIB)] = 0
     """GPU memory that keeps loaded chunk KVs between answers; 0 takes a quarter of what is free, at most 4,096."""
-    ram_cache_mib: Annotated[int, Field(ge=0)] = 0
+    ram_cache_mib: Annotated[int, Field(ge=0, le=_MOST_MIB)] = 0
     """Page-locked memory that does so behind it (GPU only); 0 takes a sixteenth of the RAM, at most 2,048."""
 
 
@@ -149,7 +160,7 @@ class IndexSettings(_Section):
 
     max_file_mib: Annotated[float, Field(gt=0, le=_MOST)] = 50.0
     parser_seconds: Annotated[float, Field(gt=0, le=_MOST)] = 60.0
-    parser_mib: Annotated[int, Field(ge=256)] = 2048
+    parser_mib: Annotated[int, Field(ge=256, le=_MOST_MIB)] = 2048
     exclude: tuple[str, ...] = ()
     """Patterns in .gitignore syntax, on top of the defaults and the folders' own ignore files."""
     sweep_seconds: Annotated[float, Field(gt=0, le=_MOST)] = 300.0
@@ -163,7 +174,7 @@ class IdleSettings(_Section):
     quiet_seconds: Annotated[float, Field(ge=0, le=_MOST)] = 10.0
     """The machine must have been idle this long."""
     gpu_busy_percent: Annotated[int, Field(ge=1, le=100)] = 20
-    gpu_free_mib: Annotated[int, Field(ge=0)] = 1024
+    gpu_free_mib: Annotated[int, Field(ge=0, le=_MOST_MIB)] = 1024
     cpu_busy_percent: Annotated[int, Field(ge=1, le=100)] = 40
     """Load by other processes, of all cores; used where there is no NVML."""
     on_battery: bool = False
@@ -172,7 +183,7 @@ class IdleSettings(_Section):
 class Settings(_Section):
     """The whole file."""
 
-    folders: tuple[Path, ...] = ()
+    folders: tuple[Annotated[Path, BeforeValidator(_at_home)], ...] = ()
     data_dir: Annotated[Path, BeforeValidator(_named)] = Field(
         default_factory=lambda: Path(platformdirs.user_cache_dir("desk-rag"))
     )
@@ -199,15 +210,36 @@ def load(path: Path | None = None) -> Settings:
             return Settings()
         raise ConfigError(f"No settings file at {path}.", remedy="Leave --config out to use the defaults.")
     try:
-        return Settings.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
+        return Settings.model_validate(_without_nul(tomllib.loads(file.read_text(encoding="utf-8"))))
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}.", remedy="Mend its permissions.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError as error:
         raise ConfigError(
-            f"{file} is not valid TOML: {error}.", remedy="Mend that line or move the file away."
+            f"{file} nests its values too deep to be read.", remedy="No setting needs more than a list in a section."
         ) from error
     except ValidationError as error:
         raise ConfigError(f"{file}: {_explain(error)}", remedy="Mend that line or move the file away.") from error
+    except ValueError as error:  # malformed, not UTF-8, a number of thousands of digits
+        raise ConfigError(
+            f"{file} is not valid TOML: {error}.", remedy="Mend that line or move the file away."
+        ) from error
+
+
+def _without_nul(given: Mapping[str, object], section: str = "") -> Mapping[str, object]:
+    """The settings unchanged. Raises ConfigError for text with a NUL in it, which no name of a file can have."""
+    for key, value in given.items():
+        name = f"{section}{key}"
+        if isinstance(value, Mapping):
+            _without_nul(value, f"{name}.")
+        elif any("\0" in text for text in _texts(value)):
+            raise ConfigError(f"'{name}' holds a NUL character.", remedy="Mend that line of the settings file.")
+    return given
+
+
+def _texts(value: object) -> Iterable[str]:
+    if isinstance(value, str):
+        return (value,)
+    return (text for one in value for text in _texts(one)) if isinstance(value, list) else ()
 
 
 def with_changes(found: ModelSettings, changes: Mapping[str, object]) -> ModelSettings:

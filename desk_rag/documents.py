@@ -113,6 +113,11 @@ def parse(path: Path, settings: IndexSettings) -> Document:
         raise BrokenDocument(f"{path} made its parser answer nonsense.") from error
 
 
+def read_file(path: Path, most: int) -> tuple[SourceFile, bytes]:
+    """Read a file of at most `most` bytes whole, with what identifies it. Raises UnreadableDocument."""
+    return _read(path.absolute(), most)
+
+
 def digest_file(path: Path) -> SourceFile:
     """Hash a file's content without keeping it. Raises UnreadableDocument."""
     source, _ = _read(path.absolute(), None)

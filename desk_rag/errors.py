@@ -13,6 +13,8 @@
     │   ├── StoreReadOnly             the data directory can be read and not written
     │   ├── ForeignPlace              a link, mount or file of somebody else stands where a file of ours belongs
     │   ├── CorruptKV                 a KV file failed its checks (a miss for whoever asked)
+    │   ├── CorruptCatalog            the catalog is damaged beyond single rows
+    │   ├── CatalogLost               there was a catalog, and it is gone or empty
     │   └── UnknownFormat             written by a newer desk-rag
     ├── ModelError
     │   ├── ModelNotFound             no weights at that name or path
@@ -105,6 +107,14 @@ class CorruptKV(StoreError):
     """A KV file failed a header, length or checksum test. Whoever asked gets a miss; the file is quarantined."""
 
 
+class CorruptCatalog(StoreError):
+    """SQLite cannot read the catalog, or it contradicts itself; everything in it can be made again."""
+
+
+class CatalogLost(StoreError):
+    """The data directory had a catalog that is gone or was emptied."""
+
+
 class UnknownFormat(StoreError):
     """The store was written by a newer desk-rag."""
 
@@ -141,6 +151,14 @@ def full_disk(place: object) -> StoreFull:
     )
 
 
+def catalog_lost(data_dir: object) -> CatalogLost:
+    """What is said where chunk KV or other traces show that a catalog existed."""
+    return CatalogLost(
+        f"The catalog in {data_dir} is lost: it is missing or was emptied.",
+        remedy="Rebuild it: desk-rag index FOLDER ... (chunk KV that is still there is used again)",
+    )
+
+
 def read_only(place: object, reason: str) -> StoreReadOnly:
     """What is said when `place` may not be written."""
     return StoreReadOnly(
@@ -154,6 +172,11 @@ def told_to_user(error: Exception) -> DeskRagError | None:
     if isinstance(error, PermissionError):
         name = error.filename or "A file"
         return DeskRagError(f"{name} may not be used: {error.strerror}.", remedy="See who owns it.")
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return ConfigError(
+            f"A path is longer than this system allows: {str(error.filename)[:60]}…",
+            remedy="Name a shorter one in the settings or on the command line.",
+        )
     return of_system(error) if isinstance(error, OSError) else error if isinstance(error, DeskRagError) else None
 
 

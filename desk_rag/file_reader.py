@@ -68,6 +68,16 @@ class FileReader:
             problem = DocumentError(f"reading it failed unexpectedly ({type(error).__name__})")
             return self._failed(found, stamp, row, problem)
 
+    def read_anew(self, path: Path) -> FileEvent | None:
+        """Read a file whose entry in the catalog is damaged, unchanged as it may be; None where it is not there."""
+        try:
+            now = path.lstat()
+        except (OSError, ValueError):
+            return None
+        if not stat.S_ISREG(now.st_mode):
+            return None
+        return self.bring_up_to_date(FoundFile(path, now.st_size, now.st_mtime_ns, now.st_ino), None, lambda _: None)
+
     def leave_out(self, path: Path, left_out: LeftOut, row: DocumentRow | None) -> FileEvent:
         """Note why a path is not indexed; what was indexed of it goes, unless it only cannot be looked at now."""
         event = FileEvent(path, FileState.SKIPPED, reason=left_out.reason)

@@ -51,6 +51,7 @@ _log = logging.getLogger(__name__)
 
 EMBED_BATCH = 8
 """Chunks per call of the embedder: about a second on one slow core, the longest an answer or a stop waits for it."""
+_DISK_FULL = "the disk is full"
 _SCAN_EVERY = 0.25
 """Seconds between progress events of a scan."""
 _WAIT_POLL = 0.5
@@ -79,16 +80,22 @@ def sync_folder(
     IndexFinished when `stop` asks for it. Raises StoreError when the catalog itself cannot be written.
     """
     root = root.absolute()
+    store.check_some()  # what is damaged counts as changed from here on
     sync = _FolderSync(store, root, counter, size, settings, stop)
     tally = Tally()
     reason = sync.absent()
     if reason:
         yield RootAbsent(root, reason)
         return
-    for event in sync.run(defer or _never, brake or RemovalBrake(None)):
-        tally.add(event)
-        yield event
+    try:
+        for event in sync.run(defer or _never, brake or RemovalBrake(None)):
+            tally.add(event)
+            yield event
+    except StoreFull:
+        store.begin_run(root, _DISK_FULL)
+        raise
     if not stop():
+        store.end_run(root)
         yield tally.finished()
 
 
@@ -180,6 +187,8 @@ class _FolderSync:
 
     def _read_changed(self) -> Iterator[IndexEvent]:
         # Newest first: what somebody works on now is what they will ask about.
+        if self._changed:
+            self._store.begin_run(self._root)
         self._changed.sort(key=lambda found: found.mtime_ns, reverse=True)
         rows = {found.path: self._rows.pop(found.path, None) for found in self._changed}
         gone: dict[str, list[DocumentRow]] = {}
@@ -282,6 +291,7 @@ def embed_pending(store: Store, embedder: Embedder, stop: Callable[[], bool]) ->
         try:
             refused.update(_embed(store, embedder, pending))
         except StoreFull as error:
+            store.begin_run(None, _DISK_FULL)
             yield replace(meter.progress(IndexStage.VECTORS, done, total, "chunks", error.message), disk_full=True)
             return
         done += len(pending)

@@ -116,6 +116,16 @@ class Folder:
             require_own_file(self.path / name, self.status(name))
         return os.open(self._name(name), os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NOFOLLOW, 0o600, dir_fd=self._base())
 
+    def write_in_place(self, name: str, content: bytes) -> None:
+        """Write a few bytes at the start of a file (0600), made where there is none. Raises ForeignPlace, OSError."""
+        with suppress(FileNotFoundError):
+            require_own_file(self.path / name, self.status(name))
+        descriptor = os.open(self._name(name), os.O_WRONLY | os.O_CREAT | _NOFOLLOW, 0o600, dir_fd=self._base())
+        try:
+            os.write(descriptor, content)
+        finally:
+            os.close(descriptor)
+
     def replace(self, name: str, into: Folder, new: str) -> None:
         """Rename a file, over another if there is one."""
         if self.descriptor is None or into.descriptor is None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,8 +14,10 @@ import pytest
 from desk_rag import indexing
 from desk_rag.answer import AnswerEngine, open_engine
 from desk_rag.answer_events import Answer, AnswerMode, AnswerText, Evidence, Finished, FirstToken, Retrieved
+from desk_rag.cli_output import AnswerPrinter, answer_json
 from desk_rag.config import AnswerSettings, Settings
 from desk_rag.errors import ConfigError
+from desk_rag.store.store import Store
 
 FILES = {
     "letter.md": "# Letter from the landlord\n\n## Rent\nThe rent for the flat in Mill Lane rises from 780 euros to "
@@ -240,3 +245,54 @@ def test_evidence_that_does_not_speak_of_the_question_is_withheld(engine: Answer
     assert not [event for event in events if isinstance(event, Evidence)]
     assert "".join(event.text for event in events if isinstance(event, AnswerText)) == answer.text
     assert answer.sources
+
+
+def _damage(data: Path) -> None:
+    with closing(sqlite3.connect(data / "catalog.sqlite")) as connection:
+        assert connection.execute("UPDATE chunks SET text = replace(text, '815', '915')").rowcount
+        connection.commit()
+
+
+def test_a_writer_reads_the_file_of_a_damaged_text_anew_and_says_so(engine: AnswerEngine, folder: Path) -> None:
+    before = ask(engine, "To how many euros does the rent rise?")
+    _damage(engine.store.root)
+    answer = ask(engine, "To how many euros does the rent rise?")
+    assert "915" not in answer.text + "".join(source.text for source in answer.sources)
+    assert (answer.text, answer.citations) == (before.text, before.citations)
+    assert len(answer.notices) == 1 and "letter.md was damaged; the file was read anew" in answer.notices[0]
+    assert ask(engine, "To how many euros does the rent rise?").notices == ()
+    assert answer_json(answer)["notices"] == list(answer.notices)
+
+
+def test_without_the_writer_a_damaged_text_is_left_out_and_told(engine: AnswerEngine, folder: Path) -> None:
+    engine.store.checkpoint()
+    _damage(engine.store.root)
+    store = engine.store
+    with Store.open(store.root, engine.settings.store, writer=False) as reader:
+        engine.store = reader
+        answer = ask(engine, "To how many euros does the rent rise?")
+        engine.settle()
+        engine.store = store
+    assert "letter.md" not in {source.path.name for source in answer.sources}
+    assert any("letter.md is damaged and left out" in notice for notice in answer.notices)
+    row = store.document(folder / "letter.md")
+    assert row is not None and row.digest == ""  # the next look at the folder reads it
+    index(engine, folder)
+    assert "815" in ask(engine, "To how many euros does the rent rise?").text
+
+
+def test_a_quote_that_the_file_no_longer_holds_is_told_from_the_index(engine: AnswerEngine, folder: Path) -> None:
+    letter = folder / "letter.md"
+    letter.write_text(letter.read_text().replace("815", "835"), encoding="utf-8")
+    events = list(engine.ask("When does the rent rise?"))
+    answer = events[-1].answer  # type: ignore[union-attr]
+    assert answer.citations and all(citation.as_of is not None for citation in answer.citations)
+    told = [event.citation for event in events if isinstance(event, Evidence)]
+    assert tuple(told) == answer.citations
+    shown = io.StringIO()
+    printer = AnswerPrinter(shown)
+    for event in events:
+        printer.show(event)
+    assert "(from the index of 20" in shown.getvalue()
+    citations = answer_json(answer)["citations"]
+    assert isinstance(citations, list) and citations[0]["from_index_of"].startswith("20")

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from desk_rag.cli import main
 from desk_rag.drive_tuning import FILE, Tuned, remember
+from desk_rag.errors import full_disk
 from desk_rag.store.ownership import stamp_of
+from desk_rag.store.store import Store
 
 ROOT = Path(__file__).resolve().parent.parent
 CANARY = "quixotryzanzibar"
@@ -238,3 +241,75 @@ def test_a_deleted_file_and_a_purged_folder_leave_no_trace_in_any_file(desk: Des
     assert (desk.documents / "secret" / "kept.txt").read_text(encoding="utf-8") == PROMISE
     assert desk.json("verify")["kv_files"] == 5
     assert len(sorted(desk.data.glob("kv/*/*/*.safetensors"))) == 5
+
+
+def test_a_lost_catalog_is_not_called_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    documents, data = tmp_path / "documents", tmp_path / "data"
+    documents.mkdir()
+    (documents / "a.txt").write_text(PROMISE, encoding="utf-8")
+    here = ("--data-dir", str(data))
+    assert main(["index", "--no-kv", str(documents), *here]) == 0
+    for lose in (lambda path: path.write_bytes(b""), Path.unlink):
+        lose(data / "catalog.sqlite")
+        for command in (("status",), ("search", "cellar", "--words"), ("ask", "What is in the cellar?")):
+            capsys.readouterr()
+            code = main([*command, *here])
+            said = capsys.readouterr().err
+            assert (code, "is lost" in said, "desk-rag index FOLDER" in said) == (4, True, True), said
+    capsys.readouterr()
+    assert main(["index", "--no-kv", str(documents), *here]) == 0
+    assert main(["search", "cellar", "--words", *here]) == 0
+
+
+def test_a_catalog_that_cannot_be_read_is_repaired_by_beginning_it_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents, data = tmp_path / "documents", tmp_path / "data"
+    documents.mkdir()
+    (documents / "a.txt").write_text(PROMISE, encoding="utf-8")
+    here = ("--data-dir", str(data))
+    assert main(["index", "--no-kv", str(documents), *here]) == 0
+    content = (data / "catalog.sqlite").read_bytes()
+    (data / "catalog.sqlite").write_bytes(content[: 2 * 4096] + bytes(len(content) - 2 * 4096))
+    capsys.readouterr()
+    assert main(["verify", *here]) == 4
+    assert "is damaged" in capsys.readouterr().out
+    assert main(["verify", "--repair", *here]) == 0
+    assert "begun anew" in capsys.readouterr().out
+    assert main(["verify", *here]) == 0
+    assert main(["search", "cellar", "--words", *here]) == 4
+    assert main(["index", "--no-kv", str(documents), *here]) == 0
+    capsys.readouterr()
+    assert main(["search", "cellar", "--words", *here]) == 0
+    heard = capsys.readouterr()
+    assert "a.txt" in heard.out and heard.err == ""
+
+
+def test_a_run_that_a_full_disk_cut_short_is_told_with_every_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents, data = tmp_path / "documents", tmp_path / "data"
+    documents.mkdir()
+    for name in "ab":
+        (documents / f"{name}.txt").write_text(f"{PROMISE} {name}", encoding="utf-8")
+    here = ("--data-dir", str(data))
+    real, calls = Store.put_document, 0
+
+    def full_at_the_second(self: Store, *arguments: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            raise full_disk("catalog.sqlite")
+        real(self, *arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "put_document", full_at_the_second)
+        assert main(["index", "--no-kv", str(documents), *here]) == 4
+    capsys.readouterr()
+    assert main(["search", "cellar", "--words", "--json", *here]) == 0
+    (notice,) = json.loads(capsys.readouterr().out)["notices"]
+    assert "not complete" in notice and "the disk is full" in notice and f"desk-rag index {documents}" in notice
+    assert main(["index", "--no-kv", str(documents), *here]) == 0
+    capsys.readouterr()
+    assert main(["search", "cellar", "--words", "--json", *here]) == 0
+    assert json.loads(capsys.readouterr().out)["notices"] == []

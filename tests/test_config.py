@@ -219,3 +219,22 @@ def test_settings_cannot_be_changed_in_place() -> None:
 def test_reading_settings_loads_no_torch() -> None:
     code = "import sys, desk_rag.config, desk_rag.clean; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('data_dir = "/tmp/x\\u0000y"', "'data_dir' holds a NUL"),
+        ('[model]\nname = "a\\u0000b"', "'model.name' holds a NUL"),
+        ('folders = ["a", "b\\u0000"]', "'folders' holds a NUL"),
+        ("[index]\nparser_mib = 99999999999999", "'index.parser_mib': must be at most"),
+        (f"[index]\nparser_mib = {'9' * 6000}", "is not valid TOML"),
+        (f"x = {'[' * 5000}{']' * 5000}", "too deep"),
+        ('data_dir = "~nobody-at-all/x"', "home of nobody"),
+        ('folders = ["~nobody-at-all"]', "home of nobody"),
+    ],
+)
+def test_whatever_stands_in_the_file_is_an_error_of_the_file(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(written(tmp_path, text))
+    assert said in caught.value.message

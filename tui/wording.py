@@ -106,6 +106,7 @@ def as_text(answer: Answer, folders: Sequence[Path]) -> str:
     """Return an answer for the clipboard: text, then its quotes with file and place."""
     lines = [clean(answer.text)]
     for citation in answer.citations:
-        where = ", ".join(part for part in (short_path(citation.path, folders), clean(str(citation.location))) if part)
+        parts = (short_path(citation.path, folders), clean(str(citation.location)), citation.origin)
+        where = ", ".join(part for part in parts if part)
         lines.append(f'[{citation.source_number}] "{clean(citation.quote, single_line=True)}" ({where})')
     return "\n".join(lines)

@@ -6,32 +6,43 @@ documents hold it. A chunk row lives exactly as long as a document holds it.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from desk_rag.chunking import Chunk, ChunkId, Location
 from desk_rag.documents import Document
+from desk_rag.errors import UNWRITABLE, CorruptCatalog
 from desk_rag.index_events import FileState
-from desk_rag.store import words
+from desk_rag.store import checksums, words
 from desk_rag.store.database import Database
 from desk_rag.store.paths import Scope, from_blob, to_blob
-from desk_rag.store.types import DocumentRow, FileStamp, Hit, Passage
+from desk_rag.store.types import DocumentRow, Fault, FileStamp, Hit, Passage
+from desk_rag.store.witness import Mark
 
 NO_STAMP = FileStamp(0, 0, 0, "")
 SCRUB_OWED = "scrub_owed"
+AWAITED = "texts_awaited"
+"""In `state`, with a unix time: texts were lost by damage and are expected back, and with them a use of their KV."""
+_AWAITED_SECONDS = 7 * 86_400.0
 _KEEPS_CHUNKS = (FileState.INDEXED, FileState.UNCHANGED, FileState.RENAMED)
 _DOCUMENT = (
-    "d.path, d.title, d.digest, d.size, d.mtime_ns, d.inode, d.parser, d.state, d.reason,"
-    " (SELECT count(*) FROM places WHERE document = d.id), d.indexed_at"
+    f"{', '.join(f'd.{column}' for column in checksums.DOCUMENT.split(', '))}, d.sum,"
+    " (SELECT count(*) FROM places WHERE document = d.id)"
 )
 _PASSAGE = (
     "c.chunk_id, p.ordinal, c.text, c.num_tokens, p.heading, p.page_start, p.page_end, p.line_start, p.line_end,"
-    " d.path, d.title, d.size, d.mtime_ns, d.inode, d.parser"
+    f" p.document, p.sum, {', '.join(f'd.{column}' for column in checksums.DOCUMENT.split(', '))}, d.sum"
     " FROM places p JOIN chunks c ON c.id = p.chunk JOIN documents d ON d.id = p.document"
 )
+_CHECK_SECONDS = 0.25
+_CHECKED_UP_TO = "checked_up_to"
+_PLAIN_WORD = re.compile(r"(?<!\S)[A-Za-z]{4,24}(?=[\s.,;:]|$)")
+"""A word that every tokenizer takes for one."""
 KVName = tuple[str, str]
 """Namespace and token hash."""
 
@@ -65,12 +76,19 @@ class Catalog:
                 chunk_row = _put_chunk(connection, chunk, found.mtime_ns)
                 now.add(chunk_row)
                 where = chunk.location
+                heading = _storable(where.heading)
+                pages_and_lines = (where.page_start, where.page_end, where.line_start, where.line_end)
                 connection.execute(
-                    "INSERT INTO places VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                    (row, chunk.ordinal, chunk_row, _storable(where.heading))
-                    + (where.page_start, where.page_end, where.line_start, where.line_end),
+                    "INSERT INTO places (document, ordinal, chunk, heading, page_start, page_end, line_start, line_end,"
+                    " sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (row, chunk.ordinal, chunk_row, heading, *pages_and_lines)
+                    + (checksums.place_sum(row, chunk.ordinal, chunk.chunk_id, heading, pages_and_lines),),
                 )
-            return drop_unheld(connection, before - now)
+            checksums.seal(connection, row, count=True)
+            count_change(connection)
+            removed = drop_unheld(connection, before - now)
+        self._database.faults.forget(path)
+        return removed
 
     def rename(self, old: Path, new: Path, found: FileStamp) -> Removed:
         """Give a document another path and stamp; what stood at the new path is replaced. No-op for an unknown path."""
@@ -78,18 +96,26 @@ class Catalog:
             row = _row_of(connection, old)
             if row is None:
                 return Removed()
+            if not checksums.is_sealed(connection, row):
+                return Removed()  # the next look at the folder reads both anew
             removed = Removed() if old == new else _remove(connection, [new])
             connection.execute(
                 "UPDATE documents SET path = ?, size = ?, mtime_ns = ?, inode = ?, parser = ? WHERE id = ?",
                 (to_blob(new), found.size, found.mtime_ns, str(found.inode), found.parser, row),
             )
             _put_name(connection, row, new)
+            checksums.seal(connection, row)
+            count_change(connection)
             return removed
 
     def remove(self, paths: Iterable[Path]) -> Removed:
         """Remove documents, and every chunk that no other document holds, in one transaction."""
+        paths = list(paths)
         with self._database.write() as connection:
-            return _remove(connection, paths)
+            removed = _remove(connection, paths)
+        for path in paths:
+            self._database.faults.forget(path)
+        return removed
 
     def record(self, path: Path, state: FileState, reason: str, found: FileStamp | None) -> Removed:
         """Note what became of a file. A file that failed or was skipped has no content any more."""
@@ -97,14 +123,18 @@ class Catalog:
             return self.remove([path])
         with self._database.write() as connection:
             if state in _KEEPS_CHUNKS:
-                if found is not None:
+                known = _row_of(connection, path)
+                if found is not None and known is not None and checksums.is_sealed(connection, known):
                     connection.execute(
-                        "UPDATE documents SET size = ?, mtime_ns = ?, inode = ?, parser = ? WHERE path = ?",
-                        (found.size, found.mtime_ns, str(found.inode), found.parser, to_blob(path)),
+                        "UPDATE documents SET size = ?, mtime_ns = ?, inode = ?, parser = ? WHERE id = ?",
+                        (found.size, found.mtime_ns, str(found.inode), found.parser, known),
                     )
+                    checksums.seal(connection, known)
                 return Removed()
             row, before = _upsert(connection, path, "", "", found or NO_STAMP, state, reason)
             connection.execute("DELETE FROM places WHERE document = ?", (row,))
+            checksums.seal(connection, row, count=True)
+            count_change(connection)
             return drop_unheld(connection, before)
 
     def document(self, path: Path) -> DocumentRow | None:
@@ -124,12 +154,16 @@ class Catalog:
     def passage(self, chunk_id: ChunkId, under: Sequence[Path]) -> Passage | None:
         """Return the chunk and the first place (by path) where it stands in scope."""
         scope = Scope(under)
-        with self._database.read() as connection:
-            row = connection.execute(
-                f"SELECT {_PASSAGE} WHERE c.chunk_id = ?{scope.and_path('d.path')} ORDER BY d.path, p.ordinal LIMIT 1",
-                (chunk_id, *scope.values),
-            ).fetchone()
-        return None if row is None else _passage(row)
+        query = f"SELECT {_PASSAGE} WHERE c.chunk_id = ?{scope.and_path('d.path')} ORDER BY d.path, p.ordinal LIMIT ?"
+        with self._database.snapshot() as connection:
+            for most in (1, -1):  # other places are looked at only where the first one is damaged
+                rows = connection.execute(query, (chunk_id, *scope.values, most)).fetchall()
+                sound = next(filter(None, map(self._sound, rows)), None)
+                if sound is not None or not rows:
+                    break
+            if not rows and _is_stray(connection, chunk_id):
+                self._database.faults.add("A passage that was found by its words or meaning has no place in any file.")
+        return sound
 
     def passages_of(self, path: Path) -> list[Passage]:
         """Return all chunks of a document in order."""
@@ -137,12 +171,140 @@ class Catalog:
             rows = connection.execute(
                 f"SELECT {_PASSAGE} WHERE d.path = ? ORDER BY p.ordinal", (to_blob(path),)
             ).fetchall()
-        return [_passage(row) for row in rows]
+        return [passage for passage in map(self._sound, rows) if passage is not None]
+
+    def mark(self) -> Mark:
+        """Return which catalog this is and how many changes it has seen; an empty identity where that is damaged."""
+        with self._database.read() as connection:
+            found = dict(connection.execute("SELECT name, value FROM state WHERE name IN ('identity', 'changes')"))
+        identity, changes = found.get("identity"), found.get("changes")
+        named = isinstance(identity, str) and re.fullmatch("[0-9a-f]{32}", identity) is not None
+        return Mark(str(identity) if named else "", changes if isinstance(changes, int) else 0)
+
+    def catch_up(self, changes: int) -> None:
+        """Count changes that were lost, so that they are missed once only."""
+        with self._database.write() as connection:
+            connection.execute("INSERT OR REPLACE INTO state VALUES ('changes', ?)", (changes,))
+
+    def is_awaiting_texts(self) -> bool:
+        """True for some days after texts were lost by damage: their chunk KV is kept until they are read again."""
+        with self._database.read() as connection:
+            found = connection.execute("SELECT value FROM state WHERE name = ?", (AWAITED,)).fetchone()
+        return found is not None and isinstance(found[0], float) and abs(time.time() - found[0]) < _AWAITED_SECONDS
+
+    def await_texts(self) -> None:
+        """Texts were lost by damage; from now on their chunk KV waits for them."""
+        with self._database.write() as connection:
+            await_texts(connection)
+
+    def drop_lost_texts(self, *, all_kv: bool = False) -> None:
+        """Remove the chunks that a repair has left without a document; with `all_kv` nothing waits for them longer."""
+        with self._database.write() as connection:
+            if connection.execute("SELECT 1 FROM state WHERE name = ?", (AWAITED,)).fetchone() is None:
+                return
+            if connection.execute("DELETE FROM chunks WHERE id NOT IN (SELECT chunk FROM places)").rowcount:
+                owe_scrub(connection)
+            if all_kv:
+                connection.execute("DELETE FROM state WHERE name = ?", (AWAITED,))
+
+    def is_damaged(self) -> bool:
+        """True if SQLite finds a fault in tables or indexes, or some chunk is not what its id says; reads everything.
+
+        Whoever is about to remove what no row refers to asks this first: the row or its index may be what is damaged.
+        """
+        try:
+            with self._database.read() as connection:
+                if connection.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
+                    return True
+                rows = connection.execute("SELECT chunk_id, text FROM chunks")
+                return any(not checksums.chunk_is_sound(*row) for row in rows)
+        except CorruptCatalog:
+            return True
+
+    def is_empty(self) -> bool:
+        """True if no path is known, not even one that was left out."""
+        with self._database.read() as connection:
+            return connection.execute("SELECT 1 FROM documents LIMIT 1").fetchone() is None
+
+    def read_again(self, path: Path) -> None:
+        """Have a sound row's document read anew at the next look at its folder; meanwhile it goes on being used."""
+        with self._database.write() as connection:
+            row = _row_of(connection, path)
+            if row is not None and checksums.is_sealed(connection, row):
+                _forget_stamp(connection, row)
+
+    def check_some(self, seconds: float = _CHECK_SECONDS) -> None:
+        """Check the next documents, their places, texts and words; what is damaged is noted and marked to be read anew.
+
+        A part at a time: about `seconds` of work, from where the last call stopped.
+        """
+        until = time.monotonic() + seconds
+        with self._database.read() as connection:
+            found = connection.execute("SELECT value FROM state WHERE name = ?", (_CHECKED_UP_TO,)).fetchone()
+        last = found[0] if found is not None and isinstance(found[0], int) else 0
+        while True:
+            with self._database.read() as connection:
+                row = connection.execute(
+                    "SELECT id FROM documents WHERE id > ? ORDER BY id LIMIT 1", (last,)
+                ).fetchone()
+            last = row[0] if row is not None else 0
+            if row is not None:
+                self._check_document(last)
+            if row is None or time.monotonic() >= until:
+                break
+        with suppress(*UNWRITABLE), self._database.write(durable=False) as connection:
+            connection.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (_CHECKED_UP_TO, last))
+
+    def _check_document(self, row: int) -> None:
+        with self._database.snapshot() as connection:
+            faults = document_faults(connection, row)
+            for fault in faults:
+                self._database.faults.add(fault.what, fault.path)
+            if not faults:
+                self._check_words(connection, row)
+        for path in {fault.path for fault in faults if fault.path is not None}:
+            with suppress(*UNWRITABLE):
+                self.read_again(path)
+
+    def _check_words(self, connection: sqlite3.Connection, document: int) -> None:
+        texts = connection.execute(
+            "SELECT c.id, c.text FROM places p JOIN chunks c ON c.id = p.chunk WHERE p.document = ?", (document,)
+        )
+        for chunk, text in texts:
+            terms = " ".join(f'"{word}"' for word in sorted(set(_PLAIN_WORD.findall(text)), key=len)[-3:])
+            found = not terms or connection.execute(
+                "SELECT 1 FROM chunk_words WHERE chunk_words MATCH ? AND rowid = ?", (terms, chunk)
+            ).fetchone()
+            if not found:
+                self._database.faults.add("The word index does not agree with the texts.")
+
+    def _sound(self, row: sqlite3.Row) -> Passage | None:
+        """The passage of a row; None, and a fault noted, where the row is not as it was written."""
+        chunk_id, ordinal, text, num_tokens, heading, *pages_and_lines = row[:9]
+        document, place_sum, *columns, document_sum = row[9:]
+        if checksums.document_sum(columns) != document_sum:
+            self._database.faults.add(_DAMAGED_ENTRY, _existing(columns[1]))
+            return None
+        _, path, title, digest, size, mtime_ns, inode, parser, state, _, indexed_at, _ = columns
+        if state != FileState.INDEXED.value:
+            return None  # put out of use by a repair until it is read anew
+        if place_sum != checksums.place_sum(document, ordinal, chunk_id, heading, pages_and_lines):
+            self._database.faults.add(_DAMAGED_PLACE, from_blob(path))
+            return None
+        if not checksums.chunk_is_sound(chunk_id, text):
+            self._database.faults.add(_DAMAGED_TEXT, from_blob(path))
+            return None
+        chunk = Chunk(ChunkId(chunk_id), ordinal, text, num_tokens, Location(heading, *pages_and_lines))
+        stamp = FileStamp(size, mtime_ns, int(inode), parser)
+        return Passage(chunk, from_blob(path), title, stamp, digest, indexed_at)
 
     def search_words(self, question: str, limit: int, under: Sequence[Path]) -> list[Hit]:
         """Return the best chunks by BM25; empty for a question without words."""
         with self._database.snapshot() as connection:
-            return words.search(connection, question, limit, under)
+            hits, strays = words.search(connection, question, limit, under)
+        if strays:
+            self._database.faults.add("The word index names passages that do not exist.")
+        return hits
 
     def count(self, under: Sequence[Path]) -> tuple[int, int, int, int]:
         """Return (indexed, failed, skipped, chunks)."""
@@ -181,7 +343,7 @@ class Catalog:
             rows = connection.execute(
                 f"SELECT {_DOCUMENT} FROM documents d WHERE {condition} ORDER BY d.path", values
             ).fetchall()
-        return [_document(row) for row in rows]
+        return [row for row in map(_document, rows) if row is not None]
 
 
 def drop_unheld(connection: sqlite3.Connection, candidates: Iterable[int]) -> Removed:
@@ -199,7 +361,7 @@ def drop_unheld(connection: sqlite3.Connection, candidates: Iterable[int]) -> Re
         vectors |= connection.execute("DELETE FROM vectors WHERE chunk = ?", (row,)).rowcount > 0
         connection.execute("DELETE FROM chunks WHERE id = ?", (row,))
     if dead:
-        connection.execute("INSERT OR IGNORE INTO state VALUES (?, 1)", (SCRUB_OWED,))
+        owe_scrub(connection)
     return Removed(chunks=len(dead), vectors=vectors, kv=tuple(kv))
 
 
@@ -257,6 +419,12 @@ def _upsert(
     return written, before
 
 
+def put_name(connection: sqlite3.Connection, row: int) -> None:
+    """Index the file name of a document anew."""
+    blob = connection.execute("SELECT path FROM documents WHERE id = ?", (row,)).fetchone()[0]
+    _put_name(connection, row, from_blob(blob))
+
+
 def _put_name(connection: sqlite3.Connection, row: int, path: Path) -> None:
     connection.execute("DELETE FROM name_words WHERE rowid = ?", (row,))
     connection.execute("INSERT INTO name_words (rowid, words) VALUES (?, ?)", (row, words.name_words(path)))
@@ -264,12 +432,18 @@ def _put_name(connection: sqlite3.Connection, row: int, path: Path) -> None:
 
 def _put_chunk(connection: sqlite3.Connection, chunk: Chunk, mtime_ns: int) -> int:
     text = _storable(chunk.text)
-    row: int = connection.execute(
+    further = words.grams(text)
+    row, known, known_further = connection.execute(
         "INSERT INTO chunks (chunk_id, text, grams, num_tokens, recent) VALUES (?, ?, ?, ?, ?)"
-        " ON CONFLICT (chunk_id) DO UPDATE SET recent = max(recent, excluded.recent) RETURNING id",
-        (chunk.chunk_id, text, words.grams(text), chunk.num_tokens, mtime_ns),
-    ).fetchone()[0]
-    return row
+        " ON CONFLICT (chunk_id) DO UPDATE SET recent = max(recent, excluded.recent) RETURNING id, text, grams",
+        (chunk.chunk_id, text, further, chunk.num_tokens, mtime_ns),
+    ).fetchone()
+    if (known, known_further) != (text, further):  # damaged; the word index was made from the sound one
+        connection.execute(
+            "UPDATE chunks SET text = ?, grams = ?, num_tokens = ? WHERE id = ?",
+            (text, further, chunk.num_tokens, row),
+        )
+    return int(row)
 
 
 def _remove(connection: sqlite3.Connection, paths: Iterable[Path]) -> Removed:
@@ -285,7 +459,8 @@ def _remove(connection: sqlite3.Connection, paths: Iterable[Path]) -> Removed:
         connection.execute("DELETE FROM name_words WHERE rowid = ?", (row,))
     removed = drop_unheld(connection, held)
     if documents:
-        connection.execute("INSERT OR IGNORE INTO state VALUES (?, 1)", (SCRUB_OWED,))
+        owe_scrub(connection)
+        count_change(connection)
     return Removed(removed.chunks, documents, removed.vectors, removed.kv)
 
 
@@ -299,15 +474,123 @@ def _storable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _document(row: tuple[bytes, str, str, int, int, str, str, str, str, int, float]) -> DocumentRow:
-    path, title, digest, size, mtime_ns, inode, parser, state, reason, num_chunks, indexed_at = row
-    stamp = FileStamp(size, mtime_ns, int(inode), parser)
-    return DocumentRow(from_blob(path), title, digest, stamp, FileState(state), reason, num_chunks, indexed_at)
+def await_texts(connection: sqlite3.Connection) -> None:
+    """As `Catalog.await_texts`, within a transaction."""
+    connection.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (AWAITED, time.time()))
 
 
-def _passage(row: sqlite3.Row) -> Passage:
-    chunk_id, ordinal, text, num_tokens, heading, page_start, page_end, line_start, line_end = row[:9]
-    path, title, size, mtime_ns, inode, parser = row[9:]
-    where = Location(heading, page_start, page_end, line_start, line_end)
-    chunk = Chunk(ChunkId(chunk_id), ordinal, text, num_tokens, where)
-    return Passage(chunk, from_blob(path), title, FileStamp(size, mtime_ns, int(inode), parser))
+def owe_scrub(connection: sqlite3.Connection) -> None:
+    """Note that text was removed whose words may still be read from the file."""
+    connection.execute("INSERT OR IGNORE INTO state VALUES (?, 1)", (SCRUB_OWED,))
+
+
+def document_faults(connection: sqlite3.Connection, row: int) -> list[Fault]:
+    """Check one document's row, its places and their texts; return what is not as it was written."""
+    found = connection.execute(f"SELECT {checksums.DOCUMENT}, sum FROM documents WHERE id = ?", (row,)).fetchone()
+    if found is None:
+        return []
+    if checksums.document_sum(found[:-1]) != found[-1]:
+        return [Fault(_DAMAGED_ENTRY, _existing(found[1]))]
+    path, num_places = from_blob(found[1]), found[11]
+    faults: dict[Fault, None] = {}
+    places = connection.execute(
+        "SELECT c.chunk_id, c.text, p.ordinal, p.heading, p.page_start, p.page_end, p.line_start, p.line_end, p.sum"
+        " FROM places p JOIN chunks c ON c.id = p.chunk WHERE p.document = ?",
+        (row,),
+    )
+    count = 0
+    for chunk_id, text, ordinal, heading, *pages_and_lines, place_sum in places:
+        count += 1
+        if checksums.place_sum(row, ordinal, chunk_id, heading, pages_and_lines) != place_sum:
+            faults[Fault(_DAMAGED_PLACE, path)] = None
+        if not checksums.chunk_is_sound(chunk_id, text):
+            faults[Fault(_DAMAGED_TEXT, path)] = None
+    if count != num_places:
+        faults[Fault(_MISSING_PLACES, path)] = None
+    return list(faults)
+
+
+def is_entry(fault: Fault) -> bool:
+    """True if the document's own row is damaged, not only what belongs to it."""
+    return fault.what == _DAMAGED_ENTRY
+
+
+def drop_damaged_places(connection: sqlite3.Connection, row: int) -> None:
+    """Remove what is damaged of a document whose own row is sound, and have it read anew."""
+    places = connection.execute(
+        "SELECT p.ordinal, c.chunk_id, p.heading, p.page_start, p.page_end, p.line_start, p.line_end, p.sum"
+        " FROM places p LEFT JOIN chunks c ON c.id = p.chunk WHERE p.document = ?",
+        (row,),
+    ).fetchall()
+    for ordinal, chunk_id, heading, *pages_and_lines, place_sum in places:
+        if checksums.place_sum(row, ordinal, chunk_id, heading, pages_and_lines) != place_sum:
+            connection.execute("DELETE FROM places WHERE document = ? AND ordinal IS ?", (row, ordinal))
+    checksums.seal(connection, row, count=True)
+    _forget_stamp(connection, row)
+
+
+_DAMAGED_ENTRY = "The entry of a document is damaged."
+_DAMAGED_PLACE = "The place of a passage is damaged."
+_DAMAGED_TEXT = "The text of a passage is damaged."
+_MISSING_PLACES = "Passages of a document are missing."
+
+
+def _existing(blob: object) -> Path | None:
+    """The path of a damaged row, if a file is there: what else stands in its place must not be shown."""
+    if not isinstance(blob, bytes) or b"\0" in blob:
+        return None
+    path = from_blob(blob)
+    try:
+        return path if path.is_absolute() and path.is_file() else None
+    except (OSError, ValueError):
+        return None
+
+
+def _is_stray(connection: sqlite3.Connection, chunk_id: str) -> bool:
+    """True for a chunk whose row is there and which no document holds, or which only its index has lost."""
+    # Not by the index, which may be what is damaged. Rare: a chunk that a search has just found was removed.
+    row = connection.execute("SELECT id FROM chunks NOT INDEXED WHERE chunk_id = ?", (chunk_id,)).fetchone()
+    if row is None:
+        return connection.execute("SELECT 1 FROM chunks WHERE chunk_id = ?", (chunk_id,)).fetchone() is not None
+    held = connection.execute(
+        "SELECT 1 FROM places p JOIN documents d ON d.id = p.document WHERE p.chunk = ? LIMIT 1", row
+    ).fetchone()
+    by_index = connection.execute("SELECT id FROM chunks WHERE chunk_id = ?", (chunk_id,)).fetchone()
+    return held is None or by_index != row
+
+
+def _forget_stamp(connection: sqlite3.Connection, row: int) -> None:
+    stamp = NO_STAMP
+    connection.execute(
+        "UPDATE documents SET digest = '', size = ?, mtime_ns = ?, inode = ?, parser = ? WHERE id = ?",
+        (stamp.size, stamp.mtime_ns, str(stamp.inode), stamp.parser, row),
+    )
+    checksums.seal(connection, row)
+
+
+def count_change(connection: sqlite3.Connection) -> None:
+    """Count a transaction that changed what is found, for `witness.Witness`."""
+    connection.execute(
+        "INSERT INTO state VALUES ('changes', 1) ON CONFLICT (name) DO UPDATE SET value = CAST(value AS INTEGER) + 1"
+    )
+
+
+def _document(row: Sequence[object]) -> DocumentRow | None:
+    *columns, document_sum, num_chunks = row
+    _, path, title, digest, size, mtime_ns, inode, parser, state, reason, indexed_at, _ = columns
+    if checksums.document_sum(columns) != document_sum:
+        existing = _existing(path)
+        # With this stamp it differs from every file, so that the file is read anew.
+        if existing is None:
+            return None
+        return DocumentRow(existing, "", "", NO_STAMP, FileState.FAILED, _DAMAGED_ENTRY, 0, 0.0)
+    assert isinstance(path, bytes) and isinstance(num_chunks, int)
+    stamp = FileStamp(_int(size), _int(mtime_ns), _int(inode), str(parser))
+    at = float(str(indexed_at))
+    return DocumentRow(
+        from_blob(path), str(title), str(digest), stamp, FileState(state), str(reason), num_chunks, at
+    )
+
+
+def _int(value: object) -> int:
+    return int(str(value))

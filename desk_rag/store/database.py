@@ -10,12 +10,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from desk_rag.errors import StoreError, UnknownFormat, full_disk, of_system, read_only
+from desk_rag.errors import CorruptCatalog, StoreError, UnknownFormat, full_disk, of_system, read_only
 from desk_rag.store import schema
+from desk_rag.store.faults import Faults
 
 BUSY_SECONDS = 30.0
 _LITTLE_ROOM = 64 << 10
 """Bytes: SQLite needs half of them beside the catalog before it can read it in the usual way."""
+_DAMAGED = {
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_CONSTRAINT,  # ours hold for every sound catalog
+    sqlite3.SQLITE_ERROR,  # a table or column that is not there: the statements themselves are tested
+    sqlite3.SQLITE_FORMAT,
+    sqlite3.SQLITE_SCHEMA,
+    sqlite3.SQLITE_MISMATCH,
+    sqlite3.SQLITE_TOOBIG,
+    sqlite3.SQLITE_NOMEM,  # a length that was damaged
+}
 
 
 class Database:
@@ -28,6 +40,8 @@ class Database:
         written. Raises UnknownFormat, StoreError, or sqlite3.DatabaseError for a file that is no sound database.
         """
         self._path = path
+        self.faults = Faults()
+        """What this process found damaged in the file."""
         self.read_only = read_only
         self._how = ""
         self._idle: list[sqlite3.Connection] = []
@@ -66,6 +80,12 @@ class Database:
 
     def _checked(self, connection: sqlite3.Connection) -> sqlite3.Connection:
         found = schema.version(connection)
+        if not found:
+            connection.close()
+            raise StoreError(
+                f"{self._path} is empty: making it was cut off, or its content is lost.",
+                remedy="Make the drive writable and free some space, then run: desk-rag index FOLDER",
+            )
         if found != schema.VERSION:
             connection.close()
             raise UnknownFormat(
@@ -79,11 +99,11 @@ class Database:
         """Lend a connection outside of any transaction. Raises StoreError if the catalog cannot be read."""
         try:
             connection = self._take()
-        except sqlite3.DatabaseError as error:
+        except sqlite3.Error as error:
             raise explained(error, self._path) from error
         try:
             yield connection
-        except sqlite3.DatabaseError as error:
+        except sqlite3.Error as error:
             raise explained(error, self._path) from error
         finally:
             self._give(connection)
@@ -145,6 +165,8 @@ class Database:
             place, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256,
             uri=self.read_only,
         )  # fmt: skip
+        # Damaged text must neither raise an error that quotes it nor pass for the sound one: it fails its checksum.
+        connection.text_factory = _text
         try:
             if self.read_only:
                 schema.version(connection)  # the first look at the file is what fails
@@ -167,9 +189,12 @@ class Database:
         connection.close()
 
 
-def explained(error: sqlite3.DatabaseError, path: Path) -> Exception:
-    """What a user is told instead; a mistake of ours comes back as it is."""
-    if isinstance(error, (sqlite3.IntegrityError, sqlite3.ProgrammingError)):
+def explained(error: sqlite3.Error, path: Path) -> Exception:
+    """What a user is told instead; a mistake of ours comes back as it is.
+
+    SQLite's own words are left out: they may quote what a damaged page holds.
+    """
+    if isinstance(error, sqlite3.ProgrammingError):
         return error  # a mistake of ours, not of the disk
     kind = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if kind == sqlite3.SQLITE_FULL:
@@ -181,7 +206,27 @@ def explained(error: sqlite3.DatabaseError, path: Path) -> Exception:
                 return read_only(path, "the drive or the permissions do not allow it")
             if shutil.disk_usage(path.parent).free < _LITTLE_ROOM:
                 return full_disk(path)
+    name = getattr(error, "sqlite_errorname", type(error).__name__)
+    if kind in _DAMAGED:
+        return corrupt(path, name)
+    if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StoreError(
+            f"{path} is in use by another process, which kept it longer than {BUSY_SECONDS:g} s ({name}).",
+            remedy="Try again, or close the other desk-rag processes.",
+        )
     return StoreError(
-        f"{path} could not be used: {error}.",
-        remedy="Close other desk-rag processes; `desk-rag verify --repair` mends what it can.",
+        f"{path} could not be used ({name}).",
+        remedy="See whether its drive is sound; `desk-rag verify` checks the file.",
     )
+
+
+def corrupt(path: Path, why: str) -> CorruptCatalog:
+    """What is said of a catalog that cannot be read as a whole."""
+    return CorruptCatalog(
+        f"{path} is damaged ({why}).",
+        remedy="`desk-rag verify --repair` mends it, or begins it anew; your files and sound chunk KV stay.",
+    )
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")

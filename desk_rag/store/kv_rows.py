@@ -10,12 +10,13 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from desk_rag.chunking import ChunkId
 from desk_rag.store import policy
 from desk_rag.store.catalog import KVName, doom
 from desk_rag.store.database import Database
+from desk_rag.store.layout import is_name
 from desk_rag.store.leaving import Candidate, candidates, held_with, hold_together, pinned_folders
-from desk_rag.store.paths import Scope, from_blob, to_blob
+from desk_rag.store.paths import Scope, to_blob
+from desk_rag.store.pending import pending_chunks
 from desk_rag.store.types import PendingChunk
 
 _TICK = "tick"
@@ -104,7 +105,7 @@ class KVRows:
             rows = connection.execute(
                 "SELECT kv.id, n.name, kv.tokens, kv.bytes FROM kv JOIN namespaces n ON n.id = kv.namespace"
             ).fetchall()
-        return [KVRow(row, (namespace, tokens), size) for row, namespace, tokens, size in rows]
+        return self._named(rows)
 
     def unreferenced(self) -> list[KVRow]:
         """Return the rows none of whose chunks exists."""
@@ -114,7 +115,17 @@ class KVRows:
                 " WHERE NOT EXISTS ("
                 "SELECT 1 FROM kv_chunks k JOIN chunks c ON c.chunk_id = k.chunk_id WHERE k.kv = kv.id)"
             ).fetchall()
-        return [KVRow(row, (namespace, tokens), size) for row, namespace, tokens, size in rows]
+        return self._named(rows)
+
+    def _named(self, rows: Iterable[tuple[int, object, object, object]]) -> list[KVRow]:
+        """The rows whose names can be those of files; a damaged one is noted and stands for no file."""
+        named = []
+        for row, namespace, tokens, size in rows:
+            if is_name(namespace) and is_name(tokens) and isinstance(size, int):
+                named.append(KVRow(row, (str(namespace), str(tokens)), size))
+            else:
+                self._database.faults.add("A row about a KV file is damaged.")
+        return named
 
     def drop(self, names: Iterable[KVName]) -> int:
         """Forget files that are not there any more; return how many rows there were."""
@@ -141,7 +152,8 @@ class KVRows:
     def doomed(self) -> list[KVName]:
         """Return the files that are owed an unlink."""
         with self._database.read() as connection:
-            return [(namespace, tokens) for namespace, tokens in connection.execute("SELECT * FROM doomed")]
+            rows = connection.execute("SELECT namespace, tokens FROM doomed").fetchall()
+        return [(namespace, tokens) for namespace, tokens in rows if is_name(namespace) and is_name(tokens)]
 
     def undoom(self, names: Iterable[KVName]) -> None:
         """Note that files have been unlinked."""
@@ -213,7 +225,7 @@ class KVRows:
                 wanted_anyway = "" if pins.everything else f" OR c.id IN {pins.chunk_rows()}"
                 condition = f" AND (c.uses + c.wants >= {policy.ADMIT_FROM}{wanted_anyway})"
                 values += pins.values
-            rows = connection.execute(
+            statement = (
                 "SELECT c.chunk_id, c.text, (SELECT d.path FROM places p JOIN documents d ON d.id = p.document"
                 " WHERE p.chunk = c.id ORDER BY d.path LIMIT 1) FROM chunks c"
                 " LEFT JOIN namespaces n ON n.name = ?"
@@ -222,10 +234,9 @@ class KVRows:
                 "  WHERE k.chunk_id = c.chunk_id AND kv.namespace = n.id)"
                 " AND (r.demand IS NULL OR c.uses + c.wants > r.demand)"
                 f"{scope.and_chunk('c.id')}{condition}"
-                " ORDER BY c.wants DESC, c.uses DESC, c.recent DESC, c.id LIMIT ?",
-                (namespace, *values, limit),
-            ).fetchall()
-        return [PendingChunk(ChunkId(chunk_id), text, from_blob(path)) for chunk_id, text, path in rows]
+                " ORDER BY c.wants DESC, c.uses DESC, c.recent DESC, c.id LIMIT ?"
+            )
+            return pending_chunks(connection, statement, (namespace, *values), limit, self._database.faults)
 
     def pending_tokens(self, namespace: str) -> int:
         """Return the tokens of all chunks without KV in this namespace, and in each other one of the same model."""
@@ -244,7 +255,8 @@ class KVRows:
             "SELECT tokens FROM kv JOIN namespaces n ON n.id = namespace WHERE name = ? ORDER BY tick, kv.id LIMIT ?"
         )
         with self._database.read() as connection:
-            return [(namespace, tokens) for (tokens,) in connection.execute(query, (namespace, limit))]
+            rows = connection.execute(query, (namespace, limit)).fetchall()
+        return [(namespace, tokens) for (tokens,) in rows if is_name(tokens)]
 
     def warm(self, namespace: str, under: Sequence[Path]) -> int:
         """Return how many chunks in scope have KV in this namespace."""

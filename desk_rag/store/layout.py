@@ -24,6 +24,11 @@ _NAME = re.compile(r"[0-9a-f]{32}")
 _PLACED = re.compile(r"[0-9a-f]{16}/[0-9a-f]{2}/[0-9a-f]{32}\.(safetensors|\d+-\d+\.tmp)")
 
 
+def is_name(text: object) -> bool:
+    """True for 32 hex digits, which is what namespaces and token hashes are."""
+    return isinstance(text, str) and _NAME.fullmatch(text) is not None
+
+
 def on_disk(size: int) -> int:
     """Return what a file of `size` bytes is counted as: whole blocks of 4,096 bytes."""
     return -(-size // BLOCK) * BLOCK
@@ -155,6 +160,13 @@ class Layout:
             full = isinstance(of_system(error), StoreFull)
             if not (full and self.catalog.is_file()):  # a store that lost its tag is used all the same
                 raise
+
+    def has_kv(self) -> bool:
+        """True if a complete KV file lies under kv/."""
+        try:
+            return any(entry.named_ours and not entry.is_temporary for entry in self._scan_kv())
+        except ForeignPlace:  # a link or a mount: what is behind it is not looked at
+            return False
 
     def scan(self) -> Iterator[KVEntry]:
         """Yield every entry under kv/ and quarantine/, of all namespaces, temporary and foreign ones included.

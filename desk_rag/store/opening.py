@@ -21,7 +21,13 @@ from desk_rag.store.database import Database, explained
 from desk_rag.store.kv_directory import KVDirectory
 from desk_rag.store.layout import Layout, write_private
 from desk_rag.store.ownership import stamp_of
+from desk_rag.store.witness import Witness
 
+BEGUN_ANEW = (
+    "The catalog was damaged and was begun anew; chunk KV that is sound was kept. "
+    "Index your folders again: desk-rag index FOLDER"
+)
+BEGUN_ANEW_REASON = "the catalog was damaged and begun anew"
 _PID_TRIES = 20
 _PID_WAIT = 0.02
 
@@ -71,6 +77,12 @@ def open_directory(root: Path, settings: StoreSettings, *, writer: bool) -> Open
             _release(lock, layout)
         raise
     return Opened(layout, settings, kv, database, lock, notices)
+
+
+def has_traces(root: Path) -> bool:
+    """True if something beside the catalog shows that there was one: the note about it, or chunk KV."""
+    layout = Layout(root.absolute())
+    return Witness(layout.home, layout.run).read() is not None or layout.has_kv()
 
 
 @contextmanager
@@ -134,7 +146,7 @@ def _open_catalog(layout: Layout, *, writer: bool) -> tuple[Database, tuple[str,
         problem: Exception = error
     except sqlite3.DatabaseError as error:
         if writer and not isinstance(error, sqlite3.OperationalError):
-            return _begin_anew(layout, error)
+            return begin_anew(layout)
         problem = explained(error, layout.catalog)
         problem.__cause__ = error
     if writer or not isinstance(problem, (StoreFull, StoreReadOnly)):
@@ -146,7 +158,8 @@ def _open_catalog(layout: Layout, *, writer: bool) -> tuple[Database, tuple[str,
     return database, (f"{problem.message} The store was opened for reading only.",)
 
 
-def _begin_anew(layout: Layout, damage: sqlite3.DatabaseError) -> tuple[Database, tuple[str, ...]]:
+def begin_anew(layout: Layout) -> tuple[Database, tuple[str, ...]]:
+    """Put a damaged catalog into quarantine and make an empty one; whoever calls this holds the lock."""
     try:
         serial = time.time_ns()
         layout.home.move(
@@ -159,4 +172,4 @@ def _begin_anew(layout: Layout, damage: sqlite3.DatabaseError) -> tuple[Database
         raise explained(error, layout.catalog) from error
     except OSError as error:
         raise of_system(error, layout.catalog) or error from error
-    return database, (f"The catalog was damaged ({damage}) and was begun anew; index your folders again.",)
+    return database, (BEGUN_ANEW,)

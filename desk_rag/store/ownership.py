@@ -37,7 +37,7 @@ _FOLDERS = (*_OWN_FOLDERS, "logs", "models", "run")
 """All folders; `run` last: it holds the lock."""
 _BEGUN = re.compile(
     r"kv(/[0-9a-f]{16}(/[0-9a-f]{2})?)?|vectors|quarantine"
-    r"|run(/(writer\.(lock|pid)(\.\d+(-\d+)?\.tmp)?|held-removals\.(json|tmp)|answering(/\d+\.lock)?))?"
+    r"|run(/(writer\.(lock|pid)(\.\d+(-\d+)?\.tmp)?|catalog\.mark|held-removals\.(json|tmp)|answering(/\d+\.lock)?))?"
     r"|logs(/(tui|indexer)\.log(\.\d+)?)?|models(/([0-9a-f]{32}\.safetensors|names\.json)(\.\d+(-\d+)?\.tmp)?)?"
     r"|(drives|kv-directory)\.json(\.\d+(-\d+)?\.tmp)?|CACHEDIR\.TAG\.\d+(-\d+)?\.tmp"
     r"|lost\+found|\.DS_Store"

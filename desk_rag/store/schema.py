@@ -6,10 +6,12 @@ A released step is never edited: a change of schema is a further step, and `user
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from desk_rag.errors import UnknownFormat
+from desk_rag.store.checksums import seal_everything
 
 _STEP_1 = (
     """CREATE TABLE documents (
@@ -86,7 +88,17 @@ _STEP_1 = (
     "CREATE TABLE state (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
 )
 
-STEPS: tuple[tuple[str, ...], ...] = (_STEP_1,)
+_STEP_2 = (  # checksums of what an answer shows (checksums.py)
+    "ALTER TABLE documents ADD COLUMN num_places INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE documents ADD COLUMN sum TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE places ADD COLUMN sum TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE vectors ADD COLUMN sum TEXT",  # NULL: made before this step; its length of one is all that is checked
+    "INSERT INTO state VALUES ('identity', lower(hex(randomblob(16)))), ('changes', 0)",
+)
+
+STEPS: tuple[tuple[str, ...], ...] = (_STEP_1, _STEP_2)
+_AFTER: dict[int, Callable[[sqlite3.Connection], None]] = {2: seal_everything}
+"""What SQL alone cannot do, by the number of the step that it follows."""
 VERSION = len(STEPS)
 
 
@@ -102,9 +114,11 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
                 f"{path} was written by a newer desk-rag (schema {found}; this one knows {VERSION}).",
                 remedy="Update desk-rag, or give `data_dir` another directory.",
             )
-        for step in STEPS[found:]:
+        for number, step in enumerate(STEPS[found:], found + 1):
             for statement in step:
                 connection.execute(statement)
+            if number in _AFTER:
+                _AFTER[number](connection)
         connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
     except BaseException:

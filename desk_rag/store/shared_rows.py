@@ -9,9 +9,10 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 
 import psutil
 
@@ -19,11 +20,11 @@ from desk_rag.chunking import ChunkId
 from desk_rag.errors import UNWRITABLE
 from desk_rag.index_events import IndexStage
 from desk_rag.store.database import Database
-from desk_rag.store.types import Activity
+from desk_rag.store.types import Activity, UnfinishedRun
 
 STALE_SECONDS = 60.0
 """A heartbeat older than this, or as far in the future, says nothing any more."""
-_ACTIVITY, _PAUSE, _NOTICES = "activity", "pause", "notices"
+_ACTIVITY, _PAUSE, _NOTICES, _RUNS = "activity", "pause", "notices", "unfinished_runs"
 
 
 class SharedRows:
@@ -52,8 +53,12 @@ class SharedRows:
         value = self._get(_ACTIVITY)
         if not isinstance(value, str):
             return None
-        fields = json.loads(value)
-        found = Activity(**{**fields, "stage": IndexStage(fields["stage"])})
+        try:
+            fields = json.loads(value)
+            found = Activity(**{**fields, "stage": IndexStage(fields["stage"])})
+            float(found.at), int(found.pid)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None  # damaged; the next heartbeat replaces it
         if abs(time.time() - found.at) > STALE_SECONDS or not psutil.pid_exists(found.pid):
             return None
         return found
@@ -76,8 +81,49 @@ class SharedRows:
         value = self._get(_NOTICES)
         if not isinstance(value, str):
             return None
-        at, *notices = json.loads(value)
-        return float(at), tuple(map(str, notices))
+        try:
+            at, *notices = json.loads(value)
+            return float(at), tuple(map(str, notices))
+        except (ValueError, TypeError):
+            return None
+
+    def begin_run(self, root: Path | None, reason: str = "") -> None:
+        """Note that the documents of `root` are not all indexed until `end_run`; on a full drive nothing is noted."""
+        runs = {run.root: run for run in self.unfinished()}
+        if root in runs and not reason:
+            return
+        runs[root] = UnfinishedRun(root, runs[root].at if root in runs else time.time(), reason)
+        with suppress(*UNWRITABLE):
+            self._keep_runs(runs.values())
+
+    def end_run(self, root: Path) -> None:
+        """A run over `root` came to its end; what was noted of no root in particular is settled, too."""
+        self.forget_runs(lambda other: other is None or other == root)
+
+    def forget_runs(self, which: Callable[[Path | None], bool]) -> None:
+        """Take back what was noted of some roots."""
+        runs = self.unfinished()
+        left = [run for run in runs if not which(run.root)]
+        if len(left) < len(runs):
+            with suppress(*UNWRITABLE):
+                self._keep_runs(left)
+
+    def unfinished(self) -> list[UnfinishedRun]:
+        """Return the runs that were begun and have not come to their end."""
+        value = self._get(_RUNS)
+        if not isinstance(value, str):
+            return []
+        try:
+            return [
+                UnfinishedRun(None if root is None else Path(root), float(at), str(reason))
+                for root, at, reason in json.loads(value)
+            ]
+        except (ValueError, TypeError):
+            return [UnfinishedRun(None, 0.0, "what was noted of it is damaged")]
+
+    def _keep_runs(self, runs: Iterable[UnfinishedRun]) -> None:
+        rows = [(None if run.root is None else str(run.root), run.at, run.reason) for run in runs]
+        self._set(_RUNS, json.dumps(rows) if rows else None)
 
     def _add(self, column: str, counts: Mapping[ChunkId, int]) -> None:
         if counts:

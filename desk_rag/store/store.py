@@ -29,14 +29,17 @@ from desk_rag.store.types import (
     Activity,
     Counts,
     DocumentRow,
+    Fault,
     FileStamp,
     Hit,
     Passage,
     PendingChunk,
     PurgeReport,
+    UnfinishedRun,
     VerifyReport,
 )
 from desk_rag.store.upkeep import Upkeep
+from desk_rag.store.witness import Witness
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,6 +48,9 @@ if TYPE_CHECKING:
     from desk_rag.kv.payload import ChunkFile
     from desk_rag.kv.types import KVKey, Namespace, QuantizedKV
     from desk_rag.store.vector_search import VectorSearch
+
+
+_CHANGES_LOST = "The last changes of the catalog were lost."
 
 
 class Store:
@@ -60,10 +66,16 @@ class Store:
         self._rows = KVRows(self._database)
         self._shared = SharedRows(self._database)
         self._upkeep = Upkeep(self._layout, self._rows, opened.kv)
+        self._witness = Witness(self._layout.home, self._layout.run)
+        self.root = self._layout.root
+        """The data directory."""
+        self.is_lost = False
+        """There was a catalog, and this one is empty."""
         self._making = threading.Lock()
         self._vectors_made: VectorSearch | None = None
         self.notices: tuple[str, ...] = opened.notices
         """What opening found odd and mended, as sentences."""
+        self._compare_with_witness()
         used = self._rows.total_blocks()
         if self.writer:
             used, notes = self._upkeep.reconcile(self._catalog)
@@ -72,6 +84,8 @@ class Store:
         self._kv = KVCache(self._layout, self._rows, self._upkeep, self._budget, opened.kv, writer=self.writer)
         if self.writer:
             self.notices += self._upkeep.keep_to_limit(self._budget)
+            if opening.BEGUN_ANEW in opened.notices:
+                self._shared.begin_run(None, opening.BEGUN_ANEW_REASON)
             if self.notices:
                 with suppress(StoreError):  # a full disk; they are told by this process all the same
                     self._shared.note(self.notices)
@@ -88,6 +102,19 @@ class Store:
         except BaseException:
             opened.close()
             raise
+
+    @classmethod
+    def begin_anew(cls, root: Path, settings: StoreSettings) -> Store:
+        """Put a catalog that cannot be used into quarantine and open the store with an empty one, as the writer.
+
+        KV files that are sound stay and are used again once their texts are back. Raises as `open` does.
+        """
+        layout = Layout(root.absolute())
+        with opening.locked(layout):
+            opening.begin_anew(layout)[0].close()
+        store = cls.open(root, settings, writer=True)
+        store.begin_run(None, opening.BEGUN_ANEW_REASON)
+        return store
 
     def close(self) -> None:
         """Save what is only in memory, tidy up and give the lock back. Closing twice is fine, and so is a full disk."""
@@ -115,6 +142,33 @@ class Store:
         return self._upkeep.kv.why_away()
 
     # documents ------------------------------------------------------------------------------------------------------
+
+    def read_again(self, path: Path) -> None:
+        """Have a damaged document read anew at the next look at its folder; any process may ask for that."""
+        with suppress(StoreError):
+            self._catalog.read_again(path)
+
+    def check_some(self) -> None:
+        """Check the next part of documents, texts and words against their checksums; see `faults`."""
+        self._must_write()
+        self._catalog.check_some()
+
+    def faults(self) -> tuple[Fault, ...]:
+        """Return what this process has found damaged in the catalog and nobody has repaired since."""
+        return self._database.faults.all()
+
+    def begin_run(self, root: Path | None, reason: str = "") -> None:
+        """Note that the index of `root` is incomplete until `end_run`, and why, if that is known."""
+        self._shared.begin_run(root, reason)
+
+    def end_run(self, root: Path) -> None:
+        """The index of `root` is complete as far as its files could be read."""
+        self._shared.end_run(root)
+        self._catalog.drop_lost_texts()
+
+    def unfinished_runs(self) -> list[UnfinishedRun]:
+        """Return the runs of indexing that have begun and not come to their end, in whatever process."""
+        return self._shared.unfinished()
 
     def put_document(self, document: Document, chunks: Sequence[Chunk], found: FileStamp) -> None:
         """Make these chunks the content of the document's path, replacing what it held; one transaction."""
@@ -176,6 +230,7 @@ class Store:
         """Store vectors float32 [N, dim]; those of chunks that are gone by now are dropped."""
         self._must_write()
         self._vectors().put(embedder, chunk_ids, vectors)
+        self._witness.write(self._catalog.mark())
 
     # chunk KV -------------------------------------------------------------------------------------------------------
 
@@ -338,25 +393,33 @@ class Store:
             self._must_write()
         check = Verification(self._layout, self._database, self._rows, self._upkeep, writer=self.writer)
         report = check.run(self._kv.changing, repair=repair, subset=subset)
-        if repair and not report.clean:
+        if repair and not report.clean and not report.unusable:
+            if self._catalog.is_awaiting_texts():
+                self._shared.begin_run(None, "what was damaged has been removed")
             with self._kv.changing:
                 used, _ = self._upkeep.reconcile(self._catalog)
                 self._budget.freed(self._budget.used - used)
         if repair and all(problem.repaired for problem in report.problems):
             self._shared.note(())
+            self._database.faults.clear()
         return report
 
     def purge(self, path: Path) -> PurgeReport:
         """Remove the document at `path`, or all below it, and everything derived; empty the log and the quarantine."""
-        from desk_rag.store.purge import purge
-
-        return purge(self, self._layout, self._database, path, verify=False)
+        return self._purge(path, verify=False)
 
     def purge_verify(self, path: Path) -> PurgeReport:
         """Purge, then search every file of the store for pieces of the removed text."""
+        return self._purge(path, verify=True)
+
+    def _purge(self, path: Path, *, verify: bool) -> PurgeReport:
         from desk_rag.store.purge import purge
 
-        return purge(self, self._layout, self._database, path, verify=True)
+        if self._catalog.is_awaiting_texts():  # nobody knows whose it is
+            self._catalog.drop_lost_texts(all_kv=True)
+            self._upkeep.remove_rows(self._rows.unreferenced())
+        self._shared.forget_runs(lambda root: root is not None and root.is_relative_to(path))
+        return purge(self, self._layout, self._database, path, verify=verify)
 
     def remove_documents(self, paths: Iterable[Path]) -> tuple[int, int, int, int]:
         """Remove many documents in one transaction; return (documents, chunks, KV files, KV bytes) removed."""
@@ -381,7 +444,25 @@ class Store:
             self._budget.freed(freed)
         if removed.vectors:
             self._vectors().forget_removed()
+        self._witness.write(self._catalog.mark())
+        self.is_lost = False
         return freed
+
+    def _compare_with_witness(self) -> None:
+        """Find out whether this is the catalog that was written last, and all of it."""
+        before = self._witness.read()  # first: it never runs ahead of the catalog
+        now = self._catalog.mark()
+        if self._catalog.is_empty():
+            others = before is not None and before.identity != now.identity
+            self.is_lost = others or (before is None and self._layout.has_kv())
+        if before is not None and before.identity == now.identity and before.changes > now.changes:
+            self._database.faults.add(_CHANGES_LOST)
+            if self.writer:
+                self._shared.begin_run(None, "the last changes of the catalog were lost")
+                self._catalog.catch_up(before.changes)
+                self._catalog.await_texts()
+        elif self.writer and before != now and not self.is_lost and not self._catalog.is_empty():
+            self._witness.write(now)
 
     def _must_write(self) -> None:
         if not self.writer:

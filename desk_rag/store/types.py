@@ -47,6 +47,32 @@ class Passage:
     title: str
     """The document's title; empty if its content names none."""
     stamp: FileStamp
+    digest: str = ""
+    """Of the document's content as it was read, as in `DocumentRow`; empty if it is to be read anew."""
+    indexed_at: float = 0.0
+    """Unix time at which the document was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something in the catalog that is not as it was written; it is used for nothing."""
+
+    what: str
+    """A sentence without any text of documents but their paths."""
+    path: Path | None
+    """The document that must be read anew; None if that cannot be told, or would not help."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedRun:
+    """A run of indexing that was begun and has not come to its end."""
+
+    root: Path | None
+    """None: whatever was indexed last."""
+    at: float
+    """Unix time of its beginning."""
+    reason: str
+    """Why it was cut short, as far as it is known: 'the disk is full'; else ''."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +150,8 @@ class VerifyReport:
     problems: tuple[Problem, ...]
     foreign: tuple[Path, ...] = ()
     """What lies in the store's directories and was not made by desk-rag; it is left alone."""
+    unusable: bool = False
+    """The catalog is damaged beyond its rows: a repair has to begin it anew."""
 
     @property
     def clean(self) -> bool:

@@ -55,15 +55,27 @@ class Upkeep:
         self._finish_deletes()
         known = {self._layout.kv_file(*row.name): row for row in self._rows.all()}
         catalog_lost = not known and catalog.count([])[3] == 0
+        any_chunk = catalog_lost or catalog.is_awaiting_texts()
         seen: set[Path] = set()
+        orphans: list[KVEntry] = []
         for entry in self._layout.scan():
             row = known.get(entry.path)
-            if entry.aside or self._settle(entry, row, notes, foreign, catalog_lost=catalog_lost):
+            if entry.aside or self._settle(entry, row, notes, foreign, orphans, any_chunk=any_chunk):
                 seen.add(entry.path)
         if not self.kv.in_place():  # what was seen may have been another directory
             raise ForeignPlace(
                 f"{self._layout.kv} was exchanged while it was looked through.", remedy="Start desk-rag again."
             )
+        unreferenced = [] if any_chunk or not catalog.count([])[3] else self._rows.unreferenced()
+        if (orphans or unreferenced) and catalog.is_damaged():
+            # Once that is repaired, and the texts are read again, the files are of use.
+            catalog.await_texts()
+            unreferenced = []
+        else:
+            for entry in orphans:
+                self._remove(entry.path, self._layout.proof(entry.path))
+        if catalog_lost and seen:
+            catalog.await_texts()
         gone = [row.name for path, row in known.items() if path not in seen]
         if gone:
             self._rows.drop(gone)
@@ -74,8 +86,7 @@ class Upkeep:
                 f"Files in {self._layout.kv} that desk-rag did not make were left alone ({len(foreign)};"
                 f" '{foreign[0].name}' for one); `desk-rag doctor` names them."
             )
-        if not catalog_lost and catalog.count([])[3]:
-            self.remove_rows(self._rows.unreferenced())
+        self.remove_rows(unreferenced)
         return sum(entry.counted for entry in self._layout.scan() if entry.named_ours), notes
 
     def make_room(self, budget: Budget, size: int, newcomer: Newcomer | None) -> bool:
@@ -157,9 +168,19 @@ class Upkeep:
         self.unlink(self._rows.doomed())
 
     def _settle(
-        self, entry: KVEntry, row: KVRow | None, notes: list[str], foreign: list[Path], *, catalog_lost: bool
+        self,
+        entry: KVEntry,
+        row: KVRow | None,
+        notes: list[str],
+        foreign: list[Path],
+        orphans: list[KVEntry],
+        *,
+        any_chunk: bool,
     ) -> bool:
-        """Decide about one file under kv/, given the row of its path; True if it stays as ours."""
+        """Decide about one file under kv/, given the row of its path; True if it stays as ours.
+
+        A sound file whose chunks are not there is added to `orphans`.
+        """
         if row is not None and entry.named_ours and row.size == entry.size:
             return True
         path = entry.path
@@ -188,10 +209,10 @@ class Upkeep:
             header.num_tokens,
             header.prefill_seconds,
             header.chunk_ids,
-            any_chunk=catalog_lost,
+            any_chunk=any_chunk,
         )
         if not added:
-            self._remove(path, self._layout.proof(path))
+            orphans.append(entry)
         return added
 
     def _choose(self, need: int, newcomer: Newcomer | None) -> list[Candidate]:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +22,12 @@ from numpy.typing import NDArray
 from desk_rag.chunking import ChunkId
 from desk_rag.errors import StoreError
 from desk_rag.owned_directory import proven
+from desk_rag.store.catalog import count_change
+from desk_rag.store.checksums import vector_sum
 from desk_rag.store.database import Database
 from desk_rag.store.layout import Layout
-from desk_rag.store.paths import Scope, from_blob
+from desk_rag.store.paths import Scope
+from desk_rag.store.pending import pending_chunks
 from desk_rag.store.types import Hit, PendingChunk
 from desk_rag.store.vectors import (
     ExactIndex,
@@ -40,6 +44,7 @@ _ABSORB_PER_SEARCH = 200
 _ABSORB_PER_PUT = 2_000
 _SAVE_AFTER = 5_000
 _READ_AT_ONCE = 10_000
+_UNIT_WITHIN = 1e-3
 
 
 @dataclass(slots=True)
@@ -76,11 +81,15 @@ class VectorSearch:
         with self._database.write() as connection:
             row = _embedder(connection, embedder, unit.shape[1])
             for chunk_id, vector in zip(chunk_ids, unit, strict=True):
-                connection.execute(
-                    "INSERT INTO vectors (embedder, chunk, vector) SELECT ?, id, ? FROM chunks WHERE chunk_id = ?"
-                    " ON CONFLICT (embedder, chunk) DO NOTHING",
-                    (row, vector.tobytes(), chunk_id),
-                )
+                chunk = connection.execute("SELECT id FROM chunks WHERE chunk_id = ?", (chunk_id,)).fetchone()
+                if chunk is not None:
+                    blob = vector.tobytes()
+                    connection.execute(
+                        "INSERT INTO vectors (embedder, chunk, vector, sum) VALUES (?, ?, ?, ?)"
+                        " ON CONFLICT (embedder, chunk) DO NOTHING",
+                        (row, chunk[0], blob, vector_sum(chunk[0], blob)),
+                    )
+            count_change(connection)
         if embedder not in self._loaded and self.count(embedder, ()) <= self._threshold:
             return  # nobody has searched yet, and there is no graph to keep up
         with self._lock:
@@ -114,15 +123,14 @@ class VectorSearch:
     def pending(self, embedder: str, limit: int) -> list[PendingChunk]:
         """Return chunks without a vector of this embedder, most recent first."""
         with self._database.read() as connection:
-            rows = connection.execute(
+            statement = (
                 "SELECT c.chunk_id, c.text, (SELECT d.path FROM places p JOIN documents d ON d.id = p.document"
                 " WHERE p.chunk = c.id ORDER BY d.path LIMIT 1) FROM (SELECT id FROM chunks WHERE NOT EXISTS ("
                 "  SELECT 1 FROM vectors WHERE chunk = chunks.id"
                 "  AND embedder = (SELECT id FROM embedders WHERE name = ?)) ORDER BY recent DESC, id LIMIT ?) o"
-                " JOIN chunks c ON c.id = o.id ORDER BY c.recent DESC, c.id",
-                (embedder, limit),
-            ).fetchall()
-        return [PendingChunk(ChunkId(chunk_id), text, from_blob(path)) for chunk_id, text, path in rows]
+                " JOIN chunks c ON c.id = o.id ORDER BY c.recent DESC, c.id"
+            )
+            return pending_chunks(connection, statement, (embedder,), limit, self._database.faults)
 
     def count(self, embedder: str, under: Sequence[Path]) -> int:
         """Return how many chunks in scope have a vector of this embedder."""
@@ -183,15 +191,23 @@ class VectorSearch:
                 found.removals = removals
             while True:
                 rows = connection.execute(
-                    "SELECT seq, vector FROM vectors WHERE embedder = ? AND seq > ? ORDER BY seq LIMIT ?",
+                    "SELECT seq, chunk, vector, sum FROM vectors WHERE embedder = ? AND seq > ? ORDER BY seq LIMIT ?",
                     (found.row, found.last_seq, _READ_AT_ONCE),
                 ).fetchall()
                 if not rows:
                     return
                 found.last_seq = rows[-1][0]
-                fresh = [row for row in rows if found.head is None or row[0] not in found.head]
+                rows = [row for row in rows if found.head is None or row[0] not in found.head]
+                fresh = self._sound(rows, self._dim(connection, found.row))
                 if fresh:
                     found.tail.add([seq for seq, _ in fresh], _matrix([blob for _, blob in fresh]))
+
+    def _sound(self, rows: Sequence[tuple[int, object, object, object]], dim: int) -> list[tuple[int, bytes]]:
+        """Those of (seq, chunk row, vector, sum) that are as they were written; damaged ones are noted."""
+        sound = [(seq, cast("bytes", v)) for seq, chunk, v, s in rows if vector_is_sound(chunk, v, s, dim)]
+        if len(sound) < len(rows):
+            self._database.faults.add("Vectors are damaged; what they stand for is found by its words alone.")
+        return sound
 
     def _drop_removed(self, connection: sqlite3.Connection, found: _Loaded) -> None:
         living = {seq for (seq,) in connection.execute("SELECT seq FROM vectors WHERE embedder = ?", (found.row,))}
@@ -233,10 +249,12 @@ class VectorSearch:
         scope = Scope(under)
         with self._database.read() as connection:
             rows = connection.execute(
-                f"SELECT seq, vector FROM vectors WHERE embedder = ?{scope.and_chunk('chunk')}", (row, *scope.values)
+                f"SELECT seq, chunk, vector, sum FROM vectors WHERE embedder = ?{scope.and_chunk('chunk')}",
+                (row, *scope.values),
             )
             best: Found = []
-            while some := rows.fetchmany(_READ_AT_ONCE):
+            while read := rows.fetchmany(_READ_AT_ONCE):
+                some = self._sound(read, len(question))
                 part = ExactIndex(len(question))
                 part.add([seq for seq, _ in some], _matrix([blob for _, blob in some]))
                 best += part.search(question, limit)
@@ -247,11 +265,15 @@ class VectorSearch:
         with self._database.read() as connection:
             names = dict(
                 connection.execute(
-                    f"SELECT v.seq, c.chunk_id FROM vectors v JOIN chunks c ON c.id = v.chunk WHERE v.seq IN ({marks})",
+                    "SELECT v.seq, c.chunk_id FROM vectors v LEFT JOIN chunks c ON c.id = v.chunk"
+                    f" WHERE v.seq IN ({marks})",
                     [label for label, _ in best],
                 )
             )
-        return [Hit(ChunkId(names[label]), score) for label, score in best if label in names]
+        # A label without a row was removed meanwhile; a row without a chunk cannot be.
+        if not all(isinstance(name, str) for name in names.values()):
+            self._database.faults.add("Vectors stand for passages that do not exist.")
+        return [Hit(ChunkId(names[label]), score) for label, score in best if isinstance(names.get(label), str)]
 
     def _labels_under(self, embedder_row: int, under: Sequence[Path]) -> list[int]:
         scope = Scope(under)
@@ -288,6 +310,15 @@ class VectorSearch:
 
     def _dim(self, connection: sqlite3.Connection, row: int) -> int:
         return int(connection.execute("SELECT dim FROM embedders WHERE id = ?", (row,)).fetchone()[0])
+
+
+def vector_is_sound(chunk: object, vector: object, checksum: object, dim: int) -> bool:
+    """True for a vector as it was written; one from before there were checksums is asked for its length alone."""
+    if not isinstance(chunk, int) or not isinstance(vector, bytes) or len(vector) != 4 * dim:
+        return False
+    if checksum is not None:
+        return checksum == vector_sum(chunk, vector)
+    return bool(abs(float(np.linalg.norm(np.frombuffer(vector, dtype="<f4"))) - 1.0) < _UNIT_WITHIN)
 
 
 def _matrix(blobs: Sequence[bytes]) -> Vectors:

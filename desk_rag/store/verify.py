@@ -3,21 +3,48 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
 import xxhash
 
-from desk_rag.errors import CorruptKV, StoreError, UnknownFormat
-from desk_rag.store.catalog import KVName
+from desk_rag.errors import CorruptCatalog, CorruptKV, StoreError, UnknownFormat
+from desk_rag.store import words
+from desk_rag.store.catalog import (
+    AWAITED,
+    KVName,
+    await_texts,
+    document_faults,
+    drop_damaged_places,
+    is_entry,
+    owe_scrub,
+    put_name,
+)
+from desk_rag.store.checksums import chunk_is_sound
 from desk_rag.store.data_directory import foreign_files
 from desk_rag.store.database import Database
 from desk_rag.store.kv_rows import KVRow, KVRows
-from desk_rag.store.layout import KVEntry, Layout
+from desk_rag.store.layout import KVEntry, Layout, is_name
+from desk_rag.store.paths import from_blob
 from desk_rag.store.types import Problem, VerifyReport
 from desk_rag.store.upkeep import Upkeep, read_header
+from desk_rag.store.vector_search import vector_is_sound
 
 _READ_AT_ONCE = 8 << 20
+_UNHELD = "FROM chunks WHERE id NOT IN (SELECT chunk FROM places)"
+_STRAY = {
+    "places": "FROM places WHERE document NOT IN (SELECT id FROM documents) OR chunk NOT IN (SELECT id FROM chunks)",
+    "vectors": "FROM vectors WHERE chunk NOT IN (SELECT id FROM chunks)"
+    " OR embedder NOT IN (SELECT id FROM embedders)",
+    "kv": "FROM kv WHERE namespace NOT IN (SELECT id FROM namespaces)",
+    "kv_chunks": "FROM kv_chunks WHERE kv NOT IN (SELECT id FROM kv)",
+    "refused": "FROM refused WHERE chunk NOT IN (SELECT id FROM chunks)"
+    " OR namespace NOT IN (SELECT id FROM namespaces)",
+}
+"""Rows without what they refer to, by table; in this order no removal makes another."""
 
 
 class Verification:
@@ -37,7 +64,9 @@ class Verification:
         """
         if subset is not None and not 1 <= subset[0] <= subset[1]:
             raise ValueError(f"a subset is (i, n) with 1 <= i <= n, not {subset}")
-        problems = _check_catalog(self._database, repair=repair)
+        problems, unusable = _check_catalog(self._database, repair=repair)
+        if unusable:
+            return VerifyReport(0, 0, 0, 0, tuple(problems), unusable=True)
         in_place = self._upkeep.kv.in_place()
         known = self._known() if in_place else {}
         entries = [entry for entry in self._layout.scan() if not entry.aside] if in_place else []
@@ -102,26 +131,164 @@ def check_content(path: Path, name: KVName) -> None:
                 raise CorruptKV(f"{path} is damaged in layers {group.first_layer} to {last}.")
 
 
-def _check_catalog(database: Database, *, repair: bool) -> list[Problem]:
-    problems = []
-    with database.read() as connection:
-        for (line,) in connection.execute("PRAGMA quick_check").fetchall():
-            if line != "ok":
-                problems.append(Problem(f"The catalog is damaged: {line}", repaired=False))
-        for table, *_ in connection.execute("PRAGMA foreign_key_check").fetchall():
-            problems.append(Problem(f"A row of '{table}' refers to one that does not exist.", repaired=False))
-        unheld = connection.execute(
-            "SELECT count(*) FROM chunks WHERE NOT EXISTS (SELECT 1 FROM places WHERE chunk = chunks.id)"
-        ).fetchone()[0]
-    if unheld:
-        problems.append(Problem(f"{unheld} chunks belong to no document.", repaired=False))
+def _check_catalog(database: Database, *, repair: bool) -> tuple[list[Problem], bool]:
+    """Check tables, rows and word indexes; also say whether the catalog is damaged beyond what can be mended in it."""
+    lines = _structure(database)
+    if lines and repair and all(_of_an_index(line) for line in lines):
+        with suppress(StoreError), database.write() as connection:
+            connection.execute("REINDEX")
+        left = _structure(database)
+        problems = [Problem(f"The catalog was damaged: {line}", repaired=not left) for line in lines]
+        lines = left
+    else:
+        problems = [Problem(f"The catalog is damaged: {line}", repaired=False) for line in lines]
+    if lines:
+        return problems, True
+    problems += [Problem(what, repaired=repair) for what in _check_rows(database, repair=repair)]
+    # Only now: what the word indexes are rebuilt from must be sound.
     for index in () if database.read_only else ("chunk_words", "name_words"):  # looking at them is a write to SQLite
         if not _words_sound(database, index):
             if repair:
                 with database.write() as connection:
                     connection.execute(f"INSERT INTO {index} ({index}) VALUES ('rebuild')")
             problems.append(Problem(f"The word index '{index}' does not agree with the texts.", repaired=repair))
-    return problems
+    return problems, False
+
+
+def _structure(database: Database) -> list[str]:
+    """What SQLite finds wrong with pages and indexes; nothing about the word indexes, which are looked at apart."""
+    with database.read() as connection:
+        lines = [str(line) for (line,) in connection.execute("PRAGMA integrity_check").fetchall()]
+        return [line for line in lines if line != "ok" and "FTS5" not in line]
+
+
+def _of_an_index(line: str) -> bool:
+    return "index" in line and "Tree" not in line
+
+
+def _check_rows(database: Database, *, repair: bool) -> list[str]:
+    """Compare every row that an answer shows with its checksum, and every text with its hash.
+
+    A repair removes what is damaged. The rows of chunk KV stay: they go by hashes, and the texts are expected back.
+    """
+    damaged = _damaged_documents(database)
+    with database.snapshot() as connection:
+        for table, find in _SUSPECTS.items():
+            damaged.rows[table] = find(connection)
+        strays = {table: connection.execute(f"SELECT count(*) {_STRAY[table]}").fetchone()[0] for table in _STRAY}
+        awaited = connection.execute("SELECT 1 FROM state WHERE name = ?", (AWAITED,)).fetchone() is not None
+        unheld = connection.execute(f"SELECT count(*) {_UNHELD}").fetchone()[0]
+    damaged.sentences += [f"{len(rows)} {_WHAT[table]}." for table, rows in damaged.rows.items() if rows]
+    found = [(table, count) for table, count in strays.items() if count]
+    damaged.sentences += [f"{count} rows of '{table}' refer to what is not there." for table, count in found]
+    if unheld and not awaited:
+        damaged.sentences.append(f"{unheld} chunks belong to no document.")
+    if repair and damaged.sentences:
+        with database.write() as connection:
+            _remove_damaged(connection, damaged)
+    return damaged.sentences
+
+
+@dataclass(slots=True)
+class _Damaged:
+    """What is not as it was written."""
+
+    sentences: list[str] = field(default_factory=list)
+    documents: list[int] = field(default_factory=list)
+    """Rows of documents that are damaged themselves."""
+    incomplete: list[int] = field(default_factory=list)
+    """Rows of documents that are sound and have damaged places or texts."""
+    rows: dict[str, list[int]] = field(default_factory=dict)
+    """Rows of other tables."""
+
+
+def _damaged_documents(database: Database) -> _Damaged:
+    damaged = _Damaged()
+    with database.read() as connection:
+        documents = [row for (row,) in connection.execute("SELECT id FROM documents ORDER BY id").fetchall()]
+    for row in documents:
+        with database.snapshot() as connection:
+            faults = document_faults(connection, row)
+        damaged.sentences += [f"{fault.what[:-1]}: {fault.path or f'number {row}'}." for fault in faults]
+        if faults:
+            (damaged.documents if is_entry(faults[0]) else damaged.incomplete).append(row)
+    return damaged
+
+
+def _unlike_their_ids(connection: sqlite3.Connection) -> list[int]:
+    rows = connection.execute("SELECT id, chunk_id, text FROM chunks")
+    return [row for row, chunk_id, text in rows if not chunk_is_sound(chunk_id, text)]
+
+
+def _unlike_their_grams(connection: sqlite3.Connection) -> list[int]:
+    rows = connection.execute("SELECT id, text, grams FROM chunks")
+    return [row for row, text, grams in rows if isinstance(text, str) and words.grams(text) != grams]
+
+
+def _damaged_vectors(connection: sqlite3.Connection) -> list[int]:
+    rows = connection.execute(
+        "SELECT v.seq, v.chunk, v.vector, v.sum, e.dim FROM vectors v JOIN embedders e ON e.id = v.embedder"
+    )
+    return [seq for seq, chunk, vector, checksum, dim in rows if not vector_is_sound(chunk, vector, checksum, dim)]
+
+
+def _damaged_names(connection: sqlite3.Connection) -> list[int]:
+    rows = connection.execute(
+        "SELECT d.id, d.path, n.c0 FROM documents d LEFT JOIN name_words_content n ON n.id = d.id"
+        " WHERE d.state = 'indexed'"
+    )
+    return [row for row, path, name in rows if isinstance(path, bytes) and name != words.name_words(from_blob(path))]
+
+
+def _damaged_files(connection: sqlite3.Connection) -> list[int]:
+    rows = connection.execute(
+        "SELECT kv.id, n.name, kv.tokens FROM kv JOIN namespaces n ON n.id = kv.namespace"
+    )
+    return [row for row, name, tokens in rows if not (is_name(name) and is_name(tokens))]
+
+
+_SUSPECTS: dict[str, Callable[[sqlite3.Connection], list[int]]] = {
+    "chunks": _unlike_their_ids,
+    "grams": _unlike_their_grams,
+    "vectors": _damaged_vectors,
+    "name_words": _damaged_names,
+    "kv": _damaged_files,
+}
+_WHAT = {
+    "chunks": "texts do not have the hash that they are stored under",
+    "grams": "texts are not indexed by the word parts that are made of them",
+    "vectors": "vectors do not have their checksum",
+    "name_words": "file names are not indexed as they are",
+    "kv": "rows about KV files are damaged",
+}
+
+
+def _remove_damaged(connection: sqlite3.Connection, damaged: _Damaged) -> None:
+    for condition in _STRAY.values():
+        connection.execute(f"DELETE {condition}")
+    for row in damaged.rows["name_words"]:
+        put_name(connection, row)
+    for row in damaged.documents:
+        for statement in (
+            "DELETE FROM places WHERE document = ?", "DELETE FROM name_words WHERE rowid = ?",
+            "DELETE FROM documents WHERE id = ?",
+        ):  # fmt: skip
+            connection.execute(statement, (row,))
+    for row in damaged.rows["chunks"]:
+        connection.execute("DELETE FROM places WHERE chunk = ?", (row,))
+        connection.execute("DELETE FROM chunks WHERE id = ?", (row,))
+    for row in damaged.incomplete:
+        drop_damaged_places(connection, row)
+    for row in damaged.rows["grams"]:
+        found = connection.execute("SELECT text FROM chunks WHERE id = ?", (row,)).fetchone()
+        if found is not None:
+            connection.execute("UPDATE chunks SET grams = ? WHERE id = ?", (words.grams(found[0]), row))
+    connection.executemany("DELETE FROM vectors WHERE seq = ?", [(row,) for row in damaged.rows["vectors"]])
+    connection.executemany("DELETE FROM kv WHERE id = ?", [(row,) for row in damaged.rows["kv"]])
+    # The index was told to forget damaged words, which it never held.
+    connection.execute("INSERT INTO chunk_words (chunk_words) VALUES ('rebuild')")
+    await_texts(connection)
+    owe_scrub(connection)
 
 
 def _words_sound(database: Database, index: str) -> bool:
@@ -129,9 +296,7 @@ def _words_sound(database: Database, index: str) -> bool:
         with database.write(durable=False) as connection:
             # rank = 1 compares the index with the texts, not only with itself
             connection.execute(f"INSERT INTO {index} ({index}, rank) VALUES ('integrity-check', 1)")
-    except StoreError as error:
-        if isinstance(error.__cause__, sqlite3.OperationalError):
-            raise
+    except CorruptCatalog:
         return False
     return True
 

@@ -67,11 +67,16 @@ def match_expression(question: str) -> str | None:
     return " OR ".join(f'"{term}"' for term in kept[:MOST_TERMS]) or None
 
 
-def search(connection: sqlite3.Connection, question: str, limit: int, under: Sequence[Path]) -> list[Hit]:
-    """Return at most `limit` chunks under `under` (all, if empty), best first, ties by age in the catalog."""
+def search(
+    connection: sqlite3.Connection, question: str, limit: int, under: Sequence[Path]
+) -> tuple[list[Hit], int]:
+    """Return at most `limit` chunks under `under` (all, if empty), best first, ties by age in the catalog.
+
+    With them the number of rows that the index names and that do not exist: in a sound catalog none.
+    """
     expression = match_expression(question)
     if expression is None or limit < 1:
-        return []
+        return [], 0
     scope = Scope(under)
     scores: dict[int, float] = {}
     chunk_rows = connection.execute(
@@ -86,12 +91,13 @@ def search(connection: sqlite3.Connection, question: str, limit: int, under: Seq
         scores[row] = scores.get(row, 0.0) + NAME_WEIGHT * score
     best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:limit]
     if not best:
-        return []
+        return [], 0
     marks = ",".join("?" * len(best))
     names = dict(
         connection.execute(f"SELECT id, chunk_id FROM chunks WHERE id IN ({marks})", [row for row, _ in best])
     )
-    return [Hit(ChunkId(names[row]), score) for row, score in best if row in names]
+    hits = [Hit(ChunkId(names[row]), score) for row, score in best if isinstance(names.get(row), str)]
+    return hits, len(best) - len(hits)
 
 
 def _words(part: str) -> list[str]:

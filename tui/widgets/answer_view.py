@@ -44,7 +44,8 @@ class Quote(Static):
         number: int
 
     def __init__(self, citation: Citation, folders: Sequence[Path]) -> None:
-        where = " · ".join(part for part in (short_path(citation.path, folders), str(citation.location)) if part)
+        parts = (short_path(citation.path, folders), str(citation.location), citation.origin)
+        where = " · ".join(part for part in parts if part)
         content = Content.assemble(
             safe(citation.quote, "italic"),
             "\n",
@@ -184,6 +185,7 @@ class AnswerView(Vertical):
             for source in answer.sources
             if source.stale and source.number in cited
         ]
+        lines += [Content.assemble("! ", safe(notice, single_line=True)) for notice in answer.notices]
         return Content("\n").join(lines)
 
     def _source_line(self, source: Source) -> Content:

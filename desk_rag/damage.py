@@ -1,0 +1,76 @@
+"""What is done and said about damage in the index while a question is answered.
+
+A damaged row is used for nothing. The writer reads its file anew at once, if that is quickly done; else the source is
+missing from the answer, the file is read at the next look at its folder, and the answer says both.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from desk_rag.chunking import ChunkSize, TokenCounter
+from desk_rag.config import IndexSettings
+from desk_rag.errors import StoreError, catalog_lost
+from desk_rag.file_reader import FileReader
+from desk_rag.index_events import FileState
+from desk_rag.store.store import Store
+
+_MOST_FILES = 4
+_MOST_BYTES = 4 << 20
+"""Of one file that an answer waits for."""
+
+
+def read_damaged(store: Store, counter: TokenCounter, size: ChunkSize, settings: IndexSettings) -> tuple[Path, ...]:
+    """Read the files of damaged rows anew, a few small ones at once; return those that are whole again.
+
+    The others are marked to be read at the next look at their folder. Raises StoreError as the store does.
+    """
+    damaged = list(dict.fromkeys(fault.path for fault in store.faults() if fault.path is not None))
+    mended: list[Path] = []
+    for path in damaged:
+        if store.writer and len(mended) < _MOST_FILES and _is_small(path):
+            event = FileReader(store, counter, size, settings).read_anew(path)
+            if event is not None and event.state is FileState.INDEXED:
+                mended.append(path)
+                continue
+        store.read_again(path)
+    return tuple(mended)
+
+
+def notices(store: Store, mended: Sequence[Path], under: Sequence[Path]) -> tuple[str, ...]:
+    """Sentences about what an answer from the documents `under` (all, if empty) may lack."""
+    said = [f"The index entry of {path} was damaged; the file was read anew for this answer." for path in mended]
+    if store.is_lost:
+        said.append(_sentence(catalog_lost(store.root)))
+    for fault in store.faults():
+        if fault.path is None:
+            said.append(f"{fault.what} It is left out: desk-rag verify --repair")
+        elif _overlap(fault.path, under):
+            said.append(
+                f"The index entry of {fault.path} is damaged and left out: desk-rag index on its folder reads it anew."
+            )
+    for run in store.unfinished_runs():
+        if run.root is None or _overlap(run.root, under):
+            since = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.at))
+            of = "" if run.root is None else f" of {run.root}"
+            why = f" ({run.reason})" if run.reason else ""
+            remedy = "desk-rag index FOLDER" if run.root is None else f"desk-rag index {run.root}"
+            said.append(f"The index{of} is not complete since {since}{why}: {remedy}")
+    return tuple(dict.fromkeys(said))
+
+
+def _sentence(error: StoreError) -> str:
+    return f"{error.message} {error.remedy}"
+
+
+def _overlap(path: Path, under: Sequence[Path]) -> bool:
+    return not under or any(path.is_relative_to(folder) or folder.is_relative_to(path) for folder in under)
+
+
+def _is_small(path: Path) -> bool:
+    try:
+        return path.stat().st_size <= _MOST_BYTES
+    except (OSError, ValueError):
+        return False

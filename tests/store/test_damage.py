@@ -1,0 +1,211 @@
+"""Damaged rows are used for nothing, are named, and go without the chunk KV that belongs to them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from desk_rag.errors import CorruptCatalog, StoreError
+from desk_rag.store import schema
+from desk_rag.store.store import Store
+from tests.store import made
+from tests.store.made import warm
+
+A, B = Path("/docs/a.md"), Path("/docs/b.md")
+TEXT = "The yearly service costs 128 crowns, filters included."
+OTHER = "The chimney sweep comes in March."
+EMBEDDER = "e" * 32
+
+
+@pytest.fixture
+def filled(root: Path) -> Path:
+    with Store.open(root, made.settings(), writer=True) as store:
+        store.put_document(made.document(A, [TEXT], "Manual"), made.chunks([TEXT]), made.stamp())
+        store.put_document(made.document(B, [OTHER]), made.chunks([OTHER]), made.stamp())
+        store.put_vectors(EMBEDDER, [made.chunk_id(TEXT), made.chunk_id(OTHER)], np.eye(2, 4, dtype=np.float32))
+        assert warm(store, TEXT)
+    return root
+
+
+def change(root: Path, statement: str) -> None:
+    """Change a row behind the store's back, as a flipped bit does: SQLite itself finds nothing wrong."""
+    with closing(sqlite3.connect(root / "catalog.sqlite")) as connection:
+        connection.execute("DROP TRIGGER IF EXISTS none")
+        assert connection.execute(statement).rowcount > 0
+        connection.commit()
+
+
+DAMAGES = {
+    "text": "UPDATE chunks SET text = replace(text, '128', '928') WHERE id = 1",
+    "chunk id": "UPDATE chunks SET chunk_id = replace(chunk_id, substr(chunk_id, 1, 4), 'abcd') WHERE id = 1",
+    "path": "UPDATE documents SET path = CAST('/docs/z.md' AS BLOB) WHERE id = 1",
+    "title": "UPDATE documents SET title = 'Menial' WHERE id = 1",
+    "digest": "UPDATE documents SET digest = 'f' || substr(digest, 2) || 'f' WHERE id = 1",
+    "mtime": "UPDATE documents SET mtime_ns = mtime_ns + 1 WHERE id = 1",
+    "state": "UPDATE documents SET state = 'indexdd' WHERE id = 1",
+    "inode": "UPDATE documents SET inode = 'seven' WHERE id = 1",
+    "heading": "UPDATE places SET heading = 'Tip' WHERE document = 1",
+    "line": "UPDATE places SET line_start = 9 WHERE document = 1",
+    "chunk of a place": "UPDATE places SET chunk = 2 WHERE document = 1",
+    "text that is no UTF-8": "UPDATE chunks SET text = CAST(x'ff' || CAST(text AS BLOB) AS TEXT) WHERE id = 1",
+}
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+def test_a_damaged_row_is_never_used_and_a_repair_keeps_the_chunk_kv(filled: Path, what: str) -> None:
+    change(filled, DAMAGES[what])
+    with Store.open(filled, made.settings(), writer=False) as store:
+        assert TEXT not in [hit.chunk.text for hit in store.passages_of(A)]
+        assert store.passage(made.chunk_id(TEXT)) is None
+        assert store.faults() if what != "path" else True
+        report = store.verify()
+        assert not report.clean and not report.unusable
+        assert not any("128" in problem.what for problem in report.problems)
+        passage = store.passage(made.chunk_id(OTHER))
+        assert passage is not None and passage.path == B
+    with Store.open(filled, made.settings(), writer=True) as store:
+        assert all(problem.repaired for problem in store.verify(repair=True).problems)
+        assert [run.root for run in store.unfinished_runs()] == [None]
+    with Store.open(filled, made.settings(), writer=True) as store:
+        assert store.verify().clean
+        store.put_document(made.document(A, [TEXT], "Manual"), made.chunks([TEXT]), made.stamp())
+        store.end_run(Path("/docs"))
+        assert store.unfinished_runs() == []
+        passage = store.passage(made.chunk_id(TEXT))
+        assert passage is not None and (passage.path, passage.title) == (A, "Manual")
+        assert made.same(store.get_kv([made.key(TEXT)])[0], made.kv_for(made.key(TEXT)))
+        assert store.verify().clean
+
+
+@pytest.mark.parametrize("what", ["text", "line", "chunk id"])
+def test_reading_the_file_again_mends_it_without_a_repair(filled: Path, what: str) -> None:
+    change(filled, DAMAGES[what])
+    with Store.open(filled, made.settings(), writer=True) as store:
+        store.check_some()
+        assert store.faults()
+        row = store.document(A)
+        assert row is not None and row.digest == "" and row.stamp.size == 0  # differs from the file: it is read anew
+        store.put_document(made.document(A, [TEXT], "Manual"), made.chunks([TEXT]), made.stamp())
+        assert store.faults() == ()
+        passage = store.passage(made.chunk_id(TEXT))
+        assert passage is not None and passage.chunk.text == TEXT
+        assert [hit.chunk_id for hit in store.search_words("yearly service", 1)] == [made.chunk_id(TEXT)]
+        assert store.verify().clean
+        assert len(made.kv_files(filled)) == 1
+
+
+def test_a_damaged_vector_finds_nothing_and_is_made_anew_after_a_repair(filled: Path) -> None:
+    change(filled, "UPDATE vectors SET vector = CAST(x'00000080' || substr(vector, 5) AS BLOB) WHERE seq = 1")
+    with Store.open(filled, made.settings(), writer=True) as store:
+        hits = store.search_vectors(EMBEDDER, np.array([1, 0, 0, 0], dtype=np.float32), 2)
+        assert [hit.chunk_id for hit in hits] == [made.chunk_id(OTHER)]
+        assert [fault.what[:7] for fault in store.faults()] == ["Vectors"]
+        assert store.verify(repair=True).problems[0].what.startswith("1 vectors")
+        assert [chunk.text for chunk in store.chunks_without_vector(EMBEDDER, 9)] == [TEXT]
+
+
+def test_nothing_is_made_from_a_damaged_text(filled: Path) -> None:
+    change(filled, "UPDATE chunks SET text = 'The chimney sweep comes in Narch.' WHERE id = 2")
+    with Store.open(filled, made.settings(), writer=True) as store:
+        assert store.chunks_without_kv(made.NS, 9) == []
+        assert store.chunks_without_vector("another", 1)[0].text == TEXT
+
+
+def test_a_word_index_that_lost_a_text_is_found_by_the_sweep(filled: Path) -> None:
+    change(filled, f"INSERT INTO chunk_words (chunk_words, rowid, text, grams) VALUES ('delete', 1, '{TEXT}', '')")
+    with Store.open(filled, made.settings(), writer=True) as store:
+        store.check_some()
+        assert [fault.what for fault in store.faults()] == ["The word index does not agree with the texts."]
+        store.verify(repair=True)
+        assert store.search_words("service", 1) and store.faults() == ()
+
+
+def test_a_catalog_of_the_first_schema_gets_its_sums(filled: Path) -> None:
+    with closing(sqlite3.connect(filled / "catalog.sqlite")) as connection:
+        for statement in (
+            "ALTER TABLE documents DROP COLUMN sum", "ALTER TABLE documents DROP COLUMN num_places",
+            "ALTER TABLE places DROP COLUMN sum", "ALTER TABLE vectors DROP COLUMN sum",
+            "DELETE FROM state WHERE name IN ('identity', 'changes')", "PRAGMA user_version = 1",
+        ):  # fmt: skip
+            connection.execute(statement)
+        connection.commit()
+    with Store.open(filled, made.settings(), writer=True) as store:
+        passage = store.passage(made.chunk_id(TEXT))
+        assert passage is not None and passage.title == "Manual"
+        assert store.verify().clean
+    with closing(sqlite3.connect(filled / "catalog.sqlite")) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone()[0] == schema.VERSION
+
+
+def _emptied(catalog: Path) -> None:
+    catalog.write_bytes(b"")
+
+
+@pytest.mark.parametrize("lose", [_emptied, Path.unlink])
+def test_an_emptied_catalog_is_lost_and_not_new(filled: Path, lose: Callable[[Path], None]) -> None:
+    lose(filled / "catalog.sqlite")
+    for writer in (False, True):
+        with Store.open(filled, made.settings(), writer=writer) as store:
+            assert store.is_lost
+    with Store.open(filled, made.settings(), writer=True) as store:
+        store.put_document(made.document(A, [TEXT]), made.chunks([TEXT]), made.stamp())
+        assert store.get_kv([made.key(TEXT)])[0] is not None
+    with Store.open(filled, made.settings(), writer=False) as store:
+        assert not store.is_lost
+
+
+def test_an_empty_store_is_not_lost(filled: Path, tmp_path: Path) -> None:
+    with Store.open(filled, made.settings(), writer=True) as store:
+        store.purge(Path("/docs"))
+    for root in (filled, tmp_path / "new"):
+        with Store.open(root, made.settings(), writer=True) as store:
+            assert not store.is_lost
+
+
+def test_changes_that_a_damaged_log_has_lost_are_missed_until_a_run_ends(filled: Path) -> None:
+    before = (filled / "catalog.sqlite").read_bytes()
+    with Store.open(filled, made.settings(), writer=True) as store:
+        store.remove_document(B)
+    (filled / "catalog.sqlite").write_bytes(before)
+    with Store.open(filled, made.settings(), writer=False) as store:
+        assert [fault.what for fault in store.faults()] == ["The last changes of the catalog were lost."]
+    with Store.open(filled, made.settings(), writer=True) as store:
+        assert store.unfinished_runs()[0].reason == "the last changes of the catalog were lost"
+    with Store.open(filled, made.settings(), writer=True) as store:
+        assert store.faults() == () and store.unfinished_runs()
+        store.end_run(Path("/docs"))
+        assert not store.unfinished_runs()
+
+
+def test_a_catalog_that_cannot_be_read_is_begun_anew_with_its_chunk_kv(filled: Path) -> None:
+    content = bytearray((filled / "catalog.sqlite").read_bytes())
+    content[4096 * 2 :] = bytes(len(content) - 4096 * 2)
+    (filled / "catalog.sqlite").write_bytes(content)
+    with pytest.raises(CorruptCatalog) as caught, Store.open(filled, made.settings(), writer=False) as store:
+        store.verify()
+        store.search_words("service", 3)
+    assert "Close" not in caught.value.remedy and "verify --repair" in caught.value.remedy
+    with Store.begin_anew(filled, made.settings()) as store:
+        assert store.verify().clean and len(made.kv_files(filled)) == 1
+        store.put_document(made.document(A, [TEXT]), made.chunks([TEXT]), made.stamp())
+        assert store.get_kv([made.key(TEXT)])[0] is not None
+
+
+def test_no_error_quotes_a_document(filled: Path) -> None:
+    change(filled, DAMAGES["text that is no UTF-8"])
+    with Store.open(filled, made.settings(), writer=False) as store:
+        for ask in (
+            lambda: store.passages_of(A),
+            lambda: store.search_words("yearly", 3),
+            lambda: store.chunks_without_kv(made.OTHER_NS, 3),
+            lambda: store.verify(),
+        ):
+            try:
+                ask()
+            except StoreError as error:
+                assert "crowns" not in str(error)

@@ -6,6 +6,7 @@ Text in these events is document or model text: a sink must pass it through `cle
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -20,6 +21,28 @@ class AnswerMode(Enum):
     """Load chunk KVs, give them reordered positions, stitch, prefill only the question."""
     FULL = "full"
     """The baseline: prefill shared prefix, chunks and question as one ordinary prompt."""
+
+
+class Missing(Enum):
+    """Why a source's file cannot be looked at."""
+
+    FOLDER_AWAY = "folder not connected"
+    FILE_GONE = "file gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """The answer is from the index because the file is not there."""
+
+    why: Missing
+    indexed_at: float
+    """Unix time at which the file was read."""
+
+    @property
+    def notice(self) -> str:
+        """Return what the user is told of the source."""
+        what = "its folder is not connected" if self.why is Missing.FOLDER_AWAY else "its file is gone"
+        return f"{what}; from the index of {time.strftime('%Y-%m-%d', time.localtime(self.indexed_at))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +62,8 @@ class Source:
     """True if the chunk's KV was on disk when the question came."""
     stale: bool
     """True if the file on disk is newer than what was indexed, or gone."""
+    absence: Absence | None = None
+    """Set if the file is not there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,9 @@ def open_directory(root: Path, settings: StoreSettings, *, writer: bool) -> Open
         if writer or not layout.catalog.is_file():
             raise
     lock = lock_of(layout) if writer else None
+    if lock is not None:
+        with suppress(OSError):  # a note of an earlier version, replaced by the table `deletions`
+            (layout.run / "held-removals.json").unlink(missing_ok=True)
     try:
         database, notices = _open_catalog(layout, writer=writer)
     except BaseException:

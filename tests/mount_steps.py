@@ -170,8 +170,6 @@ def plugged_in_between_two_looks(place: Path) -> None:
 
 def unmounted_while_a_service_watches(place: Path) -> None:
     """As `desk-rag watch` does it, model and all."""
-    import threading
-
     from desk_rag.config import IdleSettings, IndexSettings, ModelSettings, Settings, StoreSettings
     from desk_rag.index_events import FileEvent, IndexEvent, IndexFinished, RootAbsent
     from desk_rag.store.store import Store
@@ -194,20 +192,21 @@ def unmounted_while_a_service_watches(place: Path) -> None:
         idle=IdleSettings(quiet_seconds=0, cpu_busy_percent=100, gpu_busy_percent=100, gpu_free_mib=0, on_battery=True),
     )
     events: list[IndexEvent] = []
-    changed = threading.Event()
     with Store.open(settings.data_dir, settings.store, writer=True) as store:
         service = Service(lazy_parts(store, settings), [root], settings, tick_seconds=0.1)
-        service.subscribe(lambda event: (events.append(event), changed.set())[1])
+        service.subscribe(events.append)
         service.start()
         try:
             wait_for(lambda: any(isinstance(event, IndexFinished) for event in events), 120)
             files = {file: file.stat().st_mtime_ns for file in made.kv_files(settings.data_dir)}
             assert len(files) == 12
             shutil.copytree(root / USB, place / "backup")
-            umount(root / USB)  # its file system ends here, and every file of it with an event
+            umount(root / USB)
+            service.sweep()
             wait_for(lambda: any(isinstance(event, RootAbsent) for event in events))
             mount("-t", "tmpfs", "drive", root / USB)
             shutil.copytree(place / "backup", root / USB, dirs_exist_ok=True)
+            service.sweep()
             (root / "marker.txt").write_text("Written after the drive was back.\n")
             wait_for(lambda: store.document(root / "marker.txt") is not None)
             assert len(store.documents(root / USB)) == 12

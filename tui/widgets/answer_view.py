@@ -205,4 +205,4 @@ class AnswerView(Vertical):
 
 
 def _stale_notice(source: Source) -> str:
-    return source.absence.notice if source.absence else "has changed since it was read"
+    return source.absence.notice if source.absence else "has changed or gone since it was read"

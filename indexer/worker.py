@@ -71,8 +71,8 @@ class Worker:
         """The last that was told is a pause."""
         self._full_until = 0.0
         """The disk has no room, or prefill fails: until then only new content is worth another try."""
-        self._removed_at: list[float] = []
-        """When documents were removed one by one, in monotonic time; only the last of them."""
+        self._gone_at: list[float] = []
+        """When files with a document turned out to be gone, in monotonic time; only the last of them."""
         self._sweeps: dict[Path, tuple[float, float]] = {}
         """Per root: when its last sweep ended, and how long it took."""
 
@@ -179,8 +179,6 @@ class Worker:
                 self._jobs.put(SweepJob(job.root, time.monotonic() + _RETRY_SECONDS))
                 return
             self._tell(event)
-            if event.state is FileState.REMOVED:
-                self._removed_at.append(time.monotonic())
             if event.reason == CHANGED_MEANWHILE:
                 self._again(job, look(job.path), Change.CHANGED)
             elif self._unfinished:
@@ -190,9 +188,9 @@ class Worker:
         """True if this file vanished together with more than a few others: a look at all of them decides then."""
         if self._parts.store.document(job.path) is None:
             return False  # renamed, and dealt with under its new name
-        lately = time.monotonic() - _TOGETHER_SECONDS
-        self._removed_at = [at for at in self._removed_at if at > lately]
-        return 1 + len(self._removed_at) + self._jobs.gone_files(job.root) > HANDFUL
+        now = time.monotonic()
+        self._gone_at = [at for at in self._gone_at if at > now - _TOGETHER_SECONDS] + [now]
+        return len(self._gone_at) + self._jobs.gone_files(job.root) > HANDFUL
 
     def _again(self, job: FileJob, seen: FileStill | None, change: Change) -> None:
         """Put a job back until its file stands still; one that never does is looked at ever less often."""

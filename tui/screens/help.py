@@ -35,7 +35,7 @@ _KEYS = (
 _SIGNS = (
     ("●", "warm: the chunk's KV was on disk, so its text was not read again"),
     ("○", "cold: the chunk was prefilled live; a later answer finds it warm"),
-    ("◐", "stale: the file has changed since it was read, or is not there"),
+    ("◐", "stale: the file has changed or gone since it was read"),
     ("[2]", "the quote stands word for word in source 2"),
     ("by process", "another process keeps the index fresh; this one does after it"),
     ("!", "needs your attention"),

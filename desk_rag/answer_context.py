@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
 from typing import Protocol
 
-from desk_rag.answer_events import Answer, AnswerMode, Source, Stage, Timings
+from desk_rag.answer_events import Absence, Answer, AnswerMode, Missing, Source, Stage, Timings
 from desk_rag.kv.identity import kv_key
 from desk_rag.kv.rungs import Ladder, Rung
 from desk_rag.kv.types import KVKey
 from desk_rag.model import LanguageModel
+from desk_rag.presence import AbsentFolder, absent_folders, covers
 from desk_rag.prompt import NO_ANSWER
 from desk_rag.retrieval import RetrievedChunk
 from desk_rag.store.store import Store
+from desk_rag.store.types import Passage
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,9 @@ def build(
     warm = store.has_kv([key for several in keys for key in several])
     taken = [next((at for at, key in enumerate(several) if key in warm), 0) for several in keys]
     read = tuple(several[at] for several, at in zip(keys, taken, strict=True))
+    files = _Files(store)
     sources = tuple(
-        _source(number, chunk, warm=key in warm)
+        _source(number, chunk, files, warm=key in warm)
         for number, ((chunk, _), key) in enumerate(zip(chosen, read, strict=True), start=1)
     )
     rungs = tuple(several[at] for several, at in zip(serving, taken, strict=True))
@@ -129,8 +132,37 @@ def nothing_to_read(question: str, mode: AnswerMode, model: str, so_far: Timings
     )
 
 
-def _source(number: int, found: RetrievedChunk, *, warm: bool) -> Source:
+class _Files:
+    """Compares the files of one answer with the index; folders are only looked at if a file is missing."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def state(self, passage: Passage) -> tuple[bool, Absence | None]:
+        """Return whether a passage's file is stale, and why it is not there if it is not."""
+        stamp = passage.stamp
+        try:
+            now = passage.path.stat()
+            if (now.st_size, now.st_mtime_ns) == (stamp.size, stamp.mtime_ns):
+                return False, None
+            is_there = True
+        except OSError:
+            is_there = False
+        away = covers(self._absent, passage.path)
+        if is_there and not away:
+            return True, None
+        row = self._store.document(passage.path)
+        why = Missing.FOLDER_AWAY if away else Missing.FILE_GONE
+        return True, None if row is None else Absence(why, row.indexed_at)
+
+    @cached_property
+    def _absent(self) -> list[AbsentFolder]:
+        return absent_folders(self._store)
+
+
+def _source(number: int, found: RetrievedChunk, files: _Files, *, warm: bool) -> Source:
     passage = found.passage
+    stale, absence = files.state(passage)
     return Source(
         number=number,
         chunk_id=passage.chunk.chunk_id,
@@ -140,16 +172,9 @@ def _source(number: int, found: RetrievedChunk, *, warm: bool) -> Source:
         text=passage.chunk.text,
         score=found.score,
         warm=warm,
-        stale=_is_stale(passage.path, passage.stamp.size, passage.stamp.mtime_ns),
+        stale=stale,
+        absence=absence,
         digest=passage.digest,
         file=(passage.stamp.size, passage.stamp.mtime_ns, passage.stamp.inode),
         indexed_at=passage.indexed_at,
     )
-
-
-def _is_stale(path: Path, size: int, mtime_ns: int) -> bool:
-    try:
-        now = path.stat()
-    except OSError:
-        return True
-    return (now.st_size, now.st_mtime_ns) != (size, mtime_ns)

@@ -23,6 +23,28 @@ class AnswerMode(Enum):
     """The baseline: prefill shared prefix, chunks and question as one ordinary prompt."""
 
 
+class Missing(Enum):
+    """Why a source's file cannot be looked at."""
+
+    FOLDER_AWAY = "folder not connected"
+    FILE_GONE = "file gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """The answer is from the index because the file is not there."""
+
+    why: Missing
+    indexed_at: float
+    """Unix time at which the file was read."""
+
+    @property
+    def notice(self) -> str:
+        """Return what the user is told of the source."""
+        what = "its folder is not connected" if self.why is Missing.FOLDER_AWAY else "its file is gone"
+        return f"{what}; from the index of {time.strftime('%Y-%m-%d', time.localtime(self.indexed_at))}"
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """One retrieved chunk, as numbered in the answer."""
@@ -46,6 +68,8 @@ class Source:
     """Its size, mtime_ns and inode then."""
     indexed_at: float = 0.0
     """Unix time of that reading."""
+    absence: Absence | None = None
+    """Set if the file is not there."""
 
 
 @dataclass(frozen=True, slots=True)

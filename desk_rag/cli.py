@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from desk_rag import __version__
+from desk_rag.cli_words import split_globals
 from desk_rag.errors import ConfigError, told_to_user
 
 if TYPE_CHECKING:
@@ -28,9 +29,6 @@ _EPILOG = (
     "The options above may also stand after the command. A first word that is no command is a folder: "
     "`desk-rag ~/Documents` opens the UI on it."
 )
-_VALUE_OPTIONS = ("--model", "--adapter", "--quantization", "--embedder", "--device", "--rungs", "--data-dir",
-                  "--config")  # fmt: skip
-_FLAG_OPTIONS = ("--download",)
 _DEBUG = "DESK_RAG_TRACEBACK"
 
 app = typer.Typer(
@@ -270,6 +268,26 @@ def purge(
 
 
 @app.command()
+def deletions(
+    ctx: typer.Context,
+    confirm: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Remove those below it from the index now.", readable=False)
+    ] = None,
+    keep: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Keep those below it in the index.", readable=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List documents whose files are gone.
+
+    When many files vanish at once, their documents stay in the index for a while (`deletion_grace_hours`).
+    """
+    from desk_rag import cli_deletions
+
+    raise typer.Exit(cli_deletions.run(_settings(ctx), confirm, keep, as_json=as_json))
+
+
+@app.command()
 def pin(
     ctx: typer.Context,
     folder: Annotated[Path, typer.Argument(help="A folder or file.", readable=False)],
@@ -341,7 +359,7 @@ def route(argv: Sequence[str]) -> list[str]:
 
     Raises ConfigError for a first word that is neither a command nor a folder but looks like a mistyped command.
     """
-    ahead, rest = _split_globals(argv)
+    ahead, rest = split_globals(argv)
     commands = _command_names()
     first = next((word for word in rest if not word.startswith("-")), None)
     if first in commands:
@@ -355,28 +373,6 @@ def route(argv: Sequence[str]) -> list[str]:
                 f"'{first}' is neither a command nor a folder.", remedy=f"Did you mean: desk-rag {near[0]}"
             )
     return [*ahead, "open", *rest]
-
-
-def _split_globals(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    ahead, rest = list[str](), list[str]()
-    words = iter(argv)
-    for word in words:
-        if word == "--" or (word == "bench" and not rest):
-            # What follows is not ours: plain words, or the options of a benchmark.
-            rest.extend([word, *words])
-        elif word in _VALUE_OPTIONS:
-            ahead.extend([word, _value(word, next(words, "-"))])
-        elif word in _FLAG_OPTIONS or word.split("=", 1)[0] in _VALUE_OPTIONS:
-            ahead.append(word)
-        else:
-            rest.append(word)
-    return ahead, rest
-
-
-def _value(option: str, following: str) -> str:
-    if following.startswith("-"):
-        raise ConfigError(f"{option} needs a value.", remedy="desk-rag --help says which.")
-    return following
 
 
 def _command_names() -> list[str]:

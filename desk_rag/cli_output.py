@@ -14,10 +14,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from desk_rag.answer_events import Answer, AnswerEvent, AnswerText, Evidence, Finished, Source, Timings
+from desk_rag.answer_events import Absence, Answer, AnswerEvent, AnswerText, Evidence, Finished, Source, Timings
 from desk_rag.chunking import Location
 from desk_rag.clean import clean
-from desk_rag.index_events import FileEvent, FileState, IndexEvent, IndexFinished, IndexStage, RootAbsent, StageProgress
+from desk_rag.index_events import (
+    DeletionsWaiting,
+    FileEvent,
+    FileState,
+    IndexEvent,
+    IndexFinished,
+    IndexStage,
+    RootAbsent,
+    StageProgress,
+)
 
 if TYPE_CHECKING:
     from desk_rag.retrieval import RetrievedChunk
@@ -124,6 +133,8 @@ class Progress:
                 self.passing(f"{event.state.value} {shown_path(event.path, self._bases)}")
             case RootAbsent():
                 self.say(f"{reason_line(event.root, event.reason)}")
+            case DeletionsWaiting():
+                self.say(f"{reason_line(event.root, event.sentence)}")
             case FileEvent() | IndexFinished():
                 pass
 
@@ -222,7 +233,8 @@ class AnswerPrinter:
             self._write(f"({answer.cut_notice})\n")
         for source in answer.sources:
             if source.stale and any(c.source_number == source.number for c in answer.citations):
-                self._write(f"([{source.number}] changed on disk since it was indexed)\n")
+                notice = source.absence.notice if source.absence else "changed on disk since it was indexed"
+                self._write(f"([{source.number}] {notice})\n")
         for notice in answer.notices:
             self._write(f"({clean(notice, single_line=True)})\n")
         self._write(f"-- {footer(answer)}\n")
@@ -328,6 +340,7 @@ def answer_json(answer: Answer) -> dict[str, object]:
                 "score": round(source.score, 6),
                 "warm": source.warm,
                 "stale": source.stale,
+                "absence": absence_json(source.absence),
                 "text": source.text,
                 **location_json(source.location),
             }
@@ -352,6 +365,30 @@ def answer_json(answer: Answer) -> dict[str, object]:
 
 def _date(at: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(at))
+
+
+def missing_line(root: Path, waiting: int, kept: int, seconds_left: float) -> str:
+    """'~/docs: the files of 60 documents are gone; they leave the index in 2 days (desk-rag deletions)'."""
+    parts = []
+    if waiting:
+        when = f"in {roughly(seconds_left)}" if seconds_left else "at the next look"
+        parts.append(f"the files of {plural(waiting, 'document')} are gone; they leave the index {when}")
+    if kept:
+        parts.append(f"{plural(kept, 'document')} without a file kept as you wished")
+    return f"{shown_path(root)}: {', '.join(parts)} (desk-rag deletions)"
+
+
+def roughly(seconds: float) -> str:
+    """'5 minutes', '7 hours', '3 days'."""
+    for length, unit in ((172_800, 86_400), (7_200, 3_600)):
+        if seconds >= length:
+            return f"{seconds / unit:.0f} {'days' if unit == 86_400 else 'hours'}"
+    return plural(max(1, round(seconds / 60)), "minute")
+
+
+def absence_json(absence: Absence | None) -> dict[str, object] | None:
+    """Why a source's file is not there and when it was read (unix time); null if it is there."""
+    return None if absence is None else {"why": absence.why.value, "indexed_at": absence.indexed_at}
 
 
 def reason_line(path: Path, reason: str, bases: Sequence[Path] = ()) -> str:

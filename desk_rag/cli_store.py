@@ -30,7 +30,7 @@ _MOST_LISTED = 20
 
 def status(settings: Settings, *, as_json: bool) -> int:
     """Print what is indexed, how much room it takes, and what the writer is doing."""
-    from desk_rag import damage
+    from desk_rag import damage, presence, removals
 
     if not _exists(settings):
         return _nothing(settings, as_json=as_json)
@@ -42,6 +42,8 @@ def status(settings: Settings, *, as_json: bool) -> int:
         outlook = store.outlook(None, 0.0)
         failed = [row for row in store.documents() if row.state is FileState.FAILED]
         pins, away = store.pins(), store.kv_away
+        absent = presence.absent_folders(store)
+        missing = removals.missing_files(store, settings.index.deletion_grace_hours)
     if as_json:
         out.print_json(
             sys.stdout,
@@ -59,6 +61,8 @@ def status(settings: Settings, *, as_json: bool) -> int:
                 "budget_bytes": counts.budget_bytes,
                 "planned_bytes": outlook.kv_bytes if outlook else counts.kv_bytes,
                 "pinned": [str(path) for path in pins],
+                "absent": [{**asdict(folder), "path": str(folder.path)} for folder in absent],
+                "missing_files": [{**asdict(folder), "root": str(folder.root)} for folder in missing],
                 "pause_until": pause,
                 "activity": _activity_json(activity),
                 "notices": list(notices),
@@ -80,6 +84,9 @@ def status(settings: Settings, *, as_json: bool) -> int:
     if outlook is not None:
         lines.append(f"planned   {outlook.sentence}")
     lines += [f"fault     {notice}" for notice in notices]
+    lines += [f"absent    {out.reason_line(folder.path, folder.sentence)}" for folder in absent]
+    lines += [f"missing   {out.missing_line(folder.root, folder.waiting, folder.kept, folder.seconds_left)}"
+              for folder in missing]  # fmt: skip
     lines += [f"pinned    {out.shown_path(path)}" for path in pins]
     for row in failed[:_MOST_LISTED]:
         lines.append(f"not read  {out.reason_line(row.path, row.reason)}")

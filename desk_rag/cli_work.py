@@ -116,7 +116,7 @@ def ask(settings: Settings, wish: Wish) -> int:
         raise ConfigError("The question is empty.", remedy='desk-rag ask "When does the warranty end?"')
     from desk_rag.store.store import Store
 
-    roots = _folders(wish.folders)
+    roots = _indexed(settings, wish.folders)
     _check_model(settings)
     # The catalog is asked before the model is loaded, which takes seconds.
     with Store.open(settings.data_dir, settings.store, writer=False) as store:
@@ -204,7 +204,7 @@ def search(
 
     if not query.strip():
         raise ConfigError("The query is empty.", remedy="desk-rag search warranty")
-    roots = _folders(folders)
+    roots = _indexed(settings, folders)
     with Store.open(settings.data_dir, settings.store, writer=False) as store:
         _check_something_is_there(store, roots, "Name a folder first: desk-rag index FOLDER")
         embedder = None
@@ -313,6 +313,23 @@ def _folders(folders: Sequence[Path], *, files: bool = True) -> list[Path]:
         if not (files and path.is_file()):
             check_root(path)
         checked.append(path.resolve())
+    return checked
+
+
+def _indexed(settings: Settings, folders: Sequence[Path]) -> list[Path]:
+    """As `_folders`, but for one that is not there now it is enough that the index has documents of it."""
+    try:
+        return _folders(folders)
+    except ConfigError:
+        if not (settings.data_dir / "catalog.sqlite").is_file():
+            raise
+    from desk_rag.store.store import Store
+
+    checked = []
+    with Store.open(settings.data_dir, settings.store, writer=False) as store:
+        for folder in folders:
+            path = folder.expanduser().resolve()
+            checked += [path] if not path.exists() and store.documents(path) else _folders([folder])
     return checked
 
 

@@ -166,6 +166,9 @@ class IndexSettings(_Section):
     sweep_seconds: Annotated[float, Field(gt=0, le=_MOST)] = 300.0
     settle_seconds: Annotated[float, Field(ge=0, le=_MOST)] = 2.0
     """A changed file is read once its size and time have stood still this long."""
+    deletion_grace_hours: Annotated[float, Field(ge=0, le=_MOST / 3600)] = 72.0
+    """How long documents are kept after many files of a folder vanished at once: this long for all of them, less for a
+    smaller share (at least an hour). Also how long the chunk KV of deleted documents is kept. 0: not at all."""
 
 
 class IdleSettings(_Section):

@@ -61,10 +61,25 @@ class StageProgress:
 
 @dataclass(frozen=True, slots=True)
 class RootAbsent:
-    """A configured folder is not there now. Nothing of it is deleted."""
+    """An indexed folder, or a mount point inside one, is not there now. Nothing of it is deleted."""
 
     root: Path
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionsWaiting:
+    """Many files of a folder are gone at once. Their documents are kept for a while."""
+
+    root: Path
+    waiting: int
+    known: int
+
+    @property
+    def sentence(self) -> str:
+        """Say what is kept and what the user can do."""
+        gone = f"{self.waiting:,} of {self.known:,} files are gone at once"
+        return f"{gone}; their documents are kept for now (`desk-rag deletions` says for how long)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,4 +104,4 @@ class IndexFinished:
     """Vectors or chunk KV are missing because the disk has no room."""
 
 
-IndexEvent = FileEvent | StageProgress | RootAbsent | IndexFinished
+IndexEvent = FileEvent | StageProgress | RootAbsent | DeletionsWaiting | IndexFinished

@@ -11,8 +11,8 @@ in flight:
 
 A change is a size, mtime, inode or parser version that *differs* from the catalog's (never "is newer": clocks jump,
 restored files are old). Only then is the content hashed; the same hash at a path that is gone is a rename, and
-costs nothing. Never done: deleting because a folder is absent or empty (an unmounted drive looks so), deleting many
-documents at one glance (see `removal_brake`), reading a file again that failed before it or the parser changed.
+costs nothing. Never done: deleting because a folder or a drive in it is absent (see `presence`), deleting many
+documents at one look (see `removals`), reading a file again that failed before it or the parser changed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,20 @@ from typing import TYPE_CHECKING
 from desk_rag import walk as walking
 from desk_rag.chunking import ChunkId, ChunkSize, TokenCounter
 from desk_rag.config import IndexSettings
-from desk_rag.errors import DeskRagError, ModelError, StoreFull
+from desk_rag.errors import ModelError, StoreFull
 from desk_rag.file_reader import CHANGED_MEANWHILE, FileReader, as_known, is_gone, stamp_of
-from desk_rag.index_events import FileEvent, FileState, IndexEvent, IndexStage, RootAbsent, StageProgress
+from desk_rag.index_events import (
+    DeletionsWaiting,
+    FileEvent,
+    FileState,
+    IndexEvent,
+    IndexStage,
+    RootAbsent,
+    StageProgress,
+)
 from desk_rag.index_progress import Meter, Tally
-from desk_rag.removal_brake import RemovalBrake
+from desk_rag.presence import AbsentFolder, Presence, covers
+from desk_rag.removals import Removals
 from desk_rag.store.types import DocumentRow, PendingChunk
 from desk_rag.walk import FoundFile, LeftOut
 from desk_rag.warming import Warmer
@@ -52,6 +61,8 @@ _log = logging.getLogger(__name__)
 EMBED_BATCH = 8
 """Chunks per call of the embedder: about a second on one slow core, the longest an answer or a stop waits for it."""
 _DISK_FULL = "the disk is full"
+_REMOVE_BATCH = 64
+"""Documents removed in one transaction, between two looks at whether their folder is still there."""
 _SCAN_EVERY = 0.25
 """Seconds between progress events of a scan."""
 _WAIT_POLL = 0.5
@@ -70,25 +81,28 @@ def sync_folder(
     stop: Callable[[], bool],
     *,
     defer: Callable[[FoundFile], bool] | None = None,
-    brake: RemovalBrake | None = None,
 ) -> Iterator[IndexEvent]:
     """Make the catalog agree with the files under `root`; yields one FileEvent per file, then IndexFinished.
 
     `defer` answers True for a changed file that should not be read yet (it is still being written); whoever passes it
-    comes back to that file. `brake` remembers held removals from one run to the next; without one, many removals at
-    once are never confirmed. An absent, unreadable or emptied root yields RootAbsent and changes nothing. Ends without
-    IndexFinished when `stop` asks for it. Raises StoreError when the catalog itself cannot be written.
+    comes back to that file. What is absent, the root itself or a drive mounted inside it, yields RootAbsent and is left
+    as it is; many removals at once are put off and yield DeletionsWaiting. Ends without IndexFinished when `stop` asks
+    for it. Raises StoreError when the catalog itself cannot be written.
     """
     root = root.absolute()
-    store.check_some()  # what is damaged counts as changed from here on
-    sync = _FolderSync(store, root, counter, size, settings, stop)
-    tally = Tally()
-    reason = sync.absent()
-    if reason:
-        yield RootAbsent(root, reason)
+    presence = Presence(store, root)
+    absent = presence.absent()
+    for folder in absent:
+        yield RootAbsent(folder.path, folder.sentence)
+    if any(folder.path == root for folder in absent):
         return
+    store.check_some()  # what is damaged counts as changed from here on
+    store.clock.advance()
+    presence.remember(absent)
+    sync = _FolderSync(store, root, counter, size, settings, stop, presence, absent)
+    tally = Tally()
     try:
-        for event in sync.run(defer or _never, brake or RemovalBrake(None)):
+        for event in sync.run(defer or _never):
             tally.add(event)
             yield event
     except StoreFull:
@@ -96,6 +110,8 @@ def sync_folder(
         raise
     if not stop():
         store.end_run(root)
+        presence.forget_unused()
+        store.empty_bin(older_than=settings.deletion_grace_hours * 3600)
         yield tally.finished()
 
 
@@ -108,18 +124,23 @@ def index_path(
     """
     path, root = path.absolute(), root.absolute()
     reader = FileReader(store, counter, size, settings)
+    presence = Presence(store, root)
     row = store.document(path)
+    absent = presence.absent()
+    reason = next((folder.reason for folder in absent if covers([folder], path)), "")
+    if reason:
+        return FileEvent(path, FileState.UNCHANGED, row.num_chunks if row else 0, reason)
     found = walking.examine(root, path, settings)
     if isinstance(found, FoundFile):
-        return reader.bring_up_to_date(found, row, lambda digest: _gone_twin(store, digest, path, root))
+        presence.remember_mount_of(path)
+        return reader.bring_up_to_date(found, row, lambda digest: _gone_twin(store, digest, path, root, absent))
     if isinstance(found, LeftOut):
         return reader.leave_out(path, found, row)
     if row is None:
         return FileEvent(path, FileState.UNCHANGED)
-    reason = _absent(root, known=True) if is_gone(path) else "it cannot be looked at now"
-    if reason:
-        return FileEvent(path, FileState.UNCHANGED, row.num_chunks, reason)
-    store.remove_document(path)
+    if not is_gone(path):
+        return FileEvent(path, FileState.UNCHANGED, row.num_chunks, "it cannot be looked at now")
+    store.remove_document(path, keep_kv=True)
     return FileEvent(path, FileState.REMOVED)
 
 
@@ -134,28 +155,37 @@ class _FolderSync:
         size: ChunkSize,
         settings: IndexSettings,
         stop: Callable[[], bool],
+        presence: Presence,
+        absent: Sequence[AbsentFolder],
     ) -> None:
         self._store = store
         self._root = root
         self._settings = settings
         self._stop = stop
+        self._presence, self._absent = presence, absent
         self._reader = FileReader(store, counter, size, settings)
-        self._rows = {row.path: row for row in store.documents(root)}
+        self._rows = {row.path: row for row in store.documents(root) if not covers(absent, row.path)}
         self._known = sum(row.state is FileState.INDEXED for row in self._rows.values())
         self._left_out: set[Path] = set()
         self._changed: list[FoundFile] = []
 
-    def absent(self) -> str:
-        return _absent(self._root, known=self._known > 0)
-
-    def run(self, defer: Callable[[FoundFile], bool], brake: RemovalBrake) -> Iterator[IndexEvent]:
+    def run(self, defer: Callable[[FoundFile], bool]) -> Iterator[IndexEvent]:
         yield from self._compare(defer)
         if self._stop():
             return
+        yield from self._look_again()
         # What is left in _rows was not met: gone, moved, or under a folder that is left out now.
         yield from self._read_changed()
         if not self._stop():
-            yield from self._remove(brake)
+            yield from self._remove()
+
+    def _look_again(self) -> Iterator[RootAbsent]:
+        """Leave alone what became absent meanwhile: a drive may be unplugged at any moment."""
+        absent = self._presence.absent()
+        before = {folder.path for folder in self._absent}
+        yield from (RootAbsent(folder.path, folder.sentence) for folder in absent if folder.path not in before)
+        self._absent = absent
+        self._rows = {path: row for path, row in self._rows.items() if not covers(absent, path)}
 
     def _compare(self, defer: Callable[[FoundFile], bool]) -> Iterator[IndexEvent]:
         meter, shown, seen, known = Meter(), time.monotonic(), 0, len(self._rows)
@@ -172,6 +202,8 @@ class _FolderSync:
         yield meter.progress(IndexStage.SCAN, seen, seen, "files")
 
     def _compare_one(self, found: FoundFile | LeftOut, defer: Callable[[FoundFile], bool]) -> FileEvent | None:
+        if covers(self._absent, found.path):
+            return None
         row = self._rows.pop(found.path, None)
         if isinstance(found, LeftOut):
             self._left_out.add(found.path)
@@ -205,31 +237,28 @@ class _FolderSync:
             yield event
             yield meter.progress(IndexStage.WORDS, done, len(self._changed), "files")
 
-    def _remove(self, brake: RemovalBrake) -> Iterator[IndexEvent]:
-        indexed = []
+    def _remove(self) -> Iterator[IndexEvent]:
+        missing, ruled_out = list[Path](), list[Path]()
         for path, row in self._rows.items():
-            if not is_gone(path) and not self._now_left_out(path):
+            gone = is_gone(path)
+            if not gone and not self._now_left_out(path):
                 continue
             if row.state is FileState.INDEXED:
-                indexed.append(path)
+                (missing if gone else ruled_out).append(path)
             else:
                 self._store.remove_document(path)
-        if not indexed:
-            return
-        if not brake.allows(self._root, indexed, self._known):
-            gone = f"{len(indexed)} of {self._known} documents are gone at once"
-            reason = f"{gone}; they are kept until a second look finds the same"
-            yield RootAbsent(self._root, reason)
-            return
-        for path in indexed:
-            reason = self.absent()
-            if reason:
-                yield RootAbsent(self._root, reason)
-                return
+        removals = Removals(self._store, self._root, self._settings.deletion_grace_hours)
+        due = [*ruled_out, *removals.due(missing, self._known)]
+        for start in range(0, len(due), _REMOVE_BATCH):
+            yield from self._look_again()
             if self._stop():
                 return
-            self._store.remove_document(path)
-            yield FileEvent(path, FileState.REMOVED)
+            batch = [path for path in due[start : start + _REMOVE_BATCH] if path in self._rows]
+            self._store.remove_documents(batch, keep_kv=True)
+            yield from (FileEvent(path, FileState.REMOVED) for path in batch)
+        waiting = set(missing) - set(due)
+        if waiting:
+            yield DeletionsWaiting(self._root, len(waiting), self._known)
 
     def _now_left_out(self, path: Path) -> bool:
         """A file that exists but was not met: under a folder that a rule leaves out, unless that cannot be read now."""
@@ -239,19 +268,6 @@ class _FolderSync:
 
 def _never(_found: FoundFile) -> bool:
     return False
-
-
-def _absent(root: Path, *, known: bool) -> str:
-    """Why nothing under `root` may be removed now; '' if it may. `known`: the catalog has documents of it."""
-    try:
-        walking.check_root(root)
-        if known and not any(root.iterdir()):
-            return "the folder is empty; its documents are kept in case a drive is not mounted"
-    except DeskRagError as error:
-        return error.message
-    except OSError as error:
-        return f"the folder cannot be read: {error.strerror}"
-    return ""
 
 
 def _take_gone(gone: dict[str, list[DocumentRow]], digest: str) -> DocumentRow | None:
@@ -264,10 +280,12 @@ def _take_gone(gone: dict[str, list[DocumentRow]], digest: str) -> DocumentRow |
     return None
 
 
-def _gone_twin(store: Store, digest: str, path: Path, root: Path) -> DocumentRow | None:
+def _gone_twin(
+    store: Store, digest: str, path: Path, root: Path, absent: Sequence[AbsentFolder]
+) -> DocumentRow | None:
     for row in store.documents_with_digest(digest):
         # Elsewhere than under this root a missing file may be on a drive that is away.
-        if row.path != path and root in row.path.parents and is_gone(row.path):
+        if row.path != path and root in row.path.parents and is_gone(row.path) and not covers(absent, row.path):
             return row
     return None
 

@@ -24,7 +24,15 @@ from desk_rag import walk
 from desk_rag.clean import clean
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError, DeskRagError
-from desk_rag.index_events import FileEvent, FileState, IndexEvent, IndexFinished, RootAbsent, StageProgress
+from desk_rag.index_events import (
+    DeletionsWaiting,
+    FileEvent,
+    FileState,
+    IndexEvent,
+    IndexFinished,
+    RootAbsent,
+    StageProgress,
+)
 from desk_rag.store.store import Store
 from indexer.idle import lower_priority
 from indexer.parts import lazy_parts
@@ -111,6 +119,8 @@ class Printer:
                 self._progress(event)
             case RootAbsent():
                 self.line(f"left alone: {event.root}: {event.reason}")
+            case DeletionsWaiting():
+                self.line(f"left alone: {event.root}: {event.sentence}")
             case IndexFinished():
                 further = f", {event.chunk_kvs} chunk KVs made" if event.chunk_kvs > event.warm else ""
                 self.line(

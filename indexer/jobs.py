@@ -107,6 +107,11 @@ class JobQueue:
         with self._changed:
             return self._take_file(self._first_file(), self._clock())
 
+    def gone_files(self, root: Path) -> int:
+        """How many files of a folder wait here that were gone when they were queued."""
+        with self._changed:
+            return sum(job.root == root and job.change is Change.GONE for job in self._files.values())
+
     def due(self, within: float = 0.0) -> bool:
         """True if `take` would return a job now, or `within` so many seconds."""
         with self._changed:

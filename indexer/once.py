@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from desk_rag import indexing
 from desk_rag.cli_output import shown_path
 from desk_rag.config import GIB, Settings
-from desk_rag.index_events import FileEvent, FileState, IndexFinished, RootAbsent
+from desk_rag.index_events import DeletionsWaiting, FileEvent, FileState, IndexFinished, RootAbsent
 from desk_rag.index_progress import Tally
-from desk_rag.removal_brake import RemovalBrake
 from indexer.names import EVERYTHING, Lacking, keep_embedder, keep_namespaces, lacking
 
 if TYPE_CHECKING:
@@ -53,14 +52,13 @@ class Run:
     def _read(self, root: Path) -> None:
         parts, seen = self._parts, False
         for event in indexing.sync_folder(
-            parts.store, root, parts.counter, parts.size, self._settings.index, self._stop,
-            brake=RemovalBrake(self._settings.data_dir / "run"),
-        ):  # fmt: skip
+            parts.store, root, parts.counter, parts.size, self._settings.index, self._stop
+        ):
             self._tally.add(event)
             if isinstance(event, FileEvent) and event.state is FileState.INDEXED:
                 self._tally.texts.update(passage.chunk.chunk_id for passage in parts.store.passages_of(event.path))
             self._progress.show(event)
-            seen = seen or isinstance(event, FileEvent | RootAbsent)
+            seen = seen or isinstance(event, FileEvent | RootAbsent | DeletionsWaiting)
         if not seen and not self._stop():
             self._progress.say(f"{shown_path(root)} holds no files: nothing to index there.")
 

@@ -20,7 +20,7 @@ from desk_rag.clean import clean
 from desk_rag.config import Settings
 from desk_rag.errors import StoreError
 from desk_rag.index_events import FileEvent, FileState, IndexEvent, IndexFinished, IndexStage, StageProgress
-from desk_rag.removal_brake import RemovalBrake
+from desk_rag.store.deletion_rows import Decision
 from desk_rag.store.private_log import PrivateLog
 from desk_rag.store.types import Activity
 from indexer.idle import IdleGate, describe_pause
@@ -79,7 +79,6 @@ class Service:
         self._worker = Worker(
             parts,
             settings.index,
-            RemovalBrake(settings.data_dir / "run"),
             self._jobs,
             self._emit,
             may_run=self._gate.may_run,
@@ -90,6 +89,8 @@ class Service:
         self._activity = AT_REST
         self._current = ""
         self._said: set[int] = set()
+        self._confirmed: set[Path] = set()
+        """Folders whose deletions the user has confirmed, as of the last look at the store."""
         self._last_waiting: dict[IndexStage, str] = {}
         self._threads = (
             threading.Thread(target=self._worker.run, name="index-worker", daemon=True),
@@ -182,6 +183,7 @@ class Service:
                     self.sweep()
                     self._check_watches()
                 self._heed_pause()
+                self._heed_confirmed()
                 state = (self._activity, self._current)
                 if state != published or now - published_at >= _HEARTBEAT_SECONDS:
                     self._publish(state[0], state[1])
@@ -207,6 +209,14 @@ class Service:
         if until != self._pause_until:
             self._pause_until = until
             self._jobs.wake()
+
+    def _heed_confirmed(self) -> None:
+        """Look at folders whose deletions were confirmed, here or in another process."""
+        confirmed = {deletion.root for deletion in self._store.deletions.all(decision=Decision.CONFIRMED)}
+        for root in confirmed - self._confirmed:
+            if root in self.folders:
+                self._jobs.put(SweepJob(root, time.monotonic()))
+        self._confirmed = confirmed
 
     def _publish(self, progress: StageProgress, current: str) -> None:
         self._store.publish_activity(

@@ -20,7 +20,7 @@ from desk_rag.file_reader import CHANGED_MEANWHILE
 from desk_rag.index_events import FileEvent, FileState, IndexEvent, IndexFinished, IndexStage, StageProgress
 from desk_rag.index_progress import Tally
 from desk_rag.indexing import embed_pending, index_path, sync_folder, warm_pending
-from desk_rag.removal_brake import RemovalBrake
+from desk_rag.removals import HANDFUL
 from desk_rag.walk import FoundFile
 from indexer.jobs import Change, FileJob, FileStill, Job, JobQueue, SweepJob
 from indexer.memory import give_back
@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 
 GONE_SECONDS = 3.0
 """A file that is gone is looked at again after this long: some editors delete and write anew to save."""
+_TOGETHER_SECONDS = 60.0
+"""Files that vanish within this time vanish together."""
 _LONGEST_BACKOFF = 300.0
 _SOON = 10.0
 _LOOK_SECONDS = 30.0
@@ -47,7 +49,6 @@ class Worker:
         self,
         parts: Parts,
         settings: IndexSettings,
-        brake: RemovalBrake,
         jobs: JobQueue,
         emit: Callable[[IndexEvent], None],
         *,
@@ -56,7 +57,7 @@ class Worker:
         paused: Callable[[], str],
     ) -> None:
         """`paused` answers '' or the pause as the user reads it; `may_run` the same for chunk KV."""
-        self._parts, self._settings, self._brake, self._jobs, self._emit = parts, settings, brake, jobs, emit
+        self._parts, self._settings, self._jobs, self._emit = parts, settings, jobs, emit
         self._may_run, self._stopping, self._paused = may_run, stopping, paused
         self._embedder: Embedder | None = None
         self._warm: WarmParts | None = None
@@ -70,6 +71,8 @@ class Worker:
         """The last that was told is a pause."""
         self._full_until = 0.0
         """The disk has no room, or prefill fails: until then only new content is worth another try."""
+        self._gone_at: list[float] = []
+        """When files with a document turned out to be gone, in monotonic time; only the last of them."""
         self._sweeps: dict[Path, tuple[float, float]] = {}
         """Per root: when its last sweep ended, and how long it took."""
 
@@ -137,7 +140,6 @@ class Worker:
             self._settings,
             self._halt,
             defer=lambda found: self._put_off(found, root),
-            brake=self._brake,
         )
         for event in events:
             finished = finished or isinstance(event, IndexFinished)
@@ -166,6 +168,8 @@ class Worker:
             self._again(job, None, Change.GONE)
         elif now is not None and now != job.seen:
             self._again(job, now, Change.CHANGED)
+        elif now is None and self._many_gone(job):
+            self._jobs.put(SweepJob(job.root, self.next_sweep_of(job.root)))
         else:
             parts = self._parts
             try:
@@ -179,6 +183,14 @@ class Worker:
                 self._again(job, look(job.path), Change.CHANGED)
             elif self._unfinished:
                 self._stages_again = time.monotonic()
+
+    def _many_gone(self, job: FileJob) -> bool:
+        """True if this file vanished together with more than a few others: a look at all of them decides then."""
+        if self._parts.store.document(job.path) is None:
+            return False  # renamed, and dealt with under its new name
+        now = time.monotonic()
+        self._gone_at = [at for at in self._gone_at if at > now - _TOGETHER_SECONDS] + [now]
+        return len(self._gone_at) + self._jobs.gone_files(job.root) > HANDFUL
 
     def _again(self, job: FileJob, seen: FileStill | None, change: Change) -> None:
         """Put a job back until its file stands still; one that never does is looked at ever less often."""

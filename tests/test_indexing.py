@@ -27,7 +27,6 @@ from desk_rag.indexing import embed_pending, index_path, sync_folder, warm_pendi
 from desk_rag.model import LanguageModel
 from desk_rag.prepared import Prepared, prepare_model
 from desk_rag.prompt import PromptFormat, load_prompt
-from desk_rag.removal_brake import RemovalBrake
 from desk_rag.store.store import Store
 from desk_rag.walk import FoundFile
 
@@ -71,15 +70,12 @@ class Sync:
     def __call__(
         self,
         *,
-        brake: RemovalBrake | None = None,
         defer: Callable[[FoundFile], bool] | None = None,
         stop: Callable[[], bool] = never,
         settings: IndexSettings = SETTINGS,
     ) -> list[IndexEvent]:
         return list(
-            sync_folder(
-                self.store, self.root, self.prompt, self.prompt.chunk_size, settings, stop, defer=defer, brake=brake
-            )
+            sync_folder(self.store, self.root, self.prompt, self.prompt.chunk_size, settings, stop, defer=defer)
         )
 
     def path(self, name: str) -> FileEvent:
@@ -321,55 +317,6 @@ def test_an_empty_root_that_never_held_anything_is_just_empty(sync: Sync, tmp_pa
     assert summary(sync()).indexed == 0
 
 
-def test_many_removals_at_once_wait_for_a_second_look(sync: Sync, docs: Path, tmp_path: Path) -> None:
-    for n in range(30):
-        (docs / f"{n}.txt").write_text(f"Line {n} about the canal.\n")
-    brake = RemovalBrake(tmp_path / "run", seconds=0.3)
-    sync(brake=brake)
-    for n in range(25):
-        (docs / f"{n}.txt").unlink()
-    events = sync(brake=brake)
-    assert [e for e in events if isinstance(e, RootAbsent)]
-    assert sync.store.document(docs / "0.txt") is not None
-    sync(brake=brake)  # too soon to be a second look
-    assert sync.store.document(docs / "0.txt") is not None
-    time.sleep(0.35)
-    events = sync(brake=RemovalBrake(tmp_path / "run", seconds=0.3))  # as another process would
-    assert summary(events).removed == 25
-    assert sync.store.document(docs / "0.txt") is None
-    assert not (tmp_path / "run" / "held-removals.json").exists()
-
-
-def test_more_files_gone_at_the_second_look_hold_again(sync: Sync, docs: Path, tmp_path: Path) -> None:
-    for n in range(40):
-        (docs / f"{n}.txt").write_text(f"Line {n} about the canal.\n")
-    brake = RemovalBrake(None, seconds=0)
-    sync(brake=brake)
-    for n in range(25):
-        (docs / f"{n}.txt").unlink()
-    sync(brake=brake)
-    for n in range(25, 30):
-        (docs / f"{n}.txt").unlink()
-    assert [e for e in sync(brake=brake) if isinstance(e, RootAbsent)]
-    assert summary(sync(brake=brake)).removed == 30
-
-
-def test_files_that_came_back_end_the_hold(sync: Sync, docs: Path, tmp_path: Path) -> None:
-    for n in range(30):
-        (docs / f"{n}.txt").write_text(f"Line {n} about the canal.\n")
-    (docs / "keep").mkdir()
-    brake = RemovalBrake(tmp_path / "run", seconds=0)
-    sync(brake=brake)
-    shutil.move(docs, tmp_path / "away")
-    docs.mkdir()
-    (docs / "other.txt").write_text("Something else.\n")
-    assert [e for e in sync(brake=brake) if isinstance(e, RootAbsent)]
-    shutil.rmtree(docs)
-    shutil.move(tmp_path / "away", docs)
-    assert summary(sync(brake=brake)).removed <= 1
-    assert not (tmp_path / "run" / "held-removals.json").exists()
-
-
 def test_a_new_ignore_rule_takes_documents_out_and_back(sync: Sync, docs: Path) -> None:
     (docs / "private").mkdir()
     (docs / "private" / "diary.txt").write_text("Dear diary, the geese are back.\n")
@@ -571,6 +518,8 @@ def test_a_rename_keeps_chunks_warm_and_a_removal_takes_their_files(
     assert sorted((tmp_path / "data" / "kv").rglob("*.safetensors")) == files
     (docs / "moved.txt").unlink()
     sync()
+    assert sync.store.counts(prepared.namespace).warm == 1
+    sync.store.empty_bin()
     assert len(list((tmp_path / "data" / "kv").rglob("*.safetensors"))) == 1
 
 

@@ -31,7 +31,6 @@ from desk_rag.kv.rungs import Rung, build_ladder
 from desk_rag.kv.stitch import plan, stitch
 from desk_rag.kv.types import KVKey
 from desk_rag.prepared import prepare_model
-from desk_rag.removal_brake import RemovalBrake
 from desk_rag.retrieval import retrieve
 from desk_rag.store.layout import Layout
 from desk_rag.store.store import Store
@@ -121,9 +120,9 @@ def test_every_chunk_gets_plain_kv_first_and_then_rung_after_rung(world: World, 
 def test_the_background_makes_all_rungs_and_tells_of_chunks(world: World, cold: Path) -> None:
     told: list[IndexEvent] = []
     with an_engine(world, cold) as engine:
-        parts, index, brake = parts_of(engine), IndexSettings(), RemovalBrake(cold)
+        parts, index = parts_of(engine), IndexSettings()
         worker = Worker(
-            parts, index, brake, JobQueue(), told.append, may_run=str, stopping=lambda: False, paused=str
+            parts, index, JobQueue(), told.append, may_run=str, stopping=lambda: False, paused=str
         )  # fmt: skip
         worker.begin_stages()
         while not any(isinstance(event, IndexFinished) for event in told):

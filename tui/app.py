@@ -37,7 +37,7 @@ from tui.screens.chat import ChatScreen
 from tui.screens.help import HelpScreen
 from tui.themes import DARK, LIGHT
 from tui.widgets.question_input import QuestionInput
-from tui.wording import safe
+from tui.wording import count, safe
 
 _LOG = logging.getLogger(__name__)
 _STATUS_SECONDS = 1.0
@@ -197,6 +197,20 @@ class DeskRagApp(App[int]):
             _LOG.exception("no pause")
             self.call_from_thread(self._complain, error)
 
+    @work(thread=True, exclusive=True, group="deletions", exit_on_error=False)
+    def decide_deletions(self, *, keep: bool) -> None:
+        """Keep or remove the documents whose files are gone, and say how many there are."""
+        try:
+            number = self.backend.decide_deletions(keep=keep)
+            done = "kept in the index" if keep else "on the way out of the index"
+            told = f"{count(number, 'document')} {done}." if number else "No document is kept whose file is gone."
+            self.call_from_thread(self.notify, told, markup=False)
+            self._status = self.backend.status()
+            self._tell(m.StatusCame(self._status))
+        except Exception as error:
+            _LOG.exception("no decision")
+            self.call_from_thread(self._complain, error)
+
     # Actions --------------------------------------------------------------------------------------------------
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
@@ -215,6 +229,12 @@ class DeskRagApp(App[int]):
         )
         yield SystemCommand("Show or hide timing", "The stages of the time to first token", chat.action_toggle_timing)
         yield SystemCommand("Pause or resume indexing", "For an hour", self.action_pause_or_resume)
+        yield SystemCommand(
+            "Remove documents whose files are gone", "From the index, now", partial(self.decide_deletions, keep=False)
+        )
+        yield SystemCommand(
+            "Keep documents whose files are gone", "In the index", partial(self.decide_deletions, keep=True)
+        )
         yield SystemCommand("Change the theme", "Colours", self.action_change_theme)
         yield SystemCommand("Help", "Keys and signs", self.action_help)
         yield SystemCommand("Quit", "Leave desk-rag", self.action_quit)

@@ -50,6 +50,12 @@ class Status:
     """Why the stage stands still on purpose; empty while it moves."""
     paused_seconds: float | None = None
     """How long the pause still lasts; None when not paused."""
+    absent: tuple[Path, ...] = ()
+    """Indexed folders and drives that are not there now; their documents still answer."""
+    missing: int = 0
+    """Documents whose files are gone and that leave the index when the grace period is over."""
+    missing_seconds: float = 0.0
+    """Until the first of them go."""
     writer: str = ""
     """Who indexes when it is not this process: 'process 4321'; empty otherwise."""
 
@@ -86,6 +92,9 @@ class Backend(Protocol):
 
     def pause(self, seconds: float | None) -> None:
         """Stop background work for `seconds`; None lets it go on."""
+
+    def decide_deletions(self, *, keep: bool) -> int:
+        """Keep the documents whose files are gone, or remove them from the index; return how many there are."""
 
     def stop(self) -> bool:
         """End background work and let go of the store; False if a step that cannot be interrupted still runs.

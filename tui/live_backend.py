@@ -20,6 +20,9 @@ from desk_rag.chunking import Chunk
 from desk_rag.config import Settings
 from desk_rag.errors import UNWRITABLE, ModelError, StoreLocked
 from desk_rag.index_events import IndexEvent, IndexStage
+from desk_rag.presence import absent_folders
+from desk_rag.removals import missing_files
+from desk_rag.store.deletion_rows import Decision
 from tui.backend import Freshness, Started, Status
 
 if TYPE_CHECKING:
@@ -97,6 +100,12 @@ class LiveBackend:
         activity = store.activity()
         paused = _left(store.pause_requested())
         freshness, stage = self._freshness(activity, paused)
+        absent = [folder.path for folder in absent_folders(store) if self._is_chosen(folder.path)]
+        missing = [
+            folder
+            for folder in missing_files(store, self._settings.index.deletion_grace_hours)
+            if folder.waiting and self._is_chosen(folder.root)
+        ]
         return Status(
             freshness=freshness,
             files=counts.files,
@@ -112,6 +121,9 @@ class LiveBackend:
             eta_seconds=activity.eta_seconds if activity else None,
             waiting=activity.waiting if activity else "",
             paused_seconds=paused,
+            absent=tuple(absent),
+            missing=sum(folder.waiting for folder in missing),
+            missing_seconds=min((folder.seconds_left for folder in missing), default=0.0),
             writer="" if self._service is not None or activity is None else f"process {activity.pid}",
         )
 
@@ -127,6 +139,11 @@ class LiveBackend:
         else:
             self._ready().store.request_pause(until)
 
+    def decide_deletions(self, *, keep: bool) -> int:
+        """Note the decision for the chosen folders; whichever process is the writer obeys it."""
+        decision = Decision.KEPT if keep else Decision.CONFIRMED
+        return sum(self._ready().store.deletions.decide(folder, decision) for folder in self._folders)
+
     def stop(self) -> bool:
         """End indexing and close the store. False if a step that cannot be interrupted still runs."""
         with self._changing:
@@ -139,6 +156,9 @@ class LiveBackend:
         if reader is not None:
             reader.close()
         return ended
+
+    def _is_chosen(self, path: Path) -> bool:
+        return not self._folders or any(path == folder or folder in path.parents for folder in self._folders)
 
     def _begin_indexing(self, engine: AnswerEngine, listen: Callable[[IndexEvent], None]) -> None:
         from indexer.parts import parts_of

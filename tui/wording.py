@@ -13,6 +13,7 @@ from textual.content import Content
 
 from desk_rag.answer_events import Answer, Source
 from desk_rag.clean import clean
+from tui.backend import Status
 
 MOST_CHARS = 20_000
 """Longest run of untrusted text in one widget: a megabyte without a space would take seconds to wrap."""
@@ -61,6 +62,17 @@ def mark(source: Source) -> tuple[str, str]:
     if source.stale:
         return "◐", "stale"
     return ("●", "warm") if source.warm else ("○", "cold")
+
+
+def missing_notice(status: Status) -> str:
+    """Return what is to be said of folders and files that are not there; empty if all are."""
+    if status.absent:
+        names = ", ".join(path.name for path in status.absent)
+        return f"! {names} is not there now; nothing of it is removed"
+    if status.missing:
+        left = f"kept {about(status.missing_seconds)} more" if status.missing_seconds else "leaving the index"
+        return f"! {count(status.missing, 'file')} gone, {left} (^p: remove or keep)"
+    return ""
 
 
 def count(number: int, noun: str) -> str:

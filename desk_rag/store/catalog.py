@@ -108,11 +108,14 @@ class Catalog:
             count_change(connection)
             return removed
 
-    def remove(self, paths: Iterable[Path]) -> Removed:
-        """Remove documents, and every chunk that no other document holds, in one transaction."""
+    def remove(self, paths: Iterable[Path], *, bin_since: float | None = None) -> Removed:
+        """Remove documents, and every chunk that no other document holds, in one transaction.
+
+        With `bin_since`, a store time, their chunk KV goes to the bin instead of being deleted.
+        """
         paths = list(paths)
         with self._database.write() as connection:
-            removed = _remove(connection, paths)
+            removed = _remove(connection, paths, bin_since)
         for path in paths:
             self._database.faults.forget(path)
         return removed
@@ -346,8 +349,10 @@ class Catalog:
         return [row for row in map(_document, rows) if row is not None]
 
 
-def drop_unheld(connection: sqlite3.Connection, candidates: Iterable[int]) -> Removed:
-    """Delete those of the given chunk rows that no document holds, with words, vectors and KV rows."""
+def drop_unheld(
+    connection: sqlite3.Connection, candidates: Iterable[int], bin_since: float | None = None
+) -> Removed:
+    """Delete those of the given chunk rows that no document holds, with words, vectors and KV rows (or bin these)."""
     dead = [
         row
         for row in candidates
@@ -357,7 +362,7 @@ def drop_unheld(connection: sqlite3.Connection, candidates: Iterable[int]) -> Re
     vectors = False
     for row in dead:
         chunk_id = connection.execute("SELECT chunk_id FROM chunks WHERE id = ?", (row,)).fetchone()[0]
-        kv += _drop_kv_of(connection, chunk_id)
+        kv += _drop_kv_of(connection, chunk_id) if bin_since is None else _bin_kv_of(connection, chunk_id, bin_since)
         vectors |= connection.execute("DELETE FROM vectors WHERE chunk = ?", (row,)).rowcount > 0
         connection.execute("DELETE FROM chunks WHERE id = ?", (row,))
     if dead:
@@ -384,9 +389,23 @@ def _drop_kv_of(connection: sqlite3.Connection, chunk_id: str) -> list[KVName]:
     alone = [
         row
         for (row,) in linked
-        if connection.execute("SELECT 1 FROM kv_chunks WHERE kv = ? LIMIT 1", (row,)).fetchone() is None
+        if not _is_needed(connection, row, chunk_id)
     ]
     return doom(connection, alone)
+
+
+def _bin_kv_of(connection: sqlite3.Connection, chunk_id: str, since: float) -> list[KVName]:
+    """Put the KV that only this chunk needs into the bin; its link stays, by which the same text finds it again."""
+    for (row,) in connection.execute("SELECT kv FROM kv_chunks WHERE chunk_id = ?", (chunk_id,)).fetchall():
+        if not _is_needed(connection, row, chunk_id):
+            connection.execute("INSERT OR REPLACE INTO bin VALUES (?, ?)", (row, since))
+    return []
+
+
+def _is_needed(connection: sqlite3.Connection, kv: int, chunk_id: str) -> bool:
+    """True if a chunk of the catalog other than `chunk_id` has this KV."""
+    other = "SELECT 1 FROM kv_chunks k JOIN chunks c ON c.chunk_id = k.chunk_id WHERE k.kv = ? AND k.chunk_id <> ?"
+    return connection.execute(f"{other} LIMIT 1", (kv, chunk_id)).fetchone() is not None
 
 
 def _upsert(
@@ -446,7 +465,7 @@ def _put_chunk(connection: sqlite3.Connection, chunk: Chunk, mtime_ns: int) -> i
     return int(row)
 
 
-def _remove(connection: sqlite3.Connection, paths: Iterable[Path]) -> Removed:
+def _remove(connection: sqlite3.Connection, paths: Iterable[Path], bin_since: float | None = None) -> Removed:
     held: set[int] = set()
     documents = 0
     for path in paths:
@@ -457,7 +476,7 @@ def _remove(connection: sqlite3.Connection, paths: Iterable[Path]) -> Removed:
         held |= {chunk for (chunk,) in connection.execute("SELECT chunk FROM places WHERE document = ?", (row,))}
         connection.execute("DELETE FROM documents WHERE id = ?", (row,))
         connection.execute("DELETE FROM name_words WHERE rowid = ?", (row,))
-    removed = drop_unheld(connection, held)
+    removed = drop_unheld(connection, held, bin_since)
     if documents:
         owe_scrub(connection)
         count_change(connection)

@@ -136,6 +136,20 @@ class KVCache:
                 return False
             return self._write(name, image, chunk_ids)
 
+    def empty_bin(self, before: float) -> int:
+        """Delete the KV of deleted documents that went to the bin before a store time; return the bytes freed."""
+        with self.changing:
+            freed = self._upkeep.remove_rows(self._rows.binned(before))
+            self._budget.freed(freed)
+        return freed
+
+    def empty_quarantine(self) -> int:
+        """Delete what was put aside as unsound; return the bytes freed."""
+        with self.changing:
+            freed = self._upkeep.empty_quarantine()
+            self._budget.freed(freed)
+        return freed
+
     def is_eager(self, namespace: str) -> bool:
         """True while this model's files leave room, so that nothing needs to be chosen.
 

@@ -108,12 +108,23 @@ class KVRows:
         return self._named(rows)
 
     def unreferenced(self) -> list[KVRow]:
-        """Return the rows none of whose chunks exists."""
+        """Return the rows none of whose chunks exists and that are not in the bin."""
         with self._database.read() as connection:
             rows = connection.execute(
                 "SELECT kv.id, n.name, kv.tokens, kv.bytes FROM kv JOIN namespaces n ON n.id = kv.namespace"
                 " WHERE NOT EXISTS ("
                 "SELECT 1 FROM kv_chunks k JOIN chunks c ON c.chunk_id = k.chunk_id WHERE k.kv = kv.id)"
+                " AND kv.id NOT IN (SELECT kv FROM bin)"
+            ).fetchall()
+        return [KVRow(row, (namespace, tokens), size) for row, namespace, tokens, size in rows]
+
+    def binned(self, before: float) -> list[KVRow]:
+        """Return the rows that were put into the bin before a store time."""
+        with self._database.read() as connection:
+            rows = connection.execute(
+                "SELECT kv.id, n.name, kv.tokens, kv.bytes FROM bin JOIN kv ON kv.id = bin.kv"
+                " JOIN namespaces n ON n.id = kv.namespace WHERE bin.since < ?",
+                (before,),
             ).fetchall()
         return self._named(rows)
 
@@ -291,13 +302,17 @@ class KVRows:
         return Rates(size / tokens, seconds / tokens) if tokens else None
 
     def namespace_blocks(self, namespace: str, *, upper: bool = True) -> int:
-        """Return the bytes of the files of the namespace's model, in whole blocks; not `upper`: up to its rung."""
+        """Return the bytes of the files of the namespace's model, in whole blocks; not `upper`: up to its rung.
+
+        What is in the bin does not count: it gives way to anything.
+        """
         with self._database.read() as connection:
             held = held_with(connection, namespace)
             held = held if upper else held[: held.index(namespace) + 1]
             blocks = connection.execute(
                 "SELECT coalesce(sum((bytes + 4095) / 4096), 0) FROM kv"
-                f" JOIN namespaces n ON n.id = kv.namespace WHERE n.name IN ({_marks(held)})",
+                f" JOIN namespaces n ON n.id = kv.namespace WHERE n.name IN ({_marks(held)})"
+                " AND kv.id NOT IN (SELECT kv FROM bin)",
                 held,
             ).fetchone()[0]
         return int(blocks) * 4096

@@ -22,7 +22,8 @@ class Candidate:
     rank: float
     pinned: bool
     above: int | None
-    """Of the model that room is made for: by how many rungs above what it is made for; None for another model's."""
+    """Of the model that room is made for: by how many rungs above what it is made for; None for another model's and for
+    what is in the bin."""
 
 
 _HELD = "held_together"
@@ -50,13 +51,19 @@ def held_with(connection: sqlite3.Connection, name: str) -> tuple[str, ...]:
 
 
 def candidates(connection: sqlite3.Connection, own: str | None) -> Generator[Candidate, None, None]:
-    """Yield rows in the order of eviction: other models than that of `own` first, by rank in each, pinned ones last.
+    """Yield rows in the order of eviction: the bin, then other models than that of `own`, by rank in each, pinned last.
 
     Of our own the highest rung goes first: it makes some answers better, while the plain one makes them fast. A pin
     keeps what the model in use has of a folder; what another model, or this one before a drift, left there goes before.
     `own` None means the namespace used last. Nothing is read beyond what is taken.
     """
-    pinned = _pinned_rows(connection)
+    pinned, binned = _pinned_rows(connection), set[int]()
+    for row, name, tokens, size, rank in connection.execute(
+        "SELECT kv.id, n.name, tokens, bytes, rank FROM bin JOIN kv ON kv.id = bin.kv"
+        " JOIN namespaces n ON n.id = kv.namespace ORDER BY bin.since, rank, kv.id"
+    ):
+        binned.add(row)
+        yield Candidate(row, (name, tokens), size, rank, pinned=False, above=None)
     own = own or _used_last(connection)
     held = () if own is None else held_with(connection, own)
     known = {name: number for number, name in connection.execute("SELECT id, name FROM namespaces ORDER BY id")}
@@ -69,7 +76,7 @@ def candidates(connection: sqlite3.Connection, own: str | None) -> Generator[Can
             "SELECT id, tokens, bytes, rank FROM kv WHERE namespace = ? ORDER BY rank, id", (known[name],)
         )
         for row, tokens, size, rank in rows:
-            if (row in pinned) is late:
+            if (row in pinned) is late and row not in binned:
                 yield Candidate(row, (name, tokens), size, rank, late, above)
 
 

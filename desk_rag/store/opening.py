@@ -69,6 +69,10 @@ def open_directory(root: Path, settings: StoreSettings, *, writer: bool) -> Open
     for end in ("", "-wal", "-shm", "-journal"):  # SQLite follows links, and writes
         require_own_file(layout.catalog.with_name(layout.catalog.name + end))
     lock = lock_of(layout) if writer else None
+    if lock is not None:
+        with suppress(OSError):  # a note of an earlier version, replaced by the table `deletions`
+            note = layout.run / "held-removals.json"
+            layout.home.remove(note, layout.proof(note))
     try:
         kv = kv_directory.settle(layout, writer=writer)
         database, notices = _open_catalog(layout, writer=writer)

@@ -297,6 +297,10 @@ def _pid(entry: Entry, _match: re.Match[str]) -> bool:
     return re.fullmatch(rb"\d{0,10}", entry.start()) is not None
 
 
+def _mark(entry: Entry, _match: re.Match[str]) -> bool:
+    return entry.start().startswith(b"desk-rag catalog ") or entry.status.st_size == 0
+
+
 def _held_removals(entry: Entry, _match: re.Match[str]) -> bool:
     return re.match(rb'\{"[0-9a-f]{16}": \[', entry.start()) is not None
 
@@ -338,6 +342,7 @@ _GRAMMAR: tuple[tuple[re.Pattern[str], _Content], ...] = tuple(
         (r"logs/(tui|indexer)\.log(\.\d+)?", _log),
         (r"run/(answering/\d+|writer)\.lock", _empty_file),
         (rf"run/writer\.pid({_TEMPORARY})?", _pid),
+        (r"run/catalog\.mark", _mark),
         (rf"run/held-removals\.(json({_TEMPORARY})?|tmp)", _or_unwritten(_held_removals)),
         (rf"drives\.json({_TEMPORARY})?", _or_unwritten(_json("version", "drives"))),
         (rf"{re.escape(KV_RECORD)}({_TEMPORARY})?", _or_unwritten(_RECORD)),

@@ -15,6 +15,7 @@ from desk_rag.store.full_disk import Room
 from desk_rag.store.layout import Layout
 from desk_rag.store.paths import Scope, from_blob
 from desk_rag.store.types import PurgeReport
+from desk_rag.store.volume_rows import VolumeRows
 
 _SHORTEST_TRACE = 12
 _SHORTEST_LINE = 6
@@ -28,6 +29,7 @@ _READ_AT_ONCE = 16 << 20
 class _Remover(Protocol):
     def remove_documents(self, paths: Iterable[Path]) -> tuple[int, int, int, int]: ...
     def empty_quarantine(self) -> int: ...
+    def empty_bin(self) -> int: ...
     def checkpoint(self) -> bool: ...
 
 
@@ -42,6 +44,9 @@ def purge(store: _Remover, layout: Layout, database: Database, path: Path, *, ve
     wanted = _pieces(database, scope) if verify else []
     room = Room(layout, path)
     documents, chunks, kv_files, freed = _remove(store, room, database, paths)
+    room.keep_trying(lambda: VolumeRows(database).forget(path), database)
+    # All of it: nothing in the bin says which folder it came from.
+    freed += room.keep_trying(store.empty_bin, database)
     store.empty_quarantine()  # a catalog that was put aside holds text, whatever this one says
     emptied = room.keep_trying(store.checkpoint, database)
     pieces, unsearched = _unique(database, wanted)

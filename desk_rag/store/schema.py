@@ -96,7 +96,27 @@ _STEP_2 = (  # checksums of what an answer shows (checksums.py)
     "INSERT INTO state VALUES ('identity', lower(hex(randomblob(16)))), ('changes', 0)",
 )
 
-STEPS: tuple[tuple[str, ...], ...] = (_STEP_1, _STEP_2)
+_STEP_3 = (
+    """CREATE TABLE volumes (                      -- indexed folders, and mount points inside them, as last seen
+        root BLOB NOT NULL, path BLOB NOT NULL,    -- equal for the indexed folder itself
+        filesystem TEXT NOT NULL, inode TEXT NOT NULL,
+        PRIMARY KEY (root, path)) WITHOUT ROWID""",
+    """CREATE TABLE deletions (                    -- documents whose files are gone and that are kept for a while
+        document INTEGER PRIMARY KEY REFERENCES documents (id) ON DELETE CASCADE,
+        root BLOB NOT NULL,
+        since REAL NOT NULL,                       -- store time, see store_clock.py
+        decision TEXT NOT NULL DEFAULT '')""",  # '', 'confirmed' or 'kept'
+    # A document that is written again has a file again.
+    """CREATE TRIGGER documents_back AFTER UPDATE OF path, size, mtime_ns ON documents BEGIN
+        DELETE FROM deletions WHERE document = new.id; END""",
+    """CREATE TABLE bin (                          -- chunk KV of deleted documents, the first to be evicted
+        kv INTEGER PRIMARY KEY REFERENCES kv (id) ON DELETE CASCADE,
+        since REAL NOT NULL)""",
+    """CREATE TRIGGER chunks_back AFTER INSERT ON chunks BEGIN
+        DELETE FROM bin WHERE kv IN (SELECT kv FROM kv_chunks WHERE chunk_id = new.chunk_id); END""",
+)
+
+STEPS: tuple[tuple[str, ...], ...] = (_STEP_1, _STEP_2, _STEP_3)
 _AFTER: dict[int, Callable[[sqlite3.Connection], None]] = {2: seal_everything}
 """What SQL alone cannot do, by the number of the step that it follows."""
 VERSION = len(STEPS)

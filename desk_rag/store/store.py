@@ -21,24 +21,15 @@ from desk_rag.index_events import FileState
 from desk_rag.store import nearby, opening
 from desk_rag.store.budget import BreakEven, Budget, Estimate, break_even, estimate
 from desk_rag.store.catalog import Catalog, Removed
+from desk_rag.store.deletion_rows import DeletionRows
 from desk_rag.store.kv_cache import KVCache, key_of
 from desk_rag.store.kv_rows import KVRows
 from desk_rag.store.layout import Layout
 from desk_rag.store.shared_rows import SharedRows
-from desk_rag.store.types import (
-    Activity,
-    Counts,
-    DocumentRow,
-    Fault,
-    FileStamp,
-    Hit,
-    Passage,
-    PendingChunk,
-    PurgeReport,
-    UnfinishedRun,
-    VerifyReport,
-)
+from desk_rag.store.store_clock import StoreClock
+from desk_rag.store.types import Counts, Fault, UnfinishedRun, VerifyReport
 from desk_rag.store.upkeep import Upkeep
+from desk_rag.store.volume_rows import VolumeRows
 from desk_rag.store.witness import Witness
 
 if TYPE_CHECKING:
@@ -47,6 +38,7 @@ if TYPE_CHECKING:
 
     from desk_rag.kv.payload import ChunkFile
     from desk_rag.kv.types import KVKey, Namespace, QuantizedKV
+    from desk_rag.store.types import Activity, DocumentRow, FileStamp, Hit, Passage, PendingChunk, PurgeReport
     from desk_rag.store.vector_search import VectorSearch
 
 
@@ -65,6 +57,9 @@ class Store:
         self._catalog = Catalog(self._database)
         self._rows = KVRows(self._database)
         self._shared = SharedRows(self._database)
+        self.clock = StoreClock(self._database)
+        self.volumes = VolumeRows(self._database)
+        self.deletions = DeletionRows(self._database, self.clock)
         self._upkeep = Upkeep(self._layout, self._rows, opened.kv)
         self._witness = Witness(self._layout.home, self._layout.run)
         self.root = self._layout.root
@@ -180,10 +175,9 @@ class Store:
         self._must_write()
         self._finish_removal(self._catalog.rename(old, new, found))
 
-    def remove_document(self, path: Path) -> None:
-        """Remove a document and everything derived from it that no other document needs."""
-        self._must_write()
-        self._finish_removal(self._catalog.remove([path]))
+    def remove_document(self, path: Path, *, keep_kv: bool = False) -> None:
+        """Remove a document and everything derived from it that no other needs; `keep_kv`: its KV goes to the bin."""
+        self.remove_documents([path], keep_kv=keep_kv)
 
     def record_outcome(self, path: Path, state: FileState, reason: str, found: FileStamp | None) -> None:
         """Note that a file was skipped or failed; it has no chunks then. INDEXED and UNCHANGED only renew the stamp."""
@@ -421,19 +415,21 @@ class Store:
         self._shared.forget_runs(lambda root: root is not None and root.is_relative_to(path))
         return purge(self, self._layout, self._database, path, verify=verify)
 
-    def remove_documents(self, paths: Iterable[Path]) -> tuple[int, int, int, int]:
+    def remove_documents(self, paths: Iterable[Path], *, keep_kv: bool = False) -> tuple[int, int, int, int]:
         """Remove many documents in one transaction; return (documents, chunks, KV files, KV bytes) removed."""
         self._must_write()
-        removed = self._catalog.remove(paths)
+        removed = self._catalog.remove(paths, bin_since=self.clock.now() if keep_kv else None)
         return removed.documents, removed.chunks, len(removed.kv), self._finish_removal(removed)
 
     def empty_quarantine(self) -> int:
         """Remove what was put aside as unsound; return the bytes freed."""
         self._must_write()
-        with self._kv.changing:
-            freed = self._upkeep.empty_quarantine()
-            self._budget.freed(freed)
-        return freed
+        return self._kv.empty_quarantine()
+
+    def empty_bin(self, older_than: float = -1.0) -> int:
+        """Remove the chunk KV of documents deleted more than so many seconds ago; return the bytes freed."""
+        self._must_write()
+        return self._kv.empty_bin(self.clock.now() - older_than)
 
     def _finish_removal(self, removed: Removed) -> int:
         """Remove what the rows of a committed deletion stood for; return the bytes freed."""

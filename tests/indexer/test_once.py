@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import json
 import shutil
@@ -20,9 +19,7 @@ from desk_rag.errors import StoreFull
 from desk_rag.index_events import IndexFinished
 from desk_rag.kv.rungs import build_ladder
 from desk_rag.prepared import Prepared
-from desk_rag.removal_brake import RemovalBrake
 from desk_rag.store.store import Store
-from indexer import once
 from indexer.names import EVERYTHING, Lacking, keep_namespaces, lacking
 from indexer.once import Run
 from indexer.parts import WarmParts, lazy_parts
@@ -98,18 +95,6 @@ def test_where_nothing_is_lacking_nothing_is_loaded(world: World) -> None:
     assert world.loaded == ["embedder"]
     assert world.run().warm == 1
     assert world.loaded == ["model"], "vectors were there by then"
-
-
-def test_a_second_run_confirms_that_most_files_are_gone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(once, "RemovalBrake", functools.partial(RemovalBrake, seconds=0.0))
-    many = [world.docs / f"note {number}.txt" for number in range(25)]
-    for file in many:
-        file.write_text(f"Note of {file.stem}.\n")
-    assert world.run(warm=False).indexed == 27
-    for file in many:
-        file.unlink()
-    assert world.run(warm=False).removed == 0
-    assert world.run(warm=False).removed == 25
 
 
 def test_what_could_give_other_names_ends_the_memory_of_them(world: World, tmp_path: Path) -> None:

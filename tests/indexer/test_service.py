@@ -16,13 +16,24 @@ from desk_rag.config import ModelSettings, Settings
 from desk_rag.embedding import Embedder, load_embedder
 from desk_rag.errors import ModelNotFound
 from desk_rag.gpu_turn import Turn
-from desk_rag.index_events import FileEvent, FileState, IndexEvent, IndexFinished, IndexStage, RootAbsent, StageProgress
+from desk_rag.index_events import (
+    DeletionsWaiting,
+    FileEvent,
+    FileState,
+    IndexEvent,
+    IndexFinished,
+    IndexStage,
+    RootAbsent,
+    StageProgress,
+)
 from desk_rag.prepared import Prepared
+from desk_rag.store.deletion_rows import Decision
 from desk_rag.store.store import Store
 from indexer.idle import IdleGate
 from indexer.parts import Parts, WarmParts
 from indexer.service import ClockJump, Service, outermost
 from tests.indexer.conftest import wait_for
+from tests.store import made
 
 
 @pytest.fixture(scope="module")
@@ -341,3 +352,24 @@ def test_clock_jump() -> None:
     assert not clock.jumped(4001.0, 62.0)
     assert clock.jumped(2000.0, 63.0)  # set back
     assert not clock.jumped(2030.0, 64.0)  # slow drift is no jump
+
+
+def test_many_files_that_vanish_together_wait_and_go_when_confirmed_elsewhere(make: Make, docs: Path) -> None:
+    for n in range(60):
+        (docs / f"{n}.txt").write_text(f"Entry {n}: the barge was late again.\n")
+    running = make()
+    running.service.start()
+    wait_for(running.finished)
+    kv = {file: file.stat().st_mtime_ns for file in made.kv_files(running.store._layout.root)}
+    for n in range(60):
+        (docs / f"{n}.txt").unlink()
+    wait_for(lambda: any(isinstance(e, DeletionsWaiting) for e in running.events))
+    assert len(running.store.documents(docs)) == 62
+    assert not [e for e in running.events if isinstance(e, FileEvent) and e.state is FileState.REMOVED]
+    with Store.open(running.store._layout.root, made.settings(), writer=False) as beside:
+        assert beside.deletions.decide(docs, Decision.CONFIRMED) == 60
+    wait_for(lambda: len(running.store.documents(docs)) == 2)
+    for n in range(60):
+        (docs / f"{n}.txt").write_text(f"Entry {n}: the barge was late again.\n")
+    wait_for(lambda: running.counts() == (62, 62, 62))
+    assert {file: file.stat().st_mtime_ns for file in made.kv_files(running.store._layout.root)} == kv

@@ -20,7 +20,6 @@ from desk_rag import drive_tuning
 from desk_rag.errors import StoreError
 from desk_rag.gpu_turn import Turn
 from desk_rag.owned_directory import OwnedDirectory
-from desk_rag.removal_brake import RemovalBrake
 from desk_rag.store import opening
 from desk_rag.store.data_directory import clear_all
 from desk_rag.store.database import Database
@@ -118,9 +117,10 @@ def room(root: Path, kv_dir: Path | None) -> None:
         making.make(None)
 
 
-def brake(root: Path) -> None:
-    for seconds in (0.0, 10.0, 0.0):
-        RemovalBrake(root / "run", few=0, share=0, seconds=seconds).allows(Path("/r"), [Path("/r/a")], 1)
+def former_note(root: Path) -> None:
+    """Opening removes the note of an earlier version; what is not that note stays."""
+    with suppress(StoreError, OSError):
+        opening.open_directory(root, made.settings(), writer=True).close()
 
 
 def turn(root: Path) -> None:
@@ -146,7 +146,7 @@ def ways(root: Path, kv_dir: Path | None = None) -> dict[str, Callable[[], objec
         "drives": lambda: drive_tuning.remember(root, drive_tuning.Tuned(4, 1, 1e9)),
         "logs": lambda: log(root, "again"),
         "turn": lambda: turn(root),
-        "brake": lambda: brake(root),
+        "former_note": lambda: former_note(root),
         "write": lambda: with_store(
             root, kv_dir, many, lambda store: store.put_kv(key, made.kv_for(key), [chunk], 0.5)
         ),

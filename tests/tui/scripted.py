@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from desk_rag.answer_events import (
@@ -173,6 +173,8 @@ class ScriptedBackend:
     expected: list[str] = field(default_factory=list)
     """Questions that were announced by `prefetch`."""
     pauses: list[float | None] = field(default_factory=list)
+    decisions: list[bool] = field(default_factory=list)
+    """Of each decision about missing files, whether they are kept."""
     stops: int = 0
     listen: Callable[[IndexEvent], None] | None = None
 
@@ -239,6 +241,11 @@ class ScriptedBackend:
                 paused_seconds=seconds,
             )
         )
+
+    def decide_deletions(self, *, keep: bool) -> int:
+        self.decisions.append(keep)
+        missing, self.now = self.now.missing, replace(self.now, missing=0)
+        return missing
 
     def stop(self) -> bool:
         self.stops += 1

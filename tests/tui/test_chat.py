@@ -16,6 +16,7 @@ from tests.tui.scripted import (
     QUOTE,
     SOURCES,
     WARMING,
+    WATCHING,
     ScriptedBackend,
     answer,
     play,
@@ -375,13 +376,33 @@ async def test_pause_and_resume(running: Run) -> None:
         assert backend.pauses == [3600.0, None]
 
 
-async def test_absent_folder_is_said(running: Run) -> None:
-    backend = ScriptedBackend()
+async def test_absent_folder_is_said_while_it_is_absent(running: Run) -> None:
+    backend = ScriptedBackend(now=replace(WATCHING, absent=(FOLDERS[0],)))
     async with running(backend) as pilot:
         assert backend.listen is not None
-        backend.listen(RootAbsent(FOLDERS[0], "not there"))
         said = "! Documents is not there now; nothing of it is removed"
         await until(pilot, lambda: said in text_of(pilot.app, "#status"))
+        backend.listen(RootAbsent(FOLDERS[0], "the drive [b]is[/b] not connected"))
+        shown = "/home/ada/Documents: the drive [b]is[/b] not connected"
+        await until(pilot, lambda: shown in [one.message for one in pilot.app._notifications])
+        backend.now = WATCHING
+        await until(pilot, lambda: "watching" in text_of(pilot.app, "#status"))
+
+
+async def test_missing_files_are_said_and_can_be_kept_or_removed(running: Run) -> None:
+    missing = replace(WATCHING, missing=60, missing_seconds=70 * 3600.0)
+    backend = ScriptedBackend(now=missing)
+    async with running(backend) as pilot:
+        app = pilot.app
+        assert isinstance(app, DeskRagApp)
+        await until(pilot, lambda: "! 60 files gone, kept 3 days more" in text_of(app, "#status"))
+        commands = {command.title: command.callback for command in app.get_system_commands(app.screen)}
+        commands["Keep documents whose files are gone"]()
+        await until(pilot, lambda: "60 documents kept in the index." in [one.message for one in app._notifications])
+        await until(pilot, lambda: "gone" not in text_of(app, "#status"))
+        backend.now = missing
+        commands["Remove documents whose files are gone"]()
+        await until(pilot, lambda: backend.decisions == [True, False])
 
 
 async def test_copy_answer_goes_to_the_clipboard_clean(running: Run) -> None:

@@ -19,7 +19,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, OptionList, Static, Tab, Tabs
 
 from desk_rag.answer_events import Answer, AnswerMode, Evidence
-from desk_rag.index_events import RootAbsent
+from desk_rag.index_events import DeletionsWaiting, RootAbsent
 from tui import messages as m
 from tui.backend import Status
 from tui.widgets.answer_view import AnswerView
@@ -29,7 +29,7 @@ from tui.widgets.source_list import SourceList
 from tui.widgets.source_preview import SourcePreview
 from tui.widgets.transcript import Transcript
 from tui.widgets.welcome import welcome
-from tui.wording import as_text, count, safe
+from tui.wording import as_text, count, missing_notice, safe, short_path
 
 _FOOTER_CELLS = 80
 """What all keys of the footer take. Below it the palette's, docked at the right, would lie over others."""
@@ -61,7 +61,6 @@ class ChatScreen(Screen[None]):
         self._answering: AnswerView | None = None
         self._can_answer = False
         self._problem: m.Problem | None = None
-        self._absent: dict[Path, str] = {}
         self._status = Status()
 
     def compose(self) -> ComposeResult:
@@ -198,16 +197,19 @@ class ChatScreen(Screen[None]):
     def on_status_came(self, message: m.StatusCame) -> None:
         self._status = message.status
         self.query_one(IndexStatus).show(message.status)
+        if self._can_answer:
+            self._notice()
         self._welcome()
 
     def on_index_event_came(self, message: m.IndexEventCame) -> None:
-        if isinstance(message.event, RootAbsent):
-            self._absent[message.event.root] = message.event.reason
-            self._notice()
+        event = message.event
+        if isinstance(event, RootAbsent | DeletionsWaiting):
+            reason = event.reason if isinstance(event, RootAbsent) else event.sentence
+            said = safe(f"{short_path(event.root, ())}: {reason}", single_line=True, most=300)
+            self.notify(said.plain, severity="warning", timeout=8, markup=False)
 
     def _notice(self) -> None:
-        names = ", ".join(root.name for root in self._absent)
-        self.query_one(IndexStatus).notice(f"! {names} is not there now; nothing of it is removed" if names else "")
+        self.query_one(IndexStatus).notice(missing_notice(self._status))
 
     def _welcome(self) -> None:
         if not self._turns:

@@ -181,7 +181,7 @@ class AnswerView(Vertical):
             lines.append(Content(f"! {answer.cut_notice}"))
         cited = {citation.source_number for citation in answer.citations}
         lines += [
-            Content(f"! [{source.number}] has changed or gone since it was read")
+            Content(f"! [{source.number}] {_stale_notice(source)}")
             for source in answer.sources
             if source.stale and source.number in cited
         ]
@@ -204,3 +204,7 @@ class AnswerView(Vertical):
         note = self.query_one(".note", Static)
         note.update(content)
         note.display = bool(content)
+
+
+def _stale_notice(source: Source) -> str:
+    return source.absence.notice if source.absence else "has changed or gone since it was read"

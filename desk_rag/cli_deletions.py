@@ -1,0 +1,106 @@
+"""The command `deletions`: what is kept in the index although its file is gone, and what is to become of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag import cli_output as out
+from desk_rag.clean import clean
+from desk_rag.config import Settings
+from desk_rag.errors import ConfigError, StoreLocked
+
+if TYPE_CHECKING:
+    from desk_rag.store.store import Store
+
+_MOST_LISTED = 20
+
+
+def run(settings: Settings, confirm: Path | None, keep: Path | None, *, as_json: bool) -> int:
+    """Decide about the folder that is given as `confirm` or `keep`, or list what there is to decide about."""
+    if confirm is not None and keep is not None:
+        raise ConfigError("--confirm and --keep contradict each other.", remedy="Give one of them.")
+    if confirm is not None:
+        return _decide(settings, confirm, keep=False, as_json=as_json)
+    if keep is not None:
+        return _decide(settings, keep, keep=True, as_json=as_json)
+    return _list(settings, as_json=as_json)
+
+
+def _list(settings: Settings, *, as_json: bool) -> int:
+    from desk_rag import removals
+    from desk_rag.store.store import Store
+
+    if not (settings.data_dir / "catalog.sqlite").is_file():
+        raise ConfigError("Nothing is indexed yet.", remedy="desk-rag index FOLDER")
+    with Store.open(settings.data_dir, settings.store, writer=False) as store:
+        folders = removals.missing_files(store, settings.index.deletion_grace_hours)
+        deletions = store.deletions.all()
+    if as_json:
+        rows = [
+            {
+                "path": str(one.path),
+                "folder": str(one.root),
+                "missing_seconds": one.age,
+                "decision": one.decision.value or None,
+            }
+            for one in deletions
+        ]
+        out.print_json(sys.stdout, {"documents": rows, "seconds_left": {str(f.root): f.seconds_left for f in folders}})
+        return 0
+    lines = []
+    for folder in folders:
+        lines.append(out.missing_line(folder.root, folder.waiting, folder.kept, folder.seconds_left))
+        paths = [one.path for one in deletions if one.root == folder.root]
+        lines += [f"  {out.shown_path(path, [folder.root])}" for path in paths[:_MOST_LISTED]]
+        if len(paths) > _MOST_LISTED:
+            lines.append(f"  … and {len(paths) - _MOST_LISTED:,} more; --json has them all")
+    if lines:
+        lines.append("desk-rag deletions --confirm FOLDER removes them now, --keep FOLDER keeps them in the index.")
+    _print(lines or ["No document is kept whose file is gone."])
+    return 0
+
+
+def _decide(settings: Settings, folder: Path, *, keep: bool, as_json: bool) -> int:
+    """Note what is to become of the documents below `folder` whose files are gone; remove them if that is wished."""
+    from desk_rag import removals
+    from desk_rag.store.deletion_rows import Decision
+
+    path = Path(os.path.realpath(folder.expanduser()))
+    with _open(settings) as store:
+        count = store.deletions.decide(path, Decision.KEPT if keep else Decision.CONFIRMED)
+        if not count:
+            raise ConfigError(
+                f"No document below {path} is kept whose file is gone.",
+                remedy="desk-rag deletions lists them; desk-rag purge FOLDER forgets documents whose files are there.",
+            )
+        removed = removals.remove_confirmed(store) if store.writer and not keep else 0
+        if removed:
+            store.checkpoint()
+    if as_json:
+        out.print_json(sys.stdout, {"folder": str(path), "documents": count, "keep": keep, "removed": removed})
+    elif keep:
+        _print([f"Kept in the index: {out.plural(count, 'document')}. Answers say that the files are gone."])
+    elif removed:
+        _print([f"Removed from the index: {out.plural(removed, 'document')}."])
+    else:
+        _print([f"{out.plural(count, 'document')}: the desk-rag that is running removes them at once."])
+    return 0
+
+
+def _open(settings: Settings) -> Store:
+    """Open the store as the writer; beside another writer, which then obeys what is noted."""
+    from desk_rag.store.store import Store
+
+    try:
+        return Store.open(settings.data_dir, settings.store, writer=True)
+    except StoreLocked:
+        return Store.open(settings.data_dir, settings.store, writer=False)
+
+
+def _print(lines: list[str]) -> None:
+    for line in lines:
+        sys.stdout.write(clean(line) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,56 @@
+"""What indexed folders and the mount points inside them looked like when they were last there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from desk_rag.store.database import Database
+from desk_rag.store.paths import Scope, from_blob, to_blob
+from desk_rag.volumes import Volume
+
+
+class VolumeRows:
+    """The table `volumes`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def roots(self) -> list[Path]:
+        """Return the indexed folders."""
+        with self._database.read() as connection:
+            rows = connection.execute("SELECT path FROM volumes WHERE path = root ORDER BY path").fetchall()
+        return [from_blob(path) for (path,) in rows]
+
+    def of(self, root: Path) -> list[Volume]:
+        """Return the folder itself, if it is known, and the mount points inside it."""
+        with self._database.read() as connection:
+            rows = connection.execute(
+                "SELECT path, filesystem, inode FROM volumes WHERE root = ? ORDER BY path", (to_blob(root),)
+            ).fetchall()
+        return [Volume(from_blob(path), filesystem, int(inode)) for path, filesystem, inode in rows]
+
+    def put(self, root: Path, volumes: Sequence[Volume]) -> None:
+        """Remember these; written only where something is new."""
+        known = set(self.of(root))
+        rows = [
+            (to_blob(root), to_blob(volume.path), volume.filesystem, str(volume.inode))
+            for volume in volumes
+            if volume not in known
+        ]
+        if rows:
+            with self._database.write() as connection:
+                connection.executemany("INSERT OR REPLACE INTO volumes VALUES (?, ?, ?, ?)", rows)
+
+    def drop(self, root: Path, paths: Sequence[Path]) -> None:
+        """Forget some mount points of a folder."""
+        if paths:
+            with self._database.write() as connection:
+                rows = [(to_blob(root), to_blob(path)) for path in paths]
+                connection.executemany("DELETE FROM volumes WHERE root = ? AND path = ?", rows)
+
+    def forget(self, under: Path) -> None:
+        """Forget all that is at or below a path."""
+        scope = Scope([under])
+        with self._database.write() as connection:
+            connection.execute(f"DELETE FROM volumes WHERE {scope.path_condition('path')}", scope.values)

@@ -1,0 +1,234 @@
+"""What happens to drives mounted inside an indexed folder, with real mounts: run by `test_absent_mounts`.
+
+Each function is run as `python -m tests.mount_steps NAME PLACE` in a mount namespace of its own, so that nothing is
+mounted for anybody else and everything is unmounted when the process ends.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from desk_rag.index_events import FileState
+from desk_rag.presence import absent_folders
+from desk_rag.prompt import load_prompt
+from tests.absent_world import HOUR, World, absent, removed
+
+USB = "usb"
+
+
+def mount(*words: str | Path) -> None:
+    subprocess.run(["mount", *map(str, words)], check=True)
+
+
+def umount(place: Path) -> None:
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def drive(place: Path) -> Path:
+    """Make a file system of its own that can be plugged in and out without losing its content."""
+    place.mkdir()
+    mount("-t", "tmpfs", "drive", place)
+    return place
+
+
+def plug(content: Path, world: World) -> Path:
+    """Mount a drive inside the folder."""
+    at = world.root / USB
+    at.mkdir(exist_ok=True)
+    mount("--bind", content, at)
+    return at
+
+
+def world_with_drive(place: Path) -> tuple[World, Path, Path]:
+    """Index 15 documents in the folder and 12 on a drive inside it, all warm."""
+    world = World(place, load_prompt(Path("assets/reader")))
+    content = drive(place / "stick")
+    at = plug(content, world)
+    world.write(12, USB)
+    world.write(15)
+    world.index()
+    assert len(world.documents()) == 27 and world.is_warm()
+    return world, at, content
+
+
+def unmounted_and_back(place: Path) -> None:
+    world, at, content = world_with_drive(place)
+    kv, documents = world.kv(), world.documents()
+    umount(at)
+    (at / "stray.txt").write_text("Saved here because the drive was not there.\n")
+    for _ in range(3):
+        assert world.path(at / "3.txt").state is FileState.UNCHANGED
+        events = world.sync()
+        assert absent(events) == {
+            at: "the drive that was mounted here is not connected; its 12 documents are kept and still found"
+            " (`desk-rag purge FOLDER` forgets them)"
+        }
+        assert removed(events) == 0
+        world.clocks.pass_by(400 * HOUR)
+        world.reopen()
+    assert (world.documents(), world.kv()) == (documents, kv)
+    assert [(folder.path, folder.documents) for folder in absent_folders(world.store)] == [(at, 12)]
+    # The rest of the folder goes on as always.
+    (world.root / "0.txt").unlink()
+    (world.root / "new.txt").write_text("Written while the drive was away.\n")
+    assert removed(world.sync()) == 1
+    mount("--bind", content, at)
+    (at / "5.txt").unlink()
+    events = world.sync()
+    assert not absent(events) and removed(events) == 1
+    left = {name: stamp for name, stamp in kv.items() if name in world.kv()}
+    assert world.kv() == left == kv, "both deleted documents are in the bin"
+
+
+def another_drive_in_its_place(place: Path) -> None:
+    world, at, content = world_with_drive(place)
+    kv, documents = world.kv(), world.documents()
+    umount(at)
+    other = drive(place / "other")
+    (other / "letter.txt").write_text("A letter on another drive.\n")
+    (other / "0.txt").write_text("A note with a name that occurs on both.\n")
+    mount("--bind", other, at)
+    assert "another drive is mounted in its place" in absent(world.sync())[at]
+    assert world.path(at / "0.txt").state is FileState.UNCHANGED
+    assert (world.documents(), world.kv()) == (documents, kv)
+    umount(at)
+    mount("--bind", content, at)
+    assert not absent(world.sync()) and world.kv() == kv and world.is_warm()
+
+
+def cloned_drive_is_recognised(place: Path) -> None:
+    world, at, content = world_with_drive(place)
+    kv = world.kv()
+    clone = drive(place / "clone")
+    shutil.copytree(content, clone, dirs_exist_ok=True)
+    umount(at)
+    mount("--bind", clone, at)
+    assert not absent(world.sync())
+    assert world.kv() == kv and world.is_warm()
+    # Copied to where the drive was mounted, it is a folder like any other.
+    umount(at)
+    shutil.copytree(content, at, dirs_exist_ok=True)
+    assert not absent(world.sync())
+    for number in range(3):
+        (at / f"{number}.txt").unlink()
+    events = world.sync()
+    assert not absent(events) and removed(events) == 3
+    assert [volume.path for volume in world.store.volumes.of(world.root)] == [world.root]
+
+
+def unmounted_in_the_middle_of_a_look(place: Path) -> None:
+    world, at, _ = world_with_drive(place)
+    kv, documents = world.kv(), world.documents()
+    asked = 0
+
+    def stop() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 5:
+            umount(at)
+        return False
+
+    events = world.sync(stop)
+    assert not at.joinpath("0.txt").exists() and at in absent(events) and removed(events) == 0
+    assert (world.documents(), world.kv()) == (documents, kv)
+
+
+def root_on_a_drive_that_is_unmounted(place: Path) -> None:
+    content = drive(place / "stick")
+    (place / "docs").mkdir()
+    mount("--bind", content, place / "docs")
+    world = World(place, load_prompt(Path("assets/reader")))
+    world.write(4)
+    world.index()
+    kv, documents = world.kv(), world.documents()
+    umount(world.root)
+    assert "empty" in absent(world.sync())[world.root]
+    (world.root / "stray.txt").write_text("Saved here because the drive was not there.\n")
+    assert "in its place" in absent(world.sync())[world.root]
+    world.reopen()
+    assert (world.documents(), world.kv()) == (documents, kv)
+    mount("--bind", content, world.root)
+    assert not absent(world.sync()) and world.kv() == kv and world.is_warm()
+
+
+def plugged_in_between_two_looks(place: Path) -> None:
+    world = World(place, load_prompt(Path("assets/reader")))
+    world.write(3)
+    world.index()
+    content = drive(place / "stick")
+    (content / "letter.txt").write_text("A letter on the drive.\n")
+    at = plug(content, world)
+    assert world.path(at / "letter.txt").state is FileState.INDEXED
+    umount(at)
+    assert world.path(at / "letter.txt").state is FileState.UNCHANGED
+    assert at in absent(world.sync()) and at / "letter.txt" in world.documents()
+
+
+def unmounted_while_a_service_watches(place: Path) -> None:
+    """As `desk-rag watch` does it, model and all."""
+    from desk_rag.config import IdleSettings, IndexSettings, ModelSettings, Settings, StoreSettings
+    from desk_rag.index_events import FileEvent, IndexEvent, IndexFinished, RootAbsent
+    from desk_rag.store.store import Store
+    from indexer.parts import lazy_parts
+    from indexer.service import Service
+    from tests.indexer.conftest import wait_for
+    from tests.store import made
+
+    root = place / "docs"
+    (root / USB).mkdir(parents=True)
+    mount("-t", "tmpfs", "drive", root / USB)
+    for number in range(12):
+        (root / USB / f"{number}.txt").write_text(f"Note {number} about the lock keeper.\n")
+        os.utime(root / USB / f"{number}.txt", (1_700_000_000, 1_700_000_000))
+    settings = Settings(
+        data_dir=place / "data",
+        model=ModelSettings(device="cpu", threads=1),
+        store=StoreSettings(budget_gib=1, reserve_gib=0),
+        index=IndexSettings(settle_seconds=0.2, sweep_seconds=600),
+        idle=IdleSettings(quiet_seconds=0, cpu_busy_percent=100, gpu_busy_percent=100, gpu_free_mib=0, on_battery=True),
+    )
+    events: list[IndexEvent] = []
+    with Store.open(settings.data_dir, settings.store, writer=True) as store:
+        service = Service(lazy_parts(store, settings), [root], settings, tick_seconds=0.1)
+        service.subscribe(events.append)
+        service.start()
+        try:
+            wait_for(lambda: any(isinstance(event, IndexFinished) for event in events), 120)
+            files = {file: file.stat().st_mtime_ns for file in made.kv_files(settings.data_dir)}
+            assert len(files) == 12
+            shutil.copytree(root / USB, place / "backup")
+            umount(root / USB)
+            service.sweep()
+            wait_for(lambda: any(isinstance(event, RootAbsent) for event in events))
+            mount("-t", "tmpfs", "drive", root / USB)
+            shutil.copytree(place / "backup", root / USB, dirs_exist_ok=True)
+            service.sweep()
+            (root / "marker.txt").write_text("Written after the drive was back.\n")
+            wait_for(lambda: store.document(root / "marker.txt") is not None)
+            assert len(store.documents(root / USB)) == 12
+            assert not [e for e in events if isinstance(e, FileEvent) and e.state is FileState.REMOVED]
+            now = {file: file.stat().st_mtime_ns for file in made.kv_files(settings.data_dir)}
+            assert files.items() <= now.items()
+        finally:
+            service.stop(20)
+
+
+CASES = {
+    case.__name__: case
+    for case in (
+        unmounted_and_back,
+        another_drive_in_its_place,
+        cloned_drive_is_recognised,
+        unmounted_in_the_middle_of_a_look,
+        root_on_a_drive_that_is_unmounted,
+        plugged_in_between_two_looks,
+        unmounted_while_a_service_watches,
+    )
+}
+
+if __name__ == "__main__":
+    CASES[sys.argv[1]](Path(sys.argv[2]))

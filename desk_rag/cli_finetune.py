@@ -205,7 +205,6 @@ def _samples(settings: Settings, options: argparse.Namespace, screen: _Screen) -
     from desk_rag.store.layout import write_private
 
     try:
-        kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(kept, save_samples(made))
     except OSError as error:
         raise ConfigError(f"{kept} cannot be written: {error.strerror}.", remedy="Give another --out.") from error

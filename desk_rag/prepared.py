@@ -161,7 +161,6 @@ def _write(file: Path, record: _Record) -> None:
         "producer": PRODUCER,
     }
     try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left_over in file.parent.glob(f"{file.name}.*"):
             left_over.unlink(missing_ok=True)
         write_private(file, save(tensors, metadata))

@@ -80,7 +80,6 @@ def _keep(settings: Settings, part: str, names: list[str]) -> None:
     kept = {**{known: value for known, value in told.get(part, {}).items() if known != key}, key: names}
     told[part] = dict(list(kept.items())[-_MOST:])
     try:
-        _file(settings).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(_file(settings), json.dumps(told).encode())
     except OSError as error:
         _log.warning("the names of model and embedder could not be kept (%s)", error.strerror)

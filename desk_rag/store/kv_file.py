@@ -20,7 +20,7 @@ from desk_rag.errors import CorruptKV
 from desk_rag.kv.types import Int8Layer, KVKey, LayerKV, QuantizedKV, RawLayer
 from desk_rag.store import kv_header
 from desk_rag.store.kv_header import KVHeader, LayerGroup, LayerShape
-from desk_rag.store.layout import BLOCK, TEMPORARY_SUFFIX, sync_directory
+from desk_rag.store.layout import BLOCK, TEMPORARY_SUFFIX, make_directory, sync_directory
 from desk_rag.store.slabs import Bytes, SlabPool
 
 _DTYPE_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.int8: "I8"}
@@ -67,11 +67,11 @@ def prepare(key: KVKey, kv: QuantizedKV, chunk_ids: Sequence[str], prefill_secon
 def write(path: Path, image: KVImage) -> None:
     """Put the file at `path`, complete and durable, or leave nothing there. Raises OSError as it came (ENOSPC, ...).
 
-    Order after FORMAT.md: temporary file beside the target, fsync, rename, fsync of the directory.
+    Order after FORMAT.md: temporary file beside the target, fsync, rename, fsync of the directory. A new directory's
+    own name is durable before anything lies in it: a write that failed must not leave that to the next.
     """
-    fresh = [place for place in (path.parent, path.parent.parent) if not place.exists()]
-    path.parent.parent.mkdir(mode=0o700, exist_ok=True)
-    path.parent.mkdir(mode=0o700, exist_ok=True)
+    make_directory(path.parent.parent)
+    make_directory(path.parent)
     beside = path.with_name(f"{path.stem}.{os.getpid()}-{next(_serial)}{TEMPORARY_SUFFIX}")
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -90,8 +90,7 @@ def write(path: Path, image: KVImage) -> None:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
         raise
-    for place in (path.parent, *(place.parent for place in fresh)):
-        sync_directory(place)
+    sync_directory(path.parent)
 
 
 def read_header(path: Path) -> KVHeader:

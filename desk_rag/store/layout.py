@@ -5,12 +5,15 @@ The names are opaque on purpose: hashes only, so that a directory listing tells 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from desk_rag.errors import StoreError, StoreFull, of_system
 from desk_rag.store import ownership
@@ -19,6 +22,11 @@ BLOCK = 4096
 KV_SUFFIX = ".safetensors"
 TEMPORARY_SUFFIX = ".tmp"
 _NAME = re.compile(r"[0-9a-f]{32}")
+_CUT_OFF = re.compile(
+    r"(?:[0-9a-f]{16}\.json|[0-9a-f]{32}\.safetensors|names\.json|drives\.json|writer\.pid|CACHEDIR\.TAG)"
+    r"\.(?P<pid>\d+)\.tmp|[0-9a-f]{16}\.hnsw\.tmp"
+)
+"""Temporary files by `write_private`, with the process that wrote them, and those of vector indexes."""
 
 
 def on_disk(size: int) -> int:
@@ -96,13 +104,17 @@ class Layout:
         Raises StoreError if the place cannot be used, or holds files of somebody else and no store.
         """
         try:
-            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._make_root()
             self.check_owner()
             self._tag()
+            fresh = False
             for place in (self.root, self.kv, self.vectors, self.quarantine, self.run, self.root / "logs"):
+                fresh |= not place.exists()
                 place.mkdir(mode=0o700, exist_ok=True)
                 if place.stat().st_mode & 0o077:
                     place.chmod(0o700)
+            if fresh:
+                sync_directory(self.root)
         except OSError as error:
             raise of_system(error, self.root) or StoreError(
                 f"The data directory {self.root} cannot be used: {error.strerror or error}.",
@@ -119,6 +131,15 @@ class Layout:
                 remedy="Give data_dir a directory of its own: an empty or a new one.",
             )
 
+    def _make_root(self) -> None:
+        """Make the directory and those above it; their names are durable before the tag says that a store was begun."""
+        fresh = [place for place in (self.root, *self.root.parents) if not place.exists()]
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if fresh or not (self.root / ownership.TAG).exists():
+            for place in reversed(fresh or [self.root]):
+                with suppress(PermissionError):  # a folder above that may be entered and not be opened
+                    sync_directory(place.parent)
+
     def _tag(self) -> None:
         tag = self.root / ownership.TAG
         if tag.exists():
@@ -130,6 +151,15 @@ class Layout:
             if not (full and self.catalog.is_file()):  # a store that lost its tag is used all the same
                 raise
 
+    def remove_cut_off(self) -> None:
+        """Remove what writes of small files and vector indexes left when they were cut off; of the living, nothing."""
+        for folder in (self.root, self.vectors, self.run, self.root / "models"):
+            with suppress(FileNotFoundError), os.scandir(folder) as entries:
+                for entry in list(entries):
+                    written = _CUT_OFF.fullmatch(entry.name)
+                    if written and entry.is_file(follow_symlinks=False) and not _lives(written["pid"]):
+                        Path(entry.path).unlink(missing_ok=True)
+
     def scan(self) -> Iterator[KVEntry]:
         """Yield every file under kv/ and quarantine/, of all namespaces, temporary and unknown ones included."""
         yield from _scan(self.kv)
@@ -137,7 +167,8 @@ class Layout:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a small file (0600) so that it is there completely or not at all."""
+    """Write a small file (0600) so that it is there completely or not at all; it and its folder are durable on return."""
+    make_directory(path.parent)
     beside = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -148,6 +179,25 @@ def write_private(path: Path, content: bytes) -> None:
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
+    sync_directory(path.parent)
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory (0700) and those above it, their names durable on return, unless it is there already."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    path.mkdir(mode=0o700, exist_ok=True)
+    sync_directory(path.parent)
+
+
+def sync_file(path: Path) -> None:
+    """Make the content of a file durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def forget_cached(paths: Iterable[Path]) -> None:
@@ -181,12 +231,20 @@ def announce(paths: Iterable[Path], length: int = 0) -> int:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
+    """Make the names in a directory durable, as far as its file system can do that."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # network file systems that have no such call
+            raise
     finally:
         os.close(descriptor)
+
+
+def _lives(pid: str | None) -> bool:
+    """True while a process of that number may still be writing; vector indexes are written by the writer alone."""
+    return pid is not None and int(pid) != os.getpid() and psutil.pid_exists(int(pid))
 
 
 def _scan(directory: Path) -> Iterator[KVEntry]:

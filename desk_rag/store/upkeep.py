@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from desk_rag.store.budget import Budget
 from desk_rag.store.catalog import Catalog, KVName
 from desk_rag.store.kv_header import KVHeader
 from desk_rag.store.kv_rows import KVRow, KVRows
-from desk_rag.store.layout import BLOCK, KV_SUFFIX, KVEntry, Layout, on_disk
+from desk_rag.store.layout import BLOCK, KV_SUFFIX, KVEntry, Layout, on_disk, sync_directory
 from desk_rag.store.leaving import Candidate
 
 _serial = itertools.count()
@@ -45,10 +45,12 @@ class Upkeep:
     def reconcile(self, catalog: Catalog) -> tuple[int, list[str]]:
         """Compare all files with all rows, in both directions; return the bytes on disk and what was found odd."""
         notes: list[str] = []
+        self._layout.remove_cut_off()
         self._finish_deletes()
         known = {self._layout.kv_file(*row.name): row for row in self._rows.all()}
         catalog_lost = not known and catalog.count([])[3] == 0
         seen: set[Path] = set()
+        self._sync_namespaces()
         for entry in self._layout.scan():
             if entry.is_temporary:
                 entry.path.unlink(missing_ok=True)
@@ -94,7 +96,11 @@ class Upkeep:
         if not found:
             return 0
         back = {row.name for row in self._rows.find(found)}
-        freed = sum(_unlink(self._layout.kv_file(*name)) for name in found if name not in back)
+        files = [self._layout.kv_file(*name) for name in found if name not in back]
+        freed = sum(_unlink(file) for file in files)
+        for place in sorted({file.parent for file in files}):
+            with suppress(FileNotFoundError):  # none of its files was ever written
+                sync_directory(place)
         self._rows.undoom(found)
         return freed
 
@@ -111,9 +117,20 @@ class Upkeep:
         return True
 
     def empty_quarantine(self) -> int:
-        """Remove all quarantined files; return the bytes freed."""
+        """Remove all quarantined files, durably: what was put aside may hold text; return the bytes freed."""
         with os.scandir(self._layout.quarantine) as entries:
-            return sum(_unlink(Path(entry.path)) for entry in entries)
+            files = [Path(entry.path) for entry in entries]
+        freed = sum(_unlink(file) for file in files)
+        if files:
+            sync_directory(self._layout.quarantine)
+        return freed
+
+    def _sync_namespaces(self) -> None:
+        """Make the names of all folders under kv/ durable: a process that made one may have been killed too early."""
+        with os.scandir(self._layout.kv) as entries:
+            folders = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+        for place in (self._layout.kv, *folders):
+            sync_directory(place)
 
     def _finish_deletes(self) -> None:
         self.unlink(self._rows.doomed())
@@ -134,6 +151,7 @@ class Upkeep:
             notes.append(f"{error} It was put into quarantine.")
             self.quarantine(entry.path)
             return False
+        sync_directory(entry.path.parent)  # whoever renamed it may have been killed before doing so
         added = self._rows.add(
             (header.namespace, header.tokens),
             entry.size,

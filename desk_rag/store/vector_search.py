@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from desk_rag.chunking import ChunkId
 from desk_rag.store.database import Database
+from desk_rag.store.layout import sync_directory
 from desk_rag.store.paths import Scope, from_blob
 from desk_rag.store.types import Hit, PendingChunk
 from desk_rag.store.vectors import (
@@ -146,11 +147,15 @@ class VectorSearch:
         with self._lock:
             for found in self._loaded.values():
                 self._refresh(found)
+        removed = False
         for name, saved in self._saved():
             labels = saved_labels(saved)
             if labels is None or not labels <= self._living_labels(name):
+                removed = True
                 saved.unlink(missing_ok=True)
                 saved.with_suffix(".json").unlink(missing_ok=True)
+        if removed:
+            sync_directory(self._directory)
 
     def save(self) -> None:
         """Save every graph index that changed."""

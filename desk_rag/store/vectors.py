@@ -17,7 +17,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from desk_rag.store.layout import TEMPORARY_SUFFIX, write_private
+from desk_rag.store.layout import TEMPORARY_SUFFIX, sync_file, write_private
 
 Vectors = NDArray[np.float32]
 Found = list[tuple[int, float]]
@@ -178,6 +178,7 @@ class HnswIndex:
             self._index.save_index(str(beside))
             if self._dead:
                 _wipe(beside, self._dim, self._dead)
+            sync_file(beside)
             description = {
                 "version": FILE_VERSION,
                 "dim": self._dim,

@@ -14,7 +14,7 @@ from tests.durability.judging import judge
 from tests.durability.power_cut import Drive, State, sample
 from tests.durability.recording import CannotRecord, Job, Op, library, record
 
-FEW, MANY = 150, 2_400
+FEW, MANY = 100, 2_400
 STEPS = 40
 
 
@@ -32,7 +32,7 @@ def recorded(place: Path) -> dict[str, list[Op]]:
     torch.set_num_threads(1)
     try:
         library()
-        runs = record([Job(3, STEPS if broken == "nothing" else 12, broken) for broken in BREAKS], place / "recorded")
+        runs = record([Job(3, STEPS if len(kinds) > 1 else 10, broken) for broken, (_, kinds) in BREAKS.items()], place / "recorded")
     except CannotRecord as error:
         pytest.skip(str(error))
     return dict(zip(BREAKS, runs, strict=True))

@@ -35,7 +35,7 @@ SMALL_GRAPH = 12
 SECRET = "quixotry zanzibar "
 ROOM = 40
 """KV files that fit."""
-OFTEN = {"put": 8, "remove": 1, "rename": 1, "record": 1.2, "reopen": 0.8, "purge": 0.6, "damage": 0.4, "ask": 0.5}
+OFTEN: dict[str, float] = {"put": 8, "remove": 1, "rename": 1, "record": 1.2, "reopen": 0.8, "purge": 0.6, "damage": 0.4, "ask": 0.5}
 
 
 def vector_of(text: str) -> NDArray[np.float32]:
@@ -83,8 +83,9 @@ class Worker:
 
     def run(self, steps: int, kinds: Sequence[str]) -> None:
         """Do `steps` things of these kinds, then close."""
+        weights = [OFTEN[kind] for kind in kinds] if kinds == breaking.ALL else None
         for _ in range(steps):
-            kind = self._rng.choices(kinds, [OFTEN[kind] for kind in kinds])[0]
+            kind = self._rng.choices(kinds, weights)[0]
             getattr(self, f"_{kind}")()
         self._store.close()
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from desk_rag.store import kv_file, kv_header, layout, upkeep, vector_search, vectors
 from desk_rag.store.database import Database
 
 
@@ -51,9 +50,20 @@ def _no_root_flush() -> None:
 
 
 def _no_removal_flush() -> None:
-    """Names taken out of quarantine and of vectors are not flushed."""
-    for module in (upkeep, vector_search):
-        module.sync_directory = lambda path: None  # type: ignore[attr-defined]
+    """A folder out of which a file was just removed is not flushed."""
+    real_unlink, touched = os.unlink, set[str]()
+
+    def unlink(path: str, *, dir_fd: int | None = None) -> None:
+        real_unlink(path, dir_fd=dir_fd)
+        touched.add(os.readlink(f"/proc/self/fd/{dir_fd}") if dir_fd is not None else str(Path(path).parent))
+
+    def just_emptied(_: os.stat_result, path: str) -> bool:
+        emptied = path in touched
+        touched.discard(path)
+        return emptied
+
+    os.unlink = os.remove = unlink  # type: ignore[assignment]
+    _skip_flushes(just_emptied)
 
 
 def _no_log_flush() -> None:
@@ -62,64 +72,44 @@ def _no_log_flush() -> None:
 
 
 def _rename_first() -> None:
-    """The file gets its name, then its flush."""
+    """A KV file gets its name, then its flush."""
+    real_sync, real_replace = os.fsync, os.replace
 
-    def write(path: Path, image: kv_file.KVImage) -> None:
-        for place in (path.parent.parent, path.parent):
-            place.mkdir(mode=0o700, exist_ok=True)
-        beside = path.with_suffix(".1-1.tmp")
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        _fill(descriptor, image)
-        beside.replace(path)
-        os.fsync(descriptor)
+    def fsync(descriptor: int) -> None:
+        if not os.readlink(f"/proc/self/fd/{descriptor}").endswith(".tmp"):
+            real_sync(descriptor)
+
+    def replace(source: str, target: str, **directories: int) -> None:
+        real_replace(source, target, **directories)
+        descriptor = os.open(target, os.O_RDONLY, dir_fd=directories.get("dst_dir_fd"))
+        real_sync(descriptor)
         os.close(descriptor)
-        _flush_all(path)
 
-    kv_file.write = write
+    os.fsync, os.replace, os.rename = fsync, replace, replace  # type: ignore[assignment]
+
+
+def _in_place(temporary: str, final: str) -> None:
+    """Files whose name matches `temporary` are written under their `final` name at once."""
+    pattern, real_open, real_replace = re.compile(temporary), os.open, os.replace
+
+    def open_final(path: str, flags: int, mode: int = 0o777, **directory: int) -> int:
+        if flags & os.O_CREAT and pattern.search(os.fspath(path)):
+            path, flags = pattern.sub(final, os.fspath(path)), flags & ~os.O_EXCL
+        return real_open(path, flags, mode, **directory)
+
+    def replace(source: str, target: str, **directories: int) -> None:
+        if not pattern.search(os.fspath(source)):
+            real_replace(source, target, **directories)
+
+    os.open, os.replace, os.rename = open_final, replace, replace  # type: ignore[assignment]
 
 
 def _no_temporary_file() -> None:
-    """The file is written where it is to lie."""
-
-    def write(path: Path, image: kv_file.KVImage) -> None:
-        for place in (path.parent.parent, path.parent):
-            place.mkdir(mode=0o700, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        _fill(descriptor, image)
-        os.fsync(descriptor)
-        os.close(descriptor)
-        _flush_all(path)
-
-    kv_file.write = write
-
-
-def _fill(descriptor: int, image: kv_file.KVImage) -> None:
-    os.write(descriptor, kv_header.encode(image.header))
-    for buffer in image.buffers:
-        os.write(descriptor, buffer.data)
-
-
-def _flush_all(path: Path) -> None:
-    for place in (path.parent, path.parent.parent, path.parent.parent.parent):
-        layout.sync_directory(place)
+    _in_place(r"([0-9a-f]{32})\.\d+-\d+\.tmp$", r"\1.safetensors")
 
 
 def _records_in_place() -> None:
-    """A record is written over the one before it."""
-
-    def write_private(path: Path, content: bytes) -> None:
-        layout.make_directory(path.parent)
-        path.write_bytes(content)
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-        layout.sync_directory(path.parent)
-
-    _everywhere("write_private", write_private)
-
-
-def _everywhere(name: str, function: Callable[..., None]) -> None:
-    for module in (layout, vectors, sys.modules["__main__"]):
-        setattr(module, name, function)
+    _in_place(r"([0-9a-f]{32}\.safetensors|names\.json|drives\.json)\.\d+\.tmp$", r"\1")
 
 
 def _lazy_commits() -> None:

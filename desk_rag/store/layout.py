@@ -167,7 +167,7 @@ class Layout:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a small file (0600) so that it is there completely or not at all; it and its folder are durable on return."""
+    """Write a small file (0600), and its folder, so that it is there completely or not at all; durable on return."""
     make_directory(path.parent)
     beside = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
     try:
@@ -232,6 +232,8 @@ def announce(paths: Iterable[Path], length: int = 0) -> int:
 
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable, as far as its file system can do that."""
+    if os.name == "nt":  # a directory cannot be opened there
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -13,8 +13,8 @@ import traceback
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from tests.attack.counts import Budget, Counts, Skipped  # noqa: E402
-from tests.attack.kinds import KINDS  # noqa: E402
+from tests.attack.counts import Budget, Counts, Skipped
+from tests.attack.kinds import KINDS
 
 SHOWN = 10
 """Violations of one kind that are printed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from contextlib import suppress
@@ -26,7 +25,7 @@ def main() -> None:
     theirs.mkdir()
     for name in ("thesis.md", "ab" * 16 + ".safetensors", "0123456789abcdef.hnsw", "x.tmp", "names.json"):
         (theirs / name).write_text(f"mine: {name}")
-    os.chmod(theirs, 0o755)
+    theirs.chmod(0o755)
     before = look(theirs)
     (data / inside).mkdir(exist_ok=True)
     target = data / inside / "mounted" if inside == "kv" else data / inside

@@ -18,7 +18,10 @@ def main() -> None:
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(place)], check=True)
     chance = random.Random(seed)
-    texts = {f"/d/{n}": [f"{n} {chance.randrange(99)} {'word ' * chance.randrange(300)}" for _ in range(4)] for n in range(60)}  # fmt: skip
+    texts = {
+        f"/d/{n}": [f"{n} {chance.randrange(99)} {'word ' * chance.randrange(300)}" for _ in range(4)]
+        for n in range(60)
+    }
     full = False
     try:
         with Store.open(place / "data", made.settings(), writer=True) as store:

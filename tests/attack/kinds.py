@@ -1,4 +1,4 @@
-"""The kinds of attack, each one function `(random, budget) -> Counts`. A kind checks promises, not how they are kept."""
+"""The kinds of attack, each one function `(random, budget) -> Counts` that counts promises kept and broken."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Power cuts: system calls of a writing process recorded, every state a cut may leave rebuilt, each opened and judged."""
+"""Power cuts: system calls of a writer are recorded, and the states a cut may leave are rebuilt and judged."""

@@ -1,4 +1,4 @@
-"""Flushes and orders taken out of the store's write paths, one at a time: each must be noticed by the replayed states."""
+"""Flushes and orders taken out of the write paths, one at a time: each must be noticed by the replayed states."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from pathlib import Path
 from desk_rag.store.database import Database
 
 
+def _path_of(descriptor: int) -> str:
+    return str(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+
 def _skip_flushes(wanted: Callable[[os.stat_result, str], bool]) -> None:
     """Leave out every flush from Python of what `wanted` says by status and path."""
     real = os.fsync
 
     def fsync(descriptor: int) -> None:
-        if not wanted(os.fstat(descriptor), os.readlink(f"/proc/self/fd/{descriptor}")):
+        if not wanted(os.fstat(descriptor), _path_of(descriptor)):
             real(descriptor)
 
     os.fsync = fsync  # type: ignore[assignment]
@@ -46,7 +50,9 @@ def _no_record_directory_flush() -> None:
 
 def _no_root_flush() -> None:
     """The name of the data directory itself is not flushed."""
-    _skip_flushes(lambda status, path: stat.S_ISDIR(status.st_mode) and not ("/data/" in path or path.endswith("/data")))
+    _skip_flushes(
+        lambda status, path: stat.S_ISDIR(status.st_mode) and not ("/data/" in path or path.endswith("/data"))
+    )
 
 
 def _no_removal_flush() -> None:
@@ -55,7 +61,7 @@ def _no_removal_flush() -> None:
 
     def unlink(path: str, *, dir_fd: int | None = None) -> None:
         real_unlink(path, dir_fd=dir_fd)
-        touched.add(os.readlink(f"/proc/self/fd/{dir_fd}") if dir_fd is not None else str(Path(path).parent))
+        touched.add(_path_of(dir_fd) if dir_fd is not None else str(Path(path).parent))
 
     def just_emptied(_: os.stat_result, path: str) -> bool:
         emptied = path in touched
@@ -76,7 +82,7 @@ def _rename_first() -> None:
     real_sync, real_replace = os.fsync, os.replace
 
     def fsync(descriptor: int) -> None:
-        if not os.readlink(f"/proc/self/fd/{descriptor}").endswith(".tmp"):
+        if not _path_of(descriptor).endswith(".tmp"):
             real_sync(descriptor)
 
     def replace(source: str, target: str, **directories: int) -> None:

@@ -176,7 +176,7 @@ def _vector_faults(store: Store, told: Reported) -> Iterable[str]:
         hits = store.search_vectors(EMBEDDER, vector_of(text), 1)
         if not hits or hits[0].score < 0.999 or hits[0].chunk_id != made.chunk_id(text):
             yield f"the vector of '{text}' is not the nearest to itself"
-    with store._database.read() as connection:  # noqa: SLF001
+    with store._database.read() as connection:
         rows = connection.execute("SELECT c.text, v.vector FROM vectors v JOIN chunks c ON c.id = v.chunk").fetchall()
     there = {text: np.frombuffer(blob, dtype="<f4") for text, blob in rows}
     if missing := required - there.keys():

@@ -2,7 +2,8 @@
 
 What was flushed is there. Of the rest, any part may be there: of a file's data any sectors of 512 bytes, with zeros
 where the size is there and the data is not; of a directory's names any change, in any order but that of two changes
-to one name. A rename is one step, made durable by a flush of either directory. A flush of a file says nothing of its name.
+to one name. A rename is one step, made durable by a flush of either directory. A flush of a file says nothing of its
+name.
 """
 
 from __future__ import annotations
@@ -248,10 +249,17 @@ def _rename(names: dict[tuple[int, str], int], naming: _Naming) -> None:
         names[naming.adds[:2]] = naming.adds[2]
 
 
-def sample(ops: Sequence[Op], seed: int, count: int) -> Iterator[tuple[State, Sequence[Op]]]:
-    """Yield about `count` different states, spread over the run by `seed`, each with the operations before it."""
+def sample(
+    ops: Sequence[Op], seed: int, count: int, *, only_reports: bool = False
+) -> Iterator[tuple[State, Sequence[Op]]]:
+    """Yield about `count` different states, spread over the run by `seed`, each with the operations before it.
+
+    `only_reports`: all of them right after something was reported done.
+    """
     rng = random.Random(seed)
-    weights = list(_weights(ops))
+    weights = [
+        0.0 if only_reports and op.kind != "N" else weight for op, weight in zip(ops, _weights(ops), strict=True)
+    ]
     per_weight = count / sum(weights)
     seen: set[tuple[bytes, int]] = set()
     notes = 0

@@ -35,7 +35,16 @@ SMALL_GRAPH = 12
 SECRET = "quixotry zanzibar "
 ROOM = 40
 """KV files that fit."""
-OFTEN: dict[str, float] = {"put": 8, "remove": 1, "rename": 1, "record": 1.2, "reopen": 0.8, "purge": 0.6, "damage": 0.4, "ask": 0.5}
+OFTEN: dict[str, float] = {
+    "put": 8,
+    "remove": 1,
+    "rename": 1,
+    "record": 1.2,
+    "reopen": 0.8,
+    "purge": 0.6,
+    "damage": 0.4,
+    "ask": 0.5,
+}
 
 
 def vector_of(text: str) -> NDArray[np.float32]:

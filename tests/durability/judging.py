@@ -27,7 +27,7 @@ class Reported:
     vectors: set[str] = field(default_factory=set)
     warm: set[str] = field(default_factory=set)
     records: dict[str, str] = field(default_factory=dict)
-    unsure_record: tuple[str, str] | None = None
+    unsure_records: dict[str, list[str | None]] = field(default_factory=dict)
     purged: dict[bytes, str] = field(default_factory=dict)
     """Bytes that no file may hold, and what they are."""
     damaged: set[str] = field(default_factory=set)
@@ -39,32 +39,46 @@ class Reported:
         getattr(self, f"_{kind}", lambda *_: None)(value, note)
 
     def _putting(self, path: str, note: dict) -> None:  # type: ignore[type-arg]
-        self.unsure = {path: [self.documents.get(path), note["texts"]]}
+        self._doubt(path, note["texts"])
         for text in note["texts"]:  # purged before, and wanted again
             self.purged.pop(vector_of(text).tobytes(), None)
             if text.startswith(SECRET):
                 self.purged.pop(SECRET.encode(), None)
 
+    def _doubt(self, path: str, content: list[str] | None) -> None:
+        self.unsure.setdefault(path, [self.documents.get(path)]).append(content)
+
+    def _restarted(self, seen: dict[str, list[str]], _: dict) -> None:  # type: ignore[type-arg]
+        """After a kill, what was in flight stays in doubt: it may be visible and not be durable."""
+        for path in self.unsure:
+            self.documents.pop(path, None)
+            if path in seen:
+                self.documents[path] = seen[path]
+        self._forget_unheld()
+
     def _put(self, path: str, note: dict) -> None:  # type: ignore[type-arg]
-        self.unsure = {}
+        self.unsure.pop(path, None)
         self.documents[path] = note["texts"]
         self._forget_unheld()
 
     def _removing(self, paths: list[str], _: dict) -> None:  # type: ignore[type-arg]
-        self.unsure = {path: [self.documents.get(path), None] for path in paths}
+        for path in paths:
+            self._doubt(path, None)
 
     def _removed(self, paths: list[str], _: dict) -> None:  # type: ignore[type-arg]
-        self.unsure = {}
         for path in paths:
+            self.unsure.pop(path, None)
             self.documents.pop(path, None)
         self._forget_unheld()
 
     def _renaming(self, old: str, note: dict) -> None:  # type: ignore[type-arg]
-        new, texts = note["to"], self.documents[old]
-        self.unsure = {old: [texts, None], new: [self.documents.get(new), texts]}
+        texts = self.documents[old]
+        self._doubt(old, None)
+        self._doubt(note["to"], texts)
 
     def _renamed(self, old: str, note: dict) -> None:  # type: ignore[type-arg]
-        self.unsure = {}
+        self.unsure.pop(old, None)
+        self.unsure.pop(note["to"], None)
         self.documents[note["to"]] = self.documents.pop(old)
         self._forget_unheld()
 
@@ -79,10 +93,10 @@ class Reported:
         self.warm = {text for text in self.warm if str(made.key(text).tokens) not in tokens}
 
     def _recording(self, name: str, note: dict) -> None:  # type: ignore[type-arg]
-        self.unsure_record = (name, note["text"])
+        self.unsure_records.setdefault(name, [self.records.get(name)]).append(note["text"])
 
     def _recorded(self, name: str, note: dict) -> None:  # type: ignore[type-arg]
-        self.unsure_record = None
+        self.unsure_records.pop(name, None)
         self.records[name] = note["text"]
 
     def _purged(self, trace: str, note: dict) -> None:  # type: ignore[type-arg]
@@ -187,9 +201,8 @@ def _vector_faults(store: Store, told: Reported) -> Iterable[str]:
 
 
 def _record_faults(root: Path, told: Reported) -> Iterable[str]:
-    unsure, new = told.unsure_record or ("", "")
-    for name in {*told.records, unsure} - {""}:
+    for name in told.records.keys() | told.unsure_records.keys():
         file = root / name
         text = file.read_text() if file.exists() else None
-        if text not in ((told.records.get(name), new) if name == unsure else (told.records[name],)):
+        if text not in told.unsure_records.get(name, [told.records.get(name)]):
             yield f"{name} was recorded as '{told.records.get(name, '')[:12]}' and is '{(text or 'not there')[:12]}'"

@@ -73,6 +73,8 @@ class Job:
     seed: int
     steps: int
     broken: str = "nothing"
+    kills: int = 0
+    """Times that the writer is killed at some call and another one goes on."""
 
 
 def record(jobs: Sequence[Job], place: Path, timeout: float = 300.0) -> list[list[Op]]:
@@ -81,7 +83,7 @@ def record(jobs: Sequence[Job], place: Path, timeout: float = 300.0) -> list[lis
     for number, job in enumerate(jobs):
         root = place / f"job{number}"
         root.mkdir(parents=True)
-        listed.append([str(root), str(place / f"job{number}.log"), job.seed, job.steps, job.broken])
+        listed.append([str(root), str(place / f"job{number}.log"), job.seed, job.steps, job.broken, job.kills])
     done = subprocess.run(
         [sys.executable, "-m", "tests.durability.workload", json.dumps(listed)],
         env={**os.environ, "LD_PRELOAD": str(library()), "OMP_NUM_THREADS": "1"},

@@ -30,12 +30,15 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def recorded(place: Path) -> dict[str, list[Op]]:
-    """The workload as it is, and once for every flush or order taken out."""
+    """The workload with a kill in it, and once for every flush or order taken out."""
     torch.set_num_threads(1)
     try:
         library()
         runs = record(
-            [Job(3, STEPS if len(kinds) > 1 else 8, broken) for broken, (_, kinds) in BREAKS.items()],
+            [
+                Job(3, STEPS if len(kinds) > 1 else 8, broken, kills=int(broken == "nothing"))
+                for broken, (_, kinds) in BREAKS.items()
+            ],
             place / "recorded",
         )
     except CannotRecord as error:
@@ -62,7 +65,7 @@ def test_a_cut_at_any_moment_loses_nothing_that_was_done(recorded: dict[str, lis
 def test_two_thousand_cuts_lose_nothing_that_was_done(place: Path) -> None:
     looked_at = 0
     try:
-        runs = record([Job(seed, 60) for seed in (11, 12, 13)], place / "many")
+        runs = record([Job(11, 60), Job(12, 60), Job(13, 40, kills=3)], place / "many")
     except CannotRecord as error:
         pytest.skip(str(error))
     for ops in runs:

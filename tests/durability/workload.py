@@ -27,6 +27,7 @@ from desk_rag.store.vectors import approximate_search_available
 from tests.durability import breaking
 from tests.durability.recording import begin, note
 from tests.store import made
+from tests.store.kill_child import die_at
 
 EMBEDDER = "an embedder"
 DIM = 8
@@ -83,9 +84,13 @@ class Worker:
     def __init__(self, root: Path, seed: int) -> None:
         self._root = root
         self._rng = random.Random(seed)
-        self._texts: dict[str, list[str]] = {}
-        self._records = 0
         self._store = self._open()
+        self._texts = {
+            str(row.path): [passage.chunk.text for passage in self._store.passages_of(row.path)]
+            for row in self._store.documents()
+        }
+        note(restarted=self._texts)
+        self._records = 1000 * seed
 
     def _open(self) -> Store:
         return Store.open(self._root, made.settings(budget_bytes=ROOM * 8192), writer=True)
@@ -174,8 +179,22 @@ class Worker:
             self._store.note_use([made.chunk_id(text) for text in texts])
 
 
-def work(place: Path, log: Path, seed: int, steps: int, broken: str) -> None:
-    """Do one job, recorded."""
+def work(place: Path, log: Path, seed: int, steps: int, broken: str, kills: int) -> None:
+    """Do one job, recorded: some writers that are killed on the way, and one that comes to its end."""
+    for life in range(kills):
+        pid = os.fork()
+        if pid == 0:
+            begin_recording(place, log, broken)
+            die_at(random.Random(f"{seed} {life}").randrange(20, 400))
+            Worker(place / "data", seed + life).run(steps, breaking.ALL)
+            os._exit(0)
+        os.waitpid(pid, 0)
+    kinds = begin_recording(place, log, broken)
+    Worker(place / "data", seed + kills).run(steps, kinds)
+
+
+def begin_recording(place: Path, log: Path, broken: str) -> Sequence[str]:
+    """Prepare this process; returns what the workload does."""
     if approximate_search_available():
         small_graphs()
     tell_of_evictions()
@@ -183,17 +202,17 @@ def work(place: Path, log: Path, seed: int, steps: int, broken: str) -> None:
     take_out()
     begin(place, log)
     note(root_inode=place.stat().st_ino)
-    Worker(place / "data", seed).run(steps, kinds)
+    return kinds
 
 
 def main() -> None:
     """Each job in a fork of this process, so that the libraries are loaded once; no thread is begun before."""
     torch.set_num_threads(1)
-    for place, log, seed, steps, broken in json.loads(sys.argv[1]):
+    for place, log, seed, steps, broken, kills in json.loads(sys.argv[1]):
         pid = os.fork()
         if pid == 0:
             try:
-                work(Path(place), Path(log), seed, steps, broken)
+                work(Path(place), Path(log), seed, steps, broken, kills)
                 os._exit(0)
             except BaseException:
                 traceback.print_exc()

@@ -51,7 +51,11 @@ def run(*words: str, timeout: float = 300.0) -> subprocess.CompletedProcess[str]
 
 
 def kills(chance: random.Random, budget: Budget) -> Counts:
-    """SIGKILL of `index` or `watch` at any instant, the documents changed before each; at the end a clean rebuild."""
+    """SIGKILL of `index` or `watch` at any instant, the documents changed before each; at the end a clean rebuild.
+
+    Half of the time is for the rebuild, which makes all chunk KV.
+    """
+    budget = Budget(budget.seconds / 2)
     counts = Counts()
     with folder() as place:
         documents, data = place / "documents", place / "data"
@@ -67,9 +71,11 @@ def kills(chance: random.Random, budget: Budget) -> Counts:
                 process.wait(timeout=chance.uniform(1.0, 14.0))
                 counts.end(f"{verb} ended by itself")
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
                 counts.end(f"{verb} killed")
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
             if data.exists():
                 counts.violations += [f"round {number}: {fault}" for fault in _unclean(data)]
         rebuilt = place / "rebuilt"

@@ -4,13 +4,16 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+MINUTES ?= 60
+SEED ?= 1
 
-.PHONY: help setup demo test lint bench wheel clean
+.PHONY: help setup demo test lint bench attack wheel clean
 
 help:
 	@echo "make demo    set up, index the sample documents, ask questions, show how soon the first word came"
 	@echo "make test    set up, then run ruff, mypy, the import contracts and the tests"
 	@echo "make bench   time to first token, cached beside full prefill"
+	@echo "make attack  attack the store for an hour: kills, damage, full drives, power cuts (MINUTES=60 SEED=1)"
 	@echo "make wheel   build an installable package in dist/"
 	@echo "make clean   remove what the commands above made in this folder (.venv, .demo, dist, caches)"
 
@@ -29,6 +32,10 @@ lint:
 	@echo "== ruff" && $(BIN)/python -m ruff check .
 	@echo "== mypy" && $(BIN)/python -m mypy
 	@echo "== import contracts" && $(BIN)/python -c "from importlinter.cli import lint_imports_command as run; run()"
+
+attack:
+	@$(PYTHON) .ci/setup.py --dev
+	@$(BIN)/python -m tests.attack --minutes $(MINUTES) --seed $(SEED)
 
 bench: setup
 	@$(BIN)/python -m desk_rag bench ttft

@@ -96,9 +96,12 @@ class Folder:
                     yield entry.name, entry.stat(follow_symlinks=False)
 
     def make_directory(self, name: str) -> None:
-        """Make a private directory in this one unless there is one."""
-        with suppress(FileExistsError):
+        """Make a private directory in this one, its name durable on return, unless there is one."""
+        try:
             os.mkdir(self._name(name), 0o700, dir_fd=self._base())
+        except FileExistsError:
+            return
+        self.sync()
 
     def make_private(self) -> None:
         """Take all rights to this directory from others."""
@@ -281,7 +284,10 @@ class OwnedDirectory:
             folder.remove_directory(path.name)
 
     def write(self, path: Path, content: bytes) -> None:
-        """Write a small file (0600) so that it is there completely or not at all. Raises ForeignPlace, OSError."""
+        """Write a small file (0600) so that it is there completely or not at all; durable on return.
+
+        Raises ForeignPlace, OSError.
+        """
         with self.opened(path.parent) as folder:
             beside, descriptor = create_beside(folder, path.name)
             try:
@@ -294,6 +300,12 @@ class OwnedDirectory:
                 with suppress(OSError):
                     folder.unlink(beside, proven)
                 raise
+            folder.sync()
+
+    def sync(self, path: Path) -> None:
+        """Make the names in a directory durable; nothing if it is gone. Raises ForeignPlace, OSError."""
+        with suppress(FileNotFoundError), self.opened(path) as folder:
+            folder.sync()
 
     def _check(self, folder: Folder) -> None:
         try:

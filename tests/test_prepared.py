@@ -158,11 +158,11 @@ def test_a_full_disk_at_any_step_of_the_record_costs_no_answer(reader: LanguageM
             prepared._write(file, record)
         if disk.calls < step:
             break
-        failures += not file.exists()
+        failures += not file.exists()  # the last two calls flush its name, after it has one
         assert prepared._read(file) is None or prepared._read(file).told == record.told  # type: ignore[union-attr]
         assert list(file.parent.glob("*.tmp")) == []
         file.unlink(missing_ok=True)
-    assert failures >= 4 and prepared._read(file) is not None
+    assert failures >= 3 and prepared._read(file) is not None
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prepared, "write_private", _full)

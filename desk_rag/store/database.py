@@ -13,6 +13,7 @@ from pathlib import Path
 from desk_rag.errors import CorruptCatalog, StoreError, UnknownFormat, full_disk, of_system, read_only
 from desk_rag.store import schema
 from desk_rag.store.faults import Faults
+from desk_rag.store.layout import sync_file
 
 BUSY_SECONDS = 30.0
 _LITTLE_ROOM = 64 << 10
@@ -144,6 +145,9 @@ class Database:
             return True
         with self._turn, self.read() as connection:
             busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+            if not busy:  # SQLite does not flush the cut, and a power cut would bring deleted text back
+                with suppress(FileNotFoundError):
+                    sync_file(self._path.with_name(self._path.name + "-wal"))
         return not busy
 
     def close(self) -> None:

@@ -67,12 +67,13 @@ def write(path: Path, image: KVImage, within: OwnedDirectory | None = None) -> N
     """Put the file at `path`, complete and durable, or leave nothing there. Raises OSError as it came (ENOSPC, ...).
 
     `within` is the directory below which no link is followed, by default the third above the file. Order after
-    FORMAT.md: temporary file beside the target, fsync, rename, fsync of the directory.
+    FORMAT.md: temporary file beside the target, fsync, rename, fsync of the directory. A new directory's own name is
+    durable before anything lies in it: a write that failed must not leave that to the next.
     """
     within = within or OwnedDirectory(path.parents[2])
-    fresh = [place for place in (path.parent, path.parent.parent) if not place.exists()]
-    for place in reversed(fresh):
-        within.make_directory(place)
+    for place in (path.parent.parent, path.parent):
+        if not place.exists():
+            within.make_directory(place)
     with within.opened(path.parent) as folder:
         beside, descriptor = create_beside(folder, path.stem)
         try:
@@ -92,9 +93,6 @@ def write(path: Path, image: KVImage, within: OwnedDirectory | None = None) -> N
                 folder.unlink(beside, proven)
             raise
         folder.sync()
-    for place in fresh:
-        with within.opened(place.parent) as above:
-            above.sync()
 
 
 def read_header(path: Path) -> KVHeader:

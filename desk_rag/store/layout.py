@@ -5,6 +5,7 @@ The names are opaque on purpose: hashes only, so that a directory listing tells 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -12,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import psutil
 
 from desk_rag.errors import ForeignPlace, StoreError, StoreFull, of_system
 from desk_rag.owned_directory import OwnedDirectory, Proof
@@ -22,6 +25,8 @@ BLOCK = 4096
 KV_SUFFIX = ".safetensors"
 _NAME = re.compile(r"[0-9a-f]{32}")
 _PLACED = re.compile(r"[0-9a-f]{16}/[0-9a-f]{2}/[0-9a-f]{32}\.(safetensors|\d+-\d+\.tmp)")
+_CUT_OFF = re.compile(r"(?P<name>.+)\.(?:(?P<pid>\d+)(?:-\d+)?\.)?tmp")
+"""Temporary files of small files and vector indexes, with the process that wrote them."""
 
 
 def is_name(text: object) -> bool:
@@ -123,7 +128,7 @@ class Layout:
         a link or a mount stands in place of a folder. (`kv` may be one here; `kv_directory.settle` refuses it.)
         """
         try:
-            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._make_root()
             self.check_owner()
             self._tag()
             with self.home.opened() as root:
@@ -150,6 +155,15 @@ class Layout:
                 remedy="Give data_dir a directory of its own: an empty or a new one.",
             )
 
+    def _make_root(self) -> None:
+        """Make the directory and those above it; their names are durable before the tag says that a store was begun."""
+        fresh = [place for place in (self.root, *self.root.parents) if not place.exists()]
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if fresh or not (self.root / ownership.TAG).exists():
+            for place in reversed(fresh or [self.root]):
+                with suppress(PermissionError):  # a folder above that may be entered and not be opened
+                    sync_directory(place.parent)
+
     def _tag(self) -> None:
         tag = self.root / ownership.TAG
         if tag.exists():
@@ -167,6 +181,19 @@ class Layout:
             return any(entry.named_ours and not entry.is_temporary for entry in self._scan_kv())
         except ForeignPlace:  # a link or a mount: what is behind it is not looked at
             return False
+
+    def remove_cut_off(self) -> None:
+        """Remove what writes of small files and vector indexes left when they were cut off; of the living, nothing."""
+        for folder in (self.root, self.vectors, self.run, self.root / "models"):
+            try:
+                with self.home.opened(folder) as place:
+                    names = place.names()
+            except (FileNotFoundError, ForeignPlace):
+                continue
+            for name in names:
+                written = _CUT_OFF.fullmatch(name)
+                if written and not _lives(written["pid"]):
+                    self.home.remove(folder / name, self.proof(folder / name))
 
     def scan(self) -> Iterator[KVEntry]:
         """Yield every entry under kv/ and quarantine/, of all namespaces, temporary and foreign ones included.
@@ -237,10 +264,29 @@ def announce(paths: Iterable[Path], length: int = 0) -> int:
     return total
 
 
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
+def sync_file(path: Path) -> None:
+    """Make the content of a file durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable, as far as its file system can do that."""
+    if os.name == "nt":  # a directory cannot be opened there
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # network file systems that have no such call
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _lives(pid: str | None) -> bool:
+    """True while a process of that number may still be writing; vector indexes are written by the writer alone."""
+    return pid is not None and int(pid) != os.getpid() and psutil.pid_exists(int(pid))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import stat
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +52,7 @@ class Upkeep:
         if not self.kv.in_place():
             return self._rows.total_blocks(), [self.kv.away] if self.kv.away else []
         notes: list[str] = []
+        self._layout.remove_cut_off()
         foreign: list[Path] = []
         self._finish_deletes()
         known = {self._layout.kv_file(*row.name): row for row in self._rows.all()}
@@ -58,6 +60,7 @@ class Upkeep:
         any_chunk = catalog_lost or catalog.is_awaiting_texts()
         seen: set[Path] = set()
         orphans: list[KVEntry] = []
+        self._sync_namespaces()
         for entry in self._layout.scan():
             row = known.get(entry.path)
             if entry.aside or self._settle(entry, row, notes, foreign, orphans, any_chunk=any_chunk):
@@ -131,7 +134,10 @@ class Upkeep:
         if not doomed or not self.kv.in_place():
             return 0
         back = {row.name for row in self._rows.find(doomed)}
-        freed = sum(self._remove(self._layout.kv_file(*name), proven) for name in doomed if name not in back)
+        files = [self._layout.kv_file(*name) for name in doomed if name not in back]
+        freed = sum(self._remove(file, proven) for file in files)
+        for place in sorted({file.parent for file in files}):
+            self._layout.cache.sync(place)
         self._rows.undoom(doomed)
         return freed
 
@@ -156,13 +162,24 @@ class Upkeep:
             raise
 
     def empty_quarantine(self) -> int:
-        """Remove what was put into quarantine; return the bytes freed."""
+        """Remove what was put into quarantine, durably: it may hold text; return the bytes freed."""
         aside = [entry.path for entry in self._layout.scan_quarantine()]
-        return sum(self._remove(path, self._layout.proof(path)) for path in aside)
+        freed = sum(self._remove(path, self._layout.proof(path)) for path in aside)
+        for place in {path.parent for path in aside}:
+            self._layout.owner(place / "any").sync(place)
+        return freed
 
     def _remove(self, path: Path, proof: Proof) -> int:
         removed = self._layout.owner(path).remove(path, proof)
         return 0 if removed is None else on_disk(removed.st_size)
+
+    def _sync_namespaces(self) -> None:
+        """Make the names of all folders under kv/ durable: a process that made one may have been killed too early."""
+        with self._layout.cache.opened(self._layout.kv) as kv:
+            folders = [self._layout.kv / name for name, status in kv.scan() if stat.S_ISDIR(status.st_mode)]
+        for place in (self._layout.kv, *folders):
+            with suppress(ForeignPlace):
+                self._layout.cache.sync(place)
 
     def _finish_deletes(self) -> None:
         self.unlink(self._rows.doomed())
@@ -203,6 +220,7 @@ class Upkeep:
             else:
                 foreign.append(path)
             return False
+        self._layout.cache.sync(path.parent)  # whoever renamed it may have been killed before doing so
         added = self._rows.add(
             (header.namespace, header.tokens),
             entry.size,

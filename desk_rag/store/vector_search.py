@@ -157,11 +157,14 @@ class VectorSearch:
         with self._lock:
             for found in self._loaded.values():
                 self._refresh(found)
+        removed = False
         for name, saved in self._saved():
             labels = saved_labels(saved)
             if labels is None or not labels <= self._living_labels(name):
                 for file in (saved, saved.with_suffix(".json")):
-                    self._layout.home.remove(file, proven)  # the row of the embedder names both
+                    removed |= self._layout.home.remove(file, proven) is not None  # its embedder's row names both
+        if removed:
+            self._layout.home.sync(self._layout.vectors)
 
     def save(self) -> None:
         """Save every graph index that changed."""

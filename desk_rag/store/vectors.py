@@ -19,6 +19,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from desk_rag.owned_directory import OwnedDirectory, create_beside, proven
+from desk_rag.store.layout import sync_file
 from desk_rag.store.ownership import content_proves
 
 Vectors = NDArray[np.float32]
@@ -187,6 +188,7 @@ class HnswIndex:
                 self._index.save_index(str(written))
                 if self._dead:
                     _wipe(written, self._dim, self._dead)
+                sync_file(written)
                 description = {
                     "version": FILE_VERSION,
                     "dim": self._dim,

@@ -75,6 +75,17 @@ def test_start_brings_files_and_rows_together_both_ways(filled: Path) -> None:
         assert [chunk.text for chunk in store.chunks_without_kv(made.NS, 9)] == [TEXTS[i] for i in (1, 3, 4)]
 
 
+def test_what_cut_off_writes_left_goes_and_what_is_being_written_stays(filled: Path) -> None:
+    gone = ["vectors/0123456789abcdef.hnsw.tmp", "vectors/0123456789abcdef.json.4194305.tmp", "drives.json.4194305.tmp"]
+    gone += [f"models/{'ab' * 16}.safetensors.4194305.tmp", f"models/names.json.{os.getpid()}.tmp"]
+    stays = [f"models/names.json.{os.getppid()}.tmp", "models/mine.tmp", "notes.4194305.tmp"]
+    for name in gone + stays:
+        (filled / name).parent.mkdir(exist_ok=True)
+        (filled / name).write_text("begun")
+    Store.open(filled, made.settings(), writer=True).close()
+    assert [name for name in gone + stays if (filled / name).exists()] == stays
+
+
 def test_adopted_files_keep_what_they_cost(filled: Path) -> None:
     execute(filled, "DELETE FROM kv")
     with Store.open(filled, made.settings(), writer=True) as store:

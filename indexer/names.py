@@ -21,7 +21,6 @@ from desk_rag import __version__, weights
 from desk_rag.config import Settings
 from desk_rag.embedding import WINDOW_RULE, files_of
 from desk_rag.errors import ForeignPlace
-from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.store.layout import write_private
 
 if TYPE_CHECKING:
@@ -82,7 +81,6 @@ def _keep(settings: Settings, part: str, names: list[str]) -> None:
     kept = {**{known: value for known, value in told.get(part, {}).items() if known != key}, key: names}
     told[part] = dict(list(kept.items())[-_MOST:])
     try:
-        OwnedDirectory(settings.data_dir).make_directory(_file(settings).parent)
         write_private(_file(settings), json.dumps(told).encode(), settings.data_dir)
     except (OSError, ForeignPlace) as error:
         _log.warning("the names of model and embedder could not be kept (%s)", error)

@@ -229,9 +229,13 @@ class Layout:
 def write_private(path: Path, content: bytes, root: Path | None = None) -> None:
     """Write a small file (0600) so that it is there completely or not at all.
 
-    `root` is the data directory that `path` lies in: no link below it is followed. Raises ForeignPlace, OSError.
+    `root` is the data directory that `path` lies in: no link below it is followed, and a missing folder is made.
+    Durable on return. Raises ForeignPlace, OSError.
     """
-    OwnedDirectory(root or path.parent).write(path, content)
+    home = OwnedDirectory(root or path.parent)
+    if path.parent != home.root:
+        home.make_directory(path.parent)
+    home.write(path, content)
 
 
 def forget_cached(paths: Iterable[Path]) -> None:

@@ -142,7 +142,7 @@ class Worker:
         self._records += 1
         text = f"record {self._records} " * 90
         note(recording=name, text=text)
-        write_private(self._root / name, text.encode())
+        write_private(self._root / name, text.encode(), self._root)
         note(recorded=name, text=text)
 
     def _reopen(self) -> None:

@@ -7,10 +7,11 @@ files are read as patterns and nothing else. Reads no document; never follows a 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +41,8 @@ _MOST_PATTERNS = 1000
 _LONGEST_PATTERN = 300
 _MOST_STARS = 3
 """Per path segment: a name is matched in steps that grow with its length to the power of the stars."""
+_LISTED_AT_ONCE = 4096
+"""Entries of one directory between two questions whether to stop."""
 _CACHE_TAG = b"Signature: 8a477f597d28d172789f06886806bc55"
 
 
@@ -97,6 +100,10 @@ class _Rules:
         return next((rule for rule in reversed(rules) if rule.matcher.match(name if rule.by_name else below)), None)
 
 
+def _never() -> bool:
+    return False
+
+
 def check_root(root: Path) -> None:
     """Make sure a folder can be walked.
 
@@ -121,14 +128,15 @@ def check_root(root: Path) -> None:
         ) from error
 
 
-def walk(root: Path, settings: IndexSettings) -> Iterator[FoundFile | LeftOut]:
+def walk(root: Path, settings: IndexSettings, stop: Callable[[], bool] = _never) -> Iterator[FoundFile | LeftOut]:
     """Yield every regular file below `root` and everything left out, directory by directory in name order.
 
     Holds one directory's names at a time. A directory that vanishes or refuses is reported, the rest goes on; call
-    `check_root` first to tell a missing root from an empty one.
+    `check_root` first to tell a missing root from an empty one. Ends early when `stop` answers True, which is asked
+    between directories and while a long one is listed.
     """
     walker = _Walker(root.absolute(), settings)
-    yield from walker.walk()
+    yield from walker.walk(stop)
 
 
 def examine(root: Path, path: Path, settings: IndexSettings) -> FoundFile | LeftOut | None:
@@ -154,14 +162,14 @@ class _Walker:
         own = _Rules.of("", _compile(settings.exclude, "exclude")[0])
         self._strong = (own, _Rules.of("", _compile(_SECRETS.split(), "secret")[0]))
 
-    def walk(self) -> Iterator[FoundFile | LeftOut]:
+    def walk(self, stop: Callable[[], bool]) -> Iterator[FoundFile | LeftOut]:
         """Depth first; `pending` holds a directory, its rules and the (device, inode) of the directories it is in."""
         pending: list[tuple[str, tuple[_Rules, ...], frozenset[tuple[int, int]]]] = [("", (self._weak,), frozenset())]
-        while pending:
+        while pending and not stop():
             base, rules, above = pending.pop()
             place = self._root / base
             try:
-                entries, here = _list(place)
+                entries, here = _list(place, stop)
             except OSError as error:
                 yield LeftOut(place, _os_reason(error))
                 continue
@@ -182,8 +190,8 @@ class _Walker:
                     inside.append((relative + "/", rules, above | {here}))
             pending.extend(reversed(inside))
 
-    def examine(self, relative: str) -> FoundFile | LeftOut | None:
-        """Judge each directory on the way down, then the file itself."""
+    def examine(self, relative: str, *, follow_link: bool = True) -> FoundFile | LeftOut | None:
+        """Judge each directory on the way down, then the file itself; None for a link unless `follow_link`."""
         base = ""
         rules: tuple[_Rules, ...] = (self._weak,)
         *folders, name = relative.split("/")
@@ -192,17 +200,22 @@ class _Walker:
         for folder in folders:
             rules, _ = self._enter(base, rules, set(_IGNORE_FILES))
             verdict = self._judge(base + folder, True, rules)
-            if verdict is not None or (self._root / base / folder).is_symlink():
+            if verdict is not None or os.path.islink(self._root / base / folder):  # noqa: PTH114 - it never raises
                 return verdict if isinstance(verdict, LeftOut) else None
             base += folder + "/"
             if _is_cache(self._root / base):
                 return LeftOut(self._root / base, "cache folder: CACHEDIR.TAG")
         rules, _ = self._enter(base, rules, set(_IGNORE_FILES))
+        path = self._root / relative
         try:
-            is_dir = stat.S_ISDIR((self._root / relative).lstat().st_mode)
-        except (OSError, ValueError):
+            mode = path.lstat().st_mode
+        except (FileNotFoundError, NotADirectoryError, ValueError):
             return None
-        return None if is_dir else self._judge(base + name, False, rules)
+        except OSError as error:
+            return LeftOut(path, _os_reason(error))
+        if stat.S_ISDIR(mode) or (stat.S_ISLNK(mode) and not follow_link):
+            return None
+        return self._judge(base + name, False, rules)
 
     def _enter(self, base: str, rules: tuple[_Rules, ...], names: set[str]) -> tuple[tuple[_Rules, ...], list[LeftOut]]:
         """`rules` with those of the directory's own ignore files on top."""
@@ -249,24 +262,40 @@ class _Walker:
         return None
 
     def _judge_link(self, path: Path) -> str:
-        """Why a link is not followed; '' for one to a file inside the root that would be read itself."""
-        target = os.path.realpath(path)
-        if Path(target).is_dir():
+        """Why a link is not followed; '' for one to a file inside the root that would be read itself.
+
+        The system resolves the link first: it stops at loops and at chains of more than some forty links. The target
+        is then a path without links, so that judging it cannot come back here.
+        """
+        try:
+            mode = path.stat().st_mode
+            target = os.path.realpath(path, strict=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return "link to nothing that is read"
+        except (OSError, RecursionError) as error:
+            loops = isinstance(error, RecursionError) or error.errno == errno.ELOOP
+            return "link in a loop, or over too many links" if loops else f"link: {_os_reason(error)}"
+        if stat.S_ISDIR(mode):
             return "link to a folder"
         if not target.startswith(self._real_root.rstrip(os.sep) + os.sep):
             return "link to a file outside the folder"
         aim = os.path.relpath(target, self._real_root).replace(os.sep, "/")
-        verdict = self.examine(aim)
+        verdict = self.examine(aim, follow_link=False)
         if verdict is None:
             return "link to nothing that is read"
         return f"link to {aim}, left out ({verdict.reason})" if isinstance(verdict, LeftOut) else ""
 
 
-def _list(place: Path) -> tuple[list[os.DirEntry[str]], tuple[int, int]]:
-    """Entries of a directory in name order, and its (device, inode)."""
+def _list(place: Path, stop: Callable[[], bool]) -> tuple[list[os.DirEntry[str]], tuple[int, int]]:
+    """Entries of a directory in name order, and its (device, inode); no more entries once `stop` answers True."""
     info = place.stat()
+    names: list[os.DirEntry[str]] = []
     with os.scandir(place) as entries:
-        return sorted(entries, key=lambda entry: entry.name), (info.st_dev, info.st_ino)
+        for entry in entries:
+            if len(names) % _LISTED_AT_ONCE == _LISTED_AT_ONCE - 1 and stop():
+                break
+            names.append(entry)
+    return sorted(names, key=lambda entry: entry.name), (info.st_dev, info.st_ino)
 
 
 def _is_dir(entry: os.DirEntry[str]) -> bool:

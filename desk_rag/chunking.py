@@ -11,9 +11,9 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NewType
+from typing import NewType, Protocol
 
-from desk_rag.documents import Block, BlockKind, Document
+from desk_rag.documents import Block, BlockKind
 from desk_rag.sentences import SentenceCutter, TokenCounter, ends_sentence
 
 __all__ = ["Chunk", "ChunkId", "ChunkSize", "Location", "TokenCounter", "chunk_id_of", "split"]
@@ -100,7 +100,21 @@ def chunk_id_of(text: str) -> ChunkId:
     return ChunkId(hashlib.blake2b(text.encode("utf-8"), digest_size=16).hexdigest())
 
 
-def split(document: Document, counter: TokenCounter, size: ChunkSize) -> list[Chunk]:
+class Text(Protocol):
+    """What is cut: a Document, or what a parser found."""
+
+    @property
+    def title(self) -> str:
+        """Of the document; empty where its content names none."""
+        ...
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """In reading order."""
+        ...
+
+
+def split(document: Text, counter: TokenCounter, size: ChunkSize) -> list[Chunk]:
     """Cut a document into chunks of at most `size.largest` tokens that together hold all of its text, in order.
 
     Boundaries are chosen for the whole document at once (shortest path over block and sentence boundaries): chunks near

@@ -17,7 +17,7 @@ from desk_rag import cli_output as out
 from desk_rag.clean import clean
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError, StoreError
-from desk_rag.index_events import FileState
+from desk_rag.index_events import FileState, is_beginning_only
 
 if TYPE_CHECKING:
     from desk_rag.store.ownership import Cleared
@@ -35,7 +35,9 @@ def status(settings: Settings, *, as_json: bool) -> int:
     with _open(settings, writer=False) as store:
         counts, activity, pause = store.coverage(), store.activity(), store.pause_requested()
         outlook = store.outlook(None, 0.0)
-        failed = [row for row in store.documents() if row.state is FileState.FAILED]
+        rows = store.documents()
+        failed = [row for row in rows if row.state is FileState.FAILED]
+        beginnings = [row for row in rows if row.state is FileState.INDEXED and is_beginning_only(row.reason)]
         pins = store.pins()
     if as_json:
         out.print_json(
@@ -54,6 +56,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
                 "pinned": [str(path) for path in pins],
                 "pause_until": pause,
                 "activity": _activity_json(activity),
+                "beginning_only": [{"path": str(row.path), "reason": row.reason} for row in beginnings],
                 "unreadable": [{"path": str(row.path), "reason": row.reason} for row in failed],
             },
         )
@@ -70,12 +73,14 @@ def status(settings: Settings, *, as_json: bool) -> int:
     if outlook is not None:
         lines.append(f"planned   {outlook.sentence}")
     lines += [f"pinned    {out.shown_path(path)}" for path in pins]
-    for row in failed[:_MOST_LISTED]:
-        lines.append(f"not read  {out.reason_line(row.path, row.reason)}")
-    if len(failed) > _MOST_LISTED:
-        lines.append(f"not read  … and {len(failed) - _MOST_LISTED:,} more; --json has them all")
-    _print(lines)
+    _print([*lines, *_listed("cut off ", beginnings), *_listed("not read", failed)])
     return 0
+
+
+def _listed(label: str, rows: Sequence[DocumentRow]) -> list[str]:
+    lines = [f"{label}  {out.reason_line(row.path, row.reason)}" for row in rows[:_MOST_LISTED]]
+    more = len(rows) - _MOST_LISTED
+    return [*lines, f"{label}  … and {more:,} more; --json has them all"] if more > 0 else lines
 
 
 def _share(part: int, whole: int) -> str:

@@ -26,9 +26,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag import walk as walking
-from desk_rag.chunking import ChunkId, ChunkSize, TokenCounter
+from desk_rag.chunking import ChunkId, ChunkSize
 from desk_rag.config import IndexSettings
-from desk_rag.errors import DeskRagError, ModelError, StoreFull
+from desk_rag.documents import never
+from desk_rag.errors import Cancelled, DeskRagError, ModelError, StoreFull
 from desk_rag.file_reader import CHANGED_MEANWHILE, FileReader, as_known, is_gone, stamp_of
 from desk_rag.index_events import FileEvent, FileState, IndexEvent, IndexStage, RootAbsent, StageProgress
 from desk_rag.index_progress import Meter, Tally
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from desk_rag.kv.types import Namespace
     from desk_rag.model import LanguageModel
     from desk_rag.store.store import Store
+    from desk_rag.token_counter import PortableCounter
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +65,7 @@ _WAIT_POLL = 0.5
 def sync_folder(
     store: Store,
     root: Path,
-    counter: TokenCounter,
+    counter: PortableCounter,
     size: ChunkSize,
     settings: IndexSettings,
     stop: Callable[[], bool],
@@ -93,14 +95,21 @@ def sync_folder(
 
 
 def index_path(
-    store: Store, path: Path, root: Path, counter: TokenCounter, size: ChunkSize, settings: IndexSettings
+    store: Store,
+    path: Path,
+    root: Path,
+    counter: PortableCounter,
+    size: ChunkSize,
+    settings: IndexSettings,
+    stop: Callable[[], bool] = never,
 ) -> FileEvent:
     """Bring one path up to date: index it, note why not, or remove it if it is gone and `root` is not.
 
-    Raises StoreError when the catalog cannot be written; everything that is wrong with the file itself is in the event.
+    Raises StoreError when the catalog cannot be written, Cancelled soon after `stop` answers True; everything that is
+    wrong with the file itself is in the event.
     """
     path, root = path.absolute(), root.absolute()
-    reader = FileReader(store, counter, size, settings)
+    reader = FileReader(store, counter, size, settings, stop)
     row = store.document(path)
     found = walking.examine(root, path, settings)
     if isinstance(found, FoundFile):
@@ -123,7 +132,7 @@ class _FolderSync:
         self,
         store: Store,
         root: Path,
-        counter: TokenCounter,
+        counter: PortableCounter,
         size: ChunkSize,
         settings: IndexSettings,
         stop: Callable[[], bool],
@@ -132,7 +141,7 @@ class _FolderSync:
         self._root = root
         self._settings = settings
         self._stop = stop
-        self._reader = FileReader(store, counter, size, settings)
+        self._reader = FileReader(store, counter, size, settings, stop)
         self._rows = {row.path: row for row in store.documents(root)}
         self._known = sum(row.state is FileState.INDEXED for row in self._rows.values())
         self._left_out: set[Path] = set()
@@ -152,7 +161,7 @@ class _FolderSync:
 
     def _compare(self, defer: Callable[[FoundFile], bool]) -> Iterator[IndexEvent]:
         meter, shown, seen, known = Meter(), time.monotonic(), 0, len(self._rows)
-        for found in walking.walk(self._root, self._settings):
+        for found in walking.walk(self._root, self._settings, self._stop):
             if self._stop():
                 return
             seen += 1
@@ -162,14 +171,15 @@ class _FolderSync:
             if time.monotonic() - shown >= _SCAN_EVERY:
                 shown = time.monotonic()
                 yield meter.progress(IndexStage.SCAN, seen, max(seen, known), "files")
-        yield meter.progress(IndexStage.SCAN, seen, seen, "files")
+        if not self._stop():
+            yield meter.progress(IndexStage.SCAN, seen, seen, "files")
 
     def _compare_one(self, found: FoundFile | LeftOut, defer: Callable[[FoundFile], bool]) -> FileEvent | None:
         row = self._rows.pop(found.path, None)
         if isinstance(found, LeftOut):
             self._left_out.add(found.path)
             return self._reader.leave_out(found.path, found, row)
-        if row is not None and row.stamp == stamp_of(found):
+        if row is not None and row.stamp == stamp_of(found, self._settings):
             return as_known(row)
         if defer(found):
             return FileEvent(found.path, FileState.SKIPPED, reason=CHANGED_MEANWHILE)
@@ -190,7 +200,12 @@ class _FolderSync:
         for done, found in enumerate(self._changed, 1):
             if self._stop():
                 return
-            event = self._reader.bring_up_to_date(found, rows.pop(found.path), lambda digest: _take_gone(gone, digest))
+            try:
+                event = self._reader.bring_up_to_date(
+                    found, rows.pop(found.path), lambda digest: _take_gone(gone, digest)
+                )
+            except Cancelled:
+                return
             if event.state is FileState.RENAMED and self._reader.renamed_from is not None:
                 self._rows.pop(self._reader.renamed_from, None)
             yield event

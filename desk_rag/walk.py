@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from desk_rag.errors import ConfigError, UnreadableDocument
+from desk_rag.parsers.formats import readable_in_part
 
 if TYPE_CHECKING:
     from desk_rag.config import IndexSettings
@@ -248,7 +249,7 @@ class _Walker:
             return LeftOut(path, _os_reason(error))
         if not stat.S_ISREG(info.st_mode):
             return LeftOut(path, "not a regular file")
-        if info.st_size > self._most_bytes:
+        if info.st_size > self._most_bytes and not readable_in_part(path.name):
             return LeftOut(path, self._too_large)
         return FoundFile(path, info.st_size, info.st_mtime_ns, info.st_ino)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from desk_rag.config import IndexSettings
 from desk_rag.embedding import Embedder
-from desk_rag.errors import DeskRagError
+from desk_rag.errors import Cancelled, DeskRagError
 from desk_rag.file_reader import CHANGED_MEANWHILE
 from desk_rag.index_events import FileEvent, FileState, IndexEvent, IndexFinished, IndexStage, StageProgress
 from desk_rag.index_progress import Tally
@@ -169,7 +169,12 @@ class Worker:
         else:
             parts = self._parts
             try:
-                event = index_path(parts.store, job.path, job.root, parts.counter, parts.size, self._settings)
+                event = index_path(
+                    parts.store, job.path, job.root, parts.counter, parts.size, self._settings, self._halt
+                )
+            except Cancelled:
+                self._jobs.put(job)
+                return
             except Exception as error:
                 self._report(IndexStage.WORDS, error)
                 self._jobs.put(SweepJob(job.root, time.monotonic() + _RETRY_SECONDS))

@@ -228,10 +228,11 @@ def _explain(row: DocumentRow | None, path: Path, bases: Sequence[Path], setting
         changed = "" if _same(row, path) else "; it has changed since, and is read again at the next run"
         return "indexed", f"{out.plural(row.num_chunks, 'chunk')}, read {when}{changed}" + _and(row.reason)
     if row is not None:
-        return "left out" if row.state is FileState.SKIPPED else row.state.value, row.reason
+        state = "left out" if row.state is FileState.SKIPPED else row.state.value
+        return state, row.reason + _allowing(path, row.reason)
     found = _ruled(path, bases, settings)
     if isinstance(found, LeftOut):
-        return "left out", found.reason
+        return "left out", found.reason + _allowing(found.path, found.reason)
     if not path.exists():
         return "unknown", "there is no such file"
     if not documents.supported(path):
@@ -239,6 +240,14 @@ def _explain(row: DocumentRow | None, path: Path, bases: Sequence[Path], setting
     if found is None:
         return "unknown", "it is in no folder that was indexed"
     return "not indexed yet", "the next run reads it"
+
+
+def _allowing(path: Path, reason: str) -> str:
+    """How to have something indexed that was taken for a secret; '' for any other reason."""
+    if not reason.startswith("secret: "):
+        return ""
+    name = path.name + ("/" if os.path.isdir(path) else "")  # noqa: PTH112 - it never raises
+    return f'; to index it all the same, put "!{name}" into `exclude` under [index]'
 
 
 def _ruled(path: Path, bases: Sequence[Path], settings: Settings) -> FoundFile | LeftOut | None:

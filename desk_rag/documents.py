@@ -115,20 +115,28 @@ def parse(path: Path, settings: IndexSettings) -> Document:
     Raises UnreadableDocument (gone, not permitted, changed while it was read), UnsupportedDocument (not text we read),
     EmptyDocument (nothing but white space) or BrokenDocument (damaged, locked, too slow, too large in memory).
     """
-    source, reply = ask_parser(path, settings, None, never)
+    source, reply = ask_parser(path, settings, None, never, allow_secrets=True)
     with sound_reply(source.path):
         return _document(source, reply)
 
 
 def ask_parser(
-    path: Path, settings: IndexSettings, cutting: Cutting | None, stop: Callable[[], bool]
+    path: Path,
+    settings: IndexSettings,
+    cutting: Cutting | None,
+    stop: Callable[[], bool],
+    *,
+    allow_secrets: bool = False,
 ) -> tuple[SourceFile, dict[str, object]]:
-    """Read one file and have it parsed, and cut if `cutting` says how; raises what `parse` raises, and Cancelled."""
+    """Read one file and have it parsed, and cut if `cutting` says how.
+
+    Raises what `parse` raises; Cancelled; and SecretDocument for a private key or an access token, unless allowed.
+    """
     path = path.absolute()
     if not supported(path):
         raise UnsupportedDocument(f"{path} is not a kind of file that desk-rag reads.")
     source, data = _read(path, settings, stop, keep=True)
-    request = Request(path.name, data, settings.parser_seconds, _most_text(settings), cutting)
+    request = Request(path.name, data, settings.parser_seconds, _most_text(settings), allow_secrets, cutting)
     try:
         reply = _parser(settings.parser_mib).parse(request, stop)
     except DocumentError as error:

@@ -17,14 +17,20 @@ if TYPE_CHECKING:
 
 
 def read(
-    path: Path, settings: IndexSettings, counter: PortableCounter, size: ChunkSize, stop: Callable[[], bool]
+    path: Path,
+    settings: IndexSettings,
+    counter: PortableCounter,
+    size: ChunkSize,
+    stop: Callable[[], bool],
+    *,
+    allow_secrets: bool = False,
 ) -> tuple[Document, list[Chunk]]:
     """A file as a document without blocks, and its chunks.
 
-    Raises what `documents.parse` raises, and Cancelled within a fraction of a second after `stop` answers True.
+    Raises what `documents.ask_parser` raises, Cancelled within a fraction of a second after `stop` answers True.
     """
     cutting = Cutting(counter.tokenizer_json, (size.smallest, size.target, size.largest))
-    source, reply = documents.ask_parser(path, settings, cutting, stop)
+    source, reply = documents.ask_parser(path, settings, cutting, stop, allow_secrets=allow_secrets)
     with documents.sound_reply(source.path):
         rows = cast("list[list[Any]]", reply["chunks"])
         chunks = [_chunk(ordinal, *row) for ordinal, row in enumerate(rows)]

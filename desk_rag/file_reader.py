@@ -128,7 +128,9 @@ class FileReader:
         return FileEvent(found.path, FileState.RENAMED, twin.num_chunks)
 
     def _read(self, found: FoundFile, stamp: FileStamp) -> FileEvent:
-        document, chunks = file_chunks.read(found.path, self._settings, self._counter, self._size, self._stop)
+        document, chunks = file_chunks.read(
+            found.path, self._settings, self._counter, self._size, self._stop, allow_secrets=found.allowed
+        )
         source = document.source
         if (source.size, source.mtime_ns) != (found.size, found.mtime_ns) or not _still(found):
             return FileEvent(found.path, FileState.SKIPPED, reason=CHANGED_MEANWHILE)
@@ -151,8 +153,9 @@ class FileReader:
 
 
 def stamp_of(found: FoundFile, settings: IndexSettings) -> FileStamp:
-    """What the catalog compares: size, mtime, inode, and the version of the parsers."""
-    return FileStamp(found.size, found.mtime_ns, found.inode, documents.reader_version(settings))
+    """What the catalog compares: size, mtime, inode, and what decides how the file is read."""
+    version = documents.reader_version(settings) + ("/allowed" if found.allowed else "")
+    return FileStamp(found.size, found.mtime_ns, found.inode, version)
 
 
 def as_known(row: DocumentRow) -> FileEvent:

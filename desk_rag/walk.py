@@ -8,11 +8,12 @@ files are read as patterns and nothing else. Reads no document; never follows a 
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from desk_rag.errors import ConfigError, UnreadableDocument
 from desk_rag.parsers.formats import readable_in_part
+from desk_rag.sensitive import NAME_PATTERNS, NAME_RULES, NAME_WORDS
 
 if TYPE_CHECKING:
     from desk_rag.config import IndexSettings
@@ -31,17 +33,20 @@ _DEFAULTS = """
     .fseventsd/ *.pyc *.pyo *.o *.a *.so *.class *.min.js *.min.css *.map *~ .#* \\#*# *.sw? *.swp *.swo 4913
     .~lock.* ~$* *.tmp *.temp *.part *.crdownload *.partial *___jb_* .DS_Store Thumbs.db desktop.ini
 """
-_SECRETS = """
-    *.env .env .env.* .envrc *.pem *.key *.p12 *.pfx *.jks *.keystore *.kdbx *.asc *.gpg *.ovpn id_rsa* id_dsa*
-    id_ecdsa* id_ed25519* .ssh/ .gnupg/ .aws/ .kube/ .docker/ .password-store/ .netrc .pgpass .htpasswd .npmrc
-    .pypirc .git-credentials
-"""
 _IGNORE_FILES = (".gitignore", ".deskragignore")
 _MOST_IGNORE_BYTES = 256 * 1024
 _MOST_PATTERNS = 1000
 _LONGEST_PATTERN = 300
 _MOST_STARS = 3
 """Per path segment: a name is matched in steps that grow with its length to the power of the stars."""
+_OWN = "exclude"
+"""How the reason of a rule from the settings begins."""
+_SECRET_PLACES = """
+    .ssh .gnupg .aws .azure .gcloud .kube .docker .password-store .config/gcloud .config/gh .config/rclone
+    .local/share/keyrings .mozilla .netrc .pgpass .git-credentials .npmrc .pypirc .vault-token
+"""
+"""Where secrets are kept in a home directory."""
+_MOST_SECRET_FILES = 20_000
 _LISTED_AT_ONCE = 4096
 """Entries of one directory between two questions whether to stop."""
 _CACHE_TAG = b"Signature: 8a477f597d28d172789f06886806bc55"
@@ -55,6 +60,8 @@ class FoundFile:
     size: int
     mtime_ns: int
     inode: int
+    allowed: bool = False
+    """A `!pattern` of the user's `exclude` names it: it is read even where its content is a secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +96,7 @@ class _Rules:
 
     @classmethod
     def of(cls, base: str, rules: tuple[_Rule, ...]) -> _Rules:
-        names = (rule.matcher.pattern.replace("?P<ps_d>", "?:") for rule in rules if rule.by_name)
-        some_name = re.compile("|".join(names) or r"(?!)")
+        some_name = re.compile(_any_name(rules) or r"(?!)")
         return cls(base, rules, some_name, tuple(rule for rule in rules if not rule.by_name))
 
     def verdict(self, relative: str) -> _Rule | None:
@@ -103,6 +109,11 @@ class _Rules:
 
 def _never() -> bool:
     return False
+
+
+def _any_name(rules: Sequence[_Rule]) -> str:
+    """A regular expression for the names that one of the by-name rules matches."""
+    return "|".join(rule.matcher.pattern.replace("?P<ps_d>", "?:") for rule in rules if rule.by_name)
 
 
 def check_root(root: Path) -> None:
@@ -159,9 +170,10 @@ class _Walker:
         self._real_root = os.path.realpath(root)
         self._most_bytes = settings.max_file_mib * 1024 * 1024
         self._too_large = f"larger than {settings.max_file_mib:g} MiB"
+        self._linked_secrets: dict[tuple[int, int], Path] | None = None
         self._weak = _Rules.of("", _compile(_DEFAULTS.split(), "default")[0])
-        own = _Rules.of("", _compile(settings.exclude, "exclude")[0])
-        self._strong = (own, _Rules.of("", _compile(_SECRETS.split(), "secret")[0]))
+        own = _Rules.of("", _compile(settings.exclude, _OWN)[0])
+        self._strong = (own, _secrets())
 
     def walk(self, stop: Callable[[], bool]) -> Iterator[FoundFile | LeftOut]:
         """Depth first; `pending` holds a directory, its rules and the (device, inode) of the directories it is in."""
@@ -251,7 +263,20 @@ class _Walker:
             return LeftOut(path, "not a regular file")
         if info.st_size > self._most_bytes and not readable_in_part(path.name):
             return LeftOut(path, self._too_large)
-        return FoundFile(path, info.st_size, info.st_mtime_ns, info.st_ino)
+        allowed = rule is not None and rule.reason.startswith(f"{_OWN}: ")
+        if info.st_nlink > 1 and not allowed and (other := self._secret_links().get((info.st_dev, info.st_ino))):
+            return LeftOut(path, f"secret: another name (hard link) of {other}")
+        return FoundFile(path, info.st_size, info.st_mtime_ns, info.st_ino, allowed)
+
+    def _secret_links(self) -> dict[tuple[int, int], Path]:
+        """Device and inode of secrets of this user that have several names.
+
+        A hard link has no direction, and backups, package managers and tools that merge duplicates make many of them,
+        so that a second name outside the folder is no reason to leave a file out. That it is a secret elsewhere is.
+        """
+        if self._linked_secrets is None:
+            self._linked_secrets = dict(_linked_secrets(Path.home()))
+        return self._linked_secrets
 
     def _deciding_rule(self, relative: str, rules: Sequence[_Rules]) -> _Rule | None:
         # '.' in a regular expression stops at a newline, which a file name may hold.
@@ -297,6 +322,24 @@ def _list(place: Path, stop: Callable[[], bool]) -> tuple[list[os.DirEntry[str]]
                 break
             names.append(entry)
     return sorted(names, key=lambda entry: entry.name), (info.st_dev, info.st_ino)
+
+
+def _linked_secrets(home: Path) -> Iterator[tuple[tuple[int, int], Path]]:
+    """((device, inode), path) of the files with several names in the usual places for secrets."""
+    looked_at = 0
+    for place in (home / name for name in _SECRET_PLACES.split()):
+        walked = os.walk(place) if place.is_dir() else [(str(place.parent), [], [place.name])]
+        for folder, _, names in walked:
+            for path in (Path(folder, name) for name in names):
+                looked_at += 1
+                if looked_at > _MOST_SECRET_FILES:
+                    return
+                try:
+                    info = path.lstat()
+                except OSError:
+                    continue
+                if stat.S_ISREG(info.st_mode) and info.st_nlink > 1:
+                    yield (info.st_dev, info.st_ino), path
 
 
 def _is_dir(entry: os.DirEntry[str]) -> bool:
@@ -348,6 +391,23 @@ def _compile(lines: Sequence[str], source: str) -> tuple[tuple[_Rule, ...], str]
             rules.append(_Rule(pattern.regex, by_name, pattern.include, f"{source}: {line.strip()}"))
     shown = ", ".join(line[:40] for line in odd[:3])
     return tuple(rules), f"{len(odd)} of its patterns not obeyed (malformed or too complex): {shown}" if odd else ""
+
+
+@functools.cache
+def _secrets() -> _Rules:
+    """The rules for names of secrets, which tell no capital from a small letter."""
+    patterns = [
+        replace(rule, matcher=re.compile(rule.matcher.pattern, re.IGNORECASE))
+        for rule in _compile(NAME_PATTERNS.split(), "secret")[0]
+    ]
+    names = [
+        _Rule(re.compile(rf"(?:{name})\Z", re.IGNORECASE), by_name=True, excludes=True, reason=f"secret: {what}")
+        for what, name in NAME_RULES
+    ]
+    # Most names hold no such word, and are looked at once.
+    some_name = re.compile(rf"{_any_name(patterns)}|.*(?:{NAME_WORDS})", re.IGNORECASE)
+    by_path = tuple(rule for rule in patterns if not rule.by_name)
+    return _Rules("", (*patterns, *names), some_name, by_path)
 
 
 def _stars(segment: str) -> int:

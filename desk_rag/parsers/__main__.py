@@ -16,12 +16,13 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from desk_rag.errors import BrokenDocument, DocumentError, EmptyDocument
+from desk_rag.errors import BrokenDocument, DocumentError, EmptyDocument, SecretDocument
 from desk_rag.index_events import beginning_only
 from desk_rag.parsers.building import Parsed, first_bytes, first_lines
 from desk_rag.parsers.encoding import decode
 from desk_rag.parsers.formats import Format, format_of_content, format_of_name
 from desk_rag.parsers.process import read_frame, write_frame
+from desk_rag.sensitive import secret_in
 
 if TYPE_CHECKING:
     from desk_rag.token_counter import TextCounter
@@ -56,14 +57,16 @@ def main() -> None:
         _set_alarm(float(str(header["seconds"])))
         sizes = header.get("sizes")
         cutter = _Cutter(counter, sizes) if counter is not None and isinstance(sizes, list) else None
-        reply = _answer(str(header["name"]), data, int(str(header["most_text"])), cutter)
+        guarded = not header.get("allow_secrets")
+        reply = _answer(str(header["name"]), data, int(str(header["most_text"])), cutter, guarded=guarded)
         _set_alarm(0)
         write_frame(answers, {}, json.dumps(reply, ensure_ascii=True).encode("ascii"))
 
 
-def parse_bytes(name: str, data: bytes, most_text: int) -> tuple[Format, Parsed]:
+def parse_bytes(name: str, data: bytes, most_text: int, *, guarded: bool) -> tuple[Format, Parsed]:
     """Parse the content of a file called `name`, at most `most_text` bytes of its text; the note says if that is less.
 
+    Raises SecretDocument where `guarded` and the content is a private key or an access token.
     Raises DocumentError whose message is a predicate ('is empty').
     """
     promised = format_of_name(name) or Format.TEXT
@@ -77,14 +80,21 @@ def parse_bytes(name: str, data: bytes, most_text: int) -> tuple[Format, Parsed]
     else:
         text, note = _text(data)
         text, cut = first_lines(text, most_text)
+        _refuse_secret(text, guarded)
         parsed = module.parse(text, note)
     if not parsed.blocks:
         raise BrokenDocument("holds no text")
     parsed, kept = first_bytes(parsed, most_text)
+    _refuse_secret("\n".join(block.text for block in parsed.blocks), guarded and found in _FROM_BYTES)
     if cut or kept is not None:
         kept = kept or sum(len(block.text.encode("utf-8")) for block in parsed.blocks)
         parsed = replace(parsed, note="; ".join(filter(None, [beginning_only(kept), parsed.note])))
     return found, parsed
+
+
+def _refuse_secret(text: str, guarded: bool) -> None:
+    if guarded and (kind := secret_in(text)):
+        raise SecretDocument(f"secret: the content is {kind}")
 
 
 def _text(data: bytes) -> tuple[str, str]:
@@ -94,10 +104,10 @@ def _text(data: bytes) -> tuple[str, str]:
     return text, note
 
 
-def _answer(name: str, data: bytes, most_text: int, cutter: _Cutter | None) -> dict[str, object]:
+def _answer(name: str, data: bytes, most_text: int, cutter: _Cutter | None, *, guarded: bool) -> dict[str, object]:
     """The reply as JSON-ready values; 'last' asks for a fresh process for the next file."""
     try:
-        found, parsed = parse_bytes(name, data, most_text)
+        found, parsed = parse_bytes(name, data, most_text, guarded=guarded)
         content = {"chunks": cutter.chunks(parsed)} if cutter is not None else _blocks(parsed)
         return {"format": found.value, "title": parsed.title, "note": parsed.note, **content}
     except DocumentError as error:

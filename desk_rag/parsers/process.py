@@ -56,6 +56,8 @@ class Request:
     """For all of it; the child is ended after that."""
     most_text: int
     """Bytes of text; what follows is cut off."""
+    allow_secrets: bool = False
+    """Take content that is a private key or an access token for any other text."""
     cutting: Cutting | None = None
     """None: the reply holds blocks instead of chunks."""
 
@@ -89,6 +91,7 @@ class ParserProcess:
         child = self._child or self._start(stop)
         child.files += 1
         header: dict[str, object] = {"name": request.name, "seconds": request.seconds, "most_text": request.most_text}
+        header["allow_secrets"] = request.allow_secrets
         guard = _Guard(child.process, request.seconds, stop)
         answer: dict[str, object] | None = {}
         if request.cutting is not None:

@@ -317,8 +317,11 @@ class Store:
     def checkpoint(self) -> bool:
         """Rewrite what deleted text could still be read from and empty the log; False if a reader was in the way."""
         self._must_write()
-        self._catalog.scrub()
-        return self._database.checkpoint()
+        return self._catalog.scrub()
+
+    def scrub_owed(self) -> bool:
+        """Whether text that was deleted or edited away may still be read from the files, until the next checkpoint."""
+        return self._catalog.scrub_owed() is not None
 
     def verify(self, *, repair: bool = False, subset: tuple[int, int] | None = None) -> VerifyReport:
         """Check catalog, rows, files and every checksum; `subset=(1, 7)` reads the first seventh of the KV files.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from pathlib import Path
 from threading import Lock
 
 import xxhash
 
 from desk_rag.errors import CorruptKV, StoreError, UnknownFormat
-from desk_rag.store.catalog import KVName
+from desk_rag.store.catalog import Catalog, KVName
 from desk_rag.store.database import Database
 from desk_rag.store.kv_rows import KVRow, KVRows
 from desk_rag.store.layout import KVEntry, Layout
@@ -17,6 +18,8 @@ from desk_rag.store.types import Problem, VerifyReport
 from desk_rag.store.upkeep import Upkeep, read_header
 
 _READ_AT_ONCE = 8 << 20
+_SCRUB_SECONDS = 60.0
+"""A running `watch` scrubs deleted text within this time."""
 
 
 class Verification:
@@ -107,6 +110,8 @@ def _check_catalog(database: Database, *, repair: bool) -> list[Problem]:
         unheld = connection.execute(
             "SELECT count(*) FROM chunks WHERE NOT EXISTS (SELECT 1 FROM places WHERE chunk = chunks.id)"
         ).fetchone()[0]
+    if (trace := _deleted_text(database, repair=repair)) is not None:
+        problems.append(trace)
     if unheld:
         problems.append(Problem(f"{unheld} chunks belong to no document.", repaired=False))
     for index in () if database.read_only else ("chunk_words", "name_words"):  # looking at them is a write to SQLite
@@ -116,6 +121,16 @@ def _check_catalog(database: Database, *, repair: bool) -> list[Problem]:
                     connection.execute(f"INSERT INTO {index} ({index}) VALUES ('rebuild')")
             problems.append(Problem(f"The word index '{index}' does not agree with the texts.", repaired=repair))
     return problems
+
+
+def _deleted_text(database: Database, *, repair: bool) -> Problem | None:
+    """What is to be said where text that was deleted or edited away may still stand in the catalog's files."""
+    catalog = Catalog(database)
+    since = catalog.scrub_owed()
+    if since is None or 0 <= time.time() - since < _SCRUB_SECONDS:
+        return None
+    what = "Text that was deleted or edited away may still be in the catalog's files."
+    return Problem(what, repaired=repair and catalog.scrub())
 
 
 def _words_sound(database: Database, index: str) -> bool:

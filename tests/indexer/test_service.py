@@ -223,6 +223,40 @@ def test_warming_waits_for_an_idle_machine_while_files_stay_fresh(make: Make, do
     wait_for(lambda: running.counts() == (3, 3, 3))
 
 
+def test_text_that_is_edited_away_leaves_every_file_while_it_runs(
+    make: Make, docs: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although the stages never come to their end: the machine is busy all the time."""
+    monkeypatch.setattr("indexer.worker._TIDY_SECONDS", 0.5)
+    running = make(gate=Closed(settings.idle))
+    running.service.start()
+    wait_for(lambda: running.counts() == (2, 2, 0))
+    needles = [word.encode(code) for word in ("Quetzalcoatlus", "quetzalcoatlus") for code in ("utf-8", "utf-16-le")]
+
+    def traces() -> list[bytes]:
+        files = [path.read_bytes() for path in settings.data_dir.rglob("*") if path.is_file()]
+        return [needle for needle in needles if any(needle in content for content in files)]
+
+    (docs / "note.txt").write_text("The spare key lies under the Quetzalcoatlus.\n")
+    wait_for(lambda: running.found("quetzalcoatlus"))
+    assert traces(), "the search itself works"
+    (docs / "note.txt").write_text("The spare key lies elsewhere now.\n")
+    wait_for(lambda: running.found("elsewhere") and not running.found("quetzalcoatlus"))
+    wait_for(lambda: not traces(), seconds=30)
+    assert not any(isinstance(event, IndexFinished) for event in running.events)
+
+
+def test_a_pause_ends_the_reading_of_a_long_file(make: Make, docs: Path) -> None:
+    (docs / "long.rst").write_text("".join(f"T{number}\n======\n" for number in range(60_000)))
+    running = make()
+    running.service.start()
+    wait_for(lambda: running.found("roofer") or running.found("spare"))
+    began = time.monotonic()
+    assert running.service.stop(timeout=10.0)
+    assert time.monotonic() - began < 5.0, "cutting that file takes longer"
+    assert running.store.document(docs / "long.rst") is None
+
+
 def test_a_stage_that_fails_is_told_and_the_rest_goes_on(make: Make, docs: Path, settings: Settings) -> None:
     def broken() -> Embedder:
         raise ModelNotFound("No embedder here.", remedy="Install one.")

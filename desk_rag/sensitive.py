@@ -83,7 +83,8 @@ _TOKEN_SHARE = 4
 
 def secret_in(text: str) -> str:
     """What makes `text` a secret, as a noun phrase; '' for an ordinary document."""
-    if _AGE.search(text) or (_PUTTY.match(text) and _PUTTY_DATA.search(text)) or any(_holds_key(text, match.end()) for match in _PEM.finditer(text)):
+    keys = (_holds_key(text, match.end()) for match in _PEM.finditer(text))
+    if _AGE.search(text) or (_PUTTY.match(text) and _PUTTY_DATA.search(text)) or any(keys):
         return "a private key"
     owners: dict[str, None] = {}
     rest, letters = text, 0

@@ -47,6 +47,7 @@ _SECRET_PLACES = """
 """
 """Where secrets are kept in a home directory."""
 _MOST_SECRET_FILES = 20_000
+_LOOP = "link in a loop, or over too many links"
 _LISTED_AT_ONCE = 4096
 """Entries of one directory between two questions whether to stop."""
 _CACHE_TAG = b"Signature: 8a477f597d28d172789f06886806bc55"
@@ -298,9 +299,10 @@ class _Walker:
             target = os.path.realpath(path, strict=True)
         except (FileNotFoundError, NotADirectoryError):
             return "link to nothing that is read"
-        except (OSError, RecursionError) as error:
-            loops = isinstance(error, RecursionError) or error.errno == errno.ELOOP
-            return "link in a loop, or over too many links" if loops else f"link: {_os_reason(error)}"
+        except RecursionError:  # another chain of links took its place meanwhile
+            return _LOOP
+        except OSError as error:
+            return _LOOP if error.errno == errno.ELOOP else f"link: {_os_reason(error)}"
         if stat.S_ISDIR(mode):
             return "link to a folder"
         if not target.startswith(self._real_root.rstrip(os.sep) + os.sep):

@@ -109,7 +109,7 @@ LONG: dict[str, str | bytes] = {
     "header.csv": ",".join(f"column{number}" for number in range(40_000)),
     "dots.md": "1.1.1." * 40_000,
     "and.html": "<html><body>" + "&" * 200_000,
-    "data.json": "[" + ",".join('{"id": %d}' % number for number in range(30_000)) + "]",
+    "data.json": "[" + ",".join('{"id": ' + str(number) + "}" for number in range(30_000)) + "]",
     "rows.csv": "id,name\n" + "".join(f"{number},n{number}\n" for number in range(20_000)),
     "crumbs.txt": "a\n\n" * 10_000,
     "book.txt": "The lighthouse keeper climbs the stairs.\n\n" * 5_000,

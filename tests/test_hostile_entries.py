@@ -84,7 +84,7 @@ def hostile(random_: random.Random, folder: Path, others: list[Path], name: str)
         lambda: bind(path),
         lambda: path.write_bytes(random_.randbytes(200)),
         lambda: path.touch(),
-        lambda: os.mkdir(os.fsencode(folder) + b"/\xff" + os.fsencode(name)),
+        lambda: Path(os.fsdecode(os.fsencode(folder) + b"/\xff" + os.fsencode(name))).mkdir(),
         lambda: (path.mkdir(), (path / ".gitignore").symlink_to(".gitignore")),
         lambda: (path.mkdir(), (path / "CACHEDIR.TAG").mkdir()),
         lambda: chain(path, random_.randrange(1, 80), "link-0.md") if not path.mkdir() else None,  # type: ignore[func-returns-value]
@@ -133,7 +133,8 @@ def test_every_entry_is_read_or_named(tmp_path: Path, seed: int) -> None:
     assert not read & named and len(items) == len(read) + len(named), "each once"
     assert all(item.reason for item in items if isinstance(item, LeftOut))
     for folder, folders, files in os.walk(tmp_path):
-        for path in (Path(folder, name) for name in files + [name for name in folders if Path(folder, name).is_symlink()]):
+        links = [name for name in folders if Path(folder, name).is_symlink()]
+        for path in (Path(folder, name) for name in files + links):
             if path.name != ".gitignore":
                 assert path in read | named, path
                 assert type(examine(tmp_path, path, SETTINGS)) is (FoundFile if path in read else LeftOut), path

@@ -20,7 +20,8 @@ SECRET_NAMES = """
     .vault-token .vault-token.txt old-vault-token-2.md passwords.txt Passwords.DOCX my-passwords.txt passwords-old.csv
     Passwörter.txt password.txt passwd.txt wallet.dat wallet.txt my.wallet bitcoin-wallet.json wallet-backup.txt
     kubeconfig kubeconfig.yaml prod-kubeconfig.yaml kubeconfig-prod keys.kdbx .pgpass .htpasswd .netrc api_key.txt
-    api-keys.csv credentials-prod.json recovery-codes.txt seed-phrase.md github-recovery-codes.pdf .ENV PROD.env ID_RSA ID_RSA.txt SERVER.PEM
+    api-keys.csv credentials-prod.json recovery-codes.txt seed-phrase.md github-recovery-codes.pdf .ENV
+    SERVER.PEM PROD.env ID_RSA ID_RSA.txt
     a.KEY a.P12 a.pfx a.jks a.ppk .git-credentials rclone.conf logins.json .my.cnf
 """
 SECRET_PLACES = """
@@ -148,8 +149,6 @@ def test_what_only_speaks_of_secrets_is_no_secret(text: str) -> None:
     assert secret_in(text) == ""
 
 
-@pytest.mark.parametrize(
-    "unit", ["eyJ-", "pypi-", "-----BEGIN PRIVATE KEY-----", "AGE-SECRET-KEY-1", "sk-", "ghp_a", "PuTTY-User-Key-File-3"]
-)
+@pytest.mark.parametrize("unit", ["eyJ-", "pypi-", "-----BEGIN PRIVATE KEY-----", "AGE-SECRET-KEY-1", "sk-", "PuTTY-"])
 def test_hostile_repetition_ends(unit: str) -> None:
     secret_in(unit * (2_000_000 // len(unit)))

@@ -7,9 +7,12 @@ known form are most of it; a guide that shows one token stays. The user's `!patt
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 
 NAME_PATTERNS = """
     *.env .env .env.* .envrc *.pem *.key *.p8 *.p12 *.pfx *.pkcs12 *.jks *.jceks *.bks *.keystore *.keytab *.ppk *.asc
@@ -46,6 +49,13 @@ NAME_RULES: tuple[tuple[str, str], ...] = (
 
 NAME_WORDS = r"passw|kennw|contrase|mots.de|secret|credential|account|token|keys?|wallet|phrase|codes|kubeconfig"
 """Every name that one of NAME_RULES matches holds one of these."""
+
+_SECRET_PLACES = """
+    .ssh .gnupg .aws .azure .gcloud .kube .docker .password-store .config/gcloud .config/gh .config/rclone
+    .local/share/keyrings .mozilla .netrc .pgpass .git-credentials .npmrc .pypirc .vault-token
+"""
+"""Where secrets are kept in a home directory."""
+_MOST_SECRET_FILES = 20_000
 
 _PEM = re.compile(r"-----BEGIN (?:[A-Z0-9]+ ){0,3}PRIVATE KEY(?: BLOCK)?-----")
 _PEM_REACH = 8192
@@ -117,3 +127,21 @@ def _holds_key(text: str, start: int) -> bool:
     body = text[start : start + _PEM_REACH].split("-----", 1)[0]
     data = [word for word in _BREAKS.split(body) if _BASE64.fullmatch(word) and len(set(word)) >= _FEWEST_DIFFERENT]
     return sum(map(len, data)) >= _FEWEST_KEY_LETTERS
+
+
+def linked_secrets(home: Path) -> Iterator[tuple[tuple[int, int], Path]]:
+    """Yield ((device, inode), path) of files with several names in the usual places for secrets."""
+    looked_at = 0
+    for place in (home / name for name in _SECRET_PLACES.split()):
+        walked = os.walk(place) if place.is_dir() else [(str(place.parent), [], [place.name])]
+        for folder, _, names in walked:
+            for path in (Path(folder, name) for name in names):
+                looked_at += 1
+                if looked_at > _MOST_SECRET_FILES:
+                    return
+                try:
+                    info = path.lstat()
+                except OSError:
+                    continue
+                if stat.S_ISREG(info.st_mode) and info.st_nlink > 1:
+                    yield (info.st_dev, info.st_ino), path

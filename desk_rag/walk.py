@@ -21,7 +21,7 @@ from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from desk_rag.errors import ConfigError, UnreadableDocument
 from desk_rag.parsers.formats import readable_in_part
-from desk_rag.sensitive import NAME_PATTERNS, NAME_RULES, NAME_WORDS
+from desk_rag.sensitive import NAME_PATTERNS, NAME_RULES, NAME_WORDS, linked_secrets
 
 if TYPE_CHECKING:
     from desk_rag.config import IndexSettings
@@ -41,12 +41,6 @@ _MOST_STARS = 3
 """Per path segment: a name is matched in steps that grow with its length to the power of the stars."""
 _OWN = "exclude"
 """How the reason of a rule from the settings begins."""
-_SECRET_PLACES = """
-    .ssh .gnupg .aws .azure .gcloud .kube .docker .password-store .config/gcloud .config/gh .config/rclone
-    .local/share/keyrings .mozilla .netrc .pgpass .git-credentials .npmrc .pypirc .vault-token
-"""
-"""Where secrets are kept in a home directory."""
-_MOST_SECRET_FILES = 20_000
 _LOOP = "link in a loop, or over too many links"
 _LISTED_AT_ONCE = 4096
 """Entries of one directory between two questions whether to stop."""
@@ -276,7 +270,7 @@ class _Walker:
         so that a second name outside the folder is no reason to leave a file out. That it is a secret elsewhere is.
         """
         if self._linked_secrets is None:
-            self._linked_secrets = dict(_linked_secrets(Path.home()))
+            self._linked_secrets = dict(linked_secrets(Path.home()))
         return self._linked_secrets
 
     def _deciding_rule(self, relative: str, rules: Sequence[_Rules]) -> _Rule | None:
@@ -324,24 +318,6 @@ def _list(place: Path, stop: Callable[[], bool]) -> tuple[list[os.DirEntry[str]]
                 break
             names.append(entry)
     return sorted(names, key=lambda entry: entry.name), (info.st_dev, info.st_ino)
-
-
-def _linked_secrets(home: Path) -> Iterator[tuple[tuple[int, int], Path]]:
-    """((device, inode), path) of the files with several names in the usual places for secrets."""
-    looked_at = 0
-    for place in (home / name for name in _SECRET_PLACES.split()):
-        walked = os.walk(place) if place.is_dir() else [(str(place.parent), [], [place.name])]
-        for folder, _, names in walked:
-            for path in (Path(folder, name) for name in names):
-                looked_at += 1
-                if looked_at > _MOST_SECRET_FILES:
-                    return
-                try:
-                    info = path.lstat()
-                except OSError:
-                    continue
-                if stat.S_ISREG(info.st_mode) and info.st_nlink > 1:
-                    yield (info.st_dev, info.st_ino), path
 
 
 def _is_dir(entry: os.DirEntry[str]) -> bool:

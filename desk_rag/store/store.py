@@ -95,7 +95,7 @@ class Store:
             return
         steps: list[Callable[[], object]] = [self._kv.close]
         if self.writer:
-            steps += [self._save_vectors, self.checkpoint]
+            steps += [self.checkpoint] if self._vectors_made is None else [self._vectors_made.save, self.checkpoint]
         try:
             for step in steps:
                 with suppress(StoreError, OSError):  # use counts and a saved index can be done without
@@ -389,10 +389,6 @@ class Store:
     def _must_write(self) -> None:
         if not self.writer:
             raise StoreError("This store is open for reading.", remedy="Only the writer changes documents and caches.")
-
-    def _save_vectors(self) -> None:
-        if self._vectors_made is not None:
-            self._vectors_made.save()
 
     def _vectors(self) -> VectorSearch:
         with self._making:

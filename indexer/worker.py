@@ -165,7 +165,8 @@ class Worker:
             self._tell(event)
             self._tidy()
             # The first look at a large folder takes long; a file that is saved meanwhile should not wait for its end.
-            while (job := self._jobs.take_file()) is not None:
+            # A halt gives the file in hand back to the queue, so that this would not end.
+            while not self._halt() and (job := self._jobs.take_file()) is not None:
                 self._do_file(job)
         if finished or not self._halt():
             self.begin_stages()

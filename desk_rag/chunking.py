@@ -11,12 +11,12 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NewType
+from typing import NewType, Protocol
 
-from desk_rag.documents import Block, BlockKind, Document
+from desk_rag.documents import Block, BlockKind
 from desk_rag.sentences import SentenceCutter, TokenCounter, ends_sentence
 
-__all__ = ["Chunk", "ChunkId", "ChunkSize", "Location", "TokenCounter", "split"]
+__all__ = ["Chunk", "ChunkId", "ChunkSize", "Location", "TokenCounter", "chunk_id_of", "split"]
 
 ChunkId = NewType("ChunkId", str)
 """32 hex digits: blake2b-128 of the chunk's text. Equal text means one chunk, whatever file it stands in."""
@@ -95,7 +95,26 @@ _TITLE_SHARE = 4
 """A title line takes at most a quarter of the largest chunk."""
 
 
-def split(document: Document, counter: TokenCounter, size: ChunkSize) -> list[Chunk]:
+def chunk_id_of(text: str) -> ChunkId:
+    """Name a chunk by its text."""
+    return ChunkId(hashlib.blake2b(text.encode("utf-8"), digest_size=16).hexdigest())
+
+
+class Text(Protocol):
+    """What is cut: a Document, or what a parser found."""
+
+    @property
+    def title(self) -> str:
+        """Of the document; empty where its content names none."""
+        ...
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """In reading order."""
+        ...
+
+
+def split(document: Text, counter: TokenCounter, size: ChunkSize) -> list[Chunk]:
     """Cut a document into chunks of at most `size.largest` tokens that together hold all of its text, in order.
 
     Boundaries are chosen for the whole document at once (shortest path over block and sentence boundaries): chunks near
@@ -113,8 +132,7 @@ def split(document: Document, counter: TokenCounter, size: ChunkSize) -> list[Ch
         if num_tokens > size.largest and (smaller := packer.divide(group)):
             pending.extend(reversed(smaller))
             continue
-        chunk_id = ChunkId(hashlib.blake2b(text.encode("utf-8"), digest_size=16).hexdigest())
-        chunks.append(Chunk(chunk_id, len(chunks), text, num_tokens, _location(group)))
+        chunks.append(Chunk(chunk_id_of(text), len(chunks), text, num_tokens, _location(group)))
     return chunks
 
 
@@ -126,6 +144,8 @@ class _Packer:
         self._counter = counter
         self._size = size
         self._titles: dict[tuple[str, ...], tuple[str, int, frozenset[int]]] = {}
+        self._costs: dict[int, float] = {}
+        """By tokens; few are ever asked for."""
         self._cutter = SentenceCutter(counter, max(8, size.target // _PIECES_PER_TARGET))
 
     # Blocks to units ------------------------------------------------------------------------------------------------
@@ -178,22 +198,24 @@ class _Packer:
         """(start, cost) of every chunk up to `end` that fits, and always of the one-unit chunk."""
         path: tuple[str, ...] | None = None
         body, mixing = 0, 0.0
-        headings: list[_Unit] = []
+        last_is_heading = units[end - 1].is_heading and end < len(units)
+        headings, by_path = 0, dict[tuple[str, ...], int]()
         for start in range(end - 1, -1, -1):
             unit = units[start]
             if unit.is_heading:
-                headings.append(unit)
+                headings += unit.num_tokens
+                by_path[unit.path] = by_path.get(unit.path, 0) + unit.num_tokens
             else:
                 path = unit.path if path is None else _common(path, unit.path)
                 body += unit.num_tokens
             in_title = path if path is not None else unit.path
-            title, title_tokens, _ = self._title_line(in_title)
-            inline = sum(heading.num_tokens for heading in headings if heading.path != in_title[: len(heading.path)])
-            total = title_tokens + body + inline
+            _, title_tokens, _ = self._titles.get(in_title) or self._title_line(in_title)
+            # Headings that the title line repeats cost nothing more; looked up by path, for there may be thousands.
+            in_line = by_path and sum(by_path.get(in_title[:depth], 0) for depth in range(len(in_title) + 1))
+            total = title_tokens + body + headings - (in_line or 0)
             if total > self._size.largest and start < end - 1:
                 return
-            last_is_heading = units[end - 1].is_heading and end < len(units)
-            cost = self._cost(total) + mixing + (_BIND if last_is_heading else 0.0)
+            cost = (self._costs.get(total) or self._cost(total)) + mixing + (_BIND if last_is_heading else 0.0)
             yield start, cost + (unit.cut_cost if start else 0.0)
             if unit.is_heading:
                 mixing += 0.1 / max(len(unit.path), 1)
@@ -201,9 +223,12 @@ class _Packer:
     def _cost(self, tokens: int) -> float:
         size = self._size
         if tokens > size.target:
-            return 0.1 + 0.2 * ((tokens - size.target) / max(size.largest - size.target, 1)) ** 2
-        short = max(0.0, (size.smallest - tokens) / size.smallest)
-        return 0.1 + ((size.target - tokens) / size.target) ** 2 + short
+            cost = 0.1 + 0.2 * ((tokens - size.target) / max(size.largest - size.target, 1)) ** 2
+        else:
+            short = max(0.0, (size.smallest - tokens) / size.smallest)
+            cost = 0.1 + ((size.target - tokens) / size.target) ** 2 + short
+        self._costs[tokens] = cost
+        return cost
 
     # Units to text --------------------------------------------------------------------------------------------------
 
@@ -319,6 +344,8 @@ def _piece_cut_cost(last: str) -> float:
 
 
 def _common(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    if one == other:
+        return one
     depth = 0
     while depth < min(len(one), len(other)) and one[depth] == other[depth]:
         depth += 1

@@ -179,6 +179,7 @@ def index_summary(done: IndexFinished) -> str:
         (done.removed, "removed"),
         (done.skipped, "left out"),
         (done.failed, "could not be read"),
+        (done.beginnings, "too long to be indexed to the end (desk-rag status names them)"),
     ):
         if number:
             parts.append(f"{number:,} {word}")

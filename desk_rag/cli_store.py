@@ -17,7 +17,7 @@ from desk_rag import cli_output as out
 from desk_rag.clean import clean
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError, CorruptCatalog, StoreError, catalog_lost
-from desk_rag.index_events import FileState
+from desk_rag.index_events import FileState, is_beginning_only
 
 if TYPE_CHECKING:
     from desk_rag.store.ownership import Cleared
@@ -40,7 +40,9 @@ def status(settings: Settings, *, as_json: bool) -> int:
         counts, activity, pause = store.coverage(), store.activity(), store.pause_requested()
         notices = damage.notices(store, (), ())
         outlook = store.outlook(None, 0.0)
-        failed = [row for row in store.documents() if row.state is FileState.FAILED]
+        rows = store.documents()
+        failed = [row for row in rows if row.state is FileState.FAILED]
+        beginnings = [row for row in rows if row.state is FileState.INDEXED and is_beginning_only(row.reason)]
         pins, away = store.pins(), store.kv_away
         absent = presence.absent_folders(store)
         missing = removals.missing_files(store, settings.index.deletion_grace_hours)
@@ -66,6 +68,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
                 "pause_until": pause,
                 "activity": _activity_json(activity),
                 "notices": list(notices),
+                "beginning_only": [{"path": str(row.path), "reason": row.reason} for row in beginnings],
                 "unreadable": [{"path": str(row.path), "reason": row.reason} for row in failed],
             },
         )
@@ -88,12 +91,14 @@ def status(settings: Settings, *, as_json: bool) -> int:
     lines += [f"missing   {out.missing_line(folder.root, folder.waiting, folder.kept, folder.seconds_left)}"
               for folder in missing]  # fmt: skip
     lines += [f"pinned    {out.shown_path(path)}" for path in pins]
-    for row in failed[:_MOST_LISTED]:
-        lines.append(f"not read  {out.reason_line(row.path, row.reason)}")
-    if len(failed) > _MOST_LISTED:
-        lines.append(f"not read  … and {len(failed) - _MOST_LISTED:,} more; --json has them all")
-    _print(lines)
+    _print([*lines, *_listed("cut off ", beginnings), *_listed("not read", failed)])
     return 0
+
+
+def _listed(label: str, rows: Sequence[DocumentRow]) -> list[str]:
+    lines = [f"{label}  {out.reason_line(row.path, row.reason)}" for row in rows[:_MOST_LISTED]]
+    more = len(rows) - _MOST_LISTED
+    return [*lines, f"{label}  … and {more:,} more; --json has them all"] if more > 0 else lines
 
 
 def _share(part: int, whole: int) -> str:
@@ -272,10 +277,11 @@ def _explain(row: DocumentRow | None, path: Path, bases: Sequence[Path], setting
         changed = "" if _same(row, path) else "; it has changed since, and is read again at the next run"
         return "indexed", f"{out.plural(row.num_chunks, 'chunk')}, read {when}{changed}" + _and(row.reason)
     if row is not None:
-        return "left out" if row.state is FileState.SKIPPED else row.state.value, row.reason
+        state = "left out" if row.state is FileState.SKIPPED else row.state.value
+        return state, row.reason + _allowing(path, row.reason)
     found = _ruled(path, bases, settings)
     if isinstance(found, LeftOut):
-        return "left out", found.reason
+        return "left out", found.reason + _allowing(found.path, found.reason)
     if not path.exists():
         return "unknown", "there is no such file"
     if not documents.supported(path):
@@ -283,6 +289,14 @@ def _explain(row: DocumentRow | None, path: Path, bases: Sequence[Path], setting
     if found is None:
         return "unknown", "it is in no folder that was indexed"
     return "not indexed yet", "the next run reads it"
+
+
+def _allowing(path: Path, reason: str) -> str:
+    """How to have something indexed that was taken for a secret; '' for any other reason."""
+    if not reason.startswith("secret: "):
+        return ""
+    name = path.name + ("/" if os.path.isdir(path) else "")  # noqa: PTH112 - it never raises
+    return f'; to index it all the same, put "!{name}" into `exclude` under [index]'
 
 
 def _ruled(path: Path, bases: Sequence[Path], settings: Settings) -> FoundFile | LeftOut | None:

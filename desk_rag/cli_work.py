@@ -339,6 +339,7 @@ def _finished_json(done: IndexFinished) -> dict[str, object]:
         "unchanged": done.unchanged,
         "removed": done.removed,
         "skipped": done.skipped,
+        "beginning_only": done.beginnings,
         "failed": done.failed,
         "chunks": done.chunks,
         "warm": done.warm,

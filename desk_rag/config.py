@@ -159,6 +159,9 @@ class IndexSettings(_Section):
     """[index]"""
 
     max_file_mib: Annotated[float, Field(gt=0, le=_MOST)] = 50.0
+    """Larger files are left out, but for plain text and tables, of which the beginning is read."""
+    max_text_mib: Annotated[float, Field(gt=0, le=64)] = 5.0
+    """Text of one file that is indexed, from its beginning; `why` and `status` name the files that hold more."""
     parser_seconds: Annotated[float, Field(gt=0, le=_MOST)] = 60.0
     parser_mib: Annotated[int, Field(ge=256, le=_MOST_MIB)] = 2048
     exclude: tuple[str, ...] = ()

@@ -10,19 +10,20 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from desk_rag.chunking import ChunkSize, TokenCounter
+from desk_rag.chunking import ChunkSize
 from desk_rag.config import IndexSettings
 from desk_rag.errors import StoreError, catalog_lost
 from desk_rag.file_reader import FileReader
 from desk_rag.index_events import FileState
 from desk_rag.store.store import Store
+from desk_rag.token_counter import PortableCounter
 
 _MOST_FILES = 4
 _MOST_BYTES = 4 << 20
 """Of one file that an answer waits for."""
 
 
-def read_damaged(store: Store, counter: TokenCounter, size: ChunkSize, settings: IndexSettings) -> tuple[Path, ...]:
+def read_damaged(store: Store, counter: PortableCounter, size: ChunkSize, settings: IndexSettings) -> tuple[Path, ...]:
     """Read the files of damaged rows anew, a few small ones at once; return those that are whole again.
 
     The others are marked to be read at the next look at their folder. Raises StoreError as the store does.

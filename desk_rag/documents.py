@@ -1,7 +1,8 @@
 """A file on disk becomes a Document: text in blocks that remember heading, page and line.
 
-Reads each file once, whole, and hashes what it read; the parsers see only those bytes, in a child process with limits
-on time and memory. Knows no chunks and no folders. User files are only read.
+Reads each file once and hashes what it read; the parsers see only those bytes, in a child process with limits on time
+and memory. Of plain text and tables that are larger than what is indexed of a file, only the beginning is read. Knows
+no folders. User files are only read.
 """
 
 from __future__ import annotations
@@ -11,25 +12,38 @@ import functools
 import hashlib
 import os
 import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from desk_rag.errors import BrokenDocument, DocumentError, EmptyDocument, UnreadableDocument, UnsupportedDocument
-from desk_rag.parsers.formats import format_of_name
-from desk_rag.parsers.process import TRY_AGAIN, ParserProcess
+from desk_rag.errors import (
+    BrokenDocument,
+    Cancelled,
+    DocumentError,
+    EmptyDocument,
+    SecretDocument,
+    UnreadableDocument,
+    UnsupportedDocument,
+)
+from desk_rag.parsers.formats import format_of_name, readable_in_part
+from desk_rag.parsers.process import TRY_AGAIN, Cutting, ParserProcess, Request
 
 if TYPE_CHECKING:
     from desk_rag.config import IndexSettings
 
-PARSER_VERSION = "2"
+PARSER_VERSION = "3"
 """Changes whenever any parser's output may change: files parsed by another version are read again."""
 
 _ERRORS: dict[str, type[DocumentError]] = {
-    kind.__name__: kind for kind in (BrokenDocument, EmptyDocument, UnreadableDocument, UnsupportedDocument)
+    kind.__name__: kind
+    for kind in (BrokenDocument, EmptyDocument, SecretDocument, UnreadableDocument, UnsupportedDocument)
 }
-_PIECE_BYTES = 1024 * 1024
+_MIB = 1024 * 1024
+_MOST_BYTES_PER_TEXT = 4
+"""Bytes of a file per byte of UTF-8, in UTF-32."""
 
 
 class BlockKind(Enum):
@@ -51,7 +65,7 @@ class SourceFile:
     size: int
     mtime_ns: int
     digest: str
-    """blake2b-256 of the content, hex."""
+    """blake2b-256 of the content, hex; of its beginning and its size where no more of it is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +92,16 @@ class Document:
     """From the content (first heading, title property); empty if the content names none. Never the file name,
     so that a renamed file keeps its chunks."""
     blocks: tuple[Block, ...]
+    """Empty where the parser process cut the text into chunks (file_chunks.py)."""
     parser: str
     """Name and version of the parser, 'markdown/1'; part of what decides whether a file must be read again."""
     note: str = ""
-    """Something the user should know: encoding guessed, pages without a text layer."""
+    """Something the user should know: encoding guessed, pages without a text layer, only the beginning indexed."""
+
+
+def never() -> bool:
+    """The `stop` of what is not to be interrupted."""
+    return False
 
 
 def supported(path: Path) -> bool:
@@ -95,37 +115,78 @@ def parse(path: Path, settings: IndexSettings) -> Document:
     Raises UnreadableDocument (gone, not permitted, changed while it was read), UnsupportedDocument (not text we read),
     EmptyDocument (nothing but white space) or BrokenDocument (damaged, locked, too slow, too large in memory).
     """
+    source, reply = ask_parser(path, settings, None, never, allow_secrets=True)
+    with sound_reply(source.path):
+        return _document(source, reply)
+
+
+def ask_parser(
+    path: Path,
+    settings: IndexSettings,
+    cutting: Cutting | None,
+    stop: Callable[[], bool],
+    *,
+    allow_secrets: bool = False,
+) -> tuple[SourceFile, dict[str, object]]:
+    """Read one file and have it parsed, and cut if `cutting` says how.
+
+    Raises what `parse` raises; Cancelled; and SecretDocument for a private key or an access token, unless allowed.
+    """
     path = path.absolute()
     if not supported(path):
         raise UnsupportedDocument(f"{path} is not a kind of file that desk-rag reads.")
-    most = int(settings.max_file_mib * 1024 * 1024)
-    source, data = _read(path, most)
+    source, data = _read(path, settings, stop, keep=True)
+    request = Request(path.name, data, settings.parser_seconds, _most_text(settings), allow_secrets, cutting)
     try:
-        reply = _parser(settings.parser_mib).parse(path.name, data, settings.parser_seconds)
+        reply = _parser(settings.parser_mib).parse(request, stop)
     except DocumentError as error:
         raise type(error)(f"{path} {error.message}.", remedy=error.remedy) from error
     if "error" in reply:
         kind = _ERRORS.get(str(reply["error"]), BrokenDocument)
         raise kind(f"{path} {reply.get('message')}.", remedy=str(reply.get("remedy") or ""))
+    return source, reply
+
+
+@contextmanager
+def sound_reply(path: Path) -> Iterator[None]:
+    """Raise BrokenDocument where the block finds that the parser's reply is not what it should be."""
     try:
-        return _document(source, reply)
+        yield
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise BrokenDocument(f"{path} made its parser answer nonsense.") from error
 
 
 def read_file(path: Path, most: int) -> tuple[SourceFile, bytes]:
     """Read a file of at most `most` bytes whole, with what identifies it. Raises UnreadableDocument."""
-    return _read(path.absolute(), most)
+    return _read_up_to(path.absolute(), most, never, in_part=False, keep=True)
 
 
-def digest_file(path: Path) -> SourceFile:
-    """Hash a file's content without keeping it. Raises UnreadableDocument."""
-    source, _ = _read(path.absolute(), None)
+def digest_file(path: Path, settings: IndexSettings, stop: Callable[[], bool] = never) -> SourceFile:
+    """Hash a file's content without keeping it. Raises UnreadableDocument, or Cancelled."""
+    source, _ = _read(path.absolute(), settings, stop, keep=False)
     return source
 
 
-def _read(path: Path, most: int | None) -> tuple[SourceFile, bytes]:
-    """The file's bytes and what identifies them; with `most` None the bytes are only hashed.
+def reader_version(settings: IndexSettings) -> str:
+    """What decides, beside a file's content, which chunks are made of it; another one means: read again."""
+    return f"{PARSER_VERSION}/{settings.max_text_mib:g}"
+
+
+def _most_text(settings: IndexSettings) -> int:
+    return max(1, int(settings.max_text_mib * _MIB))
+
+
+def _read(path: Path, settings: IndexSettings, stop: Callable[[], bool], *, keep: bool) -> tuple[SourceFile, bytes]:
+    """The file's bytes, or what is read of them, and what identifies them; unless `keep` they are only hashed."""
+    in_part = readable_in_part(path.name)
+    most = _MOST_BYTES_PER_TEXT * _most_text(settings) + _MIB if in_part else int(settings.max_file_mib * _MIB)
+    return _read_up_to(path, most, stop, in_part=in_part, keep=keep)
+
+
+def _read_up_to(
+    path: Path, most: int, stop: Callable[[], bool], *, in_part: bool, keep: bool
+) -> tuple[SourceFile, bytes]:
+    """Read a file; of a larger one than `most` bytes the beginning if `in_part`, else UnreadableDocument is raised.
 
     Size, time and inode are compared before and after, so that no document mixes two versions of its file.
     """
@@ -138,12 +199,12 @@ def _read(path: Path, most: int | None) -> tuple[SourceFile, bytes]:
         before = os.fstat(descriptor)
         if not stat.S_ISREG(before.st_mode):
             raise UnreadableDocument(f"{path} is not a regular file.")
-        if most is not None and before.st_size > most:
+        if before.st_size > most and not in_part:
             raise UnreadableDocument(
-                f"{path} is larger than {most / 1024**2:g} MiB.",
+                f"{path} is larger than {most / _MIB:g} MiB.",
                 remedy="Raise max_file_mib in the settings to read it.",
             )
-        digest, data = _drain(descriptor, before.st_size, keep=most is not None)
+        digest, data = _drain(descriptor, before.st_size, most, stop, keep=keep)
         after = os.fstat(descriptor)
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -154,11 +215,20 @@ def _read(path: Path, most: int | None) -> tuple[SourceFile, bytes]:
     return SourceFile(path, before.st_size, before.st_mtime_ns, digest), data
 
 
-def _drain(descriptor: int, size: int, *, keep: bool) -> tuple[str, bytes]:
-    """Digest of the next `size` bytes, and the bytes where they are kept; a file that grows is not followed."""
+def _drain(
+    descriptor: int, size: int, most: int, stop: Callable[[], bool], *, keep: bool
+) -> tuple[str, bytes]:
+    """Digest of the next `size` bytes, and the bytes where they are kept; a file that grows is not followed.
+
+    Of more than `most` bytes only the beginning is read, and the size hashed with it.
+    """
     digest = hashlib.blake2b(digest_size=32)
-    pieces, left = [], size
-    while left > 0 and (piece := os.read(descriptor, min(_PIECE_BYTES, left))):
+    pieces, left = [], min(size, most)
+    if size > most:
+        digest.update(f"the first of {size} bytes:".encode())
+    while left > 0 and (piece := os.read(descriptor, min(_MIB, left))):
+        if stop():
+            raise Cancelled("Reading was given up.")
         digest.update(piece)
         left -= len(piece)
         if keep:
@@ -183,8 +253,12 @@ def _document(source: SourceFile, reply: dict[str, object]) -> Document:
     for row in _list(reply["blocks"]):
         text, kind, place, page, first, last = row
         blocks.append(Block(str(text), BlockKind(kind), headings[place], _number(page), _number(first), _number(last)))
-    parser = f"{reply['format']}/{PARSER_VERSION}"
-    return Document(source, str(reply["title"]), tuple(blocks), parser, str(reply["note"]))
+    return Document(source, str(reply["title"]), tuple(blocks), parser_of(reply), str(reply["note"]))
+
+
+def parser_of(reply: dict[str, object]) -> str:
+    """Name and version of the parser that made this reply."""
+    return f"{reply['format']}/{PARSER_VERSION}"
 
 
 def _list(value: object) -> list[list[Any]]:

@@ -73,6 +73,10 @@ class BrokenDocument(DocumentError):
     """The parser failed on the content, took too long, or found no text in it."""
 
 
+class SecretDocument(DocumentError):
+    """The content is a key, or hardly more than an access token; it is not indexed unless the user says so."""
+
+
 class EmptyDocument(BrokenDocument):
     """Nothing but white space: nothing is wrong with the file and nothing is in it."""
 

@@ -13,16 +13,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag import documents
-from desk_rag.chunking import ChunkSize, TokenCounter, split
+from desk_rag import documents, file_chunks
+from desk_rag.chunking import ChunkSize
 from desk_rag.config import IndexSettings
-from desk_rag.errors import DeskRagError, DocumentError, EmptyDocument, StoreError, UnreadableDocument
+from desk_rag.errors import (
+    Cancelled,
+    DeskRagError,
+    DocumentError,
+    EmptyDocument,
+    SecretDocument,
+    StoreError,
+    UnreadableDocument,
+)
 from desk_rag.index_events import FileEvent, FileState
 from desk_rag.store.types import DocumentRow, FileStamp
 from desk_rag.walk import FoundFile, LeftOut
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
+    from desk_rag.token_counter import PortableCounter
 
 _log = logging.getLogger(__name__)
 
@@ -32,8 +41,17 @@ CHANGED_MEANWHILE = "it changed while it was being read; it is read again once i
 class FileReader:
     """Turns one found file into an outcome in the catalog."""
 
-    def __init__(self, store: Store, counter: TokenCounter, size: ChunkSize, settings: IndexSettings) -> None:
+    def __init__(
+        self,
+        store: Store,
+        counter: PortableCounter,
+        size: ChunkSize,
+        settings: IndexSettings,
+        stop: Callable[[], bool] = documents.never,
+    ) -> None:
+        """`stop` is asked many times a second while a file is read, parsed and cut."""
         self._store = store
+        self._stop = stop
         self._counter = counter
         self._size = size
         self._settings = settings
@@ -43,8 +61,11 @@ class FileReader:
     def bring_up_to_date(
         self, found: FoundFile, row: DocumentRow | None, gone_twin: Callable[[str], DocumentRow | None]
     ) -> FileEvent:
-        """Index `found` unless nothing changed; `gone_twin` finds a vanished document with the same content."""
-        stamp = stamp_of(found)
+        """Index `found` unless nothing changed; `gone_twin` finds a vanished document with the same content.
+
+        Raises Cancelled, with nothing noted, when it was told to stop; StoreError when the catalog cannot be written.
+        """
+        stamp = stamp_of(found, self._settings)
         if row is not None and row.stamp == stamp:
             return as_known(row)
         if not documents.supported(found.path):
@@ -55,10 +76,12 @@ class FileReader:
             return self._left_out(found, stamp, "empty")
         try:
             return self._same_content(found, stamp, row, gone_twin) or self._read(found, stamp)
-        except StoreError:
+        except (StoreError, Cancelled):
             raise
         except EmptyDocument:
             return self._left_out(found, stamp, "empty")
+        except SecretDocument as error:
+            return self._left_out(found, stamp, error.message.removeprefix(f"{found.path} ").removesuffix("."))
         except DocumentError as error:
             return self._failed(found, stamp, row, error)
         except Exception as error:
@@ -99,27 +122,28 @@ class FileReader:
         row: DocumentRow | None,
         gone_twin: Callable[[str], DocumentRow | None],
     ) -> FileEvent | None:
-        digest = documents.digest_file(found.path).digest
+        digest = documents.digest_file(found.path, self._settings, self._stop).digest
         if not _still(found):
             return FileEvent(found.path, FileState.SKIPPED, reason=CHANGED_MEANWHILE)
-        if row is not None and _holds(row, digest):
+        if row is not None and _holds(row, digest, stamp):
             self._store.rename_document(found.path, found.path, stamp)
             return FileEvent(found.path, FileState.UNCHANGED, row.num_chunks)
         twin = gone_twin(digest)
         # Asked anew: a single changed file may have been dealt with since the folder's rows were read.
         twin = None if twin is None else self._store.document(twin.path)
-        if twin is None or not _holds(twin, digest) or not _read_alike(twin.path, found.path):
+        if twin is None or not _holds(twin, digest, stamp) or not _read_alike(twin.path, found.path):
             return None
         self._store.rename_document(twin.path, found.path, stamp)
         self.renamed_from = twin.path
         return FileEvent(found.path, FileState.RENAMED, twin.num_chunks)
 
     def _read(self, found: FoundFile, stamp: FileStamp) -> FileEvent:
-        document = documents.parse(found.path, self._settings)
+        document, chunks = file_chunks.read(
+            found.path, self._settings, self._counter, self._size, self._stop, allow_secrets=found.allowed
+        )
         source = document.source
         if (source.size, source.mtime_ns) != (found.size, found.mtime_ns) or not _still(found):
             return FileEvent(found.path, FileState.SKIPPED, reason=CHANGED_MEANWHILE)
-        chunks = split(document, self._counter, self._size)
         self._store.put_document(document, chunks, stamp)
         return FileEvent(found.path, FileState.INDEXED, len(chunks), document.note)
 
@@ -138,9 +162,10 @@ class FileReader:
         return FileEvent(found.path, FileState.FAILED, reason=reason)
 
 
-def stamp_of(found: FoundFile) -> FileStamp:
-    """What the catalog compares: size, mtime, inode, and the version of the parsers."""
-    return FileStamp(found.size, found.mtime_ns, found.inode, documents.PARSER_VERSION)
+def stamp_of(found: FoundFile, settings: IndexSettings) -> FileStamp:
+    """What the catalog compares: size, mtime, inode, and what decides how the file is read."""
+    version = documents.reader_version(settings) + ("/allowed" if found.allowed else "")
+    return FileStamp(found.size, found.mtime_ns, found.inode, version)
 
 
 def as_known(row: DocumentRow) -> FileEvent:
@@ -173,6 +198,6 @@ def _read_alike(one: Path, other: Path) -> bool:
     return one.suffix.lower() == other.suffix.lower() and bool(one.suffix or one.name == other.name)
 
 
-def _holds(row: DocumentRow, digest: str) -> bool:
+def _holds(row: DocumentRow, digest: str, stamp: FileStamp) -> bool:
     """True if the row's chunks are those that today's parsers would make of content with this digest."""
-    return row.state is FileState.INDEXED and row.digest == digest and row.stamp.parser == documents.PARSER_VERSION
+    return row.state is FileState.INDEXED and row.digest == digest and row.stamp.parser == stamp.parser

@@ -27,6 +27,20 @@ class FileState(Enum):
     FAILED = "failed"
 
 
+_ONLY = "only the first "
+
+
+def beginning_only(kept: int) -> str:
+    """The note of a file of which `kept` bytes of text are indexed, and no more."""
+    amount = f"{kept / 2**20:.1f} MiB" if kept >= 2**20 // 10 else f"{kept / 1024:.1f} KiB"
+    return f"{_ONLY}{amount} of its text are indexed (`max_text_mib` under [index])"
+
+
+def is_beginning_only(note: str) -> bool:
+    """Whether an indexed file's note says that only its beginning is indexed."""
+    return note.startswith(_ONLY)
+
+
 @dataclass(frozen=True, slots=True)
 class FileEvent:
     """One file reached a state."""
@@ -102,6 +116,8 @@ class IndexFinished:
     """Made in this run, several per chunk where there are several rungs."""
     disk_full: bool = False
     """Vectors or chunk KV are missing because the disk has no room."""
+    beginnings: int = 0
+    """Of `indexed`, files of which only the beginning is indexed."""
 
 
 IndexEvent = FileEvent | StageProgress | RootAbsent | DeletionsWaiting | IndexFinished

@@ -7,7 +7,15 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from desk_rag.index_events import FileEvent, FileState, IndexEvent, IndexFinished, IndexStage, StageProgress
+from desk_rag.index_events import (
+    FileEvent,
+    FileState,
+    IndexEvent,
+    IndexFinished,
+    IndexStage,
+    StageProgress,
+    is_beginning_only,
+)
 
 
 class Meter:
@@ -57,6 +65,8 @@ class Tally:
     chunk_kvs: int = 0
     """Those of further rungs included."""
     disk_full: bool = False
+    beginnings: int = 0
+    """Files indexed in this run of which only the beginning is."""
     texts: set[str] = field(default_factory=set)
     """Ids of the chunks of the files indexed in this run, for whoever counts different ones."""
     began: float = field(default_factory=time.monotonic)
@@ -70,6 +80,7 @@ class Tally:
         match event.state:
             case FileState.INDEXED:
                 self.indexed += 1
+                self.beginnings += is_beginning_only(event.reason)
                 self.chunks += event.chunks
             case FileState.UNCHANGED | FileState.RENAMED:
                 self.unchanged += 1
@@ -101,4 +112,5 @@ class Tally:
             vectors=self.vectors,
             chunk_kvs=self.chunk_kvs,
             disk_full=self.disk_full,
+            beginnings=self.beginnings,
         )

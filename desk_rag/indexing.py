@@ -26,9 +26,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag import walk as walking
-from desk_rag.chunking import ChunkId, ChunkSize, TokenCounter
+from desk_rag.chunking import ChunkId, ChunkSize
 from desk_rag.config import IndexSettings
-from desk_rag.errors import ModelError, StoreFull
+from desk_rag.documents import never
+from desk_rag.errors import Cancelled, ModelError, StoreFull
 from desk_rag.file_reader import CHANGED_MEANWHILE, FileReader, as_known, is_gone, stamp_of
 from desk_rag.index_events import (
     DeletionsWaiting,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from desk_rag.kv.types import Namespace
     from desk_rag.model import LanguageModel
     from desk_rag.store.store import Store
+    from desk_rag.token_counter import PortableCounter
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +77,7 @@ _WAIT_POLL = 0.5
 def sync_folder(
     store: Store,
     root: Path,
-    counter: TokenCounter,
+    counter: PortableCounter,
     size: ChunkSize,
     settings: IndexSettings,
     stop: Callable[[], bool],
@@ -116,14 +118,21 @@ def sync_folder(
 
 
 def index_path(
-    store: Store, path: Path, root: Path, counter: TokenCounter, size: ChunkSize, settings: IndexSettings
+    store: Store,
+    path: Path,
+    root: Path,
+    counter: PortableCounter,
+    size: ChunkSize,
+    settings: IndexSettings,
+    stop: Callable[[], bool] = never,
 ) -> FileEvent:
     """Bring one path up to date: index it, note why not, or remove it if it is gone and `root` is not.
 
-    Raises StoreError when the catalog cannot be written; everything that is wrong with the file itself is in the event.
+    Raises StoreError when the catalog cannot be written, Cancelled soon after `stop` answers True; everything that is
+    wrong with the file itself is in the event.
     """
     path, root = path.absolute(), root.absolute()
-    reader = FileReader(store, counter, size, settings)
+    reader = FileReader(store, counter, size, settings, stop)
     presence = Presence(store, root)
     row = store.document(path)
     absent = presence.absent()
@@ -151,7 +160,7 @@ class _FolderSync:
         self,
         store: Store,
         root: Path,
-        counter: TokenCounter,
+        counter: PortableCounter,
         size: ChunkSize,
         settings: IndexSettings,
         stop: Callable[[], bool],
@@ -163,7 +172,7 @@ class _FolderSync:
         self._settings = settings
         self._stop = stop
         self._presence, self._absent = presence, absent
-        self._reader = FileReader(store, counter, size, settings)
+        self._reader = FileReader(store, counter, size, settings, stop)
         self._rows = {row.path: row for row in store.documents(root) if not covers(absent, row.path)}
         self._known = sum(row.state is FileState.INDEXED for row in self._rows.values())
         self._left_out: set[Path] = set()
@@ -189,7 +198,7 @@ class _FolderSync:
 
     def _compare(self, defer: Callable[[FoundFile], bool]) -> Iterator[IndexEvent]:
         meter, shown, seen, known = Meter(), time.monotonic(), 0, len(self._rows)
-        for found in walking.walk(self._root, self._settings):
+        for found in walking.walk(self._root, self._settings, self._stop):
             if self._stop():
                 return
             seen += 1
@@ -199,7 +208,8 @@ class _FolderSync:
             if time.monotonic() - shown >= _SCAN_EVERY:
                 shown = time.monotonic()
                 yield meter.progress(IndexStage.SCAN, seen, max(seen, known), "files")
-        yield meter.progress(IndexStage.SCAN, seen, seen, "files")
+        if not self._stop():
+            yield meter.progress(IndexStage.SCAN, seen, seen, "files")
 
     def _compare_one(self, found: FoundFile | LeftOut, defer: Callable[[FoundFile], bool]) -> FileEvent | None:
         if covers(self._absent, found.path):
@@ -208,7 +218,7 @@ class _FolderSync:
         if isinstance(found, LeftOut):
             self._left_out.add(found.path)
             return self._reader.leave_out(found.path, found, row)
-        if row is not None and row.stamp == stamp_of(found):
+        if row is not None and row.stamp == stamp_of(found, self._settings):
             return as_known(row)
         if defer(found):
             return FileEvent(found.path, FileState.SKIPPED, reason=CHANGED_MEANWHILE)
@@ -231,7 +241,12 @@ class _FolderSync:
         for done, found in enumerate(self._changed, 1):
             if self._stop():
                 return
-            event = self._reader.bring_up_to_date(found, rows.pop(found.path), lambda digest: _take_gone(gone, digest))
+            try:
+                event = self._reader.bring_up_to_date(
+                    found, rows.pop(found.path), lambda digest: _take_gone(gone, digest)
+                )
+            except Cancelled:
+                return
             if event.state is FileState.RENAMED and self._reader.renamed_from is not None:
                 self._rows.pop(self._reader.renamed_from, None)
             yield event

@@ -173,7 +173,6 @@ def _write(file: Path, record: _Record) -> None:
     try:
         home = OwnedDirectory(file.parents[1])
         file.parents[1].mkdir(mode=0o700, parents=True, exist_ok=True)
-        home.make_directory(file.parent)
         for left_over in file.parent.glob(f"{file.name}.*.tmp"):
             home.remove(left_over, content_proves(f"models/{left_over.name}"))
         write_private(file, save(tensors, metadata), home.root)

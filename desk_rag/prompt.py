@@ -23,6 +23,7 @@ from desk_rag import chat_template
 from desk_rag.checkpoint_config import check_tokenizer_config, optional_json, read_json, regular_file
 from desk_rag.chunking import ChunkSize
 from desk_rag.errors import ModelError, ModelNotFound
+from desk_rag.token_counter import count_tokens, plain_tokenizer
 from desk_rag.trained_frame import (
     CHUNK_CLOSE,
     CHUNK_OPEN,
@@ -81,12 +82,11 @@ class PromptFormat:
         top_k: int,
     ) -> None:
         self._special = tokenizer
-        # A second copy that reads '<|im_end|>' in a document as twelve ordinary characters.
-        self._plain = Tokenizer.from_str(tokenizer.to_str())
-        self._plain.encode_special_tokens = True
-        for copy in (self._special, self._plain):
-            copy.no_truncation()
-            copy.no_padding()
+        self._special.no_truncation()
+        self._special.no_padding()
+        self.tokenizer_json: str = tokenizer.to_str()
+        """What counts this model's tokens in another process (see token_counter.py)."""
+        self._plain = plain_tokenizer(self.tokenizer_json)
         self.parts = parts
         self.prefix_ids: tuple[int, ...] = tuple(self._encode_parts(parts.head))
         self.stop_ids = stop_ids
@@ -101,7 +101,7 @@ class PromptFormat:
 
     def count(self, text: str) -> int:
         """Number of tokens of document text, frame excluded."""
-        return len(self._plain.encode(text, add_special_tokens=False).ids)
+        return count_tokens(self._plain, text)
 
     def chunk_ids(self, text: str) -> list[int]:
         """Token ids of one chunk in its frame, exactly as they are fed."""

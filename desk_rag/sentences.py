@@ -6,7 +6,7 @@ Knows punctuation and token counts; knows no blocks, no chunks and no answers.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from semantic_text_splitter import TextSplitter
@@ -16,6 +16,9 @@ _LINE_BREAK = re.compile(r"\n")
 _SENTENCE_END = re.compile(r"[.!?:;…。！？][\"'”’)\]]*$")
 _ABBREVIATION = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|No|Nr|vs|etc|approx|e\.g|i\.e|[A-Z])\.$")
 _LONGEST_WORD = 400
+_LONGEST_SENTENCE = 20_000
+"""Characters: what runs on for longer is data (minified JSON, a row of 100,000 columns), whatever its blanks say."""
+_CHARACTERS_PER_TOKEN = 3
 _QUOTED_END = re.compile(r'(?<=[a-z0-9\)"\'%])[.!?]["\')]?\s+(?=[A-Z"\'(0-9])')
 """Where the embedded reader was taught that a sentence ends."""
 NO_END = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|Rev|Capt|Lt|Sgt|Nr|Fig|vs|cf|approx|e\.g|i\.e)\.$")
@@ -51,16 +54,30 @@ class SentenceCutter:
             if len(group) <= 8 * self._grain and self._counter.count(group) <= 2 * self._grain:
                 yield start, group
                 continue
+            if len(group) > _LONGEST_SENTENCE:
+                yield from ((start + offset, piece) for offset, piece in self._cut_data(group))
+                continue
             for offset, stretch in _stretches(group):
                 for inner, piece in self._cut_stretch(stretch):
                     yield start + offset + inner, piece
 
+    def _cut_data(self, text: str) -> Iterator[tuple[int, str]]:
+        """Pieces of a fixed length, ended at a blank or comma where there is one; looking for clauses takes long."""
+        for offset, piece in _stretches(text, _CHARACTERS_PER_TOKEN * self._grain, (" ", ",", ";")):
+            if self._counter.count(piece) <= 2 * self._grain:
+                yield offset, piece
+            else:
+                yield from ((offset + inner, part) for inner, part in self._fixed(piece))
+
+    def _fixed(self, text: str) -> Iterator[tuple[int, str]]:
+        # A character beyond ASCII may be several tokens.
+        length = self._grain if text.isascii() else max(2, self._grain // 4)
+        return ((at, text[at : at + length]) for at in range(0, len(text), length))
+
     def _cut_stretch(self, stretch: str) -> Iterator[tuple[int, str]]:
         if any(len(word) > _LONGEST_WORD for word in stretch.split()):
             # Encoded data, minified code: there are no sentences to look for, and looking takes long.
-            # A character beyond ASCII may be several tokens.
-            length = self._grain if stretch.isascii() else max(2, self._grain // 4)
-            return ((at, stretch[at : at + length]) for at in range(0, len(stretch), length))
+            return self._fixed(stretch)
         return iter(self._splitter.chunk_indices(stretch))
 
 
@@ -121,12 +138,14 @@ def _groups(text: str, breaks: re.Pattern[str], least: int) -> Iterator[tuple[in
         yield start, text[start:]
 
 
-def _stretches(text: str, longest: int = 800) -> Iterator[tuple[int, str]]:
-    """`text` in stretches the splitter handles in linear time, cut at a blank where there is one."""
+def _stretches(
+    text: str, longest: int = 800, marks: Sequence[str] = ("\n\n", "\n", ". ", "。", " ")
+) -> Iterator[tuple[int, str]]:
+    """`text` in stretches of bounded length, cut behind the first of `marks` that stands in the later half of one."""
     start = 0
     while len(text) - start > longest:
-        marks = (text.rfind(mark, start + longest // 2, start + longest) for mark in ("\n\n", "\n", ". ", "。", " "))
-        cut = next((found + 1 for found in marks if found >= 0), start + longest)
+        places = (text.rfind(mark, start + longest // 2, start + longest) for mark in marks)
+        cut = next((found + 1 for found in places if found >= 0), start + longest)
         yield start, text[start:cut]
         start = cut
     yield start, text[start:]

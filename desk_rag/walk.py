@@ -7,17 +7,21 @@ files are read as patterns and nothing else. Reads no document; never follows a 
 
 from __future__ import annotations
 
+import errno
+import functools
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from desk_rag.errors import ConfigError, UnreadableDocument
+from desk_rag.parsers.formats import readable_in_part
+from desk_rag.sensitive import NAME_PATTERNS, NAME_RULES, NAME_WORDS, linked_secrets
 
 if TYPE_CHECKING:
     from desk_rag.config import IndexSettings
@@ -29,17 +33,17 @@ _DEFAULTS = """
     .fseventsd/ *.pyc *.pyo *.o *.a *.so *.class *.min.js *.min.css *.map *~ .#* \\#*# *.sw? *.swp *.swo 4913
     .~lock.* ~$* *.tmp *.temp *.part *.crdownload *.partial *___jb_* .DS_Store Thumbs.db desktop.ini
 """
-_SECRETS = """
-    *.env .env .env.* .envrc *.pem *.key *.p12 *.pfx *.jks *.keystore *.kdbx *.asc *.gpg *.ovpn id_rsa* id_dsa*
-    id_ecdsa* id_ed25519* .ssh/ .gnupg/ .aws/ .kube/ .docker/ .password-store/ .netrc .pgpass .htpasswd .npmrc
-    .pypirc .git-credentials
-"""
 _IGNORE_FILES = (".gitignore", ".deskragignore")
 _MOST_IGNORE_BYTES = 256 * 1024
 _MOST_PATTERNS = 1000
 _LONGEST_PATTERN = 300
 _MOST_STARS = 3
 """Per path segment: a name is matched in steps that grow with its length to the power of the stars."""
+_OWN = "exclude"
+"""How the reason of a rule from the settings begins."""
+_LOOP = "link in a loop, or over too many links"
+_LISTED_AT_ONCE = 4096
+"""Entries of one directory between two questions whether to stop."""
 _CACHE_TAG = b"Signature: 8a477f597d28d172789f06886806bc55"
 
 
@@ -51,6 +55,8 @@ class FoundFile:
     size: int
     mtime_ns: int
     inode: int
+    allowed: bool = False
+    """A `!pattern` of the user's `exclude` names it: it is read even where its content is a secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +91,7 @@ class _Rules:
 
     @classmethod
     def of(cls, base: str, rules: tuple[_Rule, ...]) -> _Rules:
-        names = (rule.matcher.pattern.replace("?P<ps_d>", "?:") for rule in rules if rule.by_name)
-        some_name = re.compile("|".join(names) or r"(?!)")
+        some_name = re.compile(_any_name(rules) or r"(?!)")
         return cls(base, rules, some_name, tuple(rule for rule in rules if not rule.by_name))
 
     def verdict(self, relative: str) -> _Rule | None:
@@ -95,6 +100,15 @@ class _Rules:
         name = below[below.rfind("/", 0, -1) + 1 :]
         rules = self.rules if self.some_name.match(name) else self.by_path
         return next((rule for rule in reversed(rules) if rule.matcher.match(name if rule.by_name else below)), None)
+
+
+def _never() -> bool:
+    return False
+
+
+def _any_name(rules: Sequence[_Rule]) -> str:
+    """A regular expression for the names that one of the by-name rules matches."""
+    return "|".join(rule.matcher.pattern.replace("?P<ps_d>", "?:") for rule in rules if rule.by_name)
 
 
 def check_root(root: Path) -> None:
@@ -121,14 +135,15 @@ def check_root(root: Path) -> None:
         ) from error
 
 
-def walk(root: Path, settings: IndexSettings) -> Iterator[FoundFile | LeftOut]:
+def walk(root: Path, settings: IndexSettings, stop: Callable[[], bool] = _never) -> Iterator[FoundFile | LeftOut]:
     """Yield every regular file below `root` and everything left out, directory by directory in name order.
 
     Holds one directory's names at a time. A directory that vanishes or refuses is reported, the rest goes on; call
-    `check_root` first to tell a missing root from an empty one.
+    `check_root` first to tell a missing root from an empty one. Ends early when `stop` answers True, which is asked
+    between directories and while a long one is listed.
     """
     walker = _Walker(root.absolute(), settings)
-    yield from walker.walk()
+    yield from walker.walk(stop)
 
 
 def examine(root: Path, path: Path, settings: IndexSettings) -> FoundFile | LeftOut | None:
@@ -150,18 +165,19 @@ class _Walker:
         self._real_root = os.path.realpath(root)
         self._most_bytes = settings.max_file_mib * 1024 * 1024
         self._too_large = f"larger than {settings.max_file_mib:g} MiB"
+        self._linked_secrets: dict[tuple[int, int], Path] | None = None
         self._weak = _Rules.of("", _compile(_DEFAULTS.split(), "default")[0])
-        own = _Rules.of("", _compile(settings.exclude, "exclude")[0])
-        self._strong = (own, _Rules.of("", _compile(_SECRETS.split(), "secret")[0]))
+        own = _Rules.of("", _compile(settings.exclude, _OWN)[0])
+        self._strong = (own, _secrets())
 
-    def walk(self) -> Iterator[FoundFile | LeftOut]:
+    def walk(self, stop: Callable[[], bool]) -> Iterator[FoundFile | LeftOut]:
         """Depth first; `pending` holds a directory, its rules and the (device, inode) of the directories it is in."""
         pending: list[tuple[str, tuple[_Rules, ...], frozenset[tuple[int, int]]]] = [("", (self._weak,), frozenset())]
-        while pending:
+        while pending and not stop():
             base, rules, above = pending.pop()
             place = self._root / base
             try:
-                entries, here = _list(place)
+                entries, here = _list(place, stop)
             except OSError as error:
                 yield LeftOut(place, _os_reason(error))
                 continue
@@ -182,8 +198,8 @@ class _Walker:
                     inside.append((relative + "/", rules, above | {here}))
             pending.extend(reversed(inside))
 
-    def examine(self, relative: str) -> FoundFile | LeftOut | None:
-        """Judge each directory on the way down, then the file itself."""
+    def examine(self, relative: str, *, follow_link: bool = True) -> FoundFile | LeftOut | None:
+        """Judge each directory on the way down, then the file itself; None for a link unless `follow_link`."""
         base = ""
         rules: tuple[_Rules, ...] = (self._weak,)
         *folders, name = relative.split("/")
@@ -192,17 +208,22 @@ class _Walker:
         for folder in folders:
             rules, _ = self._enter(base, rules, set(_IGNORE_FILES))
             verdict = self._judge(base + folder, True, rules)
-            if verdict is not None or (self._root / base / folder).is_symlink():
+            if verdict is not None or os.path.islink(self._root / base / folder):  # noqa: PTH114 - it never raises
                 return verdict if isinstance(verdict, LeftOut) else None
             base += folder + "/"
             if _is_cache(self._root / base):
                 return LeftOut(self._root / base, "cache folder: CACHEDIR.TAG")
         rules, _ = self._enter(base, rules, set(_IGNORE_FILES))
+        path = self._root / relative
         try:
-            is_dir = stat.S_ISDIR((self._root / relative).lstat().st_mode)
-        except (OSError, ValueError):
+            mode = path.lstat().st_mode
+        except (FileNotFoundError, NotADirectoryError, ValueError):
             return None
-        return None if is_dir else self._judge(base + name, False, rules)
+        except OSError as error:
+            return LeftOut(path, _os_reason(error))
+        if stat.S_ISDIR(mode) or (stat.S_ISLNK(mode) and not follow_link):
+            return None
+        return self._judge(base + name, False, rules)
 
     def _enter(self, base: str, rules: tuple[_Rules, ...], names: set[str]) -> tuple[tuple[_Rules, ...], list[LeftOut]]:
         """`rules` with those of the directory's own ignore files on top."""
@@ -235,9 +256,22 @@ class _Walker:
             return LeftOut(path, _os_reason(error))
         if not stat.S_ISREG(info.st_mode):
             return LeftOut(path, "not a regular file")
-        if info.st_size > self._most_bytes:
+        if info.st_size > self._most_bytes and not readable_in_part(path.name):
             return LeftOut(path, self._too_large)
-        return FoundFile(path, info.st_size, info.st_mtime_ns, info.st_ino)
+        allowed = rule is not None and rule.reason.startswith(f"{_OWN}: ")
+        if info.st_nlink > 1 and not allowed and (other := self._secret_links().get((info.st_dev, info.st_ino))):
+            return LeftOut(path, f"secret: another name (hard link) of {other}")
+        return FoundFile(path, info.st_size, info.st_mtime_ns, info.st_ino, allowed)
+
+    def _secret_links(self) -> dict[tuple[int, int], Path]:
+        """Device and inode of secrets of this user that have several names.
+
+        A hard link has no direction, and backups, package managers and tools that merge duplicates make many of them,
+        so that a second name outside the folder is no reason to leave a file out. That it is a secret elsewhere is.
+        """
+        if self._linked_secrets is None:
+            self._linked_secrets = dict(linked_secrets(Path.home()))
+        return self._linked_secrets
 
     def _deciding_rule(self, relative: str, rules: Sequence[_Rules]) -> _Rule | None:
         # '.' in a regular expression stops at a newline, which a file name may hold.
@@ -249,24 +283,41 @@ class _Walker:
         return None
 
     def _judge_link(self, path: Path) -> str:
-        """Why a link is not followed; '' for one to a file inside the root that would be read itself."""
-        target = os.path.realpath(path)
-        if Path(target).is_dir():
+        """Why a link is not followed; '' for one to a file inside the root that would be read itself.
+
+        The system resolves the link first: it stops at loops and at chains of more than some forty links. The target
+        is then a path without links, so that judging it cannot come back here.
+        """
+        try:
+            mode = path.stat().st_mode
+            target = os.path.realpath(path, strict=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return "link to nothing that is read"
+        except RecursionError:  # another chain of links took its place meanwhile
+            return _LOOP
+        except OSError as error:
+            return _LOOP if error.errno == errno.ELOOP else f"link: {_os_reason(error)}"
+        if stat.S_ISDIR(mode):
             return "link to a folder"
         if not target.startswith(self._real_root.rstrip(os.sep) + os.sep):
             return "link to a file outside the folder"
         aim = os.path.relpath(target, self._real_root).replace(os.sep, "/")
-        verdict = self.examine(aim)
+        verdict = self.examine(aim, follow_link=False)
         if verdict is None:
             return "link to nothing that is read"
         return f"link to {aim}, left out ({verdict.reason})" if isinstance(verdict, LeftOut) else ""
 
 
-def _list(place: Path) -> tuple[list[os.DirEntry[str]], tuple[int, int]]:
-    """Entries of a directory in name order, and its (device, inode)."""
+def _list(place: Path, stop: Callable[[], bool]) -> tuple[list[os.DirEntry[str]], tuple[int, int]]:
+    """Entries of a directory in name order, and its (device, inode); no more entries once `stop` answers True."""
     info = place.stat()
+    names: list[os.DirEntry[str]] = []
     with os.scandir(place) as entries:
-        return sorted(entries, key=lambda entry: entry.name), (info.st_dev, info.st_ino)
+        for entry in entries:
+            if len(names) % _LISTED_AT_ONCE == _LISTED_AT_ONCE - 1 and stop():
+                break
+            names.append(entry)
+    return sorted(names, key=lambda entry: entry.name), (info.st_dev, info.st_ino)
 
 
 def _is_dir(entry: os.DirEntry[str]) -> bool:
@@ -318,6 +369,23 @@ def _compile(lines: Sequence[str], source: str) -> tuple[tuple[_Rule, ...], str]
             rules.append(_Rule(pattern.regex, by_name, pattern.include, f"{source}: {line.strip()}"))
     shown = ", ".join(line[:40] for line in odd[:3])
     return tuple(rules), f"{len(odd)} of its patterns not obeyed (malformed or too complex): {shown}" if odd else ""
+
+
+@functools.cache
+def _secrets() -> _Rules:
+    """The rules for names of secrets, which tell no capital from a small letter."""
+    patterns = [
+        replace(rule, matcher=re.compile(rule.matcher.pattern, re.IGNORECASE))
+        for rule in _compile(NAME_PATTERNS.split(), "secret")[0]
+    ]
+    names = [
+        _Rule(re.compile(rf"(?:{name})\Z", re.IGNORECASE), by_name=True, excludes=True, reason=f"secret: {what}")
+        for what, name in NAME_RULES
+    ]
+    # Most names hold no such word, and are looked at once.
+    some_name = re.compile(rf"{_any_name(patterns)}|.*(?:{NAME_WORDS})", re.IGNORECASE)
+    by_path = tuple(rule for rule in patterns if not rule.by_name)
+    return _Rules("", (*patterns, *names), some_name, by_path)
 
 
 def _stars(segment: str) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from desk_rag import weights
-from desk_rag.chunking import ChunkSize, TokenCounter
+from desk_rag.chunking import ChunkSize
 from desk_rag.config import ModelSettings, Settings
 from desk_rag.gpu_turn import Turn
 from desk_rag.prompt import load_prompt
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from desk_rag.kv.types import Namespace
     from desk_rag.model import LanguageModel
     from desk_rag.store.store import Store
+    from desk_rag.token_counter import PortableCounter
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Parts:
     """What the worker works with. The two loaders are called from its thread, once each, when their stage begins."""
 
     store: Store
-    counter: TokenCounter
+    counter: PortableCounter
     size: ChunkSize
     turn: Turn
     load_embedder: Callable[[], Embedder]

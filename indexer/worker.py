@@ -15,7 +15,7 @@ from pathlib import Path
 
 from desk_rag.config import IndexSettings
 from desk_rag.embedding import Embedder
-from desk_rag.errors import DeskRagError
+from desk_rag.errors import Cancelled, DeskRagError, StoreError
 from desk_rag.file_reader import CHANGED_MEANWHILE
 from desk_rag.index_events import FileEvent, FileState, IndexEvent, IndexFinished, IndexStage, StageProgress
 from desk_rag.index_progress import Tally
@@ -38,6 +38,9 @@ _LOOK_SECONDS = 30.0
 _FULL_SECONDS = 600.0
 AT_REST = StageProgress(IndexStage.SCAN, 0, 0, "files", 0.0, None)
 """What is told when there is nothing to do."""
+_TIDY_SECONDS = 15.0
+"""Between two looks for text that was edited away or deleted; a minute later it is to be in no file any more."""
+_LONGEST_TIDY_WAIT = 40.0
 _RETRY_SECONDS = 60.0
 """After a sweep or a stage failed as a whole."""
 
@@ -73,6 +76,8 @@ class Worker:
         """The disk has no room, or prefill fails: until then only new content is worth another try."""
         self._gone_at: list[float] = []
         """When files with a document turned out to be gone, in monotonic time; only the last of them."""
+        self._tidy_at = 0.0
+        """When to look for deleted text again, in monotonic time."""
         self._sweeps: dict[Path, tuple[float, float]] = {}
         """Per root: when its last sweep ended, and how long it took."""
 
@@ -96,6 +101,7 @@ class Worker:
         self._jobs.wake()
 
     def _step(self) -> None:
+        self._tidy()
         if reason := self._paused():
             self._rests = True
             self._emit(StageProgress(IndexStage.SCAN, 0, 0, "files", 0.0, None, reason))
@@ -112,6 +118,21 @@ class Worker:
             self._jobs.wait(_LOOK_SECONDS)
             if not self._stages_again:
                 self._stages_again = time.monotonic()
+
+    def _tidy(self) -> None:
+        """Rewrite what deleted text can still be read from, now and then, however much else there is to do."""
+        began = time.monotonic()
+        if began < self._tidy_at:
+            return
+        try:
+            done = not self._parts.store.scrub_owed() or self._parts.store.checkpoint()
+        except StoreError as error:
+            _log.error("deleted text could not be scrubbed: %s", type(error).__name__)
+            done = False
+        took = time.monotonic() - began
+        # A large catalog takes a while to rewrite; a reader that was in the way is soon gone.
+        wait = min(_TIDY_SECONDS + 10 * took, _LONGEST_TIDY_WAIT) if done else _TIDY_SECONDS / 3
+        self._tidy_at = time.monotonic() + wait
 
     def _halt(self) -> bool:
         return self._stopping() or bool(self._paused())
@@ -144,8 +165,10 @@ class Worker:
         for event in events:
             finished = finished or isinstance(event, IndexFinished)
             self._tell(event)
+            self._tidy()
             # The first look at a large folder takes long; a file that is saved meanwhile should not wait for its end.
-            while (job := self._jobs.take_file()) is not None:
+            # A halt gives the file in hand back to the queue, so that this would not end.
+            while not self._halt() and (job := self._jobs.take_file()) is not None:
                 self._do_file(job)
         if finished or not self._halt():
             self.begin_stages()
@@ -173,7 +196,12 @@ class Worker:
         else:
             parts = self._parts
             try:
-                event = index_path(parts.store, job.path, job.root, parts.counter, parts.size, self._settings)
+                event = index_path(
+                    parts.store, job.path, job.root, parts.counter, parts.size, self._settings, self._halt
+                )
+            except Cancelled:
+                self._jobs.put(job)
+                return
             except Exception as error:
                 self._report(IndexStage.WORDS, error)
                 self._jobs.put(SweepJob(job.root, time.monotonic() + _RETRY_SECONDS))
@@ -239,8 +267,8 @@ class Worker:
                 return
         # Files that only wait to stand still belong to this run; one that never does must not put its end off for ever.
         if self._unfinished and not self._jobs.due(within=_SOON):
-            if self._tally.removed:
-                self._parts.store.checkpoint()  # until then deleted words can still be read from the files
+            self._tidy_at = 0.0
+            self._tidy()
             give_back()
             self._emit(self._tally.finished())
             self._tally, self._unfinished = Tally(), False

@@ -383,7 +383,7 @@ def test_child_ends_when_its_parent_is_killed() -> None:
 
 
 def test_memory_limit_holds(read) -> None:  # type: ignore[no-untyped-def]
-    tight = IndexSettings(parser_mib=256, parser_seconds=20)
+    tight = IndexSettings(parser_mib=256, parser_seconds=20, max_text_mib=64)
     with pytest.raises(BrokenDocument, match="256 MiB"):
         read("a.txt", "word " * 8_000_000, tight)
     assert texts(read("b.csv", "a,b\n1,2\n", tight)) == ["a: 1; b: 2"]
@@ -421,11 +421,11 @@ def test_source_identifies_the_bytes(tmp_path: Path) -> None:
     path = tmp_path / "a.md"
     path.write_text("# One\n")
     document = parse(path, SETTINGS)
-    assert document.source == digest_file(path)
+    assert document.source == digest_file(path, SETTINGS)
     assert len(document.source.digest) == 64 and document.source.size == 6
     assert document.source.mtime_ns == path.stat().st_mtime_ns
     path.write_text("# Two\n")
-    assert digest_file(path).digest != document.source.digest
+    assert digest_file(path, SETTINGS).digest != document.source.digest
 
 
 def test_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
@@ -443,7 +443,7 @@ def test_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
     writer.start()
     try:
         with pytest.raises(UnreadableDocument, match="changed while it was read") as caught:
-            digest_file(path)
+            digest_file(path, SETTINGS)
         assert "read again" in caught.value.remedy
     finally:
         stop.set()
@@ -459,9 +459,9 @@ def test_unreadable_files(tmp_path: Path) -> None:
     (tmp_path / "folder.md").mkdir()
     with pytest.raises(UnreadableDocument):
         parse(tmp_path / "folder.md", SETTINGS)
-    (tmp_path / "large.md").write_bytes(b"x" * (1024 * 1024 + 1))
+    (tmp_path / "large.pdf").write_bytes(b"x" * (1024 * 1024 + 1))
     with pytest.raises(UnreadableDocument, match="larger than 1 MiB"):
-        parse(tmp_path / "large.md", IndexSettings(max_file_mib=1))
+        parse(tmp_path / "large.pdf", IndexSettings(max_file_mib=1))
 
 
 def test_odd_file_names_reach_no_shell_and_no_format_string(tmp_path: Path) -> None:

@@ -140,11 +140,12 @@ def test_links_lead_nowhere_outside_and_never_to_folders(tmp_path: Path) -> None
 
 def test_fifo_and_size_limit(tmp_path: Path) -> None:
     put(tmp_path, "small.md")
-    (tmp_path / "large.md").write_bytes(b"x" * (1024 * 1024 + 1))
+    for name in ("large.pdf", "log.txt"):  # of plain text the beginning can be read without the end
+        (tmp_path / name).write_bytes(b"x" * (1024 * 1024 + 1))
     os.mkfifo(tmp_path / "pipe.md")
     settings = IndexSettings(max_file_mib=1)
-    assert found(tmp_path, settings) == ["small.md"]
-    assert reasons(tmp_path, settings) == {"large.md": "larger than 1 MiB", "pipe.md": "not a regular file"}
+    assert found(tmp_path, settings) == ["log.txt", "small.md"]
+    assert reasons(tmp_path, settings) == {"large.pdf": "larger than 1 MiB", "pipe.md": "not a regular file"}
 
 
 def test_odd_names_survive(tmp_path: Path) -> None:

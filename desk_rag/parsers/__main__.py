@@ -1,7 +1,8 @@
-"""The parser process: reads one file's bytes from stdin, answers with its blocks on stdout, and goes on to the next.
+"""The parser process: reads one file's bytes from stdin, answers with its chunks on stdout, and goes on to the next.
 
 Opens no file and no socket. A limit on address space holds for its whole life, an alarm ends it when one file takes too
-long even if whoever asked is gone. Frame: 4-byte header length, 8-byte body length, JSON header, body.
+long even if whoever asked is gone. Frame: 4-byte header length, 8-byte body length, JSON header, body. Where a request
+names no chunk sizes, the answer holds the blocks that the parser found.
 """
 
 from __future__ import annotations
@@ -12,12 +13,19 @@ import json
 import os
 import signal
 import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from desk_rag.errors import BrokenDocument, DocumentError, EmptyDocument
-from desk_rag.parsers.building import Parsed
+from desk_rag.errors import BrokenDocument, DocumentError, EmptyDocument, SecretDocument
+from desk_rag.index_events import beginning_only
+from desk_rag.parsers.building import Parsed, first_bytes, first_lines
 from desk_rag.parsers.encoding import decode
 from desk_rag.parsers.formats import Format, format_of_content, format_of_name
 from desk_rag.parsers.process import read_frame, write_frame
+from desk_rag.sensitive import secret_in
+
+if TYPE_CHECKING:
+    from desk_rag.token_counter import TextCounter
 
 _MODULES = {
     Format.MARKDOWN: "markdown",
@@ -30,7 +38,6 @@ _MODULES = {
     Format.TABLE: "table",
 }
 _FROM_BYTES = frozenset({Format.HTML, Format.PDF, Format.DOCX})
-_MOST_CHARS = 64 * 1024 * 1024
 
 
 def main() -> None:
@@ -40,27 +47,54 @@ def main() -> None:
     os.dup2(2, 1)
     _limit_memory(int(sys.argv[1]))
     write_frame(answers, {"ready": True}, b"")
+    counter: TextCounter | None = None
     while (request := read_frame(sys.stdin.buffer)) is not None:
         header, data = request
+        if header.get("tokenizer"):
+            counter = _counter(data)
+            write_frame(answers, {}, b"{}")
+            continue
         _set_alarm(float(str(header["seconds"])))
-        reply = _answer(str(header["name"]), data)
+        sizes = header.get("sizes")
+        cutter = _Cutter(counter, sizes) if counter is not None and isinstance(sizes, list) else None
+        guarded = not header.get("allow_secrets")
+        reply = _answer(str(header["name"]), data, int(str(header["most_text"])), cutter, guarded=guarded)
         _set_alarm(0)
         write_frame(answers, {}, json.dumps(reply, ensure_ascii=True).encode("ascii"))
 
 
-def parse_bytes(name: str, data: bytes) -> tuple[Format, Parsed]:
-    """Parse the content of a file called `name`. Raises DocumentError whose message is a predicate ('is empty')."""
+def parse_bytes(name: str, data: bytes, most_text: int, *, guarded: bool) -> tuple[Format, Parsed]:
+    """Parse the content of a file called `name`, at most `most_text` bytes of its text; the note says if that is less.
+
+    Raises SecretDocument where `guarded` and the content is a private key or an access token.
+    Raises DocumentError whose message is a predicate ('is empty').
+    """
     promised = format_of_name(name) or Format.TEXT
     if not data.strip(b" \t\r\n\x00\xef\xbb\xbf"):
         raise EmptyDocument("is empty")
     found = format_of_content(data, promised)
     module = importlib.import_module(f"desk_rag.parsers.{_MODULES[found]}")
-    parsed: Parsed = module.parse(data) if found in _FROM_BYTES else module.parse(*_text(data))
+    cut = False
+    if found in _FROM_BYTES:
+        parsed: Parsed = module.parse(data)
+    else:
+        text, note = _text(data)
+        text, cut = first_lines(text, most_text)
+        _refuse_secret(text, guarded)
+        parsed = module.parse(text, note)
     if not parsed.blocks:
         raise BrokenDocument("holds no text")
-    if sum(len(block.text) for block in parsed.blocks) > _MOST_CHARS:
-        raise BrokenDocument(f"holds more than {_MOST_CHARS // (1024 * 1024)} million characters of text")
+    parsed, kept = first_bytes(parsed, most_text)
+    _refuse_secret("\n".join(block.text for block in parsed.blocks), guarded and found in _FROM_BYTES)
+    if cut or kept is not None:
+        kept = kept or sum(len(block.text.encode("utf-8")) for block in parsed.blocks)
+        parsed = replace(parsed, note="; ".join(filter(None, [beginning_only(kept), parsed.note])))
     return found, parsed
+
+
+def _refuse_secret(text: str, guarded: bool) -> None:
+    if guarded and (kind := secret_in(text)):
+        raise SecretDocument(f"secret: the content is {kind}")
 
 
 def _text(data: bytes) -> tuple[str, str]:
@@ -70,10 +104,12 @@ def _text(data: bytes) -> tuple[str, str]:
     return text, note
 
 
-def _answer(name: str, data: bytes) -> dict[str, object]:
+def _answer(name: str, data: bytes, most_text: int, cutter: _Cutter | None, *, guarded: bool) -> dict[str, object]:
     """The reply as JSON-ready values; 'last' asks for a fresh process for the next file."""
     try:
-        return _reply(*parse_bytes(name, data))
+        found, parsed = parse_bytes(name, data, most_text, guarded=guarded)
+        content = {"chunks": cutter.chunks(parsed)} if cutter is not None else _blocks(parsed)
+        return {"format": found.value, "title": parsed.title, "note": parsed.note, **content}
     except DocumentError as error:
         return {"error": type(error).__name__, "message": error.message, "remedy": error.remedy}
     except MemoryError:
@@ -83,19 +119,38 @@ def _answer(name: str, data: bytes) -> dict[str, object]:
     return {"error": "BrokenDocument", "message": message, "remedy": "", "last": True}
 
 
-def _reply(found: Format, parsed: Parsed) -> dict[str, object]:
+class _Cutter:
+    """Cuts what was parsed into chunks of given sizes."""
+
+    def __init__(self, counter: TextCounter, sizes: list[int]) -> None:
+        self._counter = counter
+        self._sizes = sizes
+
+    def chunks(self, parsed: Parsed) -> list[list[object]]:
+        """One row per chunk, in order."""
+        from desk_rag.chunking import ChunkSize, split
+
+        rows: list[list[object]] = []
+        for chunk in split(parsed, self._counter, ChunkSize(*self._sizes)):
+            where = chunk.location
+            lines = (where.line_start, where.line_end)
+            rows.append([chunk.text, chunk.num_tokens, where.heading, where.page_start, where.page_end, *lines])
+        return rows
+
+
+def _counter(tokenizer_json: bytes) -> TextCounter:
+    from desk_rag.token_counter import TextCounter
+
+    return TextCounter(tokenizer_json.decode("utf-8"))
+
+
+def _blocks(parsed: Parsed) -> dict[str, object]:
     headings: dict[tuple[str, ...], int] = {}
     blocks = []
     for block in parsed.blocks:
         place = headings.setdefault(block.heading, len(headings))
         blocks.append([block.text, block.kind.value, place, block.page, block.line_start, block.line_end])
-    return {
-        "format": found.value,
-        "title": parsed.title,
-        "note": parsed.note,
-        "headings": list(headings),
-        "blocks": blocks,
-    }
+    return {"headings": list(headings), "blocks": blocks}
 
 
 def _limit_memory(mebibytes: int) -> None:

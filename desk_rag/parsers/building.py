@@ -7,7 +7,7 @@ space), kept because the k-th line of the text is then line `line_start + k` of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from desk_rag.documents import Block, BlockKind
 
@@ -30,7 +30,11 @@ class Lines:
 
 
 NOWHERE = Lines()
+_LEAST_BLOCK_BYTES = 64
+"""What a block counts for at least: each takes time of its own, and a file may hold a million of one letter."""
 _TITLE_CHARS = 160
+_LARGE_PART = 16
+"""A block of more than this part of what may be kept is cut itself."""
 
 
 class Builder:
@@ -76,6 +80,49 @@ class Builder:
         if self._blocks and self._blocks[0].kind is BlockKind.HEADING:
             self.set_title(self._blocks[0].text)
         return Parsed(self.title, tuple(self._blocks), note)
+
+
+def first_bytes(parsed: Parsed, most: int) -> tuple[Parsed, int | None]:
+    """The beginning of what was parsed, at most `most` bytes of text, and its bytes; None where that is all of it.
+
+    Ends between two blocks where the last ones are of ordinary size, else behind a line or a word.
+    """
+    text_bytes = weight = 0
+    for number, block in enumerate(parsed.blocks):
+        size = len(block.text.encode("utf-8"))
+        if weight + max(size, _LEAST_BLOCK_BYTES) > most:
+            kept = parsed.blocks[:number]
+            if size > most // _LARGE_PART or not kept:
+                beginning = _beginning(block, most - weight)
+                kept += (beginning,) if beginning.text else ()
+                text_bytes += len(beginning.text.encode("utf-8"))
+            return replace(parsed, blocks=kept), text_bytes
+        text_bytes += size
+        weight += max(size, _LEAST_BLOCK_BYTES)
+    return parsed, None
+
+
+def first_lines(text: str, most: int) -> tuple[str, bool]:
+    """The beginning of a file's text, cut behind a line or a word, and whether anything was cut off."""
+    if len(text) <= most // 4 or len(data := text.encode("utf-8", "replace")) <= most:
+        return text, False
+    return _cut(data[:most].decode("utf-8", "ignore")), True
+
+
+def _beginning(block: Block, most: int) -> Block:
+    text = _cut(block.text.encode("utf-8")[:most].decode("utf-8", "ignore"))
+    start, end = block.line_start, block.line_end
+    in_lines = start is not None and end is not None and block.text.count("\n") == end - start
+    return replace(block, text=text, line_end=start + text.count("\n") if in_lines and start is not None else end)
+
+
+def _cut(text: str) -> str:
+    """`text` without its last line, or else without its last word, where that leaves most of it."""
+    for mark in ("\n", " "):
+        end = text.rfind(mark, len(text) // 2)
+        if end >= 0:
+            return text[:end]
+    return text
 
 
 def squeeze(text: str) -> str:

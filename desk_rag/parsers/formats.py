@@ -45,6 +45,7 @@ _BY_SUFFIX: dict[str, Format] = {
     "pdf": Format.PDF,
     "docx": Format.DOCX,
 }
+_IN_LINES = frozenset({Format.MARKDOWN, Format.TEXT, Format.RST, Format.CODE, Format.TABLE})
 _BY_NAME: dict[str, Format] = {
     **dict.fromkeys(_CODE_NAMES.split(), Format.CODE),
     **dict.fromkeys(_TEXT_NAMES.split(), Format.TEXT),
@@ -59,6 +60,11 @@ def format_of_name(name: str) -> Format | None:
     path = PurePath(name)
     known = _BY_NAME.get(path.name.lower())
     return known or _BY_SUFFIX.get(path.suffix.lower().removeprefix("."))
+
+
+def readable_in_part(name: str) -> bool:
+    """Whether the beginning of such a file can be read without its end."""
+    return format_of_name(name) in _IN_LINES
 
 
 def format_of_content(data: bytes, promised: Format) -> Format:

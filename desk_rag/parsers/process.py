@@ -1,6 +1,7 @@
-"""The parent's side of the parser process: start, ask, and replace it after a crash, a time-out or long use.
+"""The parent's side of the parser process: start, ask, and replace it after a crash, a time-out, a stop or long use.
 
-Knows frames and limits; knows no format. The child gets bytes and a file name, never a path to open.
+Knows frames and limits; knows no format. The child gets bytes and a file name, never a path to open; it parses, and
+cuts into chunks where it is told their size and tokenizer.
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ import os
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from desk_rag.errors import BrokenDocument, UnreadableDocument
+from desk_rag.errors import BrokenDocument, Cancelled, UnreadableDocument
 
 TRY_AGAIN = "It will be read again at the next sweep."
 _START_SECONDS = 60.0
-_ANSWER_BYTES = 1024 * 1024 * 1024
+_ANSWER_BYTES = 256 * 1024 * 1024
+_GUARD_SECONDS = 0.05
+"""Between two looks at the clock and at whether to stop, while the child works."""
 _FILES_PER_PROCESS = 2000
 """Then a fresh one: native parsers leak a little."""
 
@@ -28,6 +33,33 @@ _FILES_PER_PROCESS = 2000
 class _Child:
     process: subprocess.Popen[bytes]
     files: int = 0
+    tokenizer: str = ""
+    """What it counts tokens with, once it was told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cutting:
+    """How the child is to cut text into chunks."""
+
+    tokenizer_json: str
+    sizes: tuple[int, int, int]
+    """Smallest, target and largest chunk, in tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One file for the child."""
+
+    name: str
+    data: bytes
+    seconds: float
+    """For all of it; the child is ended after that."""
+    most_text: int
+    """Bytes of text; what follows is cut off."""
+    allow_secrets: bool = False
+    """Take content that is a private key or an access token for any other text."""
+    cutting: Cutting | None = None
+    """None: the reply holds blocks instead of chunks."""
 
 
 class ParserProcess:
@@ -38,33 +70,41 @@ class ParserProcess:
         self._lock = threading.Lock()
         self._child: _Child | None = None
 
-    def parse(self, name: str, data: bytes, seconds: float) -> dict[str, object]:
-        """The child's JSON reply for a file called `name`.
+    def parse(self, request: Request, stop: Callable[[], bool]) -> dict[str, object]:
+        """The child's JSON reply.
 
-        Raises BrokenDocument, with a message that is a predicate, when the child dies or runs longer than `seconds`.
+        Raises BrokenDocument, with a message that is a predicate, when the child dies or runs too long; Cancelled soon
+        after `stop` answers True, which ends the child.
         """
         with self._lock:
             used = self._child is not None
-            answer = self._ask(name, data, seconds)
+            answer = self._ask(request, stop)
             # A child that served others may have been killed from outside since; a fresh one tells whose fault it is.
             if answer is None and used:
-                answer = self._ask(name, data, seconds)
+                answer = self._ask(request, stop)
             if answer is None:
                 raise BrokenDocument(f"crashed its parser or needed more than {self._memory_mib} MiB of memory")
             return answer
 
-    def _ask(self, name: str, data: bytes, seconds: float) -> dict[str, object] | None:
-        """The reply; None where the child died over it. Raises BrokenDocument where it ran too long."""
-        child = self._child or self._start()
+    def _ask(self, request: Request, stop: Callable[[], bool]) -> dict[str, object] | None:
+        """The reply; None where the child died over it. Raises BrokenDocument where it ran too long, or Cancelled."""
+        child = self._child or self._start(stop)
         child.files += 1
-        answer, late = self._exchange(child.process, {"name": name, "seconds": seconds}, data, seconds)
+        header: dict[str, object] = {"name": request.name, "seconds": request.seconds, "most_text": request.most_text}
+        header["allow_secrets"] = request.allow_secrets
+        guard = _Guard(child.process, request.seconds, stop)
+        answer: dict[str, object] | None = {}
+        if request.cutting is not None:
+            header["sizes"] = request.cutting.sizes
+            if child.tokenizer != request.cutting.tokenizer_json:
+                serialized = request.cutting.tokenizer_json.encode("utf-8")
+                answer = self._exchange(child.process, {"tokenizer": True}, serialized, guard)
+                child.tokenizer = request.cutting.tokenizer_json
+        if answer is not None:
+            answer = self._exchange(child.process, header, request.data, guard)
         if answer is None or answer.get("last") or child.files >= _FILES_PER_PROCESS:
             self._stop()
-        if late:
-            raise BrokenDocument(
-                f"took longer than {seconds:g} s to parse",
-                remedy="Raise parser_seconds in the settings if the file is worth the wait.",
-            )
+        guard.check()
         return answer
 
     def close(self) -> None:
@@ -77,10 +117,11 @@ class ParserProcess:
         """Of the child, while there is one."""
         return self._child.process.pid if self._child else None
 
-    def _start(self) -> _Child:
+    def _start(self, stop: Callable[[], bool]) -> _Child:
         package = Path(__file__).resolve().parent.parent.parent
         # -P and an explicit path: a json.py in the folder that desk-rag was started in must not be imported.
         environment = {**os.environ, "PYTHONPATH": str(package), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment["TOKENIZERS_PARALLELISM"] = "false"  # its threads would count against the memory limit
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "desk_rag.parsers", str(self._memory_mib)],
             stdin=subprocess.PIPE,
@@ -90,9 +131,11 @@ class ParserProcess:
             start_new_session=True,  # Ctrl-C in the terminal is the parent's business
         )
         self._child = _Child(process)
-        ready, _ = self._exchange(process, None, b"", _START_SECONDS)
-        if ready is None:
+        guard = _Guard(process, _START_SECONDS, stop)
+        if self._exchange(process, None, b"", guard) is None:
             self._stop()
+            if guard.stopped:
+                guard.check()
             raise UnreadableDocument("could not be read: the parser process did not start", remedy=TRY_AGAIN)
         return self._child
 
@@ -109,29 +152,54 @@ class ParserProcess:
 
     @staticmethod
     def _exchange(
-        process: subprocess.Popen[bytes], header: dict[str, object] | None, data: bytes, seconds: float
-    ) -> tuple[dict[str, object] | None, bool]:
-        """(answer or None, whether time ran out). `header` None only waits for the child to be ready."""
+        process: subprocess.Popen[bytes], header: dict[str, object] | None, data: bytes, guard: _Guard
+    ) -> dict[str, object] | None:
+        """The answer, or None. `header` None only waits for the child to be ready."""
         assert process.stdin is not None and process.stdout is not None
-        late = threading.Event()
+        with guard:
+            try:
+                if header is not None:
+                    write_frame(process.stdin, header, data)
+                frame = read_frame(process.stdout)
+                answer = None if frame is None else frame[0] if header is None else json.loads(frame[1])
+                return answer if isinstance(answer, dict) else None
+            except (OSError, ValueError):
+                return None
 
-        def end() -> None:
-            late.set()
-            process.kill()  # which ends the blocking read below
 
-        timer = threading.Timer(seconds, end)
-        timer.daemon = True
-        timer.start()
-        try:
-            if header is not None:
-                write_frame(process.stdin, header, data)
-            frame = read_frame(process.stdout)
-            answer = None if frame is None else frame[0] if header is None else json.loads(frame[1])
-            return (answer if isinstance(answer, dict) else None), late.is_set()
-        except (OSError, ValueError):
-            return None, late.is_set()
-        finally:
-            timer.cancel()
+class _Guard:
+    """Ends a child whose time is over or whose work is no longer wanted, which ends a blocking read of its answer."""
+
+    def __init__(self, process: subprocess.Popen[bytes], seconds: float, stop: Callable[[], bool]) -> None:
+        self._process, self._seconds, self._stop = process, seconds, stop
+        self._end = time.monotonic() + seconds
+        self._done = threading.Event()
+        self.late = self.stopped = False
+
+    def __enter__(self) -> None:
+        self._done = threading.Event()
+        threading.Thread(target=self._watch, args=(self._done,), name="parser-guard", daemon=True).start()
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+
+    def check(self) -> None:
+        """Raise Cancelled or BrokenDocument where the child was ended."""
+        if self.stopped:
+            raise Cancelled("Reading was given up.")
+        if self.late:
+            raise BrokenDocument(
+                f"took longer than {self._seconds:g} s to parse",
+                remedy="Raise parser_seconds in the settings if the file is worth the wait.",
+            )
+
+    def _watch(self, done: threading.Event) -> None:
+        while not done.wait(max(0.0, min(_GUARD_SECONDS, self._end - time.monotonic()))):
+            self.stopped = self._stop()
+            self.late = not self.stopped and time.monotonic() >= self._end
+            if self.stopped or self.late:
+                self._process.kill()
+                return
 
 
 def write_frame(pipe: IO[bytes], header: dict[str, object], body: bytes) -> None:

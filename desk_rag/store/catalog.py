@@ -327,19 +327,34 @@ class Catalog:
         )
         return indexed, failed, skipped, chunks
 
-    def scrub(self) -> None:
-        """Rewrite the word indexes so that words of deleted chunks are in no page any more.
+    def scrub(self) -> bool:
+        """Rewrite the word indexes so that words of deleted chunks are in no page any more, and empty the log.
 
         FTS5 keeps deleted words in its older segments until these are merged; SQLite before 3.42 has no other way.
+        False if a reader was in the way of emptying the log: then the scrub stays owed.
         """
+        since = self.scrub_owed()
+        if since is None:
+            return self._database.checkpoint()
         with self._database.write() as connection:
-            if connection.execute("SELECT 1 FROM state WHERE name = ?", (SCRUB_OWED,)).fetchone() is None:
-                return
             for index in ("chunk_words", "name_words"):
                 connection.execute(f"INSERT INTO {index} ({index}) VALUES ('optimize')")
-            connection.execute("DELETE FROM state WHERE name = ?", (SCRUB_OWED,))
         with self._database.read() as connection:
             connection.execute("PRAGMA incremental_vacuum").fetchall()
+        if not self._database.checkpoint():
+            return False
+        with self._database.write() as connection:  # unless something else was deleted meanwhile
+            connection.execute("DELETE FROM state WHERE name = ? AND value = ?", (SCRUB_OWED, since))
+        return self._database.checkpoint()
+
+    def scrub_owed(self) -> float | None:
+        """Unix time of the last deletion whose text may still be read from the catalog's files; None if there is none.
+
+        For people only; equal times of two deletions are no matter, since both wait for the same scrub.
+        """
+        with self._database.read() as connection:
+            row = connection.execute("SELECT value FROM state WHERE name = ?", (SCRUB_OWED,)).fetchone()
+        return None if row is None else float(row[0])
 
     def _documents(self, condition: str, values: tuple[object, ...]) -> list[DocumentRow]:
         with self._database.read() as connection:
@@ -433,8 +448,8 @@ def _upsert(
     ).fetchone()[0]
     if state is FileState.INDEXED:
         _put_name(connection, written, path)
-    else:
-        connection.execute("DELETE FROM name_words WHERE rowid = ?", (written,))
+    elif connection.execute("DELETE FROM name_words WHERE rowid = ?", (written,)).rowcount:
+        owe_scrub(connection)
     return written, before
 
 
@@ -445,8 +460,13 @@ def put_name(connection: sqlite3.Connection, row: int) -> None:
 
 
 def _put_name(connection: sqlite3.Connection, row: int, path: Path) -> None:
-    connection.execute("DELETE FROM name_words WHERE rowid = ?", (row,))
-    connection.execute("INSERT INTO name_words (rowid, words) VALUES (?, ?)", (row, words.name_words(path)))
+    new = words.name_words(path)
+    old = connection.execute("SELECT words FROM name_words WHERE rowid = ?", (row,)).fetchone()
+    if old is not None and old[0] != new:
+        connection.execute("DELETE FROM name_words WHERE rowid = ?", (row,))
+        owe_scrub(connection)
+    if old is None or old[0] != new:
+        connection.execute("INSERT INTO name_words (rowid, words) VALUES (?, ?)", (row, new))
 
 
 def _put_chunk(connection: sqlite3.Connection, chunk: Chunk, mtime_ns: int) -> int:
@@ -499,8 +519,8 @@ def await_texts(connection: sqlite3.Connection) -> None:
 
 
 def owe_scrub(connection: sqlite3.Connection) -> None:
-    """Note that text was removed whose words may still be read from the file."""
-    connection.execute("INSERT OR IGNORE INTO state VALUES (?, 1)", (SCRUB_OWED,))
+    """Note that text was deleted which older pages, index segments or the log may still hold."""
+    connection.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (SCRUB_OWED, time.time()))
 
 
 def document_faults(connection: sqlite3.Connection, row: int) -> list[Fault]:

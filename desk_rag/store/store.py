@@ -117,7 +117,7 @@ class Store:
             return
         steps: list[Callable[[], object]] = [self._kv.close]
         if self.writer:
-            steps += [self._save_vectors, self.checkpoint]
+            steps += [self.checkpoint] if self._vectors_made is None else [self._vectors_made.save, self.checkpoint]
         try:
             for step in steps:
                 with suppress(StoreError, OSError):  # use counts and a saved index can be done without
@@ -373,8 +373,11 @@ class Store:
     def checkpoint(self) -> bool:
         """Rewrite what deleted text could still be read from and empty the log; False if a reader was in the way."""
         self._must_write()
-        self._catalog.scrub()
-        return self._database.checkpoint()
+        return self._catalog.scrub()
+
+    def scrub_owed(self) -> bool:
+        """Whether text that was deleted or edited away may still be read from the files, until the next checkpoint."""
+        return self._catalog.scrub_owed() is not None
 
     def verify(self, *, repair: bool = False, subset: tuple[int, int] | None = None) -> VerifyReport:
         """Check catalog, rows, files and every checksum; `subset=(1, 7)` reads the first seventh of the KV files.
@@ -463,10 +466,6 @@ class Store:
     def _must_write(self) -> None:
         if not self.writer:
             raise StoreError("This store is open for reading.", remedy="Only the writer changes documents and caches.")
-
-    def _save_vectors(self) -> None:
-        if self._vectors_made is not None:
-            self._vectors_made.save()
 
     def _vectors(self) -> VectorSearch:
         with self._making:

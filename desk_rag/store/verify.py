@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from desk_rag.errors import CorruptCatalog, CorruptKV, StoreError, UnknownFormat
 from desk_rag.store import words
 from desk_rag.store.catalog import (
     AWAITED,
+    Catalog,
     KVName,
     await_texts,
     document_faults,
@@ -45,6 +47,8 @@ _STRAY = {
     " OR namespace NOT IN (SELECT id FROM namespaces)",
 }
 """Rows without what they refer to, by table; in this order no removal makes another."""
+_SCRUB_SECONDS = 60.0
+"""A running `watch` scrubs deleted text within this time."""
 
 
 class Verification:
@@ -146,6 +150,8 @@ def _check_catalog(database: Database, *, repair: bool) -> tuple[list[Problem], 
         return problems, True
     problems += [Problem(what, repaired=repair) for what in _check_rows(database, repair=repair)]
     # Only now: what the word indexes are rebuilt from must be sound.
+    if (trace := _deleted_text(database, repair=repair)) is not None:
+        problems.append(trace)
     for index in () if database.read_only else ("chunk_words", "name_words"):  # looking at them is a write to SQLite
         if not _words_sound(database, index):
             if repair:
@@ -289,6 +295,16 @@ def _remove_damaged(connection: sqlite3.Connection, damaged: _Damaged) -> None:
     connection.execute("INSERT INTO chunk_words (chunk_words) VALUES ('rebuild')")
     await_texts(connection)
     owe_scrub(connection)
+
+
+def _deleted_text(database: Database, *, repair: bool) -> Problem | None:
+    """What is to be said where text that was deleted or edited away may still stand in the catalog's files."""
+    catalog = Catalog(database)
+    since = catalog.scrub_owed()
+    if since is None or 0 <= time.time() - since < _SCRUB_SECONDS:
+        return None
+    what = "Text that was deleted or edited away may still be in the catalog's files."
+    return Problem(what, repaired=repair and catalog.scrub())
 
 
 def _words_sound(database: Database, index: str) -> bool:

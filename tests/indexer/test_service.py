@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from desk_rag import documents
 from desk_rag.config import ModelSettings, Settings
 from desk_rag.embedding import Embedder, load_embedder
 from desk_rag.errors import ModelNotFound
@@ -232,6 +233,54 @@ def test_warming_waits_for_an_idle_machine_while_files_stay_fresh(make: Make, do
     assert len(told) <= 4  # the same reason is not told twice a second
     gate.reason = ""
     wait_for(lambda: running.counts() == (3, 3, 3))
+
+
+def test_text_that_is_edited_away_leaves_every_file_while_it_runs(
+    make: Make, docs: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although the stages never come to their end: the machine is busy all the time."""
+    monkeypatch.setattr("indexer.worker._TIDY_SECONDS", 0.5)
+    running = make(gate=Closed(settings.idle))
+    running.service.start()
+    wait_for(lambda: running.counts() == (2, 2, 0))
+    needles = [word.encode(code) for word in ("Quetzalcoatlus", "quetzalcoatlus") for code in ("utf-8", "utf-16-le")]
+
+    def traces() -> list[bytes]:
+        files = [path.read_bytes() for path in settings.data_dir.rglob("*") if path.is_file()]
+        return [needle for needle in needles if any(needle in content for content in files)]
+
+    (docs / "note.txt").write_text("The spare key lies under the Quetzalcoatlus.\n")
+    wait_for(lambda: running.found("quetzalcoatlus"))
+    assert traces(), "the search itself works"
+    (docs / "note.txt").write_text("The spare key lies elsewhere now.\n")
+    wait_for(lambda: running.found("elsewhere") and not running.found("quetzalcoatlus"))
+    wait_for(lambda: not traces(), seconds=30)
+    assert not any(isinstance(event, IndexFinished) for event in running.events)
+
+
+def test_a_stop_ends_the_reading_of_a_long_file(make: Make, docs: Path, settings: Settings) -> None:
+    running = make()
+    running.service.start()
+    wait_for(running.finished)
+    (docs / "long.rst").write_text("".join(f"T{number}\n======\n" for number in range(60_000)))
+    wait_for(documents._parser(settings.index.parser_mib)._lock.locked)
+    assert running.service.stop(timeout=30.0)
+    assert running.store.document(docs / "long.rst") is None
+
+
+def test_a_pause_in_the_middle_of_a_file_gives_it_back_and_it_is_read_afterwards(
+    make: Make, docs: Path, settings: Settings
+) -> None:
+    running = make()
+    running.service.start()
+    wait_for(running.finished)
+    (docs / "long.rst").write_text("".join(f"T{number}\n======\n" for number in range(15_000)))
+    wait_for(documents._parser(settings.index.parser_mib)._lock.locked)
+    running.service.pause(math.inf)
+    wait_for(lambda: any(isinstance(e, StageProgress) and e.waiting.startswith("paused") for e in running.events))
+    assert running.store.document(docs / "long.rst") is None
+    running.service.pause(None)
+    wait_for(lambda: running.store.document(docs / "long.rst") is not None)
 
 
 def test_a_stage_that_fails_is_told_and_the_rest_goes_on(make: Make, docs: Path, settings: Settings) -> None:

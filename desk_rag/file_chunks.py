@@ -1,0 +1,45 @@
+"""Chunks of one file, read, parsed and cut in a process of its own, with limits on time, memory and text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from desk_rag import documents
+from desk_rag.chunking import Chunk, ChunkSize, Location, chunk_id_of
+from desk_rag.documents import Document
+from desk_rag.parsers.process import Cutting
+
+if TYPE_CHECKING:
+    from desk_rag.config import IndexSettings
+    from desk_rag.token_counter import PortableCounter
+
+
+def read(
+    path: Path,
+    settings: IndexSettings,
+    counter: PortableCounter,
+    size: ChunkSize,
+    stop: Callable[[], bool],
+    *,
+    allow_secrets: bool = False,
+) -> tuple[Document, list[Chunk]]:
+    """A file as a document without blocks, and its chunks.
+
+    Raises what `documents.ask_parser` raises, Cancelled within a fraction of a second after `stop` answers True.
+    """
+    cutting = Cutting(counter.tokenizer_json, (size.smallest, size.target, size.largest))
+    source, reply = documents.ask_parser(path, settings, cutting, stop, allow_secrets=allow_secrets)
+    with documents.sound_reply(source.path):
+        rows = cast("list[list[Any]]", reply["chunks"])
+        chunks = [_chunk(ordinal, *row) for ordinal, row in enumerate(rows)]
+        parser = documents.parser_of(reply)
+        return Document(source, str(reply["title"]), (), parser, str(reply["note"])), chunks
+
+
+def _chunk(ordinal: int, text: str, num_tokens: int, heading: str, *where: int | None) -> Chunk:
+    page_start, page_end, line_start, line_end = where
+    return Chunk(
+        chunk_id_of(text), ordinal, text, int(num_tokens), Location(heading, page_start, page_end, line_start, line_end)
+    )

@@ -146,9 +146,8 @@ class AnswerEngine:
     ) -> Iterator[AnswerEvent]:
         """Yield Retrieved, FirstToken, then Evidence and AnswerText as they come, and Finished last.
 
-        The end of a question that is longer than the model reads is left out, of retrieval too. `under` limits that to
-        these folders or files; `stop` is asked between tokens and keeps the partial text; `recompute` goes before the
-        settings' own for this question.
+        What a model cannot read of a long question is left out of retrieval too. `under` limits that to these folders
+        or files; `stop`, asked between tokens, keeps the partial text; `recompute` goes before the settings' own.
         """
         watch = Stopwatch(self._sync)
         waiting = time.perf_counter()
@@ -159,16 +158,14 @@ class AnswerEngine:
                 read, cut_at = self.model.prompt.readable(question, _QUESTION_ROOM)
                 embedder = OneQuestion(self.embedder)
                 found = retrieve(self.store, embedder, read, top_k or self.top_k, under)
-                mended = self._read_damaged()
-                if mended:
+                if mended := damage.read_damaged(self.store, self.model.prompt, self.settings.index):
                     found = retrieve(self.store, embedder, read, top_k or self.top_k, under)
                 context, reading = self._settle_context(found, reads, mode)
             yield Retrieved(context.sources)
             if not context.sources:
-                # A model without documents makes something up; there is nothing to read, so nothing is run.
-                nothing = answer_context.nothing_to_read(question, mode, self.model.spec.name, timings(watch.stages))
-                said = damage.notices(self.store, mended, under)
-                yield Finished(replace(nothing, question_cut_at=cut_at, notices=said))
+                # A model without documents makes something up, so nothing is run.
+                empty = answer_context.nothing_to_read(question, mode, self.model.spec.name, timings(watch.stages))
+                yield Finished(replace(empty, question_cut_at=cut_at, notices=damage.notices(self.store, mended, under)))
                 return
             if reading is None:
                 begun = self._full(context, read, watch, stop)
@@ -217,8 +214,7 @@ class AnswerEngine:
     def prefetch(self, question: str, *, top_k: int | None = None, under: Sequence[Path] = ()) -> None:
         """Bring nearer what `question` will need, as it will be asked next; returns at once.
 
-        Runs once no answer waits for its first token. Changes no answer: `ask` retrieves anew. A later call replaces an
-        earlier one.
+        Runs once no answer waits for its first token; `ask` retrieves anew. A later call replaces an earlier one.
         """
         self._look_ahead.question(question, partial(self._needed, question, top_k or self.top_k, tuple(under)))
 
@@ -249,13 +245,6 @@ class AnswerEngine:
         self._recompute.close()
         self._loading.close()
         self.store.close()
-
-    def _read_damaged(self) -> tuple[Path, ...]:
-        """Files that were read anew because retrieval met damaged entries of them; none as a rule."""
-        if not self.store.faults():
-            return ()
-        prompt = self.model.prompt
-        return damage.read_damaged(self.store, prompt, prompt.chunk_size, self.settings.index)
 
     def _settle_context(
         self, found: Sequence[RetrievedChunk], reads: ExitStack, mode: AnswerMode

@@ -165,7 +165,8 @@ class AnswerEngine:
             if not context.sources:
                 # A model without documents makes something up, so nothing is run.
                 empty = answer_context.nothing_to_read(question, mode, self.model.spec.name, timings(watch.stages))
-                yield Finished(replace(empty, question_cut_at=cut_at, notices=damage.notices(self.store, mended, under)))
+                told = damage.notices(self.store, mended, under)
+                yield Finished(replace(empty, question_cut_at=cut_at, notices=told))
                 return
             if reading is None:
                 begun = self._full(context, read, watch, stop)
@@ -214,7 +215,7 @@ class AnswerEngine:
     def prefetch(self, question: str, *, top_k: int | None = None, under: Sequence[Path] = ()) -> None:
         """Bring nearer what `question` will need, as it will be asked next; returns at once.
 
-        Runs once no answer waits for its first token; `ask` retrieves anew. A later call replaces an earlier one.
+        Runs once no answer waits for its first token. A later call replaces an earlier one.
         """
         self._look_ahead.question(question, partial(self._needed, question, top_k or self.top_k, tuple(under)))
 
@@ -309,7 +310,7 @@ class AnswerEngine:
             chunk_ids = [token_id for ids in reversed(context.token_ids) for token_id in ids]
             question_ids = self.model.prompt.question_ids(question, _QUESTION_ROOM)
             prompt_ids = [*self.model.prompt.prefix_ids, *chunk_ids, *question_ids]
-        # No stage of the answer: finding the fastest way for a prompt of this length, once, is not prefill.
+        # No stage of the answer: finding the fastest way for this length, once, is not prefill.
         slab = self._slab or self._new_slab(graphs=False, known=self._ways)
         prefill = slab.whole(prompt_ids)
         with watch.stage("prefill"):
@@ -367,8 +368,7 @@ class AnswerEngine:
     def _write_back(self, context: Context, fresh: Sequence[Fresh]) -> None:
         """Keep what was prefilled live, off the answer's path; a process that may not write asks the writer instead."""
         chunk_ids: list[ChunkId] = [source.chunk_id for source in context.sources]
-        # Before the write-back, because a full cache admits what has been retrieved before.
-        self.store.note_use(chunk_ids)
+        self.store.note_use(chunk_ids)  # before the write-back: a full cache admits what was retrieved before
         if not self.store.writer:
             if fresh:
                 self.store.want_kv([chunk_ids[one.index] for one in fresh])

@@ -146,9 +146,8 @@ class AnswerEngine:
     ) -> Iterator[AnswerEvent]:
         """Yield Retrieved, FirstToken, then Evidence and AnswerText as they come, and Finished last.
 
-        The end of a question that is longer than the model reads is left out, of retrieval too. `under` limits that to
-        these folders or files; `stop` is asked between tokens and keeps the partial text; `recompute` goes before the
-        settings' own for this question.
+        What a model cannot read of a long question is left out of retrieval too. `under` limits that to these folders
+        or files; `stop`, asked between tokens, keeps the partial text; `recompute` goes before the settings' own.
         """
         watch = Stopwatch(self._sync)
         waiting = time.perf_counter()
@@ -159,16 +158,15 @@ class AnswerEngine:
                 read, cut_at = self.model.prompt.readable(question, _QUESTION_ROOM)
                 embedder = OneQuestion(self.embedder)
                 found = retrieve(self.store, embedder, read, top_k or self.top_k, under)
-                mended = self._read_damaged()
-                if mended:
+                if mended := damage.read_damaged(self.store, self.model.prompt, self.settings.index):
                     found = retrieve(self.store, embedder, read, top_k or self.top_k, under)
                 context, reading = self._settle_context(found, reads, mode)
             yield Retrieved(context.sources)
             if not context.sources:
-                # A model without documents makes something up; there is nothing to read, so nothing is run.
-                nothing = answer_context.nothing_to_read(question, mode, self.model.spec.name, timings(watch.stages))
-                said = damage.notices(self.store, mended, under)
-                yield Finished(replace(nothing, question_cut_at=cut_at, notices=said))
+                # A model without documents makes something up, so nothing is run.
+                empty = answer_context.nothing_to_read(question, mode, self.model.spec.name, timings(watch.stages))
+                told = damage.notices(self.store, mended, under)
+                yield Finished(replace(empty, question_cut_at=cut_at, notices=told))
                 return
             if reading is None:
                 begun = self._full(context, read, watch, stop)
@@ -217,8 +215,7 @@ class AnswerEngine:
     def prefetch(self, question: str, *, top_k: int | None = None, under: Sequence[Path] = ()) -> None:
         """Bring nearer what `question` will need, as it will be asked next; returns at once.
 
-        Runs once no answer waits for its first token. Changes no answer: `ask` retrieves anew. A later call replaces an
-        earlier one.
+        Runs once no answer waits for its first token. A later call replaces an earlier one.
         """
         self._look_ahead.question(question, partial(self._needed, question, top_k or self.top_k, tuple(under)))
 
@@ -249,13 +246,6 @@ class AnswerEngine:
         self._recompute.close()
         self._loading.close()
         self.store.close()
-
-    def _read_damaged(self) -> tuple[Path, ...]:
-        """Files that were read anew because retrieval met damaged entries of them; none as a rule."""
-        if not self.store.faults():
-            return ()
-        prompt = self.model.prompt
-        return damage.read_damaged(self.store, prompt, prompt.chunk_size, self.settings.index)
 
     def _settle_context(
         self, found: Sequence[RetrievedChunk], reads: ExitStack, mode: AnswerMode
@@ -320,7 +310,7 @@ class AnswerEngine:
             chunk_ids = [token_id for ids in reversed(context.token_ids) for token_id in ids]
             question_ids = self.model.prompt.question_ids(question, _QUESTION_ROOM)
             prompt_ids = [*self.model.prompt.prefix_ids, *chunk_ids, *question_ids]
-        # No stage of the answer: finding the fastest way for a prompt of this length, once, is not prefill.
+        # No stage of the answer: finding the fastest way for this length, once, is not prefill.
         slab = self._slab or self._new_slab(graphs=False, known=self._ways)
         prefill = slab.whole(prompt_ids)
         with watch.stage("prefill"):
@@ -378,8 +368,7 @@ class AnswerEngine:
     def _write_back(self, context: Context, fresh: Sequence[Fresh]) -> None:
         """Keep what was prefilled live, off the answer's path; a process that may not write asks the writer instead."""
         chunk_ids: list[ChunkId] = [source.chunk_id for source in context.sources]
-        # Before the write-back, because a full cache admits what has been retrieved before.
-        self.store.note_use(chunk_ids)
+        self.store.note_use(chunk_ids)  # before the write-back: a full cache admits what was retrieved before
         if not self.store.writer:
             if fresh:
                 self.store.want_kv([chunk_ids[one.index] for one in fresh])

@@ -10,20 +10,19 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from desk_rag.chunking import ChunkSize
 from desk_rag.config import IndexSettings
 from desk_rag.errors import StoreError, catalog_lost
 from desk_rag.file_reader import FileReader
 from desk_rag.index_events import FileState
+from desk_rag.prompt import PromptFormat
 from desk_rag.store.store import Store
-from desk_rag.token_counter import PortableCounter
 
 _MOST_FILES = 4
 _MOST_BYTES = 4 << 20
 """Of one file that an answer waits for."""
 
 
-def read_damaged(store: Store, counter: PortableCounter, size: ChunkSize, settings: IndexSettings) -> tuple[Path, ...]:
+def read_damaged(store: Store, prompt: PromptFormat, settings: IndexSettings) -> tuple[Path, ...]:
     """Read the files of damaged rows anew, a few small ones at once; return those that are whole again.
 
     The others are marked to be read at the next look at their folder. Raises StoreError as the store does.
@@ -32,7 +31,7 @@ def read_damaged(store: Store, counter: PortableCounter, size: ChunkSize, settin
     mended: list[Path] = []
     for path in damaged:
         if store.writer and len(mended) < _MOST_FILES and _is_small(path):
-            event = FileReader(store, counter, size, settings).read_anew(path)
+            event = FileReader(store, prompt, prompt.chunk_size, settings).read_anew(path)
             if event is not None and event.state is FileState.INDEXED:
                 mended.append(path)
                 continue

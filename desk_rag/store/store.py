@@ -22,12 +22,22 @@ from desk_rag.store import nearby, opening
 from desk_rag.store.budget import BreakEven, Budget, Estimate, break_even, estimate
 from desk_rag.store.catalog import Catalog, Removed
 from desk_rag.store.deletion_rows import DeletionRows
+from desk_rag.store.health import StoreHealth
 from desk_rag.store.kv_cache import KVCache, key_of
 from desk_rag.store.kv_rows import KVRows
 from desk_rag.store.layout import Layout
 from desk_rag.store.shared_rows import SharedRows
 from desk_rag.store.store_clock import StoreClock
-from desk_rag.store.types import Counts, Fault, UnfinishedRun, VerifyReport
+from desk_rag.store.types import (
+    Counts,
+    DocumentRow,
+    FileStamp,
+    Hit,
+    Passage,
+    PendingChunk,
+    PurgeReport,
+    VerifyReport,
+)
 from desk_rag.store.upkeep import Upkeep
 from desk_rag.store.volume_rows import VolumeRows
 from desk_rag.store.witness import Witness
@@ -38,14 +48,11 @@ if TYPE_CHECKING:
 
     from desk_rag.kv.payload import ChunkFile
     from desk_rag.kv.types import KVKey, Namespace, QuantizedKV
-    from desk_rag.store.types import Activity, DocumentRow, FileStamp, Hit, Passage, PendingChunk, PurgeReport
+    from desk_rag.store.types import DocumentRow, FileStamp, Hit, Passage, PendingChunk, PurgeReport
     from desk_rag.store.vector_search import VectorSearch
 
 
-_CHANGES_LOST = "The last changes of the catalog were lost."
-
-
-class Store:
+class Store(StoreHealth):
     """One data directory, open. A context manager; safe to use from several threads."""
 
     def __init__(self, opened: opening.Opened) -> None:
@@ -137,33 +144,6 @@ class Store:
         return self._upkeep.kv.why_away()
 
     # documents ------------------------------------------------------------------------------------------------------
-
-    def read_again(self, path: Path) -> None:
-        """Have a damaged document read anew at the next look at its folder; any process may ask for that."""
-        with suppress(StoreError):
-            self._catalog.read_again(path)
-
-    def check_some(self) -> None:
-        """Check the next part of documents, texts and words against their checksums; see `faults`."""
-        self._must_write()
-        self._catalog.check_some()
-
-    def faults(self) -> tuple[Fault, ...]:
-        """Return what this process has found damaged in the catalog and nobody has repaired since."""
-        return self._database.faults.all()
-
-    def begin_run(self, root: Path | None, reason: str = "") -> None:
-        """Note that the index of `root` is incomplete until `end_run`, and why, if that is known."""
-        self._shared.begin_run(root, reason)
-
-    def end_run(self, root: Path) -> None:
-        """The index of `root` is complete as far as its files could be read."""
-        self._shared.end_run(root)
-        self._catalog.drop_lost_texts()
-
-    def unfinished_runs(self) -> list[UnfinishedRun]:
-        """Return the runs of indexing that have begun and not come to their end, in whatever process."""
-        return self._shared.unfinished()
 
     def put_document(self, document: Document, chunks: Sequence[Chunk], found: FileStamp) -> None:
         """Make these chunks the content of the document's path, replacing what it held; one transaction."""
@@ -289,35 +269,7 @@ class Store:
         """Ask the writer to warm these chunks before others."""
         self._shared.want(chunk_ids)
 
-    def pin(self, folder: Path) -> None:
-        """Evict the chunks of a folder last, and cache them whatever the corpus takes."""
-        self._rows.pin(folder, pinned=True)
-
-    def unpin(self, folder: Path) -> None:
-        """Treat a folder like the others again."""
-        self._rows.pin(folder, pinned=False)
-
-    def pins(self) -> list[Path]:
-        """Return the pinned folders."""
-        return self._rows.pins()
-
     # progress shared between processes ------------------------------------------------------------------------------
-
-    def publish_activity(self, activity: Activity) -> None:
-        """Tell other processes what this one is doing; at least twice a minute."""
-        self._shared.publish(activity)
-
-    def activity(self) -> Activity | None:
-        """Return what the writer is doing; None if it is silent or gone."""
-        return self._shared.activity()
-
-    def request_pause(self, until: float | None) -> None:
-        """Ask the writer to pause until a unix time (math.inf: until told otherwise); None takes it back."""
-        self._shared.request_pause(until)
-
-    def pause_requested(self) -> float | None:
-        """Return the unix time until which a pause is wished; None if it is not."""
-        return self._shared.pause_requested()
 
     def counts(
         self, namespace: Namespace | None = None, embedder: str | None = None, under: Sequence[Path] = ()
@@ -363,10 +315,6 @@ class Store:
         if rates is None or speed is None or not rates.prefill_seconds_per_token:
             return None
         return break_even(rates.prefill_seconds_per_token, speed, rates.bytes_per_token)
-
-    def past_notices(self) -> tuple[float, tuple[str, ...]] | None:
-        """Return what the last opening that found something odd had to say, and when; until a repair finds no fault."""
-        return self._shared.noted()
 
     # care -----------------------------------------------------------------------------------------------------------
 
@@ -447,25 +395,10 @@ class Store:
         self.is_lost = False
         return freed
 
-    def _compare_with_witness(self) -> None:
-        """Find out whether this is the catalog that was written last, and all of it."""
-        before = self._witness.read()  # first: it never runs ahead of the catalog
-        now = self._catalog.mark()
-        if self._catalog.is_empty():
-            others = before is not None and before.identity != now.identity
-            self.is_lost = others or (before is None and self._layout.has_kv())
-        if before is not None and before.identity == now.identity and before.changes > now.changes:
-            self._database.faults.add(_CHANGES_LOST)
-            if self.writer:
-                self._shared.begin_run(None, "the last changes of the catalog were lost")
-                self._catalog.catch_up(before.changes)
-                self._catalog.await_texts()
-        elif self.writer and before != now and not self.is_lost and not self._catalog.is_empty():
-            self._witness.write(now)
+    def _save_vectors(self) -> None:
+        if self._vectors_made is not None:
+            self._vectors_made.save()
 
-    def _must_write(self) -> None:
-        if not self.writer:
-            raise StoreError("This store is open for reading.", remedy="Only the writer changes documents and caches.")
 
     def _vectors(self) -> VectorSearch:
         with self._making:

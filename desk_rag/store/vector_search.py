@@ -45,6 +45,7 @@ _ABSORB_PER_PUT = 2_000
 _SAVE_AFTER = 5_000
 _READ_AT_ONCE = 10_000
 _UNIT_WITHIN = 1e-3
+_DAMAGED = "Vectors are damaged; what they stand for is found by its words alone."
 
 
 @dataclass(slots=True)
@@ -192,24 +193,32 @@ class VectorSearch:
             if removals != found.removals:
                 self._drop_removed(connection, found)
                 found.removals = removals
+            expected = None
+            if not found.last_seq:  # by their index, which a damaged row does not change
+                counting = "SELECT count(*) FROM vectors INDEXED BY sqlite_autoindex_vectors_1 WHERE embedder = ?"
+                expected = connection.execute(counting, (found.row,)).fetchone()[0]
+            count = 0
             while True:
                 rows = connection.execute(
                     "SELECT seq, chunk, vector, sum FROM vectors WHERE embedder = ? AND seq > ? ORDER BY seq LIMIT ?",
                     (found.row, found.last_seq, _READ_AT_ONCE),
                 ).fetchall()
                 if not rows:
-                    return
+                    break
+                count += len(rows)
                 found.last_seq = rows[-1][0]
                 rows = [row for row in rows if found.head is None or row[0] not in found.head]
                 fresh = self._sound(rows, self._dim(connection, found.row))
                 if fresh:
                     found.tail.add([seq for seq, _ in fresh], _matrix([blob for _, blob in fresh]))
+        if expected is not None and count != expected:
+            self._database.faults.add(_DAMAGED)
 
     def _sound(self, rows: Sequence[tuple[int, object, object, object]], dim: int) -> list[tuple[int, bytes]]:
         """Those of (seq, chunk row, vector, sum) that are as they were written; damaged ones are noted."""
         sound = [(seq, cast("bytes", v)) for seq, chunk, v, s in rows if vector_is_sound(chunk, v, s, dim)]
         if len(sound) < len(rows):
-            self._database.faults.add("Vectors are damaged; what they stand for is found by its words alone.")
+            self._database.faults.add(_DAMAGED)
         return sound
 
     def _drop_removed(self, connection: sqlite3.Connection, found: _Loaded) -> None:

@@ -1,0 +1,320 @@
+"""Rows of the text side: written, compared with their checksums and dropped, within a transaction of the caller."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from desk_rag.chunking import Chunk
+from desk_rag.index_events import FileState
+from desk_rag.store import checksums, words
+from desk_rag.store.paths import from_blob, to_blob
+from desk_rag.store.types import DocumentRow, Fault, FileStamp
+
+NO_STAMP = FileStamp(0, 0, 0, "")
+SCRUB_OWED = "scrub_owed"
+AWAITED = "texts_awaited"
+"""In `state`, with a unix time: texts were lost by damage and are expected back, and with them a use of their KV."""
+AWAITED_SECONDS = 7 * 86_400.0
+KEEPS_CHUNKS = (FileState.INDEXED, FileState.UNCHANGED, FileState.RENAMED)
+DOCUMENT = (
+    f"{', '.join(f'd.{column}' for column in checksums.DOCUMENT.split(', '))}, d.sum,"
+    " (SELECT count(*) FROM places WHERE document = d.id)"
+)
+PASSAGE = (
+    "c.chunk_id, p.ordinal, c.text, c.num_tokens, p.heading, p.page_start, p.page_end, p.line_start, p.line_end,"
+    f" p.document, p.sum, {', '.join(f'd.{column}' for column in checksums.DOCUMENT.split(', '))}, d.sum"
+    " FROM places p JOIN chunks c ON c.id = p.chunk JOIN documents d ON d.id = p.document"
+)
+CHECK_SECONDS = 0.25
+CHECKED_UP_TO = "checked_up_to"
+PLAIN_WORD = re.compile(r"(?<!\S)[A-Za-z]{4,24}(?=[\s.,;:]|$)")
+"""A word that every tokenizer takes for one."""
+KVName = tuple[str, str]
+"""Namespace and token hash."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What went with the last document that held it; the rows are gone, the files are still to be removed."""
+
+    chunks: int = 0
+    documents: int = 0
+    vectors: bool = False
+    kv: tuple[KVName, ...] = ()
+
+
+def drop_unheld(
+    connection: sqlite3.Connection, candidates: Iterable[int], bin_since: float | None = None
+) -> Removed:
+    """Delete those of the given chunk rows that no document holds, with words, vectors and KV rows (or bin these)."""
+    dead = [
+        row
+        for row in candidates
+        if connection.execute("SELECT 1 FROM places WHERE chunk = ? LIMIT 1", (row,)).fetchone() is None
+    ]
+    kv: list[KVName] = []
+    vectors = False
+    for row in dead:
+        chunk_id = connection.execute("SELECT chunk_id FROM chunks WHERE id = ?", (row,)).fetchone()[0]
+        kv += _drop_kv_of(connection, chunk_id) if bin_since is None else _bin_kv_of(connection, chunk_id, bin_since)
+        vectors |= connection.execute("DELETE FROM vectors WHERE chunk = ?", (row,)).rowcount > 0
+        connection.execute("DELETE FROM chunks WHERE id = ?", (row,))
+    if dead:
+        owe_scrub(connection)
+    return Removed(chunks=len(dead), vectors=vectors, kv=tuple(kv))
+
+
+def doom(connection: sqlite3.Connection, rows: Iterable[int]) -> list[KVName]:
+    """Delete KV rows and note that their files are to be unlinked."""
+    names = []
+    for row in rows:
+        name = connection.execute(
+            "SELECT n.name, kv.tokens FROM kv JOIN namespaces n ON n.id = kv.namespace WHERE kv.id = ?", (row,)
+        ).fetchone()
+        connection.execute("INSERT OR IGNORE INTO doomed VALUES (?, ?)", name)
+        connection.execute("DELETE FROM kv WHERE id = ?", (row,))
+        names.append((name[0], name[1]))
+    return names
+
+
+def _drop_kv_of(connection: sqlite3.Connection, chunk_id: str) -> list[KVName]:
+    linked = connection.execute("SELECT kv FROM kv_chunks WHERE chunk_id = ?", (chunk_id,)).fetchall()
+    connection.execute("DELETE FROM kv_chunks WHERE chunk_id = ?", (chunk_id,))
+    alone = [
+        row
+        for (row,) in linked
+        if not _is_needed(connection, row, chunk_id)
+    ]
+    return doom(connection, alone)
+
+
+def _bin_kv_of(connection: sqlite3.Connection, chunk_id: str, since: float) -> list[KVName]:
+    """Put the KV that only this chunk needs into the bin; its link stays, by which the same text finds it again."""
+    for (row,) in connection.execute("SELECT kv FROM kv_chunks WHERE chunk_id = ?", (chunk_id,)).fetchall():
+        if not _is_needed(connection, row, chunk_id):
+            connection.execute("INSERT OR REPLACE INTO bin VALUES (?, ?)", (row, since))
+    return []
+
+
+def _is_needed(connection: sqlite3.Connection, kv: int, chunk_id: str) -> bool:
+    """True if a chunk of the catalog other than `chunk_id` has this KV."""
+    other = "SELECT 1 FROM kv_chunks k JOIN chunks c ON c.chunk_id = k.chunk_id WHERE k.kv = ? AND k.chunk_id <> ?"
+    return connection.execute(f"{other} LIMIT 1", (kv, chunk_id)).fetchone() is not None
+
+
+def upsert(
+    connection: sqlite3.Connection,
+    path: Path,
+    title: str,
+    digest: str,
+    found: FileStamp,
+    state: FileState,
+    reason: str,
+) -> tuple[int, set[int]]:
+    """Write the document's row; return it with the chunk rows the document held so far."""
+    before: set[int] = set()
+    row = row_of(connection, path)
+    if row is not None:
+        before = {chunk for (chunk,) in connection.execute("SELECT chunk FROM places WHERE document = ?", (row,))}
+    written: int = connection.execute(
+        "INSERT INTO documents (path, title, digest, size, mtime_ns, inode, parser, state, reason, indexed_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (path) DO UPDATE SET title = excluded.title,"
+        " digest = excluded.digest, size = excluded.size, mtime_ns = excluded.mtime_ns, inode = excluded.inode,"
+        " parser = excluded.parser, state = excluded.state, reason = excluded.reason,"
+        " indexed_at = excluded.indexed_at RETURNING id",
+        (to_blob(path), storable(title), digest, found.size, found.mtime_ns, str(found.inode), found.parser)
+        + (state.value, storable(reason), time.time()),
+    ).fetchone()[0]
+    if state is FileState.INDEXED:
+        put_name_of(connection, written, path)
+    elif connection.execute("DELETE FROM name_words WHERE rowid = ?", (written,)).rowcount:
+        owe_scrub(connection)
+    return written, before
+
+
+def put_name(connection: sqlite3.Connection, row: int) -> None:
+    """Index the file name of a document anew."""
+    blob = connection.execute("SELECT path FROM documents WHERE id = ?", (row,)).fetchone()[0]
+    put_name_of(connection, row, from_blob(blob))
+
+
+def put_name_of(connection: sqlite3.Connection, row: int, path: Path) -> None:
+    """Index the words of a file name, unless they are indexed already."""
+    new = words.name_words(path)
+    old = connection.execute("SELECT words FROM name_words WHERE rowid = ?", (row,)).fetchone()
+    if old is not None and old[0] != new:
+        connection.execute("DELETE FROM name_words WHERE rowid = ?", (row,))
+        owe_scrub(connection)
+    if old is None or old[0] != new:
+        connection.execute("INSERT INTO name_words (rowid, words) VALUES (?, ?)", (row, new))
+
+
+def put_chunk(connection: sqlite3.Connection, chunk: Chunk, mtime_ns: int) -> int:
+    text = storable(chunk.text)
+    further = words.grams(text)
+    row, known, known_further = connection.execute(
+        "INSERT INTO chunks (chunk_id, text, grams, num_tokens, recent) VALUES (?, ?, ?, ?, ?)"
+        " ON CONFLICT (chunk_id) DO UPDATE SET recent = max(recent, excluded.recent) RETURNING id, text, grams",
+        (chunk.chunk_id, text, further, chunk.num_tokens, mtime_ns),
+    ).fetchone()
+    if (known, known_further) != (text, further):  # damaged; the word index was made from the sound one
+        connection.execute(
+            "UPDATE chunks SET text = ?, grams = ?, num_tokens = ? WHERE id = ?",
+            (text, further, chunk.num_tokens, row),
+        )
+    return int(row)
+
+
+def remove(connection: sqlite3.Connection, paths: Iterable[Path], bin_since: float | None = None) -> Removed:
+    held: set[int] = set()
+    documents = 0
+    for path in paths:
+        row = row_of(connection, path)
+        if row is None:
+            continue
+        documents += 1
+        held |= {chunk for (chunk,) in connection.execute("SELECT chunk FROM places WHERE document = ?", (row,))}
+        connection.execute("DELETE FROM documents WHERE id = ?", (row,))
+        connection.execute("DELETE FROM name_words WHERE rowid = ?", (row,))
+    removed = drop_unheld(connection, held, bin_since)
+    if documents:
+        owe_scrub(connection)
+        count_change(connection)
+    return Removed(removed.chunks, documents, removed.vectors, removed.kv)
+
+
+def row_of(connection: sqlite3.Connection, path: Path) -> int | None:
+    found = connection.execute("SELECT id FROM documents WHERE path = ?", (to_blob(path),)).fetchone()
+    return None if found is None else int(found[0])
+
+
+def storable(text: str) -> str:
+    """Lone surrogates cannot be stored as text; they become '?'."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def await_texts(connection: sqlite3.Connection) -> None:
+    """As `Catalog.await_texts`, within a transaction."""
+    connection.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (AWAITED, time.time()))
+
+
+def owe_scrub(connection: sqlite3.Connection) -> None:
+    """Note that text was deleted which older pages, index segments or the log may still hold."""
+    connection.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (SCRUB_OWED, time.time()))
+
+
+def document_faults(connection: sqlite3.Connection, row: int) -> list[Fault]:
+    """Check one document's row, its places and their texts; return what is not as it was written."""
+    found = connection.execute(f"SELECT {checksums.DOCUMENT}, sum FROM documents WHERE id = ?", (row,)).fetchone()
+    if found is None:
+        return []
+    if checksums.document_sum(found[:-1]) != found[-1]:
+        return [Fault(DAMAGED_ENTRY, existing(found[1]))]
+    path, num_places = from_blob(found[1]), found[11]
+    faults: dict[Fault, None] = {}
+    places = connection.execute(
+        "SELECT c.chunk_id, c.text, p.ordinal, p.heading, p.page_start, p.page_end, p.line_start, p.line_end, p.sum"
+        " FROM places p JOIN chunks c ON c.id = p.chunk WHERE p.document = ?",
+        (row,),
+    )
+    count = 0
+    for chunk_id, text, ordinal, heading, *pages_and_lines, place_sum in places:
+        count += 1
+        if checksums.place_sum(row, ordinal, chunk_id, heading, pages_and_lines) != place_sum:
+            faults[Fault(DAMAGED_PLACE, path)] = None
+        if not checksums.chunk_is_sound(chunk_id, text):
+            faults[Fault(DAMAGED_TEXT, path)] = None
+    if count != num_places:
+        faults[Fault(_MISSING_PLACES, path)] = None
+    return list(faults)
+
+
+def is_entry(fault: Fault) -> bool:
+    """True if the document's own row is damaged, not only what belongs to it."""
+    return fault.what == DAMAGED_ENTRY
+
+
+def drop_damaged_places(connection: sqlite3.Connection, row: int) -> None:
+    """Remove what is damaged of a document whose own row is sound, and have it read anew."""
+    places = connection.execute(
+        "SELECT p.ordinal, c.chunk_id, p.heading, p.page_start, p.page_end, p.line_start, p.line_end, p.sum"
+        " FROM places p LEFT JOIN chunks c ON c.id = p.chunk WHERE p.document = ?",
+        (row,),
+    ).fetchall()
+    for ordinal, chunk_id, heading, *pages_and_lines, place_sum in places:
+        if checksums.place_sum(row, ordinal, chunk_id, heading, pages_and_lines) != place_sum:
+            connection.execute("DELETE FROM places WHERE document = ? AND ordinal IS ?", (row, ordinal))
+    checksums.seal(connection, row, count=True)
+    forget_stamp(connection, row)
+
+
+DAMAGED_ENTRY = "The entry of a document is damaged."
+DAMAGED_PLACE = "The place of a passage is damaged."
+DAMAGED_TEXT = "The text of a passage is damaged."
+_MISSING_PLACES = "Passages of a document are missing."
+
+
+def existing(blob: object) -> Path | None:
+    """The path of a damaged row, if a file is there: what else stands in its place must not be shown."""
+    if not isinstance(blob, bytes) or b"\0" in blob:
+        return None
+    path = from_blob(blob)
+    try:
+        return path if path.is_absolute() and path.is_file() else None
+    except (OSError, ValueError):
+        return None
+
+
+def is_stray(connection: sqlite3.Connection, chunk_id: str) -> bool:
+    """True for a chunk whose row is there and which no document holds, or which only its index has lost."""
+    # Not by the index, which may be what is damaged. Rare: a chunk that a search has just found was removed.
+    row = connection.execute("SELECT id FROM chunks NOT INDEXED WHERE chunk_id = ?", (chunk_id,)).fetchone()
+    if row is None:
+        return connection.execute("SELECT 1 FROM chunks WHERE chunk_id = ?", (chunk_id,)).fetchone() is not None
+    held = connection.execute(
+        "SELECT 1 FROM places p JOIN documents d ON d.id = p.document WHERE p.chunk = ? LIMIT 1", row
+    ).fetchone()
+    by_index = connection.execute("SELECT id FROM chunks WHERE chunk_id = ?", (chunk_id,)).fetchone()
+    return held is None or by_index != row
+
+
+def forget_stamp(connection: sqlite3.Connection, row: int) -> None:
+    stamp = NO_STAMP
+    connection.execute(
+        "UPDATE documents SET digest = '', size = ?, mtime_ns = ?, inode = ?, parser = ? WHERE id = ?",
+        (stamp.size, stamp.mtime_ns, str(stamp.inode), stamp.parser, row),
+    )
+    checksums.seal(connection, row)
+
+
+def count_change(connection: sqlite3.Connection) -> None:
+    """Count a transaction that changed what is found, for `witness.Witness`."""
+    connection.execute(
+        "INSERT INTO state VALUES ('changes', 1) ON CONFLICT (name) DO UPDATE SET value = CAST(value AS INTEGER) + 1"
+    )
+
+
+def document(row: Sequence[object]) -> DocumentRow | None:
+    *columns, document_sum, num_chunks = row
+    _, path, title, digest, size, mtime_ns, inode, parser, state, reason, indexed_at, _ = columns
+    if checksums.document_sum(columns) != document_sum:
+        there = existing(path)
+        # With this stamp it differs from every file, so that the file is read anew.
+        if there is None:
+            return None
+        return DocumentRow(there, "", "", NO_STAMP, FileState.FAILED, DAMAGED_ENTRY, 0, 0.0)
+    assert isinstance(path, bytes) and isinstance(num_chunks, int)
+    stamp = FileStamp(_int(size), _int(mtime_ns), _int(inode), str(parser))
+    at = float(str(indexed_at))
+    return DocumentRow(
+        from_blob(path), str(title), str(digest), stamp, FileState(state), str(reason), num_chunks, at
+    )
+
+
+def _int(value: object) -> int:
+    return int(str(value))

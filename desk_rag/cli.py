@@ -6,7 +6,6 @@ body. Errors of the tree in `errors` become a message, a remedy and an exit code
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Sequence
@@ -16,17 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from desk_rag import __version__
-from desk_rag.errors import ConfigError, told_to_user
+from desk_rag import __version__, cli_help
+from desk_rag.errors import EXIT_CODES, ConfigError, told_to_user
 
 if TYPE_CHECKING:
     from desk_rag.config import Settings
 
 _EPILOG = (
-    "Exit codes: 0 done; 1 another error; 2 wrong arguments or settings; 3 some files could not be read, the rest is "
-    "done; 4 the data directory cannot be used; 5 the model cannot be used; 130 interrupted (what was done is kept). "
-    "The options above may also stand after the command. A first word that is no command is a folder: "
-    "`desk-rag ~/Documents` opens the UI on it."
+    "`desk-rag ~/Documents` opens the UI on that folder. The options above may also stand after the command. "
+    "`desk-rag help` lists guides to files, settings, models and more. "
+    f"Exit codes: {'; '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}."
 )
 _VALUE_OPTIONS = ("--model", "--adapter", "--quantization", "--embedder", "--device", "--rungs", "--data-dir",
                   "--config")  # fmt: skip
@@ -265,7 +263,7 @@ def purge(
     from desk_rag import cli_store
 
     if (folder is None) == (not everything):
-        raise ConfigError("Purge what?", remedy="desk-rag purge FOLDER, or desk-rag purge --all")
+        raise ConfigError("Name a folder to purge, or use --all.", remedy="desk-rag help purge lists the options.")
     raise typer.Exit(cli_store.purge(_settings(ctx), folder, check=check, sure=yes, as_json=as_json))
 
 
@@ -294,10 +292,7 @@ def doctor(ctx: typer.Context, as_json: Json = False) -> None:
 
 @app.command(context_settings=_OWN_OPTIONS, add_help_option=False)
 def finetune(ctx: typer.Context) -> None:
-    """Teach the model to read chunks that were prefilled apart.
-
-    `finetune --help` says more; what it makes is used with --adapter or --model.
-    """
+    """Teach the model to read chunks that were prefilled apart."""
     from desk_rag import cli_finetune
 
     raise typer.Exit(cli_finetune.finetune(_settings(ctx), ctx.args))
@@ -312,6 +307,12 @@ def bench(ctx: typer.Context, name: Annotated[str, typer.Argument(help="Which; '
     from desk_rag import cli_work
 
     raise typer.Exit(cli_work.bench(name, ctx.args))
+
+
+@app.command("help")
+def guide(topic: Annotated[str, typer.Argument(help="A guide or a command; none lists them.")] = "") -> None:
+    """Print a guide, or the options of a command."""
+    cli_help.show(topic, _command_names(), sys.stdout)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -331,29 +332,28 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _failed(str(told), told.exit_code)
         if os.environ.get(_DEBUG):
             raise
-        remedy = f"Set {_DEBUG}=1 and run it again to see where; please report it."
-        return _failed(f"a fault of its own ({type(error).__name__}: {error})\n  {remedy}", 1)
+        remedy = f"This is a bug in desk-rag. Run the command again with {_DEBUG}=1 and report what it prints."
+        return _failed(f"Internal error: {type(error).__name__}: {error}\n  {remedy}", 1)
     return 0
 
 
 def route(argv: Sequence[str]) -> list[str]:
     """The arguments as typer wants them: global options first, and `open` where no command is named.
 
-    Raises ConfigError for a first word that is neither a command nor a folder but looks like a mistyped command.
+    `help COMMAND` becomes `COMMAND --help`. Raises ConfigError for a first word that is neither a command nor a path.
     """
     ahead, rest = _split_globals(argv)
     commands = _command_names()
     first = next((word for word in rest if not word.startswith("-")), None)
+    if first == "help":
+        topic = next((number for number, word in enumerate(rest) if word in commands and word != "help"), None)
+        return [*ahead, *rest] if topic is None else [*ahead, *rest[topic:], "--help"]
     if first in commands:
         return [*ahead, *rest]
     if any(word in ("-h", "--help", "--version") for word in rest):
         return [*ahead, *rest]
-    if first is not None and not Path(first).expanduser().exists():
-        near = difflib.get_close_matches(first, commands, n=1)
-        if near and os.sep not in first:
-            raise ConfigError(
-                f"'{first}' is neither a command nor a folder.", remedy=f"Did you mean: desk-rag {near[0]}"
-            )
+    if first is not None and os.sep not in first and not Path(first).expanduser().exists():
+        raise cli_help.unknown_word(first, commands)
     return [*ahead, "open", *rest]
 
 
@@ -375,7 +375,7 @@ def _split_globals(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _value(option: str, following: str) -> str:
     if following.startswith("-"):
-        raise ConfigError(f"{option} needs a value.", remedy="desk-rag --help says which.")
+        raise ConfigError(f"{option} needs a value.", remedy="desk-rag --help describes it.")
     return following
 
 

@@ -188,13 +188,13 @@ def load(path: Path | None = None) -> Settings:
     try:
         return Settings.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
     except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}.", remedy="Mend its permissions.") from error
+        raise ConfigError(f"{file} cannot be read: {error.strerror}.", remedy="Correct its permissions.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"{file} is not valid TOML: {error}.", remedy="Mend that line or move the file away."
+            f"{file} is not valid TOML: {error}.", remedy="Correct that line, or move the file away."
         ) from error
     except ValidationError as error:
-        raise ConfigError(f"{file}: {_explain(error)}", remedy="Mend that line or move the file away.") from error
+        raise ConfigError(f"{file}: {_explain(error)}", remedy="Correct that line, or move the file away.") from error
 
 
 def with_changes(found: ModelSettings, changes: Mapping[str, object]) -> ModelSettings:

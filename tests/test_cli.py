@@ -324,7 +324,7 @@ def test_unknown_setting_names_the_nearest(tmp_path: Path, capsys: pytest.Captur
     ("words", "code", "message"),
     [
         (["index", "/no/such/folder"], 2, "There is no folder /no/such/folder"),
-        (["index"], 2, "Which folder?"),
+        (["index"], 2, "Name a folder."),
         (["index", __file__], 2, "is a file, not a folder"),
         (["ask", "why?", "--top-k", "0"], 2, "--top-k"),
         (["ask", "why?", "--top-k", "65"], 2, "--top-k"),
@@ -346,7 +346,7 @@ def test_unknown_setting_names_the_nearest(tmp_path: Path, capsys: pytest.Captur
         (["finetune", "--out", "x"], 2, "Which data?"),
         (["finetune", "--data", "/no/such.jsonl", "--out", "x"], 2, "/no/such.jsonl cannot be read"),
         (["verify", "--subset", "8/7"], 2, "not a part"),
-        (["purge"], 2, "Purge what?"),
+        (["purge"], 2, "Name a folder to purge, or use --all."),
         (["bench", "nothing"], 2, "no benchmark"),
         (["--config", "/no/such/file", "status"], 2, "No settings file"),
         (["ask", "why?", "--model", "org/absent"], 5, "--download"),
@@ -571,7 +571,7 @@ def test_global_options_may_stand_anywhere(typed: list[str], meant: list[str]) -
 
 
 def test_mistyped_command_is_not_taken_for_a_folder() -> None:
-    with pytest.raises(ConfigError, match="neither a command nor a folder"):
+    with pytest.raises(ConfigError, match="'stauts' is not a command or a folder"):
         cli.route(["stauts"])
 
 

@@ -240,6 +240,7 @@ def _unknown_path(path: Path) -> ConfigError:
 def _explain(row: DocumentRow | None, path: Path, bases: Sequence[Path], settings: Settings) -> tuple[str, str]:
     """State and reason of one file, as words."""
     from desk_rag import documents
+    from desk_rag.parsers.formats import KIND_NOT_READ, unread_kind
     from desk_rag.walk import LeftOut
 
     if row is not None and row.state is FileState.INDEXED:
@@ -254,7 +255,7 @@ def _explain(row: DocumentRow | None, path: Path, bases: Sequence[Path], setting
     if not path.exists():
         return "unknown", "there is no such file"
     if not documents.supported(path):
-        return "left out", "a kind of file that holds no text desk-rag can read"
+        return "left out", f"{KIND_NOT_READ} ({unread_kind(path.name)})"
     if found is None:
         return "unknown", "it is in no folder that was indexed"
     return "not indexed yet", "the next run reads it"

@@ -308,6 +308,35 @@ def test_purge_asks_first_and_leaves_no_trace(tmp_path: Path, capsys: pytest.Cap
     assert not data.exists()
 
 
+def test_status_counts_left_out_files_by_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    documents = tmp_path / "documents"
+    documents.mkdir()
+    for name in ("a.eml", "b.mbox", "sums.xlsx", "debug.log", "thing.zzz", ".env"):
+        (documents / name).write_text("something\n", encoding="utf-8")
+    (documents / ".deskragignore").write_text("*.log\n", encoding="utf-8")
+    where = ("--data-dir", str(tmp_path / "data"))
+    assert run(capsys, "index", str(documents), *where).code == 0
+    shown = run(capsys, "status", *where).out
+    groups = "2 mail, 1 that may hold secrets, 1 by your rules, 1 spreadsheets, 1 other kinds"
+    assert f"left out  6 files not read: {groups} (desk-rag why FOLDER lists them)" in shown
+    (tmp_path / "later.pptx").touch()
+    assert "not a kind of file that desk-rag reads (slides)" in run(
+        capsys, "why", str(tmp_path / "later.pptx"), *where
+    ).out
+
+
+def test_internal_error_asks_for_a_report(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(settings: Settings, *, as_json: bool) -> int:
+        raise ZeroDivisionError("a slip")
+
+    monkeypatch.setattr("desk_rag.cli_store.status", broken)
+    monkeypatch.delenv("DESK_RAG_TRACEBACK", raising=False)
+    ran = run(capsys, "status")
+    assert ran.code == 1 and ran.out == ""
+    assert "Internal error: ZeroDivisionError: a slip" in ran.err
+    assert "bug in desk-rag" in ran.err and "DESK_RAG_TRACEBACK=1" in ran.err and "Traceback" not in ran.err
+
+
 # Bad input ----------------------------------------------------------------------------------------------------------
 
 

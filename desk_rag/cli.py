@@ -33,7 +33,7 @@ _DEBUG = "DESK_RAG_TRACEBACK"
 
 app = typer.Typer(
     name="desk-rag",
-    help="Answers questions about your own folders, from caches on this machine's disk. Nothing leaves the machine.",
+    help="Answer questions about your own folders, with quotes. Nothing leaves this computer.",
     epilog=_EPILOG,
     add_completion=False,
     rich_markup_mode=None,
@@ -70,16 +70,16 @@ OptionalFolders = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Under = Annotated[
     list[Path] | None,
-    typer.Option("--folder", "-f", help="Only documents under this folder; may be repeated.", readable=False),
+    typer.Option("--folder", "-f", metavar="FOLDER", help="Search only there; may be repeated.", readable=False),
 ]
 Attention = Annotated[
     Literal["auto", "materialize", "lazy"] | None,
-    typer.Option(help="How chunk KV is attended to: dequantised first, or as int8 in place."),
+    typer.Option(help="Expand int8 caches first, or read them in place (desk-rag help recompute)."),
 ]
 Recompute = Annotated[
-    str | None, typer.Option(metavar="RATIO", help="Share of chunk tokens computed anew, 0 to 1; or 'auto'.")
+    str | None, typer.Option(metavar="RATIO", help="Share of passage tokens to recompute, 0 to 1, or 'auto'.")
 ]
-Selector = Annotated[str | None, typer.Option(metavar="NAME", help="Who chooses those tokens.")]
+Selector = Annotated[str | None, typer.Option(metavar="NAME", help="How they are selected (desk-rag help recompute).")]
 _OWN_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 """Of commands that parse what follows their name themselves."""
 
@@ -96,21 +96,21 @@ def _globals(
     model: Annotated[
         str | None, typer.Option(help="'embedded', a model directory, or ORG/NAME on the Hugging Face hub.")
     ] = None,
-    adapter: Annotated[str | None, typer.Option(metavar="DIR", help="What `finetune` made for that model.")] = None,
+    adapter: Annotated[str | None, typer.Option(metavar="DIR", help="Adapter made by `finetune`.")] = None,
     quantization: Annotated[
         Literal["none", "nf4", "int8"] | None, typer.Option(help="Weight quantisation; needs an NVIDIA GPU.")
     ] = None,
-    rungs: Annotated[str | None, typer.Option(metavar="LIST", help="Chunk KV per place, such as 0,1,3.")] = None,
+    rungs: Annotated[str | None, typer.Option(metavar="LIST", help="Cache variants, such as 0,1,3.")] = None,
     embedder: Annotated[str | None, typer.Option(help="'embedded', or a sentence-transformers name or path.")] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Where the model runs.")] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(envvar="DESK_RAG_DATA_DIR", help="Where index and chunk KV are kept.", readable=False)
+        Path | None, typer.Option(envvar="DESK_RAG_DATA_DIR", help="Where index and caches are kept.", readable=False)
     ] = None,
     config: Annotated[
         Path | None, typer.Option(envvar="DESK_RAG_CONFIG", help="Settings file.", readable=False)
     ] = None,
     download: Annotated[
-        bool, typer.Option("--download", help="Fetch a missing model from the hub; nothing else uses the network.")
+        bool, typer.Option("--download", help="Fetch a missing model from the hub; nothing else connects.")
     ] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
@@ -147,12 +147,12 @@ def open_ui(
 def index(
     ctx: typer.Context,
     folders: OptionalFolders = None,
-    no_kv: Annotated[bool, typer.Option("--no-kv", help="Make documents findable, leave chunk KV for later.")] = False,
+    no_kv: Annotated[bool, typer.Option("--no-kv", help="Make documents findable, without caches.")] = False,
     as_json: Json = False,
 ) -> None:
     """Read what changed in FOLDERS.
 
-    Documents are findable by words first, then by meaning, and fast once their chunk KV is made.
+    Documents can be found by words first, then by meaning; answers are fast once their caches are filled.
     """
     from desk_rag import cli_work
 
@@ -165,13 +165,13 @@ def ask(
     question: Annotated[str, typer.Argument(help="The question; '-' reads it from standard input.")],
     folder: Under = None,
     mode: Annotated[
-        Literal["cached", "full"], typer.Option(help="'full' prefills everything, for comparison.")
+        Literal["cached", "full"], typer.Option(help="'full' reads everything again, for comparison.")
     ] = "cached",
-    top_k: Annotated[int | None, typer.Option("--top-k", min=1, max=64, help="Chunks to read at most.")] = None,
+    top_k: Annotated[int | None, typer.Option("--top-k", min=1, max=64, metavar="N", help="Most passages.")] = None,
     attention: Attention = None,
     recompute: Recompute = None,
     selector: Selector = None,
-    no_index: Annotated[bool, typer.Option("--no-index", help="Do not index a folder that never was.")] = False,
+    no_index: Annotated[bool, typer.Option("--no-index", help="Do not index a folder that was never indexed.")] = False,
     as_json: Json = False,
 ) -> None:
     """Answer QUESTION with citations."""
@@ -187,11 +187,11 @@ def search(
     ctx: typer.Context,
     query: Annotated[str, typer.Argument(help="Words or a question.")],
     folder: Under = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Chunks to show at most.")] = 10,
-    words: Annotated[bool, typer.Option("--words", help="By words only; needs no embedder and starts faster.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Passages to show at most.")] = 10,
+    words: Annotated[bool, typer.Option("--words", help="By words only; starts faster.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the chunks nearest to QUERY."""
+    """Show the passages nearest to QUERY."""
     from desk_rag import cli_work
 
     raise typer.Exit(cli_work.search(_settings(ctx), query, folder or [], limit, words_only=words, as_json=as_json))
@@ -201,7 +201,7 @@ def search(
 def watch(ctx: typer.Context, folders: OptionalFolders = None) -> None:
     """Keep FOLDERS indexed in the background.
 
-    Chunk KV is made while the machine is idle. Ends on Ctrl+C or SIGTERM; what was done is kept.
+    Caches are filled while the computer is idle. Ends on Ctrl+C or SIGTERM; what was done is kept.
     """
     from desk_rag import cli_work
 
@@ -210,7 +210,7 @@ def watch(ctx: typer.Context, folders: OptionalFolders = None) -> None:
 
 @app.command()
 def status(ctx: typer.Context, as_json: Json = False) -> None:
-    """Say what is indexed, warm and being done."""
+    """Show what is indexed, its size, and what is being done."""
     from desk_rag import cli_store
 
     raise typer.Exit(cli_store.status(_settings(ctx), as_json=as_json))
@@ -222,7 +222,7 @@ def why(
     file: Annotated[Path, typer.Argument(help="A file or folder.", readable=False)],
     as_json: Json = False,
 ) -> None:
-    """Say what became of FILE, and why."""
+    """Say whether FILE was read, and if not, why."""
     from desk_rag import cli_store
 
     raise typer.Exit(cli_store.why(_settings(ctx), file, as_json=as_json))
@@ -234,10 +234,10 @@ def verify(
     repair: Annotated[
         bool, typer.Option("--repair", help="Remove what is damaged; it is made again when needed.")
     ] = False,
-    subset: Annotated[str, typer.Option(help="Part of the chunk KV to read, such as 1/7.")] = "1/1",
+    subset: Annotated[str, typer.Option(help="Part of the caches to check, such as 1/7.")] = "1/1",
     as_json: Json = False,
 ) -> None:
-    """Check what is stored, by checksum."""
+    """Check everything that is stored against its checksum."""
     from desk_rag import cli_store
 
     raise typer.Exit(cli_store.verify(_settings(ctx), repair=repair, subset=subset, as_json=as_json))
@@ -256,7 +256,7 @@ def purge(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Forget FOLDER: text, vectors and chunk KV.
+    """Forget FOLDER: its text, vectors and caches.
 
     Your own files are never touched.
     """
@@ -271,12 +271,9 @@ def purge(
 def pin(
     ctx: typer.Context,
     folder: Annotated[Path, typer.Argument(help="A folder or file.", readable=False)],
-    remove: Annotated[bool, typer.Option("--remove", help="Let go of it again.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the pin.")] = False,
 ) -> None:
-    """Evict FOLDER's chunk KV last.
-
-    When the budget is full, other chunk KV goes first.
-    """
+    """Delete FOLDER's caches last when space runs out."""
     from desk_rag import cli_store
 
     raise typer.Exit(cli_store.pin(_settings(ctx), folder, remove=remove))
@@ -284,7 +281,7 @@ def pin(
 
 @app.command()
 def doctor(ctx: typer.Context, as_json: Json = False) -> None:
-    """Look for what is wrong, with remedies."""
+    """Check the installation and say how to fix what is wrong."""
     from desk_rag import doctor as room
 
     raise typer.Exit(room.run(_settings(ctx), as_json=as_json))
@@ -292,17 +289,17 @@ def doctor(ctx: typer.Context, as_json: Json = False) -> None:
 
 @app.command(context_settings=_OWN_OPTIONS, add_help_option=False)
 def finetune(ctx: typer.Context) -> None:
-    """Teach the model to read chunks that were prefilled apart."""
+    """Teach a model to read separately cached passages."""
     from desk_rag import cli_finetune
 
     raise typer.Exit(cli_finetune.finetune(_settings(ctx), ctx.args))
 
 
 @app.command(context_settings=_OWN_OPTIONS, add_help_option=False)
-def bench(ctx: typer.Context, name: Annotated[str, typer.Argument(help="Which; 'ttft' is the first.")] = "") -> None:
-    """Measure, for one: bench ttft.
+def bench(ctx: typer.Context, name: Annotated[str, typer.Argument(help="Such as ttft.")] = "") -> None:
+    """Measure this computer; begin with bench ttft.
 
-    It prints the time to first token, cached beside full prefill. `bench NAME --help` says more.
+    `bench --help` lists the benchmarks, `bench NAME --help` the options of one.
     """
     from desk_rag import cli_work
 

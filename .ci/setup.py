@@ -153,7 +153,7 @@ def install(*, gpu: bool, dev: bool) -> None:
     if dev and not gpu:
         install_triton()
     if gpu and ask("import torch; print(torch.cuda.is_available())") != ["True"]:
-        step("this torch cannot use the NVIDIA GPU; see README, 'How torch is chosen'")
+        step("this torch cannot use the NVIDIA GPU; see assets/guides/install.md")
     print(f"Set-up took {time.monotonic() - began:.0f} s.\n", flush=True)
 
 

@@ -6,7 +6,6 @@ body. Errors of the tree in `errors` become a message, a remedy and an exit code
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Sequence
@@ -16,24 +15,23 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from desk_rag import __version__
+from desk_rag import __version__, cli_help
 from desk_rag.cli_words import split_globals
-from desk_rag.errors import ConfigError, told_to_user
+from desk_rag.errors import EXIT_CODES, ConfigError, told_to_user
 
 if TYPE_CHECKING:
     from desk_rag.config import Settings
 
 _EPILOG = (
-    "Exit codes: 0 done; 1 another error; 2 wrong arguments or settings; 3 some files could not be read, the rest is "
-    "done; 4 the data directory cannot be used; 5 the model cannot be used; 130 interrupted (what was done is kept). "
-    "The options above may also stand after the command. A first word that is no command is a folder: "
-    "`desk-rag ~/Documents` opens the UI on it."
+    "`desk-rag ~/Documents` opens the UI on that folder. The options above may also stand after the command. "
+    "`desk-rag help` lists guides to files, settings, models and more. "
+    f"Exit codes: {'; '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}."
 )
 _DEBUG = "DESK_RAG_TRACEBACK"
 
 app = typer.Typer(
     name="desk-rag",
-    help="Answers questions about your own folders, from caches on this machine's disk. Nothing leaves the machine.",
+    help="Answer questions about your own folders, with quotes. Nothing leaves this computer.",
     epilog=_EPILOG,
     add_completion=False,
     rich_markup_mode=None,
@@ -70,16 +68,16 @@ OptionalFolders = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Under = Annotated[
     list[Path] | None,
-    typer.Option("--folder", "-f", help="Only documents under this folder; may be repeated.", readable=False),
+    typer.Option("--folder", "-f", metavar="FOLDER", help="Search only there; may be repeated.", readable=False),
 ]
 Attention = Annotated[
     Literal["auto", "materialize", "lazy"] | None,
-    typer.Option(help="How chunk KV is attended to: dequantised first, or as int8 in place."),
+    typer.Option(help="Expand int8 caches first, or read them in place (desk-rag help recompute)."),
 ]
 Recompute = Annotated[
-    str | None, typer.Option(metavar="RATIO", help="Share of chunk tokens computed anew, 0 to 1; or 'auto'.")
+    str | None, typer.Option(metavar="RATIO", help="Share of passage tokens to recompute, 0 to 1, or 'auto'.")
 ]
-Selector = Annotated[str | None, typer.Option(metavar="NAME", help="Who chooses those tokens.")]
+Selector = Annotated[str | None, typer.Option(metavar="NAME", help="How they are selected (desk-rag help recompute).")]
 _OWN_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 """Of commands that parse what follows their name themselves."""
 
@@ -96,21 +94,21 @@ def _globals(
     model: Annotated[
         str | None, typer.Option(help="'embedded', a model directory, or ORG/NAME on the Hugging Face hub.")
     ] = None,
-    adapter: Annotated[str | None, typer.Option(metavar="DIR", help="What `finetune` made for that model.")] = None,
+    adapter: Annotated[str | None, typer.Option(metavar="DIR", help="Adapter made by `finetune`.")] = None,
     quantization: Annotated[
         Literal["none", "nf4", "int8"] | None, typer.Option(help="Weight quantisation; needs an NVIDIA GPU.")
     ] = None,
-    rungs: Annotated[str | None, typer.Option(metavar="LIST", help="Chunk KV per place, such as 0,1,3.")] = None,
+    rungs: Annotated[str | None, typer.Option(metavar="LIST", help="Cache variants, such as 0,1,3.")] = None,
     embedder: Annotated[str | None, typer.Option(help="'embedded', or a sentence-transformers name or path.")] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Where the model runs.")] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(envvar="DESK_RAG_DATA_DIR", help="Where index and chunk KV are kept.", readable=False)
+        Path | None, typer.Option(envvar="DESK_RAG_DATA_DIR", help="Where index and caches are kept.", readable=False)
     ] = None,
     config: Annotated[
         Path | None, typer.Option(envvar="DESK_RAG_CONFIG", help="Settings file.", readable=False)
     ] = None,
     download: Annotated[
-        bool, typer.Option("--download", help="Fetch a missing model from the hub; nothing else uses the network.")
+        bool, typer.Option("--download", help="Fetch a missing model from the hub; nothing else connects.")
     ] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
@@ -147,12 +145,12 @@ def open_ui(
 def index(
     ctx: typer.Context,
     folders: OptionalFolders = None,
-    no_kv: Annotated[bool, typer.Option("--no-kv", help="Make documents findable, leave chunk KV for later.")] = False,
+    no_kv: Annotated[bool, typer.Option("--no-kv", help="Make documents findable, without caches.")] = False,
     as_json: Json = False,
 ) -> None:
     """Read what changed in FOLDERS.
 
-    Documents are findable by words first, then by meaning, and fast once their chunk KV is made.
+    Documents can be found by words first, then by meaning; answers are fast once their caches are filled.
     """
     from desk_rag import cli_work
 
@@ -165,13 +163,13 @@ def ask(
     question: Annotated[str, typer.Argument(help="The question; '-' reads it from standard input.")],
     folder: Under = None,
     mode: Annotated[
-        Literal["cached", "full"], typer.Option(help="'full' prefills everything, for comparison.")
+        Literal["cached", "full"], typer.Option(help="'full' reads everything again, for comparison.")
     ] = "cached",
-    top_k: Annotated[int | None, typer.Option("--top-k", min=1, max=64, help="Chunks to read at most.")] = None,
+    top_k: Annotated[int | None, typer.Option("--top-k", min=1, max=64, metavar="N", help="Most passages.")] = None,
     attention: Attention = None,
     recompute: Recompute = None,
     selector: Selector = None,
-    no_index: Annotated[bool, typer.Option("--no-index", help="Do not index a folder that never was.")] = False,
+    no_index: Annotated[bool, typer.Option("--no-index", help="Do not index a folder that was never indexed.")] = False,
     as_json: Json = False,
 ) -> None:
     """Answer QUESTION with citations."""
@@ -187,11 +185,11 @@ def search(
     ctx: typer.Context,
     query: Annotated[str, typer.Argument(help="Words or a question.")],
     folder: Under = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Chunks to show at most.")] = 10,
-    words: Annotated[bool, typer.Option("--words", help="By words only; needs no embedder and starts faster.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Passages to show at most.")] = 10,
+    words: Annotated[bool, typer.Option("--words", help="By words only; starts faster.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the chunks nearest to QUERY."""
+    """Show the passages nearest to QUERY."""
     from desk_rag import cli_work
 
     raise typer.Exit(cli_work.search(_settings(ctx), query, folder or [], limit, words_only=words, as_json=as_json))
@@ -201,7 +199,7 @@ def search(
 def watch(ctx: typer.Context, folders: OptionalFolders = None) -> None:
     """Keep FOLDERS indexed in the background.
 
-    Chunk KV is made while the machine is idle. Ends on Ctrl+C or SIGTERM; what was done is kept.
+    Caches are filled while the computer is idle. Ends on Ctrl+C or SIGTERM; what was done is kept.
     """
     from desk_rag import cli_work
 
@@ -210,7 +208,7 @@ def watch(ctx: typer.Context, folders: OptionalFolders = None) -> None:
 
 @app.command()
 def status(ctx: typer.Context, as_json: Json = False) -> None:
-    """Say what is indexed, warm and being done."""
+    """Show what is indexed, its size, and what is being done."""
     from desk_rag import cli_store
 
     raise typer.Exit(cli_store.status(_settings(ctx), as_json=as_json))
@@ -222,7 +220,7 @@ def why(
     file: Annotated[Path, typer.Argument(help="A file or folder.", readable=False)],
     as_json: Json = False,
 ) -> None:
-    """Say what became of FILE, and why."""
+    """Say whether FILE was read, and if not, why."""
     from desk_rag import cli_store
 
     raise typer.Exit(cli_store.why(_settings(ctx), file, as_json=as_json))
@@ -234,10 +232,10 @@ def verify(
     repair: Annotated[
         bool, typer.Option("--repair", help="Remove what is damaged; it is made again when needed.")
     ] = False,
-    subset: Annotated[str, typer.Option(help="Part of the chunk KV to read, such as 1/7.")] = "1/1",
+    subset: Annotated[str, typer.Option(help="Part of the caches to check, such as 1/7.")] = "1/1",
     as_json: Json = False,
 ) -> None:
-    """Check what is stored, by checksum."""
+    """Check everything that is stored against its checksum."""
     from desk_rag import cli_store
 
     raise typer.Exit(cli_store.verify(_settings(ctx), repair=repair, subset=subset, as_json=as_json))
@@ -256,14 +254,14 @@ def purge(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Forget FOLDER: text, vectors and chunk KV.
+    """Forget FOLDER: its text, vectors and caches.
 
     Your own files are never touched.
     """
     from desk_rag import cli_store
 
     if (folder is None) == (not everything):
-        raise ConfigError("Purge what?", remedy="desk-rag purge FOLDER, or desk-rag purge --all")
+        raise ConfigError("Name a folder to purge, or use --all.", remedy="desk-rag help purge lists the options.")
     raise typer.Exit(cli_store.purge(_settings(ctx), folder, check=check, sure=yes, as_json=as_json))
 
 
@@ -291,12 +289,9 @@ def deletions(
 def pin(
     ctx: typer.Context,
     folder: Annotated[Path, typer.Argument(help="A folder or file.", readable=False)],
-    remove: Annotated[bool, typer.Option("--remove", help="Let go of it again.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the pin.")] = False,
 ) -> None:
-    """Evict FOLDER's chunk KV last.
-
-    When the budget is full, other chunk KV goes first.
-    """
+    """Delete FOLDER's caches last when space runs out."""
     from desk_rag import cli_store
 
     raise typer.Exit(cli_store.pin(_settings(ctx), folder, remove=remove))
@@ -304,7 +299,7 @@ def pin(
 
 @app.command()
 def doctor(ctx: typer.Context, as_json: Json = False) -> None:
-    """Look for what is wrong, with remedies."""
+    """Check the installation and say how to fix what is wrong."""
     from desk_rag import doctor as room
 
     raise typer.Exit(room.run(_settings(ctx), as_json=as_json))
@@ -312,24 +307,27 @@ def doctor(ctx: typer.Context, as_json: Json = False) -> None:
 
 @app.command(context_settings=_OWN_OPTIONS, add_help_option=False)
 def finetune(ctx: typer.Context) -> None:
-    """Teach the model to read chunks that were prefilled apart.
-
-    `finetune --help` says more; what it makes is used with --adapter or --model.
-    """
+    """Teach a model to read separately cached passages."""
     from desk_rag import cli_finetune
 
     raise typer.Exit(cli_finetune.finetune(_settings(ctx), ctx.args))
 
 
 @app.command(context_settings=_OWN_OPTIONS, add_help_option=False)
-def bench(ctx: typer.Context, name: Annotated[str, typer.Argument(help="Which; 'ttft' is the first.")] = "") -> None:
-    """Measure, for one: bench ttft.
+def bench(ctx: typer.Context, name: Annotated[str, typer.Argument(help="Such as ttft.")] = "") -> None:
+    """Measure this computer; begin with bench ttft.
 
-    It prints the time to first token, cached beside full prefill. `bench NAME --help` says more.
+    `bench --help` lists the benchmarks, `bench NAME --help` the options of one.
     """
     from desk_rag import cli_work
 
     raise typer.Exit(cli_work.bench(name, ctx.args))
+
+
+@app.command("help")
+def guide(topic: Annotated[str, typer.Argument(help="A guide or a command; none lists them.")] = "") -> None:
+    """Print a guide, or the options of a command."""
+    cli_help.show(topic, _command_names(), sys.stdout)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -349,29 +347,28 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _failed(str(told), told.exit_code)
         if os.environ.get(_DEBUG):
             raise
-        remedy = f"Set {_DEBUG}=1 and run it again to see where; please report it."
-        return _failed(f"a fault of its own ({type(error).__name__}: {error})\n  {remedy}", 1)
+        remedy = f"This is a bug in desk-rag. Run the command again with {_DEBUG}=1 and report what it prints."
+        return _failed(f"Internal error: {type(error).__name__}: {error}\n  {remedy}", 1)
     return 0
 
 
 def route(argv: Sequence[str]) -> list[str]:
     """The arguments as typer wants them: global options first, and `open` where no command is named.
 
-    Raises ConfigError for a first word that is neither a command nor a folder but looks like a mistyped command.
+    `help COMMAND` becomes `COMMAND --help`. Raises ConfigError for a first word that is neither a command nor a path.
     """
     ahead, rest = split_globals(argv)
     commands = _command_names()
     first = next((word for word in rest if not word.startswith("-")), None)
+    if first == "help":
+        topic = next((number for number, word in enumerate(rest) if word in commands and word != "help"), None)
+        return [*ahead, *rest] if topic is None else [*ahead, *rest[topic:], "--help"]
     if first in commands:
         return [*ahead, *rest]
     if any(word in ("-h", "--help", "--version") for word in rest):
         return [*ahead, *rest]
-    if first is not None and not Path(first).expanduser().exists():
-        near = difflib.get_close_matches(first, commands, n=1)
-        if near and os.sep not in first:
-            raise ConfigError(
-                f"'{first}' is neither a command nor a folder.", remedy=f"Did you mean: desk-rag {near[0]}"
-            )
+    if first is not None and os.sep not in first and not Path(first).expanduser().exists():
+        raise cli_help.unknown_word(first, commands)
     return [*ahead, "open", *rest]
 
 

@@ -316,7 +316,7 @@ def location_json(location: Location) -> dict[str, object]:
 
 
 def answer_json(answer: Answer) -> dict[str, object]:
-    """The object that `ask --json` prints; its keys are documented in the README and stay."""
+    """The object that `ask --json` prints; its keys are documented in assets/guides/json.md and stay."""
     timings = answer.timings
     return {
         "question": answer.question,

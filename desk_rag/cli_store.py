@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,6 +27,13 @@ if TYPE_CHECKING:
     from desk_rag.walk import FoundFile, LeftOut
 
 _MOST_LISTED = 20
+_RULES = {
+    "secret": "that may hold secrets",
+    "default": "of tools",
+    "empty": "empty",
+    **dict.fromkeys((".gitignore", ".deskragignore", "exclude"), "by your rules"),
+}
+"""Why files are left out, by the beginning of the recorded reason, as `status` counts them."""
 
 
 def status(settings: Settings, *, as_json: bool) -> int:
@@ -81,7 +89,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
         f"chunk KV  {out.size(counts.kv_bytes)} of at most {out.size(counts.budget_bytes)}",
         *([f"chunk KV  in {settings.store.kv_place}"] if settings.store.kv_place else []),
         *([f"away      {away}"] if away else []),
-        f"left out  {out.plural(counts.skipped, 'file')} of kinds that hold no text or that a rule names",
+        f"left out  {_left_out(rows)}",
         f"now       {_activity_text(activity, pause)}",
     ]
     if outlook is not None:
@@ -99,6 +107,19 @@ def _listed(label: str, rows: Sequence[DocumentRow]) -> list[str]:
     lines = [f"{label}  {out.reason_line(row.path, row.reason)}" for row in rows[:_MOST_LISTED]]
     more = len(rows) - _MOST_LISTED
     return [*lines, f"{label}  … and {more:,} more; --json has them all"] if more > 0 else lines
+def _left_out(rows: Sequence[DocumentRow]) -> str:
+    """'62 files not read: 25 images, 21 mail, 16 by your rules', the largest group first."""
+    from desk_rag.parsers.formats import KIND_NOT_READ, unread_kind
+
+    reasons = [(row.path, row.reason) for row in rows if row.state is FileState.SKIPPED]
+    if not reasons:
+        return "nothing"
+    groups = Counter(
+        unread_kind(path.name) if reason.startswith(KIND_NOT_READ) else _RULES.get(reason.partition(":")[0], "others")
+        for path, reason in reasons
+    )
+    shown = ", ".join(f"{count:,} {group}" for group, count in groups.most_common())
+    return f"{out.plural(len(reasons), 'file')} not read: {shown} (desk-rag why FOLDER lists them)"
 
 
 def _share(part: int, whole: int) -> str:
@@ -256,7 +277,7 @@ def pin(settings: Settings, folder: Path, *, remove: bool) -> int:
             store.unpin(path)
         else:
             store.pin(path)
-    _print([f"{out.shown_path(path)} is {'treated like the rest again' if remove else 'pinned: evicted last'}."])
+    _print([f"{out.shown_path(path)} is {'no longer pinned' if remove else 'pinned: its caches are evicted last'}."])
     return 0
 
 
@@ -270,6 +291,7 @@ def _unknown_path(path: Path) -> ConfigError:
 def _explain(row: DocumentRow | None, path: Path, bases: Sequence[Path], settings: Settings) -> tuple[str, str]:
     """State and reason of one file, as words."""
     from desk_rag import documents
+    from desk_rag.parsers.formats import KIND_NOT_READ, unread_kind
     from desk_rag.walk import LeftOut
 
     if row is not None and row.state is FileState.INDEXED:
@@ -285,7 +307,7 @@ def _explain(row: DocumentRow | None, path: Path, bases: Sequence[Path], setting
     if not path.exists():
         return "unknown", "there is no such file"
     if not documents.supported(path):
-        return "left out", "a kind of file that holds no text desk-rag can read"
+        return "left out", f"{KIND_NOT_READ} ({unread_kind(path.name)})"
     if found is None:
         return "unknown", "it is in no folder that was indexed"
     return "not indexed yet", "the next run reads it"

@@ -30,5 +30,5 @@ def split_globals(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _value(option: str, following: str) -> str:
     if following.startswith("-"):
-        raise ConfigError(f"{option} needs a value.", remedy="desk-rag --help says which.")
+        raise ConfigError(f"{option} needs a value.", remedy="desk-rag --help describes it.")
     return following

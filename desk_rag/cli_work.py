@@ -299,7 +299,7 @@ def _stoppable(progress: out.Progress) -> AbstractContextManager[Callable[[], bo
 def _roots(settings: Settings, folders: Sequence[Path]) -> list[Path]:
     chosen = list(folders) or list(settings.folders)
     if not chosen:
-        raise ConfigError("Which folder?", remedy="Name one, or set `folders` in the settings file.")
+        raise ConfigError("Name a folder.", remedy="Or set `folders` in the settings file (desk-rag help settings).")
     return _folders(chosen, files=False)
 
 

@@ -97,21 +97,21 @@ class ModelSettings(_Section):
     """[model]"""
 
     name: str = "embedded"
-    """'embedded' (the reader in assets), a directory, or a Hugging Face name ORG/NAME."""
+    """'embedded' (the reader that ships with desk-rag), a directory, or a Hugging Face name ORG/NAME."""
     quantization: Literal["none", "nf4", "int8"] = "none"
     """Weight quantisation through bitsandbytes; needs an NVIDIA GPU."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the model runs; 'auto' takes the GPU if there is one."""
     adapter: str = ""
     """Directory of an adapter that `desk-rag finetune` made for this model; empty for none."""
     embedder: str = "embedded"
-    """'embedded' (all-MiniLM-L6-v2, offline) or any sentence-transformers name or path."""
+    """'embedded' (all-MiniLM-L6-v2, offline), or any sentence-transformers name or path."""
     rungs: Annotated[tuple[int, ...], BeforeValidator(rungs_of)] = (0,)
-    """A list, or '0,1,3': chunk KV is made once per number, behind the shared prefix and so many primers, and a chunk
-    takes the largest that is not above its place among an answer's chunks. For models that were not fine-tuned."""
+    """Cache variants per chunk, for models that were not fine-tuned: [0, 1, 3] stores three (recompute guide)."""
     threads: Annotated[int, Field(ge=0, le=4096)] = 0
-    """CPU threads for the model; 0 means physical cores less one, at least one."""
+    """CPU threads for the model; 0 takes the physical cores less one."""
     allow_download: bool = False
-    """What `--download` sets: without it no socket is ever opened."""
+    """Fetch a missing model from the Hugging Face hub, as --download does; otherwise no connection is opened."""
 
 
 class AnswerSettings(_Section):
@@ -122,32 +122,34 @@ class AnswerSettings(_Section):
     context_tokens: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """Tokens of chunks per answer; 0 follows the model (2,000 for the embedded reader)."""
     max_new_tokens: Annotated[int, Field(ge=1, le=4096)] = 160
+    """Longest answer, quotes included, in tokens."""
     choose_quote: bool = True
-    """Embedded reader and embedder: reader and pointer choose what is quoted and answered, and whether
-    anything is; false: the reader alone."""
+    """Embedded reader and embedder only: score every sentence against the question before quoting one.
+    With false the reader alone decides what it quotes, which is less accurate."""
     attention: Literal["auto", "materialize", "lazy"] = "auto"
-    """Chunks dequantised first, or read as int8 in place, which takes about half the memory; auto: as fits the GPU."""
+    """'materialize' expands the int8 cache to 16 or 32 bits first; 'lazy' reads it in place and halves its memory.
+    'auto' uses lazy only on a GPU where materialize does not fit."""
     recompute: Literal["auto"] | Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of chunk tokens that are computed anew per question; 'auto' decides by the question and measured cost."""
+    """Share of chunk tokens recomputed for each question: 0 is fastest, 1 is a full prefill, "auto" decides."""
     selector: Literal["first-k", "delta-kv", "aux", "aux-strict", "query", "edge-query"] = "edge-query"
-    """Which tokens those are."""
+    """Method that selects the tokens to recompute."""
     auxiliary: str = "embedded"
-    """Model that chooses for `aux`: 'embedded', 'smollm2-135m', a directory or a Hugging Face name."""
+    """Model behind the selectors aux and aux-strict: 'embedded', 'smollm2-135m', a directory or a Hugging Face name."""
     gpu_cache_mib: Annotated[int, Field(ge=0, le=_MOST_MIB)] = 0
-    """GPU memory that keeps loaded chunk KVs between answers; 0 takes a quarter of what is free, at most 4,096."""
+    """GPU memory that keeps loaded caches between answers; 0 takes a quarter of what is free, at most 4,096."""
     ram_cache_mib: Annotated[int, Field(ge=0, le=_MOST_MIB)] = 0
-    """Page-locked memory that does so behind it (GPU only); 0 takes a sixteenth of the RAM, at most 2,048."""
+    """Page-locked memory for the same purpose (GPU only); 0 takes a sixteenth of the RAM, at most 2,048."""
 
 
 class StoreSettings(_Section):
     """[store]"""
 
     budget_gib: Annotated[float, Field(ge=0, le=_MOST)] = 20.0
-    """Most bytes the KV caches of all models may take on disk together."""
+    """Disk space for the chunk caches of all models together; beyond it the least useful are deleted."""
     reserve_gib: Annotated[float, Field(ge=0, le=_MOST)] = 5.0
-    """Free space on the drive that the caches never eat into."""
+    """Free space on the drive that the caches leave alone."""
     kv_dir: Annotated[str, BeforeValidator(_named_or_empty)] = ""
-    """A directory of its own, on another drive for one, that holds the chunk KV; empty: `kv` in the data directory."""
+    """An empty directory for the caches, on another drive for example; empty means inside the data directory."""
 
     @property
     def kv_place(self) -> Path | None:
@@ -159,40 +161,48 @@ class IndexSettings(_Section):
     """[index]"""
 
     max_file_mib: Annotated[float, Field(gt=0, le=_MOST)] = 50.0
-    """Larger files are left out, but for plain text and tables, of which the beginning is read."""
+    """Larger files are left out, except plain text and tables, of which the beginning is read."""
     max_text_mib: Annotated[float, Field(gt=0, le=64)] = 5.0
     """Text of one file that is indexed, from its beginning; `why` and `status` name the files that hold more."""
     parser_seconds: Annotated[float, Field(gt=0, le=_MOST)] = 60.0
+    """Longest time to extract the text of one file."""
     parser_mib: Annotated[int, Field(ge=256, le=_MOST_MIB)] = 2048
+    """Memory for extracting the text of one file."""
     exclude: tuple[str, ...] = ()
-    """Patterns in .gitignore syntax, on top of the defaults and the folders' own ignore files."""
+    """Patterns in .gitignore syntax, in addition to the defaults and the folders' own ignore files."""
     sweep_seconds: Annotated[float, Field(gt=0, le=_MOST)] = 300.0
+    """How often `watch` and the UI look through the folders for changes that the system did not report."""
     settle_seconds: Annotated[float, Field(ge=0, le=_MOST)] = 2.0
-    """A changed file is read once its size and time have stood still this long."""
+    """A changed file is read once its size and time have not changed for this long."""
     deletion_grace_hours: Annotated[float, Field(ge=0, le=_MOST / 3600)] = 72.0
-    """How long documents are kept after many files of a folder vanished at once: this long for all of them, less for a
-    smaller share (at least an hour). Also how long the chunk KV of deleted documents is kept. 0: not at all."""
+    """How long documents are kept after many files of a folder vanish at once: this long for all of them, less for a
+    smaller share, at least an hour. Caches of deleted documents are kept as long. 0 keeps nothing."""
 
 
 class IdleSettings(_Section):
-    """[idle]: when background prefill may run."""
+    """[idle]: when `watch` and the UI may fill caches in the background."""
 
     quiet_seconds: Annotated[float, Field(ge=0, le=_MOST)] = 10.0
-    """The machine must have been idle this long."""
+    """The computer must have been idle this long."""
     gpu_busy_percent: Annotated[int, Field(ge=1, le=100)] = 20
+    """GPU load by other programs from which the computer counts as busy."""
     gpu_free_mib: Annotated[int, Field(ge=0, le=_MOST_MIB)] = 1024
+    """GPU memory that must be free."""
     cpu_busy_percent: Annotated[int, Field(ge=1, le=100)] = 40
-    """Load by other processes, of all cores; used where there is no NVML."""
+    """CPU load by other programs, of all cores, from which the computer counts as busy; used without an NVIDIA GPU."""
     on_battery: bool = False
+    """Fill caches on battery power, too."""
 
 
 class Settings(_Section):
     """The whole file."""
 
     folders: tuple[Annotated[Path, BeforeValidator(_at_home)], ...] = ()
+    """Folders for `desk-rag`, `index` and `watch` when the command names none."""
     data_dir: Annotated[Path, BeforeValidator(_named)] = Field(
         default_factory=lambda: Path(platformdirs.user_cache_dir("desk-rag"))
     )
+    """Where index and caches are kept; the default is the system's cache folder, ~/.cache/desk-rag on Linux."""
     model: ModelSettings = ModelSettings()
     answer: AnswerSettings = AnswerSettings()
     store: StoreSettings = StoreSettings()
@@ -218,16 +228,16 @@ def load(path: Path | None = None) -> Settings:
     try:
         return Settings.model_validate(_without_nul(tomllib.loads(file.read_text(encoding="utf-8"))))
     except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}.", remedy="Mend its permissions.") from error
+        raise ConfigError(f"{file} cannot be read: {error.strerror}.", remedy="Correct its permissions.") from error
     except RecursionError as error:
         raise ConfigError(
             f"{file} nests its values too deep to be read.", remedy="No setting needs more than a list in a section."
         ) from error
     except ValidationError as error:
-        raise ConfigError(f"{file}: {_explain(error)}", remedy="Mend that line or move the file away.") from error
+        raise ConfigError(f"{file}: {_explain(error)}", remedy="Correct that line, or move the file away.") from error
     except ValueError as error:  # malformed, not UTF-8, a number of thousands of digits
         raise ConfigError(
-            f"{file} is not valid TOML: {error}.", remedy="Mend that line or move the file away."
+            f"{file} is not valid TOML: {error}.", remedy="Correct that line, or move the file away."
         ) from error
 
 
@@ -238,7 +248,7 @@ def _without_nul(given: Mapping[str, object], section: str = "") -> Mapping[str,
         if isinstance(value, Mapping):
             _without_nul(value, f"{name}.")
         elif any("\0" in text for text in _texts(value)):
-            raise ConfigError(f"'{name}' holds a NUL character.", remedy="Mend that line of the settings file.")
+            raise ConfigError(f"'{name}' holds a NUL character.", remedy="Correct that line of the settings file.")
     return given
 
 

@@ -109,7 +109,7 @@ def _gpu(settings: Settings) -> Finding:
     driver = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
     if driver:
         cause = "this torch was built without CUDA" if torch.version.cuda is None else "torch cannot use it"
-        remedy = "Run the set-up again (see README, 'How torch is chosen')."
+        remedy = "Install the build of torch that fits this machine (desk-rag help install)."
         return Finding("gpu", Verdict.WARN, f"an NVIDIA driver is there, but {cause}", remedy)
     verdict = Verdict.FAIL if settings.model.device == "cuda" else Verdict.OK
     return Finding("gpu", verdict, "none; the model runs on the CPU", "Take `device = \"cuda\"` out of the settings.")
@@ -220,7 +220,7 @@ def _data_dir(settings: Settings) -> Finding:
             return Finding("data", Verdict.OK, f"{out.shown_path(place)} will be made when something is indexed")
         return Finding("data", Verdict.FAIL, f"{parent} cannot be written to", "Name another place with --data-dir.")
     if not os.access(place, os.W_OK):
-        remedy = "Mend its permissions, or name another place with --data-dir."
+        remedy = "Correct its permissions, or name another place with --data-dir."
         return Finding("data", Verdict.FAIL, f"{place} cannot be written to", remedy)
     mode = stat.S_IMODE(place.stat().st_mode)
     if os.name == "posix" and mode & 0o077:

@@ -215,6 +215,6 @@ def _named(name: str) -> str:
         raise checkpoint_files.gguf_refused(name)
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ModelNotFound(
-            f"There is no embedder at {path}.", remedy="Mend the path in [model] embedder, or set it to 'embedded'."
+            f"There is no embedder at {path}.", remedy="Correct the path in [model] embedder, or set it to 'embedded'."
         )
     return name

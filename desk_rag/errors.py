@@ -35,6 +35,19 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_LEAVE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
+EXIT_CODES = {
+    0: "done, also when the documents do not hold the answer",
+    1: "another error",
+    2: "wrong arguments or settings",
+    3: "some files could not be read (the rest is done)",
+    4: "the data directory cannot be used (locked, full, read-only, damaged, written by a newer version), or its "
+    "drive has no room for caches",
+    5: "the model cannot be used (missing, not supported, too large)",
+    130: "interrupted (what was done is kept)",
+}
+"""What each exit code of the command line means."""
+
+
 class DeskRagError(Exception):
     """Base of everything that is shown to the user as `message` and a `remedy`, never as a traceback."""
 

@@ -26,6 +26,7 @@ from desk_rag.errors import (
     UnreadableDocument,
 )
 from desk_rag.index_events import FileEvent, FileState
+from desk_rag.parsers.formats import KIND_NOT_READ
 from desk_rag.store.types import DocumentRow, FileStamp
 from desk_rag.walk import FoundFile, LeftOut
 
@@ -69,7 +70,7 @@ class FileReader:
         if row is not None and row.stamp == stamp:
             return as_known(row)
         if not documents.supported(found.path):
-            reason = f"not a kind of file that desk-rag reads ('{found.path.suffix or found.path.name}')"
+            reason = f"{KIND_NOT_READ} ('{found.path.suffix or found.path.name}')"
             return self._left_out(found, stamp, reason)
         if not found.size:
             # A package's __init__.py, a lock: nothing is wrong with it and nothing is in it.

@@ -186,7 +186,7 @@ def pick_device(settings: ModelSettings) -> torch.device:
     if settings.device == "cuda" and not available:
         raise ConfigError(
             "device 'cuda' was asked for, but torch sees no NVIDIA GPU.",
-            remedy="Use --device cpu, or install the CUDA build of torch (see README, 'How torch is chosen').",
+            remedy="Use --device cpu, or install the CUDA build of torch (desk-rag help install).",
         )
     if settings.quantization != "none" and not (available and settings.device != "cpu"):
         raise ConfigError(

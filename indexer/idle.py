@@ -237,7 +237,7 @@ class IdleGate:
         if self._quiet_since is None:
             self._quiet_since = now
         quiet, needed = now - self._quiet_since, self._settings.quiet_seconds
-        return "" if quiet >= needed else f"the machine has been quiet for {quiet:.0f} of {needed:.0f} s"
+        return "" if quiet >= needed else f"the computer is not idle yet ({quiet:.0f} of {needed:.0f} s)"
 
 
 def lower_priority() -> None:

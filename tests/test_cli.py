@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -174,9 +173,9 @@ def test_ask_streams_the_answer_with_its_citation(desk: Desk, capsys: pytest.Cap
 def test_ask_json_has_the_documented_keys(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     asked = desk.run(capsys, "ask", "Who was elected treasurer?", "--json", "--folder", str(desk.documents))
     told = json.loads(asked.out)
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    guide = (ROOT / "assets" / "guides" / "json.md").read_text(encoding="utf-8")
     for key in (*told, *told["sources"][0], *told["citations"][0]):
-        assert f"`{key}`" in readme, f"{key} is not documented"
+        assert f"`{key}`" in guide, f"{key} is not documented"
     assert told["found"] is True
     assert told["warm_chunks"] == 2 and told["cold_chunks"] == 0
     assert sum(told["stages"].values()) == pytest.approx(told["ttft_seconds"])
@@ -309,6 +308,35 @@ def test_purge_asks_first_and_leaves_no_trace(tmp_path: Path, capsys: pytest.Cap
     assert not data.exists()
 
 
+def test_status_counts_left_out_files_by_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    documents = tmp_path / "documents"
+    documents.mkdir()
+    for name in ("a.eml", "b.mbox", "sums.xlsx", "debug.log", "thing.zzz", ".env"):
+        (documents / name).write_text("something\n", encoding="utf-8")
+    (documents / ".deskragignore").write_text("*.log\n", encoding="utf-8")
+    where = ("--data-dir", str(tmp_path / "data"))
+    assert run(capsys, "index", str(documents), *where).code == 0
+    shown = run(capsys, "status", *where).out
+    groups = "2 mail, 1 that may hold secrets, 1 by your rules, 1 spreadsheets, 1 other kinds"
+    assert f"left out  6 files not read: {groups} (desk-rag why FOLDER lists them)" in shown
+    (tmp_path / "later.pptx").touch()
+    assert "not a kind of file that desk-rag reads (slides)" in run(
+        capsys, "why", str(tmp_path / "later.pptx"), *where
+    ).out
+
+
+def test_internal_error_asks_for_a_report(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(settings: Settings, *, as_json: bool) -> int:
+        raise ZeroDivisionError("a slip")
+
+    monkeypatch.setattr("desk_rag.cli_store.status", broken)
+    monkeypatch.delenv("DESK_RAG_TRACEBACK", raising=False)
+    ran = run(capsys, "status")
+    assert ran.code == 1 and ran.out == ""
+    assert "Internal error: ZeroDivisionError: a slip" in ran.err
+    assert "bug in desk-rag" in ran.err and "DESK_RAG_TRACEBACK=1" in ran.err and "Traceback" not in ran.err
+
+
 # Bad input ----------------------------------------------------------------------------------------------------------
 
 
@@ -324,7 +352,7 @@ def test_unknown_setting_names_the_nearest(tmp_path: Path, capsys: pytest.Captur
     ("words", "code", "message"),
     [
         (["index", "/no/such/folder"], 2, "There is no folder /no/such/folder"),
-        (["index"], 2, "Which folder?"),
+        (["index"], 2, "Name a folder."),
         (["index", __file__], 2, "is a file, not a folder"),
         (["ask", "why?", "--top-k", "0"], 2, "--top-k"),
         (["ask", "why?", "--top-k", "65"], 2, "--top-k"),
@@ -346,7 +374,7 @@ def test_unknown_setting_names_the_nearest(tmp_path: Path, capsys: pytest.Captur
         (["finetune", "--out", "x"], 2, "Which data?"),
         (["finetune", "--data", "/no/such.jsonl", "--out", "x"], 2, "/no/such.jsonl cannot be read"),
         (["verify", "--subset", "8/7"], 2, "not a part"),
-        (["purge"], 2, "Purge what?"),
+        (["purge"], 2, "Name a folder to purge, or use --all."),
         (["bench", "nothing"], 2, "no benchmark"),
         (["--config", "/no/such/file", "status"], 2, "No settings file"),
         (["ask", "why?", "--model", "org/absent"], 5, "--download"),
@@ -383,11 +411,6 @@ def test_bench_help_lists_what_can_be_measured(capsys: pytest.CaptureFixture[str
     assert shown.code == 0 and "\n  ttft         Time to first token: " in shown.out
     assert {"load", "paper-model", "quality"} <= set(cli_work.benchmarks())
     assert "clock" not in cli_work.benchmarks(), "a module without main(argv) is none"
-
-
-def test_readme_names_every_benchmark() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8").split("## Benchmarks", 1)[1].split("\n## ", 1)[0]
-    assert set(re.findall(r"^\| `([a-z-]+)` \|", readme, re.MULTILINE)) == set(cli_work.benchmarks())
 
 
 def test_data_directory_that_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -571,7 +594,7 @@ def test_global_options_may_stand_anywhere(typed: list[str], meant: list[str]) -
 
 
 def test_mistyped_command_is_not_taken_for_a_folder() -> None:
-    with pytest.raises(ConfigError, match="neither a command nor a folder"):
+    with pytest.raises(ConfigError, match="'stauts' is not a command or a folder"):
         cli.route(["stauts"])
 
 

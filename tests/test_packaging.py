@@ -36,6 +36,7 @@ def test_wheel_holds_the_reader_the_samples_and_no_tests(wheel: Path) -> None:
         assert f"desk_rag/_assets/reader/{file}" in names
     assert "desk_rag/_assets/pointer/pointer.safetensors" in names
     assert any(name.startswith("desk_rag/_assets/sample_docs/") for name in names)
+    assert "desk_rag/_assets/guides/settings.md" in names
     assert "tui/app.tcss" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not [name for name in names if "test" in name.split("/")[0] or "__pycache__" in name]

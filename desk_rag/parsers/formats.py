@@ -50,6 +50,20 @@ _BY_NAME: dict[str, Format] = {
     **dict.fromkeys(_CODE_NAMES.split(), Format.CODE),
     **dict.fromkeys(_TEXT_NAMES.split(), Format.TEXT),
 }
+KIND_NOT_READ = "not a kind of file that desk-rag reads"
+_UNREAD_KINDS = {
+    "mail": "eml mbox msg pst emlx",
+    "calendars and contacts": "ics vcf",
+    "slides": "pptx ppt odp key",
+    "spreadsheets": "xlsx xls ods numbers",
+    "other office documents": "doc odt rtf pages",
+    "e-books": "epub mobi azw3 djvu",
+    "notebooks": "ipynb",
+    "images": "jpg jpeg png gif webp bmp tif tiff heic svg raw psd ico",
+    "audio and video": "mp3 wav flac ogg m4a opus mp4 mkv mov avi webm",
+    "archives": "zip tar gz tgz bz2 xz 7z rar zst iso dmg",
+}
+_UNREAD_BY_SUFFIX = {suffix: kind for kind, suffixes in _UNREAD_KINDS.items() for suffix in suffixes.split()}
 _CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r\x1b"))
 _ZIP = b"PK\x03\x04"
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
@@ -65,6 +79,9 @@ def format_of_name(name: str) -> Format | None:
 def readable_in_part(name: str) -> bool:
     """Whether the beginning of such a file can be read without its end."""
     return format_of_name(name) in _IN_LINES
+def unread_kind(name: str) -> str:
+    """What a user would call files of a kind that is not read: 'mail', 'images', else 'other kinds'."""
+    return _UNREAD_BY_SUFFIX.get(PurePath(name).suffix.lower().removeprefix("."), "other kinds")
 
 
 def format_of_content(data: bytes, promised: Format) -> Format:

@@ -57,7 +57,7 @@ class Database:
                 path.touch(mode=0o600)
         except OSError as error:
             raise of_system(error, path) or StoreError(
-                f"{path} cannot be opened: {error.strerror}.", remedy="Mend the permissions or the drive."
+                f"{path} cannot be opened: {error.strerror}.", remedy="Check its permissions and the drive."
             ) from error
         connection = self._take()
         try:

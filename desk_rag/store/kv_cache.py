@@ -290,5 +290,5 @@ def key_of(name: KVName) -> KVKey:
 
 def _explained(error: OSError, place: Path) -> StoreError:
     return of_system(error, place) or StoreError(
-        f"{place} could not be written: {error.strerror}.", remedy="Mend the permissions or the drive."
+        f"{place} could not be written: {error.strerror}.", remedy="Check its permissions and the drive."
     )

@@ -84,7 +84,7 @@ def settle(layout: Layout, *, writer: bool) -> KVDirectory:
     except OSError as error:
         if writer:
             raise of_system(error, layout.kv) or StoreError(
-                f"{layout.kv} cannot be used: {error.strerror or error}.", remedy="Mend the permissions or the drive."
+                f"{layout.kv} cannot be used: {error.strerror or error}.", remedy="Check its permissions and its drive."
             ) from error
         away = f"{layout.kv} cannot be read ({error.strerror or error}). Answers are made without stored chunk KV."
     return KVDirectory(layout, "" if record is None else record.identifier, away, writer=writer)

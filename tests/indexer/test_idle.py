@@ -89,9 +89,9 @@ def test_the_gate_waits_until_the_machine_was_quiet_for_a_while() -> None:
         answering=lambda: answering,
         clock=lambda: now,
     )
-    assert gate.may_run() == "the machine has been quiet for 0 of 10 s"
+    assert gate.may_run() == "the computer is not idle yet (0 of 10 s)"
     now += 9
-    assert gate.may_run() == "the machine has been quiet for 9 of 10 s"
+    assert gate.may_run() == "the computer is not idle yet (9 of 10 s)"
     now += 2
     assert gate.may_run() == ""
     answering = True
@@ -99,11 +99,11 @@ def test_the_gate_waits_until_the_machine_was_quiet_for_a_while() -> None:
     assert gate.may_run() == "an answer is being made"
     answering = False
     now += 1
-    assert gate.may_run() == "the machine has been quiet for 0 of 10 s"
+    assert gate.may_run() == "the computer is not idle yet (0 of 10 s)"
     now += 10
     assert gate.may_run() == ""
     gate.after_sleep()
-    assert gate.may_run() == "the machine has been quiet for 0 of 10 s"
+    assert gate.may_run() == "the computer is not idle yet (0 of 10 s)"
     gate.close()
 
 

@@ -1,0 +1,144 @@
+"""Write the parts of the guides that the code already holds: settings, formats, left-out names, exit codes.
+
+`python -m tests.guide_tables` brings `assets/guides` up to date; tests/test_guides.py fails where it is not.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import textwrap
+from pathlib import Path
+from typing import Literal, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from desk_rag import walk
+from desk_rag.config import Settings
+from desk_rag.errors import EXIT_CODES
+from desk_rag.parsers import formats
+from desk_rag.parsers.formats import Format
+
+GUIDES = Path(__file__).resolve().parent.parent / "assets" / "guides"
+_WIDTH = 100
+_DIFFERS_BY_SYSTEM = "data_dir"
+_FORMAT_NAMES = {
+    Format.MARKDOWN: "Markdown",
+    Format.TEXT: "plain text",
+    Format.RST: "reStructuredText",
+    Format.CODE: "source code and settings",
+    Format.HTML: "HTML",
+    Format.PDF: "PDF with a text layer",
+    Format.DOCX: "Word",
+    Format.TABLE: "tables",
+}
+
+
+def settings() -> str:
+    """A commented settings file with every default."""
+    lines = ["```toml", *_section(Settings)]
+    for name, field in Settings.model_fields.items():
+        if isinstance(section := field.annotation, type) and issubclass(section, BaseModel):
+            lines += ["", f"[{name}]", *_section(section)]
+    return "\n".join([*lines, "```"])
+
+
+def _section(section: type[BaseModel]) -> list[str]:
+    described = _docstrings(section)
+    lines = list[str]()
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            continue
+        comment = re.sub(r"'([\w.-]+)'", r'"\1"', " ".join(described[name].split())) + _limits(field)
+        lines += textwrap.wrap(comment, _WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+        default = field.get_default(call_default_factory=True)
+        unset = name == _DIFFERS_BY_SYSTEM or default is None
+        lines.append(f'# {name} = "…"' if unset else f"{name} = {_toml(default)}")
+    return lines
+
+
+def _docstrings(section: type[BaseModel]) -> dict[str, str]:
+    """The string below each field, by the field's name. A field without one is an error."""
+    (body,) = (node.body for node in ast.parse(inspect.getsource(section)).body if isinstance(node, ast.ClassDef))
+    found = dict[str, str]()
+    for field, text in zip(body, body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            is_text = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+            found[field.target.id] = str(text.value.value) if is_text else ""  # type: ignore[attr-defined]
+    return found
+
+
+def _limits(field: FieldInfo) -> str:
+    """' (0 to 64)' or ' ("auto" | "cpu" | "cuda")'; '' where the type says all."""
+    if get_origin(field.annotation) is Literal:
+        return f" ({' | '.join(json.dumps(value) for value in get_args(field.annotation))})"
+    bounds = [*field.metadata, *(m for a in get_args(field.annotation) for m in getattr(a, "__metadata__", ()))]
+    bounds += [inner for bound in bounds if isinstance(bound, FieldInfo) for inner in bound.metadata]
+    low = [bound.ge for bound in bounds if isinstance(bound, Ge)]
+    above = [bound.gt for bound in bounds if isinstance(bound, Gt)]
+    high = [bound.le for bound in bounds if isinstance(bound, Le) and float(str(bound.le)) < 1e6]
+    if low and high:
+        return f" ({low[0]} to {high[0]})"
+    return f" (at least {low[0]})" if low and low[0] else f" (more than {above[0]})" if above else ""
+
+
+def _toml(value: object) -> str:
+    return json.dumps(list(value) if isinstance(value, tuple) else value, default=str)
+
+
+def read_formats() -> str:
+    """Which names are read as which format."""
+    rows = ["| format | by ending | by whole name |", "|---|---|---|"]
+    for kind in Format:
+        endings = ", ".join(f".{name}" for name, known in formats._BY_SUFFIX.items() if known is kind)
+        names = ", ".join(name for name, known in formats._BY_NAME.items() if known is kind)
+        rows.append(f"| {_FORMAT_NAMES[kind]} | {endings} | {names} |")
+    return "\n".join(rows)
+
+
+def unread_formats() -> str:
+    """Kinds of files that hold something and are not read."""
+    rows = ["| not read | by ending |", "|---|---|"]
+    rows += [f"| {kind} | {', '.join('.' + name for name in names.split())} |"
+             for kind, names in formats._UNREAD_KINDS.items()]  # fmt: skip
+    return "\n".join(rows)
+
+
+def secrets() -> str:
+    """Names that are taken for secrets."""
+    return _names(walk._SECRETS)
+
+
+def tools() -> str:
+    """Names of tool folders and leftovers."""
+    return _names(walk._DEFAULTS)
+
+
+def _names(patterns: str) -> str:
+    return "\n".join(["```text", *textwrap.wrap(" ".join(patterns.split()), _WIDTH, break_on_hyphens=False), "```"])
+
+
+def exit_codes() -> str:
+    """The table of exit codes."""
+    rows = ["| code | meaning |", "|---:|---|", *(f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items())]
+    return "\n".join(rows)
+
+
+PARTS = {part.__name__: part for part in (settings, read_formats, unread_formats, secrets, tools, exit_codes)}
+
+
+def filled(guide: str) -> str:
+    """`guide` with the text between `<!-- from the code: NAME -->` and `<!-- end -->` made anew."""
+    return re.sub(
+        r"(<!-- from the code: (\w+) -->\n).*?(<!-- end -->)",
+        lambda part: f"{part[1]}{PARTS[part[2]]()}\n{part[3]}", guide, flags=re.DOTALL,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    for file in sorted(GUIDES.glob("*.md")):
+        file.write_text(filled(file.read_text(encoding="utf-8")), encoding="utf-8")

@@ -14,9 +14,12 @@ from dataclasses import dataclass, replace
 from typing import NewType
 
 from desk_rag.documents import Block, BlockKind, Document
+from desk_rag.parsers.formats import PlaceUnits, place_units
 from desk_rag.sentences import SentenceCutter, TokenCounter, ends_sentence
 
 __all__ = ["Chunk", "ChunkId", "ChunkSize", "Location", "TokenCounter", "split"]
+
+_SEPARATOR = " › "
 
 ChunkId = NewType("ChunkId", str)
 """32 hex digits: blake2b-128 of the chunk's text. Equal text means one chunk, whatever file it stands in."""
@@ -32,16 +35,28 @@ class Location:
     page_end: int | None = None
     line_start: int | None = None
     line_end: int | None = None
+    units: PlaceUnits = PlaceUnits()
+    """What pages and lines are called in the file's format."""
 
     def __str__(self) -> str:
-        """'p. 4', 'pp. 4-5', 'lines 12-40', or '' when the format has neither."""
-        if self.page_start is not None:
-            last = self.page_end or self.page_start
-            return f"p. {self.page_start}" if last == self.page_start else f"pp. {self.page_start}-{last}"
-        if self.line_start is not None:
-            last = self.line_end or self.line_start
-            return f"line {last}" if last == self.line_start else f"lines {self.line_start}-{last}"
-        return ""
+        """'p. 4', 'slides 4-5', 'Budget, rows 12-40', or '' when the format has no places.
+
+        A chunk over several sections (sheets, messages, events) is placed by their numbers, not by the first's name.
+        """
+        units = self.units
+        one_page = self.page_end in (None, self.page_start)
+        section = self.heading.split(_SEPARATOR)[0] if units.names_section and one_page else ""
+        if self.page_start is not None and not section:
+            number = _counted(units.page, units.pages, self.page_start, self.page_end)
+        elif self.line_start is not None:
+            number = _counted(units.line, units.lines, self.line_start, self.line_end)
+        else:
+            number = ""
+        return ", ".join(part for part in (section, number) if part)
+
+
+def _counted(one: str, several: str, first: int, last: int | None) -> str:
+    return f"{one} {first}" if last in (None, first) else f"{several} {first}-{last}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +102,6 @@ class _Unit:
     line_end: int | None
 
 
-_SEPARATOR = " › "
 _BIND = 50.0
 """Cutting a heading from what it heads: only where nothing else fits."""
 _PIECES_PER_TARGET = 4
@@ -102,6 +116,7 @@ def split(document: Document, counter: TokenCounter, size: ChunkSize) -> list[Ch
     `size.target`, cuts at headings rather than between paragraphs, between paragraphs rather than sentences. Equal
     documents give equal chunks.
     """
+    place = place_units(document.source.path.name)
     packer = _Packer(document.title, counter, size)
     units = [unit for block, before in _with_previous(document.blocks) for unit in packer.units(block, before)]
     pending = [units[start:end] for start, end in reversed(packer.boundaries(units))]
@@ -114,7 +129,7 @@ def split(document: Document, counter: TokenCounter, size: ChunkSize) -> list[Ch
             pending.extend(reversed(smaller))
             continue
         chunk_id = ChunkId(hashlib.blake2b(text.encode("utf-8"), digest_size=16).hexdigest())
-        chunks.append(Chunk(chunk_id, len(chunks), text, num_tokens, _location(group)))
+        chunks.append(Chunk(chunk_id, len(chunks), text, num_tokens, _location(group, place)))
     return chunks
 
 
@@ -341,7 +356,7 @@ def _with_previous(blocks: Sequence[Block]) -> Iterator[tuple[Block, Block | Non
         before = block
 
 
-def _location(group: Sequence[_Unit]) -> Location:
+def _location(group: Sequence[_Unit], units: PlaceUnits) -> Location:
     pages = [unit.page for unit in group if unit.page is not None]
     starts = [unit.line_start for unit in group if unit.line_start is not None]
     ends = [unit.line_end for unit in group if unit.line_end is not None]
@@ -351,4 +366,5 @@ def _location(group: Sequence[_Unit]) -> Location:
         page_end=max(pages, default=None),
         line_start=min(starts, default=None),
         line_end=max(ends, default=None),
+        units=units,
     )

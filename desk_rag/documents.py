@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from desk_rag.errors import BrokenDocument, DocumentError, EmptyDocument, UnreadableDocument, UnsupportedDocument
-from desk_rag.parsers.formats import format_of_name
+from desk_rag.parsers.formats import format_of_name, unread_kind
 from desk_rag.parsers.process import TRY_AGAIN, ParserProcess
 
 if TYPE_CHECKING:
     from desk_rag.config import IndexSettings
 
-PARSER_VERSION = "2"
+PARSER_VERSION = "3"
 """Changes whenever any parser's output may change: files parsed by another version are read again."""
 
 _ERRORS: dict[str, type[DocumentError]] = {
@@ -85,8 +85,11 @@ class Document:
 
 
 def supported(path: Path) -> bool:
-    """Whether the name promises a format that `parse` reads."""
-    return format_of_name(path.name) is not None
+    """Whether `parse` may be able to read the file, judged by its name.
+
+    A name that says nothing is given a try: its content decides.
+    """
+    return format_of_name(path.name) is not None or not unread_kind(path.name)
 
 
 def parse(path: Path, settings: IndexSettings) -> Document:
@@ -97,7 +100,7 @@ def parse(path: Path, settings: IndexSettings) -> Document:
     """
     path = path.absolute()
     if not supported(path):
-        raise UnsupportedDocument(f"{path} is not a kind of file that desk-rag reads.")
+        raise UnsupportedDocument(f"{path} is of a kind that is not read ({unread_kind(path.name)}).")
     most = int(settings.max_file_mib * 1024 * 1024)
     source, data = _read(path, most)
     try:

@@ -16,8 +16,16 @@ from typing import TYPE_CHECKING
 from desk_rag import documents
 from desk_rag.chunking import ChunkSize, TokenCounter, split
 from desk_rag.config import IndexSettings
-from desk_rag.errors import DeskRagError, DocumentError, EmptyDocument, StoreError, UnreadableDocument
+from desk_rag.errors import (
+    DeskRagError,
+    DocumentError,
+    EmptyDocument,
+    StoreError,
+    UnreadableDocument,
+    UnsupportedDocument,
+)
 from desk_rag.index_events import FileEvent, FileState
+from desk_rag.parsers.formats import format_of_name, unread_kind
 from desk_rag.store.types import DocumentRow, FileStamp
 from desk_rag.walk import FoundFile, LeftOut
 
@@ -48,8 +56,8 @@ class FileReader:
         if row is not None and row.stamp == stamp:
             return as_known(row)
         if not documents.supported(found.path):
-            reason = f"not a kind of file that desk-rag reads ('{found.path.suffix or found.path.name}')"
-            return self._left_out(found, stamp, reason)
+            kind = f"{unread_kind(found.path.name)} ('{found.path.suffix}')"
+            return self._left_out(found, stamp, f"kind of file that is not read: {kind}")
         if not found.size:
             # A package's __init__.py, a lock: nothing is wrong with it and nothing is in it.
             return self._left_out(found, stamp, "empty")
@@ -59,6 +67,10 @@ class FileReader:
             raise
         except EmptyDocument:
             return self._left_out(found, stamp, "empty")
+        except UnsupportedDocument as error:
+            if format_of_name(found.path.name) is None:  # nothing promised text, and there is none
+                return self._left_out(found, stamp, f"kind of file that is not read: {_suffix_kind(found.path)}")
+            return self._failed(found, stamp, row, error)
         except DocumentError as error:
             return self._failed(found, stamp, row, error)
         except Exception as error:
@@ -131,6 +143,10 @@ class FileReader:
 def stamp_of(found: FoundFile) -> FileStamp:
     """What the catalog compares: size, mtime, inode, and the version of the parsers."""
     return FileStamp(found.size, found.mtime_ns, found.inode, documents.PARSER_VERSION)
+
+
+def _suffix_kind(path: Path) -> str:
+    return f"binary file ('{path.suffix}')" if path.suffix else "binary file without a suffix"
 
 
 def as_known(row: DocumentRow) -> FileEvent:

@@ -19,17 +19,38 @@ from desk_rag.parsers.encoding import decode
 from desk_rag.parsers.formats import Format, format_of_content, format_of_name
 from desk_rag.parsers.process import read_frame, write_frame
 
-_MODULES = {
-    Format.MARKDOWN: "markdown",
-    Format.TEXT: "text",
-    Format.RST: "rst",
-    Format.CODE: "code",
-    Format.HTML: "html",
-    Format.PDF: "pdf",
-    Format.DOCX: "word",
-    Format.TABLE: "table",
+_PARSERS = {
+    Format.MARKDOWN: "markdown:parse",
+    Format.TEXT: "text:parse",
+    Format.RST: "rst:parse",
+    Format.CODE: "code:parse",
+    Format.HTML: "html:parse",
+    Format.PDF: "pdf:parse",
+    Format.DOCX: "word:parse",
+    Format.TABLE: "table:parse",
+    Format.MAIL: "mail:parse",
+    Format.MAILBOX: "mail:parse_mailbox",
+    Format.OUTLOOK: "mail:parse_outlook",
+    Format.WEB_ARCHIVE: "mail:parse_web_archive",
+    Format.SLIDES: "slides:parse",
+    Format.SHEETS: "sheets:parse",
+    Format.OPEN_DOCUMENT: "opendocument:parse",
+    Format.OPEN_SLIDES: "opendocument:parse",
+    Format.RICH_TEXT: "rich_text:parse",
+    Format.EBOOK: "ebook:parse",
+    Format.NOTEBOOK: "notebook:parse",
+    Format.CALENDAR: "calendar:parse",
+    Format.CONTACTS: "calendar:parse_contacts",
+    Format.ORG: "outline:parse",
+    Format.LATEX: "latex:parse",
+    Format.SUBTITLES: "subtitles:parse",
+    Format.BIBLIOGRAPHY: "bibliography:parse",
+    Format.CANVAS: "canvas:parse",
 }
-_FROM_BYTES = frozenset({Format.HTML, Format.PDF, Format.DOCX})
+_FROM_BYTES = frozenset(
+    {Format.HTML, Format.PDF, Format.DOCX, Format.MAIL, Format.MAILBOX, Format.OUTLOOK, Format.WEB_ARCHIVE,
+     Format.SLIDES, Format.SHEETS, Format.OPEN_DOCUMENT, Format.OPEN_SLIDES, Format.RICH_TEXT, Format.EBOOK}
+)  # fmt: skip
 _MOST_CHARS = 64 * 1024 * 1024
 
 
@@ -50,12 +71,12 @@ def main() -> None:
 
 def parse_bytes(name: str, data: bytes) -> tuple[Format, Parsed]:
     """Parse the content of a file called `name`. Raises DocumentError whose message is a predicate ('is empty')."""
-    promised = format_of_name(name) or Format.TEXT
     if not data.strip(b" \t\r\n\x00\xef\xbb\xbf"):
         raise EmptyDocument("is empty")
-    found = format_of_content(data, promised)
-    module = importlib.import_module(f"desk_rag.parsers.{_MODULES[found]}")
-    parsed: Parsed = module.parse(data) if found in _FROM_BYTES else module.parse(*_text(data))
+    found = format_of_content(data, format_of_name(name))
+    module, _, function = _PARSERS[found].partition(":")
+    parse = getattr(importlib.import_module(f"desk_rag.parsers.{module}"), function)
+    parsed: Parsed = parse(data) if found in _FROM_BYTES else parse(*_text(data))
     if not parsed.blocks:
         raise BrokenDocument("holds no text")
     if sum(len(block.text) for block in parsed.blocks) > _MOST_CHARS:

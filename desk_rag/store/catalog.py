@@ -15,6 +15,7 @@ from pathlib import Path
 from desk_rag.chunking import Chunk, ChunkId, Location
 from desk_rag.documents import Document
 from desk_rag.index_events import FileState
+from desk_rag.parsers.formats import place_units
 from desk_rag.store import words
 from desk_rag.store.database import Database
 from desk_rag.store.paths import Scope, from_blob, to_blob
@@ -308,6 +309,7 @@ def _document(row: tuple[bytes, str, str, int, int, str, str, str, str, int, flo
 def _passage(row: sqlite3.Row) -> Passage:
     chunk_id, ordinal, text, num_tokens, heading, page_start, page_end, line_start, line_end = row[:9]
     path, title, size, mtime_ns, inode, parser = row[9:]
-    where = Location(heading, page_start, page_end, line_start, line_end)
+    file = from_blob(path)
+    where = Location(heading, page_start, page_end, line_start, line_end, place_units(file.name))
     chunk = Chunk(ChunkId(chunk_id), ordinal, text, num_tokens, where)
-    return Passage(chunk, from_blob(path), title, FileStamp(size, mtime_ns, int(inode), parser))
+    return Passage(chunk, file, title, FileStamp(size, mtime_ns, int(inode), parser))

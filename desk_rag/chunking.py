@@ -14,9 +14,12 @@ from dataclasses import dataclass, replace
 from typing import NewType, Protocol
 
 from desk_rag.documents import Block, BlockKind
+from desk_rag.parsers.formats import PlaceUnits
 from desk_rag.sentences import SentenceCutter, TokenCounter, ends_sentence
 
 __all__ = ["Chunk", "ChunkId", "ChunkSize", "Location", "TokenCounter", "chunk_id_of", "split"]
+
+_SEPARATOR = " › "
 
 ChunkId = NewType("ChunkId", str)
 """32 hex digits: blake2b-128 of the chunk's text. Equal text means one chunk, whatever file it stands in."""
@@ -32,16 +35,28 @@ class Location:
     page_end: int | None = None
     line_start: int | None = None
     line_end: int | None = None
+    units: PlaceUnits = PlaceUnits()
+    """What pages and lines are called in the file's format; set where the file is known (catalog)."""
 
     def __str__(self) -> str:
-        """'p. 4', 'pp. 4-5', 'lines 12-40', or '' when the format has neither."""
-        if self.page_start is not None:
-            last = self.page_end or self.page_start
-            return f"p. {self.page_start}" if last == self.page_start else f"pp. {self.page_start}-{last}"
-        if self.line_start is not None:
-            last = self.line_end or self.line_start
-            return f"line {last}" if last == self.line_start else f"lines {self.line_start}-{last}"
-        return ""
+        """'p. 4', 'slides 4-5', 'Budget, rows 12-40', or '' when the format has no places.
+
+        A chunk over several sections (sheets, messages, events) is placed by their numbers, not by the first's name.
+        """
+        units = self.units
+        one_page = self.page_end in (None, self.page_start)
+        section = self.heading.split(_SEPARATOR)[0] if units.names_section and one_page else ""
+        if self.page_start is not None and not section:
+            number = _counted(units.page, units.pages, self.page_start, self.page_end)
+        elif self.line_start is not None:
+            number = _counted(units.line, units.lines, self.line_start, self.line_end)
+        else:
+            number = ""
+        return ", ".join(part for part in (section, number) if part)
+
+
+def _counted(one: str, several: str, first: int, last: int | None) -> str:
+    return f"{one} {first}" if last in (None, first) else f"{several} {first}-{last}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +102,6 @@ class _Unit:
     line_end: int | None
 
 
-_SEPARATOR = " › "
 _BIND = 50.0
 """Cutting a heading from what it heads: only where nothing else fits."""
 _PIECES_PER_TARGET = 4

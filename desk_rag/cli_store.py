@@ -107,17 +107,21 @@ def _listed(label: str, rows: Sequence[DocumentRow]) -> list[str]:
     lines = [f"{label}  {out.reason_line(row.path, row.reason)}" for row in rows[:_MOST_LISTED]]
     more = len(rows) - _MOST_LISTED
     return [*lines, f"{label}  … and {more:,} more; --json has them all"] if more > 0 else lines
-def _left_out(rows: Sequence[DocumentRow]) -> str:
-    """'62 files not read: 25 images, 21 mail, 16 by your rules', the largest group first."""
+def _group(path: Path, reason: str) -> str:
+    """The group that a file which was left out is counted in."""
     from desk_rag.parsers.formats import KIND_NOT_READ, unread_kind
 
+    if reason.startswith(KIND_NOT_READ):
+        return unread_kind(path.name) or "binary files"
+    return _RULES.get(reason.partition(":")[0], "others")
+
+
+def _left_out(rows: Sequence[DocumentRow]) -> str:
+    """'62 files not read: 25 images, 21 mail, 16 by your rules', the largest group first."""
     reasons = [(row.path, row.reason) for row in rows if row.state is FileState.SKIPPED]
     if not reasons:
         return "nothing"
-    groups = Counter(
-        unread_kind(path.name) if reason.startswith(KIND_NOT_READ) else _RULES.get(reason.partition(":")[0], "others")
-        for path, reason in reasons
-    )
+    groups = Counter(_group(path, reason) for path, reason in reasons)
     shown = ", ".join(f"{count:,} {group}" for group, count in groups.most_common())
     return f"{out.plural(len(reasons), 'file')} not read: {shown} (desk-rag why FOLDER lists them)"
 
@@ -307,7 +311,7 @@ def _explain(row: DocumentRow | None, path: Path, bases: Sequence[Path], setting
     if not path.exists():
         return "unknown", "there is no such file"
     if not documents.supported(path):
-        return "left out", f"{KIND_NOT_READ} ({unread_kind(path.name)})"
+        return "left out", f"{KIND_NOT_READ} ({unread_kind(path.name) or 'binary'})"
     if found is None:
         return "unknown", "it is in no folder that was indexed"
     return "not indexed yet", "the next run reads it"

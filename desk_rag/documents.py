@@ -28,7 +28,7 @@ from desk_rag.errors import (
     UnreadableDocument,
     UnsupportedDocument,
 )
-from desk_rag.parsers.formats import format_of_name, readable_in_part
+from desk_rag.parsers.formats import format_of_name, readable_in_part, unread_kind
 from desk_rag.parsers.process import TRY_AGAIN, Cutting, ParserProcess, Request
 
 if TYPE_CHECKING:
@@ -105,8 +105,11 @@ def never() -> bool:
 
 
 def supported(path: Path) -> bool:
-    """Whether the name promises a format that `parse` reads."""
-    return format_of_name(path.name) is not None
+    """Whether `parse` may be able to read the file, judged by its name.
+
+    A name that says nothing is given a try: its content decides.
+    """
+    return format_of_name(path.name) is not None or not unread_kind(path.name)
 
 
 def parse(path: Path, settings: IndexSettings) -> Document:
@@ -134,7 +137,7 @@ def ask_parser(
     """
     path = path.absolute()
     if not supported(path):
-        raise UnsupportedDocument(f"{path} is not a kind of file that desk-rag reads.")
+        raise UnsupportedDocument(f"{path} is of a kind that is not read ({unread_kind(path.name)}).")
     source, data = _read(path, settings, stop, keep=True)
     request = Request(path.name, data, settings.parser_seconds, _most_text(settings), allow_secrets, cutting)
     try:

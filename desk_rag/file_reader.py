@@ -24,9 +24,10 @@ from desk_rag.errors import (
     SecretDocument,
     StoreError,
     UnreadableDocument,
+    UnsupportedDocument,
 )
 from desk_rag.index_events import FileEvent, FileState
-from desk_rag.parsers.formats import KIND_NOT_READ
+from desk_rag.parsers.formats import KIND_NOT_READ, format_of_name
 from desk_rag.store.types import DocumentRow, FileStamp
 from desk_rag.walk import FoundFile, LeftOut
 
@@ -70,8 +71,7 @@ class FileReader:
         if row is not None and row.stamp == stamp:
             return as_known(row)
         if not documents.supported(found.path):
-            reason = f"{KIND_NOT_READ} ('{found.path.suffix or found.path.name}')"
-            return self._left_out(found, stamp, reason)
+            return self._left_out(found, stamp, f"{KIND_NOT_READ} ('{found.path.suffix}')")
         if not found.size:
             # A package's __init__.py, a lock: nothing is wrong with it and nothing is in it.
             return self._left_out(found, stamp, "empty")
@@ -84,6 +84,8 @@ class FileReader:
         except SecretDocument as error:
             return self._left_out(found, stamp, error.message.removeprefix(f"{found.path} ").removesuffix("."))
         except DocumentError as error:
+            if isinstance(error, UnsupportedDocument) and format_of_name(found.path.name) is None:
+                return self._left_out(found, stamp, f"{KIND_NOT_READ} (binary)")  # nothing promised text
             return self._failed(found, stamp, row, error)
         except Exception as error:
             # One file that no parser author thought of must not end the run. Its text may be in the message, so only

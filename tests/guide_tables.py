@@ -17,7 +17,7 @@ from annotated_types import Ge, Gt, Le
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from desk_rag import walk
+from desk_rag import sensitive, walk
 from desk_rag.config import Settings
 from desk_rag.errors import EXIT_CODES
 from desk_rag.parsers import formats
@@ -35,6 +35,24 @@ _FORMAT_NAMES = {
     Format.PDF: "PDF with a text layer",
     Format.DOCX: "Word",
     Format.TABLE: "tables",
+    Format.MAIL: "mail",
+    Format.MAILBOX: "mailboxes",
+    Format.OUTLOOK: "Outlook messages",
+    Format.WEB_ARCHIVE: "saved web pages",
+    Format.SLIDES: "PowerPoint",
+    Format.SHEETS: "spreadsheets",
+    Format.OPEN_DOCUMENT: "OpenDocument text",
+    Format.OPEN_SLIDES: "OpenDocument slides",
+    Format.RICH_TEXT: "Rich Text",
+    Format.EBOOK: "e-books without copy protection",
+    Format.NOTEBOOK: "Jupyter notebooks",
+    Format.CALENDAR: "calendars",
+    Format.CONTACTS: "contacts",
+    Format.ORG: "Org",
+    Format.LATEX: "LaTeX",
+    Format.SUBTITLES: "subtitles",
+    Format.BIBLIOGRAPHY: "BibTeX",
+    Format.CANVAS: "Obsidian canvases",
 }
 
 
@@ -110,7 +128,7 @@ def unread_formats() -> str:
 
 def secrets() -> str:
     """Names that are taken for secrets."""
-    return _names(walk._SECRETS)
+    return _names(sensitive.NAME_PATTERNS)
 
 
 def tools() -> str:

@@ -29,7 +29,6 @@ from tests import guide_tables
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 GUIDES = {file.stem: file.read_text(encoding="utf-8") for file in guide_tables.GUIDES.glob("*.md")}
-WITHOUT_A_FILE_YET = {"reliability"}
 
 
 def test_readme_stays_short() -> None:
@@ -160,7 +159,7 @@ def _help_of(main: object) -> str:
 
 
 def test_topics_are_the_guides() -> None:
-    assert set(cli_help.TOPICS) == set(GUIDES) | WITHOUT_A_FILE_YET
+    assert set(cli_help.TOPICS) == set(GUIDES)
 
 
 def _run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:

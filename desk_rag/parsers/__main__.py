@@ -27,17 +27,40 @@ from desk_rag.sensitive import secret_in
 if TYPE_CHECKING:
     from desk_rag.token_counter import TextCounter
 
-_MODULES = {
-    Format.MARKDOWN: "markdown",
-    Format.TEXT: "text",
-    Format.RST: "rst",
-    Format.CODE: "code",
-    Format.HTML: "html",
-    Format.PDF: "pdf",
-    Format.DOCX: "word",
-    Format.TABLE: "table",
+_PARSERS = {
+    Format.MARKDOWN: "markdown:parse",
+    Format.TEXT: "text:parse",
+    Format.RST: "rst:parse",
+    Format.CODE: "code:parse",
+    Format.HTML: "html:parse",
+    Format.PDF: "pdf:parse",
+    Format.DOCX: "word:parse",
+    Format.TABLE: "table:parse",
+    Format.MAIL: "mail:parse",
+    Format.MAILBOX: "mail:parse_mailbox",
+    Format.OUTLOOK: "mail:parse_outlook",
+    Format.WEB_ARCHIVE: "mail:parse_web_archive",
+    Format.SLIDES: "slides:parse",
+    Format.SHEETS: "sheets:parse",
+    Format.OPEN_DOCUMENT: "opendocument:parse",
+    Format.OPEN_SLIDES: "opendocument:parse",
+    Format.RICH_TEXT: "rich_text:parse",
+    Format.EBOOK: "ebook:parse",
+    Format.NOTEBOOK: "notebook:parse",
+    Format.CALENDAR: "calendar:parse",
+    Format.CONTACTS: "calendar:parse_contacts",
+    Format.ORG: "outline:parse",
+    Format.LATEX: "latex:parse",
+    Format.SUBTITLES: "subtitles:parse",
+    Format.BIBLIOGRAPHY: "bibliography:parse",
+    Format.CANVAS: "canvas:parse",
 }
-_FROM_BYTES = frozenset({Format.HTML, Format.PDF, Format.DOCX})
+_FROM_BYTES = frozenset(
+    {Format.HTML, Format.PDF, Format.DOCX, Format.MAIL, Format.MAILBOX, Format.OUTLOOK, Format.WEB_ARCHIVE,
+     Format.SLIDES, Format.SHEETS, Format.OPEN_DOCUMENT, Format.OPEN_SLIDES, Format.RICH_TEXT, Format.EBOOK}
+)  # fmt: skip
+_WHOLE = frozenset({Format.NOTEBOOK, Format.CANVAS, Format.CALENDAR, Format.CONTACTS})
+"""Text formats whose beginning alone cannot be parsed."""
 
 
 def main() -> None:
@@ -69,19 +92,20 @@ def parse_bytes(name: str, data: bytes, most_text: int, *, guarded: bool) -> tup
     Raises SecretDocument where `guarded` and the content is a private key or an access token.
     Raises DocumentError whose message is a predicate ('is empty').
     """
-    promised = format_of_name(name) or Format.TEXT
     if not data.strip(b" \t\r\n\x00\xef\xbb\xbf"):
         raise EmptyDocument("is empty")
-    found = format_of_content(data, promised)
-    module = importlib.import_module(f"desk_rag.parsers.{_MODULES[found]}")
+    found = format_of_content(data, format_of_name(name))
+    module, _, function = _PARSERS[found].partition(":")
+    parse = getattr(importlib.import_module(f"desk_rag.parsers.{module}"), function)
     cut = False
     if found in _FROM_BYTES:
-        parsed: Parsed = module.parse(data)
+        parsed: Parsed = parse(data)
     else:
         text, note = _text(data)
-        text, cut = first_lines(text, most_text)
+        if found not in _WHOLE:
+            text, cut = first_lines(text, most_text)
         _refuse_secret(text, guarded)
-        parsed = module.parse(text, note)
+        parsed = parse(text, note)
     if not parsed.blocks:
         raise BrokenDocument("holds no text")
     parsed, kept = first_bytes(parsed, most_text)

@@ -1,10 +1,9 @@
-"""Which format a file has: by its name first, corrected by its first bytes.
-
-Knows suffixes and magic numbers; opens no file and runs no parser.
-"""
+"""Tell a file's format: by its name first, corrected by its first bytes."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePath
 
@@ -22,8 +21,50 @@ class Format(Enum):
     PDF = "pdf"
     DOCX = "docx"
     TABLE = "table"
+    MAIL = "mail"
+    MAILBOX = "mailbox"
+    OUTLOOK = "outlook"
+    WEB_ARCHIVE = "mhtml"
+    SLIDES = "pptx"
+    SHEETS = "spreadsheet"
+    OPEN_DOCUMENT = "odt"
+    OPEN_SLIDES = "odp"
+    RICH_TEXT = "rtf"
+    EBOOK = "epub"
+    NOTEBOOK = "notebook"
+    CALENDAR = "calendar"
+    CONTACTS = "contacts"
+    ORG = "org"
+    LATEX = "latex"
+    SUBTITLES = "subtitles"
+    BIBLIOGRAPHY = "bibliography"
+    CANVAS = "canvas"
 
 
+@dataclass(frozen=True, slots=True)
+class PlaceUnits:
+    """How a place in a format is named: what its pages and its lines are."""
+
+    page: str = "p."
+    pages: str = "pp."
+    line: str = "line"
+    lines: str = "lines"
+    names_section: bool = False
+    """Whether the outermost heading belongs to the place: the sheet, the message, the event."""
+
+
+_PLACE_UNITS = {
+    Format.SLIDES: PlaceUnits("slide", "slides"),
+    Format.OPEN_SLIDES: PlaceUnits("slide", "slides"),
+    Format.SHEETS: PlaceUnits("sheet", "sheets", "row", "rows", names_section=True),
+    Format.NOTEBOOK: PlaceUnits("cell", "cells"),
+    Format.EBOOK: PlaceUnits("section", "sections", names_section=True),
+    Format.MAIL: PlaceUnits(names_section=True),
+    Format.OUTLOOK: PlaceUnits(names_section=True),
+    Format.MAILBOX: PlaceUnits("message", "messages", names_section=True),
+    Format.CALENDAR: PlaceUnits("entry", "entries", names_section=True),
+    Format.CONTACTS: PlaceUnits("entry", "entries", names_section=True),
+}
 _CODE_SUFFIXES = """
     py pyi pyx js mjs cjs jsx ts tsx java c h cc cpp cxx hpp hh cs go rs rb php sh bash zsh fish ps1 bat sql toml
     yaml yml json jsonl json5 ini cfg conf properties kt kts swift scala lua r pl pm m mm jl ex exs erl hrl hs ml
@@ -38,39 +79,72 @@ _TEXT_NAMES = "readme license licence copying authors changelog changes news tod
 _BY_SUFFIX: dict[str, Format] = {
     **dict.fromkeys(_CODE_SUFFIXES.split(), Format.CODE),
     **dict.fromkeys(("md", "markdown", "mdown", "mkd", "mdx"), Format.MARKDOWN),
-    **dict.fromkeys(("txt", "text", "log", "org", "adoc", "asciidoc", "tex", "nfo"), Format.TEXT),
+    **dict.fromkeys(("txt", "text", "log", "adoc", "asciidoc", "textile", "taskpaper", "fountain", "nfo"), Format.TEXT),
     **dict.fromkeys(("rst", "rest"), Format.RST),
     **dict.fromkeys(("html", "htm", "xhtml"), Format.HTML),
     **dict.fromkeys(("csv", "tsv", "tab"), Format.TABLE),
     "pdf": Format.PDF,
     "docx": Format.DOCX,
+    **dict.fromkeys(("eml", "emlx"), Format.MAIL),
+    **dict.fromkeys(("mbox", "mbx"), Format.MAILBOX),
+    "msg": Format.OUTLOOK,
+    **dict.fromkeys(("mhtml", "mht"), Format.WEB_ARCHIVE),
+    **dict.fromkeys(("pptx", "pptm", "ppsx"), Format.SLIDES),
+    **dict.fromkeys(("xlsx", "xlsm", "xlsb", "xls", "ods"), Format.SHEETS),
+    "odt": Format.OPEN_DOCUMENT,
+    "odp": Format.OPEN_SLIDES,
+    "rtf": Format.RICH_TEXT,
+    "epub": Format.EBOOK,
+    "ipynb": Format.NOTEBOOK,
+    **dict.fromkeys(("ics", "ical", "ifb"), Format.CALENDAR),
+    **dict.fromkeys(("vcf", "vcard"), Format.CONTACTS),
+    "org": Format.ORG,
+    **dict.fromkeys(("tex", "ltx", "latex"), Format.LATEX),
+    **dict.fromkeys(("srt", "vtt"), Format.SUBTITLES),
+    "bib": Format.BIBLIOGRAPHY,
+    "canvas": Format.CANVAS,
 }
-_IN_LINES = frozenset({Format.MARKDOWN, Format.TEXT, Format.RST, Format.CODE, Format.TABLE})
+_IN_LINES = frozenset(
+    {Format.MARKDOWN, Format.TEXT, Format.RST, Format.CODE, Format.TABLE, Format.ORG, Format.LATEX, Format.SUBTITLES,
+     Format.BIBLIOGRAPHY}
+)  # fmt: skip
 _BY_NAME: dict[str, Format] = {
     **dict.fromkeys(_CODE_NAMES.split(), Format.CODE),
     **dict.fromkeys(_TEXT_NAMES.split(), Format.TEXT),
 }
 KIND_NOT_READ = "not a kind of file that desk-rag reads"
 _UNREAD_KINDS = {
-    "mail": "eml mbox msg pst emlx",
-    "calendars and contacts": "ics vcf",
-    "slides": "pptx ppt odp key",
-    "spreadsheets": "xlsx xls ods numbers",
-    "other office documents": "doc odt rtf pages",
-    "e-books": "epub mobi azw3 djvu",
-    "notebooks": "ipynb",
-    "images": "jpg jpeg png gif webp bmp tif tiff heic svg raw psd ico",
-    "audio and video": "mp3 wav flac ogg m4a opus mp4 mkv mov avi webm",
-    "archives": "zip tar gz tgz bz2 xz 7z rar zst iso dmg",
+    "images": "png jpg jpeg gif webp bmp tif tiff heic heif svg ico raw cr2 nef arw dng psd xcf",
+    "audio": "mp3 wav flac ogg oga m4a aac wma opus aiff mid midi",
+    "video": "mp4 mkv avi mov webm wmv m4v mpg mpeg 3gp flv",
+    "archives": "zip tar gz tgz bz2 xz zst 7z rar jar war lz4 cab deb rpm apk whl iso img vmdk vdi qcow2 dmg",
+    "old Office and iWork files": "doc dot ppt pps pages numbers key",
+    "other documents": "mobi azw azw3 djvu ps eps xps one pst",
+    "programs": "exe dll so dylib bin o a lib class pyc pyo wasm msi",
+    "databases and data files": "db sqlite sqlite3 mdb accdb dbf parquet feather arrow npy npz pkl h5 hdf5 mat",
+    "fonts": "ttf otf woff woff2 eot",
+    "model weights": "safetensors gguf pt pth ckpt onnx",
 }
 _UNREAD_BY_SUFFIX = {suffix: kind for kind, suffixes in _UNREAD_KINDS.items() for suffix in suffixes.split()}
+_ZIP_CONTENTS = (
+    (b"word/document.xml", Format.DOCX),
+    (b"ppt/presentation.xml", Format.SLIDES),
+    (b"xl/workbook", Format.SHEETS),
+    (b"application/vnd.oasis.opendocument.text", Format.OPEN_DOCUMENT),
+    (b"application/vnd.oasis.opendocument.presentation", Format.OPEN_SLIDES),
+    (b"application/vnd.oasis.opendocument.spreadsheet", Format.SHEETS),
+    (b"application/epub+zip", Format.EBOOK),
+)
+_BINARY_FORMATS = frozenset({Format.PDF, Format.OUTLOOK, *(read_as for _, read_as in _ZIP_CONTENTS)})
+_HEADER = rb"[A-Za-z][\w-]*: [^\r\n]*(?:\r?\n[ \t][^\r\n]*)*\r?\n"
+_MESSAGE_HEADERS = re.compile(rb"(?:" + _HEADER + rb"){3}")
 _CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r\x1b"))
 _ZIP = b"PK\x03\x04"
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 
 def format_of_name(name: str) -> Format | None:
-    """The format a file's name promises; None for a name that promises nothing we read."""
+    """The format a file's name promises; None where only its content can tell."""
     path = PurePath(name)
     known = _BY_NAME.get(path.name.lower())
     return known or _BY_SUFFIX.get(path.suffix.lower().removeprefix("."))
@@ -79,33 +153,67 @@ def format_of_name(name: str) -> Format | None:
 def readable_in_part(name: str) -> bool:
     """Whether the beginning of such a file can be read without its end."""
     return format_of_name(name) in _IN_LINES
+
+
+def place_units(name: str) -> PlaceUnits:
+    """How places in a file of this name are named."""
+    promised = format_of_name(name)
+    return PlaceUnits() if promised is None else _PLACE_UNITS.get(promised, PlaceUnits())
+
+
 def unread_kind(name: str) -> str:
-    """What a user would call files of a kind that is not read: 'mail', 'images', else 'other kinds'."""
-    return _UNREAD_BY_SUFFIX.get(PurePath(name).suffix.lower().removeprefix("."), "other kinds")
+    """What a user would call files of a kind that is never read: 'images', 'archives'; '' for all other names."""
+    return _UNREAD_BY_SUFFIX.get(PurePath(name).suffix.lower().removeprefix("."), "")
 
 
-def format_of_content(data: bytes, promised: Format) -> Format:
-    """The format the bytes really have, given the one the name promised.
+def format_of_content(data: bytes, promised: Format | None) -> Format:
+    """The format the bytes really have, given the one the name promised, if any.
 
     Raises UnsupportedDocument for binary content under a text name, BrokenDocument for a container we cannot open.
     """
     if b"%PDF-" in data[:1024]:
         return Format.PDF
     if data.startswith(_ZIP):
-        if b"word/document.xml" in data:
-            return Format.DOCX
-        raise UnsupportedDocument("is a ZIP archive without a Word document in it")
+        return _format_of_zip(data)
     if data.startswith(_OLE):
+        if promised in (Format.OUTLOOK, Format.SHEETS):
+            return promised
         raise BrokenDocument(
-            "is an old or password-protected Office file", remedy="Save it as .docx without a password."
+            "is an old or password-protected Office file", remedy="Save it as .docx, .xlsx or .pptx without a password."
         )
-    head = data[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    looks_html = head.startswith((b"<!doctype html", b"<html"))
-    if promised in (Format.PDF, Format.DOCX):
-        if looks_binary(data):
-            raise BrokenDocument(f"is not a {promised.value} file, whatever its name says")
-        return Format.HTML if looks_html else Format.TEXT
+    head = data[:1024].lstrip(b"\xef\xbb\xbf \t\r\n")
+    if head.startswith(b"{\\rtf"):
+        return Format.RICH_TEXT
+    if promised in _BINARY_FORMATS and looks_binary(data):
+        raise BrokenDocument(f"is not a {promised.value} file, whatever its name says")
+    looks_html = head.lower().startswith((b"<!doctype html", b"<html"))
+    if promised is None or promised in _BINARY_FORMATS or promised is Format.RICH_TEXT:
+        return Format.HTML if looks_html else _format_of_text(data)
     return Format.HTML if looks_html and promised is Format.TEXT else promised
+
+
+def _format_of_zip(data: bytes) -> Format:
+    """By the names and the media type that stand in it; they are uncompressed in every container we read."""
+    for mark, read_as in _ZIP_CONTENTS:
+        if mark in data:
+            return read_as
+    raise UnsupportedDocument("is a ZIP archive without a document in it")
+
+
+def _format_of_text(data: bytes) -> Format:
+    """The format of text whose name says nothing."""
+    head = data[:4096]
+    if head.startswith(b"From ") and _MESSAGE_HEADERS.match(head.partition(b"\n")[2]):
+        return Format.MAILBOX
+    if _MESSAGE_HEADERS.match(head) and re.search(rb"(?im)^(?:From|Message-ID|Received): ", head):
+        return Format.MAIL
+    if head.startswith(b"BEGIN:VCALENDAR"):
+        return Format.CALENDAR
+    if head.startswith(b"BEGIN:VCARD"):
+        return Format.CONTACTS
+    if head.startswith((b"#!", b"<?xml", b"{", b"[")):
+        return Format.CODE
+    return Format.TEXT
 
 
 def looks_binary(data: bytes) -> bool:

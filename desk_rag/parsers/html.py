@@ -32,15 +32,20 @@ def parse(data: bytes) -> Parsed:
     """Blocks without line numbers; the title is the page's own, or its main heading where that is part of it."""
     declared = _CHARSET.search(data[:4096])
     text, note = decode(data, declared[1].decode("ascii") if declared else "")
-    tree = LexborHTMLParser(text)
     builder = Builder()
+    add_html(builder, text)
+    return builder.done(note)
+
+
+def add_html(builder: Builder, text: str, page: int | None = None) -> None:
+    """Append the blocks of a page, all of them on `page`."""
+    tree = LexborHTMLParser(text)
     builder.set_title(_title(tree))
     if tree.body is not None:
         for node in tree.css(_DROPPED):
             if node.tag not in ("html", "body"):
                 node.decompose()
-        _Walker(builder).walk(tree.body)
-    return builder.done(note)
+        _Walker(builder, page).walk(tree.body)
 
 
 def _title(tree: LexborHTMLParser) -> str:
@@ -72,8 +77,9 @@ def _events(root: LexborNode) -> Generator[tuple[bool, LexborNode], bool | None]
 class _Walker:
     """Gathers inline text and files it as a block whenever a block-level element begins or ends."""
 
-    def __init__(self, builder: Builder) -> None:
+    def __init__(self, builder: Builder, page: int | None) -> None:
         self._builder = builder
+        self._page = page
         self._text: list[str] = []
         self._lists: list[int | None] = []
         """One per open list: the next number, or None for bullets."""
@@ -101,10 +107,10 @@ class _Walker:
             return bool(node.is_comment_node)
         self._flush()
         if tag in _HEADINGS:
-            self._builder.heading(_HEADINGS[tag], node.text(separator=" "))
+            self._builder.heading(_HEADINGS[tag], node.text(separator=" "), page=self._page)
             return True
         if tag == "pre":
-            self._builder.add(node.text(), BlockKind.CODE)
+            self._builder.add(node.text(), BlockKind.CODE, page=self._page)
             return True
         if tag == "table" and _holds_data(node):
             self._table(node)
@@ -133,13 +139,13 @@ class _Walker:
         self._text.clear()
         if text:
             kind = BlockKind.LIST if self._lists else BlockKind.PARAGRAPH
-            self._builder.add(self._marker + text, kind)
+            self._builder.add(self._marker + text, kind, page=self._page)
             self._marker = ""
 
     def _table(self, table: LexborNode) -> None:
         caption = table.css_first("caption")
         if caption is not None:
-            self._builder.add(" ".join(caption.text().split()), BlockKind.PARAGRAPH)
+            self._builder.add(" ".join(caption.text().split()), BlockKind.PARAGRAPH, page=self._page)
         rows = [row.css("th, td") for row in table.css("tr")]
         rows = [row for row in rows if row]
         if not rows:
@@ -147,7 +153,7 @@ class _Walker:
         heads = [cell.tag == "th" for cell in rows[0]]
         texts = [[" ".join(cell.text(separator=" ").split()) for cell in row] for row in rows]
         for line in table_rows(texts, True if all(heads) and len(heads) > 1 else None):
-            self._builder.add(line, BlockKind.TABLE)
+            self._builder.add(line, BlockKind.TABLE, page=self._page)
 
 
 def _holds_data(table: LexborNode) -> bool:

@@ -9,22 +9,23 @@ import re
 from collections.abc import Sequence
 
 from desk_rag.documents import BlockKind
-from desk_rag.parsers.building import Builder, Lines
+from desk_rag.parsers.building import NOWHERE, Builder, Lines
 
 LIST_ITEM = re.compile(r"\s*(?:[-*+•‣▪–]|\(?(?:\d{1,3}|[a-zA-Z])[.)])\s+\S")
 _NARROWEST_WRAP = 45
 """Characters: nobody wraps prose narrower than this, so shorter lines were broken on purpose."""
 
 
-def add_lines(builder: Builder, lines: Sequence[str], first_line: int) -> None:
-    """Add a run of non-blank lines, the first of which is line `first_line` of the file."""
+def add_lines(builder: Builder, lines: Sequence[str], first_line: int | None, page: int | None = None) -> None:
+    """Add a run of non-blank lines that begins at line `first_line`; None in formats without lines."""
     width = max(len(line.rstrip()) for line in lines)
     start = 0
     for index in range(1, len(lines) + 1):
         if index < len(lines) and _continues(lines[index - 1], lines[index], lines[start], width):
             continue
         kind = BlockKind.LIST if LIST_ITEM.match(lines[start]) else BlockKind.PARAGRAPH
-        builder.add("\n".join(lines[start:index]), kind, Lines(first_line + start, first_line + index - 1))
+        place = NOWHERE if first_line is None else Lines(first_line + start, first_line + index - 1)
+        builder.add("\n".join(lines[start:index]), kind, place, page)
         start = index
 
 

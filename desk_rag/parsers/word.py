@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import io
 import re
-import zipfile
 from typing import TYPE_CHECKING
 
 from desk_rag.documents import BlockKind
 from desk_rag.errors import BrokenDocument
 from desk_rag.parsers.building import Builder, Parsed, table_rows
+from desk_rag.parsers.containers import check_unpacked_size
 
 if TYPE_CHECKING:
     from docx.table import Table
     from docx.text.paragraph import Paragraph
 
-_UNPACKED_MIB = 300
 _HEADING_STYLE = re.compile(r"heading (?P<level>[1-9])$", re.IGNORECASE)
 _UNTITLED = re.compile(r"(?:untitled|document\d*|word document|microsoft word.*|.*\.docx?)$", re.IGNORECASE)
 
@@ -31,7 +30,7 @@ def parse(data: bytes) -> Parsed:
     import docx
     from docx.table import Table
 
-    _check_size(data)
+    check_unpacked_size(data, "a Word document")
     try:
         document = docx.Document(io.BytesIO(data))
     except Exception as error:  # python-docx lets KeyError, lxml and zip errors through
@@ -47,16 +46,6 @@ def parse(data: bytes) -> Parsed:
         else:
             _add_paragraph(builder, item, styles)
     return builder.done()
-
-
-def _check_size(data: bytes) -> None:
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            unpacked = sum(entry.file_size for entry in archive.infolist())
-    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
-        raise BrokenDocument("is not a Word document that can be opened (damaged?)") from error
-    if unpacked > _UNPACKED_MIB * 1024 * 1024:
-        raise BrokenDocument(f"unpacks to {unpacked // (1024 * 1024):,} MiB, more than the {_UNPACKED_MIB} MiB allowed")
 
 
 def _add_paragraph(builder: Builder, paragraph: Paragraph, styles: dict[str, str]) -> None:

@@ -17,6 +17,7 @@ from desk_rag.chunking import Chunk, ChunkId, Location
 from desk_rag.documents import Document
 from desk_rag.errors import UNWRITABLE, CorruptCatalog
 from desk_rag.index_events import FileState
+from desk_rag.parsers.formats import place_units
 from desk_rag.store import checksums, words
 from desk_rag.store.catalog_rows import (
     AWAITED,
@@ -318,9 +319,11 @@ class Catalog:
         if not checksums.chunk_is_sound(chunk_id, text):
             self._database.faults.add(DAMAGED_TEXT, from_blob(path))
             return None
-        chunk = Chunk(ChunkId(chunk_id), ordinal, text, num_tokens, Location(heading, *pages_and_lines))
+        file = from_blob(path)
+        location = Location(heading, *pages_and_lines, units=place_units(file.name))
+        chunk = Chunk(ChunkId(chunk_id), ordinal, text, num_tokens, location)
         stamp = FileStamp(size, mtime_ns, int(inode), parser)
-        return Passage(chunk, from_blob(path), title, stamp, digest, indexed_at)
+        return Passage(chunk, file, title, stamp, digest, indexed_at)
 
     def search_words(self, question: str, limit: int, under: Sequence[Path]) -> list[Hit]:
         """Return the best chunks by BM25; empty for a question without words."""

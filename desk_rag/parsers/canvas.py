@@ -1,0 +1,32 @@
+"""Obsidian canvases (.canvas): the text of the cards, top to bottom."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from desk_rag.documents import BlockKind
+from desk_rag.errors import BrokenDocument
+from desk_rag.parsers import markdown
+from desk_rag.parsers.building import Builder, Parsed
+
+
+def parse(text: str, note: str = "") -> Parsed:
+    """Cards and group names; files that a card shows are named. Raises BrokenDocument."""
+    try:
+        nodes = json.loads(text)["nodes"]
+        cards = sorted((node for node in nodes if isinstance(node, dict)), key=_position)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BrokenDocument("is not a canvas that can be read (damaged?)") from error
+    builder = Builder()
+    for card in cards:
+        if card.get("type") == "text":
+            for block in markdown.parse(str(card.get("text", ""))).blocks:
+                builder.add(block.text, BlockKind.PARAGRAPH if block.kind is BlockKind.HEADING else block.kind)
+        else:
+            builder.add(str(card.get("label") or card.get("file") or card.get("url") or ""), BlockKind.PARAGRAPH)
+    return builder.done(note)
+
+
+def _position(card: dict[str, Any]) -> tuple[float, float]:
+    return float(card.get("y") or 0), float(card.get("x") or 0)

@@ -1,0 +1,61 @@
+"""Jupyter notebooks (.ipynb): text, code and printed output, cell by cell; the page is the cell's number.
+
+Read as the JSON it is (formats 3 and 4): validating with nbformat would refuse notebooks that still hold readable text.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from desk_rag.documents import BlockKind
+from desk_rag.errors import BrokenDocument
+from desk_rag.parsers import markdown
+from desk_rag.parsers.building import Builder, Parsed
+
+_MOST_OUTPUT_CHARS = 4000
+"""Of one cell's printed output: the rest is usually a log."""
+
+
+def parse(text: str, note: str = "") -> Parsed:
+    """Cells as blocks. Raises BrokenDocument for JSON that is no notebook."""
+    try:
+        notebook = json.loads(text)
+        cells = notebook.get("cells")
+        if cells is None:
+            cells = [cell for sheet in notebook["worksheets"] for cell in sheet["cells"]]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BrokenDocument("is not a notebook that can be read (damaged?)") from error
+    builder = Builder()
+    for number, cell in enumerate(cells if isinstance(cells, list) else [], start=1):
+        if isinstance(cell, dict):
+            _add_cell(builder, cell, number)
+    return builder.done(note)
+
+
+def _add_cell(builder: Builder, cell: dict[str, Any], number: int) -> None:
+    source = _joined(cell.get("source", cell.get("input", "")))
+    if cell.get("cell_type") in ("markdown", "heading"):
+        if cell["cell_type"] == "heading":
+            source = "#" * int(cell.get("level") or 1) + " " + source
+        for block in markdown.parse(source).blocks:
+            if block.kind is BlockKind.HEADING:
+                builder.heading(len(block.heading), block.text, page=number)
+            else:
+                builder.add(block.text, block.kind, page=number)
+        return
+    builder.add(source, BlockKind.CODE if cell.get("cell_type") == "code" else BlockKind.PARAGRAPH, page=number)
+    outputs = cell.get("outputs")
+    for output in outputs if isinstance(outputs, list) else []:
+        if isinstance(output, dict):
+            builder.add(_printed(output)[:_MOST_OUTPUT_CHARS], BlockKind.CODE, page=number)
+
+
+def _printed(output: dict[str, Any]) -> str:
+    data = output.get("data")
+    plain = data.get("text/plain") if isinstance(data, dict) else output.get("text")
+    return _joined(plain or "")
+
+
+def _joined(source: object) -> str:
+    return "".join(str(line) for line in source) if isinstance(source, list) else str(source)

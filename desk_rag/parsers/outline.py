@@ -1,0 +1,89 @@
+"""Org files: headlines, tables and prose, with dates and tags; drawers and keywords are left out."""
+
+from __future__ import annotations
+
+import re
+
+from desk_rag.documents import BlockKind
+from desk_rag.parsers.building import Builder, Lines, Parsed, table_rows
+from desk_rag.parsers.prose import add_lines
+
+_HEADLINE = re.compile(r"(?P<stars>\*+) +(?P<name>.*)$")
+_DRAWER = re.compile(r"\s*:(?!END:)[\w-]+:\s*$", re.IGNORECASE)
+_DRAWER_END = re.compile(r"\s*:END:\s*$", re.IGNORECASE)
+_KEYWORD = re.compile(r"\s*#\+(?P<key>[\w-]+):\s*(?P<value>.*)$")
+_BLOCK = re.compile(r"\s*#\+begin_(?P<kind>\w+)", re.IGNORECASE)
+_BLOCK_END = re.compile(r"\s*#\+end_", re.IGNORECASE)
+_TABLE_RULE = re.compile(r"\s*\|[-+|]+\s*$")
+_TAGS = re.compile(r"\s+:(?:[\w@#%]+:)+\s*$")
+_LINK = re.compile(r"\[\[(?P<target>[^\]]+)\](?:\[(?P<text>[^\]]+)\])?\]")
+
+
+def parse(text: str, note: str = "") -> Parsed:
+    """Blocks with line numbers. Line numbers are why this is not left to orgparse, which keeps only the headlines'."""
+    builder = Builder()
+    lines = text.split("\n")
+    index = 0
+    while index < len(lines):
+        index = _add_element(builder, lines, index)
+    return builder.done(note)
+
+
+def _add_element(builder: Builder, lines: list[str], index: int) -> int:
+    """Add what begins at `index`; returns the index behind it."""
+    line = lines[index]
+    if headline := _HEADLINE.match(line):
+        name = _plain(_TAGS.sub("", headline["name"]))
+        builder.heading(len(headline["stars"]), name, Lines(index + 1, index + 1))
+        return index + 1
+    if _DRAWER.match(line):
+        end = next((at for at in range(index + 1, len(lines)) if _DRAWER_END.match(lines[at])), index)
+        return end + 1
+    if block := _BLOCK.match(line):
+        end = next((at for at in range(index + 1, len(lines)) if _BLOCK_END.match(lines[at])), len(lines))
+        kind = BlockKind.CODE if block["kind"].lower() in ("src", "example") else BlockKind.PARAGRAPH
+        if end > index + 1:
+            builder.add("\n".join(lines[index + 1 : end]), kind, Lines(index + 2, end))
+        return end + 1
+    if keyword := _KEYWORD.match(line):
+        if keyword["key"].lower() == "title":
+            builder.set_title(keyword["value"])
+        return index + 1
+    if line.lstrip().startswith("|"):
+        return _add_table(builder, lines, index)
+    return _add_prose(builder, lines, index)
+
+
+def _add_table(builder: Builder, lines: list[str], index: int) -> int:
+    rows: list[tuple[int, list[str]]] = []
+    ruled = False
+    while index < len(lines) and lines[index].lstrip().startswith("|"):
+        if _TABLE_RULE.match(lines[index]):
+            ruled = ruled or len(rows) == 1
+        else:
+            rows.append((index + 1, [_plain(cell.strip()) for cell in lines[index].strip().strip("|").split("|")]))
+        index += 1
+    words = table_rows([cells for _, cells in rows], ruled or None) if rows else []
+    for (number, _), text in zip(rows, words, strict=True):
+        builder.add(text, BlockKind.TABLE, Lines(number, number))
+    return index
+
+
+def _add_prose(builder: Builder, lines: list[str], index: int) -> int:
+    begin = index
+    while index < len(lines) and lines[index].strip() and (index == begin or not _begins_element(lines[index])):
+        index += 1
+    if index > begin:
+        add_lines(builder, [_plain(line) for line in lines[begin:index]], begin + 1)
+    return max(index, begin + 1)
+
+
+def _begins_element(line: str) -> bool:
+    return bool(
+        _HEADLINE.match(line) or _DRAWER.match(line) or _BLOCK.match(line) or _KEYWORD.match(line)
+    ) or line.lstrip().startswith("|")
+
+
+def _plain(text: str) -> str:
+    """Links by their text, without brackets."""
+    return _LINK.sub(lambda link: link["text"] or link["target"], text)

@@ -1,0 +1,77 @@
+"""Presentations (.pptx, .odp): text, tables and speaker notes, slide by slide; the page is the slide's number."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+from desk_rag.documents import BlockKind
+from desk_rag.errors import BrokenDocument
+from desk_rag.parsers.building import Builder, Parsed, table_rows
+from desk_rag.parsers.containers import check_unpacked_size
+
+
+def parse(data: bytes) -> Parsed:
+    """Slides of a PowerPoint file. Raises BrokenDocument for a damaged one."""
+    from pptx import Presentation
+
+    check_unpacked_size(data, "a PowerPoint file")
+    try:
+        presentation = Presentation(io.BytesIO(data))
+        slides = list(presentation.slides)
+    except Exception as error:  # python-pptx lets KeyError, lxml and zip errors through
+        raise BrokenDocument("is not a PowerPoint file that can be opened (damaged?)") from error
+    builder = Builder()
+    builder.set_title(presentation.core_properties.title or "")
+    for number, slide in enumerate(slides, start=1):
+        title = slide.shapes.title
+        heading = " ".join(title.text_frame.text.split()) if title is not None else ""
+        builder.heading(1, heading or f"Slide {number}", page=number)
+        for shape in _leaf_shapes(slide.shapes):
+            if title is None or shape.shape_id != title.shape_id:
+                _add_shape(builder, shape, number)
+        if slide.has_notes_slide and slide.notes_slide.notes_text_frame is not None:
+            _add_paragraphs(builder, slide.notes_slide.notes_text_frame, number, prefix="Notes: ")
+    return builder.done()
+
+
+def _leaf_shapes(shapes: Any) -> Iterator[Any]:
+    """Shapes in reading order (top to bottom, then left to right), groups opened."""
+    for shape in sorted(shapes, key=lambda shape: (shape.top or 0, shape.left or 0)):
+        if hasattr(shape, "shapes"):
+            yield from _leaf_shapes(shape.shapes)
+        else:
+            yield shape
+
+
+def _add_shape(builder: Builder, shape: Any, number: int) -> None:
+    if getattr(shape, "has_table", False) and shape.has_table:
+        rows = [[" ".join(cell.text.split()) for cell in row.cells] for row in shape.table.rows]
+        for words in table_rows(rows) if rows else ():
+            builder.add(words, BlockKind.TABLE, page=number)
+    elif getattr(shape, "has_chart", False) and shape.has_chart:
+        _add_chart(builder, shape.chart, number)
+    elif shape.has_text_frame:
+        _add_paragraphs(builder, shape.text_frame, number)
+
+
+def _add_paragraphs(builder: Builder, frame: Any, number: int, prefix: str = "") -> None:
+    for paragraph in frame.paragraphs:
+        text = " ".join(paragraph.text.split())
+        if text:
+            builder.add(prefix + text, BlockKind.PARAGRAPH if prefix else BlockKind.LIST, page=number)
+            prefix = ""
+
+
+def _add_chart(builder: Builder, chart: Any, number: int) -> None:
+    """A chart's data, one row per category."""
+    plot = chart.plots[0]
+    series = [(str(line.name or ""), list(line.values)) for line in plot.series]
+    header = ["Category", *(name for name, _ in series)]
+    rows = [
+        [str(category), *(str(values[index]) if index < len(values) else "" for _, values in series)]
+        for index, category in enumerate(plot.categories)
+    ]
+    for words in table_rows([header, *rows], True):
+        builder.add(words, BlockKind.TABLE, page=number)

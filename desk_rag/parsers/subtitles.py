@@ -1,0 +1,41 @@
+"""Subtitles (.srt, .vtt): spoken text in paragraphs, each beginning with its time, with line numbers."""
+
+from __future__ import annotations
+
+import re
+
+from desk_rag.documents import BlockKind
+from desk_rag.parsers.building import Builder, Lines, Parsed
+
+_TIMING = re.compile(r"\s*(?P<start>(?:\d+:)?\d{1,2}:\d{2})[.,]\d{1,3}\s*-->")
+_TAG = re.compile(r"<[^>\n]{0,200}>|\{\\[^}\n]{0,100}\}")
+_CUES_PER_PARAGRAPH = 8
+
+
+def parse(text: str, note: str = "") -> Parsed:
+    """About eight cues a paragraph: a single cue is too short to be understood alone."""
+    builder = Builder()
+    cues = _cues(text.split("\n"))
+    for begin in range(0, len(cues), _CUES_PER_PARAGRAPH):
+        group = cues[begin : begin + _CUES_PER_PARAGRAPH]
+        words = " ".join(spoken for _, spoken, _, _ in group)
+        builder.add(f"[{group[0][0]}] {words}", BlockKind.PARAGRAPH, Lines(group[0][2], group[-1][3]))
+    return builder.done(note)
+
+
+def _cues(lines: list[str]) -> list[tuple[str, str, int, int]]:
+    """(start time, text, first line, last line) of every cue that says something."""
+    cues = []
+    index = 0
+    while index < len(lines):
+        timing = _TIMING.match(lines[index])
+        index += 1
+        if timing is None:
+            continue
+        begin = index
+        while index < len(lines) and lines[index].strip() and not _TIMING.match(lines[index]):
+            index += 1
+        spoken = " ".join(" ".join(_TAG.sub("", line).split()) for line in lines[begin:index]).strip()
+        if spoken:
+            cues.append((timing["start"], spoken, begin + 1, index))
+    return cues

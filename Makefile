@@ -21,7 +21,7 @@ setup:
 	@$(PYTHON) .ci/setup.py
 
 demo: setup
-	@$(BIN)/python -m desk_rag.demo
+	@$(BIN)/python -m desk_rag.cli.demo
 
 test:
 	@$(PYTHON) .ci/setup.py --dev

@@ -26,7 +26,7 @@ _MOST = 4e9
 _MOST_MIB = 1 << 24
 """16 TiB: more is a slip of the pen, and too large for the operating system's limits."""
 MOST_PRIMERS = 7
-"""The highest rung: as many passages as there are to stand before a chunk (kv/primers.py)."""
+"""The highest rung: as many passages as there are to stand before a chunk (kv/prefix_variants/filler_passages.py)."""
 
 
 def _whole(part: object) -> int:

@@ -7,6 +7,8 @@ file must not be able to move the cursor, write the clipboard (OSC 52), fake a l
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from pathlib import Path
 
 _ESCAPE_SEQUENCES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI
@@ -34,3 +36,13 @@ def clean(text: str, *, single_line: bool = False) -> str:
     text = _INVISIBLE.sub(lambda match: f"⟨U+{ord(match.group()):04X}⟩", text)
     text = text.encode("utf-8", "replace").decode("utf-8")
     return " ".join(text.split()) if single_line else text
+
+
+def shown_path(path: Path, bases: Sequence[Path] = ()) -> str:
+    """`path` as a person would write it: relative to one of `bases` or to the current folder, else with '~'."""
+    for base in (*bases, Path.cwd()):
+        if path.is_relative_to(base) and path != base:
+            return clean(str(path.relative_to(base)), single_line=True)
+    home = Path.home()
+    text = str(Path("~") / path.relative_to(home)) if path.is_relative_to(home) else str(path)
+    return clean(text, single_line=True)

@@ -20,19 +20,12 @@ from typing import TextIO
 
 import psutil
 
-from desk_rag import walk
-from desk_rag.clean import clean
 from desk_rag.config import Settings
+from desk_rag.documents import discovery
+from desk_rag.documents.status import FileState
 from desk_rag.errors import ConfigError, DeskRagError
-from desk_rag.index_events import (
-    DeletionsWaiting,
-    FileEvent,
-    FileState,
-    IndexEvent,
-    IndexFinished,
-    RootAbsent,
-    StageProgress,
-)
+from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
+from desk_rag.sanitize import clean
 from desk_rag.store.store import Store
 from indexer.idle import lower_priority
 from indexer.parts import lazy_parts
@@ -63,7 +56,7 @@ def run_watch(
             for folder in folders:
                 # One that was indexed before may be on a drive that comes back; a new one is a slip of the pen.
                 if folder.exists() or not store.documents(folder.absolute()):
-                    walk.check_root(folder)
+                    discovery.check_root(folder)
             if store.kv_away:
                 printer.line(store.kv_away)
             lower_priority()

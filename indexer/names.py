@@ -17,10 +17,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from desk_rag import __version__, weights
+from desk_rag import __version__
 from desk_rag.config import Settings
-from desk_rag.embedding import WINDOW_RULE, files_of
 from desk_rag.errors import ForeignPlace
+from desk_rag.model import weights
+from desk_rag.retrieval.embedding import WINDOW_RULE, files_of
 from desk_rag.store.layout import write_private
 
 if TYPE_CHECKING:

@@ -10,15 +10,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag import indexing
-from desk_rag.cli_output import shown_path
 from desk_rag.config import GIB, Settings
-from desk_rag.index_events import DeletionsWaiting, FileEvent, FileState, IndexFinished, RootAbsent
-from desk_rag.index_progress import Tally
+from desk_rag.documents.status import FileState
+from desk_rag.ingest import pipeline
+from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexFinished, RootAbsent
+from desk_rag.ingest.progress import Tally
+from desk_rag.sanitize import shown_path
 from indexer.names import EVERYTHING, Lacking, keep_embedder, keep_namespaces, lacking
 
 if TYPE_CHECKING:
-    from desk_rag.cli_output import Progress
+    from desk_rag.ingest.progress import ProgressDisplay
     from indexer.parts import Parts
 
 _CODED_SHARE = 0.52
@@ -29,7 +30,12 @@ class Run:
     """The state of one run."""
 
     def __init__(
-        self, parts: Parts, settings: Settings, stop: Callable[[], bool], progress: Progress, tally: Tally | None = None
+        self,
+        parts: Parts,
+        settings: Settings,
+        stop: Callable[[], bool],
+        progress: ProgressDisplay,
+        tally: Tally | None = None,
     ) -> None:
         """`stop` is asked between two items. `tally` is an empty one of whoever began to take the time before."""
         self._parts, self._settings, self._stop, self._progress = parts, settings, stop, progress
@@ -51,7 +57,7 @@ class Run:
 
     def _read(self, root: Path) -> None:
         parts, seen = self._parts, False
-        for event in indexing.sync_folder(
+        for event in pipeline.sync_folder(
             parts.store, root, parts.counter, parts.size, self._settings.index, self._stop
         ):
             self._tally.add(event)
@@ -66,7 +72,7 @@ class Run:
         self._progress.passing("loading the embedder …")
         embedder = self._parts.load_embedder()
         keep_embedder(self._settings, embedder.fingerprint)
-        for event in indexing.embed_pending(self._parts.store, embedder, self._stop):
+        for event in pipeline.embed_pending(self._parts.store, embedder, self._stop):
             self._tally.add(event)
             self._progress.show(event)
             if event.waiting:
@@ -86,7 +92,7 @@ class Run:
         if outlook is not None and not self._stop():
             self._progress.say(outlook.sentence)
         last = None
-        for last in indexing.warm_pending(
+        for last in pipeline.warm_pending(
             store, made.model, made.prefix, made.namespace, made.scheme, self._parts.turn, self._stop, lambda: "",
             made.later,
         ):  # fmt: skip

@@ -10,22 +10,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from desk_rag import weights
-from desk_rag.chunking import ChunkSize
 from desk_rag.config import ModelSettings, Settings
-from desk_rag.gpu_turn import Turn
-from desk_rag.prompt import load_prompt
+from desk_rag.device_lock import Turn
+from desk_rag.documents.chunking import ChunkSize
+from desk_rag.model import weights
+from desk_rag.model.prompt import load_prompt
 
 if TYPE_CHECKING:
-    from desk_rag.answer import AnswerEngine
-    from desk_rag.embedding import Embedder
+    from desk_rag.answering.engine import AnswerEngine
+    from desk_rag.documents.token_counter import PortableCounter
     from desk_rag.kv.prefill import PrefixKV
+    from desk_rag.kv.prefix_variants.variants import Rung
     from desk_rag.kv.quant import QuantScheme
-    from desk_rag.kv.rungs import Rung
     from desk_rag.kv.types import Namespace
-    from desk_rag.model import LanguageModel
+    from desk_rag.model.language_model import LanguageModel
+    from desk_rag.retrieval.embedding import Embedder
     from desk_rag.store.store import Store
-    from desk_rag.token_counter import PortableCounter
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def parts_of(engine: AnswerEngine) -> Parts:
 
 
 def _embedder(settings: ModelSettings) -> Embedder:
-    from desk_rag.embedding import load_embedder
+    from desk_rag.retrieval.embedding import load_embedder
 
     return load_embedder(settings)
 
@@ -89,7 +89,7 @@ def _warm_of(engine: AnswerEngine) -> WarmParts:
 
 
 def _warm(settings: Settings) -> WarmParts:
-    from desk_rag.prepared import prepare
+    from desk_rag.answering.serving_model import prepare
 
     prepared = prepare(settings)
     return WarmParts(prepared.model, prepared.prefix, prepared.namespace, prepared.gate.scheme, prepared.later)

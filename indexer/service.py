@@ -16,11 +16,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from desk_rag.clean import clean
 from desk_rag.config import Settings
+from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import StoreError
-from desk_rag.index_events import FileEvent, FileState, IndexEvent, IndexFinished, IndexStage, StageProgress
-from desk_rag.store.deletion_rows import Decision
+from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, StageProgress
+from desk_rag.sanitize import clean
+from desk_rag.store.catalog.deletion_rows import Decision
 from desk_rag.store.private_log import PrivateLog
 from desk_rag.store.types import Activity
 from indexer.idle import IdleGate, describe_pause

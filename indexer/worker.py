@@ -1,4 +1,4 @@
-"""One thread that takes jobs, calls desk_rag.indexing and emits events; between jobs it embeds and prefills.
+"""One thread that takes jobs, calls desk_rag.ingest.pipeline and emits events; between jobs it embeds and prefills.
 
 Knows the order of work: changed files first, then whole folders, then vectors, then chunk KV. Knows no watcher and
 no timer. What goes wrong with a file or a stage is logged and told, and the thread goes on. The log gets kinds of
@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from desk_rag.config import IndexSettings
-from desk_rag.embedding import Embedder
+from desk_rag.documents.discovery import FoundFile
+from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import Cancelled, DeskRagError, StoreError
-from desk_rag.file_reader import CHANGED_MEANWHILE
-from desk_rag.index_events import FileEvent, FileState, IndexEvent, IndexFinished, IndexStage, StageProgress
-from desk_rag.index_progress import Tally
-from desk_rag.indexing import embed_pending, index_path, sync_folder, warm_pending
-from desk_rag.removals import HANDFUL
-from desk_rag.walk import FoundFile
+from desk_rag.ingest.deletions import HANDFUL
+from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, StageProgress
+from desk_rag.ingest.file_update import CHANGED_MEANWHILE
+from desk_rag.ingest.pipeline import embed_pending, index_path, sync_folder, warm_pending
+from desk_rag.ingest.progress import Tally
+from desk_rag.retrieval.embedding import Embedder
 from indexer.jobs import Change, FileJob, FileStill, Job, JobQueue, SweepJob
 from indexer.memory import give_back
 from indexer.parts import Parts, WarmParts

@@ -14,20 +14,21 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from desk_rag import generate, indexing
-from desk_rag.answer import AnswerEngine
-from desk_rag.answer_events import Answer, AnswerMode, Finished, FirstToken
+from desk_rag.answering import generation
+from desk_rag.answering.engine import AnswerEngine
+from desk_rag.answering.events import Answer, AnswerMode, Finished, FirstToken
+from desk_rag.answering.kv_connector import ContextLoader, Site, StreamedLoader
+from desk_rag.answering.serving_model import Prepared, prepare, prepare_model
 from desk_rag.config import AnswerSettings, ModelSettings, Settings
-from desk_rag.context_loading import ContextLoader, Site, StreamedLoader
-from desk_rag.embedding import Embedder, load_embedder
-from desk_rag.gpu_turn import Turn
-from desk_rag.kv.auxiliary import Auxiliary
-from desk_rag.kv.loader import Loader, LoaderSettings
-from desk_rag.kv.recompute_choice import RecomputeChoice
-from desk_rag.model import LanguageModel
-from desk_rag.prepared import Prepared, prepare, prepare_model
-from desk_rag.prompt import PromptFormat
-from desk_rag.store import kv_header
+from desk_rag.device_lock import Turn
+from desk_rag.ingest import pipeline
+from desk_rag.kv.loading.loader import Loader, LoaderSettings
+from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+from desk_rag.kv.recompute.policy import RecomputeChoice
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.prompt import PromptFormat
+from desk_rag.retrieval.embedding import Embedder, load_embedder
+from desk_rag.store.kv import header
 from desk_rag.store.store import Store
 
 SMALL = LoaderSettings(threads=2, waves=3, staging_bytes=1 << 24, resident_bytes=1 << 25)
@@ -84,12 +85,12 @@ def make_world(root: Path, device: Literal["cpu", "cuda"], model: LanguageModel 
     made = World(prepared, embedder, settings.data_dir)
     # Small chunks of a small model would be one layer group each; several let loading and computing overlap.
     with pytest.MonkeyPatch.context() as patch, an_engine(made, settings.data_dir, streamed) as engine:
-        patch.setattr(kv_header, "SMALLEST_GROUP", 1 << 15)
+        patch.setattr(header, "SMALLEST_GROUP", 1 << 15)
         prompt, store = engine.model.prompt, engine.store
         steps: Sequence[Iterator[object]] = (
-            indexing.sync_folder(store, root / "docs", prompt, prompt.chunk_size, settings.index, lambda: False),
-            indexing.embed_pending(store, engine.embedder, lambda: False),
-            indexing.warm_pending(
+            pipeline.sync_folder(store, root / "docs", prompt, prompt.chunk_size, settings.index, lambda: False),
+            pipeline.embed_pending(store, engine.embedder, lambda: False),
+            pipeline.warm_pending(
                 store, engine.model, engine.prefix, engine.namespace, engine.scheme, engine.turn,
                 lambda: False, lambda: "",
             ),
@@ -165,12 +166,12 @@ def filled(engine: AnswerEngine, question: str) -> tuple[int, list[torch.Tensor]
 def first_logits() -> Iterator[list[torch.Tensor]]:
     """While open, the logits of every answer's first token."""
     seen: list[torch.Tensor] = []
-    real = generate.refusal_probability
+    real = generation.refusal_probability
 
     def keep(prompt: PromptFormat, logits: torch.Tensor) -> float:
         seen.append(logits.float().clone())
         return real(prompt, logits)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generate, "refusal_probability", keep)
+        patch.setattr(generation, "refusal_probability", keep)
         yield seen

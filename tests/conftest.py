@@ -44,6 +44,6 @@ def sample_docs() -> Path:
 def reader():  # type: ignore[no-untyped-def]
     """The embedded reader on the CPU, loaded once for the whole run."""
     from desk_rag.config import ModelSettings
-    from desk_rag.model import load_model
+    from desk_rag.model.loading import load_model
 
     return load_model(ModelSettings(device="cpu"))

@@ -1,8 +1,8 @@
-"""The small random models of `desk_rag.bench.tiny_models`, under the name the tests use."""
+"""The small random models of `desk_rag.bench.models.tiny_models`, under the name the tests use."""
 
 from __future__ import annotations
 
-from desk_rag.bench.tiny_models import (
+from desk_rag.bench.models.tiny_models import (
     FAMILIES,
     SPECIALS,
     VOCABULARY,

@@ -47,7 +47,7 @@ def test_every_module_says_what_it_is_and_stays_short(file: Path) -> None:
 def test_help_loads_nothing_heavy() -> None:
     program = (
         "import sys, contextlib, io, json\n"
-        "from desk_rag.cli import main\n"
+        "from desk_rag.cli.main import main\n"
         "with contextlib.redirect_stdout(io.StringIO()) as shown: code = main(['--help'])\n"
         "assert code == 0 and 'Exit codes' in shown.getvalue()\n"
         "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"

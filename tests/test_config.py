@@ -217,7 +217,7 @@ def test_settings_cannot_be_changed_in_place() -> None:
 
 
 def test_reading_settings_loads_no_torch() -> None:
-    code = "import sys, desk_rag.config, desk_rag.clean; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    code = "import sys, desk_rag.config, desk_rag.sanitize; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

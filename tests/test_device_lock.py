@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.gpu_turn import Turn
+from desk_rag.device_lock import Turn
 
 CHILD = """
 import sys
 from pathlib import Path
-from desk_rag.gpu_turn import Turn
+from desk_rag.device_lock import Turn
 turn = Turn(Path(sys.argv[1]))
 with turn.answering():
     print("answering", flush=True)

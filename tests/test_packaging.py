@@ -49,7 +49,7 @@ def test_wheel_installed_elsewhere_finds_its_assets(wheel: Path, tmp_path: Path)
         check=True, capture_output=True, timeout=150,
     )  # fmt: skip
     program = (
-        "import desk_rag, desk_rag.assets as a, desk_rag.weights as w\n"
+        "import desk_rag, desk_rag.assets as a, desk_rag.model.weights as w\n"
         "print(desk_rag.__file__); print(a.assets_dir()); print(len(w.weight_files(w.resolve('embedded', "
         "allow_download=False))))"
     )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from desk_rag.clean import clean
+from desk_rag.sanitize import clean
 
 ESC, BEL, ST, C1_ST = "\x1b", "\x07", "\x1b\\", "\x9c"
 

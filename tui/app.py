@@ -24,10 +24,10 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.worker import get_current_worker
 
-from desk_rag.answer_events import AnswerEvent, AnswerText, Retrieved
+from desk_rag.answering.events import AnswerEvent, AnswerText, Retrieved
 from desk_rag.config import Settings
 from desk_rag.errors import Cancelled, DeskRagError
-from desk_rag.index_events import IndexEvent
+from desk_rag.ingest.events import IndexEvent
 from tui import messages as m
 from tui.backend import Backend, Freshness, Status
 from tui.leaving import leave_at_once, new_loop, threads_ended

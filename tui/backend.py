@@ -12,9 +12,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
-from desk_rag.answer_events import AnswerEvent, AnswerMode
-from desk_rag.chunking import Chunk
-from desk_rag.index_events import IndexEvent, IndexStage
+from desk_rag.answering.events import AnswerEvent, AnswerMode
+from desk_rag.documents.chunking import Chunk
+from desk_rag.documents.status import IndexStage
+from desk_rag.ingest.events import IndexEvent
 
 
 class Freshness(Enum):

@@ -15,18 +15,19 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.answer_events import AnswerEvent, AnswerMode
-from desk_rag.chunking import Chunk
+from desk_rag.answering.events import AnswerEvent, AnswerMode
 from desk_rag.config import Settings
+from desk_rag.documents.chunking import Chunk
+from desk_rag.documents.status import IndexStage
 from desk_rag.errors import UNWRITABLE, ModelError, StoreLocked
-from desk_rag.index_events import IndexEvent, IndexStage
-from desk_rag.presence import absent_folders
-from desk_rag.removals import missing_files
-from desk_rag.store.deletion_rows import Decision
+from desk_rag.ingest.deletions import missing_files
+from desk_rag.ingest.events import IndexEvent
+from desk_rag.store.catalog.deletion_rows import Decision
+from desk_rag.store.presence import absent_folders
 from tui.backend import Freshness, Started, Status
 
 if TYPE_CHECKING:
-    from desk_rag.answer import AnswerEngine
+    from desk_rag.answering.engine import AnswerEngine
     from desk_rag.store.store import Store
     from desk_rag.store.types import Activity
     from indexer.service import Service
@@ -66,7 +67,7 @@ class LiveBackend:
         for name, value in _QUIET.items():
             os.environ.setdefault(name, value)
         report("loading the libraries")
-        from desk_rag.answer import open_engine
+        from desk_rag.answering.engine import open_engine
 
         report("loading the model")
         try:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from textual.message import Message
 
-from desk_rag.answer_events import AnswerEvent, AnswerMode, Source
-from desk_rag.chunking import Chunk
+from desk_rag.answering.events import AnswerEvent, AnswerMode, Source
+from desk_rag.documents.chunking import Chunk
 from desk_rag.errors import DeskRagError
-from desk_rag.index_events import IndexEvent, StageProgress
+from desk_rag.ingest.events import IndexEvent, StageProgress
 from tui.backend import Started, Status
 
 

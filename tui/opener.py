@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from desk_rag.answer_events import Source
+from desk_rag.answering.events import Source
 from desk_rag.errors import DocumentError, UnreadableDocument
 
 _PLUS_LINE = {"vi", "vim", "nvim", "nano", "emacs", "emacsclient", "micro", "kak", "joe", "ne", "mg"}

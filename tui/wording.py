@@ -11,8 +11,8 @@ from pathlib import Path
 
 from textual.content import Content
 
-from desk_rag.answer_events import Answer, Source
-from desk_rag.clean import clean
+from desk_rag.answering.events import Answer, Source
+from desk_rag.sanitize import clean
 from tui.backend import Status
 
 MOST_CHARS = 20_000

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from desk_rag.answering.serving_model import Prepared, prepare
 from desk_rag.config import ModelSettings, Settings
-from desk_rag.kv.auxiliary import Auxiliary, MemoryShelf
 from desk_rag.kv.identity import kv_key
-from desk_rag.kv.rungs import PLAIN
+from desk_rag.kv.prefix_variants.variants import PLAIN
+from desk_rag.kv.recompute.auxiliary_model import Auxiliary, MemoryShelf
 from desk_rag.kv.types import Namespace, QuantizedKV
-from desk_rag.prepared import Prepared, prepare
 from desk_rag.store.store import Store
 
 SMOLLM = "HuggingFaceTB/SmolLM2-135M"

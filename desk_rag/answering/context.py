@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from desk_rag.answer_events import Absence, Answer, AnswerMode, Missing, Source, Stage, Timings
+from desk_rag.answering.events import Absence, Answer, AnswerMode, Missing, Source, Stage, Timings
 from desk_rag.kv.identity import kv_key
-from desk_rag.kv.rungs import Ladder, Rung
+from desk_rag.kv.prefix_variants.variants import Ladder, Rung
 from desk_rag.kv.types import KVKey
-from desk_rag.model import LanguageModel
-from desk_rag.presence import AbsentFolder, absent_folders, covers
-from desk_rag.prompt import NO_ANSWER
-from desk_rag.retrieval import RetrievedChunk
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.prompt import NO_ANSWER
+from desk_rag.retrieval.search import RetrievedChunk
+from desk_rag.store.presence import AbsentFolder, absent_folders, covers
 from desk_rag.store.store import Store
 from desk_rag.store.types import Passage
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 
 from desk_rag.errors import CorruptKV, ForeignPlace
-from desk_rag.kv.kernels import is_large
-from desk_rag.kv.loader import Loader, LoaderSettings
+from desk_rag.kv.kernels.availability import is_large
+from desk_rag.kv.loading.loader import Loader, LoaderSettings
 from desk_rag.kv.payload import ChunkFile
 from desk_rag.store.layout import forget_cached, write_private
 

@@ -16,34 +16,36 @@ from pathlib import Path
 
 import torch
 
-from desk_rag import answer_context, damage, generate
-from desk_rag.answer_context import Context, timings
-from desk_rag.answer_events import Answer, AnswerEvent, AnswerMode, Finished, FirstToken, Retrieved, Timings
-from desk_rag.answer_pass import Decoding, Recompute, attention_path, wants_auxiliary
-from desk_rag.answer_stream import AnswerStream
-from desk_rag.auxiliary import open_auxiliary, prepare_auxiliary
-from desk_rag.chunking import ChunkId
-from desk_rag.citation_check import CitationCheck
+from desk_rag.answering import context as answer_context
+from desk_rag.answering import generation
+from desk_rag.answering.auxiliary import open_auxiliary, prepare_auxiliary
+from desk_rag.answering.context import Context, timings
+from desk_rag.answering.events import Answer, AnswerEvent, AnswerMode, Finished, FirstToken, Retrieved, Timings
+from desk_rag.answering.evidence.citation_check import CitationCheck
+from desk_rag.answering.kv_connector import ContextLoader, Reading, Site, load_as_fits
+from desk_rag.answering.prefetch import LookAhead
+from desk_rag.answering.serving_model import Prepared, prepare
+from desk_rag.answering.strategy import Decoding, Recompute, attention_path, wants_auxiliary
+from desk_rag.answering.stream import AnswerStream
 from desk_rag.config import Settings
-from desk_rag.context_loading import ContextLoader, Reading, Site, load_as_fits
-from desk_rag.embedding import Embedder, OneQuestion, load_embedder
+from desk_rag.device_lock import Turn
+from desk_rag.documents.chunking import ChunkId
 from desk_rag.errors import ConfigError, UnsupportedModel
-from desk_rag.gpu_turn import Turn
-from desk_rag.kv.auxiliary import Auxiliary
-from desk_rag.kv.canaries import PROBE
-from desk_rag.kv.gate import GateReport
-from desk_rag.kv.lazy_choice import AttentionPath
-from desk_rag.kv.load import ChunksLost
-from desk_rag.kv.passes import Slab
+from desk_rag.ingest import damage
+from desk_rag.kv.calibration.gate import GateReport
+from desk_rag.kv.calibration.texts import PROBE
+from desk_rag.kv.forward.runner import Slab
+from desk_rag.kv.lazy.memory import AttentionPath
+from desk_rag.kv.loading.load import ChunksLost
+from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import PrefixKV, prefill_chunk
 from desk_rag.kv.quant import QuantScheme, quantize
-from desk_rag.kv.recompute_choice import RecomputeChoice
+from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+from desk_rag.kv.recompute.policy import RecomputeChoice
 from desk_rag.kv.rope import RotaryTables, build_tables
-from desk_rag.kv.stitch import plan
 from desk_rag.kv.types import KVKey, Namespace, QuantizedKV
-from desk_rag.look_ahead import LookAhead
-from desk_rag.prepared import Prepared, prepare
-from desk_rag.retrieval import RetrievedChunk, retrieve
+from desk_rag.retrieval.embedding import Embedder, OneQuestion, load_embedder
+from desk_rag.retrieval.search import RetrievedChunk, retrieve
 from desk_rag.store.store import Store
 from desk_rag.timing import Stopwatch
 
@@ -66,8 +68,8 @@ class Fresh:
 class Begun:
     """An answer whose first token is there."""
 
-    first: generate.Token
-    rest: Iterator[generate.Token]
+    first: generation.Token
+    rest: Iterator[generation.Token]
     timings: Timings
     fresh: tuple[Fresh, ...]
 
@@ -338,7 +340,7 @@ class AnswerEngine:
         return self._kv_of(retrieve(self.store, self.embedder, read, limit, under))
 
     def _kv_of(self, found: Sequence[RetrievedChunk]) -> Sequence[KVKey]:
-        """By the catalog, as `answer_context.build` will choose if all of them fit."""
+        """By the catalog, as `answering.context.build` will choose if all of them fit."""
         chunk_ids = [chunk.passage.chunk.chunk_id for chunk in found]
         if self.ladder.is_plain:
             return self.store.kv_keys(self.namespace, chunk_ids)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from desk_rag.chunking import ChunkId, Location
+from desk_rag.documents.chunking import ChunkId, Location
 
 
 class AnswerMode(Enum):

@@ -13,12 +13,12 @@ from typing import Protocol
 
 import torch
 
+from desk_rag.answering.evidence.selection import Quoted
+from desk_rag.answering.token_choice import next_token
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.passes import ModelPass, Pass
-from desk_rag.model import LanguageModel
-from desk_rag.prompt import PromptFormat
-from desk_rag.quote_walk import Quoted
-from desk_rag.token_choice import next_token
+from desk_rag.kv.forward.runner import ModelPass, Pass
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.prompt import PromptFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Quote(Protocol):
     """Lays the quote that an answer opens with, and the rest of the answer if it can."""
 
     def __call__(self, run: Pass, first: int, logits: torch.Tensor, start: int, room: int) -> Quoted | None:
-        """As `quote_walk.QuoteChooser.choose`, for one question and its chunks."""
+        """As `evidence.selection.QuoteChooser.choose`, for one question and its chunks."""
         ...
 
 

@@ -18,22 +18,23 @@ from typing import Protocol
 import psutil
 import torch
 
-from desk_rag import drive_tuning
+from desk_rag.answering import drive_tuning
 from desk_rag.config import AnswerSettings, Settings
 from desk_rag.errors import OutOfMemory
-from desk_rag.kv.layerwise import Placer, layerwise
-from desk_rag.kv.lazy_attention import LazyContext
-from desk_rag.kv.lazy_cache import LazyCache, arriving
-from desk_rag.kv.load import Load
-from desk_rag.kv.loader import Loader
-from desk_rag.kv.passes import ModelPass, Pass, Slab
+from desk_rag.kv.forward.runner import ModelPass, Pass, Slab
+from desk_rag.kv.lazy.cache import LazyCache, arriving
+from desk_rag.kv.lazy.reference import LazyContext
+from desk_rag.kv.loading.layerwise import Placer, layerwise
+from desk_rag.kv.loading.load import Load
+from desk_rag.kv.loading.loader import Loader
 from desk_rag.kv.payload import ChunkFile
+from desk_rag.kv.positions import StitchPlan
 from desk_rag.kv.prefill import PrefixKV
 from desk_rag.kv.quant import move_layer
 from desk_rag.kv.rope import RotaryTables
-from desk_rag.kv.stitch import StitchPlan, stitch
+from desk_rag.kv.stitch import stitch
 from desk_rag.kv.types import KVKey, Namespace, QuantizedKV
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 from desk_rag.store.store import Store
 
 MIB = 1 << 20

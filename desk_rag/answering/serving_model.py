@@ -20,15 +20,16 @@ from safetensors.torch import load, save
 
 from desk_rag.config import MOST_PRIMERS, Settings
 from desk_rag.errors import ForeignPlace
-from desk_rag.kv.canaries import GROUPS, PROBE
-from desk_rag.kv.gate import GateReport, Score, drifted, probe_kv, run_gate
+from desk_rag.kv.calibration.gate import GateReport, Score, drifted, probe_kv, run_gate
+from desk_rag.kv.calibration.self_test import check_keys
+from desk_rag.kv.calibration.texts import GROUPS, PROBE
 from desk_rag.kv.identity import identify
 from desk_rag.kv.prefill import PrefixKV, prefill_prefix
+from desk_rag.kv.prefix_variants.variants import PLAIN, Ladder, Rung, build_ladder, primed_ids
 from desk_rag.kv.quant import LayerScheme, QuantScheme
-from desk_rag.kv.rungs import PLAIN, Ladder, Rung, build_ladder, primed_ids
-from desk_rag.kv.self_test import check_keys
 from desk_rag.kv.types import ChunkKV, Namespace
-from desk_rag.model import PRODUCER, LanguageModel, load_model
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.loading import PRODUCER, load_model
 from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.store.kv_directory import marker_of
 from desk_rag.store.layout import Layout, write_private

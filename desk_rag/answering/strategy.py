@@ -10,23 +10,23 @@ from functools import partial
 
 import torch
 
-from desk_rag import generate
-from desk_rag.answer_context import Context
-from desk_rag.answer_events import Source
+from desk_rag.answering import generation
+from desk_rag.answering.context import Context
+from desk_rag.answering.events import Source
+from desk_rag.answering.evidence.selection import QuoteChooser
+from desk_rag.answering.evidence.span_scorer import load_pointer
 from desk_rag.config import AnswerSettings
-from desk_rag.embedding import Embedder
 from desk_rag.errors import ConfigError, UnsupportedModel
-from desk_rag.kv import lazy_cache
-from desk_rag.kv.auxiliary import Auxiliary
-from desk_rag.kv.lazy_choice import AttentionPath, choose_attention
-from desk_rag.kv.passes import Pass, Slab
-from desk_rag.kv.recompute_choice import RecomputeChoice, SelectorName
-from desk_rag.kv.recompute_step import Ask, Prefilled, Recomputer, Recomputing
+from desk_rag.kv.forward.runner import Pass, Slab
+from desk_rag.kv.lazy import cache
+from desk_rag.kv.lazy.memory import AttentionPath, choose_attention
+from desk_rag.kv.positions import StitchPlan
+from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+from desk_rag.kv.recompute.policy import RecomputeChoice, SelectorName
+from desk_rag.kv.recompute.step import Ask, Prefilled, Recomputer, Recomputing
 from desk_rag.kv.rope import RotaryTables
-from desk_rag.kv.stitch import StitchPlan
-from desk_rag.model import LanguageModel
-from desk_rag.pointer import load_pointer
-from desk_rag.quote_walk import QuoteChooser
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.retrieval.embedding import Embedder
 from desk_rag.timing import Stopwatch
 
 _AUXILIARY = frozenset({SelectorName.AUX, SelectorName.AUX_STRICT})
@@ -41,14 +41,14 @@ def attention_path(asked: AnswerSettings, model: LanguageModel, where: StitchPla
     if asked.attention == "lazy":
         if asked.recompute:
             raise _not_both(f"'{asked.recompute}'")
-        if not lazy_cache.supports(model):
+        if not cache.supports(model):
             raise UnsupportedModel(
                 f"'{model.spec.name}' has sliding-window or soft-capped layers, which lazy attention does not cover.",
                 remedy='Set `attention = "materialize"` under [answer].',
             )
         return AttentionPath.LAZY
     free_to_choose = asked.attention == "auto" and not asked.recompute and model.device.type == "cuda"
-    if not free_to_choose or not lazy_cache.supports(model):
+    if not free_to_choose or not cache.supports(model):
         return AttentionPath.MATERIALIZE
     free, _ = torch.cuda.mem_get_info(model.device)
     return choose_attention(free, model.spec, where, room=room)
@@ -162,10 +162,10 @@ class Decoding:
         stop: Callable[[], bool],
         prefill: Callable[[], torch.Tensor] | None = None,
         about: tuple[str, Sequence[Source]] | None = None,
-    ) -> Iterator[generate.Token]:
+    ) -> Iterator[generation.Token]:
         """As `generate.decode`; `about` is the question and what it is asked of, without which no quote is chosen and
         no refusal objected to."""
-        decode = partial(generate.decode, max_new_tokens=self._limit, stop=stop, prefill=prefill)
+        decode = partial(generation.decode, max_new_tokens=self._limit, stop=stop, prefill=prefill)
         if self._chooser is not None and about is not None:
             question, sources = about
             texts = [source.text for source in sources]

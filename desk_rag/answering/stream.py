@@ -10,14 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from desk_rag.answer_events import AnswerText, Evidence, Source
-from desk_rag.citations import AnswerParser, ParsedAnswer
-from desk_rag.grounding import judge
-from desk_rag.prompt import NO_ANSWER
+from desk_rag.answering.events import AnswerText, Evidence, Source
+from desk_rag.answering.evidence.citations import AnswerParser, ParsedAnswer
+from desk_rag.answering.evidence.verification import judge
+from desk_rag.model.prompt import NO_ANSWER
 
 if TYPE_CHECKING:
-    from desk_rag.embedding import Vectors
-    from desk_rag.pointer import Reads
+    from desk_rag.answering.evidence.span_scorer import Reads
+    from desk_rag.retrieval.embedding import Vectors
 
 
 class AnswerStream:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import torch
 
-from desk_rag.prompt import PromptFormat
-from desk_rag.quotes import DOUBLE_QUOTES
-from desk_rag.sentences import NO_END
+from desk_rag.answering.evidence.quote_matching import DOUBLE_QUOTES
+from desk_rag.documents.sentences import NO_END
+from desk_rag.model.prompt import PromptFormat
 
 _OTHERS = 8
 

@@ -1,1 +1,1 @@
-"""Measurements of what ships: each ends in one JSON line, and LOG.md keeps what was found. Nothing imports it."""
+"""Benchmarks of what ships, one module per command; LOG.md keeps the results. Only the CLI imports it."""

@@ -19,17 +19,20 @@ from pathlib import Path
 
 import torch
 
-from desk_rag import drive_tuning
-from desk_rag.bench import end_to_end, energy, gpu_ttft, load, plot, report, shapes
-from desk_rag.bench.chunk_pool import ChunkPool
-from desk_rag.bench.end_to_end import Job
-from desk_rag.bench.gpu_ttft import Case, Desk, Plans
-from desk_rag.bench.synthetic import lengths
+from desk_rag.answering import drive_tuning
+from desk_rag.bench import load
+from desk_rag.bench.gpu_paths import first_token, whole_answer
+from desk_rag.bench.gpu_paths.first_token import Case, Desk, Plans
+from desk_rag.bench.gpu_paths.whole_answer import Job
+from desk_rag.bench.harness import energy, plot, report
+from desk_rag.bench.models import shapes
+from desk_rag.bench.models.chunk_pool import ChunkPool
+from desk_rag.bench.models.synthetic import lengths
 from desk_rag.errors import ConfigError, DeskRagError
-from desk_rag.kv.loader import LoaderSettings
+from desk_rag.kv.loading.loader import LoaderSettings
 from desk_rag.kv.prefill import PrefixKV
 from desk_rag.kv.rope import build_tables
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 
 _PARTS = ("ttft", "e2e", "energy")
 _TTFT_SHARE = 0.55
@@ -174,10 +177,10 @@ def _ttft(
 
         def keep() -> None:
             left_out = [str(case) for case in desk.left_out]
-            bars, habits = gpu_ttft.verdicts(entries), {"threads": settings.threads, "waves": settings.waves}
+            bars, habits = first_token.verdicts(entries), {"threads": settings.threads, "waves": settings.waves}
             run.keep("ttft", {"cases": entries, "left_out": left_out, "bars": bars, "loader": habits})
 
-        for entry in gpu_ttft.measure(desk, lambda left: run.left(share) / left):
+        for entry in first_token.measure(desk, lambda left: run.left(share) / left):
             entries.append(entry)
             keep()
         keep()
@@ -206,13 +209,13 @@ def _whole_answers(
     before = run.found.get("e2e", {}).get("jobs", [])
     assert isinstance(before, list)
     entries: list[dict[str, object]] = list(before)
-    for entry in end_to_end.measure(
+    for entry in whole_answer.measure(
         model, prefix, tables, pool, jobs, chunk=options.chunk, graphs=not options.no_graphs,
         threads=options.threads or LoaderSettings().threads, seconds=max(0.0, seconds - weighing), meter=meter,
         meter_seconds=options.meter_seconds,
     ):  # fmt: skip
         entries.append(entry)
-        run.keep("e2e", {"jobs": entries, "bars": end_to_end.verdicts(entries)})
+        run.keep("e2e", {"jobs": entries, "bars": whole_answer.verdicts(entries)})
 
 
 def _spent(run: Run) -> float:

@@ -23,13 +23,14 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache, StaticCache
 
-from desk_rag.bench import report
+from desk_rag.bench.harness import report
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError
-from desk_rag.kv.passes import Slab
+from desk_rag.kv.forward.runner import Slab
 from desk_rag.kv.prefill import PrefixKV, prefill_prefix
 from desk_rag.kv.rope import build_tables
-from desk_rag.model import LanguageModel, load_model
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.loading import load_model
 
 _FIRST_ID = 100
 """An ordinary word of any vocabulary; what is decoded from random keys means nothing anyway."""

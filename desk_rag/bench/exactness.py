@@ -15,15 +15,16 @@ from pathlib import Path
 
 import torch
 
-from desk_rag.bench import report
-from desk_rag.bench.masked import masked_forward
-from desk_rag.bench.tiny_models import FAMILIES, Family, build_model
+from desk_rag.bench.harness import report
+from desk_rag.bench.models.masked import masked_forward
+from desk_rag.bench.models.tiny_models import FAMILIES, Family, build_model
 from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.positions import Placement, Positions, StitchPlan, plan
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
 from desk_rag.kv.quant import keep_exact
 from desk_rag.kv.rope import build_tables
-from desk_rag.kv.stitch import Placement, Positions, StitchPlan, plan, stitch
-from desk_rag.model import LanguageModel
+from desk_rag.kv.stitch import stitch
+from desk_rag.model.language_model import LanguageModel
 
 _CASES = (
     (("The boiler was serviced.", "Rent is due on Monday.", "Anna moved to Porto, then to Lyon."), "When is rent due?"),

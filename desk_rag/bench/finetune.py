@@ -22,15 +22,15 @@ import torch
 from safetensors.torch import load_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from desk_rag import adapters
-from desk_rag.bench import report
-from desk_rag.bench.tiny_models import byte_tokenizer
+from desk_rag.bench.harness import report
+from desk_rag.bench.models.tiny_models import byte_tokenizer
 from desk_rag.config import ModelSettings
 from desk_rag.finetune.data import QA, Sample
 from desk_rag.finetune.run import Report, Task, run
 from desk_rag.finetune.settings import TrainSettings
 from desk_rag.finetune.trainer import TrainProgress
-from desk_rag.kv.canaries import GROUPS
+from desk_rag.kv.calibration.texts import GROUPS
+from desk_rag.model import adapters
 
 _SHAPES: dict[str, dict[str, int]] = {
     "qwen2.5-0.5b": {

@@ -18,11 +18,14 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from desk_rag.bench import report, synthetic
-from desk_rag.bench.synthetic import Shape, Slabs
-from desk_rag.kv import kernels, payload
-from desk_rag.kv.lazy_attention import LazyContext, attend
-from desk_rag.kv.stitch import Placement, place_layer, plan
+from desk_rag.bench.harness import report
+from desk_rag.bench.models import synthetic
+from desk_rag.bench.models.synthetic import Shape, Slabs
+from desk_rag.kv import payload
+from desk_rag.kv.kernels import availability
+from desk_rag.kv.lazy.reference import LazyContext, attend
+from desk_rag.kv.positions import Placement, plan
+from desk_rag.kv.stitch import place_layer
 
 if TYPE_CHECKING:
     from desk_rag.kv.cache import SlabCache
@@ -41,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
         found: dict[str, object] = {}
         if "a" in options.only:
             found["place"] = _placing(name, shape, device, options)
-        if "b" in options.only and kernels.available(device):
+        if "b" in options.only and availability.available(device):
             found["attend"] = _attending(name, shape, device, options)
         result[name] = found
     report.finish(result, options.out)
@@ -83,7 +86,7 @@ def _placing(name: str, shape: Shape, device: torch.device, options: argparse.Na
     timed = {"reference": _timed(reference, device, 3)}
     entry: dict[str, object] = {"tokens": options.tokens, "chunk": options.chunk, "bytes": moved}
     entry["copy_gb_s"] = round(copy / 1e9, 1)
-    if kernels.available(device):
+    if availability.available(device):
         timed |= _kernel_a(shape, where, made, tables, slabs, options, entry)
     print(f"\nPlacing {options.tokens:,} tokens, {name}: {moved / 1e6:.0f} MB; a copy runs at {copy / 1e9:.0f} GB/s")
     rows = []
@@ -100,35 +103,35 @@ def _kernel_a(
     shape: Shape, where: Sequence[Placement], made: Sequence[tuple[payload.Header, torch.Tensor, object]],
     tables: object, slabs: Slabs, options: argparse.Namespace, entry: dict[str, object],
 ) -> dict[str, report.Spread]:  # fmt: skip
-    from desk_rag.kv import rope_triton
+    from desk_rag.kv.kernels import place_chunks
     from desk_rag.kv.rope import RotaryTables
 
     assert isinstance(tables, RotaryTables)
     device = slabs.layers[0].key_slab.device
-    target = rope_triton.Target.of(tables, slabs.layers)
+    target = place_chunks.Target.of(tables, slabs.layers)
     layouts = [payload.layout(head) for head, _, _ in made]
 
-    def gather() -> rope_triton.Batch:
-        return rope_triton.batch_of_payloads(
+    def gather() -> place_chunks.Batch:
+        return place_chunks.batch_of_payloads(
             [
-                rope_triton.Loaded(layout, data, place.position, place.slot)
+                place_chunks.Loaded(layout, data, place.position, place.slot)
                 for layout, (_, data, _), place in zip(layouts, made, where, strict=True)
             ],
             target,
         )
 
     batch = gather()
-    found = {"kernel A": _timed(lambda: rope_triton.launch(batch, target), device, options.repeat)}
+    found = {"kernel A": _timed(lambda: place_chunks.launch(batch, target), device, options.repeat)}
     began = time.perf_counter()
     for _ in range(10):
-        rope_triton.launch(gather(), target)
+        place_chunks.launch(gather(), target)
     entry["host_ms"] = (time.perf_counter() - began) * 100
     torch.cuda.synchronize()
     if options.sweep:
         tried = {}
         for tile, heads, warps in itertools.product((16, 32, 64), (1, 2, 4, 8), (2, 4, 8)):
-            tuning = rope_triton.Tuning(tile, heads, warps)
-            work = functools.partial(rope_triton.launch, batch, target, tuning=tuning)
+            tuning = place_chunks.Tuning(tile, heads, warps)
+            work = functools.partial(place_chunks.launch, batch, target, tuning=tuning)
             tried[tuning] = _timed(work, device, 8)
         ranking = sorted(tried, key=lambda tuning: tried[tuning].median)
         entry["sweep_ms"] = [[t.tile, t.heads, t.warps, round(tried[t].median * 1e3, 4)] for t in ranking]
@@ -159,7 +162,7 @@ def _attending(name: str, shape: Shape, device: torch.device, options: argparse.
 
 
 def _decode(shape: Shape, tokens: int, device: torch.device, options: argparse.Namespace) -> dict[str, object]:
-    from desk_rag.kv.lazy_triton import LazyKernel
+    from desk_rag.kv.lazy.launcher import LazyKernel
 
     sizes = synthetic.lengths(tokens, options.chunk)
     chunks = tuple(synthetic.chunk(shape, size, device)[2] for size in sizes)

@@ -21,17 +21,18 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from desk_rag import drive_tuning
-from desk_rag.bench import drive, report, synthetic
-from desk_rag.bench.synthetic import Shape, Slabs
+from desk_rag.answering import drive_tuning
+from desk_rag.bench.harness import drive, report
+from desk_rag.bench.models import synthetic
+from desk_rag.bench.models.synthetic import Shape, Slabs
 from desk_rag.config import Settings
-from desk_rag.kv.layerwise import Placer, Slots
-from desk_rag.kv.loader import Loader, LoaderSettings
+from desk_rag.kv.loading.layerwise import Placer, Slots
+from desk_rag.kv.loading.loader import Loader, LoaderSettings
 from desk_rag.kv.payload import ChunkFile
+from desk_rag.kv.positions import StitchPlan, plan
 from desk_rag.kv.rope import RotaryTables
-from desk_rag.kv.stitch import StitchPlan, plan
 from desk_rag.kv.types import KVKey, Namespace, TokenHash
-from desk_rag.store import kv_file
+from desk_rag.store.kv import chunk_file
 
 if TYPE_CHECKING:
     from desk_rag.kv.cache import SlabCache
@@ -173,8 +174,8 @@ def _write(place: Path, shape: Shape, sizes: Sequence[int], big: int) -> Files:
         key = KVKey(_NAMESPACE, TokenHash(f"{number:032x}"))
         path = place / "ours" / f"{number % 16:02x}" / f"{number}.safetensors"
         path.parent.parent.mkdir(exist_ok=True)
-        kv_file.write(path, kv_file.prepare(key, kv, ["0"], 0.1))
-        ours.append(ChunkFile(path, kv_file.read_header(path)))
+        chunk_file.write(path, chunk_file.prepare(key, kv, ["0"], 0.1))
+        ours.append(ChunkFile(path, chunk_file.read_header(path)))
         size = (1, shape.num_kv_heads, tokens, shape.head_dim)
         layers = [tuple(torch.randn(size).to(torch.bfloat16) for _ in range(2)) for _ in range(shape.num_layers)]
         turbo.append(place / f"turborag-{number}.pt")

@@ -15,17 +15,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from desk_rag import indexing
-from desk_rag.answer import AnswerEngine
-from desk_rag.answer_events import Finished, FirstToken, Timings
-from desk_rag.bench import corpus, drive, report
+from desk_rag.answering.engine import AnswerEngine
+from desk_rag.answering.events import Finished, FirstToken, Timings
+from desk_rag.answering.kv_connector import ContextLoader, MappedLoader, Site, StreamedLoader, tier_bytes
+from desk_rag.answering.serving_model import prepare
+from desk_rag.bench.harness import corpus, drive, report
 from desk_rag.config import ModelSettings, Settings
-from desk_rag.context_loading import ContextLoader, MappedLoader, Site, StreamedLoader, tier_bytes
-from desk_rag.embedding import load_embedder
+from desk_rag.device_lock import Turn
 from desk_rag.errors import ConfigError
-from desk_rag.gpu_turn import Turn
-from desk_rag.kv.loader import Loader, LoaderSettings
-from desk_rag.prepared import prepare
+from desk_rag.ingest import pipeline
+from desk_rag.kv.loading.loader import Loader, LoaderSettings
+from desk_rag.retrieval.embedding import load_embedder
 from desk_rag.store.store import Store
 
 _WAYS = ("mapped", "streamed")
@@ -126,8 +126,8 @@ def _loading(way: str, settings: Settings) -> Callable[[Store, Site], ContextLoa
 
 def _fill(engine: AnswerEngine, folder: Path) -> None:
     corpus.sync(engine.store, folder, engine.model.prompt)
-    embedding = indexing.embed_pending(engine.store, engine.embedder, lambda: False)
-    warming = indexing.warm_pending(
+    embedding = pipeline.embed_pending(engine.store, engine.embedder, lambda: False)
+    warming = pipeline.warm_pending(
         engine.store, engine.model, engine.prefix, engine.namespace, engine.scheme, engine.turn,
         lambda: False, lambda: "",
     )  # fmt: skip

@@ -23,9 +23,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from desk_rag.bench import report, shapes, synthetic
-from desk_rag.bench.gpu_ttft import Mode
-from desk_rag.bench.shapes import ModelShape
+from desk_rag.bench.gpu_paths.first_token import Mode
+from desk_rag.bench.harness import report
+from desk_rag.bench.models import shapes, synthetic
+from desk_rag.bench.models.shapes import ModelShape
 from desk_rag.errors import ConfigError
 
 _WAVES = 4

@@ -22,25 +22,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.bench import report
-from desk_rag.bench.quality_parts.datasets import Form, load_needles, load_samples
-from desk_rag.bench.quality_parts.drawing import Drawing, Order
-from desk_rag.bench.quality_parts.evaluating import Coding, Progress, QualitySettings, evaluate
-from desk_rag.bench.quality_parts.marking import Judge
-from desk_rag.bench.quality_parts.modes import FULL, STITCHED, Mode, Way, parse_modes
-from desk_rag.bench.quality_parts.sample import Sample
-from desk_rag.bench.quality_parts.tables import Report
-from desk_rag.clean import clean
+from desk_rag.bench.answer_quality.data.datasets import Form, load_needles, load_samples
+from desk_rag.bench.answer_quality.data.distractors import Drawing, Order
+from desk_rag.bench.answer_quality.data.sample import Sample
+from desk_rag.bench.answer_quality.evaluation import Coding, Progress, QualitySettings, evaluate
+from desk_rag.bench.answer_quality.modes import FULL, STITCHED, Mode, Way, parse_modes
+from desk_rag.bench.answer_quality.score import Judge
+from desk_rag.bench.answer_quality.tables import Report
+from desk_rag.bench.harness import report
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError
-from desk_rag.kv.recompute_choice import SelectorName
-from desk_rag.kv.rungs import parse_rungs
+from desk_rag.kv.prefix_variants.variants import parse_rungs
+from desk_rag.kv.recompute.policy import SelectorName
+from desk_rag.sanitize import clean
 
 if TYPE_CHECKING:
-    from desk_rag.kv.auxiliary import Auxiliary
-    from desk_rag.model import LanguageModel
-    from desk_rag.quote_walk import QuoteChooser
-    from desk_rag.sentences import TokenCounter
+    from desk_rag.answering.evidence.selection import QuoteChooser
+    from desk_rag.documents.sentences import TokenCounter
+    from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+    from desk_rag.model.language_model import LanguageModel
 
 __all__ = [
     "FULL", "STITCHED", "Coding", "Judge", "Mode", "QualitySettings", "Report", "Sample", "Way", "evaluate", "main",
@@ -55,7 +55,7 @@ _FOOT = (
 
 def main(argv: Sequence[str]) -> int:
     """Run the measurement; returns an exit code. Raises DeskRagError subclasses."""
-    from desk_rag.model import load_model
+    from desk_rag.model.loading import load_model
 
     options = _arguments(argv)
     modes = parse_modes(options.modes, options.selectors.split(","), _numbers(options.ratios, "--ratios"))
@@ -202,8 +202,8 @@ def _numbers(text: str, option: str) -> tuple[float, ...]:
 
 
 def _auxiliary(modes: Sequence[Mode], options: argparse.Namespace) -> Auxiliary | None:
-    from desk_rag.kv.auxiliary import Auxiliary
-    from desk_rag.model import load_model
+    from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+    from desk_rag.model.loading import load_model
 
     if not any(mode.selector.startswith("aux") for mode in modes):
         return None
@@ -216,9 +216,9 @@ def _ways(model: LanguageModel, options: argparse.Namespace) -> dict[str, tuple[
 
     Other models than the embedded one have no choice, as in answers.
     """
-    from desk_rag.embedding import load_embedder
-    from desk_rag.pointer import load_pointer
-    from desk_rag.quote_walk import QuoteChooser
+    from desk_rag.answering.evidence.selection import QuoteChooser
+    from desk_rag.answering.evidence.span_scorer import load_pointer
+    from desk_rag.retrieval.embedding import load_embedder
 
     chosen = model.is_embedded and options.quotes != "greedy"
     by_embedder = options.judge == "embedder"
@@ -246,8 +246,8 @@ def _write(options: argparse.Namespace) -> int:
     """Needs the model's tokenizer only."""
     import json
 
-    from desk_rag import weights
-    from desk_rag.prompt import load_prompt
+    from desk_rag.model import weights
+    from desk_rag.model.prompt import load_prompt
 
     settings = _settings(options.model, options)
     prompt = load_prompt(weights.resolve(settings.name, allow_download=settings.allow_download))

@@ -16,21 +16,23 @@ from typing import Any
 
 import torch
 
-from desk_rag.bench import corpus, report
-from desk_rag.bench.codings import CODINGS, Coding, Source, as_stored
-from desk_rag.bench.planted import planted_qwen2
+from desk_rag.bench.baselines.quantization_schemes import CODINGS, Coding, Source, as_stored
+from desk_rag.bench.harness import corpus, report
+from desk_rag.bench.models.outlier_model import planted_qwen2
 from desk_rag.config import ModelSettings, StoreSettings
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.gate import MAX_MEAN_KL, MIN_TOP1
+from desk_rag.kv.calibration.gate import MAX_MEAN_KL, MIN_TOP1
 from desk_rag.kv.identity import hash_tokens
+from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import PrefixKV, prefill_chunk, prefill_prefix
 from desk_rag.kv.quant import QuantScheme, quantize
 from desk_rag.kv.rope import build_tables
-from desk_rag.kv.stitch import plan, stitch
+from desk_rag.kv.stitch import stitch
 from desk_rag.kv.types import ChunkKV, KVKey, Namespace
-from desk_rag.model import LanguageModel, load_model
-from desk_rag.model_support import KeyTap
-from desk_rag.store import kv_file
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.loading import load_model
+from desk_rag.model.support import KeyTap
+from desk_rag.store.kv import chunk_file
 from desk_rag.store.store import Store
 
 MAX_BYTES = 0.52
@@ -186,7 +188,7 @@ def _file_share(contexts: Sequence[Context]) -> float:
         spec = context.model.spec
         for chunk, ids in zip(context.chunks, context.ids, strict=True):
             key = KVKey(Namespace("0" * 32), hash_tokens(ids))
-            image = kv_file.prepare(key, quantize(chunk, QuantScheme.uniform(spec.num_layers)), ["0" * 32], 0.25)
+            image = chunk_file.prepare(key, quantize(chunk, QuantScheme.uniform(spec.num_layers)), ["0" * 32], 0.25)
             size += image.size
             fp16 += spec.fp16_bytes_per_token * chunk.num_tokens
     return size / fp16

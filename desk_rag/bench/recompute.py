@@ -20,31 +20,35 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from desk_rag.bench import baselines, clock, report, shapes
-from desk_rag.bench.clock import Times, Work
+from desk_rag.bench.baselines import serving
+from desk_rag.bench.harness import clock, report
+from desk_rag.bench.harness.clock import Times, Work
+from desk_rag.bench.models import shapes
 from desk_rag.config import ModelSettings
-from desk_rag.kv import recompute_costs
-from desk_rag.kv.auxiliary import Auxiliary
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.layerwise import Placer, Slots
-from desk_rag.kv.loader import Loader, LoaderSettings
+from desk_rag.kv.forward.fused_decoder import supports
+from desk_rag.kv.forward.sparse_decoder import LeanRows
+from desk_rag.kv.loading.layerwise import Placer, Slots
+from desk_rag.kv.loading.loader import Loader, LoaderSettings
 from desk_rag.kv.payload import ChunkFile
+from desk_rag.kv.positions import StitchPlan, plan
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
 from desk_rag.kv.quant import QuantScheme, quantize
-from desk_rag.kv.question_pass import supports
-from desk_rag.kv.recompute import NOTHING, Selection, recompute
-from desk_rag.kv.recompute_choice import Costs, SelectorName
+from desk_rag.kv.recompute import costs as recompute_costs
+from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+from desk_rag.kv.recompute.policy import Costs, SelectorName
+from desk_rag.kv.recompute.run import NOTHING, Selection, recompute
+from desk_rag.kv.recompute.selectors import SelectionContext, select
 from desk_rag.kv.rope import RotaryTables, build_tables
-from desk_rag.kv.rows_lean import LeanRows
-from desk_rag.kv.selection.select import SelectionContext, select
-from desk_rag.kv.stitch import StitchedCache, StitchPlan, plan, stitch
+from desk_rag.kv.stitch import StitchedCache, stitch
 from desk_rag.kv.types import KVKey, Namespace, TokenHash
-from desk_rag.model import LanguageModel, load_model, pick_device
-from desk_rag.store import kv_file
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.loading import load_model, pick_device
+from desk_rag.store.kv import chunk_file
 
 _SENTENCE = "The {n}th pump of hall {m} was serviced on day {k} by Anna Berg, who noted {v} bar in the green book. "
 _FULL = "full prefill"
-_STOCK = f"{_FULL}, {baselines.STOCK_WAY}"
+_STOCK = f"{_FULL}, {serving.STOCK_WAY}"
 _QUESTION = "Which pump did Anna Berg service last, and how many bar did she note?"
 
 
@@ -77,8 +81,8 @@ class Bench:
         for number, chunk in enumerate(self.chunks):
             path = Path(folder) / f"{number}.safetensors"
             key = KVKey(Namespace("0" * 32), TokenHash(f"{number:032x}"))
-            kv_file.write(path, kv_file.prepare(key, chunk, ["0"], 0.1))
-            files.append(ChunkFile(path, kv_file.read_header(path)))
+            chunk_file.write(path, chunk_file.prepare(key, chunk, ["0"], 0.1))
+            files.append(ChunkFile(path, chunk_file.read_header(path)))
         room = 2 * sum(file.payload for file in files)
         settings = LoaderSettings(staging_bytes=room, resident_bytes=room)
         return self.stack.enter_context(Loader(self.model.device, settings)), Slots.of(self.tables, self.cache), files
@@ -110,7 +114,7 @@ class Bench:
 
     def _prefills(self) -> dict[str, Callable[[], object]]:
         if supports(self.model):
-            found = baselines.FullPrefill(self.model, self.cache, self.tables).ways(self.all_ids[None])
+            found = serving.FullPrefill(self.model, self.cache, self.tables).ways(self.all_ids[None])
             return {f"{_FULL}, {name}": way for name, way in found.items()}
         return {_STOCK: self._stock}
 

@@ -18,14 +18,14 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from desk_rag import indexing
-from desk_rag.answer import AnswerEngine, open_engine
-from desk_rag.answer_events import Answer, AnswerMode, Finished, FirstToken, Retrieved, Timings
-from desk_rag.bench import corpus, report
-from desk_rag.bench.agreement import Agreement
+from desk_rag.answering.engine import AnswerEngine, open_engine
+from desk_rag.answering.events import Answer, AnswerMode, Finished, FirstToken, Retrieved, Timings
+from desk_rag.bench.harness import corpus, report
+from desk_rag.bench.harness.agreement import Agreement
 from desk_rag.config import AnswerSettings, ModelSettings, Settings
 from desk_rag.errors import ConfigError
-from desk_rag.kv.recompute_choice import RecomputeChoice, SelectorName
+from desk_rag.ingest import pipeline
+from desk_rag.kv.recompute.policy import RecomputeChoice, SelectorName
 
 _BEFORE_RETRIEVED = ("queue", "retrieve")
 _CONTEXT_TOKENS = 2300
@@ -179,9 +179,9 @@ def _data_dir(chosen: Path | None) -> Iterator[Path]:
 
 def _index(engine: AnswerEngine, folder: Path) -> None:
     corpus.sync(engine.store, folder.expanduser().absolute(), engine.model.prompt)
-    for _ in indexing.embed_pending(engine.store, engine.embedder, lambda: False):
+    for _ in pipeline.embed_pending(engine.store, engine.embedder, lambda: False):
         pass
-    warm = indexing.warm_pending(
+    warm = pipeline.warm_pending(
         engine.store, engine.model, engine.prefix, engine.namespace, engine.scheme, engine.turn,
         lambda: False, lambda: "",
     )  # fmt: skip

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag import cli_output as out
-from desk_rag.clean import clean
+from desk_rag.cli import output as out
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError, StoreLocked
+from desk_rag.sanitize import clean, shown_path
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
@@ -30,7 +30,7 @@ def run(settings: Settings, confirm: Path | None, keep: Path | None, *, as_json:
 
 
 def _list(settings: Settings, *, as_json: bool) -> int:
-    from desk_rag import removals
+    from desk_rag.ingest import deletions as removals
     from desk_rag.store.store import Store
 
     if not (settings.data_dir / "catalog.sqlite").is_file():
@@ -54,7 +54,7 @@ def _list(settings: Settings, *, as_json: bool) -> int:
     for folder in folders:
         lines.append(out.missing_line(folder.root, folder.waiting, folder.kept, folder.seconds_left))
         paths = [one.path for one in deletions if one.root == folder.root]
-        lines += [f"  {out.shown_path(path, [folder.root])}" for path in paths[:_MOST_LISTED]]
+        lines += [f"  {shown_path(path, [folder.root])}" for path in paths[:_MOST_LISTED]]
         if len(paths) > _MOST_LISTED:
             lines.append(f"  … and {len(paths) - _MOST_LISTED:,} more; --json has them all")
     if lines:
@@ -65,8 +65,8 @@ def _list(settings: Settings, *, as_json: bool) -> int:
 
 def _decide(settings: Settings, folder: Path, *, keep: bool, as_json: bool) -> int:
     """Note what is to become of the documents below `folder` whose files are gone; remove them if that is wished."""
-    from desk_rag import removals
-    from desk_rag.store.deletion_rows import Decision
+    from desk_rag.ingest import deletions as removals
+    from desk_rag.store.catalog.deletion_rows import Decision
 
     path = Path(os.path.realpath(folder.expanduser()))
     with _open(settings) as store:

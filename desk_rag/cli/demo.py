@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag import cli_output as out
-from desk_rag.answer_events import Answer, AnswerMode, Finished, FirstToken
+from desk_rag.answering.events import Answer, AnswerMode, Finished, FirstToken
 from desk_rag.assets import assets_dir
-from desk_rag.clean import clean
+from desk_rag.cli import output as out
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError, DeskRagError
+from desk_rag.sanitize import clean, shown_path
 
 if TYPE_CHECKING:
-    from desk_rag.answer import AnswerEngine
+    from desk_rag.answering.engine import AnswerEngine
 
 _FROM_ONE_FILE = 4
 """Questions of this kind in the short demo; one from two files and one without an answer come on top."""
@@ -70,22 +70,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     if arguments not in ([], ["--all"]):
-        raise ConfigError("The demo takes --all or nothing.", remedy="python -m desk_rag.demo --all")
+        raise ConfigError("The demo takes --all or nothing.", remedy="python -m desk_rag.cli.demo --all")
     documents, listed = assets_dir() / "sample_docs", _read(assets_dir() / "demo_questions.json")
     questions = listed if arguments else _a_few(listed)
     data = Path.cwd() / ".demo"
     if data.exists() or data.is_symlink():
         _clear(data)
     settings = Settings(data_dir=data)
-    print(f"Index and chunk KV of this demo go to {out.shown_path(data)}, which is made anew each time.")
+    print(f"Index and chunk KV of this demo go to {shown_path(data)}, which is made anew each time.")
     progress = out.Progress(sys.stderr, [documents])
     progress.passing("loading the model …")
-    from desk_rag.answer import open_engine
-    from desk_rag.cli_work import index_with
+    from desk_rag.answering.engine import open_engine
+    from desk_rag.cli.work import index_with
 
     engine = open_engine(settings, writer=True)
     try:
-        print(f"\n== Indexing {out.shown_path(documents)}", flush=True)
+        print(f"\n== Indexing {shown_path(documents)}", flush=True)
         done = index_with(engine, [documents], settings, lambda: False, progress)
         progress.clear()
         print(out.index_summary(done), flush=True)

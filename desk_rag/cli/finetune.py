@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from desk_rag import cli_output as out
 from desk_rag.assets import assets_dir
-from desk_rag.cli_signals import stoppable
+from desk_rag.cli import output as out
+from desk_rag.cli.signals import stoppable
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError, DeskRagError
 from desk_rag.finetune.data import Sample, load_samples, save_samples
@@ -32,11 +32,12 @@ from desk_rag.finetune.settings import (
     Schedule,
     TrainSettings,
 )
+from desk_rag.sanitize import shown_path
 
 if TYPE_CHECKING:
     from desk_rag.finetune.run import Evaluate, Report
     from desk_rag.finetune.trainer import TrainProgress
-    from desk_rag.model import LanguageModel
+    from desk_rag.model.language_model import LanguageModel
 
 INTERRUPTED = 130
 FOLDER_DATA = "data.jsonl"
@@ -215,7 +216,7 @@ def _samples(settings: Settings, options: argparse.Namespace, screen: _Screen) -
 
 def _folder_chunks(settings: Settings, folders: Sequence[Path]) -> list[FolderChunk]:
     """Every chunk indexed under the folders, in the order of paths and places."""
-    from desk_rag.index_events import FileState
+    from desk_rag.documents.status import FileState
     from desk_rag.store.store import Store
 
     found = []
@@ -225,8 +226,8 @@ def _folder_chunks(settings: Settings, folders: Sequence[Path]) -> list[FolderCh
             rows = [row for row in store.documents(root) if row.state is FileState.INDEXED]
             if not rows:
                 raise DeskRagError(
-                    f"There is nothing indexed under {out.shown_path(root)}.",
-                    remedy=f"First: desk-rag index {out.shown_path(root)} --no-kv",
+                    f"There is nothing indexed under {shown_path(root)}.",
+                    remedy=f"First: desk-rag index {shown_path(root)} --no-kv",
                 )
             for row in sorted(rows, key=lambda row: str(row.path)):
                 passages = sorted(store.passages_of(row.path), key=lambda passage: passage.chunk.ordinal)
@@ -239,7 +240,7 @@ def _judge(options: argparse.Namespace) -> Evaluate:
 
     def judge(model: LanguageModel, samples: Sequence[Sample]) -> dict[str, Any]:
         from desk_rag.bench import quality
-        from desk_rag.bench.quality_parts.modes import Mode, Way
+        from desk_rag.bench.answer_quality.modes import Mode, Way
 
         modes = (Mode(Way.FULL), Mode(Way(options.positions)))
         asked = judged_questions(samples, options.distractors, Distract(options.distract), options.seed)
@@ -289,7 +290,7 @@ def _bundled_texts() -> tuple[str, ...]:
 
 
 def _summary(report: Report, method: Method) -> str:
-    where = out.shown_path(report.out)
+    where = shown_path(report.out)
     if report.stopped:
         return f"Stopped after {report.steps} steps; the same command with --resume goes on.\n"
     lines = [f"Trained {report.steps} steps at {report.tokens_per_second:,.0f} tokens/s."]

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from desk_rag import __version__, cli_help
-from desk_rag.cli_words import split_globals
+from desk_rag import __version__
+from desk_rag.cli import help
+from desk_rag.cli.words import split_globals
 from desk_rag.errors import EXIT_CODES, ConfigError, told_to_user
 
 if TYPE_CHECKING:
@@ -135,10 +136,10 @@ def open_ui(
     selector: Selector = None,
 ) -> None:
     """Open the UI (also: desk-rag [FOLDER])."""
-    from desk_rag import cli_work
+    from desk_rag.cli import work
 
-    settings = cli_work.answering(_settings(ctx), attention, recompute, selector)
-    raise typer.Exit(cli_work.open_ui(settings, folders or []))
+    settings = work.answering(_settings(ctx), attention, recompute, selector)
+    raise typer.Exit(work.open_ui(settings, folders or []))
 
 
 @app.command()
@@ -152,9 +153,9 @@ def index(
 
     Documents can be found by words first, then by meaning; answers are fast once their caches are filled.
     """
-    from desk_rag import cli_work
+    from desk_rag.cli import work
 
-    raise typer.Exit(cli_work.index(_settings(ctx), folders or [], warm=not no_kv, as_json=as_json))
+    raise typer.Exit(work.index(_settings(ctx), folders or [], warm=not no_kv, as_json=as_json))
 
 
 @app.command()
@@ -173,11 +174,11 @@ def ask(
     as_json: Json = False,
 ) -> None:
     """Answer QUESTION with citations."""
-    from desk_rag import cli_work
+    from desk_rag.cli import work
 
     text = sys.stdin.read() if question == "-" else question
-    wish = cli_work.Wish(text.strip(), tuple(folder or ()), mode, top_k, index_first=not no_index, as_json=as_json)
-    raise typer.Exit(cli_work.ask(cli_work.answering(_settings(ctx), attention, recompute, selector), wish))
+    wish = work.Wish(text.strip(), tuple(folder or ()), mode, top_k, index_first=not no_index, as_json=as_json)
+    raise typer.Exit(work.ask(work.answering(_settings(ctx), attention, recompute, selector), wish))
 
 
 @app.command()
@@ -190,9 +191,9 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Show the passages nearest to QUERY."""
-    from desk_rag import cli_work
+    from desk_rag.cli import work
 
-    raise typer.Exit(cli_work.search(_settings(ctx), query, folder or [], limit, words_only=words, as_json=as_json))
+    raise typer.Exit(work.search(_settings(ctx), query, folder or [], limit, words_only=words, as_json=as_json))
 
 
 @app.command()
@@ -201,17 +202,17 @@ def watch(ctx: typer.Context, folders: OptionalFolders = None) -> None:
 
     Caches are filled while the computer is idle. Ends on Ctrl+C or SIGTERM; what was done is kept.
     """
-    from desk_rag import cli_work
+    from desk_rag.cli import work
 
-    raise typer.Exit(cli_work.watch(_settings(ctx), folders or []))
+    raise typer.Exit(work.watch(_settings(ctx), folders or []))
 
 
 @app.command()
 def status(ctx: typer.Context, as_json: Json = False) -> None:
     """Show what is indexed, its size, and what is being done."""
-    from desk_rag import cli_store
+    from desk_rag.cli import store
 
-    raise typer.Exit(cli_store.status(_settings(ctx), as_json=as_json))
+    raise typer.Exit(store.status(_settings(ctx), as_json=as_json))
 
 
 @app.command()
@@ -221,9 +222,9 @@ def why(
     as_json: Json = False,
 ) -> None:
     """Say whether FILE was read, and if not, why."""
-    from desk_rag import cli_store
+    from desk_rag.cli import store
 
-    raise typer.Exit(cli_store.why(_settings(ctx), file, as_json=as_json))
+    raise typer.Exit(store.why(_settings(ctx), file, as_json=as_json))
 
 
 @app.command()
@@ -236,9 +237,9 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Check everything that is stored against its checksum."""
-    from desk_rag import cli_store
+    from desk_rag.cli import store
 
-    raise typer.Exit(cli_store.verify(_settings(ctx), repair=repair, subset=subset, as_json=as_json))
+    raise typer.Exit(store.verify(_settings(ctx), repair=repair, subset=subset, as_json=as_json))
 
 
 @app.command()
@@ -258,11 +259,11 @@ def purge(
 
     Your own files are never touched.
     """
-    from desk_rag import cli_store
+    from desk_rag.cli import store
 
     if (folder is None) == (not everything):
         raise ConfigError("Name a folder to purge, or use --all.", remedy="desk-rag help purge lists the options.")
-    raise typer.Exit(cli_store.purge(_settings(ctx), folder, check=check, sure=yes, as_json=as_json))
+    raise typer.Exit(store.purge(_settings(ctx), folder, check=check, sure=yes, as_json=as_json))
 
 
 @app.command()
@@ -280,7 +281,7 @@ def deletions(
 
     When many files vanish at once, their documents stay in the index for a while (`deletion_grace_hours`).
     """
-    from desk_rag import cli_deletions
+    from desk_rag.cli import deletions as cli_deletions
 
     raise typer.Exit(cli_deletions.run(_settings(ctx), confirm, keep, as_json=as_json))
 
@@ -292,15 +293,15 @@ def pin(
     remove: Annotated[bool, typer.Option("--remove", help="Remove the pin.")] = False,
 ) -> None:
     """Delete FOLDER's caches last when space runs out."""
-    from desk_rag import cli_store
+    from desk_rag.cli import store
 
-    raise typer.Exit(cli_store.pin(_settings(ctx), folder, remove=remove))
+    raise typer.Exit(store.pin(_settings(ctx), folder, remove=remove))
 
 
 @app.command()
 def doctor(ctx: typer.Context, as_json: Json = False) -> None:
     """Check the installation and say how to fix what is wrong."""
-    from desk_rag import doctor as room
+    from desk_rag.cli import doctor as room
 
     raise typer.Exit(room.run(_settings(ctx), as_json=as_json))
 
@@ -308,7 +309,7 @@ def doctor(ctx: typer.Context, as_json: Json = False) -> None:
 @app.command(context_settings=_OWN_OPTIONS, add_help_option=False)
 def finetune(ctx: typer.Context) -> None:
     """Teach a model to read separately cached passages."""
-    from desk_rag import cli_finetune
+    from desk_rag.cli import finetune as cli_finetune
 
     raise typer.Exit(cli_finetune.finetune(_settings(ctx), ctx.args))
 
@@ -319,15 +320,15 @@ def bench(ctx: typer.Context, name: Annotated[str, typer.Argument(help="Such as 
 
     `bench --help` lists the benchmarks, `bench NAME --help` the options of one.
     """
-    from desk_rag import cli_work
+    from desk_rag.cli import work
 
-    raise typer.Exit(cli_work.bench(name, ctx.args))
+    raise typer.Exit(work.bench(name, ctx.args))
 
 
 @app.command("help")
 def guide(topic: Annotated[str, typer.Argument(help="A guide or a command; none lists them.")] = "") -> None:
     """Print a guide, or the options of a command."""
-    cli_help.show(topic, _command_names(), sys.stdout)
+    help.show(topic, _command_names(), sys.stdout)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -368,7 +369,7 @@ def route(argv: Sequence[str]) -> list[str]:
     if any(word in ("-h", "--help", "--version") for word in rest):
         return [*ahead, *rest]
     if first is not None and os.sep not in first and not Path(first).expanduser().exists():
-        raise cli_help.unknown_word(first, commands)
+        raise help.unknown_word(first, commands)
     return [*ahead, "open", *rest]
 
 
@@ -377,7 +378,7 @@ def _command_names() -> list[str]:
 
 
 def _failed(text: str, code: int) -> int:
-    from desk_rag.clean import clean
+    from desk_rag.sanitize import clean
 
     try:
         sys.stderr.write(f"desk-rag: {clean(text)}\n")

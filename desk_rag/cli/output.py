@@ -14,22 +14,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from desk_rag.answer_events import Absence, Answer, AnswerEvent, AnswerText, Evidence, Finished, Source, Timings
-from desk_rag.chunking import Location
-from desk_rag.clean import clean
-from desk_rag.index_events import (
-    DeletionsWaiting,
-    FileEvent,
-    FileState,
-    IndexEvent,
-    IndexFinished,
-    IndexStage,
-    RootAbsent,
-    StageProgress,
-)
+from desk_rag.answering.events import Absence, Answer, AnswerEvent, AnswerText, Evidence, Finished, Source, Timings
+from desk_rag.documents.chunking import Location
+from desk_rag.documents.status import FileState, IndexStage
+from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
+from desk_rag.sanitize import clean
 
 if TYPE_CHECKING:
-    from desk_rag.retrieval import RetrievedChunk
+    from desk_rag.retrieval.search import RetrievedChunk
+from desk_rag.sanitize import shown_path
 
 _STAGE_WORDS = {
     IndexStage.SCAN: "looking through the folder",
@@ -67,16 +60,6 @@ def size(count: int) -> str:
 def plural(count: int, noun: str) -> str:
     """'1 file', '4,210 files'."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def shown_path(path: Path, bases: Sequence[Path] = ()) -> str:
-    """`path` as a person would write it: relative to one of `bases` or to the current folder, else with '~'."""
-    for base in (*bases, Path.cwd()):
-        if path.is_relative_to(base) and path != base:
-            return clean(str(path.relative_to(base)), single_line=True)
-    home = Path.home()
-    text = str(Path("~") / path.relative_to(home)) if path.is_relative_to(home) else str(path)
-    return clean(text, single_line=True)
 
 
 def print_json(stream: TextIO, value: object) -> None:

@@ -14,17 +14,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag import cli_output as out
-from desk_rag.clean import clean
+from desk_rag.cli import output as out
 from desk_rag.config import Settings
+from desk_rag.documents.status import FileState, is_beginning_only
 from desk_rag.errors import ConfigError, CorruptCatalog, StoreError, catalog_lost
-from desk_rag.index_events import FileState, is_beginning_only
+from desk_rag.sanitize import clean, shown_path
 
 if TYPE_CHECKING:
+    from desk_rag.documents.discovery import FoundFile, LeftOut
     from desk_rag.store.ownership import Cleared
     from desk_rag.store.store import Store
     from desk_rag.store.types import Activity, DocumentRow, PurgeReport, VerifyReport
-    from desk_rag.walk import FoundFile, LeftOut
 
 _MOST_LISTED = 20
 _RULES = {
@@ -38,7 +38,8 @@ _RULES = {
 
 def status(settings: Settings, *, as_json: bool) -> int:
     """Print what is indexed, how much room it takes, and what the writer is doing."""
-    from desk_rag import damage, presence, removals
+    from desk_rag.ingest import damage, deletions
+    from desk_rag.store import presence
 
     if not _exists(settings):
         return _nothing(settings, as_json=as_json)
@@ -53,7 +54,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
         beginnings = [row for row in rows if row.state is FileState.INDEXED and is_beginning_only(row.reason)]
         pins, away = store.pins(), store.kv_away
         absent = presence.absent_folders(store)
-        missing = removals.missing_files(store, settings.index.deletion_grace_hours)
+        missing = deletions.missing_files(store, settings.index.deletion_grace_hours)
     if as_json:
         out.print_json(
             sys.stdout,
@@ -98,7 +99,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
     lines += [f"absent    {out.reason_line(folder.path, folder.sentence)}" for folder in absent]
     lines += [f"missing   {out.missing_line(folder.root, folder.waiting, folder.kept, folder.seconds_left)}"
               for folder in missing]  # fmt: skip
-    lines += [f"pinned    {out.shown_path(path)}" for path in pins]
+    lines += [f"pinned    {shown_path(path)}" for path in pins]
     _print([*lines, *_listed("cut off ", beginnings), *_listed("not read", failed)])
     return 0
 
@@ -109,7 +110,7 @@ def _listed(label: str, rows: Sequence[DocumentRow]) -> list[str]:
     return [*lines, f"{label}  … and {more:,} more; --json has them all"] if more > 0 else lines
 def _group(path: Path, reason: str) -> str:
     """The group that a file which was left out is counted in."""
-    from desk_rag.parsers.formats import KIND_NOT_READ, unread_kind
+    from desk_rag.documents.formats import KIND_NOT_READ, unread_kind
 
     if reason.startswith(KIND_NOT_READ):
         return unread_kind(path.name) or "binary files"
@@ -148,7 +149,7 @@ def why(settings: Settings, file: Path, *, as_json: bool) -> int:
         chunks = row.num_chunks if row else 0
         out.print_json(sys.stdout, {"path": str(path), "state": state, "reason": reason, "chunks": chunks})
     else:
-        _print([f"{out.shown_path(path)}: {state}" + _and(reason.removeprefix(f"{path} "))])
+        _print([f"{shown_path(path)}: {state}" + _and(reason.removeprefix(f"{path} "))])
     return 0
 
 
@@ -237,7 +238,7 @@ def purge(settings: Settings, folder: Path | None, *, check: bool, sure: bool, a
 
 
 def _purge_folder(settings: Settings, path: Path, *, check: bool) -> PurgeReport:
-    from desk_rag.store.full_disk import open_to_purge
+    from desk_rag.store.open_to_purge import open_to_purge
 
     store, room = open_to_purge(settings.data_dir, settings.store, path)
     with store:
@@ -281,7 +282,7 @@ def pin(settings: Settings, folder: Path, *, remove: bool) -> int:
             store.unpin(path)
         else:
             store.pin(path)
-    _print([f"{out.shown_path(path)} is {'no longer pinned' if remove else 'pinned: its caches are evicted last'}."])
+    _print([f"{shown_path(path)} is {'no longer pinned' if remove else 'pinned: its caches are evicted last'}."])
     return 0
 
 
@@ -294,9 +295,9 @@ def _unknown_path(path: Path) -> ConfigError:
 
 def _explain(row: DocumentRow | None, path: Path, bases: Sequence[Path], settings: Settings) -> tuple[str, str]:
     """State and reason of one file, as words."""
-    from desk_rag import documents
-    from desk_rag.parsers.formats import KIND_NOT_READ, unread_kind
-    from desk_rag.walk import LeftOut
+    from desk_rag.documents import document
+    from desk_rag.documents.discovery import LeftOut
+    from desk_rag.documents.formats import KIND_NOT_READ, unread_kind
 
     if row is not None and row.state is FileState.INDEXED:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.indexed_at))
@@ -310,7 +311,7 @@ def _explain(row: DocumentRow | None, path: Path, bases: Sequence[Path], setting
         return "left out", found.reason + _allowing(found.path, found.reason)
     if not path.exists():
         return "unknown", "there is no such file"
-    if not documents.supported(path):
+    if not document.supported(path):
         return "left out", f"{KIND_NOT_READ} ({unread_kind(path.name) or 'binary'})"
     if found is None:
         return "unknown", "it is in no folder that was indexed"
@@ -327,7 +328,7 @@ def _allowing(path: Path, reason: str) -> str:
 
 def _ruled(path: Path, bases: Sequence[Path], settings: Settings) -> FoundFile | LeftOut | None:
     """What the walk says of `path`; the first folder whose rules leave it out decides."""
-    from desk_rag.walk import LeftOut, examine
+    from desk_rag.documents.discovery import LeftOut, examine
 
     seen: FoundFile | LeftOut | None = None
     for base in bases:
@@ -355,7 +356,7 @@ def _why_folder(path: Path, rows: Sequence[DocumentRow], *, as_json: bool) -> in
         out.print_json(sys.stdout, {"path": str(path), "states": states})
         return 0
     summary = ", ".join(f"{count:,} {name}" for name, count in states.items()) or "nothing in it was ever looked at"
-    _print([f"{out.shown_path(path)}: {summary}"])
+    _print([f"{shown_path(path)}: {summary}"])
     _print([f"  {row.state.value} {out.reason_line(row.path, row.reason, [path])}" for row in rows if row.reason])
     return 0
 
@@ -395,8 +396,8 @@ def _delete_all(root: Path) -> tuple[Cleared, str]:
 
     Also returns the `kv_dir` that could not be reached; empty if there is none, or it was emptied too.
     """
-    from desk_rag.store.data_directory import clear_all
     from desk_rag.store.layout import Layout
+    from desk_rag.store.maintenance.data_directory import clear_all
     from desk_rag.store.opening import locked
 
     with locked(Layout(root)):
@@ -415,7 +416,7 @@ def _nothing(settings: Settings, *, as_json: bool) -> int:
     if as_json:
         out.print_json(sys.stdout, {"data_dir": str(settings.data_dir), "files": 0, "chunks": 0})
     else:
-        _print([f"Nothing is indexed yet ({out.shown_path(settings.data_dir)} holds no index). desk-rag index FOLDER"])
+        _print([f"Nothing is indexed yet ({shown_path(settings.data_dir)} holds no index). desk-rag index FOLDER"])
     return 0
 
 
@@ -435,7 +436,7 @@ def _activity_text(activity: Activity | None, pause: float | None) -> str:
     paused = " (a pause is asked for)" if pause is not None and pause > time.time() else ""
     if activity is None:
         return "no process is watching; desk-rag watch FOLDER keeps the index fresh" + paused
-    from desk_rag.index_events import StageProgress
+    from desk_rag.ingest.events import StageProgress
 
     progress = StageProgress(
         activity.stage, activity.done, activity.total, activity.unit, activity.rate, activity.eta_seconds,

@@ -1,4 +1,4 @@
-"""What the commands that read, ask and watch do: opens rooms in order, hands their events to `cli_output`.
+"""What the commands that read, ask and watch do: opens rooms in order, hands their events to `cli.output`.
 
 Knows the rooms' doorways, signals and exit codes; knows no argument syntax (that is `cli`) and no layout of the output.
 """
@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag import cli_output as out
-from desk_rag.answer_events import AnswerMode, Finished
-from desk_rag.cli_signals import stoppable
+from desk_rag.answering.events import AnswerMode, Finished
+from desk_rag.cli import output as out
+from desk_rag.cli.signals import stoppable
 from desk_rag.config import Settings
+from desk_rag.documents.status import FileState
 from desk_rag.errors import (
     UNWRITABLE,
     ConfigError,
@@ -28,11 +29,12 @@ from desk_rag.errors import (
     StoreLocked,
     catalog_lost,
 )
-from desk_rag.index_events import FileState, IndexFinished
-from desk_rag.index_progress import Tally
+from desk_rag.ingest.events import IndexFinished
+from desk_rag.ingest.progress import Tally
+from desk_rag.sanitize import shown_path
 
 if TYPE_CHECKING:
-    from desk_rag.answer import AnswerEngine
+    from desk_rag.answering.engine import AnswerEngine
     from desk_rag.store.store import Store
 
 SOME_UNREADABLE = 3
@@ -54,7 +56,7 @@ class Wish:
 
 def answering(settings: Settings, attention: str | None, recompute: str | None, selector: str | None) -> Settings:
     """The settings with what the command line says about answers; None leaves a field as it is. Raises ConfigError."""
-    from desk_rag.kv.recompute_choice import RecomputeChoice
+    from desk_rag.kv.recompute.policy import RecomputeChoice
 
     kept = settings.answer
     choice = RecomputeChoice.parse(str(kept.recompute if recompute is None else recompute), selector or kept.selector)
@@ -157,11 +159,11 @@ def _index_unknown(
         return 0
     if not engine.store.writer:
         raise StoreLocked(
-            f"{out.shown_path(unknown[0])} was never indexed, and the index cannot be written: another desk-rag writes "
+            f"{shown_path(unknown[0])} was never indexed, and the index cannot be written: another desk-rag writes "
             "it, or its drive is full or read-only.",
             remedy="desk-rag index FOLDER says which; once it has run, ask again.",
         )
-    progress.say(f"Indexing {', '.join(out.shown_path(root) for root in unknown)} first, once.")
+    progress.say(f"Indexing {', '.join(shown_path(root) for root in unknown)} first, once.")
     done = index_with(engine, unknown, settings, stop, progress)
     progress.say(out.index_summary(done))
     return done.failed
@@ -174,7 +176,7 @@ def _unknown(store: Store, roots: Sequence[Path]) -> list[Path]:
 
 def _check_model(settings: Settings) -> None:
     """What can be said against the model without loading it. Raises ModelError subclasses."""
-    from desk_rag import adapters, weights
+    from desk_rag.model import adapters, weights
 
     weights.resolve(settings.model.name, allow_download=settings.model.allow_download)
     if settings.model.adapter:
@@ -185,7 +187,7 @@ def _check_something_is_there(store: Store, roots: Sequence[Path], remedy: str) 
     if store.is_lost:
         raise catalog_lost(store.root)
     if roots and not any(row.state is FileState.INDEXED for root in roots for row in store.documents(root)):
-        names = ", ".join(out.shown_path(root) for root in roots)
+        names = ", ".join(shown_path(root) for root in roots)
         raise DeskRagError(
             f"There is nothing indexed under {names}.",
             remedy="`desk-rag why FILE` says what became of a file; `desk-rag index FOLDER` reads what changed.",
@@ -198,8 +200,8 @@ def search(
     settings: Settings, query: str, folders: Sequence[Path], limit: int, *, words_only: bool, as_json: bool
 ) -> int:
     """Print the chunks nearest to `query`, best first."""
-    from desk_rag import damage
-    from desk_rag.retrieval import retrieve
+    from desk_rag.ingest import damage
+    from desk_rag.retrieval.search import retrieve
     from desk_rag.store.store import Store
 
     if not query.strip():
@@ -209,7 +211,7 @@ def search(
         _check_something_is_there(store, roots, "Name a folder first: desk-rag index FOLDER")
         embedder = None
         if not words_only:
-            from desk_rag.embedding import load_embedder
+            from desk_rag.retrieval.embedding import load_embedder
 
             out.Progress(sys.stderr).passing("loading the embedder …")
             embedder = load_embedder(settings.model)
@@ -260,7 +262,7 @@ def bench(name: str, arguments: Sequence[str]) -> int:
 def benchmarks() -> dict[str, str]:
     """Every benchmark by name, and what it measures in a few words: the beginning of its docstring. Imports none."""
     found = {}
-    for file in sorted((Path(__file__).parent / "bench").glob("*.py")):
+    for file in sorted((Path(__file__).parent.parent / "bench").glob("*.py")):
         source = file.read_text(encoding="utf-8")
         if "\ndef main(argv" in source:
             first = (ast.get_docstring(ast.parse(source)) or "").split("\n\n")[0]
@@ -283,7 +285,7 @@ def _engine(settings: Settings, progress: out.Progress) -> Iterator[AnswerEngine
 
 
 def _load_engine(settings: Settings) -> AnswerEngine:
-    from desk_rag.answer import open_engine
+    from desk_rag.answering.engine import open_engine
 
     try:
         return open_engine(settings, writer=True)
@@ -305,7 +307,7 @@ def _roots(settings: Settings, folders: Sequence[Path]) -> list[Path]:
 
 def _folders(folders: Sequence[Path], *, files: bool = True) -> list[Path]:
     """Absolute paths, each checked to be a folder that can be read, or with `files` a file. Raises DeskRagError."""
-    from desk_rag.walk import check_root
+    from desk_rag.documents.discovery import check_root
 
     checked = []
     for folder in folders:

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NewType, Protocol
 
-from desk_rag.documents import Block, BlockKind
-from desk_rag.parsers.formats import PlaceUnits
-from desk_rag.sentences import SentenceCutter, TokenCounter, ends_sentence
+from desk_rag.documents.document import Block, BlockKind
+from desk_rag.documents.formats import PlaceUnits
+from desk_rag.documents.sentences import SentenceCutter, TokenCounter, ends_sentence
 
 __all__ = ["Chunk", "ChunkId", "ChunkSize", "Location", "TokenCounter", "chunk_id_of", "split"]
 

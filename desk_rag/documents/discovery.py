@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
+from desk_rag.documents.formats import readable_in_part
+from desk_rag.documents.sensitive import NAME_PATTERNS, NAME_RULES, NAME_WORDS, linked_secrets
 from desk_rag.errors import ConfigError, UnreadableDocument
-from desk_rag.parsers.formats import readable_in_part
-from desk_rag.sensitive import NAME_PATTERNS, NAME_RULES, NAME_WORDS, linked_secrets
 
 if TYPE_CHECKING:
     from desk_rag.config import IndexSettings

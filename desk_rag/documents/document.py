@@ -19,6 +19,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from desk_rag.documents.formats import format_of_name, readable_in_part, unread_kind
+from desk_rag.documents.parser_process import TRY_AGAIN, Cutting, ParserProcess, Request
 from desk_rag.errors import (
     BrokenDocument,
     Cancelled,
@@ -28,8 +30,6 @@ from desk_rag.errors import (
     UnreadableDocument,
     UnsupportedDocument,
 )
-from desk_rag.parsers.formats import format_of_name, readable_in_part, unread_kind
-from desk_rag.parsers.process import TRY_AGAIN, Cutting, ParserProcess, Request
 
 if TYPE_CHECKING:
     from desk_rag.config import IndexSettings

@@ -10,9 +10,9 @@ from __future__ import annotations
 import codecs
 import re
 
+from desk_rag.documents.code_pages import LATIN, OTHERS, code_page
+from desk_rag.documents.formats import looks_binary, utf16_without_mark
 from desk_rag.errors import UnsupportedDocument
-from desk_rag.parsers.code_pages import LATIN, OTHERS, code_page
-from desk_rag.parsers.formats import looks_binary, utf16_without_mark
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),

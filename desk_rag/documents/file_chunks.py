@@ -6,14 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from desk_rag import documents
-from desk_rag.chunking import Chunk, ChunkSize, Location, chunk_id_of
-from desk_rag.documents import Document
-from desk_rag.parsers.process import Cutting
+from desk_rag.documents import document
+from desk_rag.documents.chunking import Chunk, ChunkSize, Location, chunk_id_of
+from desk_rag.documents.document import Document
+from desk_rag.documents.parser_process import Cutting
 
 if TYPE_CHECKING:
     from desk_rag.config import IndexSettings
-    from desk_rag.token_counter import PortableCounter
+    from desk_rag.documents.token_counter import PortableCounter
 
 
 def read(
@@ -30,11 +30,11 @@ def read(
     Raises what `documents.ask_parser` raises, Cancelled within a fraction of a second after `stop` answers True.
     """
     cutting = Cutting(counter.tokenizer_json, (size.smallest, size.target, size.largest))
-    source, reply = documents.ask_parser(path, settings, cutting, stop, allow_secrets=allow_secrets)
-    with documents.sound_reply(source.path):
+    source, reply = document.ask_parser(path, settings, cutting, stop, allow_secrets=allow_secrets)
+    with document.sound_reply(source.path):
         rows = cast("list[list[Any]]", reply["chunks"])
         chunks = [_chunk(ordinal, *row) for ordinal, row in enumerate(rows)]
-        parser = documents.parser_of(reply)
+        parser = document.parser_of(reply)
         return Document(source, str(reply["title"]), (), parser, str(reply["note"])), chunks
 
 

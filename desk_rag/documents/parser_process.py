@@ -123,7 +123,7 @@ class ParserProcess:
         environment = {**os.environ, "PYTHONPATH": str(package), "PYTHONDONTWRITEBYTECODE": "1"}
         environment["TOKENIZERS_PARALLELISM"] = "false"  # its threads would count against the memory limit
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "desk_rag.parsers", str(self._memory_mib)],
+            [sys.executable, "-P", "-m", "desk_rag.documents.parsers", str(self._memory_mib)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

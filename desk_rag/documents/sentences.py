@@ -30,7 +30,7 @@ _FEWEST_LETTERS, _SHORTEST_WORD = 3, 8
 
 
 class TokenCounter(Protocol):
-    """Counts tokens as the reader will; desk_rag.prompt.PromptFormat is one."""
+    """Counts tokens as the reader will; desk_rag.model.prompt.PromptFormat is one."""
 
     def count(self, text: str) -> int:
         """Number of tokens of `text`."""

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 
 class PortableCounter(Protocol):
-    """A token counter that another process can rebuild; desk_rag.prompt.PromptFormat is one."""
+    """A token counter that another process can rebuild; desk_rag.model.prompt.PromptFormat is one."""
 
     @property
     def tokenizer_json(self) -> str:

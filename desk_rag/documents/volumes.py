@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psutil
 
+from desk_rag.documents.discovery import check_root
 from desk_rag.errors import DeskRagError
-from desk_rag.walk import check_root
 
 SAMPLE = 64
 """Documents of a folder that are looked for when it is not what it was; half of them must be there."""

@@ -1,1 +1,1 @@
-"""Teaching a model to read independently prefilled chunks: data, rows, training, result. Nothing below imports it."""
+"""What `desk-rag finetune` runs: teach a model to read chunks that were prefilled apart."""

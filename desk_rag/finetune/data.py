@@ -24,7 +24,7 @@ from typing import Any
 
 from desk_rag.errors import ConfigError
 from desk_rag.finetune.settings import AnswerForm
-from desk_rag.prompt import NO_ANSWER
+from desk_rag.model.prompt import NO_ANSWER
 
 _SENTENCE_END = re.compile(r"(?<=[a-z0-9)\"'%])[.!?][\"')]?\s+(?=[A-Z\"'(0-9])")
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")

@@ -17,8 +17,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from desk_rag import adapters, weights
 from desk_rag.finetune.trainable import Trainable
+from desk_rag.model import adapters, weights
 from desk_rag.owned_directory import OwnedDirectory, proven
 from desk_rag.store.layout import sync_directory
 

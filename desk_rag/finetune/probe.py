@@ -15,7 +15,7 @@ from desk_rag.finetune.masked import loss_of, to_batch
 from desk_rag.finetune.rows import Context, Island, build_island, build_row, text_island
 from desk_rag.finetune.settings import Layout
 from desk_rag.finetune.stream import RowStream
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 
 _WINDOW = 512
 """Tokens of general text that are read at a time."""

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from desk_rag import adapters, packed, weights
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.finetune.checkpoint import Checkpoints, RunIdentity, Standing
@@ -28,7 +27,9 @@ from desk_rag.finetune.stream import Place, RowStream
 from desk_rag.finetune.trainable import make_trainable
 from desk_rag.finetune.trainer import Outcome, TrainProgress, train
 from desk_rag.kv.stitch import has_sliding_layers
-from desk_rag.model import PRODUCER, LanguageModel, load_model
+from desk_rag.model import adapters, packed_linear, weights
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.loading import PRODUCER, load_model
 from desk_rag.store.layout import write_private
 
 Evaluate = Callable[[LanguageModel, Sequence[Sample]], dict[str, Any]]
@@ -157,7 +158,7 @@ def load_result(settings: ModelSettings, out: Path, method: Method) -> LanguageM
     """The model as desk-rag will serve it: the base with the adapter in `out`, or the model in `out`."""
     if method is Method.LORA:
         model = adapters.attach(load_model(settings, pack=False), out)
-        packed.pack_linears(model.module)
+        packed_linear.pack_linears(model.module)
         return model
     return load_model(settings.model_copy(update={"name": str(out)}))
 

@@ -24,7 +24,7 @@ from desk_rag.finetune.rows import (
     text_island,
 )
 from desk_rag.finetune.settings import TrainSettings
-from desk_rag.prompt import PromptFormat
+from desk_rag.model.prompt import PromptFormat
 
 _MOST_CONTEXTS = 64
 """Per row, however short they are."""

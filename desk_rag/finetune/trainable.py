@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from desk_rag.adapters import require_peft
 from desk_rag.errors import ConfigError
 from desk_rag.finetune.settings import Method, TrainSettings
-from desk_rag.model import LanguageModel
+from desk_rag.model.adapters import require_peft
+from desk_rag.model.language_model import LanguageModel
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from desk_rag.chunking import ChunkId
+from desk_rag.documents.chunking import ChunkId
 from desk_rag.errors import Cancelled, StoreError, StoreFull
 from desk_rag.store.types import PendingChunk
 
 if TYPE_CHECKING:
-    from desk_rag.gpu_turn import Turn
+    from desk_rag.device_lock import Turn
+    from desk_rag.kv.prefix_variants.variants import Rung
     from desk_rag.kv.quant import QuantScheme
-    from desk_rag.kv.rungs import Rung
     from desk_rag.kv.types import Namespace
-    from desk_rag.model import LanguageModel
+    from desk_rag.model.language_model import LanguageModel
     from desk_rag.store.store import Store
 
 _log = logging.getLogger(__name__)

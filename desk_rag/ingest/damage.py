@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from desk_rag.config import IndexSettings
+from desk_rag.documents.status import FileState
 from desk_rag.errors import StoreError, catalog_lost
-from desk_rag.file_reader import FileReader
-from desk_rag.index_events import FileState
-from desk_rag.prompt import PromptFormat
+from desk_rag.ingest.file_update import FileReader
+from desk_rag.model.prompt import PromptFormat
 from desk_rag.store.store import Store
 
 _MOST_FILES = 4

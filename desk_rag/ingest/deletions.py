@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.file_reader import is_gone
-from desk_rag.store.deletion_rows import Decision, Deletion
+from desk_rag.ingest.file_update import is_gone
+from desk_rag.store.catalog.deletion_rows import Decision, Deletion
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store

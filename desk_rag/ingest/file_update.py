@@ -13,9 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag import documents, file_chunks
-from desk_rag.chunking import ChunkSize
 from desk_rag.config import IndexSettings
+from desk_rag.documents import document as documents
+from desk_rag.documents import file_chunks
+from desk_rag.documents.chunking import ChunkSize
+from desk_rag.documents.discovery import FoundFile, LeftOut
+from desk_rag.documents.formats import KIND_NOT_READ, format_of_name
+from desk_rag.documents.status import FileState
 from desk_rag.errors import (
     Cancelled,
     DeskRagError,
@@ -26,14 +30,12 @@ from desk_rag.errors import (
     UnreadableDocument,
     UnsupportedDocument,
 )
-from desk_rag.index_events import FileEvent, FileState
-from desk_rag.parsers.formats import KIND_NOT_READ, format_of_name
+from desk_rag.ingest.events import FileEvent
 from desk_rag.store.types import DocumentRow, FileStamp
-from desk_rag.walk import FoundFile, LeftOut
 
 if TYPE_CHECKING:
+    from desk_rag.documents.token_counter import PortableCounter
     from desk_rag.store.store import Store
-    from desk_rag.token_counter import PortableCounter
 
 _log = logging.getLogger(__name__)
 

@@ -25,38 +25,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag import walk as walking
-from desk_rag.chunking import ChunkId, ChunkSize
 from desk_rag.config import IndexSettings
-from desk_rag.documents import never
+from desk_rag.documents import discovery as walking
+from desk_rag.documents.chunking import ChunkId, ChunkSize
+from desk_rag.documents.discovery import FoundFile, LeftOut
+from desk_rag.documents.document import never
+from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import Cancelled, ModelError, StoreFull
-from desk_rag.file_reader import CHANGED_MEANWHILE, FileReader, as_known, is_gone, stamp_of
-from desk_rag.index_events import (
-    DeletionsWaiting,
-    FileEvent,
-    FileState,
-    IndexEvent,
-    IndexStage,
-    RootAbsent,
-    StageProgress,
-)
-from desk_rag.index_progress import Meter, Tally
-from desk_rag.presence import AbsentFolder, Presence, covers
-from desk_rag.removals import Removals
+from desk_rag.ingest.background_prefill import Warmer
+from desk_rag.ingest.deletions import Removals
+from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, RootAbsent, StageProgress
+from desk_rag.ingest.file_update import CHANGED_MEANWHILE, FileReader, as_known, is_gone, stamp_of
+from desk_rag.ingest.progress import Meter, Tally
+from desk_rag.store.presence import AbsentFolder, Presence, covers
 from desk_rag.store.types import DocumentRow, PendingChunk
-from desk_rag.walk import FoundFile, LeftOut
-from desk_rag.warming import Warmer
 
 if TYPE_CHECKING:
-    from desk_rag.embedding import Embedder
-    from desk_rag.gpu_turn import Turn
+    from desk_rag.device_lock import Turn
+    from desk_rag.documents.token_counter import PortableCounter
     from desk_rag.kv.prefill import PrefixKV
+    from desk_rag.kv.prefix_variants.variants import Rung
     from desk_rag.kv.quant import QuantScheme
-    from desk_rag.kv.rungs import Rung
     from desk_rag.kv.types import Namespace
-    from desk_rag.model import LanguageModel
+    from desk_rag.model.language_model import LanguageModel
+    from desk_rag.retrieval.embedding import Embedder
     from desk_rag.store.store import Store
-    from desk_rag.token_counter import PortableCounter
 
 _log = logging.getLogger(__name__)
 
@@ -360,14 +353,14 @@ def warm_pending(
 ) -> Iterator[StageProgress]:
     """Prefill chunks that have no KV, one at a time; one event per chunk, and two a second in a wait.
 
-    `later` are the rungs above the plain one (kv/rungs.py): every chunk gets its plain KV first, then theirs.
-    Progress counts them all; with the first a chunk is warm.
+    `later` are the rungs above the plain one (kv/prefix_variants/variants.py): every chunk gets its plain KV first,
+    then theirs. Progress counts them all; with the first a chunk is warm.
 
     Gives way to an answer, and to `stop`, within one layer; the chunk that was given up is begun again. Before every
     chunk `may_run` answers '' or the reason to wait. Ends with a reason in `waiting` when the disk has no room or
     several chunks in a row fail. Raises StoreError when the catalog cannot be written.
     """
-    from desk_rag.kv.rungs import Rung
+    from desk_rag.kv.prefix_variants.variants import Rung
 
     rungs = (Rung(0, prefix, namespace), *later)
     store.hold_together([rung.namespace for rung in rungs])

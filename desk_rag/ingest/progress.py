@@ -6,16 +6,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from desk_rag.index_events import (
-    FileEvent,
-    FileState,
-    IndexEvent,
-    IndexFinished,
-    IndexStage,
-    StageProgress,
-    is_beginning_only,
-)
+from desk_rag.documents.status import FileState, IndexStage, is_beginning_only
+from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, StageProgress
 
 
 class Meter:
@@ -114,3 +108,11 @@ class Tally:
             disk_full=self.disk_full,
             beginnings=self.beginnings,
         )
+
+
+class ProgressDisplay(Protocol):
+    """Where a long run shows how far it is; the command line has one."""
+
+    def passing(self, text: str) -> None: ...
+    def say(self, text: str) -> None: ...
+    def show(self, event: IndexEvent) -> None: ...

@@ -1,1 +1,1 @@
-"""Everything that happens to keys and values; knows no disk, no question and no UI."""
+"""Chunk KV as tensors: prefill, quantise, load, stitch, run, recompute. Nothing here opens the store."""

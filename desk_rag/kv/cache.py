@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, DynamicLayer
 
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 
 
 class SlabLayer(DynamicLayer):  # type: ignore[misc]

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 
 from desk_rag.kv.quant import QuantScheme
 from desk_rag.kv.types import KVKey, Namespace, TokenHash
-from desk_rag.model import ModelSpec
+from desk_rag.model.language_model import ModelSpec
 
 CAPTURE_VERSION = 1
 """Raise it when what is captured changes: where keys are tapped, how the prefix precedes a chunk, how codes are

@@ -90,7 +90,7 @@ class Layout:
     rows: NDArray[np.int64]
     """[L, 12]: tokens, tokens per scale group, scale groups; offsets from the start of the payload to keys and values
     in bytes, to key_scale, key_zero and value_scale in units of two; four zeros, for where the layer goes. All zeros
-    for a layer that is kept in a floating dtype. (`rope_triton` reads them so.)"""
+    for a layer that is kept in a floating dtype. (`kernels.place_chunks` reads them so.)"""
     heads: int
     dim: int
     num_tokens: int

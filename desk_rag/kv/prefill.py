@@ -18,8 +18,8 @@ import torch
 from desk_rag.errors import Cancelled
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.types import ChunkKV
-from desk_rag.model import LanguageModel
-from desk_rag.model_support import KeyTap
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.support import KeyTap
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from desk_rag.errors import UnsupportedModel
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 
 
 @dataclass(frozen=True, slots=True)

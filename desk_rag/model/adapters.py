@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from desk_rag import checkpoint_files, weights
-from desk_rag.checkpoint_config import optional_json, read_json, regular_file
 from desk_rag.errors import ConfigError, DeskRagError, ModelError, ModelNotFound, UnsupportedModel
+from desk_rag.model import weights
+from desk_rag.model.checkpoint import files as checkpoint_files
+from desk_rag.model.checkpoint.config import optional_json, read_json, regular_file
 
 if TYPE_CHECKING:
-    from desk_rag.model import LanguageModel
+    from desk_rag.model.language_model import LanguageModel
 
 CONFIG, WEIGHTS, RECORD = "adapter_config.json", "adapter_model.safetensors", "desk_rag.json"
 _BESIDE_THE_POINT = frozenset({"base_model_name_or_path", "inference_mode", "peft_version", "revision"})

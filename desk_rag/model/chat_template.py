@@ -50,10 +50,10 @@ def render(source: Path, template: str, tokens: Mapping[str, str], conversations
 
 
 def _run_child(source: Path, request: str) -> dict[str, Any]:
-    package = Path(__file__).resolve().parent.parent
+    package = Path(__file__).resolve().parent.parent.parent
     # -P and an explicit path: a json.py in the folder that desk-rag was started in must not be imported.
     environment = {**os.environ, "PYTHONPATH": str(package), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-P", "-m", "desk_rag.chat_template"]
+    command = [sys.executable, "-P", "-m", "desk_rag.model.chat_template"]
     try:
         done = subprocess.run(
             command, input=request.encode(), capture_output=True, env=environment, timeout=_WALL_SECONDS, check=False

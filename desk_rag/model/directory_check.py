@@ -13,10 +13,13 @@ from typing import Any
 
 import torch
 
-from desk_rag import checkpoint_config, checkpoint_files, checkpoint_tensors, model_support
 from desk_rag.config import ModelSettings
 from desk_rag.errors import DeskRagError, ModelError, ModelNotFound, OutOfMemory, UnsupportedModel
-from desk_rag.prompt import PromptFormat, load_prompt
+from desk_rag.model import support as model_support
+from desk_rag.model.checkpoint import config as checkpoint_config
+from desk_rag.model.checkpoint import files
+from desk_rag.model.checkpoint import tensors as checkpoint_tensors
+from desk_rag.model.prompt import PromptFormat, load_prompt
 
 
 def check(directory: Path, settings: ModelSettings) -> tuple[Any, model_support.Support]:
@@ -35,7 +38,7 @@ def check(directory: Path, settings: ModelSettings) -> tuple[Any, model_support.
     support = model_support.check(config)
     # Again, with the defaults that transformers filled in.
     checkpoint_config.check_config(file, {**config.to_dict(), "auto_map": None})
-    tensors = checkpoint_files.tensors(directory)
+    tensors = files.tensors(directory)
     checkpoint_tensors.check_layer_count(directory, config.num_hidden_layers, tensors)
     if getattr(config, "quantization_config", None):
         _check_quantizer(directory, config)

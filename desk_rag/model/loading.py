@@ -1,24 +1,27 @@
 """Loads the language model: weights, tokenizer, prompt format, and the facts about it that decide identity and cost.
 
 Knows transformers and bitsandbytes; knows nothing of chunks, caches on disk or questions. Every model that loads here
-passed `model_support.check`.
+passed `model.support.check`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
 
-from desk_rag import __version__, adapters, checkpoint, checkpoint_tensors, model_support, packed, weights
+from desk_rag import __version__
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError
-from desk_rag.prompt import PromptFormat
+from desk_rag.model import adapters, directory_check, packed_linear, weights
+from desk_rag.model import support as model_support
+from desk_rag.model.checkpoint import tensors
+from desk_rag.model.language_model import LanguageModel, ModelSpec
+from desk_rag.model.prompt import PromptFormat
 
 _IRRELEVANT_FIELDS = frozenset(
     [
@@ -44,83 +47,6 @@ _SMALL = 1_000_000_000
 """Parameters below which a CPU computes in fp32; larger models take bf16 where the CPU has the instructions."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSpec:
-    """The shape and identity of a loaded model."""
-
-    name: str
-    support: model_support.Support
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    num_parameters: int
-    weights_fingerprint: str
-    tokenizer_fingerprint: str
-    weight_quantization: str
-    """none | nf4 | int8."""
-    dtype: torch.dtype
-    """Compute dtype; the shared prefix's KV is kept in it."""
-    config_json: str
-    """Canonical JSON of the configuration: RoPE parameters, windows, norms, scaling."""
-    adapter: str = ""
-    """Fingerprint of the adapter the weights carry (see adapters.py); empty for none."""
-
-    @property
-    def max_context(self) -> int:
-        """Most positions one context may have."""
-        return self.support.max_context
-
-    @property
-    def fp16_bytes_per_token(self) -> int:
-        """Bytes of one token's keys and values in fp16 or bf16."""
-        return 4 * self.num_layers * self.num_kv_heads * self.head_dim
-
-
-@dataclass(frozen=True, slots=True)
-class LanguageModel:
-    """A model ready to run. Not thread-safe: one caller at a time (see gpu_turn)."""
-
-    spec: ModelSpec
-    module: Any
-    """A transformers ...ForCausalLM in eval mode."""
-    prompt: PromptFormat
-    device: torch.device
-
-    @property
-    def is_embedded(self) -> bool:
-        """True for the reader as it ships, whose doubt the judge of evidence is calibrated for."""
-        return self.spec.name == "embedded" and not self.spec.adapter
-
-    @property
-    def decoder_layers(self) -> list[torch.nn.Module]:
-        return list(self.module.model.layers)
-
-    def forward(self, token_ids: torch.Tensor, cache: Any, start: int, *, logits: bool) -> torch.Tensor | None:
-        """Run ids [N] at positions start..start+N-1 over `cache`; logits [vocab] of the last one, or None.
-
-        Positions equal cache slots by construction; they are passed all the same, because RoPE reads them.
-        """
-        positions = torch.arange(start, start + token_ids.shape[0], device=self.device)[None]
-        with torch.inference_mode():
-            if not logits:
-                self.module.model(token_ids[None], past_key_values=cache, position_ids=positions, use_cache=True)
-                return None
-            output = self.module(
-                token_ids[None], past_key_values=cache, position_ids=positions, logits_to_keep=1, use_cache=True
-            )
-        result: torch.Tensor = output.logits[0, -1]
-        return result
-
-    def forward_all(self, token_ids: torch.Tensor, cache: Any, start: int) -> torch.Tensor:
-        """As `forward`, with the logits [N, vocab] of every token: for scoring answers, not for making them."""
-        positions = torch.arange(start, start + token_ids.shape[0], device=self.device)[None]
-        with torch.inference_mode():
-            output = self.module(token_ids[None], past_key_values=cache, position_ids=positions, use_cache=True)
-        result: torch.Tensor = output.logits[0]
-        return result
-
-
 def load_model(settings: ModelSettings, *, pack: bool = True) -> LanguageModel:
     """Load the model that `settings` names, with the adapter if one is named there.
 
@@ -134,15 +60,15 @@ def load_model(settings: ModelSettings, *, pack: bool = True) -> LanguageModel:
     device = pick_device(settings)
     if device.type == "cpu":
         torch.set_num_threads(settings.threads or _default_threads())
-    config, support = checkpoint.check(directory, settings)
-    prompt = checkpoint.check_prompt(directory, settings, config)
+    config, support = directory_check.check(directory, settings)
+    prompt = directory_check.check_prompt(directory, settings, config)
     module = _load_module(directory, config, support, settings, device)
     model = wrap(module, prompt, name=settings.name, directory=directory, quantization=settings.quantization)
     if settings.adapter:
         model = adapters.attach(model, Path(settings.adapter))
     # Last: the spec counts plain parameters, and an adapter that is merged needs them too.
     if pack:
-        packed.pack_linears(model.module)
+        packed_linear.pack_linears(model.module)
     return model
 
 
@@ -150,7 +76,7 @@ def wrap(
     module: Any, prompt: PromptFormat, *, name: str, directory: Path | None, quantization: str = "none"
 ) -> LanguageModel:
     """Make a LanguageModel of a loaded transformers module; `directory` None means weights that live in memory only."""
-    from desk_rag import attention
+    from desk_rag.model import sdpa as attention
 
     config = module.config
     support = model_support.check(config)
@@ -202,7 +128,7 @@ def _load_module(
     from transformers import AutoModelForCausalLM
 
     attention = "eager" if support.needs_eager else "sdpa"
-    with checkpoint.model_errors(directory, settings):
+    with directory_check.model_errors(directory, settings):
         if _is_row_int8(directory):
             return _load_row_int8(directory, config, attention, device)
         options: dict[str, Any] = {
@@ -219,13 +145,13 @@ def _load_module(
         else:
             options["dtype"] = _load_dtype(directory, device)
         module, info = AutoModelForCausalLM.from_pretrained(str(directory), **options)
-        checkpoint_tensors.check_loaded(directory, info)
+        tensors.check_loaded(directory, info)
         return module if settings.quantization != "none" else module.to(device)
 
 
 def _is_row_int8(directory: Path) -> bool:
     with safe_open(str(weights.weight_files(directory)[0]), framework="pt") as file:
-        return checkpoint_tensors.is_row_int8(list(file.keys()))
+        return tensors.is_row_int8(list(file.keys()))
 
 
 def _load_row_int8(directory: Path, config: Any, attention: str, device: torch.device) -> Any:
@@ -244,11 +170,11 @@ def _load_row_int8(directory: Path, config: Any, attention: str, device: torch.d
                 if f"{name}.scale" in names:
                     tensor = tensor.float() * file.get_tensor(f"{name}.scale").float().reshape(-1, 1)
                 state[name] = tensor.to(dtype)
-    with checkpoint.no_init():
+    with directory_check.no_init():
         module = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=dtype)
     missing, unexpected = module.load_state_dict(state, strict=False)
     tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
-    checkpoint_tensors.check_loaded(
+    tensors.check_loaded(
         directory, {"missing_keys": set(missing) - tied, "unexpected_keys": set(unexpected)}
     )
     module.tie_weights()

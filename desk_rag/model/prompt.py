@@ -19,12 +19,12 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from desk_rag import chat_template
-from desk_rag.checkpoint_config import check_tokenizer_config, optional_json, read_json, regular_file
-from desk_rag.chunking import ChunkSize
+from desk_rag.documents.chunking import ChunkSize
+from desk_rag.documents.token_counter import count_tokens, plain_tokenizer
 from desk_rag.errors import ModelError, ModelNotFound
-from desk_rag.token_counter import count_tokens, plain_tokenizer
-from desk_rag.trained_frame import (
+from desk_rag.model import chat_template
+from desk_rag.model.checkpoint.config import check_tokenizer_config, optional_json, read_json, regular_file
+from desk_rag.model.trained_frame import (
     CHUNK_CLOSE,
     CHUNK_OPEN,
     DOC_END,

@@ -13,11 +13,11 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from desk_rag import checkpoint_files
 from desk_rag.assets import assets_dir
-from desk_rag.checkpoint_config import CONFIG, optional_json, read_json, regular_file
-from desk_rag.checkpoint_files import weight_files
 from desk_rag.errors import ModelNotFound, UnsupportedModel
+from desk_rag.model.checkpoint import files as checkpoint_files
+from desk_rag.model.checkpoint.config import CONFIG, optional_json, read_json, regular_file
+from desk_rag.model.checkpoint.files import weight_files
 
 __all__ = ["check_loading", "fingerprint", "from_hub", "resolve", "weight_files"]
 
@@ -101,7 +101,7 @@ def _checked(directory: Path) -> Path:
 
 
 def check_loading(directory: Path) -> None:
-    """Raise unless the safetensors that `checkpoint_files` names are all that transformers would load from here.
+    """Raise unless the safetensors that `checkpoint.files` names are all that transformers would load from here.
 
     Raises ModelNotFound, UnsupportedModel or ModelError.
     """

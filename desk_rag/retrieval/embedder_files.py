@@ -12,8 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from desk_rag import checkpoint_files, weights
-from desk_rag.checkpoint_config import (
+from desk_rag.config import ModelSettings
+from desk_rag.errors import ModelError, ModelNotFound, UnsupportedModel
+from desk_rag.model import weights
+from desk_rag.model.checkpoint import files
+from desk_rag.model.checkpoint.config import (
     CONFIG,
     check_config,
     check_tokenizer_config,
@@ -22,8 +25,6 @@ from desk_rag.checkpoint_config import (
     read_json,
     regular_file,
 )
-from desk_rag.config import ModelSettings
-from desk_rag.errors import ModelError, ModelNotFound, UnsupportedModel
 
 _MODULE = re.compile(
     r"sentence_transformers\.(models|base\.modules|sentence_transformer\.modules)(\.[a-z_]+)?"
@@ -105,7 +106,7 @@ def _module(directory: Path, entry: Any) -> tuple[str, Path]:
 
 def _check_transformer(directory: Path, place: Path) -> None:
     if regular_file(place, CONFIG) is None:
-        weights_beside = checkpoint_files.unsafe_files(place)
+        weights_beside = files.unsafe_files(place)
         what = f"; {weights_beside[0]} is not opened" if weights_beside else ""
         raise ModelNotFound(f"There is no config.json in {place}, so it holds no embedder{what}.", remedy=_REMEDY)
     weights.check_loading(place)
@@ -140,11 +141,11 @@ def _check_dense(place: Path) -> None:
     if not isinstance(activation, str) or (activation and not _ACTIVATION.fullmatch(activation)):
         message = f"{place / CONFIG} names the activation '{str(activation)[:80]}', which is none of PyTorch's."
         raise UnsupportedModel(message, remedy=_REMEDY)
-    if regular_file(place, checkpoint_files.SINGLE) is None:
-        unsafe = checkpoint_files.unsafe_files(place)
+    if regular_file(place, files.SINGLE) is None:
+        unsafe = files.unsafe_files(place)
         what = f"are {unsafe[0]}, a format that can run code when it is opened" if unsafe else "are missing"
         raise UnsupportedModel(f"The weights in {place} {what}; desk-rag loads safetensors only.", remedy=_REMEDY)
-    tensors = checkpoint_files.read_header(place / checkpoint_files.SINGLE)
+    tensors = files.read_header(place / files.SINGLE)
     shapes = {name: info.shape for name, info in tensors.items()}
     wanted: dict[str, tuple[Any, ...]] = {"linear.weight": (sizes[1], sizes[0])}
     if config.get("bias", True):
@@ -157,14 +158,14 @@ def _check_tensors(directory: Path) -> None:
     """Raise ModelError where a transformer's configuration is absurd or its weights do not match it."""
     from transformers import AutoConfig, AutoModel
 
-    from desk_rag import checkpoint_tensors
+    from desk_rag.model.checkpoint import tensors as checkpoint_tensors
 
     fields = read_json(directory, CONFIG)
     built_in = checkpoint_tensors.built_in_name(fields.get("model_type"))
     check_config(directory / CONFIG, fields, built_in=built_in)
     try:
         config = AutoConfig.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
-        tensors = checkpoint_files.tensors(directory)
+        tensors = files.tensors(directory)
         layers = getattr(config, "num_hidden_layers", 0)
         checkpoint_tensors.check_layer_count(directory, layers, tensors)
         checkpoint_tensors.compare(
@@ -212,7 +213,7 @@ def _named(name: str) -> str:
     """A hub name unchanged; a path that leads nowhere is refused at once."""
     path = Path(name).expanduser()
     if path.suffix.lower() == ".gguf":
-        raise checkpoint_files.gguf_refused(name)
+        raise files.gguf_refused(name)
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ModelNotFound(
             f"There is no embedder at {path}.", remedy="Correct the path in [model] embedder, or set it to 'embedded'."

@@ -25,9 +25,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from desk_rag import embedder_files
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError, ModelError, ModelNotFound
+from desk_rag.retrieval import embedder_files
 
 if TYPE_CHECKING:
     import numpy as np
@@ -287,14 +287,14 @@ def _device(settings: ModelSettings) -> str:
 def _for_few_words(module: SentenceTransformer) -> SentenceTransformer:
     """On a CPU a twin whose matrices are packed for few rows (cosine to the original above 0.999999), else `module`
     itself. The twin shares everything but its matrices, which take half the original's memory again."""
-    from desk_rag import packed
+    from desk_rag.model import packed_linear
 
-    if module.device.type != "cpu" or not packed.available():
+    if module.device.type != "cpu" or not packed_linear.available():
         return module
     shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     tokenizer = module.tokenizer
     twin = copy.deepcopy(module, {**shared, id(tokenizer): tokenizer})
-    packed.pack_linears(twin)
+    packed_linear.pack_linears(twin)
     return twin
 
 

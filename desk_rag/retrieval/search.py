@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.chunking import ChunkId
+from desk_rag.documents.chunking import ChunkId
 from desk_rag.store.types import Hit, Passage
 
 if TYPE_CHECKING:
-    from desk_rag.embedding import Vectors
+    from desk_rag.retrieval.embedding import Vectors
     from desk_rag.store.store import Store
 
 DEPTH = 100

@@ -6,13 +6,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from desk_rag.errors import StoreError
-from desk_rag.store.catalog import Catalog
-from desk_rag.store.database import Database
-from desk_rag.store.kv_rows import KVRows
+from desk_rag.store.catalog.catalog import Catalog
+from desk_rag.store.catalog.coordination import SharedRows
+from desk_rag.store.catalog.database import Database
+from desk_rag.store.catalog.witness import Witness
+from desk_rag.store.kv.index import KVRows
 from desk_rag.store.layout import Layout
-from desk_rag.store.shared_rows import SharedRows
 from desk_rag.store.types import Activity, Fault, UnfinishedRun
-from desk_rag.store.witness import Witness
 
 _CHANGES_LOST = "The last changes of the catalog were lost."
 

@@ -17,11 +17,11 @@ from desk_rag.config import StoreSettings
 from desk_rag.errors import ForeignPlace, StoreError, StoreFull, StoreLocked, StoreReadOnly, UnknownFormat, of_system
 from desk_rag.owned_directory import proven, require_own_file
 from desk_rag.store import kv_directory
-from desk_rag.store.database import Database, explained
+from desk_rag.store.catalog.database import Database, explained
+from desk_rag.store.catalog.witness import Witness
 from desk_rag.store.kv_directory import KVDirectory
 from desk_rag.store.layout import Layout, write_private
 from desk_rag.store.ownership import stamp_of
-from desk_rag.store.witness import Witness
 
 BEGUN_ANEW = (
     "The catalog was damaged and was begun anew; chunk KV that is sound was kept. "

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.index_events import FileState
-from desk_rag.volumes import Mounts, Volume, mount_absence, root_absence
+from desk_rag.documents.status import FileState
+from desk_rag.documents.volumes import Mounts, Volume, mount_absence, root_absence
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store

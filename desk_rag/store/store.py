@@ -1,7 +1,6 @@
 """Store: the only object others hold. Thin: it joins catalog, KV files, vectors and budget, and keeps their order.
 
-Knows which of them goes first (FORMAT.md, "Order of writes" and "Order of deletes"); knows no SQL and no byte layout.
-Loads torch and numpy only when a chunk KV or a vector is read or written.
+Loads torch and numpy only when chunk KV or a vector is read or written. Order of writes and deletes: FORMAT.md.
 """
 
 from __future__ import annotations
@@ -13,21 +12,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from desk_rag.chunking import Chunk, ChunkId
 from desk_rag.config import StoreSettings
-from desk_rag.documents import Document
+from desk_rag.documents.chunking import Chunk, ChunkId
+from desk_rag.documents.document import Document
+from desk_rag.documents.status import FileState
 from desk_rag.errors import StoreError
-from desk_rag.index_events import FileState
-from desk_rag.store import nearby, opening
-from desk_rag.store.budget import BreakEven, Budget, Estimate, break_even, estimate
-from desk_rag.store.catalog import Catalog, Removed
-from desk_rag.store.deletion_rows import DeletionRows
+from desk_rag.store import opening
+from desk_rag.store.catalog.catalog import Catalog, Removed
+from desk_rag.store.catalog.clock import StoreClock
+from desk_rag.store.catalog.coordination import SharedRows
+from desk_rag.store.catalog.deletion_rows import DeletionRows
+from desk_rag.store.catalog.volume_rows import VolumeRows
+from desk_rag.store.catalog.witness import Witness
 from desk_rag.store.health import StoreHealth
-from desk_rag.store.kv_cache import KVCache, key_of
-from desk_rag.store.kv_rows import KVRows
+from desk_rag.store.kv import neighbours
+from desk_rag.store.kv.budget import BreakEven, Budget, Estimate, break_even, estimate
+from desk_rag.store.kv.files import KVCache, key_of
+from desk_rag.store.kv.index import KVRows
+from desk_rag.store.kv.reconcile import Upkeep
 from desk_rag.store.layout import Layout
-from desk_rag.store.shared_rows import SharedRows
-from desk_rag.store.store_clock import StoreClock
 from desk_rag.store.types import (
     Counts,
     DocumentRow,
@@ -38,9 +41,6 @@ from desk_rag.store.types import (
     PurgeReport,
     VerifyReport,
 )
-from desk_rag.store.upkeep import Upkeep
-from desk_rag.store.volume_rows import VolumeRows
-from desk_rag.store.witness import Witness
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from desk_rag.kv.payload import ChunkFile
     from desk_rag.kv.types import KVKey, Namespace, QuantizedKV
     from desk_rag.store.types import DocumentRow, FileStamp, Hit, Passage, PendingChunk, PurgeReport
-    from desk_rag.store.vector_search import VectorSearch
+    from desk_rag.store.vectors.search import VectorSearch
 
 
 class Store(StoreHealth):
@@ -244,7 +244,7 @@ class Store(StoreHealth):
 
     def kv_keys(self, namespace: Namespace, chunk_ids: Sequence[ChunkId], *, beside: bool = False) -> list[KVKey]:
         """Return the keys of the KV there is for these chunks, or for their neighbours, going by the catalog."""
-        return [key_of(name) for name in nearby.kv_of(self._database, str(namespace), chunk_ids, beside=beside)]
+        return [key_of(name) for name in neighbours.kv_of(self._database, str(namespace), chunk_ids, beside=beside)]
 
     def put_kv(self, key: KVKey, kv: QuantizedKV, chunk_ids: Sequence[ChunkId], prefill_seconds: float) -> bool:
         """Write a chunk KV for these chunks; True if it is on disk afterwards.
@@ -332,7 +332,7 @@ class Store(StoreHealth):
 
         `repair` puts unsound files into quarantine, drops rows without files and rebuilds the word indexes.
         """
-        from desk_rag.store.verify import Verification
+        from desk_rag.store.maintenance.verify import Verification
 
         if repair:
             self._must_write()
@@ -358,7 +358,7 @@ class Store(StoreHealth):
         return self._purge(path, verify=True)
 
     def _purge(self, path: Path, *, verify: bool) -> PurgeReport:
-        from desk_rag.store.purge import purge
+        from desk_rag.store.maintenance.purge import purge
 
         if self._catalog.is_awaiting_texts():  # nobody knows whose it is
             self._catalog.drop_lost_texts(all_kv=True)
@@ -403,7 +403,7 @@ class Store(StoreHealth):
     def _vectors(self) -> VectorSearch:
         with self._making:
             if self._vectors_made is None:
-                from desk_rag.store.vector_search import VectorSearch
+                from desk_rag.store.vectors.search import VectorSearch
 
                 self._vectors_made = VectorSearch(self._database, self._layout, writer=self.writer)
             return self._vectors_made

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from desk_rag.chunking import Chunk, ChunkId
-from desk_rag.index_events import FileState, IndexStage
+from desk_rag.documents.chunking import Chunk, ChunkId
+from desk_rag.documents.status import FileState, IndexStage
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag import auxiliary
-from desk_rag.auxiliary import open_auxiliary, prepare_auxiliary
+from desk_rag.answering import auxiliary
+from desk_rag.answering.auxiliary import open_auxiliary, prepare_auxiliary
+from desk_rag.answering.serving_model import Prepared
 from desk_rag.config import ModelSettings, Settings
 from desk_rag.errors import ModelNotFound
-from desk_rag.kv.auxiliary import Auxiliary
-from desk_rag.kv.gate import GateReport, Score
+from desk_rag.kv.calibration.gate import GateReport, Score
 from desk_rag.kv.identity import kv_key
 from desk_rag.kv.prefill import prefill_prefix
 from desk_rag.kv.quant import LayerScheme, QuantScheme
+from desk_rag.kv.recompute.auxiliary_model import Auxiliary
 from desk_rag.kv.types import KVKey, Namespace, QuantizedKV
-from desk_rag.prepared import Prepared
 from tests.models import FAMILIES, build_model
 
 TEXTS = ("The boiler was serviced.", "Rent is due on Monday.")

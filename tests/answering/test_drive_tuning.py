@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from desk_rag import drive_tuning
-from desk_rag.drive_tuning import Tuned
-from desk_rag.kv.loader import LoaderSettings
+from desk_rag.answering import drive_tuning
+from desk_rag.answering.drive_tuning import Tuned
+from desk_rag.kv.loading.loader import LoaderSettings
 from desk_rag.kv.payload import ChunkFile
-from desk_rag.store import kv_file
+from desk_rag.store.kv import chunk_file
 from tests.store import made
 
 CPU = torch.device("cpu")
@@ -26,8 +26,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ChunkFile]:
     for number in range(3):
         key = made.key(str(number))
         path = tmp_path / "kv" / f"{number}.safetensors"
-        kv_file.write(path, kv_file.prepare(key, made.kv_for(key, layers=4, tokens=512, dim=16), ["c"], 0.1))
-        found.append(ChunkFile(path, kv_file.read_header(path)))
+        chunk_file.write(path, chunk_file.prepare(key, made.kv_for(key, layers=4, tokens=512, dim=16), ["c"], 0.1))
+        found.append(ChunkFile(path, chunk_file.read_header(path)))
     return found
 
 

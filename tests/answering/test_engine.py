@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag import indexing
-from desk_rag.answer import AnswerEngine, open_engine
-from desk_rag.answer_events import Answer, AnswerMode, AnswerText, Evidence, Finished, FirstToken, Retrieved
-from desk_rag.cli_output import AnswerPrinter, answer_json
+from desk_rag.answering.engine import AnswerEngine, open_engine
+from desk_rag.answering.events import Answer, AnswerMode, AnswerText, Evidence, Finished, FirstToken, Retrieved
+from desk_rag.cli.output import AnswerPrinter, answer_json
 from desk_rag.config import AnswerSettings, Settings
 from desk_rag.errors import ConfigError
+from desk_rag.ingest import pipeline
 from desk_rag.store.store import Store
 
 FILES = {
@@ -57,11 +57,11 @@ def engine(tmp_path: Path, folder: Path, gated: Path) -> Iterator[AnswerEngine]:
 
 def index(engine: AnswerEngine, folder: Path) -> None:
     prompt = engine.model.prompt
-    for _ in indexing.sync_folder(
+    for _ in pipeline.sync_folder(
         engine.store, folder, prompt, prompt.chunk_size, engine.settings.index, lambda: False
     ):
         pass
-    for _ in indexing.embed_pending(engine.store, engine.embedder, lambda: False):
+    for _ in pipeline.embed_pending(engine.store, engine.embedder, lambda: False):
         pass
 
 

@@ -9,12 +9,12 @@ from functools import partial
 import pytest
 import torch
 
-from desk_rag.generate import Quote, Token, decode, refusal_probability, stream
+from desk_rag.answering.evidence.selection import Quoted
+from desk_rag.answering.evidence.trie_decoding import Laid
+from desk_rag.answering.generation import Quote, Token, decode, refusal_probability, stream
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.passes import ModelPass, Pass
-from desk_rag.model import LanguageModel
-from desk_rag.quote_walk import Quoted
-from desk_rag.tree_walk import Laid
+from desk_rag.kv.forward.runner import ModelPass, Pass
+from desk_rag.model.language_model import LanguageModel
 from tests.models import FAMILIES, build_model
 
 CONTEXT = list(range(40, 60))

@@ -13,16 +13,16 @@ import psutil
 import pytest
 import torch
 
-from desk_rag import answer
-from desk_rag.answer import AnswerEngine
-from desk_rag.answer_events import Answer, AnswerMode
+from desk_rag.answering import engine as answer
+from desk_rag.answering.engine import AnswerEngine
+from desk_rag.answering.events import Answer, AnswerMode
+from desk_rag.answering.kv_connector import MappedLoader, Site, StreamedLoader, load_as_fits, tier_bytes
 from desk_rag.bench import overlap
 from desk_rag.config import AnswerSettings
-from desk_rag.context_loading import MappedLoader, Site, StreamedLoader, load_as_fits, tier_bytes
 from desk_rag.errors import OutOfMemory
-from desk_rag.kv.kv_io import FileReader
+from desk_rag.kv.forward.fused_decoder import QuestionPass
+from desk_rag.kv.loading.file_io import FileReader
 from desk_rag.kv.payload import ChunkFile, Group
-from desk_rag.kv.question_pass import QuestionPass
 from desk_rag.kv.types import KVKey, QuantizedKV
 from desk_rag.store.store import Store
 from tests.answer_world import BICYCLE, RENT, World, an_engine, ask, filled, loader_of, make_world, streamed

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from desk_rag.answering.prefetch import LookAhead
 from desk_rag.errors import StoreError
 from desk_rag.kv.types import KVKey, Namespace, TokenHash
-from desk_rag.look_ahead import LookAhead
 
 
 def keys(*names: str) -> list[KVKey]:

@@ -11,27 +11,30 @@ from pathlib import Path
 import pytest
 import torch
 
-from desk_rag import answer_context, indexing, prepared
-from desk_rag.answer import AnswerEngine
-from desk_rag.answer_events import AnswerMode
+from desk_rag.answering import context as answer_context
+from desk_rag.answering import serving_model
+from desk_rag.answering.engine import AnswerEngine
+from desk_rag.answering.events import AnswerMode
+from desk_rag.answering.kv_connector import Candidates, ContextLoader, Site, StreamedLoader, StreamedReading
+from desk_rag.answering.serving_model import prepare_model
+from desk_rag.cli.doctor import Verdict, examine
 from desk_rag.config import IndexSettings, ModelSettings, Settings
-from desk_rag.context_loading import Candidates, ContextLoader, Site, StreamedLoader, StreamedReading
-from desk_rag.doctor import Verdict, examine
-from desk_rag.index_events import IndexEvent, IndexFinished, StageProgress
+from desk_rag.ingest import pipeline
+from desk_rag.ingest.events import IndexEvent, IndexFinished, StageProgress
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.canaries import GROUPS
-from desk_rag.kv.gate import run_gate
+from desk_rag.kv.calibration.gate import run_gate
+from desk_rag.kv.calibration.texts import GROUPS
 from desk_rag.kv.identity import kv_key
-from desk_rag.kv.loader import Loader
+from desk_rag.kv.loading.loader import Loader
+from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import prefill_chunk
+from desk_rag.kv.prefix_variants.variants import Rung, build_ladder
 from desk_rag.kv.quant import quantize
-from desk_rag.kv.recompute_choice import RecomputeChoice, SelectorName
+from desk_rag.kv.recompute.policy import RecomputeChoice, SelectorName
 from desk_rag.kv.rope import build_tables
-from desk_rag.kv.rungs import Rung, build_ladder
-from desk_rag.kv.stitch import plan, stitch
+from desk_rag.kv.stitch import stitch
 from desk_rag.kv.types import KVKey
-from desk_rag.prepared import prepare_model
-from desk_rag.retrieval import retrieve
+from desk_rag.retrieval.search import retrieve
 from desk_rag.store.layout import Layout
 from desk_rag.store.store import Store
 from indexer.jobs import JobQueue
@@ -71,7 +74,7 @@ def cold(data: Path) -> Path:
 
 
 def warm(engine: AnswerEngine) -> Iterator[StageProgress]:
-    return indexing.warm_pending(
+    return pipeline.warm_pending(
         engine.store, engine.model, engine.prefix, engine.namespace, engine.scheme, engine.turn, lambda: False,
         lambda: "", engine.ladder.rungs[1:],
     )  # fmt: skip
@@ -145,7 +148,7 @@ def test_what_is_new_goes_before_the_upper_rungs_of_what_is_old(world: World, da
         docs.mkdir()
         (docs / "new.txt").write_text("The cat is called Mirabelle and sleeps on the stove.\n")
         prompt = engine.model.prompt
-        sync = indexing.sync_folder(
+        sync = pipeline.sync_folder(
             engine.store, docs, prompt, prompt.chunk_size, engine.settings.index, lambda: False
         )
         assert list(sync)
@@ -261,7 +264,7 @@ def test_a_prepared_model_has_the_rungs_of_its_settings(world: World, data: Path
 def test_what_upper_rungs_left_is_not_believed_once_the_record_is_lost(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepared, "run_gate", lambda model, prefix: run_gate(model, prefix, GROUPS[:1]))
+    monkeypatch.setattr(serving_model, "run_gate", lambda model, prefix: run_gate(model, prefix, GROUPS[:1]))
     model = world.prepared.model
     first = prepare_model(model, tmp_path, RUNGS)
     for record in (tmp_path / "models").iterdir():

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from desk_rag.answer import AnswerEngine
-from desk_rag.answer_events import Answer, AnswerMode, AnswerText, Evidence, Finished, FirstToken
-from desk_rag.prompt import NO_ANSWER
+from desk_rag.answering.engine import AnswerEngine
+from desk_rag.answering.events import Answer, AnswerMode, AnswerText, Evidence, Finished, FirstToken
+from desk_rag.model.prompt import NO_ANSWER
 from tests.answer_world import BICYCLE, World, an_engine, ask, make_world
 
 DEPOSIT = "What deposit do the tenants pay?"

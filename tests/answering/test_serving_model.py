@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from desk_rag import prepared
+from desk_rag.answering import serving_model
+from desk_rag.answering.serving_model import Prepared, prepare_model, stored_gates
 from desk_rag.errors import UnsupportedModel
-from desk_rag.kv.canaries import GROUPS
+from desk_rag.kv.calibration.texts import GROUPS
 from desk_rag.kv.identity import kv_key
 from desk_rag.kv.prefill import prefill_chunk
 from desk_rag.kv.quant import quantize
 from desk_rag.kv.types import KVKey
-from desk_rag.model import LanguageModel
-from desk_rag.prepared import Prepared, prepare_model, stored_gates
+from desk_rag.model.language_model import LanguageModel
 from desk_rag.store.layout import write_private
 from desk_rag.store.store import Store
 from tests.store import made
@@ -35,8 +35,8 @@ pytestmark = pytest.mark.usefixtures("_short_gate")
 @pytest.fixture
 def _short_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     """One group of canaries instead of four: what is tested here is what becomes of the outcome."""
-    real = prepared.run_gate
-    monkeypatch.setattr(prepared, "run_gate", lambda model, prefix: real(model, prefix, GROUPS[:1]))
+    real = serving_model.run_gate
+    monkeypatch.setattr(serving_model, "run_gate", lambda model, prefix: real(model, prefix, GROUPS[:1]))
 
 
 def record_of(data_dir: Path) -> Path:
@@ -131,7 +131,7 @@ def test_two_processes_that_begin_at_once_agree(
     reader: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one finishes its gate, and has stored KV, while ours is still running."""
-    real, other = prepared.run_gate, []
+    real, other = serving_model.run_gate, []
 
     def slow_gate(model: LanguageModel, prefix: object) -> object:
         if not other:
@@ -141,31 +141,31 @@ def test_two_processes_that_begin_at_once_agree(
                 warm(store, other[0], "Rent is due on Monday.")
         return real(model, prefix)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(prepared, "run_gate", slow_gate)
+    monkeypatch.setattr(serving_model, "run_gate", slow_gate)
     ours = prepare_model(reader, tmp_path)
     assert ours.namespace == other[0].namespace
 
 
 def test_a_full_disk_at_any_step_of_the_record_costs_no_answer(reader: LanguageModel, tmp_path: Path) -> None:
     first = prepare_model(reader, tmp_path / "first")
-    record = prepared._read(record_of(tmp_path / "first"))
+    record = serving_model._read(record_of(tmp_path / "first"))
     assert record is not None
     file = tmp_path / "second" / "models" / "0.safetensors"
     failures = 0
     for step in range(1, 20):
         with pytest.MonkeyPatch.context() as patch:
             disk = FullAt(patch, step)
-            prepared._write(file, record)
+            serving_model._write(file, record)
         if disk.calls < step:
             break
         failures += not file.exists()  # the last two calls flush its name, after it has one
-        assert prepared._read(file) is None or prepared._read(file).told == record.told  # type: ignore[union-attr]
+        assert serving_model._read(file) is None or serving_model._read(file).told == record.told  # type: ignore[union-attr]
         assert list(file.parent.glob("*.tmp")) == []
         file.unlink(missing_ok=True)
-    assert failures >= 3 and prepared._read(file) is not None
+    assert failures >= 3 and serving_model._read(file) is not None
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prepared, "write_private", _full)
+        patch.setattr(serving_model, "write_private", _full)
         assert prepare_model(reader, tmp_path / "third").namespace == first.namespace
     assert stored_gates(tmp_path / "third") == []
 
@@ -189,14 +189,14 @@ def test_a_kill_at_any_moment_leaves_a_whole_record_or_none(reader: LanguageMode
         time.sleep(random.Random(seed).uniform(0.0, 0.02))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        found = prepared._read(file)
+        found = serving_model._read(file)
         assert found is not None or not file.exists(), "a record that is there must be whole"
         whole += found is not None
         none += found is None
     assert whole and none, "the kills must fall on both sides of the rename"
-    record = prepared._read(record_of(tmp_path))
+    record = serving_model._read(record_of(tmp_path))
     assert record is not None
-    prepared._write(file, record)
+    serving_model._write(file, record)
     assert [path.name for path in file.parent.iterdir()] == [file.name], "left-overs of the killed are removed"
 
 

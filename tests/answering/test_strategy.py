@@ -10,18 +10,18 @@ from typing import cast
 import pytest
 import torch
 
-from desk_rag.answer import AnswerEngine
-from desk_rag.answer_events import Answer, AnswerMode
-from desk_rag.answer_pass import Anew, attention_path, wants_auxiliary
+from desk_rag.answering.engine import AnswerEngine
+from desk_rag.answering.events import Answer, AnswerMode
+from desk_rag.answering.kv_connector import MappedLoader
+from desk_rag.answering.strategy import Anew, attention_path, wants_auxiliary
 from desk_rag.config import AnswerSettings
-from desk_rag.context_loading import MappedLoader
 from desk_rag.errors import ConfigError, UnsupportedModel
-from desk_rag.kv.auxiliary import Auxiliary
-from desk_rag.kv.lazy_choice import AttentionPath
-from desk_rag.kv.recompute_choice import RecomputeChoice, SelectorName
-from desk_rag.kv.recompute_step import Prefilled, Recomputing
-from desk_rag.kv.stitch import plan
-from desk_rag.model import LanguageModel
+from desk_rag.kv.lazy.memory import AttentionPath
+from desk_rag.kv.positions import plan
+from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+from desk_rag.kv.recompute.policy import RecomputeChoice, SelectorName
+from desk_rag.kv.recompute.step import Prefilled, Recomputing
+from desk_rag.model.language_model import LanguageModel
 from tests.answer_world import BICYCLE, RENT, World, an_engine, ask, first_logits, make_world, streamed
 from tests.models import FAMILIES, build_model
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.answer_events import AnswerText, Evidence, Source
-from desk_rag.answer_stream import AnswerStream
-from desk_rag.chunking import ChunkId, Location
-from desk_rag.citations import ParsedAnswer
-from desk_rag.prompt import NO_ANSWER
+from desk_rag.answering.events import AnswerText, Evidence, Source
+from desk_rag.answering.evidence.citations import ParsedAnswer
+from desk_rag.answering.stream import AnswerStream
+from desk_rag.documents.chunking import ChunkId, Location
+from desk_rag.model.prompt import NO_ANSWER
 
 SOURCE = Source(
     number=1,

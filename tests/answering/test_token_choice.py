@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from desk_rag import token_choice
-from desk_rag.model import LanguageModel
-from desk_rag.prompt import PromptFormat
-from desk_rag.token_choice import next_token
+from desk_rag.answering import token_choice
+from desk_rag.answering.token_choice import next_token
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.prompt import PromptFormat
 
 
 @pytest.fixture(scope="module")

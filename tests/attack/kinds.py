@@ -259,17 +259,19 @@ def files(chance: random.Random, budget: Budget) -> Counts:
 
 
 def catalog(chance: random.Random, budget: Budget) -> Counts:
-    """The catalog damaged (tests/catalog_damage.py): never another answer without a word."""
-    return _counted("tests.catalog_damage", chance, budget, {"silent", "untrue", "leak", "crash", "lost", "kv lost"})
+    """The catalog damaged (tests/store/catalog/catalog_damage.py): never another answer without a word."""
+    return _counted(
+        "tests.store.catalog.catalog_damage", chance, budget, {"silent", "untrue", "leak", "crash", "lost", "kv lost"}
+    )
 
 
 def models(chance: random.Random, budget: Budget) -> Counts:
-    """Hostile model directories (tests/hostile_models.py): each refused in words, none of their code run."""
-    if find_spec("tests.hostile_models") is None:
-        raise Skipped("tests/hostile_models.py is not in this tree")
+    """Hostile model directories (tests/model/hostile_models.py): each refused in words, none of their code run."""
+    if find_spec("tests.model.hostile_models") is None:
+        raise Skipped("tests/model/hostile_models.py is not in this tree")
     from desk_rag.errors import ModelError
 
-    hostile = import_module("tests.hostile_models")
+    hostile = import_module("tests.model.hostile_models")
     counts = Counts()
     for _ in budget.rounds():
         name = chance.choice(hostile.names())
@@ -278,9 +280,9 @@ def models(chance: random.Random, budget: Budget) -> Counts:
             settings = directory.settings()
             try:
                 if directory.kind == "embedder":
-                    import_module("desk_rag.embedding").load_embedder(settings)
+                    import_module("desk_rag.retrieval.embedding").load_embedder(settings)
                 else:
-                    import_module("desk_rag.model").load_model(settings)
+                    import_module("desk_rag.model.loading").load_model(settings)
                 counts.end("accepted")
                 counts.violations.append(f"{name} was accepted")
             except ModelError:
@@ -294,10 +296,11 @@ def models(chance: random.Random, budget: Budget) -> Counts:
 
 
 def links(chance: random.Random, budget: Budget) -> Counts:
-    """Planted links, hard links and foreign files on every deleting path (tests/store/test_foreign_files.py)."""
-    if not (REPOSITORY / "tests/store/test_foreign_files.py").exists():
-        raise Skipped("tests/store/test_foreign_files.py is not in this tree")
-    done = run(sys.executable, "-m", "pytest", "-q", "-x", "tests/store/test_foreign_files.py", timeout=900)
+    """Planted links, hard links and foreign files on every deleting path
+    (tests/store/maintenance/test_foreign_files.py)."""
+    if not (REPOSITORY / "tests/store/maintenance/test_foreign_files.py").exists():
+        raise Skipped("tests/store/maintenance/test_foreign_files.py is not in this tree")
+    done = run(sys.executable, "-m", "pytest", "-q", "-x", "tests/store/maintenance/test_foreign_files.py", timeout=900)
     last = (done.stdout.strip().splitlines() or ["no output"])[-1]
     counts = Counts(rounds=1)
     counts.outcomes[last] += 1

@@ -11,21 +11,24 @@ import numpy as np
 import pytest
 import torch
 
-from desk_rag.bench import contexts, end_to_end, shapes
-from desk_rag.bench.baselines import TheirFiles
-from desk_rag.bench.chunk_pool import ChunkPool
-from desk_rag.bench.end_to_end import Answering, Job
-from desk_rag.bench.gpu_ttft import Case, CaseWorks, Desk, Mode, Plans
+from desk_rag.bench import contexts
+from desk_rag.bench.baselines.serving import TheirFiles
+from desk_rag.bench.gpu_paths import whole_answer
+from desk_rag.bench.gpu_paths.first_token import Case, CaseWorks, Desk, Mode, Plans
+from desk_rag.bench.gpu_paths.whole_answer import Answering, Job
+from desk_rag.bench.models import shapes
+from desk_rag.bench.models.chunk_pool import ChunkPool
 from desk_rag.errors import ConfigError
 from desk_rag.kv import payload
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.loader import LoaderSettings
+from desk_rag.kv.loading.loader import LoaderSettings
 from desk_rag.kv.payload import ChunkFile
+from desk_rag.kv.positions import plan
 from desk_rag.kv.rope import build_tables
-from desk_rag.kv.stitch import plan, stitch
+from desk_rag.kv.stitch import stitch
 from desk_rag.kv.types import QuantizedKV
-from desk_rag.model import LanguageModel
-from desk_rag.store import kv_file
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.store.kv import chunk_file
 
 CPU = torch.device("cpu")
 SETTINGS = LoaderSettings(threads=2, waves=2, staging_bytes=1 << 20, resident_bytes=1 << 22)
@@ -55,7 +58,7 @@ def works(model: LanguageModel, tmp_path: Path) -> Iterator[CaseWorks]:
 
 def stored(file: ChunkFile) -> QuantizedKV:
     """The file's content, read without the loader."""
-    header = kv_file.read_header(file.path)
+    header = chunk_file.read_header(file.path)
     content = torch.from_numpy(np.fromfile(file.path, dtype=np.uint8))
     return payload.as_quantized(header, content[header.data_start :])
 
@@ -146,7 +149,7 @@ def test_the_command_writes_every_part_and_one_line(tmp_path: Path, capsys: pyte
     done = len(parts["ttft"]["cases"]) + len(parts["ttft"]["left_out"])
     assert done == 4
     assert [job["batch"] for job in parts["e2e"]["jobs"]] == [1, 2]
-    assert end_to_end.COLD in parts["e2e"]["jobs"][1]["ratio_to_full_prefill"]
+    assert whole_answer.COLD in parts["e2e"]["jobs"][1]["ratio_to_full_prefill"]
     assert {bar["met"] for bar in parts["e2e"]["bars"]} <= {True, False} and parts["e2e"]["bars"]
     assert ElementTree.parse(drawn).getroot().tag.endswith("svg")
     assert not list((tmp_path / "place").iterdir())

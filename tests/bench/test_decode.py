@@ -11,10 +11,10 @@ import torch
 from desk_rag.bench import decode
 from desk_rag.bench.decode import Side
 from desk_rag.errors import ConfigError
-from desk_rag.kv.passes import LeanPass, Slab
+from desk_rag.kv.forward.runner import LeanPass, Slab
 from desk_rag.kv.prefill import prefill_prefix
 from desk_rag.kv.rope import build_tables
-from desk_rag.packed import PackedLinear, pack_linears
+from desk_rag.model.packed_linear import PackedLinear, pack_linears
 from tests.models import FAMILIES, build_model
 
 

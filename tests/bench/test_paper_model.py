@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from desk_rag.bench import paper_model
-from desk_rag.bench.gpu_ttft import Mode
+from desk_rag.bench.gpu_paths.first_token import Mode
+from desk_rag.bench.models.shapes import model_shape
 from desk_rag.bench.paper_model import H200, RTX_3060, OnCpu, Point, Shares, fit, predict, read_points
-from desk_rag.bench.shapes import model_shape
 from desk_rag.errors import ConfigError
 
 SHAPE = model_shape("qwen2-7b")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from desk_rag.bench import corpus, quant
-from desk_rag.bench.codings import Axis, Coding
-from desk_rag.bench.planted import planted_qwen2
-from desk_rag.kv.canaries import GROUPS
-from desk_rag.kv.gate import MAX_MEAN_KL
-from desk_rag.model import LanguageModel
+from desk_rag.bench import quant
+from desk_rag.bench.baselines.quantization_schemes import Axis, Coding
+from desk_rag.bench.harness import corpus
+from desk_rag.bench.models.outlier_model import planted_qwen2
+from desk_rag.kv.calibration.gate import MAX_MEAN_KL
+from desk_rag.kv.calibration.texts import GROUPS
+from desk_rag.model.language_model import LanguageModel
 
 
 @pytest.fixture(scope="module")

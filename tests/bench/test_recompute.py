@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.bench import recompute, shapes
-from desk_rag.kv.auxiliary import Auxiliary
-from desk_rag.kv.recompute_choice import SelectorName
+from desk_rag.bench import recompute
+from desk_rag.bench.models import shapes
+from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+from desk_rag.kv.recompute.policy import SelectorName
 from tests.models import FAMILIES, build_model
 
 

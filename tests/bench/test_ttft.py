@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.answer_events import Stage, Timings
+from desk_rag.answering.events import Stage, Timings
 from desk_rag.bench import ttft
-from desk_rag.bench.corpus import Question
+from desk_rag.bench.harness.corpus import Question
 from desk_rag.bench.ttft import Cell, Coldness, Condition, Sample
 from desk_rag.errors import ConfigError
 

@@ -1,6 +1,6 @@
 """Write the parts of the guides that the code already holds: settings, formats, left-out names, exit codes.
 
-`python -m tests.guide_tables` brings `assets/guides` up to date; tests/test_guides.py fails where it is not.
+`python -m tests.cli.guide_tables` brings `assets/guides` up to date; tests/cli/test_guides.py fails where it is not.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from annotated_types import Ge, Gt, Le
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from desk_rag import sensitive, walk
 from desk_rag.config import Settings
+from desk_rag.documents import discovery, formats, sensitive
+from desk_rag.documents.formats import Format
 from desk_rag.errors import EXIT_CODES
-from desk_rag.parsers import formats
-from desk_rag.parsers.formats import Format
 
-GUIDES = Path(__file__).resolve().parent.parent / "assets" / "guides"
+GUIDES = Path(__file__).resolve().parent.parent.parent / "assets" / "guides"
 _WIDTH = 100
 _DIFFERS_BY_SYSTEM = "data_dir"
 _FORMAT_NAMES = {
@@ -133,7 +132,7 @@ def secrets() -> str:
 
 def tools() -> str:
     """Names of tool folders and leftovers."""
-    return _names(walk._DEFAULTS)
+    return _names(discovery._DEFAULTS)
 
 
 def _names(patterns: str) -> str:

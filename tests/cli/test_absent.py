@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from desk_rag.cli import main
+from desk_rag.cli.main import main
 from desk_rag.store.store import Store
 from tests.store import made
 

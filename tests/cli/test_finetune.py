@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.bench.quality_parts.sample import Sample as Judged
-from desk_rag.cli_finetune import _parser, _train_settings, finetune, judged_questions
+from desk_rag.bench.answer_quality.data.sample import Sample as Judged
+from desk_rag.cli.finetune import _parser, _train_settings, finetune, judged_questions
 from desk_rag.config import ModelSettings, Settings
 from desk_rag.errors import ConfigError, DeskRagError
 from desk_rag.finetune import run as run_module
 from desk_rag.finetune.data import QA, Sample, load_samples
 from desk_rag.finetune.settings import REPLAY_SHARE, Distract
-from desk_rag.indexing import sync_folder
+from desk_rag.ingest.pipeline import sync_folder
 from desk_rag.store.store import Store
 from tests.models import byte_prompt
 

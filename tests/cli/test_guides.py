@@ -18,15 +18,16 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from desk_rag import cli, cli_help, cli_work
+from desk_rag.cli import help, work
+from desk_rag.cli import main as cli
 from desk_rag.config import Settings
+from desk_rag.documents import formats
 from desk_rag.errors import EXIT_CODES, ConfigError, DeskRagError
-from desk_rag.model_support import FAMILIES
-from desk_rag.parsers import formats
+from desk_rag.model.support import FAMILIES
 from desk_rag.store.types import Activity, PurgeReport, VerifyReport
-from tests import guide_tables
+from tests.cli import guide_tables
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 GUIDES = {file.stem: file.read_text(encoding="utf-8") for file in guide_tables.GUIDES.glob("*.md")}
 
@@ -40,7 +41,7 @@ def test_readme_stays_short() -> None:
 
 @pytest.mark.parametrize("name", GUIDES)
 def test_parts_taken_from_the_code_are_up_to_date(name: str) -> None:
-    assert GUIDES[name] == guide_tables.filled(GUIDES[name]), "run python -m tests.guide_tables"
+    assert GUIDES[name] == guide_tables.filled(GUIDES[name]), "run python -m tests.cli.guide_tables"
 
 
 def test_settings_guide_is_a_settings_file_with_every_default() -> None:
@@ -76,7 +77,7 @@ def test_every_format_is_listed_once() -> None:
 
 def test_every_benchmark_and_model_family_is_listed() -> None:
     section = GUIDES["benchmarks"].split("## Measuring", 1)[1].split("\n## ", 1)[0]
-    assert set(re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE)) == set(cli_work.benchmarks())
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE)) == set(work.benchmarks())
     for family in FAMILIES:
         assert f"`{family}`" in GUIDES["models"]
 
@@ -130,19 +131,19 @@ def _parse(words: list[str]) -> None:
     name, *own = rest
     assert name in group.commands, name  # type: ignore[attr-defined]
     if name == "finetune":
-        from desk_rag.cli_finetune import _parser
+        from desk_rag.cli.finetune import _parser
 
         if own and "--help" not in own:
             _parser().parse_args(own)
     elif name == "bench":
         if own and own[0] not in ("--help", "-h"):
-            assert own[0] in cli_work.benchmarks(), own[0]
+            assert own[0] in work.benchmarks(), own[0]
             module = importlib.import_module(f"desk_rag.bench.{own[0].replace('-', '_')}")
             usage = _help_of(module.main)
             for option in (word for word in own[1:] if word.startswith("--")):
                 assert option in usage, f"{own[0]} has no {option}"
     elif name == "help" and own:
-        assert own[0] in cli_help.TOPICS, own[0]
+        assert own[0] in help.TOPICS, own[0]
     elif "--help" not in own:
         group.commands[name].make_context(name, own, parent=context)  # type: ignore[attr-defined]
 
@@ -159,7 +160,7 @@ def _help_of(main: object) -> str:
 
 
 def test_topics_are_the_guides() -> None:
-    assert set(cli_help.TOPICS) == set(GUIDES)
+    assert set(help.TOPICS) == set(GUIDES)
 
 
 def _run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -171,7 +172,7 @@ def _run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
 def test_help_lists_topics_and_commands(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = _run(capsys, "help")
     assert code == 0
-    for topic in cli_help.TOPICS:
+    for topic in help.TOPICS:
         assert f"\n  {topic} " in out
     for command in ("index", "ask", "finetune"):
         assert re.search(rf"\b{command}\b", out)
@@ -205,7 +206,7 @@ def test_unknown_topic_names_the_nearest(word: str, meant: str, capsys: pytest.C
 
 def test_topic_like_no_other_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
     _, _, err = _run(capsys, "help", "xyzzyx")
-    assert all(topic in err for topic in cli_help.TOPICS)
+    assert all(topic in err for topic in help.TOPICS)
 
 
 def test_help_on_a_command_shows_its_options(capsys: pytest.CaptureFixture[str]) -> None:
@@ -229,13 +230,13 @@ def test_render_wraps_tables_lists_and_code() -> None:
         "T", "=", "", "See `a b`, site and", "bold.", "", "- one two", "", "    long   code", "",
         "n  what", "-  ----------------", "1  alpha beta gamma", "   delta",
     ]  # fmt: skip
-    assert cli_help.render(markdown, 19).splitlines() == expected
-    assert cli_help.render("# T\n", 19, bold=True) == "\x1b[1mT\x1b[0m\n"
+    assert help.render(markdown, 19).splitlines() == expected
+    assert help.render("# T\n", 19, bold=True) == "\x1b[1mT\x1b[0m\n"
 
 
 def test_help_loads_nothing_heavy() -> None:
     program = (
-        "import sys, json, io, contextlib\nfrom desk_rag.cli import main\n"
+        "import sys, json, io, contextlib\nfrom desk_rag.cli.main import main\n"
         "with contextlib.redirect_stdout(io.StringIO()): main(['help', 'settings'])\n"
         "print(json.dumps(sorted(set(sys.modules))))"
     )

@@ -15,13 +15,13 @@ from typing import Any, NoReturn
 
 import pytest
 
-from desk_rag import cli, cli_output, cli_work
-from desk_rag.answer import AnswerEngine
-from desk_rag.answer_events import Answer, AnswerEvent, AnswerMode, FirstToken, Stage, Timings
+from desk_rag.answering.engine import AnswerEngine
+from desk_rag.answering.events import Answer, AnswerEvent, AnswerMode, FirstToken, Stage, Timings
+from desk_rag.cli import main, output, work
 from desk_rag.config import AnswerSettings, Settings
 from desk_rag.errors import ConfigError
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 BOILER = "# Boiler\n\n## Warranty\n\nThe warranty of the boiler ends on 14 March 2028.\n"
 CLUB = "Minutes of the garden club\n\nThe club met on 4 April. Ruth Adler was elected treasurer.\n"
 
@@ -48,7 +48,7 @@ class Desk:
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> Ran:
     """One command in this process; what it does to files and signals is real, only the imports are saved."""
     capsys.readouterr()
-    code = cli.main(list(words))
+    code = main.main(list(words))
     shown = capsys.readouterr()
     return Ran(code, shown.out, shown.err)
 
@@ -93,7 +93,7 @@ def test_second_index_does_nothing(desk: Desk, capsys: pytest.CaptureFixture[str
 
 def test_an_index_without_anything_to_do_loads_no_model(desk: Desk) -> None:
     program = (
-        "import sys; from desk_rag.cli import main\n"
+        "import sys; from desk_rag.cli.main import main\n"
         f"code = main(['index', {str(desk.documents)!r}, '--data-dir', {str(desk.data)!r}])\n"
         "print(code, 'torch' in sys.modules, 'transformers' in sys.modules)"
     )
@@ -108,7 +108,7 @@ def test_nothing_indexed_is_said_before_a_model_is_loaded(
     def never(settings: Settings) -> NoReturn:
         raise AssertionError("the model is loaded")
 
-    monkeypatch.setattr(cli_work, "_load_engine", never)
+    monkeypatch.setattr(work, "_load_engine", never)
     asked = run(capsys, "ask", "Anything?", "--data-dir", str(tmp_path / "data"))
     assert asked.code == 1 and "Nothing is indexed yet" in asked.err and "desk-rag ask" in asked.err
     empty = tmp_path / "empty"
@@ -214,10 +214,10 @@ def test_nothing_but_the_answer_is_printed(desk: Desk) -> None:
 
 def test_what_is_asked_for_on_the_command_line_goes_before_the_file() -> None:
     kept = Settings(answer=AnswerSettings(attention="lazy", recompute=0.3, selector="aux", top_k=5))
-    assert cli_work.answering(kept, None, None, None) == kept
-    changed = cli_work.answering(kept, "materialize", "auto", "query").answer
+    assert work.answering(kept, None, None, None) == kept
+    changed = work.answering(kept, "materialize", "auto", "query").answer
     assert changed == AnswerSettings(attention="materialize", recompute="auto", selector="query", top_k=5)
-    assert cli_work.answering(kept, None, "0", None).answer.recompute == 0.0
+    assert work.answering(kept, None, "0", None).answer.recompute == 0.0
     assert kept.answer.recompute == 0.3
 
 
@@ -230,7 +230,7 @@ def test_the_options_of_an_answer_reach_the_engine(
         seen.append(settings.answer)
         raise ConfigError("enough was seen")
 
-    monkeypatch.setattr(cli_work, "_load_engine", noted)
+    monkeypatch.setattr(work, "_load_engine", noted)
     words = ("--attention", "lazy", "--recompute", "0.2", "--selector", "first-k")
     assert "enough was seen" in desk.run(capsys, "ask", "why?", *words).err
     assert seen == [AnswerSettings(attention="lazy", recompute=0.2, selector="first-k")]
@@ -239,10 +239,10 @@ def test_the_options_of_an_answer_reach_the_engine(
 def test_the_share_that_was_recomputed_is_told() -> None:
     plain = Timings((Stage("prefill", 0.1),), 700)
     told = Timings((Stage("choose", 0.02), Stage("prefill", 0.1)), 700, recompute_ratio=0.2)
-    lines = [cli_output.footer(answer_with(timings)) for timings in (plain, told)]
+    lines = [output.footer(answer_with(timings)) for timings in (plain, told)]
     assert "recomputed" not in lines[0]
     assert "20% of chunk tokens recomputed" in lines[1] and "choose 0.020" in lines[1]
-    shares = [cli_output.answer_json(answer_with(timings))["recompute_ratio"] for timings in (plain, told)]
+    shares = [output.answer_json(answer_with(timings))["recompute_ratio"] for timings in (plain, told)]
     assert shares == [0.0, 0.2]
 
 
@@ -329,7 +329,7 @@ def test_internal_error_asks_for_a_report(capsys: pytest.CaptureFixture[str], mo
     def broken(settings: Settings, *, as_json: bool) -> int:
         raise ZeroDivisionError("a slip")
 
-    monkeypatch.setattr("desk_rag.cli_store.status", broken)
+    monkeypatch.setattr("desk_rag.cli.store.status", broken)
     monkeypatch.delenv("DESK_RAG_TRACEBACK", raising=False)
     ran = run(capsys, "status")
     assert ran.code == 1 and ran.out == ""
@@ -409,8 +409,8 @@ def test_finetune_has_its_own_options(capsys: pytest.CaptureFixture[str]) -> Non
 def test_bench_help_lists_what_can_be_measured(capsys: pytest.CaptureFixture[str]) -> None:
     shown = run(capsys, "bench", "--help")
     assert shown.code == 0 and "\n  ttft         Time to first token: " in shown.out
-    assert {"load", "paper-model", "quality"} <= set(cli_work.benchmarks())
-    assert "clock" not in cli_work.benchmarks(), "a module without main(argv) is none"
+    assert {"load", "paper-model", "quality"} <= set(work.benchmarks())
+    assert "clock" not in work.benchmarks(), "a module without main(argv) is none"
 
 
 def test_data_directory_that_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -590,23 +590,23 @@ def test_without_a_terminal_the_ui_says_so(desk: Desk) -> None:
     ],
 )
 def test_global_options_may_stand_anywhere(typed: list[str], meant: list[str]) -> None:
-    assert cli.route(typed) == meant
+    assert main.route(typed) == meant
 
 
 def test_mistyped_command_is_not_taken_for_a_folder() -> None:
     with pytest.raises(ConfigError, match="'stauts' is not a command or a folder"):
-        cli.route(["stauts"])
+        main.route(["stauts"])
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.19, "0.19 s"), (59.6, "1 min 0 s"), (80, "1 min 20 s"), (18720, "5 h 12 min")]
 )
 def test_durations_read_well(seconds: float, text: str) -> None:
-    assert cli_output.duration(seconds) == text
+    assert output.duration(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 * 1024**3, "3.0 GiB")]
 )
 def test_sizes_read_well(count: int, text: str) -> None:
-    assert cli_output.size(count) == text
+    assert output.size(count) == text

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from desk_rag.cli_signals import stoppable
+from desk_rag.cli.signals import stoppable
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.cli import main
-from desk_rag.drive_tuning import FILE, Tuned, remember
+from desk_rag.answering.drive_tuning import FILE, Tuned, remember
+from desk_rag.cli.main import main
 from desk_rag.errors import full_disk
 from desk_rag.store.ownership import stamp_of
 from desk_rag.store.store import Store
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 CANARY = "quixotryzanzibar"
 TRACES = (CANARY.encode(), CANARY[2:14].encode(), b"Marmaduke Featherstonehaugh")
 PROMISE = f"Marmaduke Featherstonehaugh keeps the {CANARY} in the cellar.\n"

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from desk_rag.chunking import Chunk, ChunkSize, Location, split
 from desk_rag.config import IndexSettings
-from desk_rag.documents import Block, BlockKind, Document, SourceFile, parse
+from desk_rag.documents.chunking import Chunk, ChunkSize, Location, split
+from desk_rag.documents.document import Block, BlockKind, Document, SourceFile, parse
 
 SIZE = ChunkSize(smallest=60, target=220, largest=280)
 TINY = ChunkSize(smallest=8, target=24, largest=32)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from desk_rag.config import IndexSettings
+from desk_rag.documents.discovery import FoundFile, LeftOut, check_root, examine, walk
 from desk_rag.errors import ConfigError, UnreadableDocument
-from desk_rag.walk import FoundFile, LeftOut, check_root, examine, walk
 
 SETTINGS = IndexSettings()
 

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from desk_rag import documents
 from desk_rag.config import IndexSettings
-from desk_rag.documents import Block, BlockKind, Document, digest_file, parse, supported
+from desk_rag.documents import document as documents
+from desk_rag.documents.document import Block, BlockKind, Document, digest_file, parse, supported
 from desk_rag.errors import BrokenDocument, DocumentError, EmptyDocument, UnreadableDocument, UnsupportedDocument
 
-FILES = Path(__file__).parent / "files"
+FILES = Path(__file__).parent.parent / "files"
 SETTINGS = IndexSettings(parser_seconds=20)
 STUCK = IndexSettings(parser_seconds=1)
 
@@ -363,11 +363,13 @@ def test_child_that_hangs_is_ended_in_time(read) -> None:  # type: ignore[no-unt
 def test_child_ends_when_its_parent_is_killed() -> None:
     program = (
         "import time; from pathlib import Path\n"
-        "from desk_rag import documents; from desk_rag.config import IndexSettings\n"
+        "from desk_rag.documents import document as documents; from desk_rag.config import IndexSettings\n"
         f"documents.parse(Path({str(FILES / 'hyphens.pdf')!r}), IndexSettings())\n"
         "print(documents._parser(IndexSettings().parser_mib).pid, flush=True); time.sleep(60)"
     )
-    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=Path(__file__).parent.parent)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=Path(__file__).parent.parent.parent
+    )
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
     os.kill(pid, 0)
@@ -394,10 +396,11 @@ def test_a_module_in_the_working_folder_is_not_imported(tmp_path: Path) -> None:
     (tmp_path / "markdown_it.py").write_text("import pathlib; pathlib.Path('pwned').touch()")
     (tmp_path / "a.md").write_text("# Safe\n")
     program = (
-        "from pathlib import Path; from desk_rag import documents; from desk_rag.config import IndexSettings\n"
+        "from pathlib import Path; from desk_rag.documents import document as documents; "
+        "from desk_rag.config import IndexSettings\n"
         "print(documents.parse(Path('a.md'), IndexSettings()).title)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent.parent)}
     done = subprocess.run(
         [sys.executable, "-P", "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     )

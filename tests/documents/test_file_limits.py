@@ -10,16 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag import documents, file_chunks
-from desk_rag.chunking import split
 from desk_rag.config import IndexSettings, StoreSettings
+from desk_rag.documents import document as documents
+from desk_rag.documents import file_chunks
+from desk_rag.documents.chunking import split
+from desk_rag.documents.parsers.building import Parsed, first_bytes, first_lines
+from desk_rag.documents.status import FileState, is_beginning_only
 from desk_rag.errors import BrokenDocument, Cancelled, SecretDocument
-from desk_rag.index_events import FileEvent, FileState, IndexFinished, is_beginning_only
-from desk_rag.indexing import sync_folder
-from desk_rag.parsers.building import Parsed, first_bytes, first_lines
-from desk_rag.prompt import PromptFormat, load_prompt
+from desk_rag.ingest.events import FileEvent, IndexFinished
+from desk_rag.ingest.pipeline import sync_folder
+from desk_rag.model.prompt import PromptFormat, load_prompt
 from desk_rag.store.store import Store
-from tests.test_sensitive import pem
+from tests.documents.test_sensitive import pem
 
 SETTINGS = IndexSettings()
 SMALL = IndexSettings(max_text_mib=0.05)

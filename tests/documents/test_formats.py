@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.chunking import ChunkSize, split
 from desk_rag.config import IndexSettings
-from desk_rag.documents import Document, parse
+from desk_rag.documents.chunking import ChunkSize, split
+from desk_rag.documents.document import Document, parse
+from desk_rag.documents.formats import place_units
 from desk_rag.errors import BrokenDocument, UnsupportedDocument
-from desk_rag.parsers.formats import place_units
-from tests import desk_files
+from tests.documents import desk_files
 
 SETTINGS = IndexSettings(parser_seconds=20)
 Read = Callable[[str, "str | bytes"], Document]

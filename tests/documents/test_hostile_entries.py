@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from desk_rag.config import IndexSettings, StoreSettings
-from desk_rag.documents import never
-from desk_rag.index_events import FileEvent, FileState, IndexFinished
-from desk_rag.indexing import index_path, sync_folder
-from desk_rag.prompt import PromptFormat, load_prompt
+from desk_rag.documents.discovery import FoundFile, LeftOut, examine, walk
+from desk_rag.documents.document import never
+from desk_rag.documents.status import FileState
+from desk_rag.ingest.events import FileEvent, IndexFinished
+from desk_rag.ingest.pipeline import index_path, sync_folder
+from desk_rag.model.prompt import PromptFormat, load_prompt
 from desk_rag.store.store import Store
-from desk_rag.walk import FoundFile, LeftOut, examine, walk
-from tests.test_walk import drop_rights, found, ordinary_user, put, reasons
+from tests.documents.test_discovery import drop_rights, found, ordinary_user, put, reasons
 
 SETTINGS = IndexSettings()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from desk_rag.sentences import quotable
+from desk_rag.documents.sentences import quotable
 
 
 def test_sentences_that_do_not_cross_lines() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from desk_rag.store.database import Database
+from desk_rag.store.catalog.database import Database
 
 
 def _path_of(descriptor: int) -> str:

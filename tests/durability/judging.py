@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from desk_rag.errors import CorruptKV, DeskRagError, UnknownFormat
+from desk_rag.store.maintenance.verify import check_content
 from desk_rag.store.store import Store
-from desk_rag.store.verify import check_content
 from tests.durability.power_cut import State
 from tests.durability.recording import Op
 from tests.durability.workload import EMBEDDER, SECRET, vector_of

@@ -20,10 +20,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from desk_rag.store import upkeep, vector_search
+from desk_rag.store.kv import reconcile
 from desk_rag.store.layout import write_private
 from desk_rag.store.store import Store
-from desk_rag.store.vectors import approximate_search_available
+from desk_rag.store.vectors import search
+from desk_rag.store.vectors.index import approximate_search_available
 from tests.durability import breaking
 from tests.durability.recording import begin, note
 from tests.store import made
@@ -57,25 +58,25 @@ def vector_of(text: str) -> NDArray[np.float32]:
 
 def small_graphs() -> None:
     """Let graphs begin, and be saved, with a dozen vectors."""
-    plain = vector_search.VectorSearch.__init__
+    plain = search.VectorSearch.__init__
 
     def begun(self, *args, **kwargs):  # type: ignore[no-untyped-def]
         plain(self, *args, **{**kwargs, "threshold": SMALL_GRAPH})
 
-    vector_search.VectorSearch.__init__ = begun  # type: ignore[method-assign]
-    vector_search._SAVE_AFTER = 6
+    search.VectorSearch.__init__ = begun  # type: ignore[method-assign]
+    search._SAVE_AFTER = 6
 
 
 def tell_of_evictions() -> None:
     """Have every file that is about to be given up noted before it goes."""
-    plain = upkeep.KVRows.doom
+    plain = reconcile.KVRows.doom
 
     def doom(self, rows):  # type: ignore[no-untyped-def]
         names = {row.row: row.name for row in self.all()}
         note(evicting=[names[row][1] for row in rows if row in names])
         return plain(self, rows)
 
-    upkeep.KVRows.doom = doom  # type: ignore[method-assign]
+    reconcile.KVRows.doom = doom  # type: ignore[method-assign]
 
 
 class Worker:

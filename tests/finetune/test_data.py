@@ -14,7 +14,7 @@ from desk_rag.finetune.data import QA, Sample, digest, evidence, hold_out, load_
 from desk_rag.finetune.distract import Distractors
 from desk_rag.finetune.rules import FolderChunk, make_samples
 from desk_rag.finetune.settings import AnswerForm, Distract
-from desk_rag.prompt import NO_ANSWER
+from desk_rag.model.prompt import NO_ANSWER
 
 BOILER = (
     "Calora 24 › 1 Safety\nIf you smell gas, do not touch any switch and leave the flat. "

@@ -14,7 +14,7 @@ from desk_rag.config import ModelSettings
 from desk_rag.finetune.export import is_row_int8, write_row_int8
 from desk_rag.finetune.run import Task, run
 from desk_rag.finetune.settings import Method
-from desk_rag.model import load_model
+from desk_rag.model.loading import load_model
 from tests.finetune.conftest import TOY
 from tests.finetune.test_train import QUICK
 

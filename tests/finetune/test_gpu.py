@@ -14,7 +14,7 @@ from desk_rag.finetune.rows import build_island, build_row
 from desk_rag.finetune.run import Task, load_result, run
 from desk_rag.finetune.settings import Layout, Method
 from desk_rag.kv.cache import SlabCache
-from desk_rag.model import load_model
+from desk_rag.model.loading import load_model
 from tests.finetune.conftest import SHED, TOY
 from tests.finetune.test_masked import context_of
 from tests.finetune.test_train import QUICK, namespace

@@ -18,11 +18,12 @@ from desk_rag.finetune.rows import (
 )
 from desk_rag.finetune.settings import Layout
 from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.positions import Positions, plan
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
 from desk_rag.kv.quant import keep_exact
 from desk_rag.kv.rope import build_tables
-from desk_rag.kv.stitch import Positions, has_sliding_layers, plan, stitch
-from desk_rag.model import LanguageModel
+from desk_rag.kv.stitch import has_sliding_layers, stitch
+from desk_rag.model.language_model import LanguageModel
 from tests.models import FAMILIES, Family, build_model
 
 TEXTS = ("The boiler was serviced.", "Rent is due on Monday.", "Anna moved to Porto.")

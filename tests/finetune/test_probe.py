@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.cli_finetune import _change
+from desk_rag.cli.finetune import _change
 from desk_rag.config import ModelSettings
 from desk_rag.finetune import probe as probe_module
 from desk_rag.finetune.probe import change_error, probe
 from desk_rag.finetune.run import Report
 from desk_rag.finetune.settings import Layout
-from desk_rag.model import load_model
+from desk_rag.model.loading import load_model
 
 ONE, OTHER = "The lamp of the harbour was lit at dusk. " * 60, "Potatoes keep best in sand, in the dark. " * 60
 

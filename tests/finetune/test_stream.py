@@ -13,7 +13,7 @@ from desk_rag.finetune.probe import held_out_contexts
 from desk_rag.finetune.rows import IS_CHUNK, PADDING, SEES_CHUNKS, Context, positions_needed
 from desk_rag.finetune.settings import TrainSettings
 from desk_rag.finetune.stream import Place, RowStream
-from desk_rag.prompt import NO_ANSWER
+from desk_rag.model.prompt import NO_ANSWER
 from tests.models import byte_prompt
 
 PROMPT = byte_prompt()

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from desk_rag import adapters, weights
+from desk_rag.answering.generation import stream
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError, DeskRagError, ModelError, ModelNotFound
 from desk_rag.finetune import run as run_module
@@ -20,14 +20,16 @@ from desk_rag.finetune.run import CHECKPOINTS, Report, Task, load_result, run
 from desk_rag.finetune.settings import Method, Schedule, TrainSettings, rate_at
 from desk_rag.finetune.trainable import Trainable
 from desk_rag.finetune.trainer import TrainProgress
-from desk_rag.generate import stream
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.identity import identify
+from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
 from desk_rag.kv.quant import QuantScheme, quantize
 from desk_rag.kv.rope import build_tables
-from desk_rag.kv.stitch import plan, stitch
-from desk_rag.model import LanguageModel, load_model
+from desk_rag.kv.stitch import stitch
+from desk_rag.model import adapters, weights
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.loading import load_model
 from tests.finetune.conftest import SHED, TEA, TOY
 
 ROOT = Path(__file__).resolve().parents[2]

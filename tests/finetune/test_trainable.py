@@ -13,7 +13,7 @@ from desk_rag.finetune.rows import build_island, build_row
 from desk_rag.finetune.settings import Layout, Method, TrainSettings
 from desk_rag.finetune.trainable import make_trainable
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
-from desk_rag.prompt import IM_END
+from desk_rag.model.prompt import IM_END
 from tests.finetune.test_masked import TEXTS, context_of
 from tests.models import FAMILIES, SPECIALS, build_model, byte_prompt
 

@@ -25,9 +25,10 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from desk_rag.kv import glue_triton, lazy_few, lazy_kernel, lazy_merge, lazy_triton, rope_triton
-from desk_rag.kv import split_attention_kernel as split_kernel
-from desk_rag.kv import split_attention_triton as split
+from desk_rag.kv.kernels import flash_decoding_kernel as split_kernel
+from desk_rag.kv.kernels import flash_decoding_triton as split
+from desk_rag.kv.kernels import fused_ops_triton, place_chunks
+from desk_rag.kv.lazy import decode_kernel, launcher, merge_kernel, prefill_kernel
 
 _POINTERS = {
     "rows": "*i64", "words": "*i64", "firsts": "*i32", "codes": "*i8", "scales": "*fp16", "tables": "*fp32",
@@ -78,8 +79,8 @@ def _usage(cubin: bytes) -> dict[str, int]:
     return {"registers": int(found.get("REG", -1)), "stack": int(found.get("STACK", -1))}
 
 
-def _tuning(rows: int, dtype: str) -> lazy_triton.LazyTuning:
-    return lazy_triton.LazyTuning.default(rows, fp32=dtype == "fp32")
+def _tuning(rows: int, dtype: str) -> launcher.LazyTuning:
+    return launcher.LazyTuning.default(rows, fp32=dtype == "fp32")
 
 
 def _lazy(dim: int, half: int, dtype: str, one: bool, rows: int) -> dict[str, Any]:
@@ -90,11 +91,11 @@ def _lazy(dim: int, half: int, dtype: str, one: bool, rows: int) -> dict[str, An
     own = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
     few = rows <= 32
     return {
-        **lazy_triton._shape(dim, half), **lazy_triton._types(torch.empty(0, dtype=own, device="meta"), tuning),
+        **launcher._shape(dim, half), **launcher._types(torch.empty(0, dtype=own, device="meta"), tuning),
         "DEPENDENT": False, "FUSED": tuning.fused, "MERGE_ROWS": merge_rows,
-        "MERGE_STEP": lazy_triton._merge_step(merge_rows * triton.next_power_of_2(dim), tuning.warps),
+        "MERGE_STEP": launcher._merge_step(merge_rows * triton.next_power_of_2(dim), tuning.warps),
         "LENGTH_IN_MEMORY": False, "PLAIN_TILES": 2, "ONE_RUN": few, "ONE_TILE": False,
-        "ROTATION": int(tuning.rotation), "ONE_GROUP": one, "FIELDS": lazy_triton.FIELDS, "CODES_BY": 16,
+        "ROTATION": int(tuning.rotation), "ONE_GROUP": one, "FIELDS": launcher.FIELDS, "CODES_BY": 16,
         "SCALES_BY": 8, "BLOCK": block, "TILE": tuning.tile,
     }  # fmt: skip
 
@@ -110,20 +111,20 @@ def variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
             "HALF_PADDED": triton.next_power_of_2(half), "REST": rest,
             "REST_PADDED": triton.next_power_of_2(max(rest, 1)),
         }  # fmt: skip
-        tuning = rope_triton.DEFAULT_TUNING
+        tuning = place_chunks.DEFAULT_TUNING
         found.append((
-            rope_triton._dequant_rope_scatter,
-            padded | {"TILE": tuning.tile, "HEADS": 4, "ONE_GROUP": one, "NUM_FIELDS": rope_triton.NUM_FIELDS,
+            place_chunks._dequant_rope_scatter,
+            padded | {"TILE": tuning.tile, "HEADS": 4, "ONE_GROUP": one, "NUM_FIELDS": place_chunks.NUM_FIELDS,
                       "CODES_BY": 8, "SCALES_BY": 8, "ANGLES_BY": 4},
             dtype, tuning.warps, 2,
         ))  # fmt: skip
         for rows in (7, 224):
             constants, own = _lazy(dim, half, dtype, one, rows), _tuning(rows, dtype)
-            found.append((lazy_kernel.attend_shares, constants, dtype, own.warps, lazy_triton.stages_of(own, one)))
+            found.append((prefill_kernel.attend_shares, constants, dtype, own.warps, launcher.stages_of(own, one)))
         if one:
             merge = {"DIM": dim, "COLUMNS": 32, "STEP": 128, "DEPENDENT": False}
-            found.append((lazy_merge.merge_shares, merge, dtype, 4, 2))
-        if one and lazy_triton.serves_few(7, dim, half) and dtype != "fp32":
+            found.append((merge_kernel.merge_shares, merge, dtype, 4, 2))
+        if one and launcher.serves_few(7, dim, half) and dtype != "fp32":
             found += [_few(dim, dtype, tile) for tile in (16, 32)] + [_few(dim, dtype, 16, one_tile=False)]
     return found + _glue_variants() + _split_variants()
 
@@ -133,11 +134,11 @@ def _few(dim: int, dtype: str, tile: int, *, one_tile: bool = True) -> tuple[Any
     constants = {
         "DEPENDENT": False, "LENGTH_IN_MEMORY": False, "PLAIN_TILES": 2, "PLAIN_TILE": 32, "ONE_RUN": one_tile,
         "AHEAD": not one_tile,
-        "ONE_TILE": one_tile, "FIELDS": lazy_triton.FIELDS, "CODES_BY": 16, "SCALES_BY": 8, "DIM": dim,
+        "ONE_TILE": one_tile, "FIELDS": launcher.FIELDS, "CODES_BY": 16, "SCALES_BY": 8, "DIM": dim,
         "HALF": dim // 2, "ROWS": 8, "WARPS": 4, "TILE": tile, "BY_BYTES": True,
         "VALUE_TYPE": tl.bfloat16 if dtype == "bf16" else tl.float16,
     }  # fmt: skip
-    return lazy_few.attend_few, constants, dtype, 4, 2 if one_tile else 1
+    return decode_kernel.attend_few, constants, dtype, 4, 2 if one_tile else 1
 
 
 def _glue_variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
@@ -146,14 +147,14 @@ def _glue_variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
     for dtype, width, added in itertools.product(["bf16", "fp16", "fp32"], [896, 3584, 5120, 16384], [True, False]):
         block = triton.next_power_of_2(width)
         row = {"WIDTH": width, "BLOCK": block, "ADDED": added}
-        found.append((glue_triton._add_norm, row, dtype, glue_triton.norm_warps(block), 3))
+        found.append((fused_ops_triton._add_norm, row, dtype, fused_ops_triton.norm_warps(block), 3))
     shapes = [(14, 2, 64), (28, 4, 128), (32, 32, 96), (32, 32, 80), (8, 1, 256)]
     for dtype, (heads, kv_heads, dim), normed in itertools.product(["bf16", "fp16", "fp32"], shapes, [True, False]):
-        constants = glue_triton.rotation(heads, kv_heads, dim, normed)
-        found.append((glue_triton._rotate_scatter, constants, dtype, glue_triton.ROTATE_WARPS, 3))
+        constants = fused_ops_triton.rotation(heads, kv_heads, dim, normed)
+        found.append((fused_ops_triton._rotate_scatter, constants, dtype, fused_ops_triton.ROTATE_WARPS, 3))
     for dtype, inner in itertools.product(["bf16", "fp16", "fp32"], [4864, 18944]):
-        constants = {"INNER": inner, "BLOCK": glue_triton.COLUMNS}
-        found.append((glue_triton._swiglu, constants, dtype, glue_triton.SWIGLU_WARPS, 3))
+        constants = {"INNER": inner, "BLOCK": fused_ops_triton.COLUMNS}
+        found.append((fused_ops_triton._swiglu, constants, dtype, fused_ops_triton.SWIGLU_WARPS, 3))
     return found
 
 

@@ -29,12 +29,14 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from desk_rag.bench import kernels, report, synthetic
-from desk_rag.bench.synthetic import Shape
-from desk_rag.kv.lazy_attention import LazyContext, attend
-from desk_rag.kv.lazy_triton import LazyKernel
-from desk_rag.kv.lazy_tuning import LazyTuning, Rotation
-from desk_rag.kv.stitch import plan
+from desk_rag.bench import kernels
+from desk_rag.bench.harness import report
+from desk_rag.bench.models import synthetic
+from desk_rag.bench.models.synthetic import Shape
+from desk_rag.kv.lazy.launcher import LazyKernel
+from desk_rag.kv.lazy.reference import LazyContext, attend
+from desk_rag.kv.lazy.tuning import LazyTuning, Rotation
+from desk_rag.kv.positions import plan
 
 SHAPES = {
     "qwen2-7b": Shape(28, 28, 4, 128),

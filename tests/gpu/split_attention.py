@@ -27,10 +27,11 @@ from typing import Any
 
 import torch
 
-from desk_rag.bench import kernels, report
-from desk_rag.kv.question_pass import attend
-from desk_rag.kv.split_attention import reference
-from desk_rag.kv.split_attention_triton import SplitAttention, SplitTuning, kind_of, tuning_for
+from desk_rag.bench import kernels
+from desk_rag.bench.harness import report
+from desk_rag.kv.forward.fused_decoder import attend
+from desk_rag.kv.kernels.flash_decoding import reference
+from desk_rag.kv.kernels.flash_decoding_triton import SplitAttention, SplitTuning, kind_of, tuning_for
 
 SHAPES = {
     "qwen2-7b": (28, 4, 128), "llama-3.1-8b": (32, 8, 128), "qwen2.5-32b": (40, 8, 128), "reader": (8, 2, 64),

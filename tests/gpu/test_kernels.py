@@ -1,7 +1,7 @@
 """Compiled kernels at the sizes they are for, and the load path against the computing stream. Needs an NVIDIA GPU.
 
-The checks of tests/kv/test_rope_triton.py, test_lazy.py and test_loader.py run compiled on a GPU as they are; here is
-what only makes sense there: real shapes, real dtypes, races.
+The checks of tests/kv/kernels/test_place_chunks.py, test_lazy.py and test_loader.py run compiled on a GPU as they are;
+here is what only makes sense there: real shapes, real dtypes, races.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from desk_rag.bench import synthetic
-from desk_rag.bench.synthetic import Slabs
-from desk_rag.kv import kernels
-from desk_rag.kv.lazy_attention import LazyContext, attend
-from desk_rag.kv.loader import Loader, LoaderSettings
+from desk_rag.bench.models import synthetic
+from desk_rag.bench.models.synthetic import Slabs
+from desk_rag.kv.kernels import availability
+from desk_rag.kv.lazy.backend import attends
+from desk_rag.kv.lazy.reference import LazyContext, attend
+from desk_rag.kv.loading.loader import Loader, LoaderSettings
 from desk_rag.kv.payload import ChunkFile
-from desk_rag.kv.stitch import place_layer, plan
+from desk_rag.kv.positions import plan
+from desk_rag.kv.stitch import place_layer
 from desk_rag.kv.types import KVKey, Namespace, QuantizedKV, TokenHash
-from desk_rag.store import kv_file
+from desk_rag.store.kv import chunk_file
 
 pytestmark = [
     pytest.mark.gpu,
@@ -34,17 +36,17 @@ def gpu() -> torch.device:
 
 
 def test_the_kernel_proves_itself_on_this_gpu(gpu: torch.device) -> None:
-    assert kernels.available(gpu)
-    assert kernels.place_group(gpu) is not None
-    assert kernels.attends(gpu)
-    assert not kernels.available(torch.device("cpu"))
+    assert availability.available(gpu)
+    assert availability.place_group(gpu) is not None
+    assert attends(gpu)
+    assert not availability.available(torch.device("cpu"))
 
 
 @pytest.mark.parametrize("name", ["qwen2-7b", "llama-3.2-1b", "llama-3.2-3b"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_placing_published_shapes(gpu: torch.device, name: str, dtype: torch.dtype) -> None:
     """Every layer of seven odd chunks in one launch; at most one step of the dtype apart, nearly everything equal."""
-    from desk_rag.kv import rope_triton
+    from desk_rag.kv.kernels import place_chunks
 
     shape, sizes = synthetic.SHAPES[name], [512, 512, 1, 333, 512, 77, 512]
     where = plan(19, sizes)
@@ -52,7 +54,7 @@ def test_placing_published_shapes(gpu: torch.device, name: str, dtype: torch.dty
     got, expected = (Slabs.of(shape, where.num_slots, gpu, dtype) for _ in range(2))
     chunks = [synthetic.chunk(shape, size, gpu)[2] for size in sizes]
     layers = range(shape.num_layers)
-    rope_triton.place_group(layers, where.placements, chunks, tables, got)  # type: ignore[arg-type]
+    place_chunks.place_group(layers, where.placements, chunks, tables, got)  # type: ignore[arg-type]
     for layer in layers:
         for placement, chunk in zip(where.placements, chunks, strict=True):
             place_layer(layer, placement, chunk, tables, expected)  # type: ignore[arg-type]
@@ -67,7 +69,7 @@ def test_placing_published_shapes(gpu: torch.device, name: str, dtype: torch.dty
 @pytest.mark.parametrize("queries", [1, 32])
 @pytest.mark.parametrize("tokens", [777, 8192, 32_768])
 def test_attending_published_shapes(gpu: torch.device, name: str, queries: int, tokens: int) -> None:
-    from desk_rag.kv.lazy_triton import LazyKernel
+    from desk_rag.kv.lazy.launcher import LazyKernel
 
     shape = synthetic.SHAPES[name]
     one_layer = synthetic.Shape(1, shape.num_heads, shape.num_kv_heads, shape.head_dim)
@@ -86,7 +88,7 @@ def test_attending_published_shapes(gpu: torch.device, name: str, queries: int, 
 
 def test_one_graph_serves_growing_lengths(gpu: torch.device) -> None:
     """A graph of the lazy kernel, replayed while the slab fills; many times each, because the merge counts programs."""
-    from desk_rag.kv.lazy_triton import LazyKernel
+    from desk_rag.kv.lazy.launcher import LazyKernel
 
     shape = synthetic.Shape(1, 28, 4, 128)
     sizes = synthetic.lengths(8192, 500)
@@ -119,8 +121,8 @@ def test_one_graph_serves_growing_lengths(gpu: torch.device) -> None:
 def written(folder: Path, number: int, kv: QuantizedKV) -> ChunkFile:
     path = folder / "kv" / f"{number}.safetensors"
     key = KVKey(Namespace("0" * 32), TokenHash(f"{number:032x}"))
-    kv_file.write(path, kv_file.prepare(key, kv, ["c"], 0.1))
-    return ChunkFile(path, kv_file.read_header(path))
+    chunk_file.write(path, chunk_file.prepare(key, kv, ["c"], 0.1))
+    return ChunkFile(path, chunk_file.read_header(path))
 
 
 @pytest.mark.parametrize("staging_mib", [8, 256])

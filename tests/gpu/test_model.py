@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from desk_rag.answering.generation import stream
+from desk_rag.answering.serving_model import prepare_model
 from desk_rag.config import ModelSettings
-from desk_rag.generate import stream
 from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
 from desk_rag.kv.quant import QuantScheme, quantize
 from desk_rag.kv.rope import build_tables
-from desk_rag.kv.stitch import plan, stitch
-from desk_rag.model import LanguageModel, load_model
-from desk_rag.prepared import prepare_model
+from desk_rag.kv.stitch import stitch
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.loading import load_model
 from tests.models import FAMILIES, build_model, byte_tokenizer
 
 pytestmark = pytest.mark.gpu

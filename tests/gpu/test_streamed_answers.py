@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from desk_rag import drive_tuning
-from desk_rag.answer import AnswerEngine
-from desk_rag.answer_events import Answer, AnswerMode
-from desk_rag.context_loading import MappedLoader, StreamedLoader, tier_bytes
-from desk_rag.kv.lazy_choice import AttentionPath
-from desk_rag.kv.recompute_choice import RecomputeChoice
+from desk_rag.answering import drive_tuning
+from desk_rag.answering.engine import AnswerEngine
+from desk_rag.answering.events import Answer, AnswerMode
+from desk_rag.answering.kv_connector import MappedLoader, StreamedLoader, tier_bytes
+from desk_rag.kv.lazy.memory import AttentionPath
+from desk_rag.kv.recompute.policy import RecomputeChoice
 from tests.answer_world import (
     BICYCLE,
     RENT,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from desk_rag.model import LanguageModel
-    from desk_rag.prepared import Prepared
+    from desk_rag.answering.serving_model import Prepared
+    from desk_rag.model.language_model import LanguageModel
 
 from desk_rag.config import IdleSettings, IndexSettings, ModelSettings, Settings, StoreSettings
 
@@ -32,7 +32,7 @@ def prepared_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def prepared(reader: LanguageModel, prepared_dir: Path) -> Prepared:
     """The embedded reader with its prefix and the verdict on its coding."""
-    from desk_rag.prepared import prepare_model
+    from desk_rag.answering.serving_model import prepare_model
 
     return prepare_model(reader, prepared_dir)
 

@@ -15,9 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from desk_rag.answering.serving_model import Prepared
 from desk_rag.config import Settings, StoreSettings
-from desk_rag.index_events import FileEvent, FileState, IndexStage, RootAbsent, StageProgress
-from desk_rag.prepared import Prepared
+from desk_rag.documents.status import FileState, IndexStage
+from desk_rag.ingest.events import FileEvent, RootAbsent, StageProgress
 from desk_rag.store.store import Store
 from indexer.daemon import Printer, run_watch
 from indexer.root_watch import WatchState
@@ -127,7 +128,7 @@ def test_words_are_findable_before_the_model_is_loaded_and_sigint_ends_it(
 ) -> None:
     script = CHILD.replace(
         "settings = ",
-        "import desk_rag.indexing, threading, time\n"
+        "import desk_rag.ingest.pipeline, threading, time\n"
         "from indexer import parts\n"
         "def load(settings):\n"
         "    print('torch' if 'torch' in sys.modules else 'no torch yet', flush=True)\n"

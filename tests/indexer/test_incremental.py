@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from desk_rag.config import IndexSettings, StoreSettings
-from desk_rag.index_events import FileState, IndexFinished
-from desk_rag.indexing import index_path, sync_folder
-from desk_rag.prompt import PromptFormat, load_prompt
+from desk_rag.documents.status import FileState
+from desk_rag.ingest.events import IndexFinished
+from desk_rag.ingest.pipeline import index_path, sync_folder
+from desk_rag.model.prompt import PromptFormat, load_prompt
 from desk_rag.store.store import Store
 
 STORE = StoreSettings(budget_gib=1, reserve_gib=0)

@@ -12,13 +12,13 @@ from typing import TypeVar
 
 import pytest
 
-from desk_rag.cli_output import Progress, index_summary
+from desk_rag.answering.serving_model import Prepared
+from desk_rag.cli.output import Progress, index_summary
 from desk_rag.config import ModelSettings, Settings, StoreSettings
-from desk_rag.embedding import Embedder, load_embedder
 from desk_rag.errors import StoreFull
-from desk_rag.index_events import IndexFinished
-from desk_rag.kv.rungs import build_ladder
-from desk_rag.prepared import Prepared
+from desk_rag.ingest.events import IndexFinished
+from desk_rag.kv.prefix_variants.variants import build_ladder
+from desk_rag.retrieval.embedding import Embedder, load_embedder
 from desk_rag.store.store import Store
 from indexer.names import EVERYTHING, Lacking, keep_namespaces, lacking
 from indexer.once import Run

@@ -12,23 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag import documents
+from desk_rag.answering.serving_model import Prepared
 from desk_rag.config import ModelSettings, Settings
-from desk_rag.embedding import Embedder, load_embedder
+from desk_rag.device_lock import Turn
+from desk_rag.documents import document
+from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import ModelNotFound
-from desk_rag.gpu_turn import Turn
-from desk_rag.index_events import (
-    DeletionsWaiting,
-    FileEvent,
-    FileState,
-    IndexEvent,
-    IndexFinished,
-    IndexStage,
-    RootAbsent,
-    StageProgress,
-)
-from desk_rag.prepared import Prepared
-from desk_rag.store.deletion_rows import Decision
+from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
+from desk_rag.retrieval.embedding import Embedder, load_embedder
+from desk_rag.store.catalog.deletion_rows import Decision
 from desk_rag.store.store import Store
 from indexer.idle import IdleGate
 from indexer.parts import Parts, WarmParts
@@ -263,7 +255,7 @@ def test_a_stop_ends_the_reading_of_a_long_file(make: Make, docs: Path, settings
     running.service.start()
     wait_for(running.finished)
     (docs / "long.rst").write_text("".join(f"T{number}\n======\n" for number in range(60_000)))
-    wait_for(documents._parser(settings.index.parser_mib)._lock.locked)
+    wait_for(document._parser(settings.index.parser_mib)._lock.locked)
     assert running.service.stop(timeout=30.0)
     assert running.store.document(docs / "long.rst") is None
 
@@ -275,7 +267,7 @@ def test_a_pause_in_the_middle_of_a_file_gives_it_back_and_it_is_read_afterwards
     running.service.start()
     wait_for(running.finished)
     (docs / "long.rst").write_text("".join(f"T{number}\n======\n" for number in range(15_000)))
-    wait_for(documents._parser(settings.index.parser_mib)._lock.locked)
+    wait_for(document._parser(settings.index.parser_mib)._lock.locked)
     running.service.pause(math.inf)
     wait_for(lambda: any(isinstance(e, StageProgress) and e.waiting.startswith("paused") for e in running.events))
     assert running.store.document(docs / "long.rst") is None

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from desk_rag.config import IndexSettings
-from desk_rag.index_events import DeletionsWaiting, FileEvent, FileState, IndexEvent, RootAbsent
-from desk_rag.indexing import index_path, sync_folder
-from desk_rag.prompt import PromptFormat
+from desk_rag.documents.status import FileState
+from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, RootAbsent
+from desk_rag.ingest.pipeline import index_path, sync_folder
+from desk_rag.model.prompt import PromptFormat
+from desk_rag.store.catalog.clock import Reading
 from desk_rag.store.store import Store
-from desk_rag.store.store_clock import Reading
 from tests.store import made
 
 HOUR = 3600.0

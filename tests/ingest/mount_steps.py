@@ -1,7 +1,7 @@
 """What happens to drives mounted inside an indexed folder, with real mounts: run by `test_absent_mounts`.
 
-Each function is run as `python -m tests.mount_steps NAME PLACE` in a mount namespace of its own, so that nothing is
-mounted for anybody else and everything is unmounted when the process ends.
+Each function is run as `python -m tests.ingest.mount_steps NAME PLACE` in a mount namespace of its own, so that nothing
+is mounted for anybody else and everything is unmounted when the process ends.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from desk_rag.index_events import FileState
-from desk_rag.presence import absent_folders
-from desk_rag.prompt import load_prompt
-from tests.absent_world import HOUR, World, absent, removed
+from desk_rag.documents.status import FileState
+from desk_rag.model.prompt import load_prompt
+from desk_rag.store.presence import absent_folders
+from tests.ingest.absent_world import HOUR, World, absent, removed
 
 USB = "usb"
 
@@ -171,7 +171,7 @@ def plugged_in_between_two_looks(place: Path) -> None:
 def unmounted_while_a_service_watches(place: Path) -> None:
     """As `desk-rag watch` does it, model and all."""
     from desk_rag.config import IdleSettings, IndexSettings, ModelSettings, Settings, StoreSettings
-    from desk_rag.index_events import FileEvent, IndexEvent, IndexFinished, RootAbsent
+    from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, RootAbsent
     from desk_rag.store.store import Store
     from indexer.parts import lazy_parts
     from indexer.service import Service

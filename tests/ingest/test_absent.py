@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.index_events import FileState
-from desk_rag.presence import absent_folders
-from desk_rag.prompt import PromptFormat, load_prompt
-from desk_rag.removals import grace_seconds, missing_files, remove_confirmed
-from desk_rag.store.deletion_rows import Decision
+from desk_rag.documents.status import FileState
+from desk_rag.ingest.deletions import grace_seconds, missing_files, remove_confirmed
+from desk_rag.model.prompt import PromptFormat, load_prompt
+from desk_rag.store.catalog.clock import Reading, StoreClock
+from desk_rag.store.catalog.deletion_rows import Decision
+from desk_rag.store.presence import absent_folders
 from desk_rag.store.store import Store
-from desk_rag.store.store_clock import Reading, StoreClock
-from tests.absent_world import HOUR, World, absent, removed, waiting
+from tests.ingest.absent_world import HOUR, World, absent, removed, waiting
 from tests.store import made
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount_steps import CASES
+from tests.ingest.mount_steps import CASES
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def _namespace() -> list[str]:
@@ -33,7 +33,7 @@ def _may_mount() -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_drive(case: str, tmp_path: Path) -> None:
     done = subprocess.run(
-        [*_namespace(), sys.executable, "-m", "tests.mount_steps", case, str(tmp_path)], cwd=ROOT,
+        [*_namespace(), sys.executable, "-m", "tests.ingest.mount_steps", case, str(tmp_path)], cwd=ROOT,
         capture_output=True, text=True, timeout=170, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]

@@ -11,24 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from desk_rag.answering.serving_model import Prepared, prepare_model
 from desk_rag.config import IndexSettings, ModelSettings, StoreSettings
-from desk_rag.embedding import Embedder, load_embedder
-from desk_rag.gpu_turn import Turn
-from desk_rag.index_events import (
-    FileEvent,
-    FileState,
-    IndexEvent,
-    IndexFinished,
-    IndexStage,
-    RootAbsent,
-    StageProgress,
-)
-from desk_rag.indexing import embed_pending, index_path, sync_folder, warm_pending
-from desk_rag.model import LanguageModel
-from desk_rag.prepared import Prepared, prepare_model
-from desk_rag.prompt import PromptFormat, load_prompt
+from desk_rag.device_lock import Turn
+from desk_rag.documents.discovery import FoundFile
+from desk_rag.documents.status import FileState, IndexStage
+from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
+from desk_rag.ingest.pipeline import embed_pending, index_path, sync_folder, warm_pending
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.prompt import PromptFormat, load_prompt
+from desk_rag.retrieval.embedding import Embedder, load_embedder
 from desk_rag.store.store import Store
-from desk_rag.walk import FoundFile
 
 SETTINGS = IndexSettings()
 STORE = StoreSettings(budget_gib=1, reserve_gib=0)
@@ -429,7 +422,7 @@ def test_index_path_of_something_left_out_with_its_folder(sync: Sync, docs: Path
 def test_another_parser_version_reads_again(sync: Sync, docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sync()
     (docs / "letter.md").rename(docs / "roof.md")
-    monkeypatch.setattr("desk_rag.documents.PARSER_VERSION", "another")
+    monkeypatch.setattr("desk_rag.documents.document.PARSER_VERSION", "another")
     got = states(sync(), docs)
     assert got["note.txt"] is FileState.INDEXED
     assert got["roof.md"] is FileState.INDEXED  # a rename would have kept what the old parsers made

@@ -1,7 +1,7 @@
-"""The oracle of `desk_rag.bench.masked`, under the name the tests use."""
+"""The oracle of `desk_rag.bench.models.masked`, under the name the tests use."""
 
 from __future__ import annotations
 
-from desk_rag.bench.masked import masked_forward, plain_forward
+from desk_rag.bench.models.masked import masked_forward, plain_forward
 
 __all__ = ["masked_forward", "plain_forward"]

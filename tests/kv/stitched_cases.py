@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.positions import Positions, plan
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
 from desk_rag.kv.quant import keep_exact
+from desk_rag.kv.recompute.selectors import SelectionContext
 from desk_rag.kv.rope import RotaryTables, build_tables
-from desk_rag.kv.selection.select import SelectionContext
-from desk_rag.kv.stitch import Positions, StitchedCache, plan, stitch
-from desk_rag.model import LanguageModel
+from desk_rag.kv.stitch import StitchedCache, stitch
+from desk_rag.model.language_model import LanguageModel
 
 TEXTS = ("The boiler was serviced.", "Rent is due on Monday.", "Anna moved to Porto, then to Lyon.")
 QUESTION = "When is rent due?"

@@ -7,7 +7,7 @@ import torch
 from transformers import DynamicCache
 
 from desk_rag.kv.cache import SlabCache
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 from tests.models import FAMILIES, build_model
 
 

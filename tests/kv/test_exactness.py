@@ -8,11 +8,12 @@ import torch
 
 from desk_rag.errors import UnsupportedModel
 from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.positions import Positions, StitchPlan, plan
 from desk_rag.kv.prefill import PrefixKV, prefill_chunk, prefill_prefix
 from desk_rag.kv.quant import keep_exact
 from desk_rag.kv.rope import build_tables
-from desk_rag.kv.stitch import Positions, StitchPlan, plan, stitch
-from desk_rag.model import LanguageModel
+from desk_rag.kv.stitch import stitch
+from desk_rag.model.language_model import LanguageModel
 from tests.kv.oracle import masked_forward, plain_forward
 from tests.models import FAMILIES, Family, build_model
 

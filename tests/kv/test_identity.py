@@ -11,7 +11,7 @@ import pytest
 from desk_rag.kv.identity import Identity, hash_tokens, identify, kv_key
 from desk_rag.kv.quant import LayerScheme, QuantScheme
 from desk_rag.kv.types import Namespace
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 from desk_rag.store.store import Store
 from tests.store import made
 

@@ -12,7 +12,7 @@ from desk_rag.errors import Cancelled
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.prefill import PrefixKV, prefill_chunk, prefill_prefix, tap_keys
 from desk_rag.kv.rope import build_tables, rotate
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 from tests.models import FAMILIES, build_model
 
 BY_NAME = {family.name: family for family in FAMILIES}

@@ -9,13 +9,14 @@ from desk_rag.config import MOST_PRIMERS
 from desk_rag.errors import ConfigError
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.identity import identify
+from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
-from desk_rag.kv.primers import PRIMERS
+from desk_rag.kv.prefix_variants.filler_passages import PRIMERS
+from desk_rag.kv.prefix_variants.variants import Ladder, build_ladder, parse_rungs, primed_ids
 from desk_rag.kv.quant import QuantScheme, keep_exact
 from desk_rag.kv.rope import build_tables
-from desk_rag.kv.rungs import Ladder, build_ladder, parse_rungs, primed_ids
-from desk_rag.kv.stitch import plan, stitch
-from desk_rag.model import LanguageModel
+from desk_rag.kv.stitch import stitch
+from desk_rag.model.language_model import LanguageModel
 from tests.kv.oracle import masked_forward
 from tests.models import FAMILIES, Family, build_model
 

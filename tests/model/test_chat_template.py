@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from desk_rag import chat_template
 from desk_rag.errors import ModelError
-from desk_rag.prompt import load_prompt
-from tests.test_prompt import model_dir
+from desk_rag.model import chat_template
+from desk_rag.model.prompt import load_prompt
+from tests.model.test_prompt import model_dir
 
 TURNS = [{"role": "system", "content": "Be brief: <é> & 'so'."}, {"role": "user", "content": "  Why?\nNow.  "}]
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from desk_rag import doctor
+from desk_rag.cli import doctor
 from desk_rag.config import ModelSettings, Settings
-from desk_rag.embedding import load_embedder
 from desk_rag.errors import DeskRagError, ModelError
-from desk_rag.model import load_model
-from desk_rag.weights import weight_files
-from tests.hostile_models import Directory, build, names, plain_adapter, plain_embedder, plain_model
+from desk_rag.model.loading import load_model
+from desk_rag.model.weights import weight_files
+from desk_rag.retrieval.embedding import load_embedder
+from tests.model.hostile_models import Directory, build, names, plain_adapter, plain_embedder, plain_model
 from tests.models import FAMILIES, Family, build_model
 
 CPU_SECONDS = 5.0

@@ -45,14 +45,15 @@ from transformers import (
     T5Config,
 )
 
-from desk_rag import weights
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError, ModelError, ModelNotFound, UnsupportedModel
 from desk_rag.kv.cache import SlabCache
-from desk_rag.model import LanguageModel, load_model, pick_device
-from desk_rag.model_support import FAMILIES as SUPPORTED
-from desk_rag.model_support import KeyTap, check
-from desk_rag.packed import pack_linears
+from desk_rag.model import weights
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.loading import load_model, pick_device
+from desk_rag.model.packed_linear import pack_linears
+from desk_rag.model.support import FAMILIES as SUPPORTED
+from desk_rag.model.support import KeyTap, check
 from tests.models import FAMILIES, VOCABULARY, build_model, byte_tokenizer
 
 LONGROPE = {

@@ -8,14 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from desk_rag import packed
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.prefill import tap_keys
-from desk_rag.model import LanguageModel
-from desk_rag.packed import PackedLinear, PackedPart, pack_linears
+from desk_rag.model import packed_linear
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.packed_linear import PackedLinear, PackedPart, pack_linears
 from tests.models import FAMILIES, Family, build_model
 
-needs_kernels = pytest.mark.skipif(not packed.available(), reason="this torch has no packed kernels")
+needs_kernels = pytest.mark.skipif(not packed_linear.available(), reason="this torch has no packed kernels")
 
 
 @needs_kernels
@@ -84,7 +84,7 @@ def test_what_fp16_cannot_hold_and_other_dtypes_stay_plain() -> None:
 
 
 def test_without_the_kernels_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "available", lambda: False)
+    monkeypatch.setattr(packed_linear, "available", lambda: False)
     module = torch.nn.Sequential(torch.nn.Linear(4, 4))
     assert pack_linears(module) == 0
     assert type(module[0]) is torch.nn.Linear

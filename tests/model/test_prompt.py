@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from desk_rag.errors import ModelError, ModelNotFound
-from desk_rag.prompt import DOC_END, DOC_START, IM_END, IM_START, NO_ANSWER, PromptFormat, load_prompt
+from desk_rag.model.prompt import DOC_END, DOC_START, IM_END, IM_START, NO_ANSWER, PromptFormat, load_prompt
 from tests.models import byte_prompt, byte_tokenizer
 
 CHATML = (
@@ -114,7 +114,7 @@ def test_the_sentence_for_not_found_and_stop_ids(trained: PromptFormat) -> None:
 
 def test_the_readers_prompt_needs_no_torch(reader_dir: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from desk_rag.prompt import load_prompt;"
+        "import sys; from pathlib import Path; from desk_rag.model.prompt import load_prompt;"
         f"load_prompt(Path({str(reader_dir)!r})).count('x'); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from desk_rag import attention
-from desk_rag.attention import Scratch, one_query, packed_sdpa
 from desk_rag.kv.cache import SlabCache
+from desk_rag.model import sdpa
+from desk_rag.model.sdpa import Scratch, one_query, packed_sdpa
 from tests.models import FAMILIES, build_model
 
 
@@ -150,10 +150,10 @@ def test_models_compute_with_it_what_they_compute_with_stock_attention(family) -
     model = build_model(family)
     if model.spec.support.needs_eager:
         pytest.skip("runs on eager attention, as transformers demands")
-    assert model.module.config._attn_implementation == attention.NAME
+    assert model.module.config._attn_implementation == sdpa.NAME
     ids = torch.arange(20, 70)
     results = []
-    for implementation in (attention.NAME, "sdpa"):
+    for implementation in (sdpa.NAME, "sdpa"):
         model.module.set_attn_implementation(implementation)
         cache = SlabCache(model, 50)
         parts = ((0, 30), (30, 49), (49, 50))
@@ -162,5 +162,5 @@ def test_models_compute_with_it_what_they_compute_with_stock_attention(family) -
 
 
 def test_registering_twice_is_harmless() -> None:
-    attention.register()
-    attention.register()
+    sdpa.register()
+    sdpa.register()

@@ -12,10 +12,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from desk_rag import embedding
 from desk_rag.config import ModelSettings
-from desk_rag.embedding import EMBEDDED_NAME, EMBEDDED_SHA256, Embedder, OneQuestion, check_weights, load_embedder
 from desk_rag.errors import ConfigError, ModelError, ModelNotFound
+from desk_rag.retrieval import embedding
+from desk_rag.retrieval.embedding import (
+    EMBEDDED_NAME,
+    EMBEDDED_SHA256,
+    Embedder,
+    OneQuestion,
+    check_weights,
+    load_embedder,
+)
 
 NOTE = "The plumber Denny Quarles comes on Thursday and needs the key of the boiler room, which sits in box 14."
 OTHER = "Chlorophyll absorbs red and blue light and reflects green."
@@ -88,7 +95,7 @@ def test_a_long_chunk_is_the_weighted_mean_of_its_windows(embedder: Embedder) ->
 
 
 def test_fingerprint_is_of_weights_and_rule(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
-    from desk_rag import embedding
+    from desk_rag.retrieval import embedding
 
     assert embedder.fingerprint == Embedder("another name", embedder._module, is_embedded=False).fingerprint
     weight = next(embedder._module.parameters())

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from desk_rag.chunking import Chunk, ChunkId, Location
 from desk_rag.config import ModelSettings, StoreSettings
-from desk_rag.documents import Block, BlockKind, Document, SourceFile
-from desk_rag.embedding import Embedder, load_embedder
-from desk_rag.retrieval import RetrievedChunk, retrieve
+from desk_rag.documents.chunking import Chunk, ChunkId, Location
+from desk_rag.documents.document import Block, BlockKind, Document, SourceFile
+from desk_rag.retrieval.embedding import Embedder, load_embedder
+from desk_rag.retrieval.search import RetrievedChunk, retrieve
 from desk_rag.store.store import Store
 from desk_rag.store.types import FileStamp
 

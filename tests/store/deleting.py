@@ -16,19 +16,19 @@ from pathlib import Path
 
 import numpy as np
 
-from desk_rag import drive_tuning
+from desk_rag.answering import drive_tuning
+from desk_rag.device_lock import Turn
 from desk_rag.errors import StoreError
-from desk_rag.gpu_turn import Turn
 from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.store import opening
-from desk_rag.store.data_directory import clear_all
-from desk_rag.store.database import Database
-from desk_rag.store.full_disk import Room
+from desk_rag.store.catalog.database import Database
 from desk_rag.store.kv_directory import settle
 from desk_rag.store.layout import Layout, write_private
+from desk_rag.store.maintenance.data_directory import clear_all
+from desk_rag.store.maintenance.full_disk import Room
 from desk_rag.store.private_log import PrivateLog
 from desk_rag.store.store import Store
-from desk_rag.store.vector_search import VectorSearch
+from desk_rag.store.vectors.search import VectorSearch
 from tests.store import made
 
 TEXTS = [f"text {i}" for i in range(6)]

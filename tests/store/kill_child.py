@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from desk_rag.store import kv_file  # noqa: F401  (loaded before the fork)
+from desk_rag.store.kv import chunk_file  # noqa: F401  (loaded before the fork)
 from desk_rag.store.store import Store
 from tests.store import made
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from desk_rag.chunking import Chunk, ChunkId, Location
 from desk_rag.config import GIB, StoreSettings
-from desk_rag.documents import Document, SourceFile
+from desk_rag.documents.chunking import Chunk, ChunkId, Location
+from desk_rag.documents.document import Document, SourceFile
 from desk_rag.kv.types import Int8Layer, KVKey, LayerKV, Namespace, QuantizedKV, RawLayer, TokenHash
 from desk_rag.store.store import Store
 from desk_rag.store.types import FileStamp

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag import cli_store, doctor
+from desk_rag.cli import doctor
+from desk_rag.cli import store as cli_store
 from desk_rag.config import Settings
 from desk_rag.errors import StoreError
 from desk_rag.store.ownership import KV_MARKER, KV_RECORD, TAG

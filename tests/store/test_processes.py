@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from desk_rag.documents.status import IndexStage
 from desk_rag.errors import StoreError, StoreLocked
-from desk_rag.index_events import IndexStage
-from desk_rag.store import shared_rows
+from desk_rag.store.catalog import coordination
 from desk_rag.store.store import Store
 from desk_rag.store.types import Activity
 from tests.store import made
@@ -77,7 +77,7 @@ def test_activity_and_pause_are_seen_by_others(root: Path, store: Store, monkeyp
         now = activity(os.getpid(), time.time())
         store.publish_activity(now)
         assert reader.activity() == now
-        store.publish_activity(activity(os.getpid(), time.time() - 2 * shared_rows.STALE_SECONDS))
+        store.publish_activity(activity(os.getpid(), time.time() - 2 * coordination.STALE_SECONDS))
         assert reader.activity() is None
         gone = subprocess.Popen([sys.executable, "-c", ""])
         gone.wait()

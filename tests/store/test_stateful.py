@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from desk_rag.store.store import Store
 from tests.store import made
-from tests.store.test_kv_file import flipped
-from tests.store.test_upkeep import on_disk, place
+from tests.store.kv.test_chunk_file import flipped
+from tests.store.kv.test_reconcile import on_disk, place
 
 PATHS = st.sampled_from([Path(f"/d/{name}") for name in ("a", "b", "sub/a", "sub/c")])
 TEXTS = [f"word{number} common text" for number in range(6)]

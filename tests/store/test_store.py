@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
+from desk_rag.documents.status import FileState
 from desk_rag.errors import StoreError, StoreFull, UnknownFormat
-from desk_rag.index_events import FileState
 from desk_rag.store.store import Store
 from tests.store import made
 from tests.store.made import kv_files, warm
@@ -36,7 +36,7 @@ def test_tree_is_private_and_marked_as_cache(store: Store, root: Path) -> None:
 
 def test_importing_the_store_loads_no_torch_and_no_numpy() -> None:
     code = (
-        "import sys, desk_rag.store.store, desk_rag.store.types, desk_rag.store.catalog\n"
+        "import sys, desk_rag.store.store, desk_rag.store.types, desk_rag.store.catalog.catalog\n"
         "assert not {'torch', 'numpy', 'hnswlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

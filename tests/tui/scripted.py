@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from desk_rag.answer_events import (
+from desk_rag.answering.events import (
     Answer,
     AnswerEvent,
     AnswerMode,
@@ -25,8 +25,9 @@ from desk_rag.answer_events import (
     Stage,
     Timings,
 )
-from desk_rag.chunking import Chunk, ChunkId, Location
-from desk_rag.index_events import IndexEvent, IndexStage
+from desk_rag.documents.chunking import Chunk, ChunkId, Location
+from desk_rag.documents.status import IndexStage
+from desk_rag.ingest.events import IndexEvent
 from tui.backend import Freshness, Started, Status
 
 FOLDERS = (Path("/home/ada/Documents"),)

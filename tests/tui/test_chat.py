@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from textual.widgets import Static
 
-from desk_rag.answer_events import AnswerMode, AnswerText, Finished, FirstToken, Retrieved
+from desk_rag.answering.events import AnswerMode, AnswerText, Finished, FirstToken, Retrieved
+from desk_rag.documents.status import IndexStage
 from desk_rag.errors import Cancelled, ModelNotFound, StoreError
-from desk_rag.index_events import IndexStage, RootAbsent, StageProgress
+from desk_rag.ingest.events import RootAbsent, StageProgress
 from tests.tui.conftest import Run, ask, screen_text, text_of, until
 from tests.tui.scripted import (
     FOLDERS,

@@ -47,7 +47,7 @@ async def test_half_an_escape_sequence_is_never_shown(running: Run) -> None:
     """Pieces end in the middle of a sequence; what is shown meanwhile has no control character, in the end no trace."""
     import threading
 
-    from desk_rag.answer_events import AnswerText, Finished, FirstToken, Retrieved
+    from desk_rag.answering.events import AnswerText, Finished, FirstToken, Retrieved
 
     final = answer("q", "a\x1b]52;c;Zm9v\x07b")
     for cut in ("a\x1b", "a\x1b]52", "a\x1b]52;c;Zm9v"):

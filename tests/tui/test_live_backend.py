@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.answer_events import AnswerMode, Finished, FirstToken, Retrieved
+from desk_rag.answering.events import AnswerMode, Finished, FirstToken, Retrieved
 from desk_rag.config import IdleSettings, IndexSettings, Settings
 from desk_rag.errors import ModelError, ModelNotFound
-from desk_rag.index_events import FileEvent
+from desk_rag.ingest.events import FileEvent
 from desk_rag.store.store import Store
 from tests.tui.conftest import ask, text_of, until
 from tests.tui.terminal import OSC, Terminal

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.chunking import Location
+from desk_rag.documents.chunking import Location
 from desk_rag.errors import DocumentError, UnreadableDocument
 from tests.tui.scripted import SOURCES
 from tui.opener import Opening, opening

@@ -10,7 +10,7 @@ from importlib.metadata import version
 import pytest
 from textual.pilot import Pilot
 
-from desk_rag.answer_events import Retrieved
+from desk_rag.answering.events import Retrieved
 from desk_rag.errors import ModelNotFound
 from tests.tui.conftest import ask, text_of, until
 from tests.tui.scripted import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from textual.content import Content
 
-from desk_rag.index_events import IndexStage
+from desk_rag.documents.status import IndexStage
 from tests.tui.scripted import WARMING, WATCHING
 from tui.backend import Freshness, Status
 from tui.widgets.index_status import line

@@ -18,8 +18,8 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Footer, OptionList, Static, Tab, Tabs
 
-from desk_rag.answer_events import Answer, AnswerMode, Evidence
-from desk_rag.index_events import DeletionsWaiting, RootAbsent
+from desk_rag.answering.events import Answer, AnswerMode, Evidence
+from desk_rag.ingest.events import DeletionsWaiting, RootAbsent
 from tui import messages as m
 from tui.backend import Status
 from tui.widgets.answer_view import AnswerView

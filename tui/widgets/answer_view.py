@@ -17,7 +17,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
-from desk_rag.answer_events import (
+from desk_rag.answering.events import (
     Answer,
     AnswerEvent,
     AnswerMode,

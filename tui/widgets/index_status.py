@@ -6,7 +6,7 @@ from textual import events
 from textual.content import Content
 from textual.widgets import Static
 
-from desk_rag.index_events import IndexStage
+from desk_rag.documents.status import IndexStage
 from tui.backend import Freshness, Status
 from tui.wording import about, brief, count, gib, percent, safe
 

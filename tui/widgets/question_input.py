@@ -13,7 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import TextArea
 
-from desk_rag.clean import clean
+from desk_rag.sanitize import clean
 
 
 class QuestionInput(TextArea):

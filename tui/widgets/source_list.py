@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from desk_rag.answer_events import Source
+from desk_rag.answering.events import Source
 from tui.wording import fit, fit_path, mark, place, safe, short_path
 
 _STYLES = {"warm": "$success", "stale": "$warning", "cold": "$foreground 50%"}

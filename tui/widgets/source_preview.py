@@ -13,8 +13,8 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from desk_rag.answer_events import Source
-from desk_rag.chunking import Chunk
+from desk_rag.answering.events import Source
+from desk_rag.documents.chunking import Chunk
 from tui.wording import place, safe, short_path
 
 _NEIGHBOURS = 4

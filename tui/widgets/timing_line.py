@@ -8,7 +8,7 @@ from __future__ import annotations
 from textual.content import Content
 from textual.widgets import Static
 
-from desk_rag.answer_events import Answer, AnswerMode, Timings
+from desk_rag.answering.events import Answer, AnswerMode, Timings
 from tui.wording import seconds
 
 _BAR_CELLS = 18

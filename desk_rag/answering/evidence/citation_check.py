@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from desk_rag import documents
-from desk_rag.answer_events import AnswerText, Citation, Evidence, Source
-from desk_rag.chunking import Location
+from desk_rag.answering.events import AnswerText, Citation, Evidence, Source
+from desk_rag.documents import document
+from desk_rag.documents.chunking import Location
+from desk_rag.documents.formats import Format, format_of_name
 from desk_rag.errors import DocumentError
-from desk_rag.parsers.formats import Format, format_of_name
 
 _MOST_BYTES = 16 << 20
 """Of a file that is read; a larger one is asked for its size, time and inode."""
@@ -85,7 +85,7 @@ def _look(source: Source) -> _Present:
         now = source.path.stat()
         if now.st_size > _MOST_BYTES:
             return _Present((now.st_size, now.st_mtime_ns, now.st_ino) == source.file)
-        found, data = documents.read_file(source.path, _MOST_BYTES)
+        found, data = document.read_file(source.path, _MOST_BYTES)
     except (OSError, ValueError, DocumentError):
         return _ABSENT
     if source.digest and found.digest == source.digest:

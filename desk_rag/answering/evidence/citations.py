@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from desk_rag.answer_events import AnswerText, Citation, Evidence, Source
-from desk_rag.prompt import NO_ANSWER
-from desk_rag.quotes import DOUBLE_QUOTES, QuoteFinder, same_words
+from desk_rag.answering.events import AnswerText, Citation, Evidence, Source
+from desk_rag.answering.evidence.quote_matching import DOUBLE_QUOTES, QuoteFinder, same_words
+from desk_rag.model.prompt import NO_ANSWER
 
 _MARKS = "".join(sorted(DOUBLE_QUOTES))
 _BEFORE_QUOTE = re.compile(r"\s*(?:(?:[>*\u2022-]+|\d{1,2}[.)]|\[\d{1,3}\])\s*)*")

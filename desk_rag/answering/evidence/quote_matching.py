@@ -14,8 +14,8 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from desk_rag.answer_events import Citation, Source
-from desk_rag.chunking import Location
+from desk_rag.answering.events import Citation, Source
+from desk_rag.documents.chunking import Location
 
 DOUBLE_QUOTES = frozenset('"\u201c\u201d\u201e\u201f\u00ab\u00bb\u2033\uff02\u300c\u300d\u300e\u300f')
 _IGNORED = DOUBLE_QUOTES | frozenset(

@@ -4,9 +4,9 @@ Knows the sentences of one answer's chunks, a reader's passes and the pointer; k
 
 The reader copies well and chooses less well: it decides at a quote's first words, before it has seen where they lead,
 and it learned the answers of its training questions by heart. So all sentences that could be quoted, and then the spans
-of the one that is, are weighed by the reader's log-probability and by the pointer (`tree_walk`), and laid. Whether
-a second quote follows or the quote is the answer, the reader says; and whether there is an answer at all, unless it
-finds none where the pointer is sure of one.
+of the one that is, are weighed by the reader's log-probability and by the pointer (`evidence.trie_decoding`), and laid.
+Whether a second quote follows or the quote is the answer, the reader says; and whether there is an answer at all,
+unless it finds none where the pointer is sure of one.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from functools import partial
 
 import torch
 
-from desk_rag.kv.passes import Pass
-from desk_rag.pointer import Field, Reads
-from desk_rag.prompt import PromptFormat
-from desk_rag.quotes import DOUBLE_QUOTES
-from desk_rag.sentences import quotable
-from desk_rag.tree_walk import Branch, Forks, Laid, TreeWalk, log_probabilities
+from desk_rag.answering.evidence.quote_matching import DOUBLE_QUOTES
+from desk_rag.answering.evidence.span_scorer import Field, Reads
+from desk_rag.answering.evidence.trie_decoding import Branch, Forks, Laid, TreeWalk, log_probabilities
+from desk_rag.documents.sentences import quotable
+from desk_rag.kv.forward.runner import Pass
+from desk_rag.model.prompt import PromptFormat
 
 _MOST_WORDS = 60
 """Of a quote that the reader was taught. Of longer units only the beginning is chosen; where they end it decides."""

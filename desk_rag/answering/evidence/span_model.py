@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from transformers import BertModel
 
-from desk_rag.few_bits import pack, rounded, unpack
-from desk_rag.pointer_rows import Rows
+from desk_rag.answering.evidence.int4 import pack, rounded, unpack
+from desk_rag.answering.evidence.span_batch import Rows
 
 MOST_PIECES = 32
 """Word pieces of the longest span."""

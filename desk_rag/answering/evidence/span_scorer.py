@@ -24,13 +24,13 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from desk_rag.answering.evidence.span_batch import LONGEST_QUESTION, LONGEST_ROW, Pair, rows
+from desk_rag.answering.evidence.span_model import PointerNet, apply
 from desk_rag.assets import assets_dir
 from desk_rag.errors import ModelNotFound, OutOfMemory
-from desk_rag.pointer_net import PointerNet, apply
-from desk_rag.pointer_rows import LONGEST_QUESTION, LONGEST_ROW, Pair, rows
 
 if TYPE_CHECKING:
-    from desk_rag.embedding import Embedder
+    from desk_rag.retrieval.embedding import Embedder
 
 FILE = "pointer.safetensors"
 """The adapter, in its folder."""

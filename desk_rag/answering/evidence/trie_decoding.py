@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from desk_rag.kv.passes import Pass
+from desk_rag.kv.forward.runner import Pass
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from desk_rag.answer_events import Citation, Source
-from desk_rag.store.words import STOP_WORDS
+from desk_rag.answering.events import Citation, Source
+from desk_rag.store.catalog.words import STOP_WORDS
 
 if TYPE_CHECKING:
-    from desk_rag.embedding import Vectors
-    from desk_rag.pointer import Reads
+    from desk_rag.answering.evidence.span_scorer import Reads
+    from desk_rag.retrieval.embedding import Vectors
 
 _WORD = re.compile(r"[^\W_]+")
 _ENDINGS = ("ing", "edly", "ed", "ies", "es", "ly", "s", "e", "y")
@@ -72,9 +72,9 @@ among them or was, 100 whose subject is there and whose answer is not ("related"
 
 -2.5 withholds 4.8 % of all questions whose passage is among the three, wrong answers counted; -2.0 5.5, -1.5 8.1.
 
-"The model alone" is the reader with the pointer's objection (`quote_walk.Rule`). Of 410 questions about code, settings,
-tables, contact data and forms, for which nothing was fitted, 57 of 100 unanswerable ones are refused (by the model
-alone 45) for 5.4 % of right answers. Without the pointer, at 3 % of right answers, 80 and 72 are refused."""
+"The model alone" is the reader with the pointer's objection (`evidence.selection.Rule`). Of 410 questions about code,
+settings, tables, contact data and forms, for which nothing was fitted, 57 of 100 unanswerable ones are refused (by the
+model alone 45) for 5.4 % of right answers. Without the pointer, at 3 % of right answers, 80 and 72 are refused."""
 
 
 _WEIGHTS = {

@@ -1,1 +1,1 @@
-"""The rooms of the quality harness: data sets, modes, batched answering, scores, the journal and the table."""
+"""How good answers are: modes, batched answering, scores, tables."""

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache
 
+from desk_rag.answering.token_choice import next_token
 from desk_rag.kv.cache import SlabCache, SlabLayer
-from desk_rag.model import LanguageModel
-from desk_rag.token_choice import next_token
+from desk_rag.model.language_model import LanguageModel
 
 _NOWHERE = 1 << 40
 """Position of a slot that holds nothing."""

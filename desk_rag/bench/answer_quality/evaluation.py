@@ -13,25 +13,25 @@ from types import MappingProxyType
 
 import torch
 
-from desk_rag.bench.quality_parts.asking import Item, Said, Setting, Shelved, ask, to_item
-from desk_rag.bench.quality_parts.journal import Answered, Entry, Journal
-from desk_rag.bench.quality_parts.marking import Judge, mark
-from desk_rag.bench.quality_parts.modes import FULL, STITCHED, Mode, Way
-from desk_rag.bench.quality_parts.prefilling import prefill_chunks
-from desk_rag.bench.quality_parts.sample import Sample, digest_of
-from desk_rag.bench.quality_parts.tables import Report, to_report
+from desk_rag.answering.evidence.selection import QuoteChooser
+from desk_rag.answering.generation import refusal_probability
+from desk_rag.bench.answer_quality.data.sample import Sample, digest_of
+from desk_rag.bench.answer_quality.modes import FULL, STITCHED, Mode, Way
+from desk_rag.bench.answer_quality.prefill import prefill_chunks
+from desk_rag.bench.answer_quality.results_cache import Answered, Entry, Journal
+from desk_rag.bench.answer_quality.run import Item, Said, Setting, Shelved, ask, to_item
+from desk_rag.bench.answer_quality.score import Judge, mark
+from desk_rag.bench.answer_quality.tables import Report, to_report
 from desk_rag.errors import ConfigError
-from desk_rag.generate import refusal_probability
-from desk_rag.kv.auxiliary import Auxiliary
-from desk_rag.kv.gate import run_gate
+from desk_rag.kv.calibration.gate import run_gate
 from desk_rag.kv.prefill import PrefixKV, prefill_prefix
+from desk_rag.kv.prefix_variants.variants import PLAIN, Ladder, build_ladder, primed_ids
 from desk_rag.kv.quant import LayerScheme, QuantScheme
-from desk_rag.kv.recompute_choice import SelectorName
+from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+from desk_rag.kv.recompute.policy import SelectorName
 from desk_rag.kv.rope import build_tables
-from desk_rag.kv.rungs import PLAIN, Ladder, build_ladder, primed_ids
 from desk_rag.kv.types import QuantizedKV
-from desk_rag.model import LanguageModel
-from desk_rag.quote_walk import QuoteChooser
+from desk_rag.model.language_model import LanguageModel
 
 _ROWS = {"cpu": 4, "cuda": 128}
 _CPU_BYTES = 1 << 30

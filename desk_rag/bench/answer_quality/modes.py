@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from desk_rag.errors import ConfigError
-from desk_rag.kv.stitch import Positions
+from desk_rag.kv.positions import Positions
 
 
 class Way(Enum):

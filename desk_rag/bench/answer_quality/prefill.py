@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from desk_rag.bench.quality_parts.batch import BatchCache
+from desk_rag.bench.answer_quality.batch import BatchCache
 from desk_rag.kv.prefill import PrefixKV, tap_keys
 from desk_rag.kv.quant import LayerScheme, QuantScheme, quantize, quantize_layer
 from desk_rag.kv.types import ChunkKV, Int8Layer, QuantizedKV
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 
 _TOKENS = {"cpu": 1024, "cuda": 16384}
 """Tokens of one padded batch."""

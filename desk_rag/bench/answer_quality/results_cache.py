@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from desk_rag.bench.quality_parts.marking import Marks
+from desk_rag.bench.answer_quality.score import Marks
 from desk_rag.errors import ConfigError
 
 _FORMAT = 1

@@ -13,24 +13,25 @@ from dataclasses import dataclass
 
 import torch
 
-from desk_rag.bench.quality_parts.batch import BatchCache, RowCache, decode, forced
-from desk_rag.bench.quality_parts.modes import Mode, Way
-from desk_rag.bench.quality_parts.prefilling import ChunkIds
-from desk_rag.bench.quality_parts.sample import Sample
+from desk_rag.answering.evidence.selection import QuoteChooser
+from desk_rag.answering.token_choice import next_token
+from desk_rag.bench.answer_quality.batch import BatchCache, RowCache, decode, forced
+from desk_rag.bench.answer_quality.data.sample import Sample
+from desk_rag.bench.answer_quality.modes import Mode, Way
+from desk_rag.bench.answer_quality.prefill import ChunkIds
 from desk_rag.errors import ConfigError
-from desk_rag.kv.auxiliary import Auxiliary
-from desk_rag.kv.passes import ModelPass
+from desk_rag.kv.forward.runner import ModelPass
+from desk_rag.kv.positions import StitchPlan, plan
 from desk_rag.kv.prefill import PrefixKV
-from desk_rag.kv.recompute import Selection, recompute
-from desk_rag.kv.recompute_choice import SelectorName
+from desk_rag.kv.prefix_variants.variants import Ladder
+from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+from desk_rag.kv.recompute.policy import SelectorName
+from desk_rag.kv.recompute.run import Selection, recompute
+from desk_rag.kv.recompute.selectors import SelectionContext, select
 from desk_rag.kv.rope import RotaryTables
-from desk_rag.kv.rungs import Ladder
-from desk_rag.kv.selection.select import SelectionContext, select
-from desk_rag.kv.stitch import StitchedCache, StitchPlan, plan, stitch
+from desk_rag.kv.stitch import StitchedCache, stitch
 from desk_rag.kv.types import QuantizedKV
-from desk_rag.model import LanguageModel
-from desk_rag.quote_walk import QuoteChooser
-from desk_rag.token_choice import next_token
+from desk_rag.model.language_model import LanguageModel
 
 _QUESTION_ROOM = 256
 Shelved = tuple[int, ChunkIds]

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag import answer_metrics as metrics
-from desk_rag.answer_events import Source
-from desk_rag.answer_stream import AnswerStream
-from desk_rag.bench.quality_parts.sample import Sample
-from desk_rag.chunking import ChunkId, Location
-from desk_rag.citations import AnswerParser, ParsedAnswer
-from desk_rag.prompt import NO_ANSWER
+from desk_rag.answering.events import Source
+from desk_rag.answering.evidence.citations import AnswerParser, ParsedAnswer
+from desk_rag.answering.stream import AnswerStream
+from desk_rag.bench.answer_quality import metrics
+from desk_rag.bench.answer_quality.data.sample import Sample
+from desk_rag.documents.chunking import ChunkId, Location
+from desk_rag.model.prompt import NO_ANSWER
 
 if TYPE_CHECKING:
-    from desk_rag.embedding import Embedder
-    from desk_rag.pointer import Reads
+    from desk_rag.answering.evidence.span_scorer import Reads
+    from desk_rag.retrieval.embedding import Embedder
 
 _MOST_JOINED = 6
 _REFUSALS = re.compile(

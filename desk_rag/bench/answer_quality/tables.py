@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from desk_rag.bench import report
-from desk_rag.bench.quality_parts import marking
-from desk_rag.bench.quality_parts.bootstrap import Estimate, mean_of, ratio_of
-from desk_rag.bench.quality_parts.journal import Answered, Entry, by_task
-from desk_rag.bench.quality_parts.modes import FULL
+from desk_rag.bench.answer_quality import score
+from desk_rag.bench.answer_quality.bootstrap import Estimate, mean_of, ratio_of
+from desk_rag.bench.answer_quality.modes import FULL
+from desk_rag.bench.answer_quality.results_cache import Answered, Entry, by_task
+from desk_rag.bench.harness import report
 
 ALL = "all"
 """The task that holds every question, where there are several tasks."""
@@ -130,7 +130,7 @@ def _mark_reader(name: str) -> Callable[[Answered], float | None]:
 
 
 _SCORES: Mapping[str, Callable[[Answered], float | None]] = {
-    **{name: _mark_reader(name) for name in marking.NAMES},
+    **{name: _mark_reader(name) for name in score.NAMES},
     "kl": lambda answered: answered.kl,
     "top1": lambda answered: answered.top1,
 }

@@ -16,16 +16,17 @@ from typing import cast
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from desk_rag.bench import load, synthetic
-from desk_rag.bench.clock import Work, in_turns
-from desk_rag.bench.report import Spread
-from desk_rag.bench.synthetic import Shape
+from desk_rag.bench import load
+from desk_rag.bench.harness.clock import Work, in_turns
+from desk_rag.bench.harness.report import Spread
+from desk_rag.bench.models import synthetic
+from desk_rag.bench.models.synthetic import Shape
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.layerwise import Slots
-from desk_rag.kv.question_pass import QuestionPass, attend, attend_whole
+from desk_rag.kv.forward.fused_decoder import QuestionPass, attend, attend_whole
+from desk_rag.kv.loading.layerwise import Slots
+from desk_rag.kv.positions import plan
 from desk_rag.kv.rope import RotaryTables
-from desk_rag.kv.stitch import plan
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 
 STOCK_WAY = "transformers, sdpa"
 

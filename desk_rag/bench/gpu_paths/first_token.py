@@ -21,21 +21,22 @@ from pathlib import Path
 
 import torch
 
-from desk_rag.bench import drive, shapes, synthetic
-from desk_rag.bench.baselines import STOCK_WAY, FullPrefill, TheirFiles
-from desk_rag.bench.chunk_pool import ChunkPool
-from desk_rag.bench.clock import Times, Work, in_turns
-from desk_rag.bench.report import Spread
+from desk_rag.bench.baselines.serving import STOCK_WAY, FullPrefill, TheirFiles
+from desk_rag.bench.harness import drive
+from desk_rag.bench.harness.clock import Times, Work, in_turns
+from desk_rag.bench.harness.report import Spread
+from desk_rag.bench.models import shapes, synthetic
+from desk_rag.bench.models.chunk_pool import ChunkPool
 from desk_rag.errors import ConfigError
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.layerwise import Placer, Slots, layerwise
-from desk_rag.kv.loader import Loader, LoaderSettings
+from desk_rag.kv.forward.fused_decoder import QuestionPass
+from desk_rag.kv.loading.layerwise import Placer, Slots, layerwise
+from desk_rag.kv.loading.loader import Loader, LoaderSettings
 from desk_rag.kv.payload import ChunkFile
+from desk_rag.kv.positions import StitchPlan, plan
 from desk_rag.kv.prefill import PrefixKV
-from desk_rag.kv.question_pass import QuestionPass
 from desk_rag.kv.rope import build_tables
-from desk_rag.kv.stitch import StitchPlan, plan
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 
 _log = logging.getLogger(__name__)
 

@@ -16,21 +16,22 @@ from typing import cast
 
 import torch
 
-from desk_rag.bench import drive, energy, shapes, synthetic
-from desk_rag.bench.chunk_pool import ChunkPool
-from desk_rag.bench.clock import Times, Work, in_turns
-from desk_rag.bench.report import Spread
-from desk_rag.bench.synthetic import Slabs
+from desk_rag.bench.harness import drive, energy
+from desk_rag.bench.harness.clock import Times, Work, in_turns
+from desk_rag.bench.harness.report import Spread
+from desk_rag.bench.models import shapes, synthetic
+from desk_rag.bench.models.chunk_pool import ChunkPool
+from desk_rag.bench.models.synthetic import Slabs
 from desk_rag.errors import ConfigError
 from desk_rag.kv.cache import SlabCache, SlabLayer
-from desk_rag.kv.layerwise import Placer, Slots
-from desk_rag.kv.loader import Loader, LoaderSettings
+from desk_rag.kv.forward.fused_decoder import Attention, QuestionPass, attend, attend_whole
+from desk_rag.kv.loading.layerwise import Placer, Slots
+from desk_rag.kv.loading.loader import Loader, LoaderSettings
 from desk_rag.kv.payload import ChunkFile
+from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import PrefixKV
-from desk_rag.kv.question_pass import Attention, QuestionPass, attend, attend_whole
 from desk_rag.kv.rope import RotaryTables
-from desk_rag.kv.stitch import plan
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 
 _log = logging.getLogger(__name__)
 FULL, COLD, RAM, OVERLAPPED = "full prefill", "cached, cold", "cached, RAM-hot", "cached, cold, next batch loading"

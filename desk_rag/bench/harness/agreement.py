@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from desk_rag.answer_events import Answer
-from desk_rag.bench.corpus import Question
+from desk_rag.answering.events import Answer
+from desk_rag.bench.harness.corpus import Question
 
 
 def token_f1(one: str, other: str) -> float:

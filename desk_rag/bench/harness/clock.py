@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from desk_rag.bench.report import Spread
+from desk_rag.bench.harness.report import Spread
 
 _log = logging.getLogger(__name__)
 

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag import indexing
 from desk_rag.assets import assets_dir
 from desk_rag.config import IndexSettings
 from desk_rag.errors import ConfigError
-from desk_rag.kv.canaries import GROUPS
-from desk_rag.retrieval import retrieve
+from desk_rag.ingest import pipeline
+from desk_rag.kv.calibration.texts import GROUPS
+from desk_rag.retrieval.search import retrieve
 
 if TYPE_CHECKING:
-    from desk_rag.prompt import PromptFormat
+    from desk_rag.model.prompt import PromptFormat
     from desk_rag.store.store import Store
 
 
@@ -73,7 +73,7 @@ def _question(entry: object) -> Question:
 
 def sync(store: Store, folder: Path, prompt: PromptFormat) -> int:
     """Index a folder by words; returns how many chunks there are. Raises ConfigError if there are none."""
-    for _ in indexing.sync_folder(store, folder, prompt, prompt.chunk_size, IndexSettings(), lambda: False):
+    for _ in pipeline.sync_folder(store, folder, prompt, prompt.chunk_size, IndexSettings(), lambda: False):
         pass
     chunks = store.counts(None, None).chunks
     if not chunks:

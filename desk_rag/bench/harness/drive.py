@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from desk_rag.bench import report
-from desk_rag.kv.arena import Arena
+from desk_rag.bench.harness import report
+from desk_rag.kv.loading.host_memory import Arena
 
 _BLOCK = 4 << 20
 _COPIED = 256 << 20

@@ -75,7 +75,7 @@ def machine() -> str:
 
 def commit() -> str | None:
     """The short commit of the source tree, with '+' when files differ from it; None outside a repository."""
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     if not (root / ".git").exists():
         return None
     try:

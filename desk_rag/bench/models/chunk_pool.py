@@ -11,11 +11,11 @@ from pathlib import Path
 
 import torch
 
-from desk_rag.bench import synthetic
-from desk_rag.bench.synthetic import Shape
+from desk_rag.bench.models import synthetic
+from desk_rag.bench.models.synthetic import Shape
 from desk_rag.kv.payload import ChunkFile
 from desk_rag.kv.types import KVKey, Namespace, QuantizedKV, TokenHash
-from desk_rag.store import kv_file
+from desk_rag.store.kv import chunk_file
 
 _NAMESPACE = Namespace("0" * 32)
 
@@ -56,5 +56,5 @@ class ChunkPool:
         path = self._place / "chunks" / f"{number % 256:02x}" / f"{number}.safetensors"
         path.parent.parent.mkdir(parents=True, exist_ok=True)
         key = KVKey(_NAMESPACE, TokenHash(f"{number:032x}"))
-        kv_file.write(path, kv_file.prepare(key, self._made[length], ["0"], 0.1))
-        return ChunkFile(path, kv_file.read_header(path))
+        chunk_file.write(path, chunk_file.prepare(key, self._made[length], ["0"], 0.1))
+        return ChunkFile(path, chunk_file.read_header(path))

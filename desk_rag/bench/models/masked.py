@@ -6,14 +6,15 @@ A chunk was prefilled right behind the prefix; moving its keys moves the prefix 
 concerned. The reference therefore gives chunk j a private copy of the prefix at positions start_j - P .. start_j - 1,
 visible to that chunk alone, while the question sees the real prefix, all chunks and itself. (With one prefix for all,
 the statement is false for every chunk but the first: values, and keys above layer 0, were computed at the base
-distance.) Where primers stood between the prefix and a chunk (kv/rungs.py), they are part of its private copy.
+distance.) Where primers stood between the prefix and a chunk (kv/prefix_variants/variants.py), they are part of its
+private copy.
 """
 
 from __future__ import annotations
 
 import torch
 
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 
 _PREFIX, _QUESTION = -1, -2
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from desk_rag.bench.tiny_models import VOCABULARY, byte_prompt
-from desk_rag.model import LanguageModel, wrap
+from desk_rag.bench.models.tiny_models import VOCABULARY, byte_prompt
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.loading import wrap
 
 FIRST, MIDDLE, LAST = 605.0, 22.0, 921.0
 """Norms of the key bias by layer."""

@@ -13,11 +13,12 @@ import psutil
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from desk_rag.bench.synthetic import Shape
-from desk_rag.bench.tiny_models import byte_prompt
+from desk_rag.bench.models.synthetic import Shape
+from desk_rag.bench.models.tiny_models import byte_prompt
 from desk_rag.errors import ConfigError
 from desk_rag.kv.prefill import PrefixKV
-from desk_rag.model import LanguageModel, wrap
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.loading import wrap
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import torch
 
-from desk_rag.bench import report
+from desk_rag.bench.harness import report
 from desk_rag.errors import ConfigError
 from desk_rag.kv import payload
 from desk_rag.kv.cache import SlabLayer
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.types import Int8Layer, QuantizedKV
-from desk_rag.store import kv_header
+from desk_rag.store.kv import header as kv_header
 
 
 @dataclass(frozen=True, slots=True)

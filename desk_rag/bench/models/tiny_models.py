@@ -30,9 +30,10 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from desk_rag.chunking import ChunkSize
-from desk_rag.model import LanguageModel, wrap
-from desk_rag.prompt import DOC_END, DOC_START, IM_END, IM_START, PromptFormat, PromptParts
+from desk_rag.documents.chunking import ChunkSize
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.loading import wrap
+from desk_rag.model.prompt import DOC_END, DOC_START, IM_END, IM_START, PromptFormat, PromptParts
 
 SPECIALS = ["<|endoftext|>", IM_START, IM_END, DOC_START, DOC_END]
 VOCABULARY = len(SPECIALS) + 256

@@ -16,44 +16,44 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from desk_rag.documents.encoding import decode
+from desk_rag.documents.formats import Format, format_of_content, format_of_name
+from desk_rag.documents.parser_process import read_frame, write_frame
+from desk_rag.documents.parsers.building import Parsed, first_bytes, first_lines
+from desk_rag.documents.sensitive import secret_in
+from desk_rag.documents.status import beginning_only
 from desk_rag.errors import BrokenDocument, DocumentError, EmptyDocument, SecretDocument
-from desk_rag.index_events import beginning_only
-from desk_rag.parsers.building import Parsed, first_bytes, first_lines
-from desk_rag.parsers.encoding import decode
-from desk_rag.parsers.formats import Format, format_of_content, format_of_name
-from desk_rag.parsers.process import read_frame, write_frame
-from desk_rag.sensitive import secret_in
 
 if TYPE_CHECKING:
-    from desk_rag.token_counter import TextCounter
+    from desk_rag.documents.token_counter import TextCounter
 
 _PARSERS = {
-    Format.MARKDOWN: "markdown:parse",
-    Format.TEXT: "text:parse",
-    Format.RST: "rst:parse",
-    Format.CODE: "code:parse",
-    Format.HTML: "html:parse",
-    Format.PDF: "pdf:parse",
-    Format.DOCX: "word:parse",
-    Format.TABLE: "table:parse",
-    Format.MAIL: "mail:parse",
-    Format.MAILBOX: "mail:parse_mailbox",
-    Format.OUTLOOK: "mail:parse_outlook",
-    Format.WEB_ARCHIVE: "mail:parse_web_archive",
-    Format.SLIDES: "slides:parse",
-    Format.SHEETS: "sheets:parse",
-    Format.OPEN_DOCUMENT: "opendocument:parse",
-    Format.OPEN_SLIDES: "opendocument:parse",
-    Format.RICH_TEXT: "rich_text:parse",
-    Format.EBOOK: "ebook:parse",
-    Format.NOTEBOOK: "notebook:parse",
-    Format.CALENDAR: "calendar:parse",
-    Format.CONTACTS: "calendar:parse_contacts",
-    Format.ORG: "outline:parse",
-    Format.LATEX: "latex:parse",
-    Format.SUBTITLES: "subtitles:parse",
-    Format.BIBLIOGRAPHY: "bibliography:parse",
-    Format.CANVAS: "canvas:parse",
+    Format.MARKDOWN: "markup.markdown:parse",
+    Format.TEXT: "markup.text:parse",
+    Format.RST: "markup.rst:parse",
+    Format.CODE: "markup.code:parse",
+    Format.HTML: "markup.html:parse",
+    Format.PDF: "office.pdf:parse",
+    Format.DOCX: "office.word:parse",
+    Format.TABLE: "records.table:parse",
+    Format.MAIL: "records.mail:parse",
+    Format.MAILBOX: "records.mail:parse_mailbox",
+    Format.OUTLOOK: "records.mail:parse_outlook",
+    Format.WEB_ARCHIVE: "records.mail:parse_web_archive",
+    Format.SLIDES: "office.slides:parse",
+    Format.SHEETS: "office.sheets:parse",
+    Format.OPEN_DOCUMENT: "office.opendocument:parse",
+    Format.OPEN_SLIDES: "office.opendocument:parse",
+    Format.RICH_TEXT: "office.rich_text:parse",
+    Format.EBOOK: "markup.ebook:parse",
+    Format.NOTEBOOK: "records.notebook:parse",
+    Format.CALENDAR: "records.calendar:parse",
+    Format.CONTACTS: "records.calendar:parse_contacts",
+    Format.ORG: "markup.outline:parse",
+    Format.LATEX: "markup.latex:parse",
+    Format.SUBTITLES: "records.subtitles:parse",
+    Format.BIBLIOGRAPHY: "records.bibliography:parse",
+    Format.CANVAS: "records.canvas:parse",
 }
 _FROM_BYTES = frozenset(
     {Format.HTML, Format.PDF, Format.DOCX, Format.MAIL, Format.MAILBOX, Format.OUTLOOK, Format.WEB_ARCHIVE,
@@ -96,7 +96,7 @@ def parse_bytes(name: str, data: bytes, most_text: int, *, guarded: bool) -> tup
         raise EmptyDocument("is empty")
     found = format_of_content(data, format_of_name(name))
     module, _, function = _PARSERS[found].partition(":")
-    parse = getattr(importlib.import_module(f"desk_rag.parsers.{module}"), function)
+    parse = getattr(importlib.import_module(f"desk_rag.documents.parsers.{module}"), function)
     cut = False
     if found in _FROM_BYTES:
         parsed: Parsed = parse(data)
@@ -152,7 +152,7 @@ class _Cutter:
 
     def chunks(self, parsed: Parsed) -> list[list[object]]:
         """One row per chunk, in order."""
-        from desk_rag.chunking import ChunkSize, split
+        from desk_rag.documents.chunking import ChunkSize, split
 
         rows: list[list[object]] = []
         for chunk in split(parsed, self._counter, ChunkSize(*self._sizes)):
@@ -163,7 +163,7 @@ class _Cutter:
 
 
 def _counter(tokenizer_json: bytes) -> TextCounter:
-    from desk_rag.token_counter import TextCounter
+    from desk_rag.documents.token_counter import TextCounter
 
     return TextCounter(tokenizer_json.decode("utf-8"))
 

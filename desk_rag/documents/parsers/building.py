@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from desk_rag.documents import Block, BlockKind
+from desk_rag.documents.document import Block, BlockKind
 
 
 @dataclass(frozen=True, slots=True)

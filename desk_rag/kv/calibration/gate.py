@@ -16,13 +16,14 @@ from dataclasses import dataclass, replace
 import torch
 
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.canaries import GROUPS, PROBE, CanaryGroup
+from desk_rag.kv.calibration.texts import GROUPS, PROBE, CanaryGroup
+from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import PrefixKV, prefill_chunk
 from desk_rag.kv.quant import LayerScheme, QuantScheme, keep_exact, quantize
 from desk_rag.kv.rope import RotaryTables, build_tables
-from desk_rag.kv.stitch import plan, stitch
+from desk_rag.kv.stitch import stitch
 from desk_rag.kv.types import ChunkKV, QuantizedKV
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 
 MAX_MEAN_KL = 1e-3
 MIN_TOP1 = 0.99

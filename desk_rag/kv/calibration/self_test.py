@@ -1,6 +1,6 @@
 """Does this very model do what stitching rests on? Asked once per model, before the first of its chunk KV is kept.
 
-Knows the model and its rotary tables; knows no disk. The allow-list of `model_support` speaks of architectures; here
+Knows the model and its rotary tables; knows no disk. The allow-list of `model.support` speaks of architectures; here
 the weights and the installed library are asked: turning the tapped keys by the tables must give the keys that the model
 itself put into its cache, in every layer and at every position of a long run. Then a stored key can stand anywhere.
 """
@@ -11,10 +11,10 @@ import torch
 
 from desk_rag.errors import UnsupportedModel
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.canaries import GROUPS
+from desk_rag.kv.calibration.texts import GROUPS
 from desk_rag.kv.prefill import tap_keys
 from desk_rag.kv.rope import build_tables, rotate
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.02, torch.float16: 4e-3}
 """Relative error that rounding explains: a model in half precision rotates in half precision. A key at the next

@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
-from desk_rag.attention import Scratch, one_query
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.projections import head_norms
-from desk_rag.kv.question_pass import supports
+from desk_rag.kv.forward.fused_decoder import supports
+from desk_rag.kv.forward.projections import head_norms
 from desk_rag.kv.rope import RotaryTables
-from desk_rag.model import LanguageModel
-from desk_rag.packed import PackedPart
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.packed_linear import PackedPart
+from desk_rag.model.sdpa import Scratch, one_query
 
 Module = Callable[[torch.Tensor], torch.Tensor]
 

@@ -23,14 +23,15 @@ import torch
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from desk_rag.kv.cache import SlabLayer
-from desk_rag.kv.glue import Glue, Places, glue_for
-from desk_rag.kv.pass_graphs import Inputs, Part, Pieces, Stretches, record
-from desk_rag.kv.projections import Packed, head_norms
+from desk_rag.kv.forward.cuda_graphs import Inputs, Part, Pieces, Stretches, record
+from desk_rag.kv.forward.projections import Packed, head_norms
+from desk_rag.kv.kernels.flash_decoding import split_attention_for, worth
+from desk_rag.kv.kernels.fused_inputs import Places
+from desk_rag.kv.kernels.fused_ops import Glue, glue_for
+from desk_rag.kv.kernels.upload import upload
 from desk_rag.kv.rope import RotaryTables
-from desk_rag.kv.split_attention import split_attention_for, worth
 from desk_rag.kv.stitch import has_sliding_layers
-from desk_rag.kv.upload import upload
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 
 _log = logging.getLogger(__name__)
 _BUCKETS = (1, 16, 32, 48, 64, 96, 128, 192, 256)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from desk_rag.kv.glue import HeadNorms
+from desk_rag.kv.kernels.fused_inputs import HeadNorms
 
 _SILU = frozenset({"SiLU", "SiLUActivation"})
 """torch's module and transformers'."""

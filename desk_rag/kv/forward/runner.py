@@ -16,14 +16,14 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from desk_rag.errors import OutOfMemory
-from desk_rag.kv import question_pass
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.decode_step import DecodeStep
-from desk_rag.kv.layerwise import Slots
+from desk_rag.kv.forward import fused_decoder
+from desk_rag.kv.forward.cpu_decode import DecodeStep
+from desk_rag.kv.forward.fused_decoder import QuestionPass, attend_whole
+from desk_rag.kv.loading.layerwise import Slots
 from desk_rag.kv.prefill import PrefixKV
-from desk_rag.kv.question_pass import QuestionPass, attend_whole
 from desk_rag.kv.rope import RotaryTables
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 
 Before = Callable[[int], None]
 """Called with each layer's number; returns when the chunks of that layer are in the slab."""
@@ -136,7 +136,7 @@ class Slab:
         self.slots = Slots.of(tables, self.cache)
         wanted = model.device.type == "cuda" if lean is None else lean
         whole_heads = len(tables.cos) == 1 and 2 * tables.cos[0].shape[1] == model.spec.head_dim
-        fits = wanted and whole_heads and question_pass.supports(model)
+        fits = wanted and whole_heads and fused_decoder.supports(model)
         self.lean = self._made_lean(tables, graphs) if fits else None
         self.step = None if self.lean is not None else DecodeStep.of(model, self.cache, tables)
         self._has_prefix = False

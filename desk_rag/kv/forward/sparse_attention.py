@@ -15,10 +15,11 @@ import numpy.typing as npt
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from desk_rag.kv import question_pass, rows_kernel
-from desk_rag.kv.split_attention import SplitAttend, worth
-from desk_rag.kv.upload import upload
-from desk_rag.model import LanguageModel
+from desk_rag.kv.forward import fused_decoder
+from desk_rag.kv.kernels import sparse_queries
+from desk_rag.kv.kernels.flash_decoding import SplitAttend, worth
+from desk_rag.kv.kernels.upload import upload
+from desk_rag.model.language_model import LanguageModel
 
 Numbers = Sequence[int] | npt.NDArray[np.int64]
 _BLOCK = {"cpu": 64, "cuda": 512}
@@ -100,7 +101,7 @@ def attend_last(
     if short or count < len(rows.numbers):
         if split is not None and worth(count):
             return split(query, keys, values)
-        return question_pass.attend(query, keys, values)
+        return fused_decoder.attend(query, keys, values)
     return attend(rows, query, keys, values, query.shape[3] ** -0.5).flatten(2)
 
 
@@ -114,7 +115,7 @@ def attend(
     softcap: float | None = None,
 ) -> torch.Tensor:
     """Attention of all rows, query [1, heads, R, D], over key, value [1, H, total, D] -> [1, R, heads, D]."""
-    kernel = rows_kernel.attend_for(query) if softcap is None else None
+    kernel = sparse_queries.attend_for(query) if softcap is None else None
     if kernel is not None:
         return kernel(query, key, value, rows.slots, scale, sliding_window)
     return _by_blocks(query, key, value, rows.blocks(sliding_window), scale, softcap)
@@ -172,7 +173,7 @@ def _by_blocks(
     for block in blocks:
         q, k, v = packed[:, :, block.rows], key[0, :, block.keys], value[0, :, block.keys]
         # Few rows over many keys would leave most of a GPU idle in a fused kernel, which divides rows and heads only.
-        if softcap is None and not (query.device.type == "cuda" and count <= rows_kernel.FEW):
+        if softcap is None and not (query.device.type == "cuda" and count <= sparse_queries.FEW):
             k, v = (t[:, None].expand(-1, q.shape[1], -1, -1) for t in (k, v))
             part = scaled_dot_product_attention(q, k, v, attn_mask=block.mask, scale=scale)
         else:

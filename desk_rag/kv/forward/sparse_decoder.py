@@ -17,11 +17,12 @@ from typing import Any, Protocol
 import torch
 from torch.nn.functional import linear
 
-from desk_rag.kv.glue import Glue, HeadNorms, Places, PlainGlue, glue_for
-from desk_rag.kv.projections import Packed, head_norms
-from desk_rag.kv.question_pass import supports
-from desk_rag.kv.split_attention import SplitAttend, split_attention_for
-from desk_rag.model import LanguageModel
+from desk_rag.kv.forward.fused_decoder import supports
+from desk_rag.kv.forward.projections import Packed, head_norms
+from desk_rag.kv.kernels.flash_decoding import SplitAttend, split_attention_for
+from desk_rag.kv.kernels.fused_inputs import HeadNorms, Places
+from desk_rag.kv.kernels.fused_ops import Glue, PlainGlue, glue_for
+from desk_rag.model.language_model import LanguageModel
 
 _log = logging.getLogger(__name__)
 

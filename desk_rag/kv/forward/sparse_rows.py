@@ -5,7 +5,8 @@ A row at position p sees every slot at positions 0..p, as the layer before it le
 as this layer has just computed them: new keys and values are scattered over the slab before a layer's attention.
 Slot and position are the same number here, so a key's place in the slab says where it stands.
 
-Plain families take the lean way of `rows_lean`; the others run as transformers has them, with our cache and attention.
+Plain families take the lean way of `forward.sparse_decoder`; the others run as transformers has them, with our cache
+and attention.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ import numpy as np
 import torch
 from transformers import AttentionInterface
 
-from desk_rag.kv import rows_attention
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.rows_attention import Numbers, Probe, Rows
-from desk_rag.kv.rows_lean import LeanRows
-from desk_rag.kv.split_attention import SplitAttend
-from desk_rag.kv.upload import upload
-from desk_rag.model import LanguageModel
+from desk_rag.kv.forward import sparse_attention
+from desk_rag.kv.forward.sparse_attention import Numbers, Probe, Rows
+from desk_rag.kv.forward.sparse_decoder import LeanRows
+from desk_rag.kv.kernels.flash_decoding import SplitAttend
+from desk_rag.kv.kernels.upload import upload
+from desk_rag.model.language_model import LanguageModel
 
 NAME = "desk_rag_rows"
 
@@ -96,17 +97,17 @@ def run_rows(
 
 @dataclass(frozen=True, slots=True)
 class _Over:
-    """See `rows_lean.Over`."""
+    """See `forward.sparse_decoder.Over`."""
 
     rows: Rows
     probe: Probe | None
     split: SplitAttend | None
 
     def look(self, layer: int, query: torch.Tensor, keys: torch.Tensor) -> None:
-        rows_attention.look(self.rows, self.probe, layer, query, keys, query.shape[3] ** -0.5)
+        sparse_attention.look(self.rows, self.probe, layer, query, keys, query.shape[3] ** -0.5)
 
     def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        return rows_attention.attend_last(self.rows, query, keys, values, self.split)
+        return sparse_attention.attend_last(self.rows, query, keys, values, self.split)
 
 
 def _by_modules(
@@ -148,8 +149,8 @@ def _attend(
     """query [1, heads, R, D], key/value [1, kv_heads, total, D] -> [1, R, heads, D]."""
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
     layer = int(getattr(module, "layer_idx", -1))
-    rows_attention.look(rows, probe, layer, query, key, scale, sliding_window, softcap)
-    return rows_attention.attend(rows, query, key, value, scale, sliding_window, softcap), None
+    sparse_attention.look(rows, probe, layer, query, key, scale, sliding_window, softcap)
+    return sparse_attention.attend(rows, query, key, value, scale, sliding_window, softcap), None
 
 
 @contextmanager

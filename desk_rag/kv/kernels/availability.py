@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -22,18 +22,16 @@ from desk_rag.kv.types import Int8Layer, QuantizedKV
 
 if TYPE_CHECKING:
     from desk_rag.kv.cache import SlabCache
-    from desk_rag.kv.stitch import Placement
+    from desk_rag.kv.positions import Placement
 
 _log = logging.getLogger(__name__)
 _TOLERANCE = 1e-5
 _LARGE_GPUS = frozenset({(8, 0), (9, 0), (10, 0), (10, 3)})
 """Compute capabilities."""
-_LAZY_TOLERANCE = 2e-2
-"""In bf16, over keys so large that one token has nearly all the weight."""
 
 
 class PlaceGroup(Protocol):
-    """Writes int8 layers of all chunks into a cache in one launch; see `rope_triton.place_group`."""
+    """Writes int8 layers of all chunks into a cache in one launch; see `kernels.place_chunks.place_group`."""
 
     def __call__(
         self,
@@ -51,7 +49,7 @@ def is_large(device: torch.device) -> bool:
 
 
 def available(device: torch.device) -> bool:
-    """True if `rope_triton` can be imported and used for caches on `device`."""
+    """True if `kernels.place_chunks` can be imported and used for caches on `device`."""
     if device.type != "cuda" or importlib.util.find_spec("triton") is None:
         return False
     return _proven(torch.cuda.current_device() if device.index is None else device.index)
@@ -61,21 +59,21 @@ def place_group(device: torch.device) -> PlaceGroup | None:
     """The kernel that places int8 layers on `device`, or None where the torch reference has to do it."""
     if not available(device):
         return None
-    from desk_rag.kv import rope_triton
+    from desk_rag.kv.kernels import place_chunks
 
-    return rope_triton.place_group
-
-
-def attends(device: torch.device) -> bool:
-    """True if `lazy_triton` can be used for queries on `device`."""
-    return available(device) and _proven(torch.cuda.current_device() if device.index is None else device.index, True)
+    return place_chunks.place_group
 
 
 @functools.cache
-def _proven(index: int, lazy: bool = False) -> bool:
-    """True if the kernel (A, or the lazy one) gives on this GPU what the reference gives."""
+def _proven(index: int) -> bool:
+    """True if the placing kernel gives on this GPU what the reference gives."""
+    return proves(_agrees, torch.device("cuda", index))
+
+
+def proves(check: Callable[[torch.device], bool], device: torch.device) -> bool:
+    """Run `check`, which holds a kernel against its reference; False where it fails or cannot be run."""
     try:
-        if (_attends_alike if lazy else _agrees)(torch.device("cuda", index)):
+        if check(device):
             return True
         _log.warning("The Triton kernel disagrees with its reference on this GPU; the reference is used.")
     except Exception as error:  # a missing compiler, an old driver and an unknown GPU each raise a type of their own
@@ -83,7 +81,8 @@ def _proven(index: int, lazy: bool = False) -> bool:
     return False
 
 
-def _some_layer(heads: int, tokens: int, dim: int, groups: int, device: torch.device) -> Int8Layer:
+def some_layer(heads: int, tokens: int, dim: int, groups: int, device: torch.device) -> Int8Layer:
+    """A layer of random int8 chunk KV for such a check, the same for the same number of tokens."""
     generator = torch.Generator().manual_seed(tokens)
     return Int8Layer(
         keys=torch.randint(-127, 128, (heads, tokens, dim), dtype=torch.int8, generator=generator).to(device),
@@ -94,46 +93,23 @@ def _some_layer(heads: int, tokens: int, dim: int, groups: int, device: torch.de
     )
 
 
-def _some_tables(positions: int, dim: int, device: torch.device) -> RotaryTables:
+def some_tables(positions: int, dim: int, device: torch.device) -> RotaryTables:
+    """Rotary tables of one plain base frequency for such a check."""
     angle = torch.outer(torch.arange(float(positions)), 0.5 ** torch.arange(dim // 2.0)).to(device)
     return RotaryTables((angle.cos(),), (angle.sin(),), (0,))
 
 
-def _attends_alike(device: torch.device) -> bool:
-    """Four launches, so that the count by which the last program knows itself is used again; of the head size that
-    needs most of the chip."""
-    from desk_rag.kv.lazy_attention import LazyContext, attend
-    from desk_rag.kv.lazy_triton import LazyKernel
-    from desk_rag.kv.stitch import plan
-
-    heads, dim, sizes = 2, 128, (37, 200, 1)
-    chunks = tuple(QuantizedKV((_some_layer(heads, tokens, dim, 1, device),)) for tokens in sizes)
-    context = LazyContext(chunks, plan(3, sizes).placements, _some_tables(256, dim, device))
-    kernel = LazyKernel.of(context, heads, dim)
-    near = []
-    for count in (1, 1, 12, 12):
-        generator = torch.Generator().manual_seed(count)
-        query, keys, values = (
-            torch.randn(1, number, tokens, dim, generator=generator).to(device, torch.bfloat16) / 8
-            for number, tokens in ((3 * heads, count), (heads, 50), (heads, 50))
-        )
-        expected = attend(0, query, keys, values, dim**-0.5, context).float()
-        got = kernel(0, query, keys, values, dim**-0.5).float()
-        near.append(float((got - expected).norm() / expected.norm()))
-    return max(near) <= _LAZY_TOLERANCE
-
-
 def _agrees(device: torch.device) -> bool:
-    from desk_rag.kv import rope_triton
+    from desk_rag.kv.kernels import place_chunks
 
     heads, tokens, dim, groups = 2, 37, 64, 2
-    coded = _some_layer(heads, tokens, dim, groups, device)
+    coded = some_layer(heads, tokens, dim, groups, device)
     assert group_span(tokens, 32) * groups >= tokens
-    tables = _some_tables(tokens + 1, dim, device)
+    tables = some_tables(tokens + 1, dim, device)
     slots = SlabLayer(*(torch.zeros(1, heads, tokens, dim, device=device) for _ in range(2)))
-    target = rope_triton.Target.of(tables, [slots])
-    row = rope_triton.row_of(coded, target, 0, position=1, slot=0)
-    rope_triton.launch(rope_triton.batch_of_rows(row[None, None], target), target)
+    target = place_chunks.Target.of(tables, [slots])
+    row = place_chunks.row_of(coded, target, 0, position=1, slot=0)
+    place_chunks.launch(place_chunks.batch_of_rows(row[None, None], target), target)
     keys, values = dequantize_layer(coded)
     turned = torch.empty_like(keys)
     rotate_into(keys, tables.cos[0][1:], tables.sin[0][1:], turned)

@@ -1,8 +1,8 @@
 """Whether the Triton kernels for a question's attention may be used: proven per GPU and model shape, never assumed.
 
 Knows the reference, and for how many tokens the kernels are worth it; how they divide the work is known by
-`split_attention_triton`. The proof runs every class of numbers of rows with the model's own heads, so what it compiles
-is what the model's first question would have waited for.
+`kernels.flash_decoding_triton`. The proof runs every class of numbers of rows with the model's own heads, so what it
+compiles is what the model's first question would have waited for.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PROVEN_LENGTHS = (9, 61, 700, 4000)
 
 
 class SplitAttend(Protocol):
-    """Causal attention of the last N of S tokens; see `split_attention_triton.SplitAttention`."""
+    """Causal attention of the last N of S tokens; see `kernels.flash_decoding_triton.SplitAttention`."""
 
     def __call__(
         self,
@@ -47,7 +47,7 @@ def split_attention_for(
     index = torch.cuda.current_device() if device.index is None else device.index
     if not _proven(index, dtype, heads, kv_heads, dim):
         return None
-    from desk_rag.kv.split_attention_triton import SplitAttention
+    from desk_rag.kv.kernels.flash_decoding_triton import SplitAttention
 
     return SplitAttention(heads, kv_heads, dim, dtype, torch.device("cuda", index))
 
@@ -63,7 +63,7 @@ def _proven(index: int, dtype: torch.dtype, heads: int, kv_heads: int, dim: int)
     if importlib.util.find_spec("triton") is None:
         return False
     try:
-        from desk_rag.kv.split_attention_triton import SplitAttention
+        from desk_rag.kv.kernels.flash_decoding_triton import SplitAttention
 
         device = torch.device("cuda", index)
         with torch.inference_mode():

@@ -1,7 +1,8 @@
 """How attention of a few tokens over a long cache is divided among programs, and the launches that it takes.
 
-Knows Triton, strides and the GPU's size; the programs are `split_attention_kernel`, and whether they are right, and for
-what they are worth their launches, is known by `split_attention`. Needs Triton at import, so it is imported only there.
+Knows Triton, strides and the GPU's size; the programs are `kernels.flash_decoding_kernel`, and whether they are right,
+and for what they are worth their launches, is known by `kernels.flash_decoding`. Needs Triton at import, so it is
+imported only there.
 
 Blocks of query rows alone leave most of a GPU idle; so the keys of each are divided among as many programs as run at
 once, and what these found is merged by log-sum-exp in a second, small launch (Flash-Decoding: Dao et al. 2023). Where
@@ -20,9 +21,9 @@ from dataclasses import dataclass, replace
 import torch
 import triton
 
-from desk_rag.kv.compiled_launch import CompiledLaunch
-from desk_rag.kv.kernels import is_large
-from desk_rag.kv.split_attention_kernel import attend_share, merge_rows
+from desk_rag.kv.kernels.availability import is_large
+from desk_rag.kv.kernels.compiled_launch import CompiledLaunch
+from desk_rag.kv.kernels.flash_decoding_kernel import attend_share, merge_rows
 
 _MOST_SHARES = 64
 _MERGE_COST = 3

@@ -2,8 +2,8 @@
 
 Knows the reference in torch and which implementation a device gets; knows no model, no pass and no graph. One by one
 these operations are a dozen launches per layer, each of which moves a few megabytes and waits for the one before; the
-three kernels of `glue_triton` do the same work in four. They are proven once per GPU against the reference, never
-assumed.
+three kernels of `kernels.fused_ops_triton` do the same work in four. They are proven once per GPU against the
+reference, never assumed.
 """
 
 from __future__ import annotations
@@ -11,38 +11,16 @@ from __future__ import annotations
 import functools
 import importlib.util
 import logging
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch.nn.functional import rms_norm, silu
 
+from desk_rag.kv.kernels.fused_inputs import HeadNorms, Places
+
 _log = logging.getLogger(__name__)
 _TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 """Of the largest number of a result: two roundings of its type, and more than that for fp32."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeadNorms:
-    """RMS norms of single heads in front of the rotation (Qwen3, arXiv:2505.09388, section 2)."""
-
-    query: torch.Tensor
-    """[D]."""
-    key: torch.Tensor
-    """[D]."""
-    eps: float
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Where N tokens are: slots of the slab, and what rotates to their positions."""
-
-    slots: torch.Tensor
-    """int64 [N], each within the slab: nobody checks on the device."""
-    cos: torch.Tensor
-    """[N, D] in the compute dtype, both halves."""
-    sin: torch.Tensor
-    """[N, D], the first half negated."""
 
 
 class Glue(Protocol):
@@ -124,7 +102,7 @@ def glue_for(device: torch.device, dtype: torch.dtype) -> Glue:
         return PlainGlue()
     if not _proven(torch.cuda.current_device() if device.index is None else device.index, dtype):
         return PlainGlue()
-    from desk_rag.kv.glue_triton import FusedGlue
+    from desk_rag.kv.kernels.fused_ops_triton import FusedGlue
 
     return FusedGlue()
 
@@ -135,7 +113,7 @@ def _proven(index: int, dtype: torch.dtype) -> bool:
     if importlib.util.find_spec("triton") is None:
         return False
     try:
-        from desk_rag.kv.glue_triton import FusedGlue
+        from desk_rag.kv.kernels.fused_ops_triton import FusedGlue
 
         if agrees(FusedGlue(), torch.device("cuda", index), dtype):
             return True

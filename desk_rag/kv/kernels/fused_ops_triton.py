@@ -17,8 +17,8 @@ import torch
 import triton
 import triton.language as tl
 
-from desk_rag.kv.compiled_launch import CompiledLaunch
-from desk_rag.kv.glue import HeadNorms, Places
+from desk_rag.kv.kernels.compiled_launch import CompiledLaunch
+from desk_rag.kv.kernels.fused_inputs import HeadNorms, Places
 
 HEADS_AT_ONCE = 4
 """Heads of one token per program: enough to load 16 bytes per thread, few enough to fill a GPU with 128 tokens."""

@@ -24,13 +24,13 @@ import triton.language as tl
 from numpy.typing import NDArray
 
 from desk_rag.kv.cache import SlabCache, SlabLayer
+from desk_rag.kv.kernels.upload import upload
 from desk_rag.kv.payload import Layout
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.types import Int8Layer, QuantizedKV
-from desk_rag.kv.upload import upload
 
 if TYPE_CHECKING:
-    from desk_rag.kv.stitch import Placement
+    from desk_rag.kv.positions import Placement
 
 NUM_FIELDS = 12
 """tokens, tokens per scale group, scale groups, keys, values, key_scale, key_zero, value_scale, cos, sin, key slot,

@@ -1,6 +1,7 @@
 """Whether the Triton kernel for scattered rows may be used: proven once per GPU against plain attention, never assumed.
 
-Knows when it is worth a launch; the arithmetic is in `rows_triton`, the reference in `rows_attention`.
+Knows when it is worth a launch; the arithmetic is in `kernels.sparse_queries_triton`, the reference in
+`forward.sparse_attention`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _TOLERANCE = 2e-2
 
 
 class AttendRows(Protocol):
-    """Attention of scattered rows; see `rows_triton.attend`."""
+    """Attention of scattered rows; see `kernels.sparse_queries_triton.attend`."""
 
     def __call__(
         self,
@@ -42,9 +43,9 @@ def attend_for(query: torch.Tensor) -> AttendRows | None:
     index = query.device.index
     if not _proven(torch.cuda.current_device() if index is None else index):
         return None
-    from desk_rag.kv import rows_triton
+    from desk_rag.kv.kernels import sparse_queries_triton
 
-    return rows_triton.attend
+    return sparse_queries_triton.attend
 
 
 @functools.cache
@@ -62,7 +63,7 @@ def _proven(index: int) -> bool:
 
 
 def _agrees(device: torch.device) -> bool:
-    from desk_rag.kv import rows_triton
+    from desk_rag.kv.kernels import sparse_queries_triton
 
     generator = torch.Generator().manual_seed(1)
     heads, kv_heads, total, dim = 4, 2, 500, 64
@@ -77,7 +78,7 @@ def _agrees(device: torch.device) -> bool:
     near = []
     # All of it twice: from the second launch on the kernel is launched in another way.
     for window, visible in ((None, behind >= 0), (64, (behind >= 0) & (behind < 64))) * 2:
-        got = rows_triton.attend(query, keys, values, slots, dim**-0.5, window).float()
+        got = sparse_queries_triton.attend(query, keys, values, slots, dim**-0.5, window).float()
         wide, wide_values = (t.float().repeat_interleave(heads // kv_heads, 1) for t in (keys, values))
         wanted = scaled_dot_product_attention(query.float(), wide, wide_values, attn_mask=visible, scale=dim**-0.5)
         near.append((got - wanted.transpose(1, 2)).abs().max().item())

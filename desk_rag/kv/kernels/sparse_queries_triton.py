@@ -1,7 +1,7 @@
 """Attention of scattered rows as one Triton kernel: no mask in memory, no key read that no row of a block may see.
 
-Knows Triton and strides; the reference is in `rows_attention`. Needs Triton at import, so it is imported only where
-`rows_kernel` has seen it agree with the reference.
+Knows Triton and strides; the reference is in `forward.sparse_attention`. Needs Triton at import, so it is imported only
+where `kernels.sparse_queries` has seen it agree with the reference.
 
 Rows ascend, so a block's first row says which keys all of its rows see, and its last row where keys end: whole tiles
 before the former need no comparison, tiles past the latter are not read. Blocks with most keys are started first. Each
@@ -17,8 +17,8 @@ import torch
 import triton
 import triton.language as tl
 
-from desk_rag.kv.compiled_launch import CompiledLaunch, alike
-from desk_rag.kv.kernels import is_large
+from desk_rag.kv.kernels.availability import is_large
+from desk_rag.kv.kernels.compiled_launch import CompiledLaunch, alike
 
 
 @dataclass(frozen=True, slots=True)

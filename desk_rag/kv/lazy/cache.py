@@ -1,6 +1,6 @@
 """The cache of an answer whose chunks stay as they were loaded: a model runs over it as over any other.
 
-Knows slabs and transformers' cache protocol; the attention is in `lazy_attention`. Only the shared prefix and what the
+Knows slabs and transformers' cache protocol; the attention is in `lazy.reference`. Only the shared prefix and what the
 model has read since the question are kept in the compute dtype; the chunks stay int8 and without position, so one
 physical copy serves every position and the context takes about half the memory. Layers that the quality gate keeps
 unquantised are materialised in the slab as usual.
@@ -20,10 +20,11 @@ from transformers.cache_utils import Cache
 
 from desk_rag.errors import UnsupportedModel
 from desk_rag.kv.cache import SlabLayer
-from desk_rag.kv.lazy_attention import Attend, LazyContext, enable, implementation, mark
+from desk_rag.kv.lazy.backend import implementation
+from desk_rag.kv.lazy.reference import Attend, LazyContext, enable, mark
 from desk_rag.kv.prefill import PrefixKV
 from desk_rag.kv.stitch import has_sliding_layers
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 
 
 class LazyLayer(SlabLayer):

@@ -1,7 +1,7 @@
 """Kernel B's other program, for a decode step: at most 16 query rows per KV head over chunks of one group of scales.
 
-Knows addresses, as `lazy_kernel`, whose division into shares, words and rows of addresses it shares; leaves the same
-for the merge. Needs Triton at import.
+Knows addresses, as `lazy.prefill_kernel`, whose division into shares, words and rows of addresses it shares; leaves the
+same for the merge. Needs Triton at import.
 
 Few query rows leave the time to latency, not to bytes, and the tensor cores' fixed shape makes rows that nobody asked
 for. So, unlike there:
@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from desk_rag.kv.lazy_kernel import _plain, runs_of
+from desk_rag.kv.lazy.prefill_kernel import _plain, runs_of
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -177,7 +177,7 @@ def _plain_share(  # type: ignore[no-untyped-def]
     DEPENDENT: tl.constexpr, PLAIN_TILES: tl.constexpr, PLAIN_TILE: tl.constexpr, DIM: tl.constexpr,
     HALF: tl.constexpr, VALUE_TYPE: tl.constexpr,
 ):  # fmt: skip
-    """A share of the slab, as in `lazy_kernel`."""
+    """A share of the slab, as in `lazy.prefill_kernel`."""
     m = tl.arange(0, 16)
     c = tl.arange(0, HALF)[None, :]
     line, token = _lines(query, m, head, num_rows, count, query_head, query_token)

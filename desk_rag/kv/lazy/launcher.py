@@ -1,8 +1,8 @@
 """Kernel B's launcher: how attention over int8 position-free chunks is divided among programs, and where all lies.
 
-Knows Triton, addresses and the GPU's size; the programs themselves are `lazy_kernel` and, for a decode step,
-`lazy_few`; what they leave is brought together by `lazy_merge`. The reference is `lazy_attention.attend`.
-Needs Triton at import, so it is imported only where `kernels` allows it.
+Knows Triton, addresses and the GPU's size; the programs themselves are `lazy.prefill_kernel` and, for a decode step,
+`lazy.decode_kernel`; what they leave is brought together by `lazy.merge_kernel`. The reference is
+`lazy.reference.attend`. Needs Triton at import, so it is imported only where `kernels` allows it.
 
 Everything that stays the same during an answer is looked up once: the words, the rows of addresses, and for each number
 of query rows how the tokens are divided. A decode step is then one launch a layer that reads a length and no list.
@@ -19,10 +19,10 @@ import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
-from desk_rag.kv import lazy_few, lazy_kernel, lazy_merge
-from desk_rag.kv.lazy_attention import LazyContext
-from desk_rag.kv.lazy_tiles import Run, pack_shares
-from desk_rag.kv.lazy_tuning import LEAST_BLOCK, LazyTuning
+from desk_rag.kv.lazy import decode_kernel, merge_kernel, prefill_kernel
+from desk_rag.kv.lazy.reference import LazyContext
+from desk_rag.kv.lazy.tiles import Run, pack_shares
+from desk_rag.kv.lazy.tuning import LEAST_BLOCK, LazyTuning
 from desk_rag.kv.types import Int8Layer
 
 FIELDS = 8
@@ -65,7 +65,7 @@ class _Division:
     arrived: torch.Tensor
     """int32 [H, blocks], zero between launches."""
     turns: tuple[torch.Tensor, ...]
-    """For `lazy_few`, per table: fp16 [2, tile, half], cosines and sines of the first positions."""
+    """For `lazy.decode_kernel`, per table: fp16 [2, tile, half], cosines and sines of the first positions."""
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class LazyKernel:
     prepares: bool
     """The GPU can prepare a launch while the one before runs."""
     divisions: dict[tuple[int, bool, bool], _Division] = field(default_factory=dict)
-    """By query rows per KV head, whether they are fp32, and whether `lazy_few` can serve."""
+    """By query rows per KV head, whether they are fp32, and whether `lazy.decode_kernel` can serve."""
     workspace: dict[torch.dtype, _Workspace] = field(default_factory=dict)
 
     @classmethod
@@ -144,7 +144,7 @@ class LazyKernel:
         scaling: float,
         length: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """As `lazy_attention.attend`: query [1, heads, N, D], keys/values [1, H, S, D] -> [1, N, heads, D].
+        """As `lazy.reference.attend`: query [1, heads, N, D], keys/values [1, H, S, D] -> [1, N, heads, D].
 
         `length`, int32 [1] on the device, says how many of the S slots are in use, the N included; None is all of
         them. A CUDA graph needs it, because S is fixed there.
@@ -178,7 +178,7 @@ class LazyKernel:
             1.0 / self.attention_scaling[table],
         )  # fmt: skip
         if tuning.few:
-            lazy_few.attend_few[(shares, self.kv_heads)](
+            decode_kernel.attend_few[(shares, self.kv_heads)](
                 query, keys, values, how.words, how.firsts, self.rows[layer], self.codes, self.scales, cos, sin,
                 how.turns[table], space.outputs, space.sums, *lengths, PLAIN_TILE=how.plain_tile, DIM=dim,
                 HALF=dim // 2, ROWS=max(8, triton.next_power_of_2(num_rows)), WARPS=tuning.warps,
@@ -187,7 +187,7 @@ class LazyKernel:
             )  # fmt: skip
         else:
             merge_rows = min(how.block, triton.next_power_of_2(num_rows))
-            lazy_kernel.attend_shares[(shares, self.kv_heads, how.blocks)](
+            prefill_kernel.attend_shares[(shares, self.kv_heads, how.blocks)](
                 query, keys, values, result, how.words, how.firsts, self.rows[layer], self.codes, self.scales, cos, sin,
                 space.outputs, space.sums, how.arrived, *lengths, FUSED=tuning.fused, MERGE_ROWS=merge_rows,
                 MERGE_STEP=_merge_step(merge_rows * triton.next_power_of_2(dim), tuning.warps),
@@ -196,7 +196,7 @@ class LazyKernel:
             )  # fmt: skip
         if not tuning.fused:
             columns = min(tuning.merge_columns, triton.next_power_of_2(dim))
-            lazy_merge.merge_shares[(num_rows, self.kv_heads, triton.cdiv(dim, columns))](
+            merge_kernel.merge_shares[(num_rows, self.kv_heads, triton.cdiv(dim, columns))](
                 space.outputs, space.sums, result, shares, num_rows, count, DIM=dim, COLUMNS=columns,
                 STEP=tuning.merge_step, DEPENDENT=dependent, num_warps=tuning.merge_warps,
                 **({"launch_pdl": True} if dependent else {}),
@@ -206,7 +206,7 @@ class LazyKernel:
     def _division(self, num_rows: int, fp32: bool, few: bool, slots: int) -> _Division:
         """How to divide this many query rows per KV head: long runs where there are rows enough to fill the chip.
 
-        `few`: `lazy_few` can serve them; `slots` of the slab are read by programs too.
+        `few`: `lazy.decode_kernel` can serve them; `slots` of the slab are read by programs too.
         """
         found = self.divisions.get((num_rows, fp32, few))
         if found is not None:
@@ -279,7 +279,8 @@ def _plain_tiles(tiles: int, chunk_tiles: float, programs: int) -> int:
 
 
 def serves_few(num_rows: int, dim: int, half: int) -> bool:
-    """True if `lazy_few` can do that many query rows per KV head; besides, it wants one group of scales, not fp32."""
+    """True if `lazy.decode_kernel` can do that many query rows per KV head; besides, it wants one group of scales, not
+    fp32."""
     return num_rows <= LEAST_BLOCK and dim == 2 * half and dim >= 32 and dim == triton.next_power_of_2(dim)
 
 

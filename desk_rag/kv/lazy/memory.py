@@ -11,8 +11,8 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from desk_rag.kv.stitch import StitchPlan
-    from desk_rag.model import ModelSpec
+    from desk_rag.kv.positions import StitchPlan
+    from desk_rag.model.language_model import ModelSpec
 
 _HEADROOM = 0.9
 """Share of the free memory that may be planned with: allocators round up, and the question's pass needs some too."""
@@ -51,7 +51,7 @@ def path_bytes(spec: ModelSpec, plan: StitchPlan, room: int) -> PathBytes:
 def choose_attention(free_vram_bytes: int, spec: ModelSpec, plan: StitchPlan, *, room: int = 512) -> AttentionPath:
     """Materialise if it fits into the memory that is free before slab and payloads are allocated, else lazily.
 
-    For models that `lazy_cache.supports` says no to, and on the CPU, there is nothing to choose: materialise.
+    For models that `lazy.cache.supports` says no to, and on the CPU, there is nothing to choose: materialise.
     """
     fits = path_bytes(spec, plan, room).materialize <= free_vram_bytes * _HEADROOM
     return AttentionPath.MATERIALIZE if fits else AttentionPath.LAZY

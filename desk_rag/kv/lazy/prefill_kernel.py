@@ -1,10 +1,10 @@
 """The program of Kernel B, in Triton's language: one launch attends to prefix, suffix and int8 chunks of one layer.
 
-Knows addresses; what they mean and how many programs there are is decided by `lazy_triton`. Needs Triton at import.
+Knows addresses; what they mean and how many programs there are is decided by `lazy.launcher`. Needs Triton at import.
 
 A program takes a share of the keys of one KV head and a block of its query rows (flash-decoding). The first shares are
 tiles of the slab, whose keys are rotated already; the others are runs of chunk tokens, each told by one 64-bit word
-(`lazy_tiles.Run`). Every program leaves its normalised output and log-sum-exp; the last to finish, known by an atomic
+(`lazy.tiles.Run`). Every program leaves its normalised output and log-sum-exp; the last to finish, known by an atomic
 count, merges them and sets the count back, so that a layer is one launch and a graph of launches can be replayed.
 
 Rotation, by angle addition: q R(-p0) R(j) k is the score of a token j places behind p0, so one of two can happen.
@@ -26,7 +26,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from desk_rag.kv.lazy_merge import merged
+from desk_rag.kv.lazy.merge_kernel import merged
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -3,12 +3,11 @@
 Knows transformers' attention function; knows no file and no cache. The plain tokens (prefix, question, answer) and the
 chunks are attended to apart and merged by their log-sum-exp. (LazyAttention, arXiv 2606.04302: deferred rotation; the
 merge as in APE, arXiv 2502.05431.) Here is the torch reference, which is also the CPU path: right and slow, because
-every pass dequantises and turns every chunk again. `lazy_triton` is the kernel, `lazy_cache` what a model runs over.
+every pass dequantises and turns every chunk again. `lazy.launcher` is the kernel, `lazy.cache` what a model runs over.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,13 +15,12 @@ from typing import Any, Protocol
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from desk_rag.attention import additive_mask, packed_sdpa
-from desk_rag.kv import kernels
+from desk_rag.kv.positions import Placement
 from desk_rag.kv.quant import dequantize_layer
 from desk_rag.kv.rope import RotaryTables, rotate
-from desk_rag.kv.stitch import Placement
 from desk_rag.kv.types import Int8Layer, QuantizedKV
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.sdpa import additive_mask, packed_sdpa
 
 NAME = "desk_rag_lazy"
 _MARK = "_desk_rag_lazy"
@@ -100,15 +98,6 @@ class _Partial:
         lse = torch.logaddexp(self.lse, other.lse)
         mine, others = (self.lse - lse).exp()[..., None], (other.lse - lse).exp()[..., None]
         return _Partial(self.output * mine + other.output * others, lse)
-
-
-def implementation(context: LazyContext, model: LanguageModel) -> Attend:
-    """The kernel where this process may use it, else the reference."""
-    if kernels.attends(model.device):
-        from desk_rag.kv.lazy_triton import LazyKernel
-
-        return LazyKernel.of(context, model.spec.num_kv_heads, model.spec.head_dim)
-    return functools.partial(attend, context=context)
 
 
 def mark(keys: torch.Tensor, run: Attend) -> torch.Tensor:

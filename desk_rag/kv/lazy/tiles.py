@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from desk_rag.kv.stitch import Placement
+from desk_rag.kv.positions import Placement
 
 _POSITION_BITS, _SEGMENT_BITS, _COUNT_BITS = 20, 12, 12
 _START_BITS = 63 - _POSITION_BITS - _SEGMENT_BITS - _COUNT_BITS

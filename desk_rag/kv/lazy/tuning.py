@@ -10,14 +10,14 @@ _FEW_ROWS = 32
 LEAST_BLOCK = 16
 """Query rows per KV head that a decode step of any known model has at most."""
 _SIX_UP_TO = 65_536
-"""Keys of all heads up to which `lazy_few` is best with six programs per multiprocessor; three then."""
+"""Keys of all heads up to which `lazy.decode_kernel` is best with six programs per multiprocessor; three then."""
 _SIX_UP_TO_128 = 48 << 10
 """The same at head size 128; two then. Six are faster at 32,768 keys and slower at 65,536; in between they no longer
 have one tile of 64 keys each on the 132 multiprocessors of an H200."""
 
 
 class Rotation(IntEnum):
-    """What is turned; see `lazy_kernel`."""
+    """What is turned; see `lazy.prefill_kernel`."""
 
     KEYS = 0
     RUN = 1
@@ -46,9 +46,11 @@ class LazyTuning:
     registers: int | None = None
     """Most per thread; None leaves it to the compiler."""
     ahead: bool = False
-    """`lazy_few` asks for the query's turn of the next tile before it computes this one: four registers more."""
+    """`lazy.decode_kernel` asks for the query's turn of the next tile before it computes this one: four registers
+    more."""
     few: bool = False
-    """By `lazy_few` where it can serve; then `tile` is 16 or 32 tokens per warp, and the merge is never fused."""
+    """By `lazy.decode_kernel` where it can serve; then `tile` is 16 or 32 tokens per warp, and the merge is never
+    fused."""
     merge_columns: int = 256
     """Most output columns per program of a merge of its own."""
     merge_step: int = 32
@@ -76,7 +78,7 @@ class LazyTuning:
 
     @classmethod
     def general(cls, rows: int, *, fp32: bool = False) -> LazyTuning:
-        """Without `lazy_few`; fp32 needs twice the registers and shared memory."""
+        """Without `lazy.decode_kernel`; fp32 needs twice the registers and shared memory."""
         if fp32:
             rotation = Rotation.TILE if rows <= _FEW_ROWS else Rotation.KEYS
             return cls(tile=32, stages=1, programs=2, rotation=rotation, block=32)

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import torch
 
-from desk_rag.kv.arena import Arena, Extent, aligned, round_up
+from desk_rag.kv.loading.host_memory import Arena, Extent, aligned, round_up
 
 
 @dataclass(slots=True, eq=False)

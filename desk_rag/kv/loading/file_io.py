@@ -16,7 +16,7 @@ import torch
 import xxhash
 
 from desk_rag.errors import CorruptKV
-from desk_rag.kv.arena import BLOCK, round_up
+from desk_rag.kv.loading.host_memory import BLOCK, round_up
 from desk_rag.kv.payload import Group
 
 Identity = tuple[int, int, int, int, int]

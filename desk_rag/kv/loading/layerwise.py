@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from desk_rag.kv import kernels
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.load import ChunksLost, Load
+from desk_rag.kv.kernels import availability
+from desk_rag.kv.loading.load import ChunksLost, Load
+from desk_rag.kv.positions import StitchPlan
 from desk_rag.kv.prefill import PrefixKV
 from desk_rag.kv.rope import RotaryTables
-from desk_rag.kv.stitch import StitchPlan, place_layer
+from desk_rag.kv.stitch import place_layer
 from desk_rag.kv.types import Int8Layer, QuantizedKV
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 
 if TYPE_CHECKING:
-    from desk_rag.kv.rope_triton import Batch, Target
+    from desk_rag.kv.kernels.place_chunks import Batch, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,11 @@ class Slots:
     @classmethod
     def of(cls, tables: RotaryTables, cache: SlabCache) -> Slots:
         """Looks up every slab's address, and proves the kernel if this process has not used it yet."""
-        if not kernels.available(cache.layers[0].key_slab.device):
+        if not availability.available(cache.layers[0].key_slab.device):
             return cls(tables, cache, None)
-        from desk_rag.kv import rope_triton
+        from desk_rag.kv.kernels import place_chunks
 
-        return cls(tables, cache, rope_triton.Target.of(tables, cache.layers))
+        return cls(tables, cache, place_chunks.Target.of(tables, cache.layers))
 
 
 class Placer:
@@ -114,15 +115,15 @@ class Placer:
 
     def _launch(self, layers: range, target: Target) -> None:
         """Place what is int8 by the kernel."""
-        from desk_rag.kv import rope_triton
+        from desk_rag.kv.kernels import place_chunks
 
         if not self._placements:
             return
         assert self._batch is not None, "looked up before waiting, and nothing was missing since"
-        rope_triton.launch(self._batch, target, slice(layers.start, layers.stop))
+        place_chunks.launch(self._batch, target, slice(layers.start, layers.stop))
 
     def _whereabouts(self, target: Target) -> Batch:
-        from desk_rag.kv import rope_triton
+        from desk_rag.kv.kernels import place_chunks
 
         loaded, given = [], []
         for index, (item, place) in enumerate(zip(self._load.items, self._placements, strict=True)):
@@ -131,20 +132,20 @@ class Placer:
                 continue
             assert item.layout is not None and item.buffer is not None
             assert item.layout.num_tokens == place.num_tokens, "plan and chunk differ in length"
-            loaded.append(rope_triton.Loaded(item.layout, item.buffer.data, place.position, place.slot))
+            loaded.append(place_chunks.Loaded(item.layout, item.buffer.data, place.position, place.slot))
         if not given:
-            return rope_triton.batch_of_payloads(loaded, target)
-        rows = np.zeros((len(target.places), len(self._placements), rope_triton.NUM_FIELDS), dtype=np.int64)
+            return place_chunks.batch_of_payloads(loaded, target)
+        rows = np.zeros((len(target.places), len(self._placements), place_chunks.NUM_FIELDS), dtype=np.int64)
         if loaded:
             others = [index for index in range(len(self._placements)) if index not in given]
-            rows[:, others] = rope_triton.rows_of_payloads(loaded, target)
+            rows[:, others] = place_chunks.rows_of_payloads(loaded, target)
         for index in given:
             place, chunk = self._placements[index], self._chunk(index)
             assert chunk.num_tokens == place.num_tokens, "plan and chunk differ in length"
             for layer, coded in enumerate(chunk.layers):
                 if isinstance(coded, Int8Layer):
-                    rows[layer, index] = rope_triton.row_of(coded, target, layer, place.position, place.slot)
-        return rope_triton.batch_of_rows(rows, target)
+                    rows[layer, index] = place_chunks.row_of(coded, target, layer, place.position, place.slot)
+        return place_chunks.batch_of_rows(rows, target)
 
     def _by_reference(self, index: int, layers: range) -> Sequence[int]:
         """What the kernel leaves of a chunk."""

@@ -15,9 +15,9 @@ import torch
 
 from desk_rag.errors import CorruptKV
 from desk_rag.kv import payload
-from desk_rag.kv.kv_io import Identity
+from desk_rag.kv.loading.device_cache import Buffer
+from desk_rag.kv.loading.file_io import Identity
 from desk_rag.kv.payload import ChunkFile, Group, Layout
-from desk_rag.kv.residency import Buffer
 from desk_rag.kv.types import QuantizedKV
 
 NOT_ON_DISK = "not on disk"

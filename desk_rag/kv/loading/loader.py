@@ -23,13 +23,13 @@ import torch
 
 from desk_rag.errors import Cancelled, CorruptKV
 from desk_rag.kv import payload
-from desk_rag.kv.arena import aligned, round_up
-from desk_rag.kv.cuts import Cuts
-from desk_rag.kv.kv_io import FileReader, Identity, identity_of
-from desk_rag.kv.load import NOT_ON_DISK, ChunksLost, Item, Load, Piece, Run
+from desk_rag.kv.loading.device_cache import Buffer, DeviceResidency, HostResidency, Residency
+from desk_rag.kv.loading.file_io import FileReader, Identity, identity_of
+from desk_rag.kv.loading.host_memory import aligned, round_up
+from desk_rag.kv.loading.load import NOT_ON_DISK, ChunksLost, Item, Load, Piece, Run
+from desk_rag.kv.loading.schedule import Cuts
+from desk_rag.kv.loading.staging import Staging
 from desk_rag.kv.payload import ChunkFile, Header, Layout
-from desk_rag.kv.residency import Buffer, DeviceResidency, HostResidency, Residency
-from desk_rag.kv.staging import Staging
 
 __all__ = ["ChunksLost", "Load", "Loader", "LoaderSettings"]
 

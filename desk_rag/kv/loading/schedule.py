@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from desk_rag.kv.load import Piece
+from desk_rag.kv.loading.load import Piece
 from desk_rag.kv.payload import Group
 
 

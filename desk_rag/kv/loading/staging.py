@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Sequence
 
 import torch
 
-from desk_rag.kv.arena import Arena, Extent
+from desk_rag.kv.loading.host_memory import Arena, Extent
 
 
 class Staging:

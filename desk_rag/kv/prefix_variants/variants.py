@@ -20,11 +20,11 @@ from desk_rag.errors import ConfigError
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.identity import identify
 from desk_rag.kv.prefill import PrefixKV
-from desk_rag.kv.primers import PRIMERS
+from desk_rag.kv.prefix_variants.filler_passages import PRIMERS
 from desk_rag.kv.quant import QuantScheme
 from desk_rag.kv.types import Namespace
-from desk_rag.model import LanguageModel
-from desk_rag.prompt import PromptFormat
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.prompt import PromptFormat
 
 PLAIN: tuple[int, ...] = (0,)
 """Every chunk behind the shared prefix alone: the default."""

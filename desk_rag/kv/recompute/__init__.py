@@ -1,1 +1,1 @@
-"""Which chunk tokens are worth computing anew: several selectors behind one door."""
+"""Selective recompute: which chunk tokens are computed again, and the pass that does it."""

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from desk_rag.kv.recompute import flat_tokens, require_reordered
-from desk_rag.kv.rows import Enough, ScatterCache, run_rows
-from desk_rag.kv.rows_attention import Probe, Rows
-from desk_rag.kv.rows_lean import LeanRows
+from desk_rag.kv.forward.sparse_attention import Probe, Rows
+from desk_rag.kv.forward.sparse_decoder import LeanRows
+from desk_rag.kv.forward.sparse_rows import Enough, ScatterCache, run_rows
+from desk_rag.kv.recompute.run import flat_tokens, require_reordered
 from desk_rag.kv.stitch import StitchedCache
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 
 
 def question_attention(

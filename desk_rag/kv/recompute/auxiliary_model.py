@@ -16,14 +16,15 @@ import torch
 
 from desk_rag.errors import UnsupportedModel
 from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import PrefixKV, prefill_chunk, prefill_prefix
 from desk_rag.kv.quant import QuantScheme, quantize
+from desk_rag.kv.recompute.attention_scores import question_attention
+from desk_rag.kv.recompute.token_alignment import Span, token_spans
 from desk_rag.kv.rope import build_tables
-from desk_rag.kv.selection.looks import question_attention
-from desk_rag.kv.spans import Span, token_spans
-from desk_rag.kv.stitch import plan, stitch
+from desk_rag.kv.stitch import stitch
 from desk_rag.kv.types import QuantizedKV
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 
 _QUESTION_ROOM = 256
 

@@ -1,7 +1,7 @@
 """What a pass of chosen rows takes on this machine, measured with passes nobody needs.
 
 Knows clocks and the row pass; decides nothing. A few short passes over a cache are enough for the three numbers of
-`recompute_choice.Costs`; whoever answers questions may go on adding the passes that are made anyway.
+`recompute.policy.Costs`; whoever answers questions may go on adding the passes that are made anyway.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import time
 import torch
 
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.recompute_choice import Costs, Timed
-from desk_rag.kv.rows import ScatterCache, run_rows
-from desk_rag.kv.rows_attention import Rows
-from desk_rag.kv.rows_lean import LeanRows
-from desk_rag.model import LanguageModel
+from desk_rag.kv.forward.sparse_attention import Rows
+from desk_rag.kv.forward.sparse_decoder import LeanRows
+from desk_rag.kv.forward.sparse_rows import ScatterCache, run_rows
+from desk_rag.kv.recompute.policy import Costs, Timed
+from desk_rag.model.language_model import LanguageModel
 
 _MOST_ROWS = 256
 

@@ -18,7 +18,7 @@ import numpy as np
 from desk_rag.errors import ConfigError
 
 if TYPE_CHECKING:
-    from desk_rag.kv.stitch import StitchPlan
+    from desk_rag.kv.positions import StitchPlan
 
 
 class SelectorName(Enum):

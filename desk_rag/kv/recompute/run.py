@@ -16,12 +16,13 @@ from itertools import chain
 import torch
 
 from desk_rag.errors import ConfigError
+from desk_rag.kv.forward.sparse_attention import Rows
+from desk_rag.kv.forward.sparse_decoder import LeanRows
+from desk_rag.kv.forward.sparse_rows import ScatterCache, run_rows
+from desk_rag.kv.positions import Positions, StitchPlan
 from desk_rag.kv.rope import RotaryTables
-from desk_rag.kv.rows import ScatterCache, run_rows
-from desk_rag.kv.rows_attention import Rows
-from desk_rag.kv.rows_lean import LeanRows
-from desk_rag.kv.stitch import Positions, StitchedCache, StitchPlan
-from desk_rag.model import LanguageModel
+from desk_rag.kv.stitch import StitchedCache
+from desk_rag.model.language_model import LanguageModel
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,14 @@ import numpy.typing as npt
 import torch
 
 from desk_rag.errors import ConfigError
-from desk_rag.kv.auxiliary import Auxiliary
-from desk_rag.kv.recompute import NOTHING, Selection, require_reordered
-from desk_rag.kv.recompute_choice import SelectorName
-from desk_rag.kv.rows_lean import LeanRows
-from desk_rag.kv.selection import looks, picking
-from desk_rag.kv.spans import overlapping, token_spans
+from desk_rag.kv.forward.sparse_decoder import LeanRows
+from desk_rag.kv.recompute import attention_scores, token_selection
+from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+from desk_rag.kv.recompute.policy import SelectorName
+from desk_rag.kv.recompute.run import NOTHING, Selection, require_reordered
+from desk_rag.kv.recompute.token_alignment import overlapping, token_spans
 from desk_rag.kv.stitch import StitchedCache
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 
 _EDGE = 4
 """Chunk beginnings that the default always takes, as far as they fit into three quarters of the ratio: a chunk's
@@ -61,7 +61,7 @@ def select(name: SelectorName, ratio: float, context: SelectionContext) -> Selec
     """
     plan = context.stitched.plan
     total = plan.num_slots - plan.prefix_tokens
-    budget = picking.budget_of(ratio, total)
+    budget = token_selection.budget_of(ratio, total)
     if not budget:
         return NOTHING
     require_reordered(plan)
@@ -72,24 +72,26 @@ def select(name: SelectorName, ratio: float, context: SelectionContext) -> Selec
 
 
 def _first_k(context: SelectionContext, budget: int) -> list[int]:
-    return picking.beginnings(context.lengths, max(1, picking.even_share(context.lengths, budget)))[:budget]
+    return token_selection.beginnings(context.lengths, max(1, token_selection.even_share(context.lengths, budget)))[
+        :budget
+    ]
 
 
 def _delta_kv(context: SelectionContext, budget: int) -> list[int]:
-    found = looks.deviation(context.model, context.stitched, context.chunk_ids, lean=context.lean)
-    return picking.best(picking.on_host(found), budget)
+    found = attention_scores.deviation(context.model, context.stitched, context.chunk_ids, lean=context.lean)
+    return token_selection.best(token_selection.on_host(found), budget)
 
 
 def _query(context: SelectionContext, budget: int) -> list[int]:
-    return picking.best(_looked_at(context, range(context.model.spec.num_layers), _mean), budget)
+    return token_selection.best(_looked_at(context, range(context.model.spec.num_layers), _mean), budget)
 
 
 def _edge_query(context: SelectionContext, budget: int) -> list[int]:
     lengths = context.lengths
-    edges = picking.beginnings(lengths, min(_EDGE, picking.even_share(lengths, budget * 3 // 4)))
+    edges = token_selection.beginnings(lengths, min(_EDGE, token_selection.even_share(lengths, budget * 3 // 4)))
     scores = _looked_at(context, watched_layers(context.model), _hardest)
     scores[edges] = np.inf
-    return picking.best(scores, budget)
+    return token_selection.best(scores, budget)
 
 
 def _mean(weights: torch.Tensor) -> torch.Tensor:
@@ -106,8 +108,8 @@ def _looked_at(
 ) -> npt.NDArray[np.float32]:
     """fp32 [chunk tokens]: the mean over `layers` of what `fold` makes of weights [heads, question, chunk tokens]."""
     model, stitched, ids = context.model, context.stitched, context.question_ids
-    seen = looks.question_attention(model, stitched, ids, layers, fold=fold, lean=context.lean)
-    return picking.on_host(seen.mean(0))
+    seen = attention_scores.question_attention(model, stitched, ids, layers, fold=fold, lean=context.lean)
+    return token_selection.on_host(seen.mean(0))
 
 
 def watched_layers(model: LanguageModel) -> list[int]:
@@ -133,13 +135,13 @@ def _by_auxiliary(context: SelectionContext, budget: int, *, strict: bool) -> li
         )
     assert len(context.texts) == len(context.chunk_ids), "the auxiliary model reads texts"
     looked = context.auxiliary.look(context.texts, context.question)
-    weights = picking.on_host(torch.cat([scores.weights for scores in looked]))
+    weights = token_selection.on_host(torch.cat([scores.weights for scores in looked]))
     lengths = [len(scores.spans) for scores in looked]
-    share = picking.budget_of(budget / sum(context.lengths), len(weights))
+    share = token_selection.budget_of(budget / sum(context.lengths), len(weights))
     if strict:
-        picked = set(picking.windows(picking.best(weights, share), lengths))
+        picked = set(token_selection.windows(token_selection.best(weights, share), lengths))
     else:
-        picked = set(picking.windows_within(weights, lengths, share))
+        picked = set(token_selection.windows_within(weights, lengths, share))
     chosen: list[int] = []
     start, first = 0, 0
     for text, ids, scores in zip(context.texts, context.chunk_ids, looked, strict=True):

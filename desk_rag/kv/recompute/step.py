@@ -13,16 +13,17 @@ from functools import cached_property
 
 import torch
 
-from desk_rag.kv import recompute_costs
-from desk_rag.kv.auxiliary import Auxiliary
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.recompute import Selection, recompute
-from desk_rag.kv.recompute_choice import Costs, RecomputeChoice, SelectorName, choose
+from desk_rag.kv.forward.sparse_decoder import LeanRows
+from desk_rag.kv.positions import StitchPlan
+from desk_rag.kv.recompute import costs
+from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+from desk_rag.kv.recompute.policy import Costs, RecomputeChoice, SelectorName, choose
+from desk_rag.kv.recompute.run import Selection, recompute
+from desk_rag.kv.recompute.selectors import SelectionContext, select
 from desk_rag.kv.rope import RotaryTables
-from desk_rag.kv.rows_lean import LeanRows
-from desk_rag.kv.selection.select import SelectionContext, select
-from desk_rag.kv.stitch import StitchedCache, StitchPlan
-from desk_rag.model import LanguageModel
+from desk_rag.kv.stitch import StitchedCache
+from desk_rag.model.language_model import LanguageModel
 
 _AUXILIARY = frozenset({SelectorName.AUX, SelectorName.AUX_STRICT})
 
@@ -76,10 +77,10 @@ class Recomputer:
     def rehearse(self) -> None:
         """Pay one-off costs (a kernel's compilation, measuring what 'auto' needs); the cache's contents are lost."""
         if self.choice.ratio == "auto":
-            self._costs = recompute_costs.measure(self.model, self.cache, lean=self.lean)
+            self._costs = costs.measure(self.model, self.cache, lean=self.lean)
         elif self.choice.ratio:
             most = self.cache.capacity
-            recompute_costs.timed(self.model, self.cache, min(128, most), most, lean=self.lean)
+            costs.timed(self.model, self.cache, min(128, most), most, lean=self.lean)
 
     def begin(self, ask: Ask, choice: RecomputeChoice | None = None) -> Recomputing:
         """Decide on a ratio and, if its selector can do without the cache, start choosing.
@@ -106,7 +107,7 @@ class Recomputer:
 
     def _automatic(self, ask: Ask) -> float:
         if self._costs is None:
-            self._costs = recompute_costs.measure(self.model, self.cache, lean=self.lean)
+            self._costs = costs.measure(self.model, self.cache, lean=self.lean)
         return choose(ask.question, ask.texts, self._costs, ask.plan, len(ask.question_ids))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
-from desk_rag.prompt import PromptFormat
+from desk_rag.model.prompt import PromptFormat
 
 Span = tuple[int, int]
 """First character and the one behind the last."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from desk_rag.checkpoint_config import read_json, regular_file, unique
 from desk_rag.errors import ModelError, ModelNotFound, UnsupportedModel
+from desk_rag.model.checkpoint.config import read_json, regular_file, unique
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _MOST_HEADER = 64 * 1024**2

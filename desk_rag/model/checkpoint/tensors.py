@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from desk_rag.checkpoint_files import TensorInfo, named
 from desk_rag.errors import ModelError
+from desk_rag.model.checkpoint.files import TensorInfo, named
 
 _SCALE = ".scale"
 _REMEDY = "Fetch the model's files again; a config.json of another version of the model has the same effect."

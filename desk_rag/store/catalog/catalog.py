@@ -13,13 +13,15 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from desk_rag.chunking import Chunk, ChunkId, Location
-from desk_rag.documents import Document
+from desk_rag.documents.chunking import Chunk, ChunkId, Location
+from desk_rag.documents.document import Document
+from desk_rag.documents.formats import place_units
+from desk_rag.documents.status import FileState
 from desk_rag.errors import UNWRITABLE, CorruptCatalog
-from desk_rag.index_events import FileState
-from desk_rag.parsers.formats import place_units
-from desk_rag.store import checksums, words
-from desk_rag.store.catalog_rows import (
+from desk_rag.store.catalog import checksums, words
+from desk_rag.store.catalog.database import Database
+from desk_rag.store.catalog.paths import Scope, from_blob, to_blob
+from desk_rag.store.catalog.rows import (
     AWAITED,
     AWAITED_SECONDS,
     CHECK_SECONDS,
@@ -55,10 +57,8 @@ from desk_rag.store.catalog_rows import (
     storable,
     upsert,
 )
-from desk_rag.store.database import Database
-from desk_rag.store.paths import Scope, from_blob, to_blob
+from desk_rag.store.catalog.witness import Mark
 from desk_rag.store.types import DocumentRow, FileStamp, Hit, Passage
-from desk_rag.store.witness import Mark
 
 __all__ = [
     "Catalog",
@@ -320,7 +320,8 @@ class Catalog:
             self._database.faults.add(DAMAGED_TEXT, from_blob(path))
             return None
         file = from_blob(path)
-        location = Location(heading, *pages_and_lines, units=place_units(file.name))
+        page_start, page_end, line_start, line_end = pages_and_lines
+        location = Location(heading, page_start, page_end, line_start, line_end, place_units(file.name))
         chunk = Chunk(ChunkId(chunk_id), ordinal, text, num_tokens, location)
         stamp = FileStamp(size, mtime_ns, int(inode), parser)
         return Passage(chunk, file, title, stamp, digest, indexed_at)

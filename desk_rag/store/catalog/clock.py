@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from desk_rag.store.database import Database
+from desk_rag.store.catalog.database import Database
 
 _NAME = "store_time"
 _LONGEST_GAP = 86_400.0

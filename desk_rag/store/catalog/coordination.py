@@ -16,10 +16,10 @@ from pathlib import Path
 
 import psutil
 
-from desk_rag.chunking import ChunkId
+from desk_rag.documents.chunking import ChunkId
+from desk_rag.documents.status import IndexStage
 from desk_rag.errors import UNWRITABLE
-from desk_rag.index_events import IndexStage
-from desk_rag.store.database import Database
+from desk_rag.store.catalog.database import Database
 from desk_rag.store.types import Activity, UnfinishedRun
 
 STALE_SECONDS = 60.0

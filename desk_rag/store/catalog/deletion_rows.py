@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from desk_rag.store.database import Database
-from desk_rag.store.paths import Scope, from_blob, to_blob
-from desk_rag.store.store_clock import StoreClock
+from desk_rag.store.catalog.clock import StoreClock
+from desk_rag.store.catalog.database import Database
+from desk_rag.store.catalog.paths import Scope, from_blob, to_blob
 
 
 class Decision(Enum):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-from desk_rag.chunking import ChunkId
-from desk_rag.store.checksums import chunk_is_sound
-from desk_rag.store.faults import Faults
-from desk_rag.store.paths import from_blob
+from desk_rag.documents.chunking import ChunkId
+from desk_rag.store.catalog.checksums import chunk_is_sound
+from desk_rag.store.catalog.faults import Faults
+from desk_rag.store.catalog.paths import from_blob
 from desk_rag.store.types import PendingChunk
 
 

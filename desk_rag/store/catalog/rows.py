@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from desk_rag.chunking import Chunk
-from desk_rag.index_events import FileState
-from desk_rag.store import checksums, words
-from desk_rag.store.paths import from_blob, to_blob
+from desk_rag.documents.chunking import Chunk
+from desk_rag.documents.status import FileState
+from desk_rag.store.catalog import checksums, words
+from desk_rag.store.catalog.paths import from_blob, to_blob
 from desk_rag.store.types import DocumentRow, Fault, FileStamp
 
 NO_STAMP = FileStamp(0, 0, 0, "")

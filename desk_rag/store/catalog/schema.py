@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from desk_rag.errors import UnknownFormat
-from desk_rag.store.checksums import seal_everything
+from desk_rag.store.catalog.checksums import seal_everything
 
 _STEP_1 = (
     """CREATE TABLE documents (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from desk_rag.store.database import Database
-from desk_rag.store.paths import Scope, from_blob, to_blob
-from desk_rag.volumes import Volume
+from desk_rag.documents.volumes import Volume
+from desk_rag.store.catalog.database import Database
+from desk_rag.store.catalog.paths import Scope, from_blob, to_blob
 
 
 class VolumeRows:

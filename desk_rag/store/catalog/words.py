@@ -11,8 +11,8 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
-from desk_rag.chunking import ChunkId
-from desk_rag.store.paths import Scope
+from desk_rag.documents.chunking import ChunkId
+from desk_rag.store.catalog.paths import Scope
 from desk_rag.store.types import Hit
 
 MOST_TERMS = 64

@@ -18,10 +18,10 @@ import xxhash
 from desk_rag.errors import CorruptKV
 from desk_rag.kv.types import Int8Layer, KVKey, LayerKV, QuantizedKV, RawLayer
 from desk_rag.owned_directory import OwnedDirectory, create_beside, proven
-from desk_rag.store import kv_header
-from desk_rag.store.kv_header import KVHeader, LayerGroup, LayerShape
+from desk_rag.store.kv import header as kv_header
+from desk_rag.store.kv.buffer_pool import Bytes, SlabPool
+from desk_rag.store.kv.header import KVHeader, LayerGroup, LayerShape
 from desk_rag.store.layout import BLOCK
-from desk_rag.store.slabs import Bytes, SlabPool
 
 _DTYPE_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.int8: "I8"}
 _DTYPES = {name: dtype for dtype, name in _DTYPE_NAMES.items()}

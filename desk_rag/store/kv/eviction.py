@@ -7,9 +7,9 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from desk_rag.store.catalog import KVName
-from desk_rag.store.database import Database
-from desk_rag.store.paths import Scope, from_blob
+from desk_rag.store.catalog.catalog import KVName
+from desk_rag.store.catalog.database import Database
+from desk_rag.store.catalog.paths import Scope, from_blob
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,23 +12,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from desk_rag.chunking import ChunkId
+from desk_rag.documents.chunking import ChunkId
 from desk_rag.errors import UNWRITABLE, StoreError, StoreFull, of_system
 from desk_rag.owned_directory import proven
-from desk_rag.store.budget import EAGER_BELOW, Budget
-from desk_rag.store.catalog import KVName
+from desk_rag.store.catalog.catalog import KVName
+from desk_rag.store.kv.budget import EAGER_BELOW, Budget
+from desk_rag.store.kv.index import KVRows
+from desk_rag.store.kv.policy import ADMIT_FROM, Cost
+from desk_rag.store.kv.reconcile import Newcomer, Upkeep
 from desk_rag.store.kv_directory import KVDirectory
-from desk_rag.store.kv_rows import KVRows
 from desk_rag.store.layout import Layout, announce, forget_cached, on_disk
-from desk_rag.store.policy import ADMIT_FROM, Cost
-from desk_rag.store.upkeep import Newcomer, Upkeep
 
 if TYPE_CHECKING:
     from desk_rag.kv.payload import ChunkFile
     from desk_rag.kv.types import KVKey, QuantizedKV
-    from desk_rag.store.kv_file import KVImage
-    from desk_rag.store.kv_headers import HeaderCache
-    from desk_rag.store.kv_reader import KVReader
+    from desk_rag.store.kv.chunk_file import KVImage
+    from desk_rag.store.kv.header_cache import HeaderCache
+    from desk_rag.store.kv.reader import KVReader
 
 T = TypeVar("T")
 _MEASURED = 32
@@ -116,7 +116,7 @@ class KVCache:
 
         Raises StoreFull if the disk has no room for it, StoreError if it cannot be written.
         """
-        from desk_rag.store import kv_file
+        from desk_rag.store.kv import chunk_file
 
         with self.changing:
             if not self._kv.in_place():
@@ -130,7 +130,7 @@ class KVCache:
                 if self._layout.kv_file(*name).exists():  # it is not ours
                     self._rows.refuse(name[0], chunk_ids)
                     return False
-            image = kv_file.prepare(key, kv, chunk_ids, prefill_seconds)
+            image = chunk_file.prepare(key, kv, chunk_ids, prefill_seconds)
             if not self._admit(name, chunk_ids, Cost(image.size, prefill_seconds)):
                 self._rows.refuse(name[0], chunk_ids)
                 return False
@@ -203,12 +203,12 @@ class KVCache:
         return self._upkeep.make_room(self._budget, size, newcomer) and self._budget.reserve(size)
 
     def _write(self, name: KVName, image: KVImage, chunk_ids: Sequence[ChunkId]) -> bool:
-        from desk_rag.store import kv_file
+        from desk_rag.store.kv import chunk_file
 
         place = self._layout.kv_file(*name)
         added = False
         try:
-            kv_file.write(place, image, self._layout.cache)
+            chunk_file.write(place, image, self._layout.cache)
             header = image.header
             added = self._rows.add(name, image.size, header.num_tokens, header.prefill_seconds, chunk_ids)
         except OSError as error:
@@ -262,7 +262,7 @@ class KVCache:
     def _headers(self) -> HeaderCache:
         with self._guard:
             if self._headers_made is None:
-                from desk_rag.store.kv_headers import HeaderCache
+                from desk_rag.store.kv.header_cache import HeaderCache
 
                 self._headers_made = HeaderCache()
             return self._headers_made
@@ -270,7 +270,7 @@ class KVCache:
     def _reader(self) -> KVReader:
         with self._guard:
             if self._reader_made is None:
-                from desk_rag.store.kv_reader import KVReader
+                from desk_rag.store.kv.reader import KVReader
 
                 self._reader_made = KVReader()
             return self._reader_made

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from desk_rag.errors import CorruptKV, UnknownFormat
-from desk_rag.kv.kv_io import Identity, identity_of
+from desk_rag.kv.loading.file_io import Identity, identity_of
 from desk_rag.kv.payload import ChunkFile
 from desk_rag.kv.types import KVKey
-from desk_rag.store import kv_file
-from desk_rag.store.kv_header import KVHeader
+from desk_rag.store.kv import chunk_file
+from desk_rag.store.kv.header import KVHeader
 from desk_rag.store.layout import BLOCK, announce
 
 FileOutcome = ChunkFile | CorruptKV | UnknownFormat | OSError | None
@@ -62,12 +62,12 @@ class HeaderCache:
                 self._known.move_to_end(identity)
         try:
             if header is None:
-                header = kv_file.read_header(path)
+                header = chunk_file.read_header(path)
                 with self._lock:
                     self._known[identity] = header
                     while len(self._known) > self._most:
                         self._known.popitem(last=False)
-            kv_file.check_identity(header, key, path)
+            chunk_file.check_identity(header, key, path)
         except FileNotFoundError:
             return None
         except (CorruptKV, UnknownFormat, OSError) as error:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from desk_rag.chunking import ChunkId
-from desk_rag.store.catalog import KVName
-from desk_rag.store.database import Database
+from desk_rag.documents.chunking import ChunkId
+from desk_rag.store.catalog.catalog import KVName
+from desk_rag.store.catalog.database import Database
 
 _OF_CHUNKS = (
     "SELECT kv.tokens FROM kv_chunks k JOIN kv ON kv.id = k.kv JOIN namespaces n ON n.id = kv.namespace"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from desk_rag.errors import CorruptKV, UnknownFormat
 from desk_rag.kv.types import KVKey, QuantizedKV
-from desk_rag.store import kv_file
+from desk_rag.store.kv import chunk_file
+from desk_rag.store.kv.buffer_pool import SlabPool
 from desk_rag.store.layout import announce
-from desk_rag.store.slabs import SlabPool
 
 ReadOutcome = QuantizedKV | CorruptKV | UnknownFormat | OSError | None
 """The chunk KV; why the file must not be used; why it could not be read; or None where there is no such file."""
@@ -27,7 +27,7 @@ class KVReader:
     def __init__(self, threads: int = 4) -> None:
         self._threads = threads
         self._pool = SlabPool(IDLE_BYTES)
-        self._verified: kv_file.Verified = set()
+        self._verified: chunk_file.Verified = set()
         self._lock = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
         self._bytes = 0
@@ -64,7 +64,7 @@ class KVReader:
     def _load_one(self, file: tuple[Path, KVKey]) -> ReadOutcome:
         path, key = file
         try:
-            return kv_file.read(path, key, self._pool, self._verified)
+            return chunk_file.read(path, key, self._pool, self._verified)
         except FileNotFoundError:
             return None
         except (CorruptKV, UnknownFormat, OSError) as error:

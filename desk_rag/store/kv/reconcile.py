@@ -15,14 +15,14 @@ from pathlib import Path
 
 from desk_rag.errors import CorruptKV, ForeignPlace, UnknownFormat, of_system
 from desk_rag.owned_directory import Proof, proven
-from desk_rag.store import kv_header
-from desk_rag.store.budget import Budget, readable
-from desk_rag.store.catalog import Catalog, KVName
+from desk_rag.store.catalog.catalog import Catalog, KVName
+from desk_rag.store.kv import header as kv_header
+from desk_rag.store.kv.budget import Budget, readable
+from desk_rag.store.kv.eviction import Candidate
+from desk_rag.store.kv.header import KVHeader
+from desk_rag.store.kv.index import KVRow, KVRows
 from desk_rag.store.kv_directory import KVDirectory
-from desk_rag.store.kv_header import KVHeader
-from desk_rag.store.kv_rows import KVRow, KVRows
 from desk_rag.store.layout import BLOCK, KV_SUFFIX, KVEntry, Layout, on_disk
-from desk_rag.store.leaving import Candidate
 from desk_rag.store.ownership import stamp_of
 
 _serial = itertools.count()

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from desk_rag.errors import StoreError
 from desk_rag.store import ownership
-from desk_rag.store.database import Database
+from desk_rag.store.catalog.database import Database
+from desk_rag.store.kv.index import KVRows
 from desk_rag.store.kv_directory import marker_of, record_of
-from desk_rag.store.kv_rows import KVRows
 from desk_rag.store.layout import KV_SUFFIX
 from desk_rag.store.ownership import CATALOG, Cleared
 

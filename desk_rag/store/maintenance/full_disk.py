@@ -6,24 +6,19 @@ chunk KV, least valuable first: all of it can be made again.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from desk_rag.errors import StoreError, StoreFull
 from desk_rag.owned_directory import Proof, proven
-from desk_rag.store import kv_directory, opening
-from desk_rag.store.catalog import KVName
-from desk_rag.store.database import Database
+from desk_rag.store import kv_directory
+from desk_rag.store.catalog.catalog import KVName
+from desk_rag.store.catalog.database import Database
+from desk_rag.store.catalog.paths import Scope
+from desk_rag.store.kv.eviction import candidates
 from desk_rag.store.layout import KVEntry, Layout
-from desk_rag.store.leaving import candidates
-from desk_rag.store.paths import Scope
-
-if TYPE_CHECKING:
-    from desk_rag.config import StoreSettings
-    from desk_rag.store.store import Store
 
 T = TypeVar("T")
 _LEAST_ROOM = 1 << 20
@@ -116,35 +111,6 @@ class Room:
         except OSError:
             return 0
         return 0 if removed is None else removed.st_blocks * 512
-
-
-def open_to_purge(root: Path, settings: StoreSettings, path: Path) -> tuple[Store, Room]:
-    """Open the store at `root` for writing although its drive is full, by making room for the purge of `path`.
-
-    Raises what `Store.open` does; StoreFull only if there was nothing left to remove.
-    """
-    from desk_rag.store.store import Store
-
-    layout = Layout(root.absolute(), settings.kv_place)
-    room = Room(layout, path)
-    while True:
-        try:
-            return Store.open(root, settings, writer=True), room
-        except StoreFull:
-            if not _make_unopened(layout, room):
-                raise
-
-
-def _make_unopened(layout: Layout, room: Room) -> bool:
-    with opening.locked(layout):
-        try:
-            database = Database(layout.catalog, read_only=True)
-        except (StoreError, sqlite3.DatabaseError):
-            return room.make(None)
-        try:
-            return room.make(database)
-        finally:
-            database.close()
 
 
 def _size(path: Path) -> int:

@@ -10,12 +10,12 @@ from typing import Protocol
 
 from desk_rag.errors import StoreFull
 from desk_rag.owned_directory import OwnedDirectory
-from desk_rag.store.database import Database
-from desk_rag.store.full_disk import Room
+from desk_rag.store.catalog.database import Database
+from desk_rag.store.catalog.paths import Scope, from_blob
+from desk_rag.store.catalog.volume_rows import VolumeRows
 from desk_rag.store.layout import Layout
-from desk_rag.store.paths import Scope, from_blob
+from desk_rag.store.maintenance.full_disk import Room
 from desk_rag.store.types import PurgeReport
-from desk_rag.store.volume_rows import VolumeRows
 
 _SHORTEST_TRACE = 12
 _SHORTEST_LINE = 6

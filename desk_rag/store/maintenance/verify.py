@@ -13,8 +13,8 @@ from threading import Lock
 import xxhash
 
 from desk_rag.errors import CorruptCatalog, CorruptKV, StoreError, UnknownFormat
-from desk_rag.store import words
-from desk_rag.store.catalog import (
+from desk_rag.store.catalog import words
+from desk_rag.store.catalog.catalog import (
     AWAITED,
     Catalog,
     KVName,
@@ -25,15 +25,15 @@ from desk_rag.store.catalog import (
     owe_scrub,
     put_name,
 )
-from desk_rag.store.checksums import chunk_is_sound
-from desk_rag.store.data_directory import foreign_files
-from desk_rag.store.database import Database
-from desk_rag.store.kv_rows import KVRow, KVRows
+from desk_rag.store.catalog.checksums import chunk_is_sound
+from desk_rag.store.catalog.database import Database
+from desk_rag.store.catalog.paths import from_blob
+from desk_rag.store.kv.index import KVRow, KVRows
+from desk_rag.store.kv.reconcile import Upkeep, read_header
 from desk_rag.store.layout import KVEntry, Layout, is_name
-from desk_rag.store.paths import from_blob
+from desk_rag.store.maintenance.data_directory import foreign_files
 from desk_rag.store.types import Problem, VerifyReport
-from desk_rag.store.upkeep import Upkeep, read_header
-from desk_rag.store.vector_search import vector_is_sound
+from desk_rag.store.vectors.search import vector_is_sound
 
 _READ_AT_ONCE = 8 << 20
 _UNHELD = "FROM chunks WHERE id NOT IN (SELECT chunk FROM places)"

@@ -19,17 +19,17 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from desk_rag.chunking import ChunkId
+from desk_rag.documents.chunking import ChunkId
 from desk_rag.errors import StoreError
 from desk_rag.owned_directory import proven
-from desk_rag.store.catalog import count_change
-from desk_rag.store.checksums import vector_sum
-from desk_rag.store.database import Database
+from desk_rag.store.catalog.catalog import count_change
+from desk_rag.store.catalog.checksums import vector_sum
+from desk_rag.store.catalog.database import Database
+from desk_rag.store.catalog.paths import Scope
+from desk_rag.store.catalog.pending import pending_chunks
 from desk_rag.store.layout import Layout
-from desk_rag.store.paths import Scope
-from desk_rag.store.pending import pending_chunks
 from desk_rag.store.types import Hit, PendingChunk
-from desk_rag.store.vectors import (
+from desk_rag.store.vectors.index import (
     ExactIndex,
     Found,
     HnswIndex,

@@ -1,1 +1,1 @@
-"""How the pointer is trained: an adapter of the embedder that points at the span that answers."""
+"""Trains the pointer: an adapter of the embedder that points at the span that answers."""

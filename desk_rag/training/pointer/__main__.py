@@ -1,4 +1,4 @@
-"""python -m desk_rag.finetune.pointer OUT DATA...: trains the pointer and writes OUT/pointer.safetensors."""
+"""python -m desk_rag.training.pointer OUT DATA...: trains the pointer and writes OUT/pointer.safetensors."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from desk_rag.clean import clean
-from desk_rag.embedding import embedded_dir
+from desk_rag.answering.evidence.span_model import changes
+from desk_rag.answering.evidence.span_scorer import FILE
 from desk_rag.errors import ConfigError, told_to_user
-from desk_rag.finetune.pointer.loading import load_start
-from desk_rag.finetune.pointer.material import material
-from desk_rag.finetune.pointer.rows import Batches
-from desk_rag.finetune.pointer.scoring import score
-from desk_rag.finetune.pointer.training import Settings, train
-from desk_rag.pointer import FILE
-from desk_rag.pointer_net import changes
+from desk_rag.retrieval.embedding import embedded_dir
+from desk_rag.sanitize import clean
+from desk_rag.training.pointer.loading import load_start
+from desk_rag.training.pointer.material import material
+from desk_rag.training.pointer.rows import Batches
+from desk_rag.training.pointer.scoring import score
+from desk_rag.training.pointer.training import Settings, train
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Read, train, write, score; returns an exit code."""
-    parser = argparse.ArgumentParser(prog="python -m desk_rag.finetune.pointer", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m desk_rag.training.pointer", description=__doc__)
     parser.add_argument("out", type=Path, help=f"folder for {FILE}")
     parser.add_argument("data", type=Path, nargs="+", help="folders with qa_train* and, if any, unanswerable_train*")
     parser.add_argument("--start", type=Path, help="folder with the embedder, if not the installed one")

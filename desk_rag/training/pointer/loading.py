@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import BertConfig, BertModel
 
+from desk_rag.answering.evidence.span_model import PointerNet
 from desk_rag.errors import ModelError, ModelNotFound
-from desk_rag.pointer_net import PointerNet
 
 _CONFIG, _TOKENIZER, _WEIGHTS = "config.json", "tokenizer.json", "model.safetensors"
 _REMEDY = "Name the folder of a BERT embedder, or leave --start out for the one that is installed."

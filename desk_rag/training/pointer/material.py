@@ -14,11 +14,11 @@ from random import Random
 
 from tokenizers import Tokenizer
 
+from desk_rag.answering.evidence.span_batch import LONGEST_QUESTION
+from desk_rag.answering.evidence.span_model import MOST_PIECES
 from desk_rag.errors import ConfigError
-from desk_rag.finetune.reader.neighbours import nearest
-from desk_rag.finetune.reader.written import Pair, Passage, Substitutes, find, load_passages, plain_title
-from desk_rag.pointer_net import MOST_PIECES
-from desk_rag.pointer_rows import LONGEST_QUESTION
+from desk_rag.training.reader.data.neighbours import nearest
+from desk_rag.training.reader.data.written import Pair, Passage, Substitutes, find, load_passages, plain_title
 
 _HELD = 20
 """One of so many passages is kept to choose by."""

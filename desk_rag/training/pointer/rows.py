@@ -16,9 +16,9 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
+from desk_rag.answering.evidence.span_batch import LONGEST_ROW, Pair, Rows, rows
 from desk_rag.errors import ConfigError
-from desk_rag.finetune.pointer.material import Asked, Material, Version
-from desk_rag.pointer_rows import LONGEST_ROW, Pair, Rows, rows
+from desk_rag.training.pointer.material import Asked, Material, Version
 
 _POOL = 16
 """Batches whose questions are sorted by length together."""

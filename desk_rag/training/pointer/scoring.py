@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
-from desk_rag.finetune.pointer.material import Asked, Material, Version
-from desk_rag.finetune.pointer.rows import Batches, Row
-from desk_rag.finetune.pointer.training import half
-from desk_rag.pointer_net import PointerNet
+from desk_rag.answering.evidence.span_model import PointerNet
+from desk_rag.training.pointer.material import Asked, Material, Version
+from desk_rag.training.pointer.rows import Batches, Row
+from desk_rag.training.pointer.training import half
 
 
 @dataclass(frozen=True, slots=True)

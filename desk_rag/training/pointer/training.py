@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
+from desk_rag.answering.evidence.span_model import PointerNet, thaw
 from desk_rag.errors import ConfigError, DeskRagError
-from desk_rag.finetune.pointer.rows import Batch
-from desk_rag.pointer_net import PointerNet, thaw
+from desk_rag.training.pointer.rows import Batch
 
 _WORKERS = 4
 """Processes that make batches for a GPU."""

@@ -1,1 +1,1 @@
-"""The recipe that makes the embedded reader from text: tokenizer, language model, question writer, reading stages."""
+"""The recipe of the embedded reader: tokenizer, language model, question writer, reading stages."""

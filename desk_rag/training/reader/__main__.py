@@ -1,4 +1,4 @@
-"""python -m desk_rag.finetune.reader DATA WORK: makes the embedded reader from text.
+"""python -m desk_rag.training.reader DATA WORK: makes the embedded reader from text.
 
 Starts what the processor prepares beside what the GPUs train; each is a process of its own (`--part`), so that neither
 waits for the other longer than it has to. With `--quick` everything is tiny, for trying out on a CPU. `--refine` makes
@@ -15,19 +15,13 @@ import sys
 from pathlib import Path
 
 from desk_rag.assets import assets_dir
-from desk_rag.finetune.reader.preparation import (
-    Work,
-    prepare_reading,
-    prepare_refining,
-    prepare_rows,
-    prepare_stream,
-)
-from desk_rag.finetune.reader.recipe import QUICK, Amounts, Recipe, finished
+from desk_rag.training.reader.preparation import Work, prepare_reading, prepare_refining, prepare_rows, prepare_stream
+from desk_rag.training.reader.recipe import QUICK, Amounts, Recipe, finished
 
 
 def main() -> int:
     """Run the whole recipe or, with --part, one part of it."""
-    parser = argparse.ArgumentParser(prog="python -m desk_rag.finetune.reader", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m desk_rag.training.reader", description=__doc__)
     parser.add_argument("data", type=Path, help="folder with part-*, qa_*, multi_*, unanswerable_* and synonyms")
     parser.add_argument("work", type=Path, help="folder for everything that is made")
     parser.add_argument("--gpus", type=int, default=1, help="processes that train")
@@ -52,13 +46,13 @@ def main() -> int:
     if asked.part == "prepare":
         return _prepare(work, amounts)
     if asked.part == "train":
-        from desk_rag.finetune.reader.training import join_group
+        from desk_rag.training.reader.training import join_group
 
         Recipe(work, amounts, join_group()).run(sister=asked.sister)
         return 0
     work.done("failed").unlink(missing_ok=True)  # of an earlier run
     prepare_stream(work, amounts.reader.vocab)
-    command = [sys.executable, "-m", "desk_rag.finetune.reader", *sys.argv[1:]]
+    command = [sys.executable, "-m", "desk_rag.training.reader", *sys.argv[1:]]
     beside = subprocess.Popen([*command, "--part", "prepare"])
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(asked.gpus), "--standalone"]
     code = subprocess.call([*torchrun, *command[1:], "--part", "train"])
@@ -69,9 +63,9 @@ def main() -> int:
 
 
 def _refine(work: Work, asked: argparse.Namespace) -> int:
-    from desk_rag.finetune.reader.refinement import Refining
-    from desk_rag.finetune.reader.refining import Refinement, parse_variant
-    from desk_rag.finetune.reader.training import join_group
+    from desk_rag.training.reader.refinement import Refining
+    from desk_rag.training.reader.refining import Refinement, parse_variant
+    from desk_rag.training.reader.training import join_group
 
     usual = Refinement(rows=asked.rows)
     variants = dict(parse_variant(text, usual) for text in asked.variants or ["refined"])

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from desk_rag.finetune.reader.architecture import Attention, Block, Decoder, rotary_tables
+from desk_rag.training.reader.architecture import Attention, Block, Decoder, rotary_tables
 
 
 @dataclass(frozen=True, slots=True)

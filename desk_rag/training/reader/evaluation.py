@@ -14,14 +14,14 @@ from random import Random
 import torch
 from tokenizers import Tokenizer
 
-from desk_rag.answer_metrics import contains, exact, f1
-from desk_rag.finetune.reader.architecture import Decoder
-from desk_rag.finetune.reader.decoding import decode
-from desk_rag.finetune.reader.frame import mark_id
-from desk_rag.finetune.reader.rows import QUESTION, Row, RowBuilder, attention_mask, visible
-from desk_rag.finetune.reader.training import Group, compute_dtype
-from desk_rag.finetune.reader.written import load_passages, load_together
-from desk_rag.trained_frame import IM_END, NO_ANSWER
+from desk_rag.bench.answer_quality.metrics import contains, exact, f1
+from desk_rag.model.trained_frame import IM_END, NO_ANSWER
+from desk_rag.training.reader.architecture import Decoder
+from desk_rag.training.reader.data.frame import mark_id
+from desk_rag.training.reader.data.rows import QUESTION, Row, RowBuilder, attention_mask, visible
+from desk_rag.training.reader.data.written import load_passages, load_together
+from desk_rag.training.reader.decoding import decode
+from desk_rag.training.reader.training import Group, compute_dtype
 
 _LENGTH = 3072
 _BATCH = 96

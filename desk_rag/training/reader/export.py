@@ -1,7 +1,7 @@
 """Trained weights become the files of the embedded reader: int8 rows with fp16 scales, configuration, tokenizer.
 
-Knows the file form that `desk_rag.model` reads; knows no training. A reader that was refined takes over every byte of
-the one that it began with, but for the tensors that were trained.
+Knows the file form that `desk_rag.model.loading` reads; knows no training. A reader that was refined takes over every
+byte of the one that it began with, but for the tensors that were trained.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from desk_rag.errors import ModelError
 from desk_rag.finetune.export import row_int8
-from desk_rag.finetune.reader.architecture import Shape, config_json
+from desk_rag.training.reader.architecture import Shape, config_json
 
 _SHARD = 15_500_000
 """Bytes of one part where the weights have to travel in parts."""

@@ -18,15 +18,22 @@ from random import Random
 from tokenizers import Tokenizer
 
 from desk_rag.errors import ConfigError
-from desk_rag.finetune.reader import corpus
-from desk_rag.finetune.reader.corpus import Book
-from desk_rag.finetune.reader.frame import train_tokenizer
-from desk_rag.finetune.reader.made.prose import Entry
-from desk_rag.finetune.reader.neighbours import nearest
-from desk_rag.finetune.reader.question_writer import load_synthetic, writer_rows
-from desk_rag.finetune.reader.rows import Row, RowBuilder, save_rows
-from desk_rag.finetune.reader.scenes import Scenes, Stage
-from desk_rag.finetune.reader.written import Substitutes, find, load_passages, load_together, plain_title, read_lines
+from desk_rag.training.reader.data import corpus
+from desk_rag.training.reader.data.corpus import Book
+from desk_rag.training.reader.data.frame import train_tokenizer
+from desk_rag.training.reader.data.neighbours import nearest
+from desk_rag.training.reader.data.rows import Row, RowBuilder, save_rows
+from desk_rag.training.reader.data.scenes import Scenes, Stage
+from desk_rag.training.reader.data.written import (
+    Substitutes,
+    find,
+    load_passages,
+    load_together,
+    plain_title,
+    read_lines,
+)
+from desk_rag.training.reader.question_writer import load_synthetic, writer_rows
+from desk_rag.training.reader.synthetic.prose import Entry
 
 ROW_LENGTH = 2048
 SHORT_LENGTH = 688

@@ -16,14 +16,14 @@ from random import Random
 
 from tokenizers import Tokenizer
 
-from desk_rag.finetune.reader.architecture import Decoder
-from desk_rag.finetune.reader.evaluation import MARKS, Item, answers, marks, prompts
-from desk_rag.finetune.reader.frame import evidence
-from desk_rag.finetune.reader.neighbours import nearest
-from desk_rag.finetune.reader.rows import Row
-from desk_rag.finetune.reader.training import Group
-from desk_rag.finetune.reader.written import Passage, find, load_passages, load_together, read_lines
-from desk_rag.trained_frame import NO_ANSWER
+from desk_rag.model.trained_frame import NO_ANSWER
+from desk_rag.training.reader.architecture import Decoder
+from desk_rag.training.reader.data.frame import evidence
+from desk_rag.training.reader.data.neighbours import nearest
+from desk_rag.training.reader.data.rows import Row
+from desk_rag.training.reader.data.written import Passage, find, load_passages, load_together, read_lines
+from desk_rag.training.reader.evaluation import MARKS, Item, answers, marks, prompts
+from desk_rag.training.reader.training import Group
 
 _PUBLISHED, _PUBLISHED_DESK, _SEED = 400, 250, 5
 _LONGEST = 230

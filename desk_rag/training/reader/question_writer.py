@@ -20,16 +20,16 @@ import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
 
-from desk_rag.finetune.reader.architecture import Decoder, rotary_tables
-from desk_rag.finetune.reader.corpus import Book
-from desk_rag.finetune.reader.decoding import decode
-from desk_rag.finetune.reader.frame import Frame, answer_text, content_words, evidence, mark_id
-from desk_rag.finetune.reader.rows import ANSWER_ROOM, PAD, QUESTION, Row, RowBuilder, attention_mask
-from desk_rag.finetune.reader.scenes import Synthetic
-from desk_rag.finetune.reader.training import Group, compute_dtype, half, learned_of, row_states
-from desk_rag.finetune.reader.written import Passage
-from desk_rag.sentences import units
-from desk_rag.trained_frame import IM_END, QUESTION_OPEN
+from desk_rag.documents.sentences import units
+from desk_rag.model.trained_frame import IM_END, QUESTION_OPEN
+from desk_rag.training.reader.architecture import Decoder, rotary_tables
+from desk_rag.training.reader.data.corpus import Book
+from desk_rag.training.reader.data.frame import Frame, answer_text, content_words, evidence, mark_id
+from desk_rag.training.reader.data.rows import ANSWER_ROOM, PAD, QUESTION, Row, RowBuilder, attention_mask
+from desk_rag.training.reader.data.scenes import Synthetic
+from desk_rag.training.reader.data.written import Passage
+from desk_rag.training.reader.decoding import decode
+from desk_rag.training.reader.training import Group, compute_dtype, half, learned_of, row_states
 
 WRITER_LENGTH = 512
 CHECK_LENGTH = 704

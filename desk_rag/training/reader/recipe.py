@@ -18,13 +18,14 @@ import torch
 import torch.distributed as dist
 from tokenizers import Tokenizer
 
-from desk_rag.finetune.reader import evaluation
-from desk_rag.finetune.reader.architecture import READER, TINY, Decoder, Shape
-from desk_rag.finetune.reader.export import export
-from desk_rag.finetune.reader.frame import mark_id
-from desk_rag.finetune.reader.preparation import Work, load_books
-from desk_rag.finetune.reader.question_writer import check, plan_all, save_synthetic, write_questions
-from desk_rag.finetune.reader.training import (
+from desk_rag.model.trained_frame import IM_END
+from desk_rag.training.reader import evaluation
+from desk_rag.training.reader.architecture import READER, TINY, Decoder, Shape
+from desk_rag.training.reader.data.frame import mark_id
+from desk_rag.training.reader.export import export
+from desk_rag.training.reader.preparation import Work, load_books
+from desk_rag.training.reader.question_writer import check, plan_all, save_synthetic, write_questions
+from desk_rag.training.reader.training import (
     Group,
     Rates,
     Rows,
@@ -35,7 +36,6 @@ from desk_rag.finetune.reader.training import (
     train_language_model,
     train_rows,
 )
-from desk_rag.trained_frame import IM_END
 
 _TEXT = 0.2
 """Weight of the texts' own tokens beside the answers'."""

@@ -20,14 +20,14 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from desk_rag.errors import ConfigError
-from desk_rag.finetune.reader import probing
-from desk_rag.finetune.reader.architecture import Decoder, shape_of
-from desk_rag.finetune.reader.export import coded, decoded, refined
-from desk_rag.finetune.reader.preparation import Work
-from desk_rag.finetune.reader.probing import Outcome
-from desk_rag.finetune.reader.refining import Refinement, mean_of, refine
-from desk_rag.finetune.reader.training import Group, Rows, speed_up
-from desk_rag.finetune.reader.written import find
+from desk_rag.training.reader import probing
+from desk_rag.training.reader.architecture import Decoder, shape_of
+from desk_rag.training.reader.data.written import find
+from desk_rag.training.reader.export import coded, decoded, refined
+from desk_rag.training.reader.preparation import Work
+from desk_rag.training.reader.probing import Outcome
+from desk_rag.training.reader.refining import Refinement, mean_of, refine
+from desk_rag.training.reader.training import Group, Rows, speed_up
 
 START = "start"
 

@@ -2,8 +2,8 @@
 
 Knows a model, rows and rates; knows no texts and no files. Few layers, so that the new weights differ from the old ones
 in few bytes. The short answer counts for more than the quote before it, since quotes are chosen by another rule
-(`desk_rag.quote_walk`) and the answers behind them are what goes wrong. What comes out is the mean of the weights over
-the last part of the run (Izmailov and others, arXiv 1803.05407, section 3.2).
+(`desk_rag.answering.evidence.selection`) and the answers behind them are what goes wrong. What comes out is the mean of
+the weights over the last part of the run (Izmailov and others, arXiv 1803.05407, section 3.2).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from desk_rag.errors import ConfigError
-from desk_rag.finetune.reader.architecture import Block, Decoder, rotary_tables
-from desk_rag.finetune.reader.optimiser import Optimiser
-from desk_rag.finetune.reader.rows import attention_mask
-from desk_rag.finetune.reader.training import (
+from desk_rag.training.reader.architecture import Block, Decoder, rotary_tables
+from desk_rag.training.reader.data.rows import attention_mask
+from desk_rag.training.reader.optimiser import Optimiser
+from desk_rag.training.reader.training import (
     Group,
     Rates,
     Rows,

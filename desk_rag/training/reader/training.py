@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from desk_rag.finetune.reader.architecture import Decoder, rotary_tables
-from desk_rag.finetune.reader.optimiser import Optimiser
-from desk_rag.finetune.reader.rows import COPY, ROW_FIELDS, attention_mask
+from desk_rag.training.reader.architecture import Decoder, rotary_tables
+from desk_rag.training.reader.data.rows import COPY, ROW_FIELDS, attention_mask
+from desk_rag.training.reader.optimiser import Optimiser
 
 
 @dataclass(frozen=True, slots=True)

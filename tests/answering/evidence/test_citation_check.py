@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.answer_events import AnswerText, Citation, Evidence, Source
-from desk_rag.chunking import ChunkId, Location
-from desk_rag.citation_check import CitationCheck
+from desk_rag.answering.events import AnswerText, Citation, Evidence, Source
+from desk_rag.answering.evidence.citation_check import CitationCheck
+from desk_rag.documents.chunking import ChunkId, Location
 
 TEXT = "# Boiler\n\nThe yearly service costs\n128 crowns.\n"
 QUOTE = "The yearly service costs 128 crowns."
@@ -76,7 +76,7 @@ def test_a_file_that_cannot_be_read_leaves_the_quote_to_the_index(file: Path) ->
 
 
 def test_a_large_file_is_asked_for_its_identity(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("desk_rag.citation_check._MOST_BYTES", 10)
+    monkeypatch.setattr("desk_rag.answering.evidence.citation_check._MOST_BYTES", 10)
     known = source(file)
     assert CitationCheck([known]).citation(citation(known)).as_of is None
     other = replace(known, file=(known.file[0], known.file[1], known.file[2] + 1))

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from desk_rag.answer_events import AnswerText, Citation, Evidence, Source
-from desk_rag.chunking import ChunkId, Location
-from desk_rag.citations import AnswerParser, ParsedAnswer
-from desk_rag.prompt import NO_ANSWER
+from desk_rag.answering.events import AnswerText, Citation, Evidence, Source
+from desk_rag.answering.evidence.citations import AnswerParser, ParsedAnswer
+from desk_rag.documents.chunking import ChunkId, Location
+from desk_rag.model.prompt import NO_ANSWER
 
 
 def source(number: int, text: str, *, title: str = "", location: Location | None = None) -> Source:

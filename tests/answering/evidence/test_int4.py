@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from desk_rag.few_bits import pack, rounded, unpack
+from desk_rag.answering.evidence.int4 import pack, rounded, unpack
 
 
 def by_hand(vector: list[float]) -> list[float]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.answer_events import Source
-from desk_rag.chunking import ChunkId, Location
-from desk_rag.quotes import QuoteFinder
+from desk_rag.answering.events import Source
+from desk_rag.answering.evidence.quote_matching import QuoteFinder
+from desk_rag.documents.chunking import ChunkId, Location
 
 TEXT = (
     "The saddle\n- tyres 3.2 front, 3.8 rear\n- cable of the well-\nknown kind\nIt was 5 degrees outside\n"

@@ -10,24 +10,25 @@ from functools import partial
 import pytest
 import torch
 
-from desk_rag import generate
+from desk_rag.answering import generation
+from desk_rag.answering.evidence.quote_matching import DOUBLE_QUOTES
+from desk_rag.answering.evidence.selection import QuoteChooser, Quoted, Rule
+from desk_rag.answering.evidence.span_scorer import Field, Pointer, _Window, load_pointer
+from desk_rag.answering.evidence.trie_decoding import Forks, Laid, log_probabilities
 from desk_rag.config import ModelSettings
-from desk_rag.embedding import load_embedder
+from desk_rag.documents.sentences import quotable
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.lazy_attention import LazyContext
-from desk_rag.kv.lazy_cache import LazyCache
-from desk_rag.kv.passes import ModelPass, Pass, Slab
+from desk_rag.kv.forward.runner import ModelPass, Pass, Slab
+from desk_rag.kv.lazy.cache import LazyCache
+from desk_rag.kv.lazy.reference import LazyContext
+from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
 from desk_rag.kv.quant import QuantScheme, quantize
 from desk_rag.kv.rope import build_tables
-from desk_rag.kv.stitch import plan
-from desk_rag.model import LanguageModel, load_model
-from desk_rag.pointer import Field, Pointer, _Window, load_pointer
-from desk_rag.prompt import NO_ANSWER
-from desk_rag.quote_walk import QuoteChooser, Quoted, Rule
-from desk_rag.quotes import DOUBLE_QUOTES
-from desk_rag.sentences import quotable
-from desk_rag.tree_walk import Forks, Laid, log_probabilities
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.loading import load_model
+from desk_rag.model.prompt import NO_ANSWER
+from desk_rag.retrieval.embedding import load_embedder
 from tests.scripted_pass import ScriptedPass
 
 LEASE = (
@@ -465,14 +466,14 @@ def tokens(
     stop: Callable[[], bool] = lambda: False,
     most: int = 160,
     texts: Sequence[str] = TEXTS,
-) -> list[generate.Token]:
+) -> list[generation.Token]:
     """`most` is how much is laid, `texts` what is laid from."""
     asked = over_full(model, DEPOSIT)
 
     def quote(run: Pass, first: int, logits: torch.Tensor, start: int, room: int) -> Quoted | None:
         return chooser.choose(DEPOSIT, texts, run, first, logits, start, min(room, most))
 
-    made = generate.decode(
+    made = generation.decode(
         model.prompt, asked.run, [0] * asked.start, 0, max_new_tokens=limit, stop=stop,
         prefill=lambda: asked.logits, quote=quote,
     )  # fmt: skip
@@ -538,7 +539,7 @@ def test_the_reader_finds_no_answer_unless_the_pointer_is_sure(
     assert first == reader.prompt.no_answer_ids()[0]
     opens = chooser.opening(ABSENT, TEXTS, first)
     assert opens == (reader.prompt.quote_ids(unit)[0] if speaks else first)
-    made = generate.decode(
+    made = generation.decode(
         reader.prompt, asked.run, [0] * asked.start, 0, max_new_tokens=160, stop=lambda: False,
         prefill=lambda: asked.logits, opening=partial(chooser.opening, ABSENT, TEXTS),
         quote=partial(chooser.choose, ABSENT, TEXTS),
@@ -560,7 +561,7 @@ def test_only_a_refusal_is_objected_to(reader: LanguageModel) -> None:
 
 def test_without_a_choice_decoding_is_greedy(reader: LanguageModel) -> None:
     asked = over_full(reader, DEPOSIT)
-    plain = generate.decode(
+    plain = generation.decode(
         reader.prompt, asked.run, [0] * asked.start, 0, max_new_tokens=60, stop=lambda: False,
         prefill=lambda: asked.logits,
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from desk_rag.pointer_rows import Pair, rows
+from desk_rag.answering.evidence.span_batch import Pair, rows
 
 
 def test_question_and_chunk_stand_apart_and_the_rest_is_filling() -> None:

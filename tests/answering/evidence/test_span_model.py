@@ -13,9 +13,18 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
-from desk_rag.few_bits import rounded
-from desk_rag.pointer_net import MOST_PIECES, LowRank, PointerNet, SpanHead, apply, changes, matrices, thaw
-from desk_rag.pointer_rows import Rows
+from desk_rag.answering.evidence.int4 import rounded
+from desk_rag.answering.evidence.span_batch import Rows
+from desk_rag.answering.evidence.span_model import (
+    MOST_PIECES,
+    LowRank,
+    PointerNet,
+    SpanHead,
+    apply,
+    changes,
+    matrices,
+    thaw,
+)
 
 WIDTH, RANK = 16, 3
 

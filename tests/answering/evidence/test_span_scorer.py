@@ -19,13 +19,13 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
+from desk_rag.answering.evidence.span_batch import Rows
+from desk_rag.answering.evidence.span_model import MOST_PIECES, PointerNet
+from desk_rag.answering.evidence.span_scorer import _KEPT, Field, Pointer, Span, _Window, load_pointer
 from desk_rag.assets import assets_dir
 from desk_rag.config import ModelSettings
-from desk_rag.embedding import Embedder, load_embedder
 from desk_rag.errors import ModelNotFound
-from desk_rag.pointer import _KEPT, Field, Pointer, Span, _Window, load_pointer
-from desk_rag.pointer_net import MOST_PIECES, PointerNet
-from desk_rag.pointer_rows import Rows
+from desk_rag.retrieval.embedding import Embedder, load_embedder
 
 SHIPPED = assets_dir() / "pointer" / "pointer.safetensors"
 KEY = "Where is the key of the boiler room?"

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 import pytest
 import torch
 
+from desk_rag.answering.evidence.trie_decoding import Branch, Forks, Laid, TreeWalk, log_probabilities
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.passes import ModelPass
-from desk_rag.model import LanguageModel
-from desk_rag.tree_walk import Branch, Forks, Laid, TreeWalk, log_probabilities
+from desk_rag.kv.forward.runner import ModelPass
+from desk_rag.model.language_model import LanguageModel
 from tests.models import FAMILIES, build_model
 from tests.scripted_pass import Says, ScriptedPass
 

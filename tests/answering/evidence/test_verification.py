@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.answer_events import Citation, Source
-from desk_rag.chunking import ChunkId, Location
+from desk_rag.answering.events import Citation, Source
+from desk_rag.answering.evidence.span_scorer import load_pointer
+from desk_rag.answering.evidence.verification import coverage, evidence_supports, judge
 from desk_rag.config import ModelSettings
-from desk_rag.embedding import Embedder, load_embedder
-from desk_rag.grounding import coverage, evidence_supports, judge
-from desk_rag.pointer import load_pointer
+from desk_rag.documents.chunking import ChunkId, Location
+from desk_rag.retrieval.embedding import Embedder, load_embedder
 
 BOILER = "The plumber needs the key of the boiler room, which sits in box 14. Please leave the old valve in the yard."
 RELEASE = "Fernhill Planner 4.3. Shared calendars can now be exported. PDF printing cut off the last row."

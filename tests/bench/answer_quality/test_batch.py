@@ -7,21 +7,22 @@ from dataclasses import replace
 import pytest
 import torch
 
-from desk_rag import generate
-from desk_rag.bench.quality_parts.asking import Said, Setting, ask, divergence, to_item
-from desk_rag.bench.quality_parts.batch import BatchCache, append
-from desk_rag.bench.quality_parts.modes import FULL, Mode, Way
-from desk_rag.bench.quality_parts.prefilling import prefill_chunks
-from desk_rag.bench.quality_parts.sample import Sample
+from desk_rag.answering import generation
+from desk_rag.bench.answer_quality.batch import BatchCache, append
+from desk_rag.bench.answer_quality.data.sample import Sample
+from desk_rag.bench.answer_quality.modes import FULL, Mode, Way
+from desk_rag.bench.answer_quality.prefill import prefill_chunks
+from desk_rag.bench.answer_quality.run import Said, Setting, ask, divergence, to_item
 from desk_rag.errors import ConfigError
 from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
+from desk_rag.kv.prefix_variants.variants import Rung, build_ladder
 from desk_rag.kv.quant import LayerScheme, QuantScheme, quantize
 from desk_rag.kv.rope import build_tables
-from desk_rag.kv.rungs import Rung, build_ladder
-from desk_rag.kv.stitch import plan, stitch
+from desk_rag.kv.stitch import stitch
 from desk_rag.kv.types import Int8Layer, Namespace
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 from tests.models import FAMILIES, build_model
 
 NAMES = ("llama", "qwen2", "qwen3", "mistral-sliding", "phi3-partial", "gemma2", "gemma3")
@@ -78,7 +79,7 @@ def greedy(setting: Setting, sample: Sample, *, full: bool) -> tuple[list[int], 
     logits = model.forward(torch.tensor(ids), cache, start, logits=True)
     assert logits is not None
     cache.set_length(begun)
-    stream = generate.stream(model, cache, ids, start, max_new_tokens=setting.max_new_tokens, stop=lambda: False)
+    stream = generation.stream(model, cache, ids, start, max_new_tokens=setting.max_new_tokens, stop=lambda: False)
     text = "".join(token.text for token in stream)
     return list(text.encode("utf-8", "replace")), logits
 
@@ -235,7 +236,7 @@ def test_what_does_not_fit_is_left_out_from_the_middle_and_right_chunks_stay() -
 @pytest.mark.gpu
 def test_on_a_gpu_batches_say_what_single_rows_say() -> None:
     from desk_rag.config import ModelSettings
-    from desk_rag.model import load_model
+    from desk_rag.model.loading import load_model
 
     setting = setting_of(load_model(ModelSettings(device="cuda")), 40)
     full = run(setting, FULL, samples())

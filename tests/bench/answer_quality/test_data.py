@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.bench.quality_parts.datasets import Form, load_needles, load_samples, splitter
-from desk_rag.bench.quality_parts.drawing import Drawing, Order, WordIndex
-from desk_rag.bench.quality_parts.niah import VARIANTS
-from desk_rag.bench.quality_parts.sample import Sample
+from desk_rag.bench.answer_quality.data.datasets import Form, load_needles, load_samples, splitter
+from desk_rag.bench.answer_quality.data.distractors import Drawing, Order, WordIndex
+from desk_rag.bench.answer_quality.data.niah import VARIANTS
+from desk_rag.bench.answer_quality.data.sample import Sample
 from desk_rag.errors import ConfigError
-from desk_rag.prompt import load_prompt
+from desk_rag.model.prompt import load_prompt
 
 
 class Words:

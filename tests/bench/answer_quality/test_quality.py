@@ -17,15 +17,15 @@ import pytest
 import torch
 
 from desk_rag.bench import quality
+from desk_rag.bench.answer_quality import evaluation
+from desk_rag.bench.answer_quality.bootstrap import mean_of, ratio_of
+from desk_rag.bench.answer_quality.modes import STITCHED, parse_modes
 from desk_rag.bench.quality import FULL, Coding, Mode, QualitySettings, Report, Sample, Way, evaluate
-from desk_rag.bench.quality_parts import evaluating
-from desk_rag.bench.quality_parts.bootstrap import mean_of, ratio_of
-from desk_rag.bench.quality_parts.modes import STITCHED, parse_modes
 from desk_rag.errors import ConfigError
-from desk_rag.kv.auxiliary import Auxiliary, AuxiliaryScores, MemoryShelf
-from desk_rag.kv.rungs import build_ladder
+from desk_rag.kv.prefix_variants.variants import build_ladder
+from desk_rag.kv.recompute.auxiliary_model import Auxiliary, AuxiliaryScores, MemoryShelf
 from desk_rag.kv.types import QuantizedKV
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 from tests.models import FAMILIES, build_model
 
 TEXTS = ("The boiler was serviced.", "Rent is due on Monday.", "The ferry leaves at 7.40.", "Beans are kept dry.")
@@ -124,7 +124,7 @@ def test_a_report_over_two_tasks() -> None:
 
 def test_primed_chunks_beside_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     short = ("Beans are dry.", "It rained all day.")
-    monkeypatch.setattr(evaluating, "build_ladder", partial(build_ladder, primers=short))
+    monkeypatch.setattr(evaluation, "build_ladder", partial(build_ladder, primers=short))
     modes = parse_modes("full,reordered,primed,primed+recompute:edge-query:0.25")
     settings = replace(SETTINGS, rungs=(0, 1, 2))
     report = evaluate(tiny(), samples(), modes, settings)
@@ -207,7 +207,7 @@ _CHILD = """
 import os, signal, sys, torch
 from pathlib import Path
 from desk_rag.bench.quality import evaluate
-from tests.bench.test_quality import MODES, SETTINGS, samples, tiny
+from tests.bench.answer_quality.test_quality import MODES, SETTINGS, samples, tiny
 kill = lambda done, total: os.kill(os.getpid(), signal.SIGKILL) if done >= 2 else None
 torch.set_num_threads(int(sys.argv[2]))
 evaluate(tiny(), samples(), MODES, SETTINGS, folder=Path(sys.argv[1]), progress=kill)

@@ -10,22 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag import generate
+from desk_rag.answering import generation
+from desk_rag.answering.evidence.selection import QuoteChooser, Rule
+from desk_rag.answering.evidence.span_scorer import load_pointer
 from desk_rag.bench import quality
-from desk_rag.bench.quality_parts.asking import Setting, ask, to_item
-from desk_rag.bench.quality_parts.modes import FULL, Mode, Way
-from desk_rag.bench.quality_parts.prefilling import prefill_chunks
-from desk_rag.bench.quality_parts.sample import Sample
+from desk_rag.bench.answer_quality.data.sample import Sample
+from desk_rag.bench.answer_quality.modes import FULL, Mode, Way
+from desk_rag.bench.answer_quality.prefill import prefill_chunks
+from desk_rag.bench.answer_quality.run import Setting, ask, to_item
 from desk_rag.config import ModelSettings
-from desk_rag.embedding import load_embedder
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.passes import ModelPass
+from desk_rag.kv.forward.runner import ModelPass
 from desk_rag.kv.prefill import prefill_prefix
 from desk_rag.kv.quant import QuantScheme
 from desk_rag.kv.rope import build_tables
-from desk_rag.model import LanguageModel
-from desk_rag.pointer import load_pointer
-from desk_rag.quote_walk import QuoteChooser, Rule
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.retrieval.embedding import load_embedder
 
 LEASE = (
     "Lease\n\nThe tenants may take in a lodger if they tell the landlord the lodger's name beforehand. The tenants pay "
@@ -55,7 +55,7 @@ def as_the_product(setting: Setting, sample: Sample) -> list[int]:
 
     opening, quote = (partial(each, sample.question, sample.contexts) for each in (chooser.opening, chooser.choose))
     run = ModelPass(setting.model, cache)
-    made = generate.decode(prompt, run, ids, 0, max_new_tokens=60, stop=lambda: False, opening=opening, quote=quote)
+    made = generation.decode(prompt, run, ids, 0, max_new_tokens=60, stop=lambda: False, opening=opening, quote=quote)
     text = "".join(token.text for token in made)
     return list(text.encode())
 

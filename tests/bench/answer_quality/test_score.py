@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from desk_rag import answer_metrics as words
-from desk_rag.bench.quality_parts.marking import Judge, mark
-from desk_rag.bench.quality_parts.sample import Sample
-from desk_rag.prompt import NO_ANSWER
+from desk_rag.bench.answer_quality import metrics as words
+from desk_rag.bench.answer_quality.data.sample import Sample
+from desk_rag.bench.answer_quality.score import Judge, mark
+from desk_rag.model.prompt import NO_ANSWER
 
 CONTEXTS = ("The ferry leaves at 7.40 from Harwick pier.", "Beans are kept dry in the blue jar.")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from desk_rag.bench.codings import CODINGS, Axis, Coding, Source, Zero
-from desk_rag.bench.planted import FIRST, LAST, MIDDLE, planted_qwen2
+from desk_rag.bench.baselines.quantization_schemes import CODINGS, Axis, Coding, Source, Zero
+from desk_rag.bench.models.outlier_model import FIRST, LAST, MIDDLE, planted_qwen2
 from desk_rag.kv.quant import QuantScheme, dequantize, quantize
 from desk_rag.kv.rope import build_tables
 from desk_rag.kv.types import ChunkKV
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from desk_rag.answer_events import Answer, AnswerMode, Timings
-from desk_rag.bench.agreement import Agreement, is_right, token_f1
-from desk_rag.bench.corpus import Question
+from desk_rag.answering.events import Answer, AnswerMode, Timings
+from desk_rag.bench.harness.agreement import Agreement, is_right, token_f1
+from desk_rag.bench.harness.corpus import Question
 
 
 def answer(raw: str, *, found: bool = True) -> Answer:

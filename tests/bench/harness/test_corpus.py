@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.bench import corpus
+from desk_rag.bench.harness import corpus
 from desk_rag.errors import ConfigError
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 
 
 def rows(count: int) -> list[dict[str, str]]:

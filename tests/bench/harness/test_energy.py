@@ -7,8 +7,8 @@ import time
 import pytest
 import torch
 
-from desk_rag.bench import energy
-from desk_rag.bench.clock import Work, in_turns
+from desk_rag.bench.harness import energy
+from desk_rag.bench.harness.clock import Work, in_turns
 
 
 class Hundred:

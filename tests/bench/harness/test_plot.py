@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from desk_rag.bench import plot
-from desk_rag.bench.plot import Line
+from desk_rag.bench.harness import plot
+from desk_rag.bench.harness.plot import Line
 from desk_rag.errors import ConfigError
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.bench import report
+from desk_rag.bench.harness import report
 
 
 def test_a_spread_is_min_quartiles_and_max() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from desk_rag.kv.canaries import GROUPS, CanaryGroup
-from desk_rag.kv.gate import MAX_MEAN_KL, MIN_TOP1, drifted, probe_kv, run_gate
+from desk_rag.kv.calibration.gate import MAX_MEAN_KL, MIN_TOP1, drifted, probe_kv, run_gate
+from desk_rag.kv.calibration.texts import GROUPS, CanaryGroup
 from desk_rag.kv.prefill import prefill_prefix
 from desk_rag.kv.types import ChunkKV
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 from tests.models import FAMILIES, build_model
 
 SHORT = tuple(
@@ -67,7 +67,7 @@ def test_the_probe_sees_a_changed_weight_and_forgives_another_dtype(reader: Lang
 @pytest.mark.gpu
 def test_bf16_on_the_gpu_is_not_drift_against_fp32_on_the_cpu(reader: LanguageModel) -> None:
     from desk_rag.config import ModelSettings
-    from desk_rag.model import load_model
+    from desk_rag.model.loading import load_model
 
     on_gpu = load_model(ModelSettings(device="cuda"))
     assert not drifted(probe_kv(reader, prefill_prefix(reader)), probe_kv(on_gpu, prefill_prefix(on_gpu)))

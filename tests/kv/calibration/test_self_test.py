@@ -9,9 +9,9 @@ import torch
 from transformers.models.qwen3 import modeling_qwen3
 
 from desk_rag.errors import UnsupportedModel
-from desk_rag.kv.self_test import check_keys
-from desk_rag.model import LanguageModel
-from desk_rag.model_support import KeyTap
+from desk_rag.kv.calibration.self_test import check_keys
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.support import KeyTap
 from tests.models import FAMILIES, build_model
 
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.decode_step import DecodeStep, _Norm
-from desk_rag.kv.passes import ModelPass, Slab
+from desk_rag.kv.forward.cpu_decode import DecodeStep, _Norm
+from desk_rag.kv.forward.fused_decoder import supports
+from desk_rag.kv.forward.runner import ModelPass, Slab
 from desk_rag.kv.prefill import prefill_prefix
-from desk_rag.kv.question_pass import supports
 from desk_rag.kv.rope import build_tables
-from desk_rag.model import LanguageModel
-from desk_rag.packed import pack_linears
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.packed_linear import pack_linears
 from tests.models import FAMILIES, VOCABULARY, Family, build_model
 
 PROMPT = [(7 * index) % 190 + 5 for index in range(40)]

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from desk_rag.kv.cache import SlabCache, SlabLayer
-from desk_rag.kv.glue import Places, PlainGlue
-from desk_rag.kv.pass_graphs import Inputs, Pieces, Stretches
-from desk_rag.kv.question_pass import QuestionPass, attend, attend_whole, supports
+from desk_rag.kv.forward.cuda_graphs import Inputs, Pieces, Stretches
+from desk_rag.kv.forward.fused_decoder import QuestionPass, attend, attend_whole, supports
+from desk_rag.kv.kernels.fused_inputs import Places
+from desk_rag.kv.kernels.fused_ops import PlainGlue
 from desk_rag.kv.rope import build_tables
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 from tests.models import FAMILIES, Family, build_model
 
 BY_NAME = {family.name: family for family in FAMILIES}
@@ -185,7 +186,7 @@ def test_a_machine_that_cannot_record_runs_the_pass_as_it_is(monkeypatch: pytest
         tried.append(parts.func.__name__)
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr("desk_rag.kv.question_pass.record", refuse)
+    monkeypatch.setattr("desk_rag.kv.forward.fused_decoder.record", refuse)
     lean._graphs, lean._split = True, lambda query, keys, values, out=None, start=None: attend(query, keys, values)
     for _ in range(2):
         logits = lean.run(prompt[:, 41:], 41)

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from desk_rag.errors import OutOfMemory
-from desk_rag.kv import passes
-from desk_rag.kv.passes import LeanPass, ModelPass, Slab
+from desk_rag.kv.forward import runner
+from desk_rag.kv.forward.runner import LeanPass, ModelPass, Slab
 from desk_rag.kv.prefill import PrefixKV, prefill_prefix
 from desk_rag.kv.rope import build_tables
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 from tests.models import FAMILIES, build_model
 
 PROMPT = [(7 * index) % 190 + 5 for index in range(40)]
@@ -100,7 +100,7 @@ def test_full_prefill_takes_the_fastest_way_that_there_is(
         return seconds[taken[-1]]
 
     monkeypatch.setattr(Slab, "_ways", named)
-    monkeypatch.setattr(passes, "_timed", clocked)
+    monkeypatch.setattr(runner, "_timed", clocked)
     for fastest in ("transformers", "lean"):
         slab = Slab(model, prefix, build_tables(model, ROOM), ROOM, lean=True, known=known)
         torch.testing.assert_close(slab.whole(PROMPT)(), expected, rtol=1e-4, atol=1e-4)
@@ -121,7 +121,7 @@ def test_no_room_is_told_with_a_remedy(
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(passes, "SlabCache", full)
+    monkeypatch.setattr(runner, "SlabCache", full)
     with pytest.raises(OutOfMemory, match="64 tokens"):
         a_slab(model, prefix)
 
@@ -132,7 +132,7 @@ def test_a_lean_pass_that_finds_no_room_is_left_out(
     def full(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(passes, "QuestionPass", full)
+    monkeypatch.setattr(runner, "QuestionPass", full)
     slab = a_slab(model, prefix, lean=True)
     assert slab.lean is None and "no room for the lean pass" in caplog.text
     assert isinstance(slab.run(), ModelPass)

@@ -14,15 +14,15 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from desk_rag.bench import shapes
-from desk_rag.kv.glue import PlainGlue
-from desk_rag.kv.question_pass import attend
-from desk_rag.kv.recompute import Selection, recompute
-from desk_rag.kv.rows import ScatterCache, run_rows
-from desk_rag.kv.rows_attention import Rows
-from desk_rag.kv.rows_lean import LeanRows
-from desk_rag.kv.selection.looks import deviation, question_attention
-from desk_rag.packed import available, pack_linears
+from desk_rag.bench.models import shapes
+from desk_rag.kv.forward.fused_decoder import attend
+from desk_rag.kv.forward.sparse_attention import Rows
+from desk_rag.kv.forward.sparse_decoder import LeanRows
+from desk_rag.kv.forward.sparse_rows import ScatterCache, run_rows
+from desk_rag.kv.kernels.fused_ops import PlainGlue
+from desk_rag.kv.recompute.attention_scores import deviation, question_attention
+from desk_rag.kv.recompute.run import Selection, recompute
+from desk_rag.model.packed_linear import available, pack_linears
 from tests.kv.stitched_cases import TEXTS, Case, stitched_case
 from tests.models import FAMILIES, Family, build_model
 
@@ -53,7 +53,7 @@ def run(case: Case, lean: LeanRows | None = None) -> torch.Tensor:
 
 
 def as_transformers_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("desk_rag.kv.rows_lean.supports", lambda model: False)
+    monkeypatch.setattr("desk_rag.kv.forward.sparse_decoder.supports", lambda model: False)
 
 
 @pytest.mark.parametrize("pack", [False, True])
@@ -123,7 +123,7 @@ def test_matrices_packed_for_a_cpu_stay_where_they_are() -> None:
 def test_the_kernels_between_matrix_products_serve_scattered_rows() -> None:
     """In Triton's interpreter, or compiled on a GPU."""
     pytest.importorskip("triton")
-    from desk_rag.kv.glue_triton import FusedGlue
+    from desk_rag.kv.kernels.fused_ops_triton import FusedGlue
 
     model = build_model(BY_NAME["qwen3"])
     fused, plain = stitched_case(model, TEXTS[:2]), stitched_case(model, TEXTS[:2])
@@ -136,10 +136,10 @@ def test_the_kernels_between_matrix_products_serve_scattered_rows() -> None:
 
 def test_kernels_that_do_not_fit_a_model_leave_torch_to_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
-    from desk_rag.kv.glue_triton import FusedGlue
+    from desk_rag.kv.kernels.fused_ops_triton import FusedGlue
 
     model = build_model(BY_NAME["qwen3"])
-    monkeypatch.setattr("desk_rag.kv.rows_lean.glue_for", lambda device, dtype: FusedGlue())
+    monkeypatch.setattr("desk_rag.kv.forward.sparse_decoder.glue_for", lambda device, dtype: FusedGlue())
     fits = LeanRows.of(model)
     assert fits is not None and isinstance(fits.glue, FusedGlue)
 
@@ -184,7 +184,7 @@ def test_without_room_a_layer_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) ->
     def full(layer: Any) -> None:
         raise torch.OutOfMemoryError("no room")
 
-    monkeypatch.setattr("desk_rag.kv.rows_lean.Packed.of", full)
+    monkeypatch.setattr("desk_rag.kv.forward.sparse_decoder.Packed.of", full)
     lean = LeanRows.of(build_model(BY_NAME["qwen2"]), pack=True)
     assert lean is not None and not any(lean.packed)
 
@@ -289,7 +289,7 @@ def test_rows_ascend_and_know_whether_they_are_the_last() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_on_a_gpu_the_fused_way_says_what_torch_alone_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    from desk_rag.kv.glue_triton import FusedGlue
+    from desk_rag.kv.kernels.fused_ops_triton import FusedGlue
 
     model = shapes.build("tiny", torch.device("cuda"), positions=2048)
     texts = [f"{text} {number}. " * 6 for number, text in enumerate(TEXTS)]
@@ -302,8 +302,8 @@ def test_on_a_gpu_the_fused_way_says_what_torch_alone_says(monkeypatch: pytest.M
     found = []
     for case, lean in ((fused, fast), (plain, slow)):
         if lean is slow:  # torch's own attention as well
-            monkeypatch.setattr("desk_rag.kv.rows_attention._SHORT", 0)
-            monkeypatch.setattr("desk_rag.kv.rows_kernel.attend_for", lambda query: None)
+            monkeypatch.setattr("desk_rag.kv.forward.sparse_attention._SHORT", 0)
+            monkeypatch.setattr("desk_rag.kv.kernels.sparse_queries.attend_for", lambda query: None)
         seen = question_attention(model, case.stitched, case.question_ids, [0, 1, 2], lean=lean)
         apart = deviation(model, case.stitched, case.chunk_ids, lean=lean)
         found.append((seen, apart, run(case, lean).float(), case.stitched.cache.layers[2].keys.float()))

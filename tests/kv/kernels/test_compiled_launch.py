@@ -12,8 +12,8 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 pytest.importorskip("triton")
 
-from desk_rag.kv import glue_triton, rows_triton
-from desk_rag.kv.compiled_launch import CompiledLaunch, alike
+from desk_rag.kv.kernels import fused_ops_triton, sparse_queries_triton
+from desk_rag.kv.kernels.compiled_launch import CompiledLaunch, alike
 
 
 class Kernel:
@@ -85,13 +85,13 @@ def test_strides_that_are_compiled_in() -> None:
 def test_constants_are_told_in_the_kernels_order() -> None:
     """The compiled form takes everything by its place."""
     launches = [
-        glue_triton._norm_launch(torch.float16, torch.float16, 96, True),
-        glue_triton._rotation_launch((torch.float16,) * 3, 4, 2, 32, False),
-        glue_triton._swiglu_launch(torch.float16, 96),
-        rows_triton._launch((2, 4, 32, 64, 32), torch.float16, True, 4, 2),
+        fused_ops_triton._norm_launch(torch.float16, torch.float16, 96, True),
+        fused_ops_triton._rotation_launch((torch.float16,) * 3, 4, 2, 32, False),
+        fused_ops_triton._swiglu_launch(torch.float16, 96),
+        sparse_queries_triton._launch((2, 4, 32, 64, 32), torch.float16, True, 4, 2),
     ]
     for launch in launches:
         assert list(launch.kernel.arg_names[-len(launch.constants) :]) == list(launch.constants)
-    assert rows_triton._known((2, 4, 32, 64, 32), torch.float16, True, 4, 2) is rows_triton._known(
+    assert sparse_queries_triton._known((2, 4, 32, 64, 32), torch.float16, True, 4, 2) is sparse_queries_triton._known(
         (2, 4, 32, 64, 32), torch.float16, True, 4, 2
     )

@@ -13,11 +13,11 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 pytest.importorskip("triton")
 
-from desk_rag.kv import split_attention
-from desk_rag.kv.question_pass import attend
-from desk_rag.kv.split_attention import agrees, reference, split_attention_for, worth
-from desk_rag.kv.split_attention_kernel import attend_share, merge_rows
-from desk_rag.kv.split_attention_triton import (
+from desk_rag.kv.forward.fused_decoder import attend
+from desk_rag.kv.kernels import flash_decoding
+from desk_rag.kv.kernels.flash_decoding import agrees, reference, split_attention_for, worth
+from desk_rag.kv.kernels.flash_decoding_kernel import attend_share, merge_rows
+from desk_rag.kv.kernels.flash_decoding_triton import (
     SplitAttention,
     SplitTuning,
     merge_constants,
@@ -78,7 +78,7 @@ def test_divided_attention_is_attention(
 @pytest.mark.parametrize("programs", [1, 3, 50])
 def test_any_division_gives_the_same(programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """From one share, which needs no merge, to as many as there are tiles, several merges' steps."""
-    monkeypatch.setattr("desk_rag.kv.split_attention_triton._INTERPRETED_PROGRAMS", programs)
+    monkeypatch.setattr("desk_rag.kv.kernels.flash_decoding_triton._INTERPRETED_PROGRAMS", programs)
     tensors = inputs(1, 3, 1, 32, 3, 150)
     tuning = replace(SMALL, programs=1)
     attention = split(tensors, tuning)
@@ -204,7 +204,7 @@ def _wide(part: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_the_proof_tells_right_from_wrong(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split_attention, "_PROVEN_LENGTHS", (9, 61))
+    monkeypatch.setattr(flash_decoding, "_PROVEN_LENGTHS", (9, 61))
     shape = (4, 2, 32)
 
     def judged(change: Change, reach: int = 0, deaf: bool = False) -> bool:
@@ -233,7 +233,7 @@ def test_the_proof_tells_right_from_wrong(dtype: torch.dtype, monkeypatch: pytes
 
 def test_the_kernels_pass_their_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     if DEVICE.type == "cpu":
-        monkeypatch.setattr(split_attention, "_PROVEN_LENGTHS", (9, 90))
+        monkeypatch.setattr(flash_decoding, "_PROVEN_LENGTHS", (9, 90))
     for dtype in (torch.float32, torch.float16):
         attention = SplitAttention(8, 2, 16, dtype, DEVICE, replace(SMALL, tile=32, block=64))
         assert agrees(attention, 8, 2, 16, dtype, DEVICE)

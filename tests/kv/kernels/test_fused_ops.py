@@ -14,11 +14,12 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton")
 
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.glue import Glue, HeadNorms, Places, PlainGlue, agrees, glue_for
-from desk_rag.kv.glue_triton import FusedGlue
-from desk_rag.kv.question_pass import QuestionPass
+from desk_rag.kv.forward.fused_decoder import QuestionPass
+from desk_rag.kv.kernels.fused_inputs import HeadNorms, Places
+from desk_rag.kv.kernels.fused_ops import Glue, PlainGlue, agrees, glue_for
+from desk_rag.kv.kernels.fused_ops_triton import FusedGlue
 from desk_rag.kv.rope import build_tables
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 from tests.models import FAMILIES, build_model
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

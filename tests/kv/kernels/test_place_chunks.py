@@ -17,17 +17,19 @@ import torch
 
 pytest.importorskip("triton")
 
-from desk_rag.kv import layerwise, rope_triton
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.kv_io import Identity
-from desk_rag.kv.load import ChunksLost
-from desk_rag.kv.loader import Loader, LoaderSettings
+from desk_rag.kv.kernels import place_chunks
+from desk_rag.kv.loading import layerwise
+from desk_rag.kv.loading.file_io import Identity
+from desk_rag.kv.loading.load import ChunksLost
+from desk_rag.kv.loading.loader import Loader, LoaderSettings
 from desk_rag.kv.payload import ChunkFile, Group, as_quantized, layout
+from desk_rag.kv.positions import Placement, plan
 from desk_rag.kv.quant import LayerScheme, QuantScheme, keep_exact, quantize
 from desk_rag.kv.rope import RotaryTables
-from desk_rag.kv.stitch import Placement, place_layer, plan
+from desk_rag.kv.stitch import place_layer
 from desk_rag.kv.types import ChunkKV, Int8Layer, KVKey, Namespace, QuantizedKV, TokenHash
-from desk_rag.store import kv_file
+from desk_rag.store.kv import chunk_file
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 UNTOUCHED = 777.0
@@ -84,7 +86,7 @@ def check(
     for layer in range(layers):
         for placement, chunk in zip(where.placements, chunks, strict=True):
             place_layer(layer, placement, chunk, tables, expected)
-    rope_triton.place_group(range(layers), where.placements, chunks, tables, got)
+    place_chunks.place_group(range(layers), where.placements, chunks, tables, got)
     compare(got, expected, dtype)
     assert (got.layers[0].key_slab[0, :, :prefix] == UNTOUCHED).all()
     assert (got.layers[-1].value_slab[0, :, where.num_slots :] == UNTOUCHED).all()
@@ -138,7 +140,7 @@ def test_two_tables_in_one_launch() -> None:
 def test_only_the_layers_asked_for_are_written() -> None:
     chunk, where = some_chunk(4, 2, 20, 64), plan(0, [20])
     cache, tables = a_cache(4, 2, 64, 20, torch.float32), some_tables(20, 32, (0,) * 4)
-    rope_triton.place_group([1, 2], where.placements, [chunk], tables, cache)
+    place_chunks.place_group([1, 2], where.placements, [chunk], tables, cache)
     for index, layer in enumerate(cache.layers):
         assert bool((layer.key_slab == UNTOUCHED).all()) == (index in (0, 3))
         assert bool((layer.value_slab == UNTOUCHED).all()) == (index in (0, 3))
@@ -146,7 +148,7 @@ def test_only_the_layers_asked_for_are_written() -> None:
 
 def test_no_chunks_is_no_launch() -> None:
     cache, tables = a_cache(1, 2, 64, 8, torch.float32), some_tables(8, 32, (0,))
-    rope_triton.place_group([0], (), [], tables, cache)
+    place_chunks.place_group([0], (), [], tables, cache)
     assert (cache.layers[0].key_slab == UNTOUCHED).all()
 
 
@@ -173,7 +175,7 @@ def test_a_wrong_position_would_be_seen() -> None:
     chunk, tables = some_chunk(1, 2, 20, 64), some_tables(32, 32, (0,))
     right, wrong = (a_cache(1, 2, 64, 24, torch.float32) for _ in range(2))
     place_layer(0, Placement(slot=2, position=2, num_tokens=20), chunk, tables, right)
-    rope_triton.place_group([0], [Placement(slot=2, position=3, num_tokens=20)], [chunk], tables, wrong)
+    place_chunks.place_group([0], [Placement(slot=2, position=3, num_tokens=20)], [chunk], tables, wrong)
     with pytest.raises(AssertionError):
         compare(wrong, right, torch.float32)
 
@@ -185,14 +187,14 @@ def test_a_place_that_does_not_exist_is_refused(position: int, slot: int, words:
     chunk, tables = some_chunk(1, 2, 20, 64), some_tables(32, 32, (0,))
     cache = a_cache(1, 2, 64, 32, torch.float32)
     with pytest.raises(AssertionError, match=words):
-        rope_triton.place_group([0], [Placement(slot=slot, position=position, num_tokens=20)], [chunk], tables, cache)
+        place_chunks.place_group([0], [Placement(slot=slot, position=position, num_tokens=20)], [chunk], tables, cache)
 
 
 def test_raw_layers_are_refused() -> None:
     raw = keep_exact(ChunkKV(torch.randn(1, 2, 8, 64), torch.randn(1, 2, 8, 64)))
     cache, tables = a_cache(1, 2, 64, 8, torch.float32), some_tables(8, 32, (0,))
     with pytest.raises(AssertionError, match="reference"):
-        rope_triton.place_group([0], plan(0, [8]).placements, [raw], tables, cache)
+        place_chunks.place_group([0], plan(0, [8]).placements, [raw], tables, cache)
 
 
 # Payloads as loaded -------------------------------------------------------------------------------------------------
@@ -202,24 +204,24 @@ def test_rows_of_payloads_are_those_of_their_layers(tmp_path: Path) -> None:
     """Found from offsets alone, for all chunks at once, they are what one row per layer and chunk would say."""
     files, payloads = written(tmp_path, raw_layer=2)
     tables, cache = some_tables(200, 64, (0, 1, 0, 0)), a_cache(4, 2, 128, 160, torch.float32)
-    target = rope_triton.Target.of(tables, cache.layers)
+    target = place_chunks.Target.of(tables, cache.layers)
     where = plan(5, [file.header.num_tokens for file in files]).placements
     chunks = [
-        rope_triton.Loaded(layout(file.header), data, place.position, place.slot)
+        place_chunks.Loaded(layout(file.header), data, place.position, place.slot)
         for file, data, place in zip(files, payloads, where, strict=True)
     ]
-    rows = rope_triton.rows_of_payloads(chunks, target)
+    rows = place_chunks.rows_of_payloads(chunks, target)
     for index, (file, data, place) in enumerate(zip(files, payloads, where, strict=True)):
         for layer, coded in enumerate(as_quantized(file.header, data).layers):
             if isinstance(coded, Int8Layer):
-                expected = rope_triton.row_of(coded, target, layer, place.position, place.slot)
+                expected = place_chunks.row_of(coded, target, layer, place.position, place.slot)
                 assert (rows[layer, index] == expected).all()
             else:
                 assert rows[layer, index, 0] == 0, "the raw layer of one chunk is skipped"
-    assert rows.shape == (4, 3, rope_triton.NUM_FIELDS)
+    assert rows.shape == (4, 3, place_chunks.NUM_FIELDS)
     assert (rows[:, :, 0] == 0).sum() == 1
-    batch = rope_triton.batch_of_payloads(chunks, target)
-    careful = rope_triton.batch_of_rows(rows, target)
+    batch = place_chunks.batch_of_payloads(chunks, target)
+    careful = place_chunks.batch_of_rows(rows, target)
     assert (batch.rows == careful.rows).all() and batch.most_tokens == careful.most_tokens == 64
     assert batch.one_group == careful.one_group
     assert careful.codes_by % batch.codes_by == careful.scales_by % batch.scales_by == 0, "what is promised is true"
@@ -231,13 +233,13 @@ def test_a_payload_whose_place_does_not_exist_is_refused(position: int, slot: in
     """Tables of 165 positions and slabs of 160 slots for chunks of up to 64 tokens."""
     files, payloads = written(tmp_path, raw_layer=2)
     tables, cache = some_tables(164, 64, (0, 0, 0, 0)), a_cache(4, 2, 128, 160, torch.float32)
-    target = rope_triton.Target.of(tables, cache.layers)
-    one = rope_triton.Loaded(layout(files[1].header), payloads[1], position, slot)
+    target = place_chunks.Target.of(tables, cache.layers)
+    one = place_chunks.Loaded(layout(files[1].header), payloads[1], position, slot)
     with pytest.raises(AssertionError, match=words):
-        rope_triton.batch_of_payloads([one], target)
-    cut = rope_triton.Loaded(layout(files[1].header), payloads[1][:-4096], 0, 0)
+        place_chunks.batch_of_payloads([one], target)
+    cut = place_chunks.Loaded(layout(files[1].header), payloads[1][:-4096], 0, 0)
     with pytest.raises(AssertionError, match="past the payload"):
-        rope_triton.batch_of_payloads([cut], target)
+        place_chunks.batch_of_payloads([cut], target)
 
 
 @pytest.mark.parametrize("waves", [1, 2])
@@ -251,7 +253,7 @@ def test_the_placer_fills_the_slabs_by_the_kernel_as_by_the_reference(
     where = plan(5, [file.header.num_tokens for file in files])
     caches = [a_cache(4, 2, 128, 160, torch.float32) for _ in range(2)]
     chunks = [as_quantized(file.header, data) for file, data in zip(files, payloads, strict=True)]
-    slots = layerwise.Slots(tables, caches[0], rope_triton.Target.of(tables, caches[0].layers))
+    slots = layerwise.Slots(tables, caches[0], place_chunks.Target.of(tables, caches[0].layers))
     settings = LoaderSettings(threads=2, waves=waves, staging_bytes=1 << 22, resident_bytes=1 << 22)
     with Loader(DEVICE, settings) as loader:
         load = loader.start(files)
@@ -281,7 +283,7 @@ def test_a_placer_goes_on_with_what_stands_in_for_a_lost_chunk(
     files[2].path.write_bytes(damaged)
     tables, where = some_tables(200, 64, (0, 0, 0, 0)), plan(5, [file.header.num_tokens for file in files])
     got, wanted = (a_cache(4, 2, 128, 160, torch.float32) for _ in range(2))
-    slots = layerwise.Slots(tables, got, rope_triton.Target.of(tables, got.layers))
+    slots = layerwise.Slots(tables, got, place_chunks.Target.of(tables, got.layers))
     chunks = [as_quantized(file.header, data) for file, data in zip(files, payloads, strict=True)]
     for layer in range(4):
         for chunk, place in zip(chunks, where.placements, strict=True):
@@ -314,7 +316,7 @@ def test_a_placer_goes_on_with_what_stands_in_for_a_lost_chunk(
 def test_layers_of_different_shapes_have_no_layout(tmp_path: Path) -> None:
     """The kernel follows one shape for all of them."""
     files, _ = written(tmp_path, raw_layer=2)
-    header = kv_file.read_header(files[2].path)
+    header = chunk_file.read_header(files[2].path)
     first, *others = header.groups
     assert others, "a raw layer is a group of its own"
     slots = tuple(
@@ -333,8 +335,8 @@ def written(folder: Path, raw_layer: int) -> tuple[list[ChunkFile], list[torch.T
         kv = ChunkKV(*(torch.randn(4, 2, tokens, 128, generator=generator) for _ in range(2)))
         key = KVKey(Namespace(f"{1:032x}"), TokenHash(f"{number:032x}"))
         path = folder / f"{number}.safetensors"
-        kv_file.write(path, kv_file.prepare(key, quantize(kv, scheme), ["c"], 0.1))
-        files.append(ChunkFile(path, kv_file.read_header(path)))
+        chunk_file.write(path, chunk_file.prepare(key, quantize(kv, scheme), ["c"], 0.1))
+        files.append(ChunkFile(path, chunk_file.read_header(path)))
         content = path.read_bytes()[files[-1].header.data_start :]
         payloads.append(torch.frombuffer(bytearray(content), dtype=torch.uint8).to(DEVICE))
     return files, payloads

@@ -12,8 +12,8 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 pytest.importorskip("triton")
 
-from desk_rag.kv import rows_triton
-from desk_rag.kv.rows_triton import RowsTuning
+from desk_rag.kv.kernels import sparse_queries_triton
+from desk_rag.kv.kernels.sparse_queries_triton import RowsTuning
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SMALL = RowsTuning(block=32, tile=32, warps=4, stages=1)
@@ -54,7 +54,7 @@ def test_kernel_equals_masked_attention(
     slab[:, :, :, :total] = torch.randn(2, 1, kv_heads, total, dim, generator=generator) * 2
     keys, values = slab.to(DEVICE, dtype)[:, :, :, :total]
     slots = slots.to(DEVICE)
-    got = rows_triton.attend(query, keys, values, slots, 0.3, window, SMALL).float()
+    got = sparse_queries_triton.attend(query, keys, values, slots, 0.3, window, SMALL).float()
     wanted = expected(query, keys, values, slots, 0.3, window)
     assert got.shape == wanted.shape == (1, rows, heads, dim)
     assert (got - wanted).abs().max().item() < TOLERANCE[dtype] * max(wanted.abs().max().item(), 1.0)
@@ -67,6 +67,6 @@ def test_kernel_as_it_ships(dtype: torch.dtype) -> None:
     slots = torch.randperm(4000, generator=generator)[:900].sort().values.to(DEVICE)
     query = torch.randn(1, 900, 28, 128, generator=generator).to(DEVICE, dtype).transpose(1, 2)
     keys, values = torch.randn(2, 1, 4, 4096, 128, generator=generator).to(DEVICE, dtype)[:, :, :, :4000]
-    got = rows_triton.attend(query, keys, values, slots, 128**-0.5).float()
+    got = sparse_queries_triton.attend(query, keys, values, slots, 128**-0.5).float()
     wanted = expected(query, keys, values, slots, 128**-0.5, None)
     assert (got - wanted).abs().max().item() < TOLERANCE[dtype]

@@ -14,23 +14,24 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from desk_rag.answering.generation import stream
 from desk_rag.errors import UnsupportedModel
-from desk_rag.generate import stream
-from desk_rag.kv import lazy_attention
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.lazy_attention import LazyContext, attend
-from desk_rag.kv.lazy_cache import LazyCache, arriving, supports
-from desk_rag.kv.lazy_tiles import MOST_TOKENS, Run, pack_shares
+from desk_rag.kv.lazy import reference
+from desk_rag.kv.lazy.cache import LazyCache, arriving, supports
+from desk_rag.kv.lazy.reference import LazyContext, attend
+from desk_rag.kv.lazy.tiles import MOST_TOKENS, Run, pack_shares
+from desk_rag.kv.positions import Placement, Positions, plan
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
 from desk_rag.kv.quant import LayerScheme, QuantScheme, quantize
 from desk_rag.kv.rope import RotaryTables, build_tables
-from desk_rag.kv.stitch import Placement, Positions, plan, stitch
+from desk_rag.kv.stitch import stitch
 from desk_rag.kv.types import ChunkKV, LayerKV, QuantizedKV
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 from tests.models import FAMILIES, build_model
 
 if TYPE_CHECKING:
-    from desk_rag.kv.lazy_triton import LazyKernel
+    from desk_rag.kv.lazy.launcher import LazyKernel
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 TEXTS = ["The boiler was serviced.", "Rent is due on Monday.", "Anna moved to Porto, then to Lyon."]
@@ -66,8 +67,8 @@ def check(
 ) -> LazyKernel:  # fmt: skip
     """The kernel against the reference on random queries and plain tokens, twice: the second launch finds its counters
     as the first one left them."""
-    from desk_rag.kv.lazy_triton import LazyKernel
-    from desk_rag.kv.lazy_tuning import LazyTuning
+    from desk_rag.kv.lazy.launcher import LazyKernel
+    from desk_rag.kv.lazy.tuning import LazyTuning
 
     dim = context.chunks[0].layers[0].keys.shape[2] if context.chunks else 64
     generator = torch.Generator().manual_seed(3)
@@ -116,7 +117,7 @@ def test_kernel_odd_lengths_and_tiles(length: int, tile: int) -> None:
 @pytest.mark.parametrize("queries", [1, 12])
 def test_kernel_every_way_to_turn_and_to_merge(rotation: int, fused: bool, queries: int) -> None:
     """Runs of several tiles, and several runs per program: many short chunks and one long."""
-    from desk_rag.kv.lazy_tuning import Rotation
+    from desk_rag.kv.lazy.tuning import Rotation
 
     context = some_context([5] * 11 + [60], heads=1, dim=64)
     kernel = check(
@@ -199,7 +200,7 @@ MEASURED = {
 @with_kernel
 @pytest.mark.parametrize(("case", "took"), MEASURED.items(), ids=str)
 def test_the_default_is_what_was_measured_to_be_best(case: tuple[int, int, int], took: tuple[float, float]) -> None:
-    from desk_rag.kv.lazy_tuning import LazyTuning
+    from desk_rag.kv.lazy.tuning import LazyTuning
 
     heads, dim, tokens = case
     chosen = LazyTuning.default(7, lines=heads * tokens, dim=dim)
@@ -212,7 +213,7 @@ def test_the_default_is_what_was_measured_to_be_best(case: tuple[int, int, int],
 def test_kernel_takes_the_default_for_its_head_size_and_keys(
     dim: int, expected: tuple[int, int | None, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from desk_rag.kv import lazy_tuning
+    from desk_rag.kv.lazy import tuning as lazy_tuning
 
     monkeypatch.setattr(lazy_tuning, "_SIX_UP_TO", 300)
     monkeypatch.setattr(lazy_tuning, "_SIX_UP_TO_128", 300)
@@ -229,8 +230,8 @@ def test_kernel_division_fills_one_wave_and_gives_all_the_same() -> None:
     """One program a multiprocessor too many and all wait for a second wave: a third of the time, on an H200."""
     from dataclasses import replace
 
-    from desk_rag.kv.lazy_triton import LazyKernel
-    from desk_rag.kv.lazy_tuning import LazyTuning
+    from desk_rag.kv.lazy.launcher import LazyKernel
+    from desk_rag.kv.lazy.tuning import LazyTuning
 
     context = some_context([500] * 12 + [37], heads=2, dim=64, size=8192)
     tuning = LazyTuning(few=True, fused=False, tile=16, warps=4, programs=2)
@@ -454,7 +455,7 @@ def test_ordinary_caches_are_served_as_before() -> None:
     model = moved("qwen2")
     ids = torch.tensor(model.prompt.chunk_ids(TEXTS[0]), device=DEVICE)
     before = model.forward_all(ids, SlabCache(model, 64), 0)
-    lazy_attention.enable(model)
+    reference.enable(model)
     assert torch.equal(model.forward_all(ids, SlabCache(model, 64), 0), before)
 
 

@@ -8,9 +8,9 @@ from typing import cast
 import pytest
 import torch
 
-from desk_rag.kv.lazy_choice import AttentionPath, choose_attention, path_bytes
-from desk_rag.kv.stitch import plan
-from desk_rag.model import ModelSpec
+from desk_rag.kv.lazy.memory import AttentionPath, choose_attention, path_bytes
+from desk_rag.kv.positions import plan
+from desk_rag.model.language_model import ModelSpec
 
 
 def spec(dtype: torch.dtype = torch.bfloat16) -> ModelSpec:

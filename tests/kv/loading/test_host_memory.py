@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from desk_rag.kv.arena import Arena, _page_lock
+from desk_rag.kv.loading.host_memory import Arena, _page_lock
 
 
 def test_it_reuses_the_oldest_and_never_what_is_in_use() -> None:

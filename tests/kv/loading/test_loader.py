@@ -14,21 +14,22 @@ import pytest
 import torch
 
 from desk_rag.errors import Cancelled
-from desk_rag.kv import arena as arenas
-from desk_rag.kv import kernels
-from desk_rag.kv import loader as loading
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.kv_io import FileReader, identity_of
-from desk_rag.kv.layerwise import Placer, Slots, layerwise
-from desk_rag.kv.loader import ChunksLost, Load, Loader, LoaderSettings
+from desk_rag.kv.kernels import availability
+from desk_rag.kv.loading import host_memory as arenas
+from desk_rag.kv.loading import loader as loading
+from desk_rag.kv.loading.file_io import FileReader, identity_of
+from desk_rag.kv.loading.layerwise import Placer, Slots, layerwise
+from desk_rag.kv.loading.loader import ChunksLost, Load, Loader, LoaderSettings
 from desk_rag.kv.payload import ChunkFile
+from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
 from desk_rag.kv.quant import LayerScheme, QuantScheme, quantize
 from desk_rag.kv.rope import build_tables
-from desk_rag.kv.stitch import plan, stitch
+from desk_rag.kv.stitch import stitch
 from desk_rag.kv.types import ChunkKV, Int8Layer, KVKey, Namespace, QuantizedKV, RawLayer, TokenHash
-from desk_rag.model import LanguageModel
-from desk_rag.store import kv_file
+from desk_rag.model.language_model import LanguageModel
+from desk_rag.store.kv import chunk_file
 from tests.models import FAMILIES, build_model
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -39,8 +40,8 @@ TEXTS = ["The boiler was serviced.", "Rent is due on Monday.", "Anna moved to Po
 def write(folder: Path, number: int, kv: QuantizedKV) -> ChunkFile:
     key = KVKey(Namespace(f"{1:032x}"), TokenHash(f"{number:032x}"))
     path = folder / "kv" / f"{number}.safetensors"
-    kv_file.write(path, kv_file.prepare(key, kv, ["c"], 0.1))
-    return ChunkFile(path, kv_file.read_header(path))
+    chunk_file.write(path, chunk_file.prepare(key, kv, ["c"], 0.1))
+    return ChunkFile(path, chunk_file.read_header(path))
 
 
 def some_kv(tokens: int, layers: int = 6, seed: int = 0, raw_layer: int | None = None) -> QuantizedKV:
@@ -444,7 +445,7 @@ def test_a_wave_without_anything_for_the_kernel(
     chunk = quantize(prefill_chunk(model, prefix, model.prompt.chunk_ids(TEXTS[0])), scheme)
     where = plan(prefix.num_tokens, [chunk.num_tokens])
     tables, cache = build_tables(model, where.num_slots), SlabCache(model, where.num_slots)
-    monkeypatch.setattr(kernels, "available", lambda _device: True)
+    monkeypatch.setattr(availability, "available", lambda _device: True)
     load = loader.start([None])
     load.replace(0, chunk)
     Placer(load, where, Slots.of(tables, cache)).place_all()

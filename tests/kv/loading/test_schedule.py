@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from desk_rag.kv.cuts import Cuts, ends
+from desk_rag.kv.loading.schedule import Cuts, ends
 from desk_rag.kv.payload import Group
 
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from desk_rag.kv.arena import Arena
-from desk_rag.kv.kv_io import Identity
-from desk_rag.kv.load import Item
-from desk_rag.kv.loader import Load, Loader, LoaderSettings
+from desk_rag.kv.loading.device_cache import DeviceResidency
+from desk_rag.kv.loading.file_io import Identity
+from desk_rag.kv.loading.host_memory import Arena
+from desk_rag.kv.loading.load import Item
+from desk_rag.kv.loading.loader import Load, Loader, LoaderSettings
+from desk_rag.kv.loading.staging import Staging
 from desk_rag.kv.payload import ChunkFile
-from desk_rag.kv.residency import DeviceResidency
-from desk_rag.kv.staging import Staging
 from desk_rag.kv.types import QuantizedKV
-from tests.kv.test_loader import same, some_kv, whole, write
+from tests.kv.loading.test_loader import same, some_kv, whole, write
 
 LAYERS = 12
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from desk_rag.kv.cache import SlabCache
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 
 
 class PuttingBack:

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from desk_rag.errors import UnsupportedModel
-from desk_rag.kv.auxiliary import Auxiliary, AuxiliaryScores, MemoryShelf
-from desk_rag.kv.recompute_choice import SelectorName
-from desk_rag.kv.selection import looks
-from desk_rag.kv.selection.select import SelectionContext, select
+from desk_rag.kv.recompute import attention_scores
+from desk_rag.kv.recompute.auxiliary_model import Auxiliary, AuxiliaryScores, MemoryShelf
+from desk_rag.kv.recompute.policy import SelectorName
+from desk_rag.kv.recompute.selectors import SelectionContext, select
 from desk_rag.kv.types import QuantizedKV
-from desk_rag.model import LanguageModel
+from desk_rag.model.language_model import LanguageModel
 from tests.kv.stitched_cases import QUESTION, TEXTS, stitched_case
 from tests.models import FAMILIES, build_model
 
@@ -38,7 +38,7 @@ class CountingShelf(MemoryShelf):
 def test_weights_are_the_last_layer_s_attention(small: LanguageModel) -> None:
     looked = Auxiliary(small).look(TEXTS, QUESTION)
     case = stitched_case(small)
-    seen = looks.question_attention(small, case.stitched, case.question_ids, [small.spec.num_layers - 1])
+    seen = attention_scores.question_attention(small, case.stitched, case.question_ids, [small.spec.num_layers - 1])
     start = 0
     for scores, ids, text in zip(looked, case.chunk_ids, TEXTS, strict=True):
         inner = [index for index, span in enumerate(scores.spans)]

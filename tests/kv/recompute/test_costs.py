@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from desk_rag.kv import recompute_costs
 from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.recompute import costs as recompute_costs
 from tests.models import FAMILIES, build_model
 
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from desk_rag.errors import ConfigError
-from desk_rag.kv.recompute_choice import Costs, RecomputeChoice, SelectorName, Timed, choose, cues
-from desk_rag.kv.stitch import StitchPlan, plan
+from desk_rag.kv.positions import StitchPlan, plan
+from desk_rag.kv.recompute.policy import Costs, RecomputeChoice, SelectorName, Timed, choose, cues
 
 PLUMBER = "Hi Oskar, the plumber coming on Thursday is Denny Quarles, not Piet. He needs the key, which sits in box 14."
 CONTACTS = "Contractor contacts\nPiet Vandamme, heating, 0441 220 118\nDenny Quarles, plumbing, 0441 229 507"
@@ -25,7 +25,7 @@ def test_words_become_a_choice() -> None:
 
 
 def test_naming_the_choices_loads_no_torch() -> None:
-    code = "import sys, desk_rag.kv.recompute_choice; print('torch' in sys.modules)"
+    code = "import sys, desk_rag.kv.recompute.policy; print('torch' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "False"
 

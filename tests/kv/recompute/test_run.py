@@ -8,10 +8,10 @@ import torch
 
 from desk_rag.errors import ConfigError
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.recompute import NOTHING, Selection, recompute
-from desk_rag.kv.stitch import Positions
+from desk_rag.kv.positions import Positions
+from desk_rag.kv.recompute.run import NOTHING, Selection, recompute
 from tests.kv.oracle import plain_forward
-from tests.kv.recompute_reference import slow_recompute
+from tests.kv.recompute.reference import slow_recompute
 from tests.kv.stitched_cases import TEXTS, Case, stitched_case
 from tests.models import FAMILIES, Family, build_model
 
@@ -101,7 +101,7 @@ def test_rows_in_several_blocks_equal_one(monkeypatch: pytest.MonkeyPatch) -> No
     model = build_model(named("gemma3"))
     results = []
     for block in (5, 1000):
-        monkeypatch.setattr("desk_rag.kv.rows_attention._BLOCK", {"cpu": block})
+        monkeypatch.setattr("desk_rag.kv.forward.sparse_attention._BLOCK", {"cpu": block})
         case = stitched_case(model)
         results.append(run(case, Selection.of(list(case.chunk_slots)[::2], case.stitched.plan)))
     assert (results[0] - results[1]).abs().max().item() < 1e-5 * max(results[0].std().item(), 1.0)
@@ -152,14 +152,14 @@ def test_the_model_attends_as_before_afterwards() -> None:
 
 @pytest.mark.gpu
 def test_on_a_gpu_kernel_and_reference_agree_and_all_is_full_prefill(monkeypatch: pytest.MonkeyPatch) -> None:
-    from desk_rag.bench import shapes
+    from desk_rag.bench.models import shapes
 
     model = shapes.build("tiny", torch.device("cuda"), positions=2048)
     texts = [f"{text} {number}. " * 6 for number, text in enumerate(TEXTS)]
     results = []
     for kernel in (True, False):
         if not kernel:
-            monkeypatch.setattr("desk_rag.kv.rows_kernel.attend_for", lambda query: None)
+            monkeypatch.setattr("desk_rag.kv.kernels.sparse_queries.attend_for", lambda query: None)
         case = stitched_case(model, texts)
         some = run(case, Selection.of(list(case.chunk_slots)[::3], case.stitched.plan)).float()
         case = stitched_case(model, texts)

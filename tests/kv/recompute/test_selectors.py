@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from desk_rag.errors import ConfigError
-from desk_rag.kv.auxiliary import Auxiliary
-from desk_rag.kv.recompute import NOTHING, Selection
-from desk_rag.kv.recompute_choice import SelectorName
-from desk_rag.kv.selection import looks
-from desk_rag.kv.selection.select import select, watched_layers
-from desk_rag.kv.stitch import Positions
+from desk_rag.kv.positions import Positions
+from desk_rag.kv.recompute import attention_scores
+from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+from desk_rag.kv.recompute.policy import SelectorName
+from desk_rag.kv.recompute.run import NOTHING, Selection
+from desk_rag.kv.recompute.selectors import select, watched_layers
 from tests.kv.stitched_cases import Case, stitched_case
 from tests.models import FAMILIES, build_model
 
@@ -59,7 +59,7 @@ def test_first_k_takes_the_same_number_from_every_chunk() -> None:
 def test_delta_kv_knows_what_came_out_differently() -> None:
     """Its deviation is that of a full prefill, and nothing deviates in a chunk that stands right behind the prefix."""
     case = case_of("qwen2")
-    found = looks.deviation(case.model, case.stitched, case.chunk_ids)
+    found = attention_scores.deviation(case.model, case.stitched, case.chunk_ids)
     first = case.stitched.plan.placements[0].num_tokens
     assert found[:first].max() < 1e-6
     assert found[first:].max() > 1e-2
@@ -89,7 +89,7 @@ def test_the_question_is_watched_exactly(family: str) -> None:
     """The weights are those that the model's own eager attention reports over the same cache."""
     case = case_of(family)
     layers = range(case.model.spec.num_layers)
-    seen = looks.question_attention(case.model, case.stitched, case.question_ids, layers)
+    seen = attention_scores.question_attention(case.model, case.stitched, case.question_ids, layers)
     model, start = case.model, case.stitched.plan.next_position
     case.stitched.cache.set_length(start)
     before = model.module.config._attn_implementation
@@ -116,10 +116,10 @@ def test_watching_ends_with_the_last_layer_watched() -> None:
         return lambda *_: asked.append(index)
 
     handles = [layer.register_forward_pre_hook(note(index)) for index, layer in enumerate(case.model.decoder_layers)]
-    looks.question_attention(case.model, case.stitched, case.question_ids, [0, 1])
+    attention_scores.question_attention(case.model, case.stitched, case.question_ids, [0, 1])
     assert asked == [0, 1]
     asked.clear()
-    looks.deviation(case.model, case.stitched, case.chunk_ids)
+    attention_scores.deviation(case.model, case.stitched, case.chunk_ids)
     assert asked == [0, 1]
     for handle in handles:
         handle.remove()
@@ -131,7 +131,7 @@ def test_the_default_takes_beginnings_first_and_looks_hardest_next() -> None:
     chosen = set(select(SelectorName.EDGE_QUERY, 0.4, case.context).slots)
     edges = {place.slot + at for place in places for at in range(4)}
     assert edges < chosen
-    seen = looks.question_attention(
+    seen = attention_scores.question_attention(
         case.model, case.stitched, case.question_ids, watched_layers(case.model)
     ).amax(2).mean((0, 1))  # fmt: skip
     others = [slot for slot in case.chunk_slots if slot not in edges]

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from desk_rag.errors import ConfigError
-from desk_rag.kv.auxiliary import Auxiliary
-from desk_rag.kv.recompute import NOTHING, recompute
-from desk_rag.kv.recompute_choice import RecomputeChoice, SelectorName
-from desk_rag.kv.recompute_step import Ask, Recomputer
-from desk_rag.kv.selection.select import select
+from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+from desk_rag.kv.recompute.policy import RecomputeChoice, SelectorName
+from desk_rag.kv.recompute.run import NOTHING, recompute
+from desk_rag.kv.recompute.selectors import select
+from desk_rag.kv.recompute.step import Ask, Recomputer
 from tests.kv.stitched_cases import QUESTION, Case, stitched_case
 from tests.models import FAMILIES, build_model
 

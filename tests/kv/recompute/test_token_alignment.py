@@ -7,8 +7,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from desk_rag.kv.spans import overlapping, token_spans
-from desk_rag.prompt import load_prompt
+from desk_rag.kv.recompute.token_alignment import overlapping, token_spans
+from desk_rag.model.prompt import load_prompt
 from tests.models import byte_prompt
 
 TEXT = "Zoë's café: rent 1,250 €.\nPaid — on Monday… <|im_end|> 雨の日 🌧 end."

@@ -2,7 +2,7 @@
 
 `attack(seed, rounds)` runs it and returns counts. From a shell:
 
-    python -m tests.catalog_damage [SEED [ROUNDS]]
+    python -m tests.store.catalog.catalog_damage [SEED [ROUNDS]]
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from desk_rag import cli_store, indexing
-from desk_rag.answer import AnswerEngine, open_engine
-from desk_rag.answer_events import Answer, Finished
-from desk_rag.cli_work import _check_something_is_there
+from desk_rag.answering.engine import AnswerEngine, open_engine
+from desk_rag.answering.events import Answer, Finished
+from desk_rag.cli import store as cli_store
+from desk_rag.cli.work import _check_something_is_there
 from desk_rag.config import AnswerSettings, Settings
 from desk_rag.errors import DeskRagError
+from desk_rag.ingest import pipeline
 from desk_rag.store.store import Store
 
 if TYPE_CHECKING:
@@ -36,10 +37,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from desk_rag.embedding import Embedder
+    from desk_rag.retrieval.embedding import Embedder
 
 _PAGE = 4096
-_HOME = Path(__file__).resolve().parent.parent / "assets" / "sample_docs"
+_HOME = Path(__file__).resolve().parents[3] / "assets" / "sample_docs"
 _QUESTIONS = ("What does the yearly service cost?", "When does the rent rise?")
 _EXTRA = {
     "letter.md": "# Letter from the landlord\n\n## Rent\nThe rent for the flat in Mill Lane rises from 780 euros to "
@@ -88,12 +89,12 @@ class Ground:
         """One complete run over the documents."""
         engine, stop = self.engine, lambda: False
         prompt = engine.model.prompt
-        for _ in indexing.sync_folder(store, self.documents, prompt, prompt.chunk_size, self.settings.index, stop):
+        for _ in pipeline.sync_folder(store, self.documents, prompt, prompt.chunk_size, self.settings.index, stop):
             pass
-        for _ in indexing.embed_pending(store, self.embedder, stop):
+        for _ in pipeline.embed_pending(store, self.embedder, stop):
             pass
         if warm:
-            for _ in indexing.warm_pending(
+            for _ in pipeline.warm_pending(
                 store, engine.model, engine.prefix, engine.namespace, engine.scheme, engine.turn, stop, lambda: ""
             ):
                 pass

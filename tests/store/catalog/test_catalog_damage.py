@@ -1,4 +1,5 @@
-"""Random damage of a real catalog, by seed; `python -m tests.catalog_damage SEED ROUNDS` runs any number of rounds."""
+"""Random damage of a real catalog, by seed; `python -m tests.store.catalog.catalog_damage SEED ROUNDS` runs any number
+of rounds."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import os
 
 import pytest
 
-from tests.catalog_damage import WRONG, attack
+from tests.store.catalog.catalog_damage import WRONG, attack
 
 SEED = int(os.environ.get("DESK_RAG_ATTACK_SEED", "1"))
 

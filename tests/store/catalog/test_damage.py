@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from desk_rag.errors import CorruptCatalog, StoreError
-from desk_rag.store import schema
+from desk_rag.store.catalog import schema
 from desk_rag.store.store import Store
 from tests.store import made
 from tests.store.made import warm

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from desk_rag.store import words
+from desk_rag.store.catalog import words
 from desk_rag.store.store import Store
 from tests.store import made
 

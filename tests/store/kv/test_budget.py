@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.store.budget import Budget, break_even, estimate, readable
+from desk_rag.store.kv.budget import Budget, break_even, estimate, readable
 from desk_rag.store.store import Store
 from tests.store import made
-from tests.store.test_kv_file import flipped
-from tests.store.test_upkeep import on_disk, place
+from tests.store.kv.test_chunk_file import flipped
+from tests.store.kv.test_reconcile import on_disk, place
 
 A = Path("/d/a.md")
 FILE = 8192

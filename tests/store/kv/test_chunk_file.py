@@ -14,8 +14,9 @@ from safetensors import safe_open
 
 from desk_rag.errors import CorruptKV, UnknownFormat
 from desk_rag.kv.types import KVKey, QuantizedKV
-from desk_rag.store import kv_file, kv_header
-from desk_rag.store.slabs import SlabPool
+from desk_rag.store.kv import chunk_file
+from desk_rag.store.kv import header as kv_header
+from desk_rag.store.kv.buffer_pool import SlabPool
 from tests.store import made
 from tests.store.faults import FullAt
 
@@ -30,12 +31,12 @@ def place(tmp_path: Path) -> Path:
 def write(tmp_path: Path, kv: QuantizedKV, key: KVKey | None = None) -> Path:
     path = place(tmp_path)
     path.parent.parent.mkdir(parents=True, exist_ok=True)
-    kv_file.write(path, kv_file.prepare(key or made.key("a"), kv, CHUNKS, 1.25))
+    chunk_file.write(path, chunk_file.prepare(key or made.key("a"), kv, CHUNKS, 1.25))
     return path
 
 
 def read(path: Path, key: KVKey | None = None) -> QuantizedKV:
-    return kv_file.read(path, key or made.key("a"), SlabPool(0), set())
+    return chunk_file.read(path, key or made.key("a"), SlabPool(0), set())
 
 
 def mixed_kv() -> QuantizedKV:
@@ -86,14 +87,14 @@ def test_overhead_of_reader_sized_chunks_is_within_budget(tmp_path: Path, num_to
 def test_groups_are_aligned_runs_of_at_least_one_mebibyte(tmp_path: Path) -> None:
     kv = made.kv_for(made.key("a"), layers=9, heads=2, tokens=512, dim=128)
     path = write(tmp_path, kv)
-    header = kv_file.read_header(path)
+    header = chunk_file.read_header(path)
     assert [group.num_layers for group in header.groups] == [4, 5]
     raw = path.read_bytes()
     for group in header.groups:
         assert (header.data_start + group.start) % 4096 == 0
         assert group.end - group.start >= 1 << 20
         data = torch.frombuffer(bytearray(raw[header.data_start :]), dtype=torch.uint8)
-        layers = kv_file.layers_of(group, data)
+        layers = chunk_file.layers_of(group, data)
         wanted = kv.layers[group.first_layer : group.first_layer + group.num_layers]
         assert all(map(made.same_layer, layers, wanted)), "a group can be read from its byte range alone"
     assert header.file_size == len(raw) and header.groups[-1].pad == 0
@@ -118,7 +119,7 @@ def grouped_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path,
     """A small file with several groups, pads included."""
     monkeypatch.setattr(kv_header, "SMALLEST_GROUP", 1024)
     path = write(tmp_path, mixed_kv())
-    header = kv_file.read_header(path)
+    header = chunk_file.read_header(path)
     assert len(header.groups) == 8 and any(group.pad for group in header.groups)
     return path, header
 
@@ -208,26 +209,26 @@ def test_a_header_that_lies_about_itself_is_refused(tmp_path: Path) -> None:
 def test_checksum_is_computed_once_per_file_and_again_after_a_change(tmp_path: Path) -> None:
     path = write(tmp_path, mixed_kv())
     pool, verified = SlabPool(0), set()
-    kv_file.read(path, made.key("a"), pool, verified)
+    chunk_file.read(path, made.key("a"), pool, verified)
     before = len(verified)
-    kv_file.read(path, made.key("a"), pool, verified)
+    chunk_file.read(path, made.key("a"), pool, verified)
     assert len(verified) == before == 5
     flipped(path, path.stat().st_size - 1)
     os.utime(path, ns=(1, path.stat().st_mtime_ns + 1_000_000))
     with pytest.raises(CorruptKV, match="damaged in layers 7 to 7"):
-        kv_file.read(path, made.key("a"), pool, verified)
+        chunk_file.read(path, made.key("a"), pool, verified)
 
 
 def test_buffer_is_lent_again_only_when_the_last_view_is_gone(tmp_path: Path) -> None:
     path = write(tmp_path, mixed_kv())
     pool = SlabPool(1 << 24)
-    kv = kv_file.read(path, made.key("a"), pool, set())
+    kv = chunk_file.read(path, made.key("a"), pool, set())
     one = kv.layers[3].keys
     copy = one.clone()
     del kv
     gc.collect()
     assert pool.idle_bytes == 0
-    kv_file.read(path, made.key("a"), pool, set())
+    chunk_file.read(path, made.key("a"), pool, set())
     other = pool.lend(path.stat().st_size)
     other[:] = 255
     assert torch.equal(one, copy), "a buffer in use was lent to somebody else"

@@ -9,7 +9,7 @@ import pytest
 from desk_rag.kv.types import Namespace
 from desk_rag.store.store import Store
 from tests.store import made
-from tests.store.test_budget import FILE, demand, index, kept, put
+from tests.store.kv.test_budget import FILE, demand, index, kept, put
 
 UPPER_NS, TOP_NS = Namespace("89abcdef01234567" * 2), Namespace("fedcba9876543210" * 2)
 

@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from desk_rag.bench import eviction
-from desk_rag.store.policy import GDSF, HALF_LIFE, LFU, LRU, S3FIFO, Cost, Policy, Worth, decayed, priority
+from desk_rag.bench.baselines.eviction_policies import GDSF, LFU, LRU, S3FIFO, Policy, Worth
+from desk_rag.store.kv.policy import HALF_LIFE, Cost, decayed, priority
 
 ONE = Cost(1, 1.0)
 

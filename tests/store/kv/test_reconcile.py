@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from desk_rag.errors import StoreFull
-from desk_rag.store import kv_file, kv_header
+from desk_rag.store.kv import chunk_file
+from desk_rag.store.kv import header as kv_header
 from desk_rag.store.store import Store
 from tests.store import made
 from tests.store.faults import FullAt
-from tests.store.test_kv_file import flipped, mixed_kv, rewritten
+from tests.store.kv.test_chunk_file import flipped, mixed_kv, rewritten
 
 A = Path("/home/u/a.md")
 TEXTS = [f"text {i}" for i in range(6)]
@@ -57,7 +58,7 @@ def test_start_brings_files_and_rows_together_both_ways(filled: Path) -> None:
     place(filled, TEXTS[1]).unlink()  # a row without a file: dropped
     place(filled, TEXTS[2]).with_suffix(".77-0.tmp").write_bytes(b"")  # a write cut off: removed
     stranger = made.key("stranger")
-    kv_file.write(place(filled, "stranger"), kv_file.prepare(stranger, made.kv_for(stranger), ["00" * 16], 1.0))
+    chunk_file.write(place(filled, "stranger"), chunk_file.prepare(stranger, made.kv_for(stranger), ["00" * 16], 1.0))
     (filled / "kv" / "notes.txt").write_text("not ours")
     place(filled, TEXTS[3]).write_bytes(place(filled, TEXTS[3]).read_bytes()[:-5000])  # another size: quarantined
     execute(filled, "INSERT INTO doomed VALUES (?, ?)", made.NS, made.key(TEXTS[4]).tokens)
@@ -142,7 +143,7 @@ def check_missed(root: Path, text: str) -> None:
 
 
 def byte_classes(path: Path) -> dict[str, int]:
-    header = kv_file.read_header(path)
+    header = chunk_file.read_header(path)
     raw = path.read_bytes()
     classes = {"length": 1, "json": 40, "header sum": raw.index(b"header_xxh3") + 16, "space": header.data_start - 9}
     classes["group sum"] = raw.index(b"checksums") + 14
@@ -168,7 +169,7 @@ def test_flip_in_a_pad_and_in_every_group_is_a_miss(store: Store, root: Path, mo
     for index in range(8):
         assert store.put_kv(key, mixed_kv(), [made.chunk_id(TEXTS[0])], 1.0)
         assert made.same(store.get_kv([key])[0], mixed_kv())
-        header = kv_file.read_header(path)
+        header = chunk_file.read_header(path)
         flipped(path, header.data_start + header.groups[index].end - 1)  # the pad, in all but the last
         assert store.get_kv([key]) == [None]
     assert len(list((root / "quarantine").iterdir())) == 8
@@ -203,7 +204,7 @@ def test_file_of_another_model_in_our_place_is_a_miss(filled: Path) -> None:
     key = made.key(TEXTS[4], made.OTHER_NS)
     other = filled / "other" / "xx" / "f.safetensors"
     other.parent.parent.mkdir()
-    kv_file.write(other, kv_file.prepare(key, made.kv_for(key), [made.chunk_id(TEXTS[4])], 0.5))
+    chunk_file.write(other, chunk_file.prepare(key, made.kv_for(key), [made.chunk_id(TEXTS[4])], 0.5))
     shutil.copyfile(other, place(filled, TEXTS[4]))
     check_missed(filled, TEXTS[4])
 

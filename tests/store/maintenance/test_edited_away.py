@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from desk_rag.config import StoreSettings
-from desk_rag.index_events import FileState
-from desk_rag.store import verify
+from desk_rag.documents.status import FileState
+from desk_rag.store.maintenance import verify
 from desk_rag.store.store import Store
 from tests.store import made
-from tests.store.test_deletion import raw
+from tests.store.maintenance.test_deletion import raw
 
 A, B = Path("/home/u/a.md"), Path("/home/u/b.md")
 CANARY = "Zaphodbeeblebrox owes quatloos"

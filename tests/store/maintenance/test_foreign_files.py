@@ -14,17 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag import cli_store, doctor, owned_directory
+from desk_rag import owned_directory
+from desk_rag.cli import doctor
+from desk_rag.cli import store as cli_store
 from desk_rag.config import Settings
 from desk_rag.errors import ForeignPlace, StoreError
 from desk_rag.owned_directory import Folder, OwnedDirectory
-from desk_rag.store.data_directory import foreign_files
+from desk_rag.store.maintenance.data_directory import foreign_files
 from desk_rag.store.store import Store
 from tests.store import made
 from tests.store.deleting import NAMESPACE, TEXTS, drive, fill, settings, snapshot, ways
 from tests.store.made import kv_files
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = ("kv", f"kv/{NAMESPACE}", "first", "quarantine", "vectors", "models", "logs", "run")
 LOOK_ALIKE = (
     "kv/notes.txt",
@@ -282,7 +284,7 @@ def test_a_linked_kv_is_refused_by_the_writer_and_passed_over_by_a_reader(filled
 BY_PATH = {"unlink", "rmtree", "rmdir", "rename", "renames", "chmod", "fchmod", "lchmod", "truncate", "ftruncate",
            "remove", "removedirs", "touch", "write_bytes", "write_text", "move", "replace"}  # fmt: skip
 PACKAGES = ("desk_rag", "indexer", "tui")
-APART = ("desk_rag/bench", "desk_rag/finetune/reader", "desk_rag/finetune/pointer")
+APART = ("desk_rag/bench", "desk_rag/training/reader", "desk_rag/training/pointer")
 """Programs of developers, which work in folders that they are given and in no data directory."""
 
 
@@ -313,7 +315,7 @@ def test_nothing_else_removes_or_renames_by_path() -> None:
         for call in changes_by_path(file) if not any(own in call for own in OUR_OWN)
     ]  # fmt: skip
     allowed = {
-        "desk_rag/store/database.py": "path.touch(",  # the catalog, in a directory that was checked
+        "desk_rag/store/catalog/database.py": "path.touch(",  # the catalog, in a directory that was checked
         "desk_rag/finetune/export.py": ".write_text(",  # into the directory made for this export
     }
     left = [call for call in found if not any(call.startswith(f) and part in call for f, part in allowed.items())]

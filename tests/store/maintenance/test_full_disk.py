@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag import cli_store
+from desk_rag.cli import store as cli_store
 from desk_rag.config import GIB, Settings, StoreSettings
 from desk_rag.errors import StoreFull, StoreReadOnly, UnknownFormat, of_system
 from desk_rag.kv.types import QuantizedKV
 from desk_rag.store import opening
-from desk_rag.store.database import Database
-from desk_rag.store.full_disk import Room, open_to_purge
+from desk_rag.store.catalog.database import Database
 from desk_rag.store.layout import Layout
+from desk_rag.store.maintenance.full_disk import Room
+from desk_rag.store.open_to_purge import open_to_purge
 from desk_rag.store.ownership import stamp_of
 from desk_rag.store.store import Store
 from tests.store import made

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from desk_rag.store import vector_search
-from desk_rag.store.database import Database
+from desk_rag.store.catalog.database import Database
 from desk_rag.store.store import Store
-from desk_rag.store.vector_search import VectorSearch
-from desk_rag.store.vectors import ExactIndex, HnswIndex
+from desk_rag.store.vectors import search as vector_search
+from desk_rag.store.vectors.index import ExactIndex, HnswIndex
+from desk_rag.store.vectors.search import VectorSearch
 from tests.store import made
 from tests.store.faults import FullAt
 

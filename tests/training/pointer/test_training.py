@@ -19,20 +19,20 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import BertConfig, BertModel
 
+from desk_rag.answering.evidence.span_batch import Rows
+from desk_rag.answering.evidence.span_model import MOST_PIECES, PointerNet, apply
+from desk_rag.answering.evidence.span_scorer import load_pointer
 from desk_rag.assets import assets_dir
 from desk_rag.config import ModelSettings
-from desk_rag.embedding import embedded_dir, load_embedder
 from desk_rag.errors import ConfigError, DeskRagError
-from desk_rag.finetune.pointer.__main__ import main
-from desk_rag.finetune.pointer.loading import load_start
-from desk_rag.finetune.pointer.material import Asked, Material, Version, material, occurrences
-from desk_rag.finetune.pointer.rows import Batch, Batches
-from desk_rag.finetune.pointer.scoring import score
-from desk_rag.finetune.pointer.training import Settings, loss_of, train
-from desk_rag.finetune.reader.written import Pair, Passage, load_passages
-from desk_rag.pointer import load_pointer
-from desk_rag.pointer_net import MOST_PIECES, PointerNet, apply
-from desk_rag.pointer_rows import Rows
+from desk_rag.retrieval.embedding import embedded_dir, load_embedder
+from desk_rag.training.pointer.__main__ import main
+from desk_rag.training.pointer.loading import load_start
+from desk_rag.training.pointer.material import Asked, Material, Version, material, occurrences
+from desk_rag.training.pointer.rows import Batch, Batches
+from desk_rag.training.pointer.scoring import score
+from desk_rag.training.pointer.training import Settings, loss_of, train
+from desk_rag.training.reader.data.written import Pair, Passage, load_passages
 
 KEEPERS = ("Aldous", "Beatrix", "Cuthbert", "Dorothea", "Edmund", "Felicity", "Gideon", "Harriet", "Ignatius")
 GOODS = ("candles", "barley", "leather", "pewter", "saffron", "timber", "vinegar", "walnuts", "copper")
@@ -486,7 +486,7 @@ def beginning(passage: Passage) -> Passage:
 
 def _best(net: PointerNet, tokenizer: Tokenizer, passage: Passage) -> float:
     """The best span of the first question, by the rows of training."""
-    from desk_rag.finetune.pointer.rows import Row
+    from desk_rag.training.pointer.rows import Row
 
     ids = tuple(tokenizer.encode(passage.text, add_special_tokens=False).ids)
     asked = Asked(tuple(tokenizer.encode(passage.pairs[0].question, add_special_tokens=False).ids), "", ())

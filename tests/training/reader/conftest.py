@@ -8,12 +8,12 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from desk_rag.finetune.reader.architecture import Decoder, Shape
-from desk_rag.finetune.reader.corpus import texts
-from desk_rag.finetune.reader.frame import train_tokenizer
-from desk_rag.finetune.reader.training import Group
-from desk_rag.trained_frame import CHUNK_CLOSE, CHUNK_OPEN, QUESTION_OPEN, TAIL
-from tests.finetune.reader import invented
+from desk_rag.model.trained_frame import CHUNK_CLOSE, CHUNK_OPEN, QUESTION_OPEN, TAIL
+from desk_rag.training.reader.architecture import Decoder, Shape
+from desk_rag.training.reader.data.corpus import texts
+from desk_rag.training.reader.data.frame import train_tokenizer
+from desk_rag.training.reader.training import Group
+from tests.training.reader import invented
 
 VOCAB = 400
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from desk_rag.finetune.reader.architecture import READER, Decoder, config_json, rotary_tables
-from tests.finetune.reader.conftest import VOCAB, decoder
+from desk_rag.training.reader.architecture import READER, Decoder, config_json, rotary_tables
+from tests.training.reader.conftest import VOCAB, decoder
 
 
 def test_logits_are_those_of_transformers() -> None:

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from desk_rag.finetune.reader.architecture import Decoder, rotary_tables
-from desk_rag.finetune.reader.decoding import decode
-from tests.finetune.reader.conftest import VOCAB, decoder
+from desk_rag.training.reader.architecture import Decoder, rotary_tables
+from desk_rag.training.reader.decoding import decode
+from tests.training.reader.conftest import VOCAB, decoder
 
 LENGTHS = (9, 14, 5)
 LIMIT = 12

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from desk_rag.finetune.reader.evaluation import Item, answers, items, score
-from desk_rag.finetune.reader.training import Group
-from desk_rag.finetune.reader.written import load_passages
-from desk_rag.trained_frame import NO_ANSWER
-from tests.finetune.reader.conftest import decoder
+from desk_rag.model.trained_frame import NO_ANSWER
+from desk_rag.training.reader.data.written import load_passages
+from desk_rag.training.reader.evaluation import Item, answers, items, score
+from desk_rag.training.reader.training import Group
+from tests.training.reader.conftest import decoder
 
 
 def test_score_of_each_kind_of_answer() -> None:

@@ -13,13 +13,13 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from desk_rag.config import ModelSettings
-from desk_rag.finetune.reader import export as exporting
-from desk_rag.finetune.reader.architecture import Decoder, rotary_tables
-from desk_rag.finetune.reader.export import coded, export, join
-from desk_rag.finetune.reader.frame import mark_id
-from desk_rag.model import load_model
-from desk_rag.trained_frame import IM_END
-from tests.finetune.reader.conftest import VOCAB, decoder
+from desk_rag.model.loading import load_model
+from desk_rag.model.trained_frame import IM_END
+from desk_rag.training.reader import export as exporting
+from desk_rag.training.reader.architecture import Decoder, rotary_tables
+from desk_rag.training.reader.data.frame import mark_id
+from desk_rag.training.reader.export import coded, export, join
+from tests.training.reader.conftest import VOCAB, decoder
 
 
 def decoded(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from desk_rag.finetune.reader.optimiser import Optimiser, orthogonalise
-from tests.finetune.reader.conftest import decoder
+from desk_rag.training.reader.optimiser import Optimiser, orthogonalise
+from tests.training.reader.conftest import decoder
 
 
 @pytest.mark.parametrize("shape", [(3, 24, 24), (2, 64, 16), (2, 16, 64)])

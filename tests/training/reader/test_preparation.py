@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from desk_rag.finetune.reader.corpus import books
-from desk_rag.finetune.reader.preparation import (
+from desk_rag.model.trained_frame import HEAD, IM_END
+from desk_rag.training.reader.data.corpus import books
+from desk_rag.training.reader.data.scenes import Synthetic
+from desk_rag.training.reader.data.written import load_passages
+from desk_rag.training.reader.preparation import (
     ROW_LENGTH,
     SHORT_LENGTH,
     Work,
@@ -19,10 +22,7 @@ from desk_rag.finetune.reader.preparation import (
     prepare_rows,
     prepare_stream,
 )
-from desk_rag.finetune.reader.question_writer import Draft, save_synthetic
-from desk_rag.finetune.reader.scenes import Synthetic
-from desk_rag.finetune.reader.written import load_passages
-from desk_rag.trained_frame import HEAD, IM_END
+from desk_rag.training.reader.question_writer import Draft, save_synthetic
 
 FIELDS = ("ids", "segments", "positions", "learned")
 

@@ -9,9 +9,13 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from desk_rag.finetune.reader.architecture import rotary_tables
-from desk_rag.finetune.reader.corpus import books
-from desk_rag.finetune.reader.question_writer import (
+from desk_rag.model.trained_frame import IM_END
+from desk_rag.training.reader.architecture import rotary_tables
+from desk_rag.training.reader.data.corpus import books
+from desk_rag.training.reader.data.rows import ANSWER_ROOM, PAD, QUESTION, RowBuilder
+from desk_rag.training.reader.data.scenes import Synthetic
+from desk_rag.training.reader.data.written import Pair, Passage, load_passages
+from desk_rag.training.reader.question_writer import (
     WRITER_LENGTH,
     Draft,
     PlanJob,
@@ -27,12 +31,8 @@ from desk_rag.finetune.reader.question_writer import (
     write_questions,
     writer_rows,
 )
-from desk_rag.finetune.reader.rows import ANSWER_ROOM, PAD, QUESTION, RowBuilder
-from desk_rag.finetune.reader.scenes import Synthetic
-from desk_rag.finetune.reader.training import Group
-from desk_rag.finetune.reader.written import Pair, Passage, load_passages
-from desk_rag.trained_frame import IM_END
-from tests.finetune.reader.conftest import chunk_text, decoder
+from desk_rag.training.reader.training import Group
+from tests.training.reader.conftest import chunk_text, decoder
 
 QUOTE = "The Aldous landed 40 barrels of tar before dawn."
 DRAFT = Draft(3, 1, QUOTE)

@@ -13,14 +13,14 @@ import safetensors.torch
 import torch
 
 from desk_rag.config import ModelSettings
-from desk_rag.finetune.reader import __main__ as command_module
-from desk_rag.finetune.reader.export import join
-from desk_rag.finetune.reader.preparation import Work
-from desk_rag.finetune.reader.recipe import QUICK, Recipe, finished
-from desk_rag.finetune.reader.training import Group
-from desk_rag.model import load_model
+from desk_rag.model.loading import load_model
+from desk_rag.training.reader import __main__ as command_module
+from desk_rag.training.reader.export import join
+from desk_rag.training.reader.preparation import Work
+from desk_rag.training.reader.recipe import QUICK, Recipe, finished
+from desk_rag.training.reader.training import Group
 from tests.conftest import ROOT
-from tests.finetune.reader import invented
+from tests.training.reader import invented
 
 
 def test_a_stage_goes_on_where_another_ended_and_is_not_run_twice(
@@ -86,7 +86,7 @@ def test_scores_of_all_processes_are_put_together(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 def test_the_recipe_makes_a_reader(tmp_path: Path) -> None:
     data, work = invented.write(tmp_path / "data"), tmp_path / "work"
-    command = [sys.executable, "-m", "desk_rag.finetune.reader", str(data), str(work), "--quick", "--workers", "1"]
+    command = [sys.executable, "-m", "desk_rag.training.reader", str(data), str(work), "--quick", "--workers", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=550, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     scores = finished(work)

@@ -12,18 +12,18 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
-from desk_rag.bench.quality_parts.drawing import Drawing
-from desk_rag.bench.quality_parts.own import own_samples
+from desk_rag.bench.answer_quality.data.distractors import Drawing
+from desk_rag.bench.answer_quality.data.own import own_samples
 from desk_rag.errors import ConfigError, ModelError
-from desk_rag.finetune.reader import __main__ as command_module
-from desk_rag.finetune.reader import probing
-from desk_rag.finetune.reader.architecture import config_json, shape_of
-from desk_rag.finetune.reader.export import coded, decoded, refined, replace
-from desk_rag.finetune.reader.preparation import Work, prepare_refining
-from desk_rag.finetune.reader.probing import Outcome
-from desk_rag.finetune.reader.training import Group, Rows
-from tests.finetune.reader import invented
-from tests.finetune.reader.conftest import decoder
+from desk_rag.training.reader import __main__ as command_module
+from desk_rag.training.reader import probing
+from desk_rag.training.reader.architecture import config_json, shape_of
+from desk_rag.training.reader.export import coded, decoded, refined, replace
+from desk_rag.training.reader.preparation import Work, prepare_refining
+from desk_rag.training.reader.probing import Outcome
+from desk_rag.training.reader.training import Group, Rows
+from tests.training.reader import invented
+from tests.training.reader.conftest import decoder
 
 
 @pytest.fixture(scope="module")

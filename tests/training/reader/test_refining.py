@@ -11,11 +11,11 @@ import torch
 from tokenizers import Tokenizer
 
 from desk_rag.errors import ConfigError
-from desk_rag.finetune.reader.architecture import Decoder, rotary_tables
-from desk_rag.finetune.reader.refining import Refinement, mean_of, parse_variant, refine, thaw, token_weights
-from desk_rag.finetune.reader.rows import Row, RowBuilder, attention_mask, save_rows
-from desk_rag.finetune.reader.training import Group, Rows, learned_of, row_states
-from tests.finetune.reader.conftest import decoder
+from desk_rag.training.reader.architecture import Decoder, rotary_tables
+from desk_rag.training.reader.data.rows import Row, RowBuilder, attention_mask, save_rows
+from desk_rag.training.reader.refining import Refinement, mean_of, parse_variant, refine, thaw, token_weights
+from desk_rag.training.reader.training import Group, Rows, learned_of, row_states
+from tests.training.reader.conftest import decoder
 
 CHUNKS = ("The Aldous landed 40 barrels of tar.", "The Brenna landed 7 barrels.")
 QUOTE = "The Brenna landed 7 barrels."

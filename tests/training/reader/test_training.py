@@ -9,9 +9,9 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from desk_rag.finetune.reader.architecture import rotary_tables
-from desk_rag.finetune.reader.rows import QUESTION, RowBuilder, attention_mask, save_rows
-from desk_rag.finetune.reader.training import (
+from desk_rag.training.reader.architecture import rotary_tables
+from desk_rag.training.reader.data.rows import QUESTION, RowBuilder, attention_mask, save_rows
+from desk_rag.training.reader.training import (
     Group,
     Rates,
     Rows,
@@ -25,7 +25,7 @@ from desk_rag.finetune.reader.training import (
     train_language_model,
     train_rows,
 )
-from tests.finetune.reader.conftest import VOCAB, decoder
+from tests.training.reader.conftest import VOCAB, decoder
 
 WINDOW = 32
 

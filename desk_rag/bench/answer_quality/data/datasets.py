@@ -11,14 +11,14 @@ from enum import Enum
 from pathlib import Path
 
 from desk_rag.assets import assets_dir
-from desk_rag.bench.quality_parts import public
-from desk_rag.bench.quality_parts.drawing import Drawing, Splitter
-from desk_rag.bench.quality_parts.files import read_text
-from desk_rag.bench.quality_parts.niah import VARIANTS, Hay, Haystack, niah_samples
-from desk_rag.bench.quality_parts.own import own_samples
-from desk_rag.bench.quality_parts.sample import Sample
+from desk_rag.bench.answer_quality.data import public
+from desk_rag.bench.answer_quality.data.distractors import Drawing, Splitter
+from desk_rag.bench.answer_quality.data.files import read_text
+from desk_rag.bench.answer_quality.data.niah import VARIANTS, Hay, Haystack, niah_samples
+from desk_rag.bench.answer_quality.data.own import own_samples
+from desk_rag.bench.answer_quality.data.sample import Sample
+from desk_rag.documents.sentences import SentenceCutter, TokenCounter
 from desk_rag.errors import ConfigError
-from desk_rag.sentences import SentenceCutter, TokenCounter
 
 _PARAGRAPH = re.compile(r"\n\s*\n")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")

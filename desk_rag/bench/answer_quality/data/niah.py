@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from desk_rag.bench.quality_parts.drawing import TokenCount
-from desk_rag.bench.quality_parts.sample import Sample
+from desk_rag.bench.answer_quality.data.distractors import TokenCount
+from desk_rag.bench.answer_quality.data.sample import Sample
 
 
 class Hay(Enum):

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard
 
-from desk_rag.bench.quality_parts.drawing import Distractors, Drawing, TokenCount, drawn
-from desk_rag.bench.quality_parts.files import Line, read_lines
-from desk_rag.bench.quality_parts.sample import Parts, Sample, alternatives
+from desk_rag.bench.answer_quality.data.distractors import Distractors, Drawing, TokenCount, drawn
+from desk_rag.bench.answer_quality.data.files import Line, read_lines
+from desk_rag.bench.answer_quality.data.sample import Parts, Sample, alternatives
 
 
 @dataclass(frozen=True, slots=True)

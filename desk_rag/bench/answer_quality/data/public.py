@@ -18,9 +18,9 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
-from desk_rag.bench.quality_parts.drawing import Distractors, Drawing, Splitter, drawn, place
-from desk_rag.bench.quality_parts.files import Line, read_document, read_lines
-from desk_rag.bench.quality_parts.sample import Parts, Sample, alternatives
+from desk_rag.bench.answer_quality.data.distractors import Distractors, Drawing, Splitter, drawn, place
+from desk_rag.bench.answer_quality.data.files import Line, read_document, read_lines
+from desk_rag.bench.answer_quality.data.sample import Parts, Sample, alternatives
 from desk_rag.errors import ConfigError
 
 _PASSAGE = re.compile(r"^(?:Passage \d+:|文章\d+)\s*$", re.MULTILINE)

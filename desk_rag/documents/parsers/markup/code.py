@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from desk_rag.documents import BlockKind
-from desk_rag.parsers.building import Builder, Lines, Parsed
+from desk_rag.documents.document import BlockKind
+from desk_rag.documents.parsers.building import Builder, Lines, Parsed
 
 _DEFINITION = re.compile(
     r"(?:(?:export|default|public|private|protected|static|final|abstract|async|unsafe|pub(?:\([a-z]+\))?|inline|extern|"

@@ -12,11 +12,11 @@ from urllib.parse import unquote
 
 from lxml import etree
 
+from desk_rag.documents.encoding import decode
+from desk_rag.documents.parsers.building import Builder, Parsed
+from desk_rag.documents.parsers.markup.html import add_html
+from desk_rag.documents.parsers.office.containers import check_unpacked_size
 from desk_rag.errors import BrokenDocument
-from desk_rag.parsers.building import Builder, Parsed
-from desk_rag.parsers.containers import check_unpacked_size
-from desk_rag.parsers.encoding import decode
-from desk_rag.parsers.html import add_html
 
 _CONTAINER = "META-INF/container.xml"
 _PAGE_TYPES = ("application/xhtml+xml", "text/html")

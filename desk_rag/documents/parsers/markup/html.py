@@ -10,9 +10,9 @@ from collections.abc import Generator
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
-from desk_rag.documents import BlockKind
-from desk_rag.parsers.building import Builder, Parsed, table_rows
-from desk_rag.parsers.encoding import decode
+from desk_rag.documents.document import BlockKind
+from desk_rag.documents.encoding import decode
+from desk_rag.documents.parsers.building import Builder, Parsed, table_rows
 
 _DROPPED = (
     "script, style, nav, noscript, template, svg, iframe, object, button, select, textarea, [hidden], "

@@ -6,8 +6,8 @@ import functools
 import re
 from typing import TYPE_CHECKING
 
-from desk_rag.documents import BlockKind
-from desk_rag.parsers.building import Builder, Lines, Parsed
+from desk_rag.documents.document import BlockKind
+from desk_rag.documents.parsers.building import Builder, Lines, Parsed
 
 if TYPE_CHECKING:
     from pylatexenc.latex2text import LatexNodes2Text

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from desk_rag.documents import BlockKind
-from desk_rag.parsers.building import Builder, Lines, Parsed, row_text
+from desk_rag.documents.document import BlockKind
+from desk_rag.documents.parsers.building import Builder, Lines, Parsed, row_text
 
 _FRONT_MATTER_LINES = 200
 _TITLE_FIELD = re.compile(r"title\s*:\s*[\"']?(?P<title>.+?)[\"']?\s*$", re.IGNORECASE)

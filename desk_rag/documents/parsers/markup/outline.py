@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from desk_rag.documents import BlockKind
-from desk_rag.parsers.building import Builder, Lines, Parsed, table_rows
-from desk_rag.parsers.prose import add_lines
+from desk_rag.documents.document import BlockKind
+from desk_rag.documents.parsers.building import Builder, Lines, Parsed, table_rows
+from desk_rag.documents.parsers.markup.prose import add_lines
 
 _HEADLINE = re.compile(r"(?P<stars>\*+) +(?P<name>.*)$")
 _DRAWER = re.compile(r"\s*:(?!END:)[\w-]+:\s*$", re.IGNORECASE)

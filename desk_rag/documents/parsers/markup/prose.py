@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from desk_rag.documents import BlockKind
-from desk_rag.parsers.building import NOWHERE, Builder, Lines
+from desk_rag.documents.document import BlockKind
+from desk_rag.documents.parsers.building import NOWHERE, Builder, Lines
 
 LIST_ITEM = re.compile(r"\s*(?:[-*+•‣▪–]|\(?(?:\d{1,3}|[a-zA-Z])[.)])\s+\S")
 _NARROWEST_WRAP = 45

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 
-from desk_rag.documents import BlockKind
-from desk_rag.parsers.building import Builder, Lines, Parsed, table_rows
-from desk_rag.parsers.prose import add_lines, indent
+from desk_rag.documents.document import BlockKind
+from desk_rag.documents.parsers.building import Builder, Lines, Parsed, table_rows
+from desk_rag.documents.parsers.markup.prose import add_lines, indent
 
 _ADORNMENT = re.compile(r"([!-/:-@\[-`{-~])\1{2,}\s*$")
 _SIMPLE_RULE = re.compile(r"=+(?:\s+=+)+\s*$")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from desk_rag.parsers.building import Builder, Lines, Parsed
-from desk_rag.parsers.prose import LIST_ITEM, add_lines
+from desk_rag.documents.parsers.building import Builder, Lines, Parsed
+from desk_rag.documents.parsers.markup.prose import LIST_ITEM, add_lines
 
 _UNDERLINE = re.compile(r"(?:=+|-{3,}|~{3,}|\*{3,}|_{3,})\s*$")
 _NUMBERED = re.compile(r"(?P<number>\d{1,2}(?:\.\d{1,2}){0,3})[.)]?\s+[^\W\d_]")

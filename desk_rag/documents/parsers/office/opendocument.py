@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from desk_rag.documents import BlockKind
+from desk_rag.documents.document import BlockKind
+from desk_rag.documents.parsers.building import Builder, Parsed, table_rows
+from desk_rag.documents.parsers.office.containers import check_unpacked_size
 from desk_rag.errors import BrokenDocument
-from desk_rag.parsers.building import Builder, Parsed, table_rows
-from desk_rag.parsers.containers import check_unpacked_size
 
 
 def parse(data: bytes) -> Parsed:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from desk_rag.documents import BlockKind
+from desk_rag.documents.document import BlockKind
+from desk_rag.documents.parsers.building import NOWHERE, Builder, Parsed
+from desk_rag.documents.parsers.markup.prose import LIST_ITEM
 from desk_rag.errors import BrokenDocument
-from desk_rag.parsers.building import NOWHERE, Builder, Parsed
-from desk_rag.parsers.prose import LIST_ITEM
 
 if TYPE_CHECKING:
     import pypdfium2

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from desk_rag.documents import BlockKind
+from desk_rag.documents.document import BlockKind
+from desk_rag.documents.parsers.building import Builder, Parsed, table_rows
 from desk_rag.errors import BrokenDocument
-from desk_rag.parsers.building import Builder, Parsed, table_rows
 
 
 def parse(data: bytes) -> Parsed:

@@ -9,10 +9,10 @@ import io
 from collections.abc import Sequence
 from datetime import date, datetime, time, timedelta
 
-from desk_rag.documents import BlockKind
+from desk_rag.documents.document import BlockKind
+from desk_rag.documents.parsers.building import Builder, Lines, Parsed, looks_like_header, row_text
+from desk_rag.documents.parsers.office.containers import check_unpacked_size
 from desk_rag.errors import BrokenDocument
-from desk_rag.parsers.building import Builder, Lines, Parsed, looks_like_header, row_text
-from desk_rag.parsers.containers import check_unpacked_size
 
 _MOST_ROWS = 200_000
 

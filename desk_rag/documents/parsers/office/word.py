@@ -9,10 +9,10 @@ import io
 import re
 from typing import TYPE_CHECKING
 
-from desk_rag.documents import BlockKind
+from desk_rag.documents.document import BlockKind
+from desk_rag.documents.parsers.building import Builder, Parsed, table_rows
+from desk_rag.documents.parsers.office.containers import check_unpacked_size
 from desk_rag.errors import BrokenDocument
-from desk_rag.parsers.building import Builder, Parsed, table_rows
-from desk_rag.parsers.containers import check_unpacked_size
 
 if TYPE_CHECKING:
     from docx.table import Table

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from desk_rag.documents import BlockKind
-from desk_rag.parsers.building import Builder, Lines, Parsed
+from desk_rag.documents.document import BlockKind
+from desk_rag.documents.parsers.building import Builder, Lines, Parsed
 
 _ENTRY = re.compile(r"@(?P<kind>\w+)\s*[{(]\s*(?P<key>[^,\s]+)\s*,")
 _FIELD = re.compile(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from desk_rag.documents import BlockKind
+from desk_rag.documents.document import BlockKind
+from desk_rag.documents.parsers.building import Builder, Parsed
 from desk_rag.errors import BrokenDocument
-from desk_rag.parsers.building import Builder, Parsed
 
 _KINDS = ("VEVENT", "VTODO", "VJOURNAL")
 _SHOWN = (("LOCATION", "Place"), ("DESCRIPTION", "Notes"), ("STATUS", "Status"), ("URL", "Link"))

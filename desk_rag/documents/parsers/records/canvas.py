@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from desk_rag.documents import BlockKind
+from desk_rag.documents.document import BlockKind
+from desk_rag.documents.parsers.building import Builder, Parsed
+from desk_rag.documents.parsers.markup import markdown
 from desk_rag.errors import BrokenDocument
-from desk_rag.parsers import markdown
-from desk_rag.parsers.building import Builder, Parsed
 
 
 def parse(text: str, note: str = "") -> Parsed:

@@ -17,12 +17,12 @@ from datetime import datetime
 from email.message import EmailMessage
 from email.utils import parseaddr
 
-from desk_rag.documents import BlockKind
+from desk_rag.documents.document import BlockKind
+from desk_rag.documents.encoding import decode
+from desk_rag.documents.parsers.building import Builder, Parsed
+from desk_rag.documents.parsers.markup.html import add_html
+from desk_rag.documents.parsers.markup.prose import add_lines
 from desk_rag.errors import BrokenDocument
-from desk_rag.parsers.building import Builder, Parsed
-from desk_rag.parsers.encoding import decode
-from desk_rag.parsers.html import add_html
-from desk_rag.parsers.prose import add_lines
 
 _SEPARATOR = re.compile(rb"(?m)^From \S.*\d{2}:\d{2}.*\r?$\n?")
 _QUOTE_MARKS = re.compile(r"^(?:>\s?)+")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from desk_rag.documents import BlockKind
-from desk_rag.parsers.building import Builder, Lines, Parsed
+from desk_rag.documents.document import BlockKind
+from desk_rag.documents.parsers.building import Builder, Lines, Parsed
 
 _TIMING = re.compile(r"\s*(?P<start>(?:\d+:)?\d{1,2}:\d{2})[.,]\d{1,3}\s*-->")
 _TAG = re.compile(r"<[^>\n]{0,200}>|\{\\[^}\n]{0,100}\}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import io
 
-from desk_rag.documents import BlockKind
+from desk_rag.documents.document import BlockKind
+from desk_rag.documents.parsers.building import Builder, Lines, Parsed, looks_like_header, row_text
 from desk_rag.errors import BrokenDocument
-from desk_rag.parsers.building import Builder, Lines, Parsed, looks_like_header, row_text
 
 _DELIMITERS = ",;\t|"
 

@@ -15,10 +15,10 @@ from random import Random
 import numpy as np
 from tokenizers import Tokenizer
 
-from desk_rag.finetune.reader.frame import mark_id
-from desk_rag.finetune.reader.written import find, read_lines
-from desk_rag.sentences import sentences
-from desk_rag.trained_frame import END_OF_TEXT
+from desk_rag.documents.sentences import sentences
+from desk_rag.model.trained_frame import END_OF_TEXT
+from desk_rag.training.reader.data.frame import mark_id
+from desk_rag.training.reader.data.written import find, read_lines
 
 _BATCH = 100
 _SHORTEST = 25

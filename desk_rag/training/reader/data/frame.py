@@ -12,9 +12,9 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from desk_rag.documents.sentences import quotable, units
 from desk_rag.errors import ModelError
-from desk_rag.sentences import quotable, units
-from desk_rag.trained_frame import (
+from desk_rag.model.trained_frame import (
     CHUNK_CLOSE,
     CHUNK_OPEN,
     DOC_END,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from desk_rag.finetune.reader.written import Passage
+from desk_rag.training.reader.data.written import Passage
 
 _BATCH = 512
 _LOOKED_AT = 30

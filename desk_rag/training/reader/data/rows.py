@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from desk_rag.finetune.reader.frame import Frame, short_start
+from desk_rag.training.reader.data.frame import Frame, short_start
 
 PREFIX, PAD = 0, -1
 QUESTION = 100

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from enum import Enum
 from random import Random
 
-from desk_rag.finetune.reader.corpus import Book
-from desk_rag.finetune.reader.frame import answer_text, evidence
-from desk_rag.finetune.reader.made.desk import desk_scene
-from desk_rag.finetune.reader.made.facts import joined_facts
-from desk_rag.finetune.reader.made.needles import needles
-from desk_rag.finetune.reader.made.prose import Synonyms, make_question, noisy_question
-from desk_rag.finetune.reader.written import Pair, Passage, Substitutes, Together, plain_title
-from desk_rag.sentences import sentences, units
-from desk_rag.trained_frame import NO_ANSWER
+from desk_rag.documents.sentences import sentences, units
+from desk_rag.model.trained_frame import NO_ANSWER
+from desk_rag.training.reader.data.corpus import Book
+from desk_rag.training.reader.data.frame import answer_text, evidence
+from desk_rag.training.reader.data.written import Pair, Passage, Substitutes, Together, plain_title
+from desk_rag.training.reader.synthetic.desk import desk_scene
+from desk_rag.training.reader.synthetic.facts import joined_facts
+from desk_rag.training.reader.synthetic.needles import needles
+from desk_rag.training.reader.synthetic.prose import Synonyms, make_question, noisy_question
 
 Asked = tuple[str, str]
 """A question and its answer in the trained form."""

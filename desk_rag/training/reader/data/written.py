@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from desk_rag.finetune.reader.frame import STOP_WORDS
+from desk_rag.training.reader.data.frame import STOP_WORDS
 
 _NAME = re.compile(r"\b[A-Z][a-z]{2,}\b")
 _DIGITS = re.compile(r"\d+")

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
-from desk_rag.finetune.reader.frame import answer_text
-from desk_rag.finetune.reader.made.leases import leases
-from desk_rag.finetune.reader.made.letters import letter, minutes
-from desk_rag.finetune.reader.made.lists import duties, faults, log, prices, schedule, settings
-from desk_rag.finetune.reader.made.members import members
-from desk_rag.finetune.reader.made.records import invoices, places, possessions
-from desk_rag.finetune.reader.made.templates import Asked, Line, Section
+from desk_rag.training.reader.data.frame import answer_text
+from desk_rag.training.reader.synthetic.leases import leases
+from desk_rag.training.reader.synthetic.letters import letter, minutes
+from desk_rag.training.reader.synthetic.lists import duties, faults, log, prices, schedule, settings
+from desk_rag.training.reader.synthetic.members import members
+from desk_rag.training.reader.synthetic.records import invoices, places, possessions
+from desk_rag.training.reader.synthetic.templates import Asked, Line, Section
 
 # What stands twice is drawn twice as often.
 _MAKERS: tuple[Callable[[Random], list[Section]], ...] = (

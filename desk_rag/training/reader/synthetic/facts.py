@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from desk_rag.finetune.reader.frame import answer_text
-from desk_rag.finetune.reader.made.prose import overlap
-from desk_rag.finetune.reader.made.templates import Asked, Wording, say
-from desk_rag.finetune.reader.made.values import people
-from desk_rag.finetune.reader.made.words import CITIES, FIRMS, MONTHS, PROJECTS, phrases
+from desk_rag.training.reader.data.frame import answer_text
+from desk_rag.training.reader.synthetic.prose import overlap
+from desk_rag.training.reader.synthetic.templates import Asked, Wording, say
+from desk_rag.training.reader.synthetic.values import people
+from desk_rag.training.reader.synthetic.words import CITIES, FIRMS, MONTHS, PROJECTS, phrases
 
 _FIRM_KINDS = phrases("Labs|Ltd|Systems|Group|Works|Partners|Bank|Clinic|School|Studio")
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from random import Random
 
-from desk_rag.finetune.reader.made import values as value
-from desk_rag.finetune.reader.made.templates import Fact, Query, Section, tell
-from desk_rag.finetune.reader.made.words import phrases
+from desk_rag.training.reader.synthetic import values as value
+from desk_rag.training.reader.synthetic.templates import Fact, Query, Section, tell
+from desk_rag.training.reader.synthetic.words import phrases
 
 _LET = phrases("garage|flat|cottage|shop|boat|storage unit|studio|allotment|workshop|office|parking space|cellar room")
 _NOTICES = ("four weeks", "one month", "three months", "six weeks", "14 days", "two months")

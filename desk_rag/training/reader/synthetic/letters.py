@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from random import Random
 
-from desk_rag.finetune.reader.made import values as value
-from desk_rag.finetune.reader.made.templates import Fact, Line, Query, Section, tell
-from desk_rag.finetune.reader.made.words import CITIES, LAST_NAMES, PROJECTS, THINGS, phrases
+from desk_rag.training.reader.synthetic import values as value
+from desk_rag.training.reader.synthetic.templates import Fact, Line, Query, Section, tell
+from desk_rag.training.reader.synthetic.words import CITIES, LAST_NAMES, PROJECTS, THINGS, phrases
 
 _TASKS = phrases(
     "repair the {thing}|order the {thing}|paint the {thing}|write to the council|collect the keys|book the hall|"

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from random import Random
 
-from desk_rag.finetune.reader.made import values as value
-from desk_rag.finetune.reader.made.templates import Fact, Line, Query, Section, Wording, say, tell
-from desk_rag.finetune.reader.made.words import FIRMS, THINGS, phrases
+from desk_rag.training.reader.synthetic import values as value
+from desk_rag.training.reader.synthetic.templates import Fact, Line, Query, Section, Wording, say, tell
+from desk_rag.training.reader.synthetic.words import FIRMS, THINGS, phrases
 
 _CODE_MARKS = ("F", "E", "Err ", "A", "")
 _MEANINGS = phrases(

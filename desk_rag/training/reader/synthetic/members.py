@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from desk_rag.finetune.reader.made import values as value
-from desk_rag.finetune.reader.made.templates import Line, Section
-from desk_rag.finetune.reader.made.words import FIRMS, FIRST_NAMES, PROJECTS
+from desk_rag.training.reader.synthetic import values as value
+from desk_rag.training.reader.synthetic.templates import Line, Section
+from desk_rag.training.reader.synthetic.words import FIRMS, FIRST_NAMES, PROJECTS
 
 
 @dataclass(frozen=True, slots=True)

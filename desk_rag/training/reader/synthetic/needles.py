@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from desk_rag.finetune.reader.frame import answer_text
-from desk_rag.finetune.reader.made.templates import Asked
-from desk_rag.finetune.reader.made.values import people
-from desk_rag.finetune.reader.made.words import CITIES, FIRMS, PROJECTS, THINGS, phrases
-from desk_rag.trained_frame import NO_ANSWER
+from desk_rag.model.trained_frame import NO_ANSWER
+from desk_rag.training.reader.data.frame import answer_text
+from desk_rag.training.reader.synthetic.templates import Asked
+from desk_rag.training.reader.synthetic.values import people
+from desk_rag.training.reader.synthetic.words import CITIES, FIRMS, PROJECTS, THINGS, phrases
 
 _WHAT = phrases(
     "access code|account number|badge number|booking code|box number|call sign|code word|contract number|"

@@ -12,8 +12,8 @@ from enum import Enum
 from random import Random
 from typing import NamedTuple
 
-from desk_rag.finetune.reader.frame import STOP_WORDS, answer_text, content_words
-from desk_rag.finetune.reader.made.templates import Asked
+from desk_rag.training.reader.data.frame import STOP_WORDS, answer_text, content_words
+from desk_rag.training.reader.synthetic.templates import Asked
 
 Entry = tuple[Sequence[str], str]
 """A word's synonyms and its meaning; either may be empty."""

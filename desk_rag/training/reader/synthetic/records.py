@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from random import Random
 
-from desk_rag.finetune.reader.made import values as value
-from desk_rag.finetune.reader.made.templates import Fact, Query, Section, say, tell
-from desk_rag.finetune.reader.made.words import CITIES, LAST_NAMES, THINGS, phrases
+from desk_rag.training.reader.synthetic import values as value
+from desk_rag.training.reader.synthetic.templates import Fact, Query, Section, say, tell
+from desk_rag.training.reader.synthetic.words import CITIES, LAST_NAMES, THINGS, phrases
 
 _OWNED_NAMES = phrases("Bittern|Teal|Heron|Curlew|Osprey|Plover|Wagtail|Merlin|Dipper|Avocet|Siskin|Linnet")
 _OWNED_KINDS = phrases("boat|rowing boat|barge|hut|locomotive|telescope|organ|bell|engine")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from random import Random
 
-from desk_rag.finetune.reader.made.words import (
+from desk_rag.training.reader.synthetic.words import (
     CODE_LETTERS,
     CURRENCIES,
     CURRENCY_SIGNS,

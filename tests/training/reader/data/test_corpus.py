@@ -8,9 +8,9 @@ from random import Random
 import numpy as np
 from tokenizers import Tokenizer
 
-from desk_rag.finetune.reader.corpus import books, passages, texts, write_stream
-from desk_rag.trained_frame import END_OF_TEXT
-from tests.finetune.reader.invented import document
+from desk_rag.model.trained_frame import END_OF_TEXT
+from desk_rag.training.reader.data.corpus import books, passages, texts, write_stream
+from tests.training.reader.invented import document
 
 MARKED = f"One more, with {END_OF_TEXT} in it."
 

@@ -5,18 +5,9 @@ from __future__ import annotations
 import pytest
 from tokenizers import Tokenizer
 
+from desk_rag.documents.sentences import sentences, units
 from desk_rag.errors import ModelError
-from desk_rag.finetune.reader.frame import (
-    SPECIALS,
-    Frame,
-    answer_text,
-    clip,
-    content_words,
-    evidence,
-    mark_id,
-)
-from desk_rag.sentences import sentences, units
-from desk_rag.trained_frame import (
+from desk_rag.model.trained_frame import (
     CHUNK_CLOSE,
     CHUNK_OPEN,
     DOC_END,
@@ -28,7 +19,8 @@ from desk_rag.trained_frame import (
     QUESTION_OPEN,
     TAIL,
 )
-from tests.finetune.reader.conftest import VOCAB
+from desk_rag.training.reader.data.frame import SPECIALS, Frame, answer_text, clip, content_words, evidence, mark_id
+from tests.training.reader.conftest import VOCAB
 
 
 @pytest.mark.parametrize("text", ["Tin: 417 barrels.", "naïve \u20ac12\n\n  two  spaces\ttab", "日本 🙂", ""])

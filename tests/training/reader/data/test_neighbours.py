@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from desk_rag.finetune.reader.neighbours import nearest
-from desk_rag.finetune.reader.written import Pair, Passage, load_passages
+from desk_rag.training.reader.data.neighbours import nearest
+from desk_rag.training.reader.data.written import Pair, Passage, load_passages
 
 
 def test_near_passages_are_alike_and_do_not_hold_the_answer(data: Path) -> None:

@@ -10,8 +10,9 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from desk_rag.finetune.reader.architecture import Decoder, rotary_tables
-from desk_rag.finetune.reader.rows import (
+from desk_rag.model.trained_frame import HEAD, IM_END
+from desk_rag.training.reader.architecture import Decoder, rotary_tables
+from desk_rag.training.reader.data.rows import (
     ANSWER_ROOM,
     COPY,
     PAD,
@@ -23,9 +24,8 @@ from desk_rag.finetune.reader.rows import (
     save_rows,
     visible,
 )
-from desk_rag.finetune.reader.training import Group, Rows
-from desk_rag.trained_frame import HEAD, IM_END
-from tests.finetune.reader.conftest import chunk_text, decoder, question_text
+from desk_rag.training.reader.training import Group, Rows
+from tests.training.reader.conftest import chunk_text, decoder, question_text
 
 CHUNKS = ("The Aldous landed 40 barrels of tar.", "The Brenna landed 7 barrels.", "No tar beside the quay.")
 ASKED = (("What did the Aldous land?", "tar"), ("How many did the Brenna land?", '"The Brenna landed 7 barrels."\n7'))

@@ -8,13 +8,13 @@ from random import Random
 
 import pytest
 
-from desk_rag.finetune.reader.corpus import books
-from desk_rag.finetune.reader.frame import evidence
-from desk_rag.finetune.reader.neighbours import nearest
-from desk_rag.finetune.reader.scenes import Scene, Scenes, Stage, Synthetic
-from desk_rag.finetune.reader.written import Passage, Substitutes, load_passages, load_together
-from desk_rag.trained_frame import NO_ANSWER
-from tests.finetune.reader.invented import SYNONYMS
+from desk_rag.model.trained_frame import NO_ANSWER
+from desk_rag.training.reader.data.corpus import books
+from desk_rag.training.reader.data.frame import evidence
+from desk_rag.training.reader.data.neighbours import nearest
+from desk_rag.training.reader.data.scenes import Scene, Scenes, Stage, Synthetic
+from desk_rag.training.reader.data.written import Passage, Substitutes, load_passages, load_together
+from tests.training.reader.invented import SYNONYMS
 
 WORDS = 500
 

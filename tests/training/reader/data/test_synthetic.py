@@ -10,19 +10,19 @@ from random import Random
 
 import pytest
 
-from desk_rag.finetune.reader.made.desk import DeskScene, desk_scene
-from desk_rag.finetune.reader.made.facts import joined_facts
-from desk_rag.finetune.reader.made.leases import leases
-from desk_rag.finetune.reader.made.letters import letter, minutes
-from desk_rag.finetune.reader.made.lists import duties, faults, log, prices, schedule, settings
-from desk_rag.finetune.reader.made.members import members
-from desk_rag.finetune.reader.made.needles import needles
-from desk_rag.finetune.reader.made.prose import make_question, noisy_question, synonym
-from desk_rag.finetune.reader.made.records import invoices, places, possessions
-from desk_rag.finetune.reader.made.templates import Section
-from desk_rag.finetune.reader.made.values import capitalised
-from desk_rag.trained_frame import NO_ANSWER
-from tests.finetune.reader.invented import sentence
+from desk_rag.model.trained_frame import NO_ANSWER
+from desk_rag.training.reader.synthetic.desk import DeskScene, desk_scene
+from desk_rag.training.reader.synthetic.facts import joined_facts
+from desk_rag.training.reader.synthetic.leases import leases
+from desk_rag.training.reader.synthetic.letters import letter, minutes
+from desk_rag.training.reader.synthetic.lists import duties, faults, log, prices, schedule, settings
+from desk_rag.training.reader.synthetic.members import members
+from desk_rag.training.reader.synthetic.needles import needles
+from desk_rag.training.reader.synthetic.prose import make_question, noisy_question, synonym
+from desk_rag.training.reader.synthetic.records import invoices, places, possessions
+from desk_rag.training.reader.synthetic.templates import Section
+from desk_rag.training.reader.synthetic.values import capitalised
+from tests.training.reader.invented import sentence
 
 FILLERS = ("The weather was fine.", "Nobody knew the way back in the dark.")
 SYNONYMS = {

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from desk_rag.finetune.reader.written import (
+from desk_rag.training.reader.data.written import (
     Pair,
     Substitutes,
     find,
@@ -19,7 +19,7 @@ from desk_rag.finetune.reader.written import (
     plain_title,
     read_lines,
 )
-from tests.finetune.reader.invented import SHIPS, TOGETHER
+from tests.training.reader.invented import SHIPS, TOGETHER
 
 
 def test_passages_come_with_their_pairs_and_what_they_do_not_answer(data: Path) -> None:

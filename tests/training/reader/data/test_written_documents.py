@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from desk_rag.assets import assets_dir
-from desk_rag.bench.quality_parts.sample import Sample
-from desk_rag.finetune.reader.written import find, load_passages, load_together, read_lines
+from desk_rag.bench.answer_quality.data.sample import Sample
+from desk_rag.training.reader.data.written import find, load_passages, load_together, read_lines
 
 FOLDER = assets_dir() / "training"
 

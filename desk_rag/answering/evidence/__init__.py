@@ -1,0 +1,1 @@
+"""Which sentence an answer quotes, and whether it supports the answer."""

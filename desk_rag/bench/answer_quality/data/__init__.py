@@ -1,0 +1,1 @@
+"""Data sets for `bench quality`, all brought into one form."""

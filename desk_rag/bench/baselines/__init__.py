@@ -1,0 +1,1 @@
+"""What chunk caching is compared with: other loaders, codings and eviction policies."""

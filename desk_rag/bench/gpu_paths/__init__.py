@@ -1,0 +1,1 @@
+"""First tokens and whole answers of published model shapes, on a GPU."""

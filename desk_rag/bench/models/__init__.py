@@ -1,0 +1,1 @@
+"""Small and random models, and chunk KV with random values."""

@@ -1,0 +1,1 @@
+"""The command line: `main` parses, `work` and `store` do, `output` prints."""

@@ -1,0 +1,1 @@
+"""Text with markup, source code and plain text."""

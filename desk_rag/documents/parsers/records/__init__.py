@@ -1,0 +1,1 @@
+"""Files of many entries: messages, events, contacts, rows, cells."""

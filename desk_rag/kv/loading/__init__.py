@@ -1,0 +1,1 @@
+"""Chunk KV from files into the cache, layer by layer, while earlier layers already run."""

@@ -1,0 +1,1 @@
+"""Chunk KV prefilled behind filler passages, for models that were not fine-tuned."""

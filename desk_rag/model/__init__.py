@@ -1,0 +1,1 @@
+"""The language model: weights, configuration, prompt format, adapters and attention."""

@@ -1,0 +1,1 @@
+"""The files of a model directory, checked before any library acts on them."""

@@ -1,0 +1,88 @@
+"""A loaded model and what it is, as data. Loading one is the job of `loading`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from desk_rag.model import support as model_support
+from desk_rag.model.prompt import PromptFormat
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """The shape and identity of a loaded model."""
+
+    name: str
+    support: model_support.Support
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    num_parameters: int
+    weights_fingerprint: str
+    tokenizer_fingerprint: str
+    weight_quantization: str
+    """none | nf4 | int8."""
+    dtype: torch.dtype
+    """Compute dtype; the shared prefix's KV is kept in it."""
+    config_json: str
+    """Canonical JSON of the configuration: RoPE parameters, windows, norms, scaling."""
+    adapter: str = ""
+    """Fingerprint of the adapter the weights carry (see adapters.py); empty for none."""
+
+    @property
+    def max_context(self) -> int:
+        """Most positions one context may have."""
+        return self.support.max_context
+
+    @property
+    def fp16_bytes_per_token(self) -> int:
+        """Bytes of one token's keys and values in fp16 or bf16."""
+        return 4 * self.num_layers * self.num_kv_heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageModel:
+    """A model ready to run. Not thread-safe: one caller at a time (see gpu_turn)."""
+
+    spec: ModelSpec
+    module: Any
+    """A transformers ...ForCausalLM in eval mode."""
+    prompt: PromptFormat
+    device: torch.device
+
+    @property
+    def is_embedded(self) -> bool:
+        """True for the reader as it ships, whose doubt the judge of evidence is calibrated for."""
+        return self.spec.name == "embedded" and not self.spec.adapter
+
+    @property
+    def decoder_layers(self) -> list[torch.nn.Module]:
+        return list(self.module.model.layers)
+
+    def forward(self, token_ids: torch.Tensor, cache: Any, start: int, *, logits: bool) -> torch.Tensor | None:
+        """Run ids [N] at positions start..start+N-1 over `cache`; logits [vocab] of the last one, or None.
+
+        Positions equal cache slots by construction; they are passed all the same, because RoPE reads them.
+        """
+        positions = torch.arange(start, start + token_ids.shape[0], device=self.device)[None]
+        with torch.inference_mode():
+            if not logits:
+                self.module.model(token_ids[None], past_key_values=cache, position_ids=positions, use_cache=True)
+                return None
+            output = self.module(
+                token_ids[None], past_key_values=cache, position_ids=positions, logits_to_keep=1, use_cache=True
+            )
+        result: torch.Tensor = output.logits[0, -1]
+        return result
+
+    def forward_all(self, token_ids: torch.Tensor, cache: Any, start: int) -> torch.Tensor:
+        """As `forward`, with the logits [N, vocab] of every token: for scoring answers, not for making them."""
+        positions = torch.arange(start, start + token_ids.shape[0], device=self.device)[None]
+        with torch.inference_mode():
+            output = self.module(token_ids[None], past_key_values=cache, position_ids=positions, use_cache=True)
+        result: torch.Tensor = output.logits[0]
+        return result

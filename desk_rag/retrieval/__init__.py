@@ -1,0 +1,1 @@
+"""Which chunks answer a question: words and vectors, fused."""

@@ -1,0 +1,1 @@
+"""The SQLite side: documents, chunks, words, and the rows that processes share."""

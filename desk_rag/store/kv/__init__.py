@@ -1,0 +1,1 @@
+"""Chunk KV files: their bytes, their index, the budget and what is evicted."""

@@ -1,0 +1,1 @@
+"""Verify, purge, and make room on a full drive."""

@@ -1,0 +1,1 @@
+"""Vectors of chunks: kept in step with the catalog, searched exactly or by HNSW."""

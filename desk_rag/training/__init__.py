@@ -1,0 +1,1 @@
+"""Makes the models that ship: the reader and the pointer. Not part of the wheel."""

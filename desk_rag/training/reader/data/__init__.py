@@ -1,0 +1,1 @@
+"""Training rows of the reader: corpus, written pairs, scenes, token ids."""

@@ -22,7 +22,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from desk_rag.errors import ForeignPlace
-from desk_rag.owned_directory import OwnedDirectory, require_own_file
+from desk_rag.owned_directory import OwnedDirectory
+from desk_rag.owned_folder import require_own_file
 
 _LOOK_EVERY = 0.02
 """Seconds between looks at other processes' locks; well inside the goal of giving way within 100 ms."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.config import GIB, Settings
 from desk_rag.documents.status import FileState
-from desk_rag.ingest import pipeline
+from desk_rag.ingest import background_prefill, pipeline
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexFinished, RootAbsent
 from desk_rag.ingest.progress import Tally
 from desk_rag.sanitize import shown_path
@@ -92,7 +92,7 @@ class Run:
         if outlook is not None and not self._stop():
             self._progress.say(outlook.sentence)
         last = None
-        for last in pipeline.warm_pending(
+        for last in background_prefill.warm_pending(
             store, made.model, made.prefix, made.namespace, made.scheme, self._parts.turn, self._stop, lambda: "",
             made.later,
         ):  # fmt: skip

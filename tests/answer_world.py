@@ -21,7 +21,7 @@ from desk_rag.answering.kv_connector import ContextLoader, Site, StreamedLoader
 from desk_rag.answering.serving_model import Prepared, prepare, prepare_model
 from desk_rag.config import AnswerSettings, ModelSettings, Settings
 from desk_rag.device_lock import Turn
-from desk_rag.ingest import pipeline
+from desk_rag.ingest import background_prefill, pipeline
 from desk_rag.kv.loading.loader import Loader, LoaderSettings
 from desk_rag.kv.recompute.auxiliary_model import Auxiliary
 from desk_rag.kv.recompute.policy import RecomputeChoice
@@ -90,7 +90,7 @@ def make_world(root: Path, device: Literal["cpu", "cuda"], model: LanguageModel 
         steps: Sequence[Iterator[object]] = (
             pipeline.sync_folder(store, root / "docs", prompt, prompt.chunk_size, settings.index, lambda: False),
             pipeline.embed_pending(store, engine.embedder, lambda: False),
-            pipeline.warm_pending(
+            background_prefill.warm_pending(
                 store, engine.model, engine.prefix, engine.namespace, engine.scheme, engine.turn,
                 lambda: False, lambda: "",
             ),

@@ -376,9 +376,8 @@ class AnswerEngine:
                 self.store.want_kv([chunk_ids[one.index] for one in fresh])
             return
         for one in fresh:
-            self._writer.submit(
-                self.store.put_kv, context.keys[one.index], one.kv, [chunk_ids[one.index]], one.seconds
-            )
+            key, chunk_id = context.keys[one.index], chunk_ids[one.index]
+            self._writer.submit(self.store.put_kv, key, one.kv, [chunk_id], one.seconds)
 
     def _sync(self) -> None:
         # This thread's stream only: what the loader copies meanwhile on its own must not be waited for here.
@@ -390,8 +389,7 @@ def open_engine(settings: Settings, *, writer: bool) -> AnswerEngine:
     """Open the store and load embedder and model. Raises StoreLocked, ModelError subclasses, ConfigError."""
     store = Store.open(settings.data_dir, settings.store, writer=writer)
     try:
-        prepared = prepare(settings)
-        embedder = load_embedder(settings.model)
+        prepared, embedder = prepare(settings), load_embedder(settings.model)
         asked, auxiliary = settings.answer, None
         if wants_auxiliary(asked):
             auxiliary = open_auxiliary(prepare_auxiliary(settings, asked.auxiliary), store)

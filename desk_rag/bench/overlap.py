@@ -23,7 +23,7 @@ from desk_rag.bench.harness import corpus, drive, report
 from desk_rag.config import ModelSettings, Settings
 from desk_rag.device_lock import Turn
 from desk_rag.errors import ConfigError
-from desk_rag.ingest import pipeline
+from desk_rag.ingest import background_prefill, pipeline
 from desk_rag.kv.loading.loader import Loader, LoaderSettings
 from desk_rag.retrieval.embedding import load_embedder
 from desk_rag.store.store import Store
@@ -127,7 +127,7 @@ def _loading(way: str, settings: Settings) -> Callable[[Store, Site], ContextLoa
 def _fill(engine: AnswerEngine, folder: Path) -> None:
     corpus.sync(engine.store, folder, engine.model.prompt)
     embedding = pipeline.embed_pending(engine.store, engine.embedder, lambda: False)
-    warming = pipeline.warm_pending(
+    warming = background_prefill.warm_pending(
         engine.store, engine.model, engine.prefix, engine.namespace, engine.scheme, engine.turn,
         lambda: False, lambda: "",
     )  # fmt: skip

@@ -24,7 +24,7 @@ from desk_rag.bench.harness import corpus, report
 from desk_rag.bench.harness.agreement import Agreement
 from desk_rag.config import AnswerSettings, ModelSettings, Settings
 from desk_rag.errors import ConfigError
-from desk_rag.ingest import pipeline
+from desk_rag.ingest import background_prefill, pipeline
 from desk_rag.kv.recompute.policy import RecomputeChoice, SelectorName
 
 _BEFORE_RETRIEVED = ("queue", "retrieve")
@@ -181,7 +181,7 @@ def _index(engine: AnswerEngine, folder: Path) -> None:
     corpus.sync(engine.store, folder.expanduser().absolute(), engine.model.prompt)
     for _ in pipeline.embed_pending(engine.store, engine.embedder, lambda: False):
         pass
-    warm = pipeline.warm_pending(
+    warm = background_prefill.warm_pending(
         engine.store, engine.model, engine.prefix, engine.namespace, engine.scheme, engine.turn,
         lambda: False, lambda: "",
     )  # fmt: skip

@@ -222,9 +222,9 @@ def why(
     as_json: Json = False,
 ) -> None:
     """Say whether FILE was read, and if not, why."""
-    from desk_rag.cli import store
+    from desk_rag.cli import why as why_command
 
-    raise typer.Exit(store.why(_settings(ctx), file, as_json=as_json))
+    raise typer.Exit(why_command.why(_settings(ctx), file, as_json=as_json))
 
 
 @app.command()

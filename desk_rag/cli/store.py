@@ -9,21 +9,20 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.cli import output as out
+from desk_rag.cli.store_access import exists, nothing_indexed, open_store, print_lines
 from desk_rag.config import Settings
 from desk_rag.documents.status import FileState, is_beginning_only
 from desk_rag.errors import ConfigError, CorruptCatalog, StoreError, catalog_lost
 from desk_rag.sanitize import clean, shown_path
 
 if TYPE_CHECKING:
-    from desk_rag.documents.discovery import FoundFile, LeftOut
     from desk_rag.store.ownership import Cleared
-    from desk_rag.store.store import Store
     from desk_rag.store.types import Activity, DocumentRow, PurgeReport, VerifyReport
 
 _MOST_LISTED = 20
@@ -41,9 +40,9 @@ def status(settings: Settings, *, as_json: bool) -> int:
     from desk_rag.ingest import damage, deletions
     from desk_rag.store import presence
 
-    if not _exists(settings):
-        return _nothing(settings, as_json=as_json)
-    with _open(settings, writer=False) as store:
+    if not exists(settings):
+        return nothing_indexed(settings, as_json=as_json)
+    with open_store(settings, writer=False) as store:
         if store.is_lost:
             raise catalog_lost(settings.data_dir)
         counts, activity, pause = store.coverage(), store.activity(), store.pause_requested()
@@ -100,7 +99,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
     lines += [f"missing   {out.missing_line(folder.root, folder.waiting, folder.kept, folder.seconds_left)}"
               for folder in missing]  # fmt: skip
     lines += [f"pinned    {shown_path(path)}" for path in pins]
-    _print([*lines, *_listed("cut off ", beginnings), *_listed("not read", failed)])
+    print_lines([*lines, *_listed("cut off ", beginnings), *_listed("not read", failed)])
     return 0
 
 
@@ -131,41 +130,11 @@ def _share(part: int, whole: int) -> str:
     return f"{100 * part // whole} %" if whole else "-"
 
 
-def why(settings: Settings, file: Path, *, as_json: bool) -> int:
-    """Print what became of a file and the rule or reason behind it; a folder gets a summary of its files."""
-    path = _as_met(file)
-    rows = []
-    row = None
-    if _exists(settings):
-        with _open(settings, writer=False) as store:
-            row, rows = store.document(path), store.documents(path)
-            bases = list(_bases(store, settings, path))
-    else:
-        bases = list(settings.folders)
-    if path.is_dir() or (row is None and rows):
-        return _why_folder(path, rows, as_json=as_json)
-    state, reason = _explain(row, path, bases, settings)
-    if as_json:
-        chunks = row.num_chunks if row else 0
-        out.print_json(sys.stdout, {"path": str(path), "state": state, "reason": reason, "chunks": chunks})
-    else:
-        _print([f"{shown_path(path)}: {state}" + _and(reason.removeprefix(f"{path} "))])
-    return 0
-
-
-def _as_met(file: Path) -> Path:
-    """The path as a walk comes by it: a link itself, in the folder that it is really in. A link to a folder is that."""
-    given = Path(os.path.abspath(file.expanduser()))  # noqa: PTH100 - resolve() would follow the link
-    if given.is_dir():
-        return Path(os.path.realpath(given))
-    return Path(os.path.realpath(given.parent)) / given.name
-
-
 def verify(settings: Settings, *, repair: bool, subset: str, as_json: bool) -> int:
     """Check the store; 4 if something is wrong and was not repaired."""
     part = _subset(subset)
-    if not _exists(settings):
-        return _nothing(settings, as_json=as_json)
+    if not exists(settings):
+        return nothing_indexed(settings, as_json=as_json)
     report, notices, away = _verified(settings, part, repair=repair)
     if repair and report.unusable:
         report, notices, away = _begun_anew(settings, part, report)
@@ -180,9 +149,9 @@ def verify(settings: Settings, *, repair: bool, subset: str, as_json: bool) -> i
         held = f"{out.plural(report.documents, 'document')} and {out.plural(report.chunks, 'chunk')}"
         outcome = "nothing wrong" if report.clean else f"{out.plural(len(report.problems), 'problem')}"
         notices += (away,) if away and away not in notices else ()
-        _print([*notices, *lines, *foreign, f"Checked {read}, {held}: {outcome}."])
+        print_lines([*notices, *lines, *foreign, f"Checked {read}, {held}: {outcome}."])
         if left and not repair:
-            _print(["desk-rag verify --repair removes what is damaged; it is made again when needed."])
+            print_lines(["desk-rag verify --repair removes what is damaged; it is made again when needed."])
     return StoreError.exit_code if left else 0
 
 
@@ -193,7 +162,7 @@ def _verified(
     from desk_rag.store.types import Problem, VerifyReport
 
     try:
-        with _open(settings, writer=repair) as store:
+        with open_store(settings, writer=repair) as store:
             return store.verify(repair=repair, subset=part), store.notices, store.kv_away
     except CorruptCatalog as error:
         return VerifyReport(0, 0, 0, 0, (Problem(error.message, repaired=False),), unusable=True), (), ""
@@ -219,8 +188,8 @@ def purge(settings: Settings, folder: Path | None, *, check: bool, sure: bool, a
     _confirm(what, sure=sure)
     if path is None:
         return _purge_all(settings, as_json=as_json)
-    if not _exists(settings):
-        return _nothing(settings, as_json=as_json)
+    if not exists(settings):
+        return nothing_indexed(settings, as_json=as_json)
     report = _purge_folder(settings, path, check=check)
     if as_json:
         out.print_json(sys.stdout, asdict(report))
@@ -233,7 +202,7 @@ def purge(settings: Settings, folder: Path | None, *, check: bool, sure: bool, a
             why = "too short to be told from anything else, or other documents say the same"
             lines.append(f"Nothing could be looked for of {out.plural(report.unsearched, 'chunk')}: {why}.")
         lines += [f"a piece of the text is still in {trace}" for trace in report.traces]
-        _print(lines)
+        print_lines(lines)
     return StoreError.exit_code if report.traces else 0
 
 
@@ -250,21 +219,22 @@ def _purge_all(settings: Settings, *, as_json: bool) -> int:
     from desk_rag.store import ownership
 
     if not ownership.is_store(settings.data_dir):
-        return _nothing(settings, as_json=as_json)
+        return nothing_indexed(settings, as_json=as_json)
     cleared, away = _delete_all(settings.data_dir)
     if as_json:
         left = [str(path) for path in cleared.left]
         report = {"deleted": str(settings.data_dir), "freed_bytes": cleared.freed_bytes, "left": left, "away": away}
         out.print_json(sys.stdout, report)
     elif not cleared.left:
-        _print([f"Deleted {settings.data_dir} ({out.size(cleared.freed_bytes)})."])
+        print_lines([f"Deleted {settings.data_dir} ({out.size(cleared.freed_bytes)})."])
     else:
         names = ", ".join(path.name for path in cleared.left[:_MOST_LISTED])
         names += f" and {len(cleared.left) - _MOST_LISTED:,} more" if len(cleared.left) > _MOST_LISTED else ""
-        _print([f"Deleted what desk-rag had in {settings.data_dir} ({out.size(cleared.freed_bytes)})."])
-        _print([f"Left there, since it is not desk-rag's: {names}."])
+        print_lines([f"Deleted what desk-rag had in {settings.data_dir} ({out.size(cleared.freed_bytes)})."])
+        print_lines([f"Left there, since it is not desk-rag's: {names}."])
     if away and not as_json:
-        _print([f"Not deleted: the chunk KV in {away}, which is away. Delete that directory once its drive is back."])
+        remedy = "Delete that directory once its drive is back."
+        print_lines([f"Not deleted: the chunk KV in {away}, which is away. {remedy}"])
     return StoreError.exit_code if away else 0
 
 
@@ -272,9 +242,9 @@ def pin(settings: Settings, folder: Path, *, remove: bool) -> int:
     """Keep a folder's chunk KV, or treat it like the rest again."""
     path = Path(os.path.realpath(folder.expanduser()))
     # Before the store is opened, which would make an empty one.
-    if not path.exists() and not _exists(settings):
+    if not path.exists() and not exists(settings):
         raise _unknown_path(path)
-    with _open(settings, writer=True) as store:
+    with open_store(settings, writer=True) as store:
         # A drive that is not plugged in now is known all the same, by its documents or by its pin.
         if not path.exists() and path not in store.pins() and not store.documents(path):
             raise _unknown_path(path)
@@ -282,7 +252,7 @@ def pin(settings: Settings, folder: Path, *, remove: bool) -> int:
             store.unpin(path)
         else:
             store.pin(path)
-    _print([f"{shown_path(path)} is {'no longer pinned' if remove else 'pinned: its caches are evicted last'}."])
+    print_lines([f"{shown_path(path)} is {'no longer pinned' if remove else 'pinned: its caches are evicted last'}."])
     return 0
 
 
@@ -291,86 +261,6 @@ def _unknown_path(path: Path) -> ConfigError:
         f"There is nothing at {path}, and nothing from there is indexed.",
         remedy="Name a folder or file as it is now; desk-rag status lists what is pinned.",
     )
-
-
-def _explain(row: DocumentRow | None, path: Path, bases: Sequence[Path], settings: Settings) -> tuple[str, str]:
-    """State and reason of one file, as words."""
-    from desk_rag.documents import document
-    from desk_rag.documents.discovery import LeftOut
-    from desk_rag.documents.formats import KIND_NOT_READ, unread_kind
-
-    if row is not None and row.state is FileState.INDEXED:
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.indexed_at))
-        changed = "" if _same(row, path) else "; it has changed since, and is read again at the next run"
-        return "indexed", f"{out.plural(row.num_chunks, 'chunk')}, read {when}{changed}" + _and(row.reason)
-    if row is not None:
-        state = "left out" if row.state is FileState.SKIPPED else row.state.value
-        return state, row.reason + _allowing(path, row.reason)
-    found = _ruled(path, bases, settings)
-    if isinstance(found, LeftOut):
-        return "left out", found.reason + _allowing(found.path, found.reason)
-    if not path.exists():
-        return "unknown", "there is no such file"
-    if not document.supported(path):
-        return "left out", f"{KIND_NOT_READ} ({unread_kind(path.name) or 'binary'})"
-    if found is None:
-        return "unknown", "it is in no folder that was indexed"
-    return "not indexed yet", "the next run reads it"
-
-
-def _allowing(path: Path, reason: str) -> str:
-    """How to have something indexed that was taken for a secret; '' for any other reason."""
-    if not reason.startswith("secret: "):
-        return ""
-    name = path.name + ("/" if os.path.isdir(path) else "")  # noqa: PTH112 - it never raises
-    return f'; to index it all the same, put "!{name}" into `exclude` under [index]'
-
-
-def _ruled(path: Path, bases: Sequence[Path], settings: Settings) -> FoundFile | LeftOut | None:
-    """What the walk says of `path`; the first folder whose rules leave it out decides."""
-    from desk_rag.documents.discovery import LeftOut, examine
-
-    seen: FoundFile | LeftOut | None = None
-    for base in bases:
-        found = examine(base, path, settings.index)
-        if isinstance(found, LeftOut):
-            return found
-        seen = seen or found
-    return seen
-
-
-def _bases(store: Store, settings: Settings, path: Path) -> Iterator[Path]:
-    """Folders that may have been named for indexing: those of the settings, then parents that hold documents."""
-    yield from (folder.expanduser().resolve() for folder in settings.folders if folder.expanduser() in path.parents)
-    for parent in path.parents:
-        if parent == Path.home() or parent == parent.parent:
-            return
-        if store.documents(parent):
-            yield parent
-
-
-def _why_folder(path: Path, rows: Sequence[DocumentRow], *, as_json: bool) -> int:
-    states = {state.value: sum(row.state is state for row in rows) for state in FileState}
-    states = {name: count for name, count in states.items() if count}
-    if as_json:
-        out.print_json(sys.stdout, {"path": str(path), "states": states})
-        return 0
-    summary = ", ".join(f"{count:,} {name}" for name, count in states.items()) or "nothing in it was ever looked at"
-    _print([f"{shown_path(path)}: {summary}"])
-    _print([f"  {row.state.value} {out.reason_line(row.path, row.reason, [path])}" for row in rows if row.reason])
-    return 0
-
-
-def _same(row: DocumentRow, path: Path) -> bool:
-    try:
-        now = path.stat()
-    except OSError:
-        return False
-    return (now.st_size, now.st_mtime_ns) == (row.stamp.size, row.stamp.mtime_ns)
-
-
-def _and(reason: str) -> str:
-    return f"; {reason}" if reason else ""
 
 
 def _subset(text: str) -> tuple[int, int] | None:
@@ -404,28 +294,6 @@ def _delete_all(root: Path) -> tuple[Cleared, str]:
         return clear_all(root)
 
 
-def _exists(settings: Settings) -> bool:
-    return (settings.data_dir / "catalog.sqlite").is_file()
-
-
-def _nothing(settings: Settings, *, as_json: bool) -> int:
-    from desk_rag.store.opening import has_traces
-
-    if has_traces(settings.data_dir):
-        raise catalog_lost(settings.data_dir)
-    if as_json:
-        out.print_json(sys.stdout, {"data_dir": str(settings.data_dir), "files": 0, "chunks": 0})
-    else:
-        _print([f"Nothing is indexed yet ({shown_path(settings.data_dir)} holds no index). desk-rag index FOLDER"])
-    return 0
-
-
-def _open(settings: Settings, *, writer: bool) -> Store:
-    from desk_rag.store.store import Store
-
-    return Store.open(settings.data_dir, settings.store, writer=writer)
-
-
 def _activity_json(activity: Activity | None) -> dict[str, object] | None:
     if activity is None:
         return None
@@ -443,9 +311,3 @@ def _activity_text(activity: Activity | None, pause: float | None) -> str:
         activity.waiting,
     )  # fmt: skip
     return f"process {activity.pid}: {out.stage_line(progress)}" + paused
-
-
-def _print(lines: Sequence[str]) -> None:
-    for line in lines:
-        sys.stdout.write(clean(line) + "\n")
-    sys.stdout.flush()

@@ -19,7 +19,8 @@ from safetensors.torch import save_file
 
 from desk_rag.finetune.trainable import Trainable
 from desk_rag.model import adapters, weights
-from desk_rag.owned_directory import OwnedDirectory, proven
+from desk_rag.owned_directory import OwnedDirectory
+from desk_rag.owned_folder import proven
 from desk_rag.store.layout import sync_directory
 
 _BESIDE = ".result.tmp"

@@ -1,23 +1,27 @@
-"""Makes one chunk after the other warm: text to token ids to chunk KV to int8 to the store.
+"""Prefill chunks that have no KV on disk, one after the other, giving way to answers.
 
-Knows the model, the turn and the store; knows no schedule. The order is the store's: wanted, most used, most recent;
-and rung after rung, so that every chunk is fast before some are better.
+The store gives the order: wanted, most used, most recent; prefix variant after prefix variant, so that every chunk is
+fast before some are better.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from desk_rag.documents.chunking import ChunkId
+from desk_rag.documents.status import IndexStage
 from desk_rag.errors import Cancelled, StoreError, StoreFull
+from desk_rag.ingest.events import StageProgress
+from desk_rag.ingest.progress import Meter
 from desk_rag.store.types import PendingChunk
 
 if TYPE_CHECKING:
     from desk_rag.device_lock import Turn
+    from desk_rag.kv.prefill import PrefixKV
     from desk_rag.kv.prefix_variants.variants import Rung
     from desk_rag.kv.quant import QuantScheme
     from desk_rag.kv.types import Namespace
@@ -39,9 +43,12 @@ class Task:
     chunk: PendingChunk
     rung: Rung
 
+_WAIT_POLL = 0.5
+"""Seconds between two questions whether background work may run again."""
+
 
 class Warmer:
-    """The state of one `indexing.warm_pending`: what is next, what did not work."""
+    """The state of one `warm_pending`: what is next, what did not work."""
 
     def __init__(
         self,
@@ -124,3 +131,71 @@ class Warmer:
         at = self._rungs.index(task.rung)
         for rung in self._rungs[at:]:
             self._passed_over[rung.namespace].add(task.chunk.chunk_id)
+
+
+def warm_pending(
+    store: Store,
+    model: LanguageModel,
+    prefix: PrefixKV,
+    namespace: Namespace,
+    scheme: QuantScheme,
+    turn: Turn,
+    stop: Callable[[], bool],
+    may_run: Callable[[], str],
+    later: Sequence[Rung] = (),
+) -> Iterator[StageProgress]:
+    """Prefill chunks that have no KV, one at a time; one event per chunk, and two a second in a wait.
+
+    `later` are the rungs above the plain one (kv/prefix_variants/variants.py): every chunk gets its plain KV first,
+    then theirs. Progress counts them all; with the first a chunk is warm.
+
+    Gives way to an answer, and to `stop`, within one layer; the chunk that was given up is begun again. Before every
+    chunk `may_run` answers '' or the reason to wait. Ends with a reason in `waiting` when the disk has no room or
+    several chunks in a row fail. Raises StoreError when the catalog cannot be written.
+    """
+    from desk_rag.kv.prefix_variants.variants import Rung
+
+    rungs = (Rung(0, prefix, namespace), *later)
+    store.hold_together([rung.namespace for rung in rungs])
+    warmer = Warmer(store, model, rungs, scheme, turn, stop)
+    done, total, meter, unit = 0, _missing(store, rungs), Meter(), "chunk KVs" if later else "chunks"
+    while not stop():
+        task = warmer.next()
+        if task is None:
+            counts = store.counts()
+            if counts.kv_bytes >= counts.budget_bytes and _missing(store, rungs):
+                yield meter.progress(IndexStage.WARM, done, total, unit, "there is no room for more chunk KV")
+            return
+        while reason := _reason_to_wait(turn, may_run):
+            yield meter.progress(IndexStage.WARM, done, total, unit, reason)
+            if _sleep(_WAIT_POLL, stop):
+                return
+        problem = warmer.warm(task)
+        if problem is None:
+            continue
+        if problem:
+            yield replace(meter.progress(IndexStage.WARM, done, total, unit, problem), disk_full=warmer.disk_full)
+            return
+        done += 1
+        total = max(total, done)
+        yield replace(meter.progress(IndexStage.WARM, done, total, unit), upper=task.rung.count > 0)
+
+
+def _missing(store: Store, rungs: Sequence[Rung]) -> int:
+    """Chunk KVs that are still to be made."""
+    each = [store.counts(rung.namespace, None) for rung in rungs]
+    return sum(counts.chunks - counts.warm for counts in each)
+
+
+def _reason_to_wait(turn: Turn, may_run: Callable[[], str]) -> str:
+    return "an answer is being made" if turn.answer_waits() else may_run()
+
+
+def _sleep(seconds: float, stop: Callable[[], bool]) -> bool:
+    """Sleep in short steps; True as soon as `stop` asks for the end."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        if stop():
+            return True
+        time.sleep(min(left, 0.1))
+    return stop()

@@ -32,7 +32,6 @@ from desk_rag.documents.discovery import FoundFile, LeftOut
 from desk_rag.documents.document import never
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import Cancelled, ModelError, StoreFull
-from desk_rag.ingest.background_prefill import Warmer
 from desk_rag.ingest.deletions import Removals
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, RootAbsent, StageProgress
 from desk_rag.ingest.file_update import CHANGED_MEANWHILE, FileReader, as_known, is_gone, stamp_of
@@ -41,13 +40,7 @@ from desk_rag.store.presence import AbsentFolder, Presence, covers
 from desk_rag.store.types import DocumentRow, PendingChunk
 
 if TYPE_CHECKING:
-    from desk_rag.device_lock import Turn
     from desk_rag.documents.token_counter import PortableCounter
-    from desk_rag.kv.prefill import PrefixKV
-    from desk_rag.kv.prefix_variants.variants import Rung
-    from desk_rag.kv.quant import QuantScheme
-    from desk_rag.kv.types import Namespace
-    from desk_rag.model.language_model import LanguageModel
     from desk_rag.retrieval.embedding import Embedder
     from desk_rag.store.store import Store
 
@@ -60,8 +53,6 @@ _REMOVE_BATCH = 64
 """Documents removed in one transaction, between two looks at whether their folder is still there."""
 _SCAN_EVERY = 0.25
 """Seconds between progress events of a scan."""
-_WAIT_POLL = 0.5
-"""Seconds between two questions whether background work may run again."""
 
 
 # Files ------------------------------------------------------------------------------------------------------
@@ -338,71 +329,3 @@ def _embed(store: Store, embedder: Embedder, pending: list[PendingChunk]) -> lis
         return [pending[0].chunk_id]
     store.put_vectors(embedder.fingerprint, [chunk.chunk_id for chunk in pending], vectors)
     return []
-
-
-def warm_pending(
-    store: Store,
-    model: LanguageModel,
-    prefix: PrefixKV,
-    namespace: Namespace,
-    scheme: QuantScheme,
-    turn: Turn,
-    stop: Callable[[], bool],
-    may_run: Callable[[], str],
-    later: Sequence[Rung] = (),
-) -> Iterator[StageProgress]:
-    """Prefill chunks that have no KV, one at a time; one event per chunk, and two a second in a wait.
-
-    `later` are the rungs above the plain one (kv/prefix_variants/variants.py): every chunk gets its plain KV first,
-    then theirs. Progress counts them all; with the first a chunk is warm.
-
-    Gives way to an answer, and to `stop`, within one layer; the chunk that was given up is begun again. Before every
-    chunk `may_run` answers '' or the reason to wait. Ends with a reason in `waiting` when the disk has no room or
-    several chunks in a row fail. Raises StoreError when the catalog cannot be written.
-    """
-    from desk_rag.kv.prefix_variants.variants import Rung
-
-    rungs = (Rung(0, prefix, namespace), *later)
-    store.hold_together([rung.namespace for rung in rungs])
-    warmer = Warmer(store, model, rungs, scheme, turn, stop)
-    done, total, meter, unit = 0, _missing(store, rungs), Meter(), "chunk KVs" if later else "chunks"
-    while not stop():
-        task = warmer.next()
-        if task is None:
-            counts = store.counts()
-            if counts.kv_bytes >= counts.budget_bytes and _missing(store, rungs):
-                yield meter.progress(IndexStage.WARM, done, total, unit, "there is no room for more chunk KV")
-            return
-        while reason := _reason_to_wait(turn, may_run):
-            yield meter.progress(IndexStage.WARM, done, total, unit, reason)
-            if _sleep(_WAIT_POLL, stop):
-                return
-        problem = warmer.warm(task)
-        if problem is None:
-            continue
-        if problem:
-            yield replace(meter.progress(IndexStage.WARM, done, total, unit, problem), disk_full=warmer.disk_full)
-            return
-        done += 1
-        total = max(total, done)
-        yield replace(meter.progress(IndexStage.WARM, done, total, unit), upper=task.rung.count > 0)
-
-
-def _missing(store: Store, rungs: Sequence[Rung]) -> int:
-    """Chunk KVs that are still to be made."""
-    each = [store.counts(rung.namespace, None) for rung in rungs]
-    return sum(counts.chunks - counts.warm for counts in each)
-
-
-def _reason_to_wait(turn: Turn, may_run: Callable[[], str]) -> str:
-    return "an answer is being made" if turn.answer_waits() else may_run()
-
-
-def _sleep(seconds: float, stop: Callable[[], bool]) -> bool:
-    """Sleep in short steps; True as soon as `stop` asks for the end."""
-    end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0:
-        if stop():
-            return True
-        time.sleep(min(left, 0.1))
-    return stop()

@@ -17,7 +17,8 @@ from pathlib import Path
 import psutil
 
 from desk_rag.errors import ForeignPlace, StoreError, StoreFull, of_system
-from desk_rag.owned_directory import OwnedDirectory, Proof
+from desk_rag.owned_directory import OwnedDirectory
+from desk_rag.owned_folder import Proof
 from desk_rag.store import ownership
 from desk_rag.store.ownership import KV_MARKER, TAG
 

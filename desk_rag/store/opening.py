@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 
 from desk_rag.config import StoreSettings
 from desk_rag.errors import ForeignPlace, StoreError, StoreFull, StoreLocked, StoreReadOnly, UnknownFormat, of_system
-from desk_rag.owned_directory import proven, require_own_file
+from desk_rag.owned_folder import proven, require_own_file
 from desk_rag.store import kv_directory
 from desk_rag.store.catalog.database import Database, explained
 from desk_rag.store.catalog.witness import Witness

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from desk_rag.errors import ForeignPlace, of_system
-from desk_rag.owned_directory import Entry, OwnedDirectory, Proof
+from desk_rag.owned_directory import OwnedDirectory
+from desk_rag.owned_folder import Entry, Proof
 
 CATALOG = "catalog.sqlite"
 TAG = "CACHEDIR.TAG"

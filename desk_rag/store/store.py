@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from desk_rag.config import StoreSettings
 from desk_rag.documents.chunking import Chunk, ChunkId
@@ -26,13 +26,12 @@ from desk_rag.store.catalog.volume_rows import VolumeRows
 from desk_rag.store.catalog.witness import Witness
 from desk_rag.store.health import StoreHealth
 from desk_rag.store.kv import neighbours
-from desk_rag.store.kv.budget import BreakEven, Budget, Estimate, break_even, estimate
+from desk_rag.store.kv.budget import Budget
 from desk_rag.store.kv.files import KVCache, key_of
 from desk_rag.store.kv.index import KVRows
 from desk_rag.store.kv.reconcile import Upkeep
 from desk_rag.store.layout import Layout
 from desk_rag.store.types import (
-    Counts,
     DocumentRow,
     FileStamp,
     Hit,
@@ -271,51 +270,6 @@ class Store(StoreHealth):
 
     # progress shared between processes ------------------------------------------------------------------------------
 
-    def counts(
-        self, namespace: Namespace | None = None, embedder: str | None = None, under: Sequence[Path] = ()
-    ) -> Counts:
-        """Return how much there is; vectors and KV of the given embedder and namespace, 0 for None."""
-        files, failed, skipped, chunks = self._catalog.count(under)
-        return Counts(
-            files,
-            failed,
-            skipped,
-            chunks,
-            with_vectors=0 if embedder is None else self._vectors().count(embedder, under),
-            warm=0 if namespace is None else self._rows.warm(str(namespace), under),
-            kv_bytes=self._budget.used if self.writer else self._rows.total_blocks(),
-            budget_bytes=self._budget.limit(),
-        )
-
-    def coverage(self) -> Counts:
-        """Return `counts` for the model and the embedder that cover most: for whoever has loaded neither."""
-        namespace = self._rows.fullest_namespace()
-        return self.counts(cast("Namespace | None", namespace), self._vectors().fullest_embedder())
-
-    def estimate(self, namespace: Namespace, num_tokens: int, bytes_per_token: float) -> Estimate:
-        """Say what caching `num_tokens` more tokens would take; measured rates go before `bytes_per_token`."""
-        rates = self._rows.rates(str(namespace))
-        size, seconds = (rates.bytes_per_token, rates.prefill_seconds_per_token) if rates else (bytes_per_token, None)
-        present = self._rows.namespace_blocks(str(namespace))
-        return estimate(num_tokens, size, self._budget.limit(), seconds, present)
-
-    def outlook(self, namespace: Namespace | None, bytes_per_token: float) -> Estimate | None:
-        """Say what caching every chunk that is still without KV would take; None if there is none.
-
-        Namespace None: the one with most KV files, for whoever has loaded no model; None as well before there is one.
-        """
-        name = str(namespace) if namespace else self._rows.fullest_namespace()
-        waiting = self._rows.pending_tokens(name) if name else 0
-        return self.estimate(cast("Namespace", name), waiting, bytes_per_token) if waiting else None
-
-    def break_even(self, namespace: Namespace) -> BreakEven | None:
-        """Say when caching pays, from rates measured here; None before there is some KV to measure."""
-        rates = self._rows.rates(str(namespace))
-        speed = self._kv.bytes_per_second(str(namespace)) if rates else None
-        if rates is None or speed is None or not rates.prefill_seconds_per_token:
-            return None
-        return break_even(rates.prefill_seconds_per_token, speed, rates.bytes_per_token)
-
     # care -----------------------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> bool:
@@ -398,12 +352,3 @@ class Store(StoreHealth):
     def _save_vectors(self) -> None:
         if self._vectors_made is not None:
             self._vectors_made.save()
-
-
-    def _vectors(self) -> VectorSearch:
-        with self._making:
-            if self._vectors_made is None:
-                from desk_rag.store.vectors.search import VectorSearch
-
-                self._vectors_made = VectorSearch(self._database, self._layout, writer=self.writer)
-            return self._vectors_made

@@ -19,7 +19,7 @@ from desk_rag.answering.kv_connector import Candidates, ContextLoader, Site, Str
 from desk_rag.answering.serving_model import prepare_model
 from desk_rag.cli.doctor import Verdict, examine
 from desk_rag.config import IndexSettings, ModelSettings, Settings
-from desk_rag.ingest import pipeline
+from desk_rag.ingest import background_prefill, pipeline
 from desk_rag.ingest.events import IndexEvent, IndexFinished, StageProgress
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.calibration.gate import run_gate
@@ -74,7 +74,7 @@ def cold(data: Path) -> Path:
 
 
 def warm(engine: AnswerEngine) -> Iterator[StageProgress]:
-    return pipeline.warm_pending(
+    return background_prefill.warm_pending(
         engine.store, engine.model, engine.prefix, engine.namespace, engine.scheme, engine.turn, lambda: False,
         lambda: "", engine.ladder.rungs[1:],
     )  # fmt: skip

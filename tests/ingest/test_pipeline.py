@@ -16,8 +16,9 @@ from desk_rag.config import IndexSettings, ModelSettings, StoreSettings
 from desk_rag.device_lock import Turn
 from desk_rag.documents.discovery import FoundFile
 from desk_rag.documents.status import FileState, IndexStage
+from desk_rag.ingest.background_prefill import warm_pending
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
-from desk_rag.ingest.pipeline import embed_pending, index_path, sync_folder, warm_pending
+from desk_rag.ingest.pipeline import embed_pending, index_path, sync_folder
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.prompt import PromptFormat, load_prompt
 from desk_rag.retrieval.embedding import Embedder, load_embedder

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from desk_rag.errors import StoreError, StoreFull
-from desk_rag.owned_directory import OwnedDirectory, Proof
+from desk_rag.owned_directory import OwnedDirectory
+from desk_rag.owned_folder import Proof
 from desk_rag.store import ownership
 from desk_rag.store.layout import Layout
 from desk_rag.store.store import Store

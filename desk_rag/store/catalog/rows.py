@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from desk_rag.documents.chunking import Chunk
+from desk_rag.documents.chunking import Chunk, ChunkId
 from desk_rag.documents.status import FileState
 from desk_rag.store.catalog import checksums, words
+from desk_rag.store.catalog.faults import Faults
 from desk_rag.store.catalog.paths import from_blob, to_blob
-from desk_rag.store.types import DocumentRow, Fault, FileStamp
+from desk_rag.store.types import DocumentRow, Fault, FileStamp, PendingChunk
 
 NO_STAMP = FileStamp(0, 0, 0, "")
 SCRUB_OWED = "scrub_owed"
@@ -318,3 +319,22 @@ def document(row: Sequence[object]) -> DocumentRow | None:
 
 def _int(value: object) -> int:
     return int(str(value))
+
+
+def pending_chunks(
+    connection: sqlite3.Connection, statement: str, values: Sequence[object], limit: int, faults: Faults
+) -> list[PendingChunk]:
+    """Run a query for (chunk id, text, path) that ends in a limit; return at most `limit` sound chunks.
+
+    Damaged ones are noted and passed over.
+    """
+    most = limit
+    while True:
+        rows = connection.execute(statement, (*values, most)).fetchall()
+        sound = [row for row in rows if checksums.chunk_is_sound(row[0], row[1]) and isinstance(row[2], bytes)]
+        if len(sound) >= limit or len(rows) < most:
+            break
+        most *= 2
+    if len(sound) < len(rows):
+        faults.add("Texts that wait for a vector or chunk KV are damaged.")
+    return [PendingChunk(ChunkId(chunk_id), text, from_blob(path)) for chunk_id, text, path in sound[:limit]]

@@ -17,7 +17,8 @@ import xxhash
 
 from desk_rag.errors import CorruptKV
 from desk_rag.kv.types import Int8Layer, KVKey, LayerKV, QuantizedKV, RawLayer
-from desk_rag.owned_directory import OwnedDirectory, create_beside, proven
+from desk_rag.owned_directory import OwnedDirectory
+from desk_rag.owned_folder import create_beside, proven
 from desk_rag.store.kv import header as kv_header
 from desk_rag.store.kv.buffer_pool import Bytes, SlabPool
 from desk_rag.store.kv.header import KVHeader, LayerGroup, LayerShape

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from desk_rag.documents.chunking import ChunkId
 from desk_rag.errors import UNWRITABLE, StoreError, StoreFull, of_system
-from desk_rag.owned_directory import proven
+from desk_rag.owned_folder import proven
 from desk_rag.store.catalog.catalog import KVName
 from desk_rag.store.kv.budget import EAGER_BELOW, Budget
 from desk_rag.store.kv.index import KVRows

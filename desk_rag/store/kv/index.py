@@ -13,7 +13,7 @@ from pathlib import Path
 from desk_rag.store.catalog.catalog import KVName, doom
 from desk_rag.store.catalog.database import Database
 from desk_rag.store.catalog.paths import Scope, to_blob
-from desk_rag.store.catalog.pending import pending_chunks
+from desk_rag.store.catalog.rows import pending_chunks
 from desk_rag.store.kv import policy
 from desk_rag.store.kv.eviction import Candidate, candidates, held_with, hold_together, pinned_folders
 from desk_rag.store.layout import is_name

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from desk_rag.errors import CorruptKV, ForeignPlace, UnknownFormat, of_system
-from desk_rag.owned_directory import Proof, proven
+from desk_rag.owned_folder import Proof, proven
 from desk_rag.store.catalog.catalog import Catalog, KVName
 from desk_rag.store.kv import header as kv_header
 from desk_rag.store.kv.budget import Budget, readable

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from desk_rag.errors import StoreError, StoreFull
-from desk_rag.owned_directory import Proof, proven
+from desk_rag.owned_folder import Proof, proven
 from desk_rag.store import kv_directory
 from desk_rag.store.catalog.catalog import KVName
 from desk_rag.store.catalog.database import Database

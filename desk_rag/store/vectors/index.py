@@ -18,7 +18,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from desk_rag.owned_directory import OwnedDirectory, create_beside, proven
+from desk_rag.owned_directory import OwnedDirectory
+from desk_rag.owned_folder import create_beside, proven
 from desk_rag.store.layout import sync_file
 from desk_rag.store.ownership import content_proves
 

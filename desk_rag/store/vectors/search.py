@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from desk_rag.documents.chunking import ChunkId
 from desk_rag.errors import StoreError
-from desk_rag.owned_directory import proven
+from desk_rag.owned_folder import proven
 from desk_rag.store.catalog.catalog import count_change
 from desk_rag.store.catalog.checksums import vector_sum
 from desk_rag.store.catalog.database import Database
 from desk_rag.store.catalog.paths import Scope
-from desk_rag.store.catalog.pending import pending_chunks
+from desk_rag.store.catalog.rows import pending_chunks
 from desk_rag.store.layout import Layout
 from desk_rag.store.types import Hit, PendingChunk
 from desk_rag.store.vectors.index import (

@@ -29,7 +29,7 @@ from desk_rag.cli import store as cli_store
 from desk_rag.cli.work import _check_something_is_there
 from desk_rag.config import AnswerSettings, Settings
 from desk_rag.errors import DeskRagError
-from desk_rag.ingest import pipeline
+from desk_rag.ingest import background_prefill, pipeline
 from desk_rag.store.store import Store
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Ground:
         for _ in pipeline.embed_pending(store, self.embedder, stop):
             pass
         if warm:
-            for _ in pipeline.warm_pending(
+            for _ in background_prefill.warm_pending(
                 store, engine.model, engine.prefix, engine.namespace, engine.scheme, engine.turn, stop, lambda: ""
             ):
                 pass

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag import owned_directory
+from desk_rag import owned_folder
 from desk_rag.cli import doctor
 from desk_rag.cli import store as cli_store
 from desk_rag.config import Settings
 from desk_rag.errors import ForeignPlace, StoreError
-from desk_rag.owned_directory import Folder, OwnedDirectory
+from desk_rag.owned_directory import OwnedDirectory
+from desk_rag.owned_folder import Folder
 from desk_rag.store.maintenance.data_directory import foreign_files
 from desk_rag.store.store import Store
 from tests.store import made
@@ -107,7 +108,7 @@ def test_no_link_is_followed_out_of_the_data_directory(filled: Path, foreign: Pa
 def test_nor_where_the_system_has_no_directory_handles(
     filled: Path, foreign: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owned_directory, "_BY_HANDLE", False)
+    monkeypatch.setattr(owned_folder, "_BY_HANDLE", False)
     exchange(filled / name, foreign, keep=True)
     before = snapshot(foreign)
     drive(filled)
@@ -115,7 +116,7 @@ def test_nor_where_the_system_has_no_directory_handles(
 
 
 def test_without_directory_handles_ours_is_still_removed(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owned_directory, "_BY_HANDLE", False)
+    monkeypatch.setattr(owned_folder, "_BY_HANDLE", False)
     assert drive(filled) == 0 and not filled.exists()
 
 
@@ -311,7 +312,7 @@ def test_nothing_else_removes_or_renames_by_path() -> None:
     named = {file: str(file.relative_to(ROOT)) for file in files}
     found = [
         call for file in files
-        if not named[file].startswith(APART) and named[file] != "desk_rag/owned_directory.py"
+        if not named[file].startswith(APART) and named[file] != "desk_rag/owned_folder.py"
         for call in changes_by_path(file) if not any(own in call for own in OUR_OWN)
     ]  # fmt: skip
     allowed = {
@@ -320,7 +321,7 @@ def test_nothing_else_removes_or_renames_by_path() -> None:
     }
     left = [call for call in found if not any(call.startswith(f) and part in call for f, part in allowed.items())]
     assert not left, "\n".join(left)
-    assert changes_by_path(ROOT / "desk_rag" / "owned_directory.py"), "the search itself works"
+    assert changes_by_path(ROOT / "desk_rag" / "owned_folder.py"), "the search itself works"
 
 
 def test_a_name_that_is_no_name_is_refused(tmp_path: Path) -> None:

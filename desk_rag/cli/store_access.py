@@ -1,0 +1,52 @@
+"""Open the store for a command, or say that nothing is indexed yet."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from desk_rag.cli import output as out
+from desk_rag.config import Settings
+from desk_rag.errors import catalog_lost
+from desk_rag.sanitize import clean, shown_path
+
+if TYPE_CHECKING:
+    from desk_rag.store.store import Store
+
+_MOST_LISTED = 20
+_RULES = {
+    "secret": "that may hold secrets",
+    "default": "of tools",
+    "empty": "empty",
+    **dict.fromkeys((".gitignore", ".deskragignore", "exclude"), "by your rules"),
+}
+"""Why files are left out, by the beginning of the recorded reason, as `status` counts them."""
+
+
+def exists(settings: Settings) -> bool:
+    return (settings.data_dir / "catalog.sqlite").is_file()
+
+
+def nothing_indexed(settings: Settings, *, as_json: bool) -> int:
+    from desk_rag.store.opening import has_traces
+
+    if has_traces(settings.data_dir):
+        raise catalog_lost(settings.data_dir)
+    if as_json:
+        out.print_json(sys.stdout, {"data_dir": str(settings.data_dir), "files": 0, "chunks": 0})
+    else:
+        print_lines([f"Nothing is indexed yet ({shown_path(settings.data_dir)} holds no index). desk-rag index FOLDER"])
+    return 0
+
+
+def open_store(settings: Settings, *, writer: bool) -> Store:
+    from desk_rag.store.store import Store
+
+    return Store.open(settings.data_dir, settings.store, writer=writer)
+
+
+def print_lines(lines: Sequence[str]) -> None:
+    for line in lines:
+        sys.stdout.write(clean(line) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,142 @@
+"""`desk-rag why`: what became of a file or a folder, and which rule or reason decided."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.cli import output as out
+from desk_rag.cli.store_access import exists, open_store, print_lines
+from desk_rag.config import Settings
+from desk_rag.documents.status import FileState
+from desk_rag.sanitize import shown_path
+
+if TYPE_CHECKING:
+    from desk_rag.documents.discovery import FoundFile, LeftOut
+    from desk_rag.store.store import Store
+    from desk_rag.store.types import DocumentRow
+
+_MOST_LISTED = 20
+_RULES = {
+    "secret": "that may hold secrets",
+    "default": "of tools",
+    "empty": "empty",
+    **dict.fromkeys((".gitignore", ".deskragignore", "exclude"), "by your rules"),
+}
+"""Why files are left out, by the beginning of the recorded reason, as `status` counts them."""
+
+
+def why(settings: Settings, file: Path, *, as_json: bool) -> int:
+    """Print what became of a file and the rule or reason behind it; a folder gets a summary of its files."""
+    path = _as_met(file)
+    rows = []
+    row = None
+    if exists(settings):
+        with open_store(settings, writer=False) as store:
+            row, rows = store.document(path), store.documents(path)
+            bases = list(_bases(store, settings, path))
+    else:
+        bases = list(settings.folders)
+    if path.is_dir() or (row is None and rows):
+        return _why_folder(path, rows, as_json=as_json)
+    state, reason = _explain(row, path, bases, settings)
+    if as_json:
+        chunks = row.num_chunks if row else 0
+        out.print_json(sys.stdout, {"path": str(path), "state": state, "reason": reason, "chunks": chunks})
+    else:
+        print_lines([f"{shown_path(path)}: {state}" + _and(reason.removeprefix(f"{path} "))])
+    return 0
+
+
+def _as_met(file: Path) -> Path:
+    """The path as a walk comes by it: a link itself, in the folder that it is really in. A link to a folder is that."""
+    given = Path(os.path.abspath(file.expanduser()))  # noqa: PTH100 - resolve() would follow the link
+    if given.is_dir():
+        return Path(os.path.realpath(given))
+    return Path(os.path.realpath(given.parent)) / given.name
+
+
+def _explain(row: DocumentRow | None, path: Path, bases: Sequence[Path], settings: Settings) -> tuple[str, str]:
+    """State and reason of one file, as words."""
+    from desk_rag.documents import document
+    from desk_rag.documents.discovery import LeftOut
+    from desk_rag.documents.formats import KIND_NOT_READ, unread_kind
+
+    if row is not None and row.state is FileState.INDEXED:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.indexed_at))
+        changed = "" if _same(row, path) else "; it has changed since, and is read again at the next run"
+        return "indexed", f"{out.plural(row.num_chunks, 'chunk')}, read {when}{changed}" + _and(row.reason)
+    if row is not None:
+        state = "left out" if row.state is FileState.SKIPPED else row.state.value
+        return state, row.reason + _allowing(path, row.reason)
+    found = _ruled(path, bases, settings)
+    if isinstance(found, LeftOut):
+        return "left out", found.reason + _allowing(found.path, found.reason)
+    if not path.exists():
+        return "unknown", "there is no such file"
+    if not document.supported(path):
+        return "left out", f"{KIND_NOT_READ} ({unread_kind(path.name) or 'binary'})"
+    if found is None:
+        return "unknown", "it is in no folder that was indexed"
+    return "not indexed yet", "the next run reads it"
+
+
+def _allowing(path: Path, reason: str) -> str:
+    """How to have something indexed that was taken for a secret; '' for any other reason."""
+    if not reason.startswith("secret: "):
+        return ""
+    name = path.name + ("/" if os.path.isdir(path) else "")  # noqa: PTH112 - it never raises
+    return f'; to index it all the same, put "!{name}" into `exclude` under [index]'
+
+
+def _ruled(path: Path, bases: Sequence[Path], settings: Settings) -> FoundFile | LeftOut | None:
+    """What the walk says of `path`; the first folder whose rules leave it out decides."""
+    from desk_rag.documents.discovery import LeftOut, examine
+
+    seen: FoundFile | LeftOut | None = None
+    for base in bases:
+        found = examine(base, path, settings.index)
+        if isinstance(found, LeftOut):
+            return found
+        seen = seen or found
+    return seen
+
+
+def _bases(store: Store, settings: Settings, path: Path) -> Iterator[Path]:
+    """Folders that may have been named for indexing: those of the settings, then parents that hold documents."""
+    yield from (folder.expanduser().resolve() for folder in settings.folders if folder.expanduser() in path.parents)
+    for parent in path.parents:
+        if parent == Path.home() or parent == parent.parent:
+            return
+        if store.documents(parent):
+            yield parent
+
+
+def _why_folder(path: Path, rows: Sequence[DocumentRow], *, as_json: bool) -> int:
+    states = {state.value: sum(row.state is state for row in rows) for state in FileState}
+    states = {name: count for name, count in states.items() if count}
+    if as_json:
+        out.print_json(sys.stdout, {"path": str(path), "states": states})
+        return 0
+    summary = ", ".join(f"{count:,} {name}" for name, count in states.items()) or "nothing in it was ever looked at"
+    print_lines([f"{shown_path(path)}: {summary}"])
+    print_lines([f"  {row.state.value} {out.reason_line(row.path, row.reason, [path])}" for row in rows if row.reason])
+    return 0
+
+
+def _same(row: DocumentRow, path: Path) -> bool:
+    try:
+        now = path.stat()
+    except OSError:
+        return False
+    return (now.st_size, now.st_mtime_ns) == (row.stamp.size, row.stamp.mtime_ns)
+
+
+def _and(reason: str) -> str:
+    return f"; {reason}" if reason else ""
+
+

@@ -26,7 +26,7 @@ BLOCK = 4096
 KV_SUFFIX = ".safetensors"
 _NAME = re.compile(r"[0-9a-f]{32}")
 _PLACED = re.compile(r"[0-9a-f]{16}/[0-9a-f]{2}/[0-9a-f]{32}\.(safetensors|\d+-\d+\.tmp)")
-_CUT_OFF = re.compile(r"(?P<name>.+)\.(?:(?P<pid>\d+)(?:-\d+)?\.)?tmp")
+_CUT_OFF = re.compile(r"(?P<name>.+?)(?:\.(?P<pid>\d+)(?:-\d+)?)?\.tmp")
 """Temporary files of small files and vector indexes, with the process that wrote them."""
 
 

@@ -27,6 +27,8 @@ KV_RECORD = "kv-directory.json"
 """In the data directory: where the chunk KV lies, if elsewhere."""
 KV_MARKER = "desk-rag-kv.json"
 """In a `kv_dir`: which data directory it belongs to."""
+_SECTOR = 512
+"""Bytes that a drive writes whole or not at all."""
 _SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
 TAG_CONTENT = _SIGNATURE + (
     b"\n# This directory holds caches made by desk-rag; all of it can be made again from your documents.\n"
@@ -244,7 +246,7 @@ def _kv(entry: Entry, match: re.Match[str]) -> bool:
 
 
 def _kv_temporary(entry: Entry, match: re.Match[str]) -> bool:
-    return match["tokens"].startswith(match["folder"]) and (_unwritten(entry.start()) or _kv(entry, match))
+    return match["tokens"].startswith(match["folder"]) and _is_cut_off(entry.start())
 
 
 def _put_aside(entry: Entry, match: re.Match[str]) -> bool:
@@ -287,7 +289,12 @@ def _json(*keys: str) -> _Content:
 
 
 def _or_unwritten(content: _Content) -> _Content:
-    return lambda entry, match: _unwritten(entry.start()) or content(entry, match)
+    return lambda entry, match: _is_cut_off(entry.start()) or content(entry, match)
+
+
+def _is_cut_off(start: bytes) -> bool:
+    """True for what a power cut may leave of a temporary file: a first sector of zeros, or a header that begins."""
+    return _unwritten(start[:_SECTOR]) or b'{"' in (start[:2], start[8:10], start[17:19])
 
 
 def _log(entry: Entry, _match: re.Match[str]) -> bool:

@@ -170,15 +170,15 @@ def test_a_full_disk_at_any_step_of_the_record_costs_no_answer(reader: LanguageM
     assert stored_gates(tmp_path / "third") == []
 
 
-def _full(path: Path, content: bytes) -> None:
+def _full(path: Path, content: bytes, root: Path) -> None:
     raise OSError(28, "No space left on device", str(path))
 
 
 def test_a_kill_at_any_moment_leaves_a_whole_record_or_none(reader: LanguageModel, tmp_path: Path) -> None:
     prepare_model(reader, tmp_path)
     content = record_of(tmp_path).read_bytes()
-    file = tmp_path / "killed" / "0.safetensors"
-    file.parent.mkdir()
+    file = tmp_path / "killed" / "models" / f"{'0' * 32}.safetensors"
+    file.parent.mkdir(parents=True)
     whole = none = 0
     for seed in range(60):
         file.unlink(missing_ok=True)

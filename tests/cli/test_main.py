@@ -294,7 +294,7 @@ def test_doctor_finds_nothing_broken(desk: Desk, capsys: pytest.CaptureFixture[s
 def test_purge_asks_first_and_leaves_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     documents, data = tmp_path / "documents", tmp_path / "data"
     documents.mkdir()
-    secret = documents / "secret.txt"
+    secret = documents / "hideout.txt"
     secret.write_text("The quartermaster hides zanzibarbarossa beneath the staircase.\n", encoding="utf-8")
     where = ("--data-dir", str(data))
     assert run(capsys, "index", str(documents), "--no-kv", *where).code == 0
@@ -311,17 +311,18 @@ def test_purge_asks_first_and_leaves_no_trace(tmp_path: Path, capsys: pytest.Cap
 def test_status_counts_left_out_files_by_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     documents = tmp_path / "documents"
     documents.mkdir()
-    for name in ("a.eml", "b.mbox", "sums.xlsx", "debug.log", "thing.zzz", ".env"):
+    for name in ("a.png", "b.jpg", "song.mp3", "debug.log", ".env"):
         (documents / name).write_text("something\n", encoding="utf-8")
+    (documents / "thing.zzz").write_bytes(bytes(range(256)))
     (documents / ".deskragignore").write_text("*.log\n", encoding="utf-8")
     where = ("--data-dir", str(tmp_path / "data"))
     assert run(capsys, "index", str(documents), *where).code == 0
     shown = run(capsys, "status", *where).out
-    groups = "2 mail, 1 that may hold secrets, 1 by your rules, 1 spreadsheets, 1 other kinds"
+    groups = "2 images, 1 that may hold secrets, 1 by your rules, 1 audio, 1 binary files"
     assert f"left out  6 files not read: {groups} (desk-rag why FOLDER lists them)" in shown
-    (tmp_path / "later.pptx").touch()
-    assert "not a kind of file that desk-rag reads (slides)" in run(
-        capsys, "why", str(tmp_path / "later.pptx"), *where
+    (tmp_path / "later.zip").touch()
+    assert "not a kind of file that desk-rag reads (archives)" in run(
+        capsys, "why", str(tmp_path / "later.zip"), *where
     ).out
 
 

@@ -130,7 +130,9 @@ def test_a_catalog_of_the_first_schema_gets_its_sums(filled: Path) -> None:
         for statement in (
             "ALTER TABLE documents DROP COLUMN sum", "ALTER TABLE documents DROP COLUMN num_places",
             "ALTER TABLE places DROP COLUMN sum", "ALTER TABLE vectors DROP COLUMN sum",
-            "DELETE FROM state WHERE name IN ('identity', 'changes')", "PRAGMA user_version = 1",
+            "DELETE FROM state WHERE name IN ('identity', 'changes')",
+            "DROP TRIGGER documents_back", "DROP TRIGGER chunks_back",
+            "DROP TABLE volumes", "DROP TABLE deletions", "DROP TABLE bin", "PRAGMA user_version = 1",
         ):  # fmt: skip
             connection.execute(statement)
         connection.commit()

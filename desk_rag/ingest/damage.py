@@ -41,12 +41,13 @@ def read_damaged(store: Store, prompt: PromptFormat, settings: IndexSettings) ->
 
 def notices(store: Store, mended: Sequence[Path], under: Sequence[Path]) -> tuple[str, ...]:
     """Sentences about what an answer from the documents `under` (all, if empty) may lack."""
+    store.check_beside_answer()
     said = [f"The index entry of {path} was damaged; the file was read anew for this answer." for path in mended]
     if store.is_lost:
         said.append(_sentence(catalog_lost(store.root)))
     for fault in store.faults():
         if fault.path is None:
-            said.append(f"{fault.what} It is left out: desk-rag verify --repair")
+            said.append(f"{fault.what} This answer may lack something: desk-rag verify --repair")
         elif _overlap(fault.path, under):
             said.append(
                 f"The index entry of {fault.path} is damaged and left out: desk-rag index on its folder reads it anew."

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 DEPTH = 100
 """Ranks of each search that take part. Fusion needs about 30; the rest only supplies similarities."""
+_COMPARED = 16
+"""Nearest vectors whose texts are looked for in the word index, too: it cannot say what it has lost."""
 RANK_CONSTANT = 10
 WORDS_WEIGHT = 0.55
 """Chosen by the share of 1,803 questions whose chunk is among the first five of 400 (in brackets of 7,962, with
@@ -71,6 +73,7 @@ def retrieve(
     vectors: list[Hit] = []
     if embedder is not None:
         vectors = store.search_vectors(embedder.fingerprint, embedder.embed_question(question), depth, under)
+        store.check_words(question, [hit.chunk_id for hit in vectors[:_COMPARED]])
     fused = _fuse(words, vectors)
     found: list[RetrievedChunk] = []
     for passage, candidate in _distinct(store, fused, under):

@@ -17,6 +17,7 @@ from desk_rag.store.kv.budget import BreakEven, Budget, Estimate, break_even, es
 from desk_rag.store.kv.files import KVCache
 from desk_rag.store.kv.index import KVRows
 from desk_rag.store.layout import Layout
+from desk_rag.store.maintenance.sweep import Sweep
 from desk_rag.store.types import Activity, Counts, Fault, UnfinishedRun
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class StoreHealth:
     _rows: KVRows
     _shared: SharedRows
     _witness: Witness
+    _sweep: Sweep
     _budget: Budget
     _kv: KVCache
     _making: threading.Lock
@@ -107,7 +109,11 @@ class StoreHealth:
     def check_some(self) -> None:
         """Check the next part of documents, texts and words against their checksums; see `faults`."""
         self._must_write()
-        self._catalog.check_some()
+        self._sweep.run()
+
+    def check_beside_answer(self) -> None:
+        """As `check_some`, in any process, until it has seen everything once; then again after an hour."""
+        self._sweep.run_beside_answer()
 
     def faults(self) -> tuple[Fault, ...]:
         """Return what this process has found damaged in the catalog and nobody has repaired since."""

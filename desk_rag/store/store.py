@@ -31,6 +31,7 @@ from desk_rag.store.kv.files import KVCache, key_of
 from desk_rag.store.kv.index import KVRows
 from desk_rag.store.kv.reconcile import Upkeep
 from desk_rag.store.layout import Layout
+from desk_rag.store.maintenance.sweep import Sweep
 from desk_rag.store.types import (
     DocumentRow,
     FileStamp,
@@ -62,6 +63,7 @@ class Store(StoreHealth):
         self._database = opened.database
         self._catalog = Catalog(self._database)
         self._rows = KVRows(self._database)
+        self._sweep = Sweep(self._database, self._catalog)
         self._shared = SharedRows(self._database)
         self.clock = StoreClock(self._database)
         self.volumes = VolumeRows(self._database)
@@ -188,6 +190,10 @@ class Store(StoreHealth):
     def search_words(self, query: str, limit: int, under: Sequence[Path] = ()) -> list[Hit]:
         """Return chunks by BM25 over text and file names, best first; any text is a valid query."""
         return self._catalog.search_words(query, limit, under)
+
+    def check_words(self, question: str, chunk_ids: Sequence[ChunkId]) -> None:
+        """Compare the word index with these chunks, which another search has returned; see `faults`."""
+        self._catalog.check_words(question, chunk_ids)
 
     def search_vectors(
         self, embedder: str, vector: NDArray[np.float32], limit: int, under: Sequence[Path] = ()

@@ -139,8 +139,11 @@ def judge(state: State, ops: Sequence[Op], place: Path) -> list[str]:
             faults += _catalog_faults(store, told)
             faults += _kv_faults(store, told, root)
             faults += _vector_faults(store, told)
-            faults += [f"verify: {problem.what}" for problem in store.verify().problems]
-            if left := [path.name for path in root.rglob("*.tmp") if path.parent.name not in ("models", "run", "data")]:
+            store.checkpoint()  # what the cut has prevented, as `watch` and every end of a command do
+            report = store.verify()
+            faults += [f"verify: {problem.what}" for problem in report.problems]
+            left = [path.name for path in root.rglob("*.tmp") if path.parent.name not in ("models", "run", "data")]
+            if left := sorted(set(left) - {path.name for path in report.foreign}):  # without a sector that says whose
                 faults.append(f"left over: {left}")
     except DeskRagError as error:
         faults.append(f"does not open: {error}")

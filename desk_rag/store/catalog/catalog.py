@@ -10,22 +10,19 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from desk_rag.documents.chunking import Chunk, ChunkId, Location
 from desk_rag.documents.document import Document
 from desk_rag.documents.formats import place_units
 from desk_rag.documents.status import FileState
-from desk_rag.errors import UNWRITABLE, CorruptCatalog
+from desk_rag.errors import CorruptCatalog
 from desk_rag.store.catalog import checksums, words
 from desk_rag.store.catalog.database import Database
 from desk_rag.store.catalog.paths import Scope, from_blob, to_blob
 from desk_rag.store.catalog.rows import (
     AWAITED,
     AWAITED_SECONDS,
-    CHECK_SECONDS,
-    CHECKED_UP_TO,
     DAMAGED_ENTRY,
     DAMAGED_PLACE,
     DAMAGED_TEXT,
@@ -33,8 +30,8 @@ from desk_rag.store.catalog.rows import (
     KEEPS_CHUNKS,
     NO_STAMP,
     PASSAGE,
-    PLAIN_WORD,
     SCRUB_OWED,
+    WORDS_DISAGREE,
     KVName,
     Removed,
     await_texts,
@@ -246,6 +243,11 @@ class Catalog:
         except CorruptCatalog:
             return True
 
+    def last_chunk(self) -> int:
+        """Return the highest row of a chunk: about how many there are, without counting them."""
+        with self._database.read() as connection:
+            return int(connection.execute("SELECT coalesce(max(id), 0) FROM chunks").fetchone()[0])
+
     def is_empty(self) -> bool:
         """True if no path is known, not even one that was left out."""
         with self._database.read() as connection:
@@ -257,51 +259,6 @@ class Catalog:
             row = row_of(connection, path)
             if row is not None and checksums.is_sealed(connection, row):
                 forget_stamp(connection, row)
-
-    def check_some(self, seconds: float = CHECK_SECONDS) -> None:
-        """Check the next documents, their places, texts and words; what is damaged is noted and marked to be read anew.
-
-        A part at a time: about `seconds` of work, from where the last call stopped.
-        """
-        until = time.monotonic() + seconds
-        with self._database.read() as connection:
-            found = connection.execute("SELECT value FROM state WHERE name = ?", (CHECKED_UP_TO,)).fetchone()
-        last = found[0] if found is not None and isinstance(found[0], int) else 0
-        while True:
-            with self._database.read() as connection:
-                row = connection.execute(
-                    "SELECT id FROM documents WHERE id > ? ORDER BY id LIMIT 1", (last,)
-                ).fetchone()
-            last = row[0] if row is not None else 0
-            if row is not None:
-                self._check_document(last)
-            if row is None or time.monotonic() >= until:
-                break
-        with suppress(*UNWRITABLE), self._database.write(durable=False) as connection:
-            connection.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (CHECKED_UP_TO, last))
-
-    def _check_document(self, row: int) -> None:
-        with self._database.snapshot() as connection:
-            faults = document_faults(connection, row)
-            for fault in faults:
-                self._database.faults.add(fault.what, fault.path)
-            if not faults:
-                self._check_words(connection, row)
-        for path in {fault.path for fault in faults if fault.path is not None}:
-            with suppress(*UNWRITABLE):
-                self.read_again(path)
-
-    def _check_words(self, connection: sqlite3.Connection, document: int) -> None:
-        texts = connection.execute(
-            "SELECT c.id, c.text FROM places p JOIN chunks c ON c.id = p.chunk WHERE p.document = ?", (document,)
-        )
-        for chunk, text in texts:
-            terms = " ".join(f'"{word}"' for word in sorted(set(PLAIN_WORD.findall(text)), key=len)[-3:])
-            found = not terms or connection.execute(
-                "SELECT 1 FROM chunk_words WHERE chunk_words MATCH ? AND rowid = ?", (terms, chunk)
-            ).fetchone()
-            if not found:
-                self._database.faults.add("The word index does not agree with the texts.")
 
     def _sound(self, row: sqlite3.Row) -> Passage | None:
         """The passage of a row; None, and a fault noted, where the row is not as it was written."""
@@ -333,6 +290,12 @@ class Catalog:
         if strays:
             self._database.faults.add("The word index names passages that do not exist.")
         return hits
+
+    def check_words(self, question: str, chunk_ids: Sequence[ChunkId]) -> None:
+        """Note a fault if the word index has lost a word of the question in one of these chunks."""
+        with self._database.snapshot() as connection:
+            if words.has_lost(connection, question, chunk_ids):
+                self._database.faults.add(WORDS_DISAGREE)
 
     def count(self, under: Sequence[Path]) -> tuple[int, int, int, int]:
         """Return (indexed, failed, skipped, chunks)."""

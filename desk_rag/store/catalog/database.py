@@ -180,6 +180,7 @@ class Database:
                 connection.execute("PRAGMA foreign_keys = ON")
                 connection.execute("PRAGMA secure_delete = ON")
             connection.execute("PRAGMA temp_store = MEMORY")  # no document text in temporary files
+            connection.execute("PRAGMA cell_size_check = ON")  # a page is looked at as a whole when it is first read
         except BaseException:
             connection.close()
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
@@ -31,10 +30,6 @@ PASSAGE = (
     f" p.document, p.sum, {', '.join(f'd.{column}' for column in checksums.DOCUMENT.split(', '))}, d.sum"
     " FROM places p JOIN chunks c ON c.id = p.chunk JOIN documents d ON d.id = p.document"
 )
-CHECK_SECONDS = 0.25
-CHECKED_UP_TO = "checked_up_to"
-PLAIN_WORD = re.compile(r"(?<!\S)[A-Za-z]{4,24}(?=[\s.,;:]|$)")
-"""A word that every tokenizer takes for one."""
 KVName = tuple[str, str]
 """Namespace and token hash."""
 
@@ -257,6 +252,7 @@ def drop_damaged_places(connection: sqlite3.Connection, row: int) -> None:
 DAMAGED_ENTRY = "The entry of a document is damaged."
 DAMAGED_PLACE = "The place of a passage is damaged."
 DAMAGED_TEXT = "The text of a passage is damaged."
+WORDS_DISAGREE = "The word index does not agree with the texts."
 _MISSING_PLACES = "Passages of a document are missing."
 
 

@@ -6,9 +6,10 @@ language can be spoken. Terms are joined by OR, BM25 gives rare ones the weight 
 
 from __future__ import annotations
 
+import random
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from desk_rag.documents.chunking import ChunkId
@@ -20,6 +21,9 @@ NAME_WEIGHT = 0.5
 """A match in a file's name counts this much of its own BM25 score."""
 _NAMES_LOOKED_AT = 16
 _CHUNKS_PER_NAME = 64
+_SAMPLED = 8
+PLAIN_WORD = re.compile(r"(?<!\S)[A-Za-z]{4,24}(?=[\s.,;:]|$)")
+"""A word that every tokenizer takes for one."""
 _RUN = re.compile(r"[^\W_]+(?:[-./:'’_@+][^\W_]+)*")
 _PART = re.compile(r"[^\W_]+")
 # Scripts written without spaces: unicode61 would take a whole sentence for one word.
@@ -98,6 +102,36 @@ def search(
     )
     hits = [Hit(ChunkId(names[row]), score) for row, score in best if isinstance(names.get(row), str)]
     return hits, len(best) - len(hits)
+
+
+def has_lost(connection: sqlite3.Connection, question: str, chunk_ids: Sequence[ChunkId]) -> bool:
+    """True if the index misses a word of the question in the text of one of these chunks.
+
+    They come from another search, by vectors: a damaged index cannot name what it has lost.
+    """
+    asked = {word.casefold() for word in PLAIN_WORD.findall(question.rstrip("?!"))} - STOP_WORDS
+    if not asked:
+        return False
+    marks = ",".join("?" * len(chunk_ids))
+    texts = connection.execute(f"SELECT id, text FROM chunks WHERE chunk_id IN ({marks})", list(chunk_ids)).fetchall()
+    return any(not _is_indexed(connection, row, asked.intersection(_plain_words(text))) for row, text in texts)
+
+
+def text_is_indexed(connection: sqlite3.Connection, row: int, text: str) -> bool:
+    """True if the index finds a chunk by some plain words of its text; each call asks for others."""
+    known = connection.execute("SELECT 1 FROM chunk_words_docsize WHERE id = ?", (row,)).fetchone()
+    plain = sorted(_plain_words(text))
+    return known is not None and _is_indexed(connection, row, random.sample(plain, min(_SAMPLED, len(plain))))
+
+
+def _plain_words(text: object) -> set[str]:
+    return {word.casefold() for word in PLAIN_WORD.findall(text)} if isinstance(text, str) else set()
+
+
+def _is_indexed(connection: sqlite3.Connection, row: int, plain: Collection[str]) -> bool:
+    terms = " ".join(f'"{word}"' for word in plain)
+    query = "SELECT 1 FROM chunk_words WHERE chunk_words MATCH ? AND rowid = ?"
+    return not terms or connection.execute(query, (terms, row)).fetchone() is not None
 
 
 def _words(part: str) -> list[str]:

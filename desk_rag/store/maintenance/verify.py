@@ -12,7 +12,7 @@ from threading import Lock
 
 import xxhash
 
-from desk_rag.errors import CorruptCatalog, CorruptKV, StoreError, UnknownFormat
+from desk_rag.errors import CorruptKV, StoreError, UnknownFormat
 from desk_rag.store.catalog import words
 from desk_rag.store.catalog.catalog import (
     AWAITED,
@@ -32,6 +32,7 @@ from desk_rag.store.kv.index import KVRow, KVRows
 from desk_rag.store.kv.reconcile import Upkeep, read_header
 from desk_rag.store.layout import KVEntry, Layout, is_name
 from desk_rag.store.maintenance.data_directory import foreign_files
+from desk_rag.store.maintenance.sweep import words_sound
 from desk_rag.store.types import Problem, VerifyReport
 from desk_rag.store.vectors.search import vector_is_sound
 
@@ -153,7 +154,7 @@ def _check_catalog(database: Database, *, repair: bool) -> tuple[list[Problem], 
     if (trace := _deleted_text(database, repair=repair)) is not None:
         problems.append(trace)
     for index in () if database.read_only else ("chunk_words", "name_words"):  # looking at them is a write to SQLite
-        if not _words_sound(database, index):
+        if not words_sound(database, index):
             if repair:
                 with database.write() as connection:
                     connection.execute(f"INSERT INTO {index} ({index}) VALUES ('rebuild')")
@@ -305,16 +306,6 @@ def _deleted_text(database: Database, *, repair: bool) -> Problem | None:
         return None
     what = "Text that was deleted or edited away may still be in the catalog's files."
     return Problem(what, repaired=repair and catalog.scrub())
-
-
-def _words_sound(database: Database, index: str) -> bool:
-    try:
-        with database.write(durable=False) as connection:
-            # rank = 1 compares the index with the texts, not only with itself
-            connection.execute(f"INSERT INTO {index} ({index}, rank) VALUES ('integrity-check', 1)")
-    except CorruptCatalog:
-        return False
-    return True
 
 
 def _content_fault(path: Path, name: KVName) -> str | None:

@@ -12,6 +12,7 @@ import pytest
 
 from desk_rag.errors import CorruptCatalog, StoreError
 from desk_rag.store.catalog import schema
+from desk_rag.store.maintenance import sweep
 from desk_rag.store.store import Store
 from tests.store import made
 from tests.store.made import warm
@@ -125,9 +126,79 @@ def test_a_word_index_that_lost_a_text_is_found_by_the_sweep(filled: Path) -> No
         assert store.search_words("service", 1) and store.faults() == ()
 
 
+@pytest.mark.parametrize("small", [2_000, 0])
+def test_words_that_the_index_has_lost_are_said_beside_an_answer(
+    filled: Path, monkeypatch: pytest.MonkeyPatch, small: int
+) -> None:
+    monkeypatch.setattr(sweep, "_SMALL", small)
+    with Store.open(filled, made.settings(), writer=False) as store:
+        store.check_beside_answer()
+        assert store.faults() == ()
+    lose = f"INSERT INTO chunk_words (chunk_words, rowid, text, grams) VALUES ('delete', 1, '{TEXT}', '')"
+    change(filled, lose)
+    with Store.open(filled, made.settings(), writer=False) as store:
+        store.check_beside_answer()
+        assert [fault.what for fault in store.faults()] == ["The word index does not agree with the texts."]
+        assert not store.verify().clean
+
+
+def test_a_zeroed_block_of_the_word_index_is_said_beside_an_answer(filled: Path) -> None:
+    change(
+        filled,
+        "UPDATE chunk_words_data SET block = CAST(substr(block, 1, 40) || zeroblob(16) || substr(block, 57) AS BLOB)"
+        " WHERE length(block) > 80",
+    )
+    with Store.open(filled, made.settings(), writer=False) as store:
+        store.check_beside_answer()
+        assert [fault.what for fault in store.faults()] == ["The word index does not agree with the texts."]
+
+
+def test_what_vectors_find_is_looked_for_in_the_word_index(filled: Path) -> None:
+    question, chunks = "What does the yearly service cost?", [made.chunk_id(TEXT), made.chunk_id(OTHER)]
+    with Store.open(filled, made.settings(), writer=False) as store:
+        store.check_words(question, chunks)
+        assert store.faults() == ()
+    change(filled, f"INSERT INTO chunk_words (chunk_words, rowid, text, grams) VALUES ('delete', 1, '{TEXT}', '')")
+    with Store.open(filled, made.settings(), writer=False) as store:
+        store.check_words("When does the sweep come?", chunks)
+        assert store.faults() == ()
+        store.check_words(question, chunks)
+        assert [fault.what for fault in store.faults()] == ["The word index does not agree with the texts."]
+
+
+@pytest.mark.parametrize(
+    ("index", "where", "what"),
+    [
+        ("places_chunk ON places (chunk)", "document <> 1", "An index of the catalog does not agree with its rows."),
+        ("", "", "The entry of a document is missing."),
+    ],
+)
+def test_rows_that_have_vanished_are_said_beside_an_answer(filled: Path, index: str, where: str, what: str) -> None:
+    if index:
+        with closing(sqlite3.connect(filled / "catalog.sqlite")) as connection:
+            connection.execute(f"DROP INDEX {index.split()[0]}")
+            connection.execute(f"CREATE INDEX {index} WHERE {where}")
+            connection.execute("PRAGMA writable_schema = ON")
+            connection.execute(
+                "UPDATE sqlite_master SET sql = ? WHERE name = ?", (f"CREATE INDEX {index}", index.split()[0])
+            )
+            connection.commit()
+    else:
+        change(filled, "DELETE FROM documents WHERE id = 1")
+    with Store.open(filled, made.settings(), writer=False) as store:
+        store.check_beside_answer()
+        assert what in [fault.what for fault in store.faults()]
+        assert not store.verify().clean
+
+
 def test_a_catalog_of_the_first_schema_gets_its_sums(filled: Path) -> None:
     with closing(sqlite3.connect(filled / "catalog.sqlite")) as connection:
         for statement in (
+            "DROP TRIGGER documents_back",
+            "DROP TRIGGER chunks_back",
+            "DROP TABLE volumes",
+            "DROP TABLE deletions",
+            "DROP TABLE bin",
             "ALTER TABLE documents DROP COLUMN sum", "ALTER TABLE documents DROP COLUMN num_places",
             "ALTER TABLE places DROP COLUMN sum", "ALTER TABLE vectors DROP COLUMN sum",
             "DELETE FROM state WHERE name IN ('identity', 'changes')",

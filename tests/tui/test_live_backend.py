@@ -84,6 +84,7 @@ def test_second_process_attaches_and_may_pause(backend: LiveBackend, place: tupl
     assert backend.stop() and backend.stop(), "safe to call twice"
 
 
+@pytest.mark.slow
 def test_who_came_second_goes_on_when_the_first_has_ended(
     backend: LiveBackend, place: tuple[Settings, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

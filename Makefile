@@ -1,17 +1,23 @@
 # Two commands do everything from a bare clone:
 #   make demo   set up, index the sample documents, ask questions, print answers and times
 #   make test   set up, then ruff, mypy, import contracts and the tests
+#
+# Tests run in WORKERS processes, each with one thread of torch; those of a file stay together. `make test` leaves out the
+# ones marked `slow`: more than about eight seconds of processor time, such as power cuts, kills by the hundred, training
+# and whole runs of the command. `make test-all` runs every test.
 
 PYTHON ?= python3
 BIN := .venv/bin
+WORKERS ?= 2
 MINUTES ?= 60
 SEED ?= 1
 
-.PHONY: help setup demo test lint bench attack wheel clean
+.PHONY: help setup demo test test-all lint bench attack wheel clean
 
 help:
 	@echo "make demo    set up, index the sample documents, ask questions, show how soon the first word came"
-	@echo "make test    set up, then run ruff, mypy, the import contracts and the tests"
+	@echo "make test    set up, then run ruff, mypy, the import contracts and the tests, without the slow ones"
+	@echo "make test-all  the same, and the slow tests"
 	@echo "make bench   time to first token, cached beside full prefill"
 	@echo "make attack  attack the store for an hour: kills, damage, full drives, power cuts (MINUTES=60 SEED=1)"
 	@echo "make wheel   build an installable package in dist/"
@@ -23,10 +29,17 @@ setup:
 demo: setup
 	@$(BIN)/python -m desk_rag.cli.demo
 
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 test:
 	@$(PYTHON) .ci/setup.py --dev
 	@$(MAKE) --no-print-directory lint
-	@echo "== tests" && $(BIN)/python -m pytest
+	@echo "== tests, without the slow ones" && $(PYTEST) -m "not slow"
+
+test-all:
+	@$(PYTHON) .ci/setup.py --dev
+	@$(MAKE) --no-print-directory lint
+	@echo "== tests, all" && $(PYTEST)
 
 lint:
 	@echo "== ruff" && $(BIN)/python -m ruff check .

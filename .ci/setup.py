@@ -144,7 +144,7 @@ def install(*, gpu: bool, dev: bool) -> None:
     print("This takes a few minutes, once.", flush=True)
     make_venv()
     install_torch(gpu)
-    extras = ",".join(name for name, wanted in (("dev", dev), ("quant", gpu or dev), ("finetune", dev)) if wanted)
+    extras = ",".join(name for name, wanted in (("dev", dev), ("gpu", gpu or dev), ("finetune", dev)) if wanted)
     step("installing desk-rag and the packages it uses")
     failed = pip(["-e", f"{ROOT}[{extras}]" if extras else str(ROOT)])
     if failed:

@@ -24,13 +24,13 @@ from desk_rag.config import Settings
 from desk_rag.documents import discovery
 from desk_rag.documents.status import FileState
 from desk_rag.errors import ConfigError, DeskRagError
+from desk_rag.indexer.idle import lower_priority
+from desk_rag.indexer.parts import lazy_parts
+from desk_rag.indexer.root_watch import WatchState
+from desk_rag.indexer.service import Service
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
 from desk_rag.sanitize import clean
 from desk_rag.store.store import Store
-from indexer.idle import lower_priority
-from indexer.parts import lazy_parts
-from indexer.root_watch import WatchState
-from indexer.service import Service
 
 _EVERY = 5.0
 """Seconds between two lines of the same kind of progress."""

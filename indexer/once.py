@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 from desk_rag.config import GIB, Settings
 from desk_rag.documents.status import FileState
+from desk_rag.indexer.names import EVERYTHING, Lacking, keep_embedder, keep_namespaces, lacking
 from desk_rag.ingest import background_prefill, pipeline
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexFinished, RootAbsent
 from desk_rag.ingest.progress import Tally
 from desk_rag.sanitize import shown_path
-from indexer.names import EVERYTHING, Lacking, keep_embedder, keep_namespaces, lacking
 
 if TYPE_CHECKING:
+    from desk_rag.indexer.parts import Parts
     from desk_rag.ingest.progress import ProgressDisplay
-    from indexer.parts import Parts
 
 _CODED_SHARE = 0.52
 """Of fp16: what int8 chunk KV takes with scales and header, before there is any to measure."""

@@ -19,17 +19,17 @@ from pathlib import Path
 from desk_rag.config import Settings
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import StoreError
+from desk_rag.indexer.idle import IdleGate, describe_pause
+from desk_rag.indexer.jobs import Change, FileJob, JobQueue, SweepJob
+from desk_rag.indexer.parts import Parts
+from desk_rag.indexer.root_watch import WatchState
+from desk_rag.indexer.watcher import Batch, Watcher
+from desk_rag.indexer.worker import AT_REST, Worker, look, settle_wait
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, StageProgress
 from desk_rag.sanitize import clean
 from desk_rag.store.catalog.deletion_rows import Decision
 from desk_rag.store.private_log import PrivateLog
 from desk_rag.store.types import Activity
-from indexer.idle import IdleGate, describe_pause
-from indexer.jobs import Change, FileJob, JobQueue, SweepJob
-from indexer.parts import Parts
-from indexer.root_watch import WatchState
-from indexer.watcher import Batch, Watcher
-from indexer.worker import AT_REST, Worker, look, settle_wait
 
 _log = logging.getLogger(__name__)
 
@@ -130,7 +130,6 @@ class Service:
                 thread.join(max(0.0, end - time.monotonic()))
         self._gate.close()
         if self._log_handler is not None:
-            logging.getLogger("indexer").removeHandler(self._log_handler)
             logging.getLogger("desk_rag").removeHandler(self._log_handler)
             self._log_handler.close()
         return not any(thread.is_alive() for thread in self._threads)
@@ -288,6 +287,5 @@ def _open_log(folder: Path) -> logging.Handler:
     handler = PrivateLog(folder, "indexer.log", most_bytes=1_000_000, old_files=1, delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     handler.setLevel(logging.WARNING)
-    logging.getLogger("indexer").addHandler(handler)
     logging.getLogger("desk_rag").addHandler(handler)
     return handler

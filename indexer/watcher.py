@@ -17,8 +17,8 @@ from pathlib import Path
 
 from watchdog.events import FileDeletedEvent, FileMovedEvent, FileSystemEvent, FileSystemEventHandler
 
-from indexer.jobs import Change
-from indexer.root_watch import RootWatch, WatchState
+from desk_rag.indexer.jobs import Change
+from desk_rag.indexer.root_watch import RootWatch, WatchState
 
 _log = logging.getLogger(__name__)
 

@@ -17,6 +17,9 @@ from desk_rag.config import IndexSettings
 from desk_rag.documents.discovery import FoundFile
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import Cancelled, DeskRagError, StoreError
+from desk_rag.indexer.jobs import Change, FileJob, FileStill, Job, JobQueue, SweepJob
+from desk_rag.indexer.memory import give_back
+from desk_rag.indexer.parts import Parts, WarmParts
 from desk_rag.ingest.background_prefill import warm_pending
 from desk_rag.ingest.deletions import HANDFUL
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, StageProgress
@@ -24,9 +27,6 @@ from desk_rag.ingest.file_update import CHANGED_MEANWHILE
 from desk_rag.ingest.pipeline import embed_pending, index_path, sync_folder
 from desk_rag.ingest.progress import Tally
 from desk_rag.retrieval.embedding import Embedder
-from indexer.jobs import Change, FileJob, FileStill, Job, JobQueue, SweepJob
-from indexer.memory import give_back
-from indexer.parts import Parts, WarmParts
 
 _log = logging.getLogger(__name__)
 

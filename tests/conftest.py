@@ -10,6 +10,8 @@ import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers side by side share the cores; torch reads this at its first import
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Triton decides at its first import whether it interprets, and bitsandbytes imports it in passing.
 if not any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/dxg")):
     os.environ.setdefault("TRITON_INTERPRET", "1")

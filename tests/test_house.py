@@ -38,6 +38,14 @@ def test_every_folder_says_in_one_line_what_it_is_for(folder: Path) -> None:
     assert said and "\n" not in said
 
 
+def test_ui_and_watcher_have_one_name() -> None:
+    """A checkout also has `tui` and `indexer`, which are not the modules `desk_rag.tui` and `desk_rag.indexer`."""
+    wrong = re.compile(r"^[^#\n]*\b(?:from|import) (?:tui|indexer)\b", re.MULTILINE)
+    files = [file for package in ("desk_rag", "indexer", "tui", "tests") for file in (ROOT / package).rglob("*.py")]
+    assert len(files) > 400
+    assert not [str(file) for file in files if wrong.search(file.read_text(encoding="utf-8"))]
+
+
 def test_architecture_names_every_room_and_nothing_that_is_gone() -> None:
     text = (ROOT / "desk_rag" / "ARCHITECTURE.md").read_text(encoding="utf-8")
     rows = set(re.findall(r"^\| `(?:\.\./)?(\w+)/` \|", text, re.MULTILINE))

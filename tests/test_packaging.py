@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import email
 import importlib.util
 import os
 import subprocess
 import sys
+import sysconfig
+import tarfile
+import venv
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from markdown_it import MarkdownIt
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -19,48 +25,125 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel built from the working tree, with the build back end that is installed (no network)."""
-    out = tmp_path_factory.mktemp("wheel")
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", str(ROOT), "--no-deps", "--no-build-isolation", "-q", "-w", str(out)],
-        check=True, capture_output=True, timeout=150,
-    )  # fmt: skip
-    (built,) = out.glob("desk_rag-*.whl")
+    return build("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source archive, unpacked: a checkout without git and without the links in `desk_rag`."""
+    folder = tmp_path_factory.mktemp("sdist")
+    with tarfile.open(build("sdist", ROOT, folder)) as archive:
+        archive.extractall(folder, filter="data")
+    (root,) = (path for path in folder.iterdir() if path.is_dir())
+    return root
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The command of a new environment into which the wheel was installed; dependencies come from this one."""
+    home = tmp_path_factory.mktemp("installed") / "env"
+    venv.EnvBuilder(with_pip=False, symlinks=os.name != "nt").create(home)
+    folder = home / ("Scripts" if os.name == "nt" else "bin")
+    run(sys.executable, "-m", "pip", f"--python={folder / 'python'}", "install", "--no-deps", "--no-index", str(wheel))
+    site = run(str(folder / "python"), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
+    # Lines of a .pth are not searched for .pth files: the checkout, installed as editable here, stays out.
+    shared = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    (Path(site) / "dependencies.pth").write_text("\n".join(sorted(shared)), encoding="utf-8")
+    return folder / "desk-rag"
+
+
+def build(target: str, root: Path, out: Path) -> Path:
+    """Build `target` from `root` into `out`."""
+    run(sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(out), cwd=root)
+    (built,) = out.glob("desk_rag-*.whl" if target == "wheel" else "desk_rag-*.tar.gz")
     return built
+
+
+def run(*command: str, cwd: Path | None = None, path: Path | None = None) -> str:
+    """What `command` prints, in an environment that knows of no checkout but `path`."""
+    environment = {**os.environ, "PYTHONPATH": str(path or ""), "DESK_RAG_DATA_DIR": "/nowhere"}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=390, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 def test_wheel_holds_the_reader_the_samples_and_no_tests(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
+    assert len(names) == len(set(names))
     tops = {name.split("/")[0] for name in names}
-    assert {name for name in tops if not name.endswith(".dist-info")} == {"desk_rag", "indexer", "tui"}
+    assert {name for name in tops if not name.endswith(".dist-info")} == {"desk_rag"}
     for file in ("model.safetensors", "tokenizer.json", "config.json"):
         assert f"desk_rag/_assets/reader/{file}" in names
     assert "desk_rag/_assets/pointer/pointer.safetensors" in names
     assert any(name.startswith("desk_rag/_assets/sample_docs/") for name in names)
     assert "desk_rag/_assets/guides/settings.md" in names
-    assert "tui/app.tcss" in names
+    assert "desk_rag/bench/results/contexts.jsonl" in names, "`bench paper-model` reads it"
     assert any(name.endswith("licenses/LICENSE") for name in names)
-    assert not [name for name in names if "test" in name.split("/")[0] or "__pycache__" in name]
+    assert not [name for name in names if {"tests", "training", "__pycache__"} & set(name.split("/"))]
+    for folder in ("indexer", "tui"):
+        sources = {f"desk_rag/{file.relative_to(ROOT).as_posix()}" for file in (ROOT / folder).rglob("*.py")}
+        assert sources and sources <= set(names)
+    assert "desk_rag/tui/app.tcss" in names
 
 
-def test_wheel_installed_elsewhere_finds_its_assets(wheel: Path, tmp_path: Path) -> None:
-    target = tmp_path / "elsewhere"
-    subprocess.run(
-        [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "-q", "--target", str(target), str(wheel)],
-        check=True, capture_output=True, timeout=150,
-    )  # fmt: skip
+def test_source_archive_builds_the_same_wheel(unpacked: Path, wheel: Path, tmp_path: Path) -> None:
+    again = build("wheel", unpacked, tmp_path)
+    assert zipfile.ZipFile(again).namelist() == zipfile.ZipFile(wheel).namelist()
+
+
+@pytest.mark.parametrize("with_links", [True, False])
+def test_ui_and_watcher_are_imported_from_a_checkout(unpacked: Path, tmp_path: Path, with_links: bool) -> None:
+    root = ROOT if with_links else unpacked
+    assert (root / "desk_rag" / "tui").is_dir() == with_links
+    program = "import desk_rag.tui.wording as t, desk_rag.indexer.jobs as i; print(t.__file__, i.__file__, sep='\\n')"
+    files = [Path(line).resolve() for line in run(sys.executable, "-c", program, cwd=tmp_path, path=root).splitlines()]
+    assert files == [root / "tui" / "wording.py", root / "indexer" / "jobs.py"]
+
+
+def test_installed_wheel_finds_all_its_parts(installed: Path, tmp_path: Path) -> None:
     program = (
+        "import sys, importlib.util, desk_rag.tui.wording, desk_rag.indexer.jobs\n"
         "import desk_rag, desk_rag.assets as a, desk_rag.model.weights as w\n"
-        "print(desk_rag.__file__); print(a.assets_dir()); print(len(w.weight_files(w.resolve('embedded', "
-        "allow_download=False))))"
+        "assert not [name for name in ('tui', 'indexer', 'tests') if importlib.util.find_spec(name)]\n"
+        "assert desk_rag.__path__ == [str(a.assets_dir().parent)], desk_rag.__path__\n"
+        "assert w.weight_files(w.resolve('embedded', allow_download=False))\n"
+        "ours = [m.__file__ for name, m in sys.modules.items() if name.partition('.')[0] == 'desk_rag']\n"
+        "print(*ours, sep='\\n')"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(target)},
-        capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    package, assets, weights = done.stdout.splitlines()
-    assert Path(package).is_relative_to(target)
-    assert Path(assets) == target / "desk_rag" / "_assets"
-    assert int(weights) >= 1
+    files = run(str(installed.with_name("python")), "-c", program, cwd=tmp_path).splitlines()
+    assert len(files) > 4 and all(Path(file).is_relative_to(installed.parent.parent) for file in files)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_installed_command_answers(installed: Path, tmp_path: Path) -> None:
+    """From an empty folder: its version, its guides, and a question about one document."""
+    assert run(str(installed), "--version", cwd=tmp_path).startswith("desk-rag ")
+    assert "settings" in run(str(installed), "help", cwd=tmp_path)
+    assert "Windows" in run(str(installed), "help", "install", cwd=tmp_path)
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "shed.md").write_text("# Shed\n\nThe key of the shed hangs behind the mirror.\n", encoding="utf-8")
+    question = ("ask", "Where does the key of the shed hang?", "--folder", str(notes))
+    answer = run(str(installed), "--data-dir", str(tmp_path / "data"), *question, cwd=tmp_path)
+    assert "shed.md" in answer and "mirror" in answer
+
+
+def test_metadata_names_author_extras_and_a_readme_that_stands_alone(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    metadata = email.message_from_bytes(archive.read(name))
+    assert metadata["Author"] == "desk-rag maintainers"
+    assert metadata.get_all("Classifier") and metadata["Keywords"]
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert {"ann", "finetune", "gpu", "all"} <= set(metadata.get_all("Provides-Extra"))
+    needs = [Requirement(line) for line in metadata.get_all("Requires-Dist")]
+    extras = {need.name for need in needs if need.marker and need.marker.evaluate({"extra": "all"})}
+    assert extras == {"bitsandbytes", "hnswlib", "peft"}
+    readme = MarkdownIt().parse(str(metadata.get_payload()))
+    targets = [str(part.attrs.get("href") or part.attrs.get("src")) for token in readme for part in token.children or ()
+               if part.type in ("link_open", "image")]  # fmt: skip
+    assert all(target.startswith("https:") for target in targets), targets
 
 
 @pytest.fixture
@@ -103,8 +186,6 @@ def test_gpu_is_seen_through_nvidia_smi(
 def test_torch_of_the_setup_is_the_torch_of_the_package(setup_script: ModuleType) -> None:
     import tomllib
 
-    from packaging.requirements import Requirement
-
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [Requirement(line) for line in project["dependencies"]]
     (torch,) = [requirement for requirement in wanted if requirement.name == "torch"]
@@ -137,7 +218,7 @@ def test_the_tests_get_every_extra_and_users_none(
     monkeypatch.setattr(setup_script, "pip", lambda arguments: asked.append(arguments[-1]) or "")
     for dev in (True, False):
         setup_script.install(gpu=False, dev=dev)
-    assert asked == [f"{ROOT}[dev,quant,finetune]", str(ROOT)]
+    assert asked == [f"{ROOT}[dev,gpu,finetune]", str(ROOT)]
 
 
 def test_without_a_compiler_set_up_goes_on(

@@ -28,16 +28,16 @@ from desk_rag.answering.events import AnswerEvent, AnswerText, Retrieved
 from desk_rag.config import Settings
 from desk_rag.errors import Cancelled, DeskRagError
 from desk_rag.ingest.events import IndexEvent
-from tui import messages as m
-from tui.backend import Backend, Freshness, Status
-from tui.leaving import leave_at_once, new_loop, threads_ended
-from tui.logfile import log_to_file
-from tui.opener import opening
-from tui.screens.chat import ChatScreen
-from tui.screens.help import HelpScreen
-from tui.themes import DARK, LIGHT
-from tui.widgets.question_input import QuestionInput
-from tui.wording import count, safe
+from desk_rag.tui import messages as m
+from desk_rag.tui.backend import Backend, Freshness, Status
+from desk_rag.tui.leaving import leave_at_once, new_loop, threads_ended
+from desk_rag.tui.logfile import log_to_file
+from desk_rag.tui.opener import opening
+from desk_rag.tui.screens.chat import ChatScreen
+from desk_rag.tui.screens.help import HelpScreen
+from desk_rag.tui.themes import DARK, LIGHT
+from desk_rag.tui.widgets.question_input import QuestionInput
+from desk_rag.tui.wording import count, safe
 
 _LOG = logging.getLogger(__name__)
 _STATUS_SECONDS = 1.0
@@ -296,7 +296,7 @@ class DeskRagApp(App[int]):
 def run(settings: Settings, folders: Sequence[Path]) -> int:
     """Open the UI on `folders` and return the exit code: 0, 143/129 after a signal, or that of a failed start."""
     from desk_rag.store.layout import Layout
-    from tui.live_backend import LiveBackend
+    from desk_rag.tui.live_backend import LiveBackend
 
     Layout(settings.data_dir).check_owner()  # before the log file is made there
     return run_with(LiveBackend(settings, folders), folders, log_to_file(settings.data_dir / "logs"))

@@ -24,13 +24,13 @@ from desk_rag.ingest.deletions import missing_files
 from desk_rag.ingest.events import IndexEvent
 from desk_rag.store.catalog.deletion_rows import Decision
 from desk_rag.store.presence import absent_folders
-from tui.backend import Freshness, Started, Status
+from desk_rag.tui.backend import Freshness, Started, Status
 
 if TYPE_CHECKING:
     from desk_rag.answering.engine import AnswerEngine
+    from desk_rag.indexer.service import Service
     from desk_rag.store.store import Store
     from desk_rag.store.types import Activity
-    from indexer.service import Service
 
 _log = logging.getLogger(__name__)
 
@@ -162,8 +162,8 @@ class LiveBackend:
         return not self._folders or any(path == folder or folder in path.parents for folder in self._folders)
 
     def _begin_indexing(self, engine: AnswerEngine, listen: Callable[[IndexEvent], None]) -> None:
-        from indexer.parts import parts_of
-        from indexer.service import Service
+        from desk_rag.indexer.parts import parts_of
+        from desk_rag.indexer.service import Service
 
         self._started_at = time.monotonic()
         service = Service(parts_of(engine), self._folders, self._settings)

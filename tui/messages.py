@@ -15,7 +15,7 @@ from desk_rag.answering.events import AnswerEvent, AnswerMode, Source
 from desk_rag.documents.chunking import Chunk
 from desk_rag.errors import DeskRagError
 from desk_rag.ingest.events import IndexEvent, StageProgress
-from tui.backend import Started, Status
+from desk_rag.tui.backend import Started, Status
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from textual.content import Content
 
 from desk_rag.answering.events import Answer, Source
 from desk_rag.sanitize import clean
-from tui.backend import Status
+from desk_rag.tui.backend import Status
 
 MOST_CHARS = 20_000
 """Longest run of untrusted text in one widget: a megabyte without a space would take seconds to wrap."""

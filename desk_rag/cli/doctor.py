@@ -119,7 +119,7 @@ def _quantization(settings: Settings) -> Finding:
     there = importlib.util.find_spec("bitsandbytes") is not None
     if settings.model.quantization != "none" and not there:
         detail = f"'{settings.model.quantization}' is set, but bitsandbytes is not installed"
-        return Finding("bitsandbytes", Verdict.FAIL, detail, "pip install 'desk-rag[quant]'")
+        return Finding("bitsandbytes", Verdict.FAIL, detail, "pip install 'desk-rag[gpu]'")
     detail = "installed" if there else "not installed; only needed for nf4 and int8 weights"
     return Finding("bitsandbytes", Verdict.OK, detail)
 

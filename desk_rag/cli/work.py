@@ -69,7 +69,7 @@ def open_ui(settings: Settings, folders: Sequence[Path]) -> int:
     chosen = _roots(settings, folders) if folders else [folder.expanduser().absolute() for folder in settings.folders]
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("The UI needs a terminal.", remedy='Without one: desk-rag ask "…" --folder FOLDER')
-    from tui.app import run
+    from desk_rag.tui.app import run
 
     return run(settings, chosen)
 
@@ -77,9 +77,9 @@ def open_ui(settings: Settings, folders: Sequence[Path]) -> int:
 def index(settings: Settings, folders: Sequence[Path], *, warm: bool, as_json: bool) -> int:
     """Bring the index of `folders` up to date; 3 if some files could not be read."""
     tally = Tally()  # takes the time, that of the imports and of opening the store included
+    from desk_rag.indexer.once import Run
+    from desk_rag.indexer.parts import lazy_parts
     from desk_rag.store.store import Store
-    from indexer.once import Run
-    from indexer.parts import lazy_parts
 
     roots = _roots(settings, folders)
     _check_model(settings)
@@ -106,8 +106,8 @@ def index_with(
     engine: AnswerEngine, roots: Sequence[Path], settings: Settings, stop: Callable[[], bool], progress: out.Progress
 ) -> IndexFinished:
     """Words, vectors, then chunk KV, with the model that is already loaded."""
-    from indexer.once import Run
-    from indexer.parts import parts_of
+    from desk_rag.indexer.once import Run
+    from desk_rag.indexer.parts import parts_of
 
     return Run(parts_of(engine), settings, stop, progress).run(roots, loaded=True)
 
@@ -233,7 +233,7 @@ def search(
 
 def watch(settings: Settings, folders: Sequence[Path]) -> int:
     """Follow `folders` until told to stop; one that is absent now, a drive perhaps, is waited for."""
-    from indexer.daemon import run_watch
+    from desk_rag.indexer.daemon import run_watch
 
     roots = [folder.expanduser().resolve() for folder in folders or settings.folders]
 

@@ -212,7 +212,7 @@ def _bitsandbytes(kind: str) -> Any:
         import bitsandbytes  # noqa: F401
     except ImportError as error:
         raise ConfigError(
-            "bitsandbytes is not installed.", remedy="Install the extra: pip install 'desk-rag[quant]'."
+            "bitsandbytes is not installed.", remedy="Install the extra: pip install 'desk-rag[gpu]'."
         ) from error
     if kind == "int8":
         return BitsAndBytesConfig(load_in_8bit=True)

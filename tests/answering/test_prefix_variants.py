@@ -19,6 +19,9 @@ from desk_rag.answering.kv_connector import Candidates, ContextLoader, Site, Str
 from desk_rag.answering.serving_model import prepare_model
 from desk_rag.cli.doctor import Verdict, examine
 from desk_rag.config import IndexSettings, ModelSettings, Settings
+from desk_rag.indexer.jobs import JobQueue
+from desk_rag.indexer.parts import parts_of
+from desk_rag.indexer.worker import Worker
 from desk_rag.ingest import background_prefill, pipeline
 from desk_rag.ingest.events import IndexEvent, IndexFinished, StageProgress
 from desk_rag.kv.cache import SlabCache
@@ -37,9 +40,6 @@ from desk_rag.kv.types import KVKey
 from desk_rag.retrieval.search import retrieve
 from desk_rag.store.layout import Layout
 from desk_rag.store.store import Store
-from indexer.jobs import JobQueue
-from indexer.parts import parts_of
-from indexer.worker import Worker
 from tests.answer_world import BICYCLE, SMALL, World, an_engine, ask, first_logits, make_world
 
 RUNGS = (0, 1, 2)

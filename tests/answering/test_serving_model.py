@@ -174,6 +174,7 @@ def _full(path: Path, content: bytes, root: Path) -> None:
     raise OSError(28, "No space left on device", str(path))
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_moment_leaves_a_whole_record_or_none(reader: LanguageModel, tmp_path: Path) -> None:
     prepare_model(reader, tmp_path)
     content = record_of(tmp_path).read_bytes()

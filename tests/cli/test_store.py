@@ -95,6 +95,7 @@ def test_a_flipped_byte_is_found_by_its_seventh_and_by_no_other(desk: Desk) -> N
     assert desk.run("verify").code == 0
 
 
+@pytest.mark.slow
 def test_doctor_tells_quality_break_even_room_and_what_was_mended(desk: Desk) -> None:
     def findings(*words: str) -> dict[str, dict[str, str]]:
         told = desk.json("doctor", *words)["findings"]

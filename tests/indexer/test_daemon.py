@@ -18,10 +18,10 @@ import pytest
 from desk_rag.answering.serving_model import Prepared
 from desk_rag.config import Settings, StoreSettings
 from desk_rag.documents.status import FileState, IndexStage
+from desk_rag.indexer.daemon import Printer, run_watch
+from desk_rag.indexer.root_watch import WatchState
 from desk_rag.ingest.events import FileEvent, RootAbsent, StageProgress
 from desk_rag.store.store import Store
-from indexer.daemon import Printer, run_watch
-from indexer.root_watch import WatchState
 from tests.indexer.conftest import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -29,7 +29,7 @@ CHILD = """
 import sys
 from pathlib import Path
 from desk_rag.config import Settings
-from indexer.daemon import run_watch
+from desk_rag.indexer.daemon import run_watch
 settings = Settings.model_validate_json(sys.argv[1])
 sys.exit(run_watch(settings, [Path(name) for name in sys.argv[2:]], sys.stdout))
 """
@@ -129,7 +129,7 @@ def test_words_are_findable_before_the_model_is_loaded_and_sigint_ends_it(
     script = CHILD.replace(
         "settings = ",
         "import desk_rag.ingest.pipeline, threading, time\n"
-        "from indexer import parts\n"
+        "from desk_rag.indexer import parts\n"
         "def load(settings):\n"
         "    print('torch' if 'torch' in sys.modules else 'no torch yet', flush=True)\n"
         "    time.sleep(600)\n"

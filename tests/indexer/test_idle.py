@@ -9,7 +9,16 @@ import psutil
 import pytest
 
 from desk_rag.config import IdleSettings
-from indexer.idle import CpuLoad, GpuLoad, IdleGate, Reading, decide, describe_pause, lower_priority, on_battery
+from desk_rag.indexer.idle import (
+    CpuLoad,
+    GpuLoad,
+    IdleGate,
+    Reading,
+    decide,
+    describe_pause,
+    lower_priority,
+    on_battery,
+)
 
 SETTINGS = IdleSettings()
 

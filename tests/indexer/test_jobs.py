@@ -4,7 +4,7 @@ import threading
 import time
 from pathlib import Path
 
-from indexer.jobs import Change, FileJob, FileStill, JobQueue, SweepJob
+from desk_rag.indexer.jobs import Change, FileJob, FileStill, JobQueue, SweepJob
 
 ROOT = Path("/root-a")
 

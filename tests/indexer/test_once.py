@@ -16,13 +16,13 @@ from desk_rag.answering.serving_model import Prepared
 from desk_rag.cli.output import Progress, index_summary
 from desk_rag.config import ModelSettings, Settings, StoreSettings
 from desk_rag.errors import StoreFull
+from desk_rag.indexer.names import EVERYTHING, Lacking, keep_namespaces, lacking
+from desk_rag.indexer.once import Run
+from desk_rag.indexer.parts import WarmParts, lazy_parts
 from desk_rag.ingest.events import IndexFinished
 from desk_rag.kv.prefix_variants.variants import build_ladder
 from desk_rag.retrieval.embedding import Embedder, load_embedder
 from desk_rag.store.store import Store
-from indexer.names import EVERYTHING, Lacking, keep_namespaces, lacking
-from indexer.once import Run
-from indexer.parts import WarmParts, lazy_parts
 
 
 @pytest.fixture(scope="module")

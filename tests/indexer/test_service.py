@@ -18,13 +18,13 @@ from desk_rag.device_lock import Turn
 from desk_rag.documents import document
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import ModelNotFound
+from desk_rag.indexer.idle import IdleGate
+from desk_rag.indexer.parts import Parts, WarmParts
+from desk_rag.indexer.service import ClockJump, Service, outermost
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
 from desk_rag.retrieval.embedding import Embedder, load_embedder
 from desk_rag.store.catalog.deletion_rows import Decision
 from desk_rag.store.store import Store
-from indexer.idle import IdleGate
-from indexer.parts import Parts, WarmParts
-from indexer.service import ClockJump, Service, outermost
 from tests.indexer.conftest import wait_for
 from tests.store import made
 
@@ -231,7 +231,7 @@ def test_text_that_is_edited_away_leaves_every_file_while_it_runs(
     make: Make, docs: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Although the stages never come to their end: the machine is busy all the time."""
-    monkeypatch.setattr("indexer.worker._TIDY_SECONDS", 0.5)
+    monkeypatch.setattr("desk_rag.indexer.worker._TIDY_SECONDS", 0.5)
     running = make(gate=Closed(settings.idle))
     running.service.start()
     wait_for(lambda: running.counts() == (2, 2, 0))
@@ -304,7 +304,7 @@ def test_a_defect_is_logged_without_document_text_and_does_not_end_the_thread(
     assert "RuntimeError" in text
     assert sentence not in text
     assert log.stat().st_mode & 0o077 == 0
-    assert not logging.getLogger("indexer").handlers
+    assert not logging.getLogger("desk_rag").handlers
 
 
 def test_an_absent_root_is_told_once_and_comes_back(make: Make, docs: Path, tmp_path: Path) -> None:

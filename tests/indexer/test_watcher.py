@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from indexer.jobs import Change
-from indexer.watcher import Batch, Watcher
+from desk_rag.indexer.jobs import Change
+from desk_rag.indexer.watcher import Batch, Watcher
 from tests.indexer.conftest import wait_for
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify")
@@ -227,7 +227,7 @@ def test_stop_is_quick_and_ends_the_threads(docs: Path, seen: Seen) -> None:
 LIMITED = """
 import sys, time
 from pathlib import Path
-from indexer.watcher import Watcher
+from desk_rag.indexer.watcher import Watcher
 root = Path(sys.argv[1])
 changes = set()
 watcher = Watcher([root], lambda batch: changes.update(batch.changes), debounce=0.1, poll_seconds=0.3)
@@ -292,7 +292,7 @@ def test_no_watch_at_all(docs: Path) -> None:
 OVERFLOW = """
 import sys, time
 from pathlib import Path
-from indexer.watcher import Watcher
+from desk_rag.indexer.watcher import Watcher
 swept = []
 watcher = Watcher([Path(sys.argv[1])], lambda batch: swept.append(batch.sweep), debounce=0.1, most=10**9)
 watcher.start()

@@ -171,10 +171,10 @@ def plugged_in_between_two_looks(place: Path) -> None:
 def unmounted_while_a_service_watches(place: Path) -> None:
     """As `desk-rag watch` does it, model and all."""
     from desk_rag.config import IdleSettings, IndexSettings, ModelSettings, Settings, StoreSettings
+    from desk_rag.indexer.parts import lazy_parts
+    from desk_rag.indexer.service import Service
     from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, RootAbsent
     from desk_rag.store.store import Store
-    from indexer.parts import lazy_parts
-    from indexer.service import Service
     from tests.indexer.conftest import wait_for
     from tests.store import made
 

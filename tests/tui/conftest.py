@@ -9,8 +9,8 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import TextArea
 
+from desk_rag.tui.app import DeskRagApp
 from tests.tui.scripted import FOLDERS, ScriptedBackend
-from tui.app import DeskRagApp
 
 Run = Callable[..., AbstractAsyncContextManager[Pilot[int]]]
 
@@ -64,7 +64,7 @@ async def until(pilot: Pilot[int], condition: Callable[[], bool], seconds: float
 
 async def ask(pilot: Pilot[int], question: str) -> None:
     """Type a question and send it."""
-    from tui.widgets.question_input import QuestionInput
+    from desk_rag.tui.widgets.question_input import QuestionInput
 
     prompt = pilot.app.screen.query_one(QuestionInput)
     prompt.focus()

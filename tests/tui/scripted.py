@@ -28,7 +28,7 @@ from desk_rag.answering.events import (
 from desk_rag.documents.chunking import Chunk, ChunkId, Location
 from desk_rag.documents.status import IndexStage
 from desk_rag.ingest.events import IndexEvent
-from tui.backend import Freshness, Started, Status
+from desk_rag.tui.backend import Freshness, Started, Status
 
 FOLDERS = (Path("/home/ada/Documents"),)
 _BOILER = FOLDERS[0] / "house" / "boiler-contract.pdf"
@@ -278,6 +278,6 @@ def hostile_backend() -> ScriptedBackend:
 
 
 if __name__ == "__main__":
-    from tui.app import run_with
+    from desk_rag.tui.app import run_with
 
     sys.exit(run_with(hostile_backend(), FOLDERS))

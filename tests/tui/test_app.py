@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from desk_rag.errors import ModelNotFound
+from desk_rag.tui.app import DeskRagApp, run_with
+from desk_rag.tui.logfile import log_to_file
 from tests.tui.scripted import FOLDERS, ScriptedBackend
-from tui.app import DeskRagApp, run_with
-from tui.logfile import log_to_file
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_importing_the_app_loads_nothing_heavy() -> None:
     """The window is drawn before the model loads, so its import must not wait for torch."""
     heavy = "{'torch', 'transformers', 'sentence_transformers', 'numpy', 'safetensors', 'hnswlib'}"
-    code = f"import sys, tui.app; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, desk_rag.tui.app; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -95,7 +95,7 @@ def test_leaving_does_not_wait_for_a_step_that_cannot_be_interrupted() -> None:
     """A long prefill must not keep the terminal's owner waiting; the exit code stays the one that was meant."""
     code = (
         "import sys, threading, time\n"
-        "from tui.leaving import leave_at_once, new_loop, threads_ended\n"
+        "from desk_rag.tui.leaving import leave_at_once, new_loop, threads_ended\n"
         "loop = new_loop()\n"
         "loop.run_in_executor(None, time.sleep, 60)\n"
         "loop.close()\n"
@@ -106,7 +106,7 @@ def test_leaving_does_not_wait_for_a_step_that_cannot_be_interrupted() -> None:
 
 
 def test_idle_workers_count_as_ended() -> None:
-    from tui.leaving import new_loop, threads_ended
+    from desk_rag.tui.leaving import new_loop, threads_ended
 
     loop = new_loop()
     loop.run_until_complete(loop.run_in_executor(None, lambda: None))

@@ -11,6 +11,10 @@ from desk_rag.answering.events import AnswerMode, AnswerText, Finished, FirstTok
 from desk_rag.documents.status import IndexStage
 from desk_rag.errors import Cancelled, ModelNotFound, StoreError
 from desk_rag.ingest.events import RootAbsent, StageProgress
+from desk_rag.tui.app import DeskRagApp
+from desk_rag.tui.widgets.answer_view import AnswerView
+from desk_rag.tui.widgets.question_input import QuestionInput
+from desk_rag.tui.widgets.source_list import SourceList
 from tests.tui.conftest import Run, ask, screen_text, text_of, until
 from tests.tui.scripted import (
     FOLDERS,
@@ -22,10 +26,6 @@ from tests.tui.scripted import (
     answer,
     play,
 )
-from tui.app import DeskRagApp
-from tui.widgets.answer_view import AnswerView
-from tui.widgets.question_input import QuestionInput
-from tui.widgets.source_list import SourceList
 
 Q = "when does the boiler warranty end?"
 

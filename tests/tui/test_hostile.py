@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
+from desk_rag.tui.app import DeskRagApp
+from desk_rag.tui.backend import Started
+from desk_rag.tui.messages import Problem
+from desk_rag.tui.widgets.answer_view import AnswerView
+from desk_rag.tui.widgets.index_status import IndexStatus
+from desk_rag.tui.widgets.source_list import SourceList
 from tests.tui.conftest import Run, ask, screen_text, until
 from tests.tui.scripted import HOSTILE, ScriptedBackend, answer, hostile_backend, play
-from tui.app import DeskRagApp
-from tui.backend import Started
-from tui.messages import Problem
-from tui.widgets.answer_view import AnswerView
-from tui.widgets.index_status import IndexStatus
-from tui.widgets.source_list import SourceList
 
 _FORBIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e]")
 
@@ -92,7 +92,7 @@ async def test_hostile_errors_status_and_model_name(running: Run) -> None:
 async def test_hostile_question_and_paste(running: Run) -> None:
     from textual import events
 
-    from tui.widgets.question_input import QuestionInput
+    from desk_rag.tui.widgets.question_input import QuestionInput
 
     backend = ScriptedBackend()
     async with running(backend) as pilot:
@@ -117,7 +117,7 @@ async def test_clipboard_text_is_clean(running: Run) -> None:
 
 
 async def test_megabyte_line_is_cut_not_wrapped(running: Run) -> None:
-    from tui.wording import MOST_CHARS
+    from desk_rag.tui.wording import MOST_CHARS
 
     final = answer("long", "y" * 1_000_000)
     async with running(ScriptedBackend({"long": play(final, ["y" * 1_000_000])})) as pilot:

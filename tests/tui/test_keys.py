@@ -7,6 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from desk_rag.tui.app import DeskRagApp
+from desk_rag.tui.screens.help import HelpScreen
+from desk_rag.tui.widgets.answer_view import AnswerView
+from desk_rag.tui.widgets.question_input import QuestionInput
+from desk_rag.tui.widgets.source_list import SourceList
 from tests.tui.conftest import Run, ask, screen_text, text_of, until
 from tests.tui.scripted import (
     SOURCES,
@@ -14,11 +19,6 @@ from tests.tui.scripted import (
     answer,
     play,
 )
-from tui.app import DeskRagApp
-from tui.screens.help import HelpScreen
-from tui.widgets.answer_view import AnswerView
-from tui.widgets.question_input import QuestionInput
-from tui.widgets.source_list import SourceList
 
 Q = "when does the boiler warranty end?"
 
@@ -153,8 +153,8 @@ async def test_help_and_palette_name_every_action(running: Run) -> None:
 
 def test_forbidden_keys_are_not_bound() -> None:
     """Terminals cannot tell these from Tab, Enter, Esc, Backspace, or stop the output on them."""
-    from tui.screens.chat import ChatScreen
-    from tui.widgets.transcript import Transcript
+    from desk_rag.tui.screens.chat import ChatScreen
+    from desk_rag.tui.widgets.transcript import Transcript
 
     bound = set()
     for owner in (DeskRagApp, ChatScreen, HelpScreen, Transcript, QuestionInput):
@@ -172,7 +172,7 @@ async def test_open_source_uses_an_argument_list(running: Run, tmp_path: Path, m
     final = answer(Q, "Yes.", sources=(replace(SOURCES[2], path=file),))
     started: list[tuple[str, ...]] = []
     monkeypatch.setenv("VISUAL", "code --wait")
-    monkeypatch.setattr("tui.app.subprocess.Popen", lambda argv, **kwargs: started.append(argv))
+    monkeypatch.setattr("desk_rag.tui.app.subprocess.Popen", lambda argv, **kwargs: started.append(argv))
     async with running(ScriptedBackend({Q: play(final)})) as pilot:
         await ask(pilot, Q)
         await until(pilot, lambda: over(pilot.app))

@@ -16,14 +16,14 @@ from desk_rag.config import IdleSettings, IndexSettings, Settings
 from desk_rag.errors import ModelError, ModelNotFound
 from desk_rag.ingest.events import FileEvent
 from desk_rag.store.store import Store
+from desk_rag.tui import live_backend
+from desk_rag.tui.app import DeskRagApp
+from desk_rag.tui.backend import Freshness
+from desk_rag.tui.live_backend import LiveBackend
+from desk_rag.tui.widgets.answer_view import AnswerView
+from desk_rag.tui.widgets.source_list import SourceList
 from tests.tui.conftest import ask, text_of, until
 from tests.tui.terminal import OSC, Terminal
-from tui import live_backend
-from tui.app import DeskRagApp
-from tui.backend import Freshness
-from tui.live_backend import LiveBackend
-from tui.widgets.answer_view import AnswerView
-from tui.widgets.source_list import SourceList
 
 _QUESTION = "What colour is the kitchen door?"
 _FILES = {
@@ -84,6 +84,7 @@ def test_second_process_attaches_and_may_pause(backend: LiveBackend, place: tupl
     assert backend.stop() and backend.stop(), "safe to call twice"
 
 
+@pytest.mark.slow
 def test_who_came_second_goes_on_when_the_first_has_ended(
     backend: LiveBackend, place: tuple[Settings, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +159,7 @@ def test_failed_start_leaves_the_store_free(place: tuple[Settings, Path], tmp_pa
 def test_the_real_program_in_a_terminal(place: tuple[Settings, Path]) -> None:
     settings, folder = place
     code = (
-        "import sys; from pathlib import Path; from desk_rag.config import Settings; from tui.app import run;"
+        "import sys; from pathlib import Path; from desk_rag.config import Settings; from desk_rag.tui.app import run;"
         "sys.exit(run(Settings.model_validate_json(sys.argv[1]), [Path(sys.argv[2])]))"
     )
     terminal = Terminal(["-c", code, settings.model_dump_json(), str(folder)], columns=118, rows=32)

@@ -9,8 +9,8 @@ import pytest
 
 from desk_rag.documents.chunking import Location
 from desk_rag.errors import DocumentError, UnreadableDocument
+from desk_rag.tui.opener import Opening, opening
 from tests.tui.scripted import SOURCES
-from tui.opener import Opening, opening
 
 LINES = Location("", None, None, 12, 40)
 

@@ -12,6 +12,9 @@ from textual.pilot import Pilot
 
 from desk_rag.answering.events import Retrieved
 from desk_rag.errors import ModelNotFound
+from desk_rag.tui.app import DeskRagApp
+from desk_rag.tui.themes import LIGHT
+from desk_rag.tui.widgets.answer_view import AnswerView
 from tests.tui.conftest import ask, text_of, until
 from tests.tui.scripted import (
     FOLDERS,
@@ -22,9 +25,6 @@ from tests.tui.scripted import (
     hostile_backend,
     play,
 )
-from tui.app import DeskRagApp
-from tui.themes import LIGHT
-from tui.widgets.answer_view import AnswerView
 
 pytestmark = pytest.mark.skipif(version("textual") != "8.2.8", reason="the pictures are of Textual 8.2.8")
 

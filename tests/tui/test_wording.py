@@ -9,10 +9,10 @@ import pytest
 from textual.content import Content
 
 from desk_rag.documents.status import IndexStage
+from desk_rag.tui.backend import Freshness, Status
+from desk_rag.tui.widgets.index_status import line
+from desk_rag.tui.wording import MOST_CHARS, about, brief, count, fit, fit_path, gib, percent, safe, seconds, short_path
 from tests.tui.scripted import WARMING, WATCHING
-from tui.backend import Freshness, Status
-from tui.widgets.index_status import line
-from tui.wording import MOST_CHARS, about, brief, count, fit, fit_path, gib, percent, safe, seconds, short_path
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.004, "0.00 s"), (0.19, "0.19 s"), (4.31, "4.3 s"), (12.4, "12 s")])

@@ -20,16 +20,16 @@ from textual.widgets import Footer, OptionList, Static, Tab, Tabs
 
 from desk_rag.answering.events import Answer, AnswerMode, Evidence
 from desk_rag.ingest.events import DeletionsWaiting, RootAbsent
-from tui import messages as m
-from tui.backend import Status
-from tui.widgets.answer_view import AnswerView
-from tui.widgets.index_status import IndexStatus
-from tui.widgets.question_input import QuestionInput
-from tui.widgets.source_list import SourceList
-from tui.widgets.source_preview import SourcePreview
-from tui.widgets.transcript import Transcript
-from tui.widgets.welcome import welcome
-from tui.wording import as_text, count, missing_notice, safe, short_path
+from desk_rag.tui import messages as m
+from desk_rag.tui.backend import Status
+from desk_rag.tui.widgets.answer_view import AnswerView
+from desk_rag.tui.widgets.index_status import IndexStatus
+from desk_rag.tui.widgets.question_input import QuestionInput
+from desk_rag.tui.widgets.source_list import SourceList
+from desk_rag.tui.widgets.source_preview import SourcePreview
+from desk_rag.tui.widgets.transcript import Transcript
+from desk_rag.tui.widgets.welcome import welcome
+from desk_rag.tui.wording import as_text, count, missing_notice, safe, short_path
 
 _FOOTER_CELLS = 80
 """What all keys of the footer take. Below it the palette's, docked at the right, would lie over others."""

@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from tui.wording import safe
+from desk_rag.tui.wording import safe
 
 _KEYS = (
     ("Enter", "ask"),

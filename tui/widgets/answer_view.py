@@ -28,9 +28,9 @@ from desk_rag.answering.events import (
     Retrieved,
     Source,
 )
-from tui.messages import Problem
-from tui.widgets.timing_line import TimingLine
-from tui.wording import count, mark, place, safe, short_path
+from desk_rag.tui.messages import Problem
+from desk_rag.tui.widgets.timing_line import TimingLine
+from desk_rag.tui.wording import count, mark, place, safe, short_path
 
 _CHIP = re.compile(r"\[(\d{1,2})\]")
 _NEAREST_SHOWN = 3

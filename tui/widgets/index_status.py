@@ -7,8 +7,8 @@ from textual.content import Content
 from textual.widgets import Static
 
 from desk_rag.documents.status import IndexStage
-from tui.backend import Freshness, Status
-from tui.wording import about, brief, count, gib, percent, safe
+from desk_rag.tui.backend import Freshness, Status
+from desk_rag.tui.wording import about, brief, count, gib, percent, safe
 
 _MARKS = {
     Freshness.STARTING: ("◌", "$primary"),

@@ -11,7 +11,7 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from desk_rag.answering.events import Source
-from tui.wording import fit, fit_path, mark, place, safe, short_path
+from desk_rag.tui.wording import fit, fit_path, mark, place, safe, short_path
 
 _STYLES = {"warm": "$success", "stale": "$warning", "cold": "$foreground 50%"}
 _NARROWEST_PATH = 12

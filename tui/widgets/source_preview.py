@@ -15,7 +15,7 @@ from textual.widgets import Static
 
 from desk_rag.answering.events import Source
 from desk_rag.documents.chunking import Chunk
-from tui.wording import place, safe, short_path
+from desk_rag.tui.wording import place, safe, short_path
 
 _NEIGHBOURS = 4
 """Chunks shown before and after; enough to read on, cheap for a book."""

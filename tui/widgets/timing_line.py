@@ -9,7 +9,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from desk_rag.answering.events import Answer, AnswerMode, Timings
-from tui.wording import seconds
+from desk_rag.tui.wording import seconds
 
 _BAR_CELLS = 18
 _MUTED = "$foreground 60%"

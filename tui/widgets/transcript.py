@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
-from tui.widgets.answer_view import AnswerView
+from desk_rag.tui.widgets.answer_view import AnswerView
 
 
 class Transcript(VerticalScroll, can_focus=True):

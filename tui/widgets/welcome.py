@@ -7,9 +7,9 @@ from pathlib import Path
 
 from textual.content import Content
 
-from tui.backend import Freshness, Status
-from tui.messages import Problem
-from tui.wording import count, safe
+from desk_rag.tui.backend import Freshness, Status
+from desk_rag.tui.messages import Problem
+from desk_rag.tui.wording import count, safe
 
 
 def welcome(folders: Sequence[Path], status: Status, problem: Problem | None) -> Content:

@@ -1,8 +1,8 @@
 """Check an embedder's directory before sentence-transformers loads it.
 
-A directory of sentence-transformers lists modules in modules.json, each a class name and a subdirectory with a
-configuration and weights of its own. Only the modules that plain text embedders are made of are let through, and each
-must have its weights as safetensors: the library would otherwise open pickles.
+Such a directory lists modules in modules.json, each a class name and a subdirectory with its own configuration and
+weights. Only the modules that plain text embedders consist of are accepted, and each must have safetensors weights: the
+library would otherwise open pickles.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HARMLESS = frozenset({"torch_dtype", "dtype", "attn_implementation", "model_max
 _ACTIVATION = re.compile(r"torch\.nn\.modules\.(activation|linear)\.[A-Z]\w*")
 _MOST_MODULES = 8
 _MOST_FEATURES = 65_536
-_REMEDY = "Take embedder = 'embedded', or another sentence-transformers model for text."
+_REMEDY = "Use embedder = 'embedded', or another sentence-transformers model for text."
 _SETTINGS = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -43,7 +43,7 @@ _SETTINGS = tuple(
 
 
 def check_embedder(settings: ModelSettings) -> Path:
-    """The directory of the embedder that the settings name, after all checks that need no weights to be loaded.
+    """Return the embedder's directory after all checks that need no weights to be loaded.
 
     Raises ModelNotFound, UnsupportedModel or ModelError.
     """
@@ -83,7 +83,7 @@ def _check_modules(directory: Path) -> Path:
 
 
 def _module(directory: Path, entry: Any) -> tuple[str, Path]:
-    """(class, directory) of an entry in modules.json."""
+    """Return (class, directory) of an entry in modules.json."""
     file = directory / "modules.json"
     fields = ("name", "path", "type")
     if not isinstance(entry, Mapping) or not all(isinstance(entry.get(field), str) for field in fields):
@@ -118,7 +118,7 @@ def _check_transformer(directory: Path, place: Path) -> None:
 
 
 def _check_settings(file: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse what a sentence_bert_config.json passes on to transformers, or calls on the model, beyond the usual."""
+    """Refuse unusual arguments and method calls in a sentence_bert_config.json."""
     for name, value in settings.items():
         passed = set(value) if isinstance(value, dict) else {"?"} if value else set()
         if _CALLER.fullmatch(name) and (odd := passed - _HARMLESS):
@@ -147,15 +147,15 @@ def _check_dense(place: Path) -> None:
         raise UnsupportedModel(f"The weights in {place} {what}; desk-rag loads safetensors only.", remedy=_REMEDY)
     tensors = files.read_header(place / files.SINGLE)
     shapes = {name: info.shape for name, info in tensors.items()}
-    wanted: dict[str, tuple[Any, ...]] = {"linear.weight": (sizes[1], sizes[0])}
+    expected: dict[str, tuple[Any, ...]] = {"linear.weight": (sizes[1], sizes[0])}
     if config.get("bias", True):
-        wanted["linear.bias"] = (sizes[1],)
-    if shapes != wanted:
+        expected["linear.bias"] = (sizes[1],)
+    if shapes != expected:
         raise ModelError(f"The weights in {place} do not match its config.json.", remedy=_REMEDY)
 
 
 def _check_tensors(directory: Path) -> None:
-    """Raise ModelError where a transformer's configuration is absurd or its weights do not match it."""
+    """Raise ModelError if a transformer's configuration is invalid or contradicts its weights."""
     from transformers import AutoConfig, AutoModel
 
     from desk_rag.model.checkpoint import tensors as checkpoint_tensors
@@ -177,20 +177,20 @@ def _check_tensors(directory: Path) -> None:
         )
     except ModelError:
         raise
-    except Exception as error:  # what a field of the wrong kind provokes is not for us to foresee
+    except Exception as error:  # transformers may raise anything for a field of the wrong type
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
         raise ModelError(
             f"The embedder in {directory} could not be loaded: {reason}",
-            remedy="Take embedder = 'embedded', or fetch the model's files again.",
+            remedy="Use embedder = 'embedded', or download the model's files again.",
         ) from error
 
 
 _POOLER = re.compile(r"(^|\.)pooler\.")
-"""A classifier's layer on top, which many embedders lack: their vectors are pooled without it."""
+"""Tensors of a pooler on top of the model, which many embedders lack because they do not use it."""
 
 
 def _is_head(module: Any, name: str) -> bool:
-    """True for tensors of a task's head (cls.predictions, lm_head): they belong to no part of the plain model."""
+    """True for tensors of a task head (cls.predictions, lm_head), not of the plain model."""
     parts = {child for child, _ in module.named_children()}
     bare = name.removeprefix(f"{module.base_model_prefix}.")
     return bare.partition(".")[0] not in parts
@@ -204,13 +204,13 @@ def _from_hub(settings: ModelSettings) -> Path:
     except ModelNotFound as error:
         raise ModelNotFound(
             f"The embedder {error.message}",
-            remedy="Take embedder = 'embedded', a folder with a sentence-transformers model, "
-            "or fetch a named one once with --download.",
+            remedy="Use embedder = 'embedded', a folder with a sentence-transformers model, "
+            "or download a named one once with --download.",
         ) from error
 
 
 def _named(name: str) -> str:
-    """A hub name unchanged; a path that leads nowhere is refused at once."""
+    """Return a hub name unchanged; raise ModelNotFound for a path, since none exists there."""
     path = Path(name).expanduser()
     if path.suffix.lower() == ".gguf":
         raise files.gguf_refused(name)

@@ -61,10 +61,10 @@ class Tuned:
         return replace(settings, threads=self.threads, waves=self.waves)
 
 
-def drive_of(place: Path) -> str:
-    """Name the drive that holds `place`; stable across restarts if the file system has an id."""
-    fsid = os.statvfs(place).f_fsid if hasattr(os, "statvfs") else 0
-    return f"fs-{fsid:x}" if fsid else f"dev-{place.stat().st_dev:x}"
+def drive_of(path: Path) -> str:
+    """Name the drive that holds `path`; stable across restarts if the file system has an id."""
+    fsid = os.statvfs(path).f_fsid if hasattr(os, "statvfs") else 0
+    return f"fs-{fsid:x}" if fsid else f"dev-{path.stat().st_dev:x}"
 
 
 def remembered(data_dir: Path, kv_dir: Path | None = None) -> Tuned | None:

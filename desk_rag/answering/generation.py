@@ -15,9 +15,7 @@ import torch
 
 from desk_rag.answering.evidence.selection import SelectedQuote
 from desk_rag.answering.token_choice import next_token
-from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.forward.runner import ModelPass, Pass
-from desk_rag.model.language_model import LanguageModel
+from desk_rag.kv.forward.runner import Pass
 from desk_rag.model.prompt import PromptFormat
 
 
@@ -43,19 +41,6 @@ class SelectQuote(Protocol):
     ) -> SelectedQuote | None:
         """See `EvidenceSelector.select_quote`, which this is for one question and its chunks."""
         ...
-
-
-def stream(
-    model: LanguageModel,
-    cache: SlabCache,
-    token_ids: Sequence[int],
-    start: int,
-    *,
-    max_new_tokens: int,
-    stop: Callable[[], bool],
-) -> Iterator[Token]:
-    """Call `decode` with the model's own forward pass over `cache`."""
-    return decode(model.prompt, ModelPass(model, cache), token_ids, start, max_new_tokens=max_new_tokens, stop=stop)
 
 
 def decode(

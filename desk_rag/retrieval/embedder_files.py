@@ -67,16 +67,16 @@ def _check_modules(directory: Path) -> Path:
         raise ModelError(f"{directory / 'modules.json'} lists {len(listed)} modules.", remedy=_REMEDY)
     transformer: Path | None = None
     for entry in listed:
-        kind, place = _module(directory, entry)
+        kind, module_dir = _module(directory, entry)
         if kind == "Transformer" and transformer is None:
-            transformer = place
-            _check_transformer(directory, place)
+            transformer = module_dir
+            _check_transformer(directory, module_dir)
         elif kind == "Transformer":
             raise ModelError(f"{directory / 'modules.json'} lists two transformers.", remedy=_REMEDY)
         elif kind == "Dense":
-            _check_dense(place)
+            _check_dense(module_dir)
         else:
-            check_config(place / CONFIG, optional_json(place, CONFIG))
+            check_config(module_dir / CONFIG, optional_json(module_dir, CONFIG))
     if transformer is None:
         raise UnsupportedModel(f"{directory / 'modules.json'} lists no transformer.", remedy=_REMEDY)
     return transformer
@@ -96,25 +96,25 @@ def _module(directory: Path, entry: Any) -> tuple[str, Path]:
             remedy=_REMEDY,
         )
     path = PurePosixPath(entry["path"])
-    place = directory / path
+    module_dir = directory / path
     if path.is_absolute() or ".." in path.parts or "\0" in entry["path"]:
         raise ModelError(f"{file} names a path outside of its directory: {entry['path'][:80]!r}.", remedy=_REMEDY)
-    if not place.resolve().is_relative_to(directory.resolve()):
-        raise ModelError(f"{place} is a link that leads out of the embedder's directory.", remedy=_REMEDY)
-    return match[3], place
+    if not module_dir.resolve().is_relative_to(directory.resolve()):
+        raise ModelError(f"{module_dir} is a link that leads out of the embedder's directory.", remedy=_REMEDY)
+    return match[3], module_dir
 
 
-def _check_transformer(directory: Path, place: Path) -> None:
-    if regular_file(place, CONFIG) is None:
-        weights_beside = files.unsafe_files(place)
+def _check_transformer(directory: Path, module_dir: Path) -> None:
+    if regular_file(module_dir, CONFIG) is None:
+        weights_beside = files.unsafe_files(module_dir)
         what = f"; {weights_beside[0]} is not opened" if weights_beside else ""
-        raise ModelNotFound(f"There is no config.json in {place}, so it holds no embedder{what}.", remedy=_REMEDY)
-    weights.check_loading(place)
-    check_tokenizer_config(place, optional_json(place, "tokenizer_config.json"))
+        raise ModelNotFound(f"There is no config.json in {module_dir}, so it holds no embedder{what}.", remedy=_REMEDY)
+    weights.check_loading(module_dir)
+    check_tokenizer_config(module_dir, optional_json(module_dir, "tokenizer_config.json"))
     for name in ("tokenizer.json", "special_tokens_map.json", "added_tokens.json"):
-        regular_file(place, name)
+        regular_file(module_dir, name)
     for name in _SETTINGS:
-        _check_settings(place / name, optional_json(place, name))
+        _check_settings(module_dir / name, optional_json(module_dir, name))
 
 
 def _check_settings(file: Path, settings: Mapping[str, Any]) -> None:
@@ -132,26 +132,26 @@ def _check_settings(file: Path, settings: Mapping[str, Any]) -> None:
     check_config(file, {name: value for name, value in settings.items() if not _CALLER.fullmatch(name)})
 
 
-def _check_dense(place: Path) -> None:
-    config = read_json(place, CONFIG)
+def _check_dense(module_dir: Path) -> None:
+    config = read_json(module_dir, CONFIG)
     sizes = [config.get("in_features"), config.get("out_features")]
     if any(type(size) is not int or not 1 <= size <= _MOST_FEATURES for size in sizes):
-        raise ModelError(f"{place / CONFIG}: in_features and out_features must be 1 to 65,536.", remedy=_REMEDY)
+        raise ModelError(f"{module_dir / CONFIG}: in_features and out_features must be 1 to 65,536.", remedy=_REMEDY)
     activation = config.get("activation_function", "")
     if not isinstance(activation, str) or (activation and not _ACTIVATION.fullmatch(activation)):
-        message = f"{place / CONFIG} names the activation '{str(activation)[:80]}', which is none of PyTorch's."
+        message = f"{module_dir / CONFIG} names the activation '{str(activation)[:80]}', which is none of PyTorch's."
         raise UnsupportedModel(message, remedy=_REMEDY)
-    if regular_file(place, files.SINGLE) is None:
-        unsafe = files.unsafe_files(place)
+    if regular_file(module_dir, files.SINGLE) is None:
+        unsafe = files.unsafe_files(module_dir)
         what = f"are {unsafe[0]}, a format that can run code when it is opened" if unsafe else "are missing"
-        raise UnsupportedModel(f"The weights in {place} {what}; desk-rag loads safetensors only.", remedy=_REMEDY)
-    tensors = files.read_header(place / files.SINGLE)
+        raise UnsupportedModel(f"The weights in {module_dir} {what}; desk-rag loads safetensors only.", remedy=_REMEDY)
+    tensors = files.read_header(module_dir / files.SINGLE)
     shapes = {name: info.shape for name, info in tensors.items()}
     expected: dict[str, tuple[Any, ...]] = {"linear.weight": (sizes[1], sizes[0])}
     if config.get("bias", True):
         expected["linear.bias"] = (sizes[1],)
     if shapes != expected:
-        raise ModelError(f"The weights in {place} do not match its config.json.", remedy=_REMEDY)
+        raise ModelError(f"The weights in {module_dir} do not match its config.json.", remedy=_REMEDY)
 
 
 def _check_tensors(directory: Path) -> None:

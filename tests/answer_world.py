@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from desk_rag.answering import generation
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import Answer, AnswerMode, Finished, FirstToken
-from desk_rag.answering.kv_connector import ContextLoader, Site, StreamedLoader
-from desk_rag.answering.serving_model import Prepared, prepare, prepare_model
+from desk_rag.answering.kv_connector import CacheTarget, KVConnector, StreamedConnector
+from desk_rag.answering.serving_model import ServingModel, prepare, prepare_model
 from desk_rag.config import AnswerSettings, ModelSettings, Settings
 from desk_rag.device_lock import Turn
 from desk_rag.ingest import background_prefill, pipeline
@@ -42,14 +42,14 @@ FILES = {
 }
 
 
-Loading = Callable[[Store, Site], ContextLoader]
+Loading = Callable[[Store, CacheTarget], KVConnector]
 
 
 @dataclass(frozen=True, slots=True)
 class World:
     """Made once: model and embedder, and a data directory whose chunks are all warm."""
 
-    prepared: Prepared
+    prepared: ServingModel
     embedder: Embedder
     data: Path
 
@@ -101,8 +101,8 @@ def make_world(root: Path, device: Literal["cpu", "cuda"], model: LanguageModel 
     return made
 
 
-def streamed(store: Store, site: Site) -> StreamedLoader:
-    return StreamedLoader(store, site, Loader(site.model.device, SMALL))
+def streamed(store: Store, site: CacheTarget) -> StreamedConnector:
+    return StreamedConnector(store, site, Loader(site.model.device, SMALL))
 
 
 @contextmanager
@@ -146,8 +146,8 @@ def ask(
 
 
 def loader_of(engine: AnswerEngine) -> Loader:
-    assert isinstance(engine._loading, StreamedLoader)
-    return engine._loading.loader
+    assert isinstance(engine._connector, StreamedConnector)
+    return engine._connector.loader
 
 
 def filled(engine: AnswerEngine, question: str) -> tuple[int, list[torch.Tensor]]:

@@ -1,15 +1,14 @@
-"""The auxiliary model of a data directory: loaded, made ready like any other, its chunk KV taken from the same store.
+"""Open the auxiliary model for selective recompute, with its chunk KV from the same store.
 
-Knows settings, the store and how a model is prepared; the looking is done in `kv.auxiliary`. What it reads on disk was
-put there by background prefill under the auxiliary model's own namespace, and goes with its document like all chunk KV;
-what it has to prefill itself stays in memory.
+Background prefill writes this model's chunk KV under its own namespace, and it is deleted with its document like any
+other. Chunks that are prefilled while answering are kept in memory only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from desk_rag.answering.serving_model import Prepared, prepare
+from desk_rag.answering.serving_model import ServingModel, prepare
 from desk_rag.config import ModelSettings, Settings
 from desk_rag.kv.identity import kv_key
 from desk_rag.kv.prefix_variants.variants import PLAIN
@@ -18,42 +17,42 @@ from desk_rag.kv.types import Namespace, QuantizedKV
 from desk_rag.store.store import Store
 
 SMOLLM = "HuggingFaceTB/SmolLM2-135M"
-"""What the name 'smollm2-135m' stands for: the auxiliary model of CacheClip (arXiv 2510.10129)."""
+"""The model named 'smollm2-135m' in the settings: the auxiliary model of CacheClip (arXiv 2510.10129)."""
 _NAMES = {"smollm2-135m": SMOLLM}
 
 
-class StoreShelf(MemoryShelf):
-    """Memory first, then the store."""
+class StoredChunkKV(MemoryShelf):
+    """Chunk KV from memory, else from the store."""
 
     def __init__(self, store: Store, namespace: Namespace) -> None:
         super().__init__()
         self._store, self._namespace = store, namespace
 
     def get(self, chunks: Sequence[tuple[int, ...]]) -> list[QuantizedKV | None]:
-        """As in `kv.auxiliary.Shelf`."""
-        found = super().get(chunks)
-        missing = [index for index, kv in enumerate(found) if kv is None]
+        """Chunk KV per chunk; None where there is none. See `Shelf.get`."""
+        chunk_kvs = super().get(chunks)
+        missing = [index for index, kv in enumerate(chunk_kvs) if kv is None]
         stored = self._store.get_kv([kv_key(self._namespace, chunks[index]) for index in missing]) if missing else []
         for index, kv in zip(missing, stored, strict=True):
-            found[index] = kv
-        return found
+            chunk_kvs[index] = kv
+        return chunk_kvs
 
 
-def prepare_auxiliary(settings: Settings, name: str = "embedded", device: str = "cpu") -> Prepared:
-    """Load the auxiliary model: 'embedded', 'smollm2-135m', a directory or ORG/NAME; unquantised.
+def prepare_auxiliary(settings: Settings, name: str = "embedded", device: str = "cpu") -> ServingModel:
+    """Load the auxiliary model: 'embedded', 'smollm2-135m', a directory or ORG/NAME.
 
-    Give what comes back to background prefill as well (model, prefix, namespace, scheme), so that its chunk KV is
-    there before it is asked for. Raises ModelError, ConfigError.
+    It is loaded unquantised. Pass the result to background prefill as well, so that its chunk KV is ready before a
+    question needs it. Raises ModelError, ConfigError.
     """
     return prepare(settings.model_copy(update={"model": model_settings(settings, name, device)}))
 
 
 def model_settings(settings: Settings, name: str, device: str = "cpu") -> ModelSettings:
-    """The settings under which the auxiliary model `name` is loaded."""
+    """Settings to load the auxiliary model `name` with."""
     plain = {"device": device, "quantization": "none", "adapter": "", "rungs": PLAIN}
     return settings.model.model_copy(update={"name": _NAMES.get(name, name), **plain})
 
 
-def open_auxiliary(prepared: Prepared, store: Store) -> Auxiliary:
-    """The auxiliary model with its chunk KV."""
-    return Auxiliary(prepared.model, prepared.prefix, StoreShelf(store, prepared.namespace), prepared.gate.scheme)
+def open_auxiliary(prepared: ServingModel, store: Store) -> Auxiliary:
+    """Combine the auxiliary model with its chunk KV in `store`."""
+    return Auxiliary(prepared.model, prepared.prefix, StoredChunkKV(store, prepared.namespace), prepared.gate.scheme)

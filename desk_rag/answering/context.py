@@ -1,6 +1,6 @@
-"""What one answer reads and what is told of it: sources numbered, token ids and keys; stages summed up.
+"""Build what one answer reads: numbered sources with their token ids and KV keys.
 
-Knows passages, prompts and events; knows no device, retrieves nothing and loads nothing.
+Sum up its stages.
 """
 
 from __future__ import annotations
@@ -28,94 +28,102 @@ class Context:
 
     sources: tuple[Source, ...]
     token_ids: tuple[tuple[int, ...], ...]
-    """Per source, frame included."""
+    """Per source, including the tokens around the chunk."""
     keys: tuple[KVKey, ...]
     rungs: tuple[Rung, ...]
-    """Per source the rung whose chunk KV is read, and at which it is prefilled live if that is lost."""
+    """Per source the prefix variant whose chunk KV is read, or prefilled live if it is lost."""
 
 
-class Loaded(Protocol):
-    """What is told of loading."""
+class LoadStats(Protocol):
+    """Measurements of one load."""
 
     def waited(self) -> float:
-        """Seconds for which the question's pass stood still."""
+        """Seconds that the question's pass waited for loading."""
 
     @property
     def nbytes(self) -> int:
         """Bytes loaded."""
 
 
-class Chosen(Protocol):
-    """What is told of recompute."""
+class RecomputeStats(Protocol):
+    """Measurements of selective recompute."""
 
     @property
     def ratio(self) -> float:
-        """Share of chunk tokens that were computed anew."""
+        """Share of chunk tokens that were recomputed."""
 
     def choosing(self, waited: float) -> float:
-        """Seconds of choosing within the pass, apart from what it waited for loading."""
+        """Seconds of token selection within the pass, without the `waited` seconds for loading."""
 
 
 def build(
-    found: Sequence[RetrievedChunk], model: LanguageModel, ladder: Ladder, store: Store, room: int
+    chunks: Sequence[RetrievedChunk], model: LanguageModel, ladder: Ladder, store: Store, max_tokens: int
 ) -> Context:
-    """The best chunks that fit `room` tokens together, numbered from 1.
+    """Select the best chunks that fit into `max_tokens` together, numbered from 1.
 
-    Each takes its KV from the rung of the place where it will be laid; where that is not on disk yet, from the nearest
-    lower rung that is, which answers a little worse and at once; where there is none, it is to be prefilled live at the
-    right rung. A source counts as warm when any of these is there.
+    Each chunk takes the prefix variant for its place in the context. If that is not on disk, it takes the nearest lower
+    variant that is, which answers slightly worse but at once; if none is, the right variant is prefilled live. A source
+    counts as warm if any of them is on disk.
     """
     chosen: list[tuple[RetrievedChunk, tuple[int, ...]]] = []
-    for chunk in found:
+    for chunk in chunks:
         ids = tuple(model.prompt.chunk_ids(chunk.passage.chunk.text))
-        if len(ids) <= room:
-            room -= len(ids)
+        if len(ids) <= max_tokens:
+            max_tokens -= len(ids)
             chosen.append((chunk, ids))
-    serving = [ladder.serving(place_of(index, len(chosen))) for index in range(len(chosen))]
-    keys = [[kv_key(rung.namespace, ids) for rung in rungs] for rungs, (_, ids) in zip(serving, chosen, strict=True)]
-    warm = store.has_kv([key for several in keys for key in several])
-    taken = [next((at for at, key in enumerate(several) if key in warm), 0) for several in keys]
-    read = tuple(several[at] for several, at in zip(keys, taken, strict=True))
+    variants = [ladder.serving(place_of(index, len(chosen))) for index in range(len(chosen))]
+    keys = [
+        [kv_key(variant.namespace, ids) for variant in usable]
+        for usable, (_, ids) in zip(variants, chosen, strict=True)
+    ]
+    warm = store.has_kv([key for chunk_keys in keys for key in chunk_keys])
+    picks = [next((index for index, key in enumerate(chunk_keys) if key in warm), 0) for chunk_keys in keys]
+    read_keys = tuple(chunk_keys[pick] for chunk_keys, pick in zip(keys, picks, strict=True))
     files = _Files(store)
     sources = tuple(
         _source(number, chunk, files, warm=key in warm)
-        for number, ((chunk, _), key) in enumerate(zip(chosen, read, strict=True), start=1)
+        for number, ((chunk, _), key) in enumerate(zip(chosen, read_keys, strict=True), start=1)
     )
-    rungs = tuple(several[at] for several, at in zip(serving, taken, strict=True))
-    return Context(sources, tuple(ids for _, ids in chosen), read, rungs)
+    rungs = tuple(usable[pick] for usable, pick in zip(variants, picks, strict=True))
+    return Context(sources, tuple(ids for _, ids in chosen), read_keys, rungs)
 
 
 def place_of(index: int, num_chunks: int) -> int:
-    """Where the chunk that is at `index`, best first, is laid: the best one goes last, next to the question."""
+    """Place in the context of the chunk at `index`, best first.
+
+    The best one goes last, next to the question.
+    """
     return num_chunks - 1 - index
 
 
 def timings(
     stages: Sequence[tuple[str, float]],
     context_tokens: int = 0,
-    loaded: Loaded | None = None,
-    chosen: Chosen | None = None,
+    load: LoadStats | None = None,
+    recompute: RecomputeStats | None = None,
 ) -> Timings:
-    """The stages so far, each name once. A pass's waiting for loading is no prefill, it counts as loading; nor is its
-    choosing of what to compute anew."""
+    """Sum up the stages so far by name.
+
+    Of the prefill, waiting for loading counts as loading, and selecting tokens to recompute as choosing.
+    """
     seconds: dict[str, float] = {}
-    for name, took in stages:
-        seconds[name] = seconds.get(name, 0.0) + took
-    waited = min(loaded.waited(), seconds["prefill"]) if loaded is not None else 0.0
+    for name, duration in stages:
+        seconds[name] = seconds.get(name, 0.0) + duration
+    waited = min(load.waited(), seconds["prefill"]) if load is not None else 0.0
     if waited:
         seconds["prefill"] -= waited
         seconds["load"] += waited
-    if chosen is not None:
-        choosing = min(chosen.choosing(waited), seconds["prefill"])
+    if recompute is not None:
+        choosing = min(recompute.choosing(waited), seconds["prefill"])
         seconds["prefill"] -= choosing
         seconds["choose"] = seconds.get("choose", 0.0) + choosing
-    told = tuple(Stage(name, took) for name, took in seconds.items())
-    nbytes, ratio = loaded.nbytes if loaded is not None else 0, chosen.ratio if chosen is not None else 0.0
-    return Timings(told, context_tokens, nbytes, recompute_ratio=ratio)
+    summed = tuple(Stage(name, duration) for name, duration in seconds.items())
+    nbytes, ratio = load.nbytes if load is not None else 0, recompute.ratio if recompute is not None else 0.0
+    return Timings(summed, context_tokens, nbytes, recompute_ratio=ratio)
 
 
-def nothing_to_read(question: str, mode: AnswerMode, model: str, so_far: Timings) -> Answer:
-    """The answer where nothing was found: that it is not known."""
+def nothing_to_read(question: str, mode: AnswerMode, model: str, timings_so_far: Timings) -> Answer:
+    """The refusal that answers a question for which no chunk was retrieved."""
     return Answer(
         question=question,
         text=NO_ANSWER,
@@ -123,7 +131,7 @@ def nothing_to_read(question: str, mode: AnswerMode, model: str, so_far: Timings
         citations=(),
         dropped_quotes=(),
         sources=(),
-        timings=so_far,
+        timings=timings_so_far,
         warm_chunks=0,
         cold_chunks=0,
         mode=mode,
@@ -133,26 +141,29 @@ def nothing_to_read(question: str, mode: AnswerMode, model: str, so_far: Timings
 
 
 class _Files:
-    """Compares the files of one answer with the index; folders are only looked at if a file is missing."""
+    """Compares the files of one answer with the index.
+
+    Folders are only checked if a file is missing.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def state(self, passage: Passage) -> tuple[bool, Absence | None]:
-        """Return whether a passage's file is stale, and why it is not there if it is not."""
+        """Return whether a passage's file is stale, and the reason if it is missing."""
         stamp = passage.stamp
         try:
-            now = passage.path.stat()
-            if (now.st_size, now.st_mtime_ns) == (stamp.size, stamp.mtime_ns):
+            status = passage.path.stat()
+            if (status.st_size, status.st_mtime_ns) == (stamp.size, stamp.mtime_ns):
                 return False, None
-            is_there = True
+            exists = True
         except OSError:
-            is_there = False
-        away = covers(self._absent, passage.path)
-        if is_there and not away:
+            exists = False
+        folder_away = covers(self._absent, passage.path)
+        if exists and not folder_away:
             return True, None
         row = self._store.document(passage.path)
-        why = Missing.FOLDER_AWAY if away else Missing.FILE_GONE
+        why = Missing.FOLDER_AWAY if folder_away else Missing.FILE_GONE
         return True, None if row is None else Absence(why, row.indexed_at)
 
     @cached_property
@@ -160,8 +171,8 @@ class _Files:
         return absent_folders(self._store)
 
 
-def _source(number: int, found: RetrievedChunk, files: _Files, *, warm: bool) -> Source:
-    passage = found.passage
+def _source(number: int, chunk: RetrievedChunk, files: _Files, *, warm: bool) -> Source:
+    passage = chunk.passage
     stale, absence = files.state(passage)
     return Source(
         number=number,
@@ -170,7 +181,7 @@ def _source(number: int, found: RetrievedChunk, files: _Files, *, warm: bool) ->
         title=passage.title,
         location=passage.chunk.location,
         text=passage.chunk.text,
-        score=found.score,
+        score=chunk.score,
         warm=warm,
         stale=stale,
         absence=absence,

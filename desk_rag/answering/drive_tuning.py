@@ -1,7 +1,7 @@
-"""How a drive likes to be read: threads and waves measured once, remembered in the data directory per drive.
+"""Measure once per drive how many threads and waves load chunk KV fastest, and remember it.
 
-Knows loads of real KV files and a small JSON file; knows no question and never runs while one is answered. A file that
-is missing, unreadable or of another drive means: measure again. Deleting `drives.json` is the way to redo it.
+Never runs while a question is answered. If `drives.json` is missing, unreadable or written for another drive, the drive
+is measured again; delete the file to force that.
 """
 
 from __future__ import annotations
@@ -27,64 +27,66 @@ _log = logging.getLogger(__name__)
 
 FILE = "drives.json"
 SAMPLE = 64
-"""KV files that are read to measure."""
+"""Number of KV files that are read to measure."""
 SAMPLE_BYTES = 96 << 20
 SMALLEST_SAMPLE = 16 << 20
-"""Less than this says more about threads than about the drive; the defaults stay until there is more."""
+"""Smaller samples measure threads rather than the drive; until there is more, the defaults are used."""
 THREADS = (4, 8, 16, 32)
 WAVES = (1, 2, 4, 8)
-_WAVES_MEANWHILE = 2
-"""While threads are compared: the sample has fewer files than an answer, and so as many reads."""
+_WAVES_FOR_THREADS = 2
+"""Waves while threads are compared: the sample has fewer files than an answer, so this makes as many reads."""
 _ROUNDS = 3
 _PASS_RATE = 40e9
-"""Bytes of chunk KV per second that a question's pass keeps pace with on a large GPU: 6.0 ms for the 238 MB of 8,192
-tokens of Qwen2-7B on an H200."""
+"""Bytes of chunk KV per second that a question's pass consumes on a large GPU (bench/LOG.md, "Answering and retrieval:
+constants")."""
 _PASS_RATE_SMALL = 4e9
-"""Elsewhere, an estimate: their memory is about a tenth as fast. On a CPU a pass takes so much longer that its waves
-hardly matter."""
-_NEAR = 1.05
-"""What is expected to take no longer than this times the best is as good: drives differ by more from load to load."""
+"""The same on other devices, estimated: their memory is about a tenth as fast."""
+_TOLERANCE = 1.05
+"""Times within this factor of the best count as equal: loads from one drive vary by more."""
 _VERSION = 3
-"""Of the rule too: what an older one chose is not believed."""
+"""Version of `drives.json`, including the rule by which its values were chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What was found for one drive."""
+    """Settings measured for one drive."""
 
     threads: int
     waves: int
     bytes_per_second: float
-    """Of a cold load of several files with these settings."""
+    """Rate of a cold load of several files with these settings."""
 
     def applied(self, settings: LoaderSettings) -> LoaderSettings:
-        """The settings with what was found."""
+        """`settings` with these threads and waves."""
         return replace(settings, threads=self.threads, waves=self.waves)
 
 
-def drive_of(place: Path) -> str:
-    """A name for the drive that holds `place`, the same after a restart where the file system has an identity."""
-    fsid = os.statvfs(place).f_fsid if hasattr(os, "statvfs") else 0
-    return f"fs-{fsid:x}" if fsid else f"dev-{place.stat().st_dev:x}"
+def drive_of(path: Path) -> str:
+    """Name the drive that holds `path`; stable across restarts if the file system has an id."""
+    fsid = os.statvfs(path).f_fsid if hasattr(os, "statvfs") else 0
+    return f"fs-{fsid:x}" if fsid else f"dev-{path.stat().st_dev:x}"
 
 
 def remembered(data_dir: Path, kv_dir: Path | None = None) -> Tuned | None:
-    """What is known of the drive of the chunk KV; None if nothing is, or what is written makes no sense.
+    """Return what was measured for the drive of the chunk KV; None if nothing valid is recorded.
 
-    `kv_dir` is the setting of that name; without it that is the data directory's drive.
+    `kv_dir` is the setting of that name; by default chunk KV is in the data directory.
     """
     try:
-        found = _read(data_dir)[drive_of(kv_dir or data_dir)]
-        tuned = Tuned(**found)  # type: ignore[arg-type]
+        fields = _read(data_dir)[drive_of(kv_dir or data_dir)]
+        tuned = Tuned(**fields)  # type: ignore[arg-type]
         numbers = (tuned.threads, tuned.waves)
-        whole = all(type(number) is int and 1 <= number <= 256 for number in numbers)
-        return tuned if whole and float(tuned.bytes_per_second) > 0 else None
+        in_range = all(type(number) is int and 1 <= number <= 256 for number in numbers)
+        return tuned if in_range and float(tuned.bytes_per_second) > 0 else None
     except (OSError, KeyError, TypeError, ValueError):
         return None
 
 
 def remember(data_dir: Path, tuned: Tuned, kv_dir: Path | None = None) -> None:
-    """Write it down for the drive of the chunk KV; what is known of others stays. A full disk costs nothing."""
+    """Record `tuned` for the drive of the chunk KV.
+
+    Other drives' entries stay. A full disk is only logged.
+    """
     try:
         known = _read(data_dir)
     except (OSError, ValueError, TypeError, KeyError):
@@ -94,23 +96,23 @@ def remember(data_dir: Path, tuned: Tuned, kv_dir: Path | None = None) -> None:
         text = json.dumps({"version": _VERSION, "drives": known}, indent=1)
         write_private(data_dir / FILE, text.encode(), data_dir)
     except (OSError, ForeignPlace) as error:
-        _log.warning("what was measured of the drive could not be kept (%s)", error)
+        _log.warning("the measurement of the drive could not be saved: %s", error)
 
 
 def measure(files: Iterable[ChunkFile], device: torch.device) -> Tuned | None:
-    """Load some of these files (of one model) cold with each setting; None where there is too little to read.
+    """Load some of one model's `files` cold with each setting; None if they are too small.
 
-    Reads at most SAMPLE_BYTES for each of eight settings, three times: a second at 3 GB/s.
+    Reads at most SAMPLE_BYTES for each of eight settings, three times: about a second at 3 GB/s.
     """
     sample: list[ChunkFile] = []
     for file in files:
-        if sum(one.payload for one in sample) >= SAMPLE_BYTES:
+        if sum(taken.payload for taken in sample) >= SAMPLE_BYTES:
             break
         sample.append(file)
     total = sum(file.payload for file in sample)
     if total < SMALLEST_SAMPLE:
         return None
-    by_threads = _rates(sample, device, [(number, _WAVES_MEANWHILE) for number in THREADS], total)
+    by_threads = _rates(sample, device, [(number, _WAVES_FOR_THREADS) for number in THREADS], total)
     best = max(zip(by_threads, THREADS, strict=True))[1]
     rates = _rates(sample, device, [(best, waves) for waves in WAVES], total)
     waves = fewest_waves(rates, _PASS_RATE if is_large(device) else _PASS_RATE_SMALL)
@@ -118,34 +120,32 @@ def measure(files: Iterable[ChunkFile], device: torch.device) -> Tuned | None:
 
 
 def fewest_waves(rates: Sequence[float], pass_rate: float) -> int:
-    """The fewest of WAVES with which the first token is expected about as early as it can be.
+    """Return the smallest of WAVES with which the first token is about as early as possible.
 
-    `rates` are bytes per second of a load in each number of waves, `pass_rate` what the question's pass over them would
-    keep pace with. Of a load and a pass in n equal waves one has to wait for the other but for a last or a first wave:
-    a slow drive leaves an nth of the pass to do behind its last byte, a fast one an nth of the load before the pass.
-    So more waves pay where a pass takes a fair share of the time of its load and shorter reads cost less than that. On
-    a drive of 1.7 GB/s and an H200 a pass is a twentieth of its load, and two to eight waves took 8 to 25 % longer.
+    `rates` are bytes per second of a load in each number of waves, `pass_rate` those that the question's pass consumes.
+    With n equal waves, load and pass overlap except for one wave: on a slow drive an nth of the pass remains after the
+    last byte, on a fast one an nth of the load comes before the pass.
     """
     expected = [
         max(1 / rate + 1 / pass_rate / waves, 1 / rate / waves + 1 / pass_rate)
         for rate, waves in zip(rates, WAVES, strict=True)
     ]
-    return next(waves for waves, time in zip(WAVES, expected, strict=True) if time <= _NEAR * min(expected))
+    return next(waves for waves, time in zip(WAVES, expected, strict=True) if time <= _TOLERANCE * min(expected))
 
 
 def settle(
     data_dir: Path, files: Sequence[ChunkFile], device: torch.device, kv_dir: Path | None = None
 ) -> LoaderSettings:
-    """Settings for the drive of the chunk KV: remembered, or measured now and remembered, or the defaults.
+    """Return loader settings for the chunk KV's drive: recorded, measured now, or the defaults.
 
-    For starting up, not for answering. Nothing that can go wrong with it keeps anybody from starting.
+    Call it at start, not while answering. Failures to measure are logged and otherwise ignored.
     """
     known = remembered(data_dir, kv_dir)
     if known is None:
         try:
             known = measure(files, device)
         except (OSError, CorruptKV, RuntimeError) as error:  # a file went away or is damaged, the GPU is full
-            _log.info("the drive was not measured (%s)", error)
+            _log.info("the drive was not measured: %s", error)
         if known is not None:
             remember(data_dir, known, kv_dir)
     return known.applied(LoaderSettings()) if known is not None else LoaderSettings()
@@ -154,7 +154,7 @@ def settle(
 def _rates(
     sample: Sequence[ChunkFile], device: torch.device, choices: Sequence[tuple[int, int]], total: int
 ) -> list[float]:
-    """Bytes per second with each (threads, waves), the best of three loads; in turns, since a drive's rate wanders."""
+    """Bytes per second with each (threads, waves): the best of three loads, taken in turns."""
     room = total + (len(sample) << 20)
     rates = [0.0] * len(choices)
     with ExitStack() as stack:
@@ -171,7 +171,7 @@ def _rates(
 
 
 def _seconds(sample: Sequence[ChunkFile], device: torch.device, loader: Loader) -> float:
-    """Of one cold load; nothing stays in the tiers."""
+    """Duration of one cold load; empties the loader's memory before and after."""
     loader.forget()
     forget_cached(file.path for file in sample)
     began = time.perf_counter()
@@ -190,5 +190,5 @@ def _seconds(sample: Sequence[ChunkFile], device: torch.device, loader: Loader) 
 def _read(data_dir: Path) -> dict[str, dict[str, float]]:
     content = json.loads((data_dir / FILE).read_text(encoding="utf-8"))
     if content["version"] != _VERSION or not isinstance(content["drives"], dict):
-        raise ValueError("another version")
+        raise ValueError("drives.json has another version")
     return dict(content["drives"])

@@ -1,7 +1,7 @@
-"""From question to answer, read straight down: retrieve, load, stitch, prefill the question, decode, cite.
+"""Answer a question: retrieve, load, stitch, prefill the question, decode, cite.
 
-Knows the rooms and their order; each room knows its own trade. One iterator of events serves the TUI, the CLI and the
-benchmarks, so what is measured is what ships; full prefill is one more value of the mode, through the same code.
+One iterator of events serves the TUI, the CLI and the benchmarks, so what is measured is what ships. Full prefill, the
+baseline, is a mode of the same code.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from desk_rag.answering.auxiliary import open_auxiliary, prepare_auxiliary
 from desk_rag.answering.context import Context, timings
 from desk_rag.answering.events import Answer, AnswerEvent, AnswerMode, Finished, FirstToken, Retrieved, Timings
 from desk_rag.answering.evidence.citation_check import CitationCheck
-from desk_rag.answering.kv_connector import ContextLoader, Reading, Site, load_as_fits
-from desk_rag.answering.prefetch import LookAhead
-from desk_rag.answering.serving_model import Prepared, prepare
+from desk_rag.answering.kv_connector import CacheTarget, KVConnector, KVLoadHandle, open_connector
+from desk_rag.answering.prefetch import Prefetcher
+from desk_rag.answering.serving_model import ServingModel, prepare
 from desk_rag.answering.strategy import Decoding, Recompute, attention_path, wants_auxiliary
 from desk_rag.answering.stream import AnswerStream
 from desk_rag.config import Settings
@@ -44,54 +44,63 @@ from desk_rag.kv.recompute.auxiliary_model import Auxiliary
 from desk_rag.kv.recompute.policy import RecomputeChoice
 from desk_rag.kv.rope import RotaryTables, build_tables
 from desk_rag.kv.types import KVKey, Namespace, QuantizedKV
-from desk_rag.retrieval.embedding import Embedder, OneQuestion, load_embedder
+from desk_rag.retrieval.embedding import Embedder, QuestionCache, load_embedder
 from desk_rag.retrieval.search import RetrievedChunk, retrieve
 from desk_rag.store.store import Store
 from desk_rag.timing import Stopwatch
 
 _QUESTION_ROOM = 256
-"""Slots for a question and the frame around it."""
+"""Maximum tokens of a question and the prompt around it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fresh:
-    """A chunk KV that had to be computed for the answer."""
+class LivePrefill:
+    """Chunk KV that had to be prefilled for the answer."""
 
     index: int
-    """Of the chunk in its context."""
+    """Index of the chunk in its context."""
     kv: QuantizedKV
     seconds: float
-    """Of prefill."""
+    """Duration of the prefill."""
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """An answer whose first token is there."""
+class PrefillResult:
+    """First token of an answer and the tokens to come."""
 
     first: generation.Token
-    rest: Iterator[generation.Token]
+    later_tokens: Iterator[generation.Token]
     timings: Timings
-    fresh: tuple[Fresh, ...]
+    live_prefills: tuple[LivePrefill, ...]
 
 
 class AnswerEngine:
-    """Answers questions from one store with one model. `ask` may be called from any thread; answers run one at a
-    time."""
+    """Answers questions from one store with one model, one at a time.
+
+    `ask` may be called from any thread.
+    """
 
     def __init__(
         self,
-        prepared: Prepared,
+        prepared: ServingModel,
         embedder: Embedder,
         store: Store,
         turn: Turn,
         settings: Settings,
-        loading: Callable[[Store, Site], ContextLoader] | None = None,
+        loading: Callable[[Store, CacheTarget], KVConnector] | None = None,
         *,
         lean: bool | None = None,
         auxiliary: Auxiliary | None = None,
     ) -> None:
-        """`loading` brings chunk KVs, `lean` is the lean pass instead of the model's own; by default each is what is
-        fastest on the model's device. `auxiliary` chooses what is computed anew, where settings say so."""
+        """Allocate the cache, start the loader and run one pass to warm up.
+
+        Args:
+            loading: opens the connector; by default the fastest on the model's device.
+            lean: whether to use the fused forward pass; by default if it is the fastest on the device.
+            auxiliary: the model that selects tokens to recompute, if the settings ask for one.
+
+        Raises ConfigError or UnsupportedModel if no chunk fits into the context.
+        """
         self.model = model = prepared.model
         self.prefix: PrefixKV = prepared.prefix
         self.scheme: QuantScheme = prepared.gate.scheme
@@ -101,39 +110,43 @@ class AnswerEngine:
         self.embedder, self.store, self.turn, self.settings = embedder, store, turn, settings
         store.hold_together([rung.namespace for rung in self.ladder.rungs])
         self.top_k = settings.answer.top_k or model.prompt.top_k
-        wanted = settings.answer.context_tokens or model.prompt.context_tokens
-        asked_and_told = _QUESTION_ROOM + settings.answer.max_new_tokens
-        room = self.prefix.num_tokens + asked_and_told
-        self.context_tokens, largest = min(wanted, model.spec.max_context - room), model.prompt.chunk_size.largest
+        context_tokens = settings.answer.context_tokens or model.prompt.context_tokens
+        answer_room = _QUESTION_ROOM + settings.answer.max_new_tokens
+        room = self.prefix.num_tokens + answer_room
+        self.context_tokens = min(context_tokens, model.spec.max_context - room)
+        largest = model.prompt.chunk_size.largest
         if 0 < settings.answer.context_tokens < largest:
             raise ConfigError(
-                f"context_tokens = {wanted} under [answer] is less than one chunk may have ({largest} tokens).",
+                f"context_tokens = {context_tokens} under [answer] is less than the largest chunk ({largest} tokens).",
                 remedy=f"Set it to {largest} or more, or to 0 to follow the model.",
             )
         if self.context_tokens < largest:
             raise UnsupportedModel(
-                f"'{model.spec.name}' has {model.spec.max_context} positions: too few for a chunk beside the question.",
-                remedy="Take a model with a longer context, or lower [answer] max_new_tokens.",
+                f"'{model.spec.name}' has a context of {model.spec.max_context} tokens: too few for a chunk.",
+                remedy="Use a model with a longer context, or lower max_new_tokens under [answer].",
             )
         capacity = self.context_tokens + room
         self._tables: RotaryTables = build_tables(model, capacity)
         self._new_slab = partial(Slab, model, self.prefix, self._tables, capacity, lean=lean)
-        most = plan(self.prefix.num_tokens, [self.context_tokens])
-        self.attention = attention_path(settings.answer, model, most, asked_and_told)
+        largest_plan = plan(self.prefix.num_tokens, [self.context_tokens])
+        self.attention = attention_path(settings.answer, model, largest_plan, answer_room)
         self._slab = self._new_slab() if self.attention is AttentionPath.MATERIALIZE else None
         self._ways: dict[int, str] = {}
         self._recompute = Recompute(settings.answer, model, self._slab, self._tables, auxiliary)
         self._decoding = Decoding(settings.answer, model, embedder)
-        self._site = site = Site(model, self.prefix, self._tables, self._slab, asked_and_told)
-        made = loading(store, site) if loading is not None else load_as_fits(settings, store, site, self.namespace)
-        self._loading: ContextLoader = made
-        self._look_ahead = LookAhead(made.ahead, made.call_off)
+        self._target = target = CacheTarget(model, self.prefix, self._tables, self._slab, answer_room)
+        self._connector: KVConnector
+        if loading is not None:
+            self._connector = loading(store, target)
+        else:
+            self._connector = open_connector(settings, store, target, self.namespace)
+        self._prefetcher = Prefetcher(self._connector.prefetch, self._connector.cancel_prefetch)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="write-back")
         try:
             self._rehearse()
         except BaseException:
             self._recompute.close()
-            made.close()
+            self._connector.close()
             raise
 
     def ask(
@@ -148,51 +161,55 @@ class AnswerEngine:
     ) -> Iterator[AnswerEvent]:
         """Yield Retrieved, FirstToken, then Evidence and AnswerText as they come, and Finished last.
 
-        What a model cannot read of a long question is left out of retrieval too. `under` limits that to these folders
-        or files; `stop`, asked between tokens, keeps the partial text; `recompute` goes before the settings' own.
+        Args:
+            under: folders or files to which retrieval is limited.
+            stop: checked between tokens; the partial text is kept.
+            recompute: overrides the settings.
+
+        A question longer than the model can read is cut, for retrieval too.
         """
         watch = Stopwatch(self._sync)
-        waiting = time.perf_counter()
-        self._look_ahead.asked(question)
-        with self._look_ahead.held_back() as go_ahead, self.turn.answering(), ExitStack() as reads:
-            watch.stages.append(("queue", time.perf_counter() - waiting))
+        asked_at = time.perf_counter()
+        self._prefetcher.question_asked(question)
+        with self._prefetcher.paused() as go_ahead, self.turn.answering(), ExitStack() as loads:
+            watch.stages.append(("queue", time.perf_counter() - asked_at))
             with watch.stage("retrieve"):
-                read, cut_at = self.model.prompt.readable(question, _QUESTION_ROOM)
-                embedder = OneQuestion(self.embedder)
-                found = retrieve(self.store, embedder, read, top_k or self.top_k, under)
+                readable, cut_at = self.model.prompt.readable(question, _QUESTION_ROOM)
+                embedder = QuestionCache(self.embedder)
+                chunks = retrieve(self.store, embedder, readable, top_k or self.top_k, under)
                 if mended := damage.read_damaged(self.store, self.model.prompt, self.settings.index):
-                    found = retrieve(self.store, embedder, read, top_k or self.top_k, under)
-                context, reading = self._settle_context(found, reads, mode)
+                    chunks = retrieve(self.store, embedder, readable, top_k or self.top_k, under)
+                context, load = self._settle_context(chunks, loads, mode)
             yield Retrieved(context.sources)
             if not context.sources:
-                # A model without documents makes something up, so nothing is run.
+                # Without documents a model makes something up, so it is not run.
                 empty = answer_context.nothing_to_read(question, mode, self.model.spec.name, timings(watch.stages))
-                told = damage.notices(self.store, mended, under)
-                yield Finished(replace(empty, question_cut_at=cut_at, notices=told))
+                notices = damage.notices(self.store, mended, under)
+                yield Finished(replace(empty, question_cut_at=cut_at, notices=notices))
                 return
-            if reading is None:
-                begun = self._full(context, read, watch, stop)
+            if load is None:
+                begun = self._full(context, readable, watch, stop)
             else:
-                begun = self._cached(context, reading, read, watch, stop, recompute)
+                begun = self._cached(context, load, readable, watch, stop, recompute)
             yield FirstToken(begun.timings)
-            self._look_ahead.beside(partial(self._beside, context))
+            self._prefetcher.prefetch_neighbours(partial(self._neighbours, context))
             go_ahead()
             token = begun.first
-            doubt = token.refusal_probability if self.model.is_embedded else None
-            stream = AnswerStream(read, context.sources, embedder, doubt, self._decoding.pointer)
+            refusal = token.refusal_probability if self.model.is_embedded else None
+            stream = AnswerStream(readable, context.sources, embedder, refusal, self._decoding.span_scorer)
             check = CitationCheck(context.sources)
-            first_at, raw, count = token.at, token.text, 1
+            first_at, raw, count = token.sampled_at, token.text, 1
             yield from map(check.event, stream.feed(token.text))
-            for token in begun.rest:
+            for token in begun.later_tokens:
                 raw, count = raw + token.text, count + token.count
                 yield from map(check.event, stream.feed(token.text))
                 if stream.refused:
                     break
-            decoding = token.at - first_at
+            decoding = token.sampled_at - first_at
         stopped = stop() and not stream.refused
-        parsed, rest = stream.finish(stopped=stopped)
-        yield from map(check.event, rest)
-        self._write_back(context, begun.fresh)
+        parsed, last_events = stream.finish(stopped=stopped)
+        yield from map(check.event, last_events)
+        self._write_back(context, begun.live_prefills)
         warm = sum(source.warm for source in context.sources)
         yield Finished(
             Answer(
@@ -215,184 +232,193 @@ class AnswerEngine:
         )
 
     def prefetch(self, question: str, *, top_k: int | None = None, under: Sequence[Path] = ()) -> None:
-        """Bring nearer what `question` will need, as it will be asked next; returns at once.
+        """Prefetch chunk KV for `question`, which is expected next; returns at once.
 
-        Runs once no answer waits for its first token. A later call replaces an earlier one.
+        Runs while no answer waits for its first token. A later call replaces an earlier one.
         """
-        self._look_ahead.question(question, partial(self._needed, question, top_k or self.top_k, tuple(under)))
+        self._prefetcher.prefetch_question(question, partial(self._needed, question, top_k or self.top_k, tuple(under)))
 
     def forget_prefetch(self) -> None:
-        """The next question will not be asked after all."""
-        self._look_ahead.forget()
+        """Drop the question given to `prefetch`."""
+        self._prefetcher.clear()
 
     def forget_loaded(self) -> None:
-        """Give up chunk KVs that this process holds in memory, as after a restart (for measurements)."""
-        self._look_ahead.forget()
-        self._loading.forget()
+        """Drop chunk KV that this process holds in memory, as after a restart (for measurements)."""
+        self._prefetcher.clear()
+        self._connector.forget()
 
     def forget_read(self) -> None:
-        """A question that was asked before is read beside its chunks anew (for measurements)."""
-        if self._decoding.pointer is not None:
-            self._decoding.pointer.forget()
+        """Drop remembered span scores (for measurements)."""
+        if self._decoding.span_scorer is not None:
+            self._decoding.span_scorer.forget()
 
     def settle(self) -> None:
-        """Return once everything prefilled live so far has been written back (or was not admitted), and what is read
-        ahead was asked for."""
+        """Wait until live prefills are written back or rejected, and prefetches are started."""
         self._writer.submit(lambda: None).result()
-        self._look_ahead.settle()
+        self._prefetcher.settle()
 
     def close(self) -> None:
-        """Finish write-backs, end the loader's threads and close the store."""
+        """Finish write-backs, end all threads and close the store."""
         self._writer.shutdown(wait=True)
-        self._look_ahead.close()
+        self._prefetcher.close()
         self._recompute.close()
-        self._loading.close()
+        self._connector.close()
         self.store.close()
 
     def _settle_context(
-        self, found: Sequence[RetrievedChunk], reads: ExitStack, mode: AnswerMode
-    ) -> tuple[Context, Reading | None]:
-        """What the answer reads, and the reading of it, under way; none for full prefill.
+        self, chunks: Sequence[RetrievedChunk], loads: ExitStack, mode: AnswerMode
+    ) -> tuple[Context, KVLoadHandle | None]:
+        """Settle what the answer reads, and start loading it; no load for full prefill.
 
-        Reading starts by the catalog's word, while the token ids that decide are still being made. Where there are
-        several rungs the choice among them waits for how many chunks there are, so reading waits for it too.
+        Loading starts with the keys in the catalog, while the token ids that decide are still being computed. With
+        several prefix variants it starts after that, because the choice among them depends on the number of chunks.
         """
         cached, early = mode is AnswerMode.CACHED, self.ladder.is_plain
-        reading = None
+        load = None
         if cached and early:
-            reading = reads.enter_context(closing(self._loading.begin(partial(self._kv_of, found))))
-        context = answer_context.build(found, self.model, self.ladder, self.store, self.context_tokens)
+            load = loads.enter_context(closing(self._connector.start_load(partial(self._kv_of, chunks))))
+        context = answer_context.build(chunks, self.model, self.ladder, self.store, self.context_tokens)
         if cached and not early:
-            there = [key for key, source in zip(context.keys, context.sources, strict=True) if source.warm]
-            reading = reads.enter_context(closing(self._loading.begin(lambda: there)))
-        if reading is not None:
-            reading.keep(context.keys)
-        return context, reading
+            warm_keys = [key for key, source in zip(context.keys, context.sources, strict=True) if source.warm]
+            load = loads.enter_context(closing(self._connector.start_load(lambda: warm_keys)))
+        if load is not None:
+            load.select(context.keys)
+        return context, load
 
     def _cached(
         self,
         context: Context,
-        reading: Reading,
+        load: KVLoadHandle,
         question: str,
         watch: Stopwatch,
         stop: Callable[[], bool],
         recompute: RecomputeChoice | None,
-    ) -> Begun:
-        """Prefill the question over loaded chunk KVs. A miss is prefilled live: the same type, only slower.
+    ) -> PrefillResult:
+        """Prefill the question over loaded chunk KV; missing chunks are prefilled live first.
 
-        The best chunk is laid last, next to the question: the embedded reader then quotes the right chunk in 71 % of
-        questions instead of 58 % (5 retrieved chunks, 120 questions, CPU). Full prefill uses the same order.
+        The best chunk stands last, next to the question, where the embedded reader quotes it most often (bench/LOG.md,
+        "Answering and retrieval: constants"). Full prefill uses the same order.
         """
         question_ids = self.model.prompt.question_ids(question, _QUESTION_ROOM)
-        where = plan(self.prefix.num_tokens, [len(ids) for ids in reversed(context.token_ids)])
-        anew = self._recompute.begin(recompute, where, context, question, question_ids, watch)
-        prefill, about = anew.prefill if anew is not None else None, (question, context.sources)
-        fresh: list[Fresh] = []
+        stitch_plan = plan(self.prefix.num_tokens, [len(ids) for ids in reversed(context.token_ids)])
+        recomputing = self._recompute.begin(recompute, stitch_plan, context, question, question_ids, watch)
+        prefill = recomputing.prefill if recomputing is not None else None
+        about = question, context.sources
+        live_prefills: list[LivePrefill] = []
         while True:
             with watch.stage("load"):
-                missing = reading.missing()
+                missing = load.missing()
             if missing:
                 with watch.stage("live prefill"):
-                    fresh += [self._prefill_live(context, reading, index) for index in missing]
+                    live_prefills += [self._prefill_live(context, load, index) for index in missing]
             with watch.stage("stitch"):
-                laid = reading.lay(where, by_layers=anew is not None)
+                attached = load.attach(stitch_plan, by_layers=recomputing is not None)
             try:
-                with watch.stage("prefill"), laid as run:
-                    tokens = self._decoding.tokens(run, question_ids, where.next_position, stop, prefill, about)
+                with watch.stage("prefill"), attached as run:
+                    start = stitch_plan.next_position
+                    tokens = self._decoding.tokens(run, question_ids, start, stop, prefill, about)
                     first = next(tokens)
             except ChunksLost:
-                continue  # damage is found while the pass runs; it begins anew with what is then known to be missing
-            told = timings(watch.stages, where.next_position + len(question_ids), reading, anew)
-            reading.laid()
-            return Begun(first, tokens, told, tuple(fresh))
+                continue  # a damaged file was discovered during the pass and counts as missing from now on
+            spent = timings(watch.stages, stitch_plan.next_position + len(question_ids), load, recomputing)
+            load.release()
+            return PrefillResult(first, tokens, spent, tuple(live_prefills))
 
-    def _full(self, context: Context, question: str, watch: Stopwatch, stop: Callable[[], bool]) -> Begun:
-        """Prefill everything, the baseline."""
+    def _full(self, context: Context, question: str, watch: Stopwatch, stop: Callable[[], bool]) -> PrefillResult:
+        """Prefill prefix, chunks and question as one prompt: the baseline."""
         with watch.stage("stitch"):
             chunk_ids = [token_id for ids in reversed(context.token_ids) for token_id in ids]
             question_ids = self.model.prompt.question_ids(question, _QUESTION_ROOM)
             prompt_ids = [*self.model.prompt.prefix_ids, *chunk_ids, *question_ids]
-        # No stage of the answer: finding the fastest way for this length, once, is not prefill.
+        # Outside of all stages: finding the fastest pass for this length, once, is not prefill.
         slab = self._slab or self._new_slab(graphs=False, known=self._ways)
         prefill = slab.whole(prompt_ids)
         with watch.stage("prefill"):
             tokens = self._decoding.tokens(slab.run(), prompt_ids, 0, stop, prefill, (question, context.sources))
             first = next(tokens)
-        return Begun(first, tokens, timings(watch.stages, len(prompt_ids)), ())
+        return PrefillResult(first, tokens, timings(watch.stages, len(prompt_ids)), ())
 
-    def _prefill_live(self, context: Context, reading: Reading, index: int) -> Fresh:
+    def _prefill_live(self, context: Context, load: KVLoadHandle, index: int) -> LivePrefill:
         began = time.perf_counter()
-        before = context.rungs[index].prefix
-        kv = quantize(prefill_chunk(self.model, before, context.token_ids[index]), self.scheme)
+        prefix = context.rungs[index].prefix
+        kv = quantize(prefill_chunk(self.model, prefix, context.token_ids[index]), self.scheme)
         self._sync()
-        reading.replace(index, kv)
-        return Fresh(index, kv, time.perf_counter() - began)
+        load.replace(index, kv)
+        return LivePrefill(index, kv, time.perf_counter() - began)
 
-    def _beside(self, context: Context) -> Sequence[KVKey]:
-        """What the next question is likely to be about when nobody has said it yet; nothing where it would have to be
-        known at which place, too."""
+    def _neighbours(self, context: Context) -> Sequence[KVKey]:
+        """Keys of the chunks next to the sources, which a follow-up question may need.
+
+        Empty with several prefix variants, because the place in the next context is not known.
+        """
         if not self.ladder.is_plain:
             return ()
         return self.store.kv_keys(self.namespace, [source.chunk_id for source in context.sources], beside=True)
 
     def _needed(self, question: str, limit: int, under: Sequence[Path]) -> Sequence[KVKey]:
-        read, _ = self.model.prompt.readable(question, _QUESTION_ROOM)
-        return self._kv_of(retrieve(self.store, self.embedder, read, limit, under))
+        readable, _ = self.model.prompt.readable(question, _QUESTION_ROOM)
+        return self._kv_of(retrieve(self.store, self.embedder, readable, limit, under))
 
-    def _kv_of(self, found: Sequence[RetrievedChunk]) -> Sequence[KVKey]:
-        """By the catalog, as `answering.context.build` will choose if all of them fit."""
-        chunk_ids = [chunk.passage.chunk.chunk_id for chunk in found]
+    def _kv_of(self, chunks: Sequence[RetrievedChunk]) -> Sequence[KVKey]:
+        """Keys in the catalog that `answering.context.build` will choose if all chunks fit."""
+        chunk_ids = [chunk.passage.chunk.chunk_id for chunk in chunks]
         if self.ladder.is_plain:
             return self.store.kv_keys(self.namespace, chunk_ids)
         keys: list[KVKey] = []
         for index, chunk_id in enumerate(chunk_ids):
             serving = self.ladder.serving(answer_context.place_of(index, len(chunk_ids)))
-            there = (self.store.kv_keys(rung.namespace, [chunk_id]) for rung in serving)
-            keys += next(filter(None, there), [])
+            stored_keys = (self.store.kv_keys(rung.namespace, [chunk_id]) for rung in serving)
+            keys += next(filter(None, stored_keys), [])
         return keys
 
     def _rehearse(self) -> None:
-        """Pay one-off costs before the first question: on a GPU compiling the kernel alone takes half a second."""
+        """Run one pass, so that the first question does not wait for kernels to be compiled."""
         with self.turn.prefilling():
             question_ids = self.model.prompt.question_ids("When?", _QUESTION_ROOM)
-            if self._slab is not None:  # first: a lean pass that this machine cannot run must not be run before
+            if self._slab is not None:  # first, since it finds out whether this machine can run the fused pass
                 self._slab.prepare(question_ids)
             ids = self.model.prompt.chunk_ids(PROBE)
             chunk = quantize(prefill_chunk(self.model, self.prefix, ids), self.scheme)
-            where = plan(self.prefix.num_tokens, [chunk.num_tokens])
-            run = self._site.lay(where, [chunk])
-            next(self._decoding.tokens(run, question_ids, where.next_position, lambda: True))
-            if self._decoding.pointer is not None:
-                self._decoding.pointer.read("When?", [PROBE])
+            stitch_plan = plan(self.prefix.num_tokens, [chunk.num_tokens])
+            run = self._target.fill(stitch_plan, [chunk])
+            next(self._decoding.tokens(run, question_ids, stitch_plan.next_position, lambda: True))
+            if self._decoding.span_scorer is not None:
+                self._decoding.span_scorer.read("When?", [PROBE])
             self._recompute.rehearse()
             self._sync()
 
-    def _write_back(self, context: Context, fresh: Sequence[Fresh]) -> None:
-        """Keep what was prefilled live, off the answer's path; a process that may not write asks the writer instead."""
+    def _write_back(self, context: Context, live_prefills: Sequence[LivePrefill]) -> None:
+        """Store what was prefilled live, off the answer's path.
+
+        Without write access, request it from the writer.
+        """
         chunk_ids: list[ChunkId] = [source.chunk_id for source in context.sources]
         self.store.note_use(chunk_ids)  # before the write-back: a full cache admits what was retrieved before
         if not self.store.writer:
-            if fresh:
-                self.store.want_kv([chunk_ids[one.index] for one in fresh])
+            if live_prefills:
+                self.store.want_kv([chunk_ids[prefilled.index] for prefilled in live_prefills])
             return
-        for one in fresh:
-            key, chunk_id = context.keys[one.index], chunk_ids[one.index]
-            self._writer.submit(self.store.put_kv, key, one.kv, [chunk_id], one.seconds)
+        for prefilled in live_prefills:
+            key, chunk_id = context.keys[prefilled.index], chunk_ids[prefilled.index]
+            self._writer.submit(self.store.put_kv, key, prefilled.kv, [chunk_id], prefilled.seconds)
 
     def _sync(self) -> None:
-        # This thread's stream only: what the loader copies meanwhile on its own must not be waited for here.
+        # Only this thread's stream: copies on the loader's stream must not be waited for.
         if self.model.device.type == "cuda":
             torch.cuda.current_stream(self.model.device).synchronize()
 
 
 def open_engine(settings: Settings, *, writer: bool) -> AnswerEngine:
-    """Open the store and load embedder and model. Raises StoreLocked, ModelError subclasses, ConfigError."""
+    """Open the store and load embedder and model.
+
+    Raises StoreLocked, ModelError subclasses, ConfigError.
+    """
     store = Store.open(settings.data_dir, settings.store, writer=writer)
     try:
         prepared, embedder = prepare(settings), load_embedder(settings.model)
-        asked, auxiliary = settings.answer, None
-        if wants_auxiliary(asked):
-            auxiliary = open_auxiliary(prepare_auxiliary(settings, asked.auxiliary), store)
+        auxiliary = None
+        if wants_auxiliary(settings.answer):
+            auxiliary = open_auxiliary(prepare_auxiliary(settings, settings.answer.auxiliary), store)
         turn = Turn(settings.data_dir / "run")
         return AnswerEngine(prepared, embedder, store, turn, settings, auxiliary=auxiliary)
     except BaseException:

@@ -1,7 +1,7 @@
-"""What `AnswerEngine.ask` tells whoever listens: the TUI, the CLI and the benchmarks consume the same stream.
+"""Events of an answer, as `AnswerEngine.ask` yields them to TUI, CLI and benchmarks.
 
-Knows no torch, no store and no Textual, so that a window can be drawn before any of them is imported.
-Text in these events is document or model text: a sink must pass it through `clean.clean` before showing it.
+Text in these events is document or model text: pass it through `sanitize.clean` before showing it. The module imports
+no torch, so that a window can be drawn before torch is loaded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from desk_rag.documents.chunking import ChunkId, Location
 
 
 class AnswerMode(Enum):
-    """How the context gets into the model; everything else of `ask` is the same code."""
+    """How the context gets into the model."""
 
     CACHED = "cached"
     """Load chunk KVs, give them reordered positions, stitch, prefill only the question."""
@@ -24,7 +24,7 @@ class AnswerMode(Enum):
 
 
 class Missing(Enum):
-    """Why a source's file cannot be looked at."""
+    """Why a source's file cannot be read."""
 
     FOLDER_AWAY = "folder not connected"
     FILE_GONE = "file gone"
@@ -32,7 +32,7 @@ class Missing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """The answer is from the index because the file is not there."""
+    """A source whose file is missing, so that its text is from the index."""
 
     why: Missing
     indexed_at: float
@@ -40,7 +40,7 @@ class Absence:
 
     @property
     def notice(self) -> str:
-        """Return what the user is told of the source."""
+        """Sentence part about the source for the user."""
         what = "its folder is not connected" if self.why is Missing.FOLDER_AWAY else "its file is gone"
         return f"{what}; from the index of {time.strftime('%Y-%m-%d', time.localtime(self.indexed_at))}"
 
@@ -50,7 +50,7 @@ class Source:
     """One retrieved chunk, as numbered in the answer."""
 
     number: int
-    """1-based, order of relevance; what a citation [n] refers to."""
+    """1-based, in order of relevance; what a citation [n] refers to."""
     chunk_id: ChunkId
     path: Path
     title: str
@@ -59,34 +59,37 @@ class Source:
     score: float
     """Fused retrieval score in (0, 1]; comparable within one answer only."""
     warm: bool
-    """True if the chunk's KV was on disk when the question came."""
+    """True if the chunk's KV was on disk when the question was asked."""
     stale: bool
-    """True if the file on disk is newer than what was indexed, or gone."""
+    """True if the file has changed since it was indexed, or is gone."""
     digest: str = ""
-    """blake2b-256 of the file as it was read, hex; empty where that is not known."""
+    """blake2b-256 of the file as it was indexed, hex; empty if unknown."""
     file: tuple[int, int, int] = (0, 0, 0)
-    """Its size, mtime_ns and inode then."""
+    """Size, mtime_ns and inode of the file when it was indexed."""
     indexed_at: float = 0.0
-    """Unix time of that reading."""
+    """Unix time at which the file was indexed."""
     absence: Absence | None = None
-    """Set if the file is not there."""
+    """Set if the file is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A verbatim line of the answer that was found in a source."""
+    """A quote of the answer that a source contains."""
 
     source_number: int
     path: Path
     location: Location
-    """Narrowed to the lines of the quote where the file has lines."""
+    """Narrowed to the lines of the quote if the file has lines."""
     quote: str
     as_of: float | None = None
-    """None if the file itself was seen to hold the quote; else the unix time at which it was read into the index."""
+    """None if the file itself contains the quote; else the Unix time at which it was indexed."""
 
     @property
     def origin(self) -> str:
-        """'from the index of 2026-11-22' where the file could not be asked or says something else now; else ''."""
+        """'from the index of 2026-11-22' if the file could not be read or has lost the quote.
+
+        Else ''.
+        """
         if self.as_of is None:
             return ""
         return f"from the index of {time.strftime('%Y-%m-%d', time.localtime(self.as_of))}"
@@ -97,8 +100,8 @@ class Stage:
     """One named part of the way to the first token."""
 
     name: str
-    """retrieve | load | stitch | live prefill | choose | prefill | queue; with `prefill` counts what the pointer reads
-    where the model finds no answer."""
+    """retrieve | load | stitch | live prefill | choose | prefill | queue. `prefill` includes the span scorer's
+    work on a refusal."""
     seconds: float
 
 
@@ -113,7 +116,7 @@ class Timings:
     decode_seconds: float = 0.0
     decoded_tokens: int = 0
     recompute_ratio: float = 0.0
-    """Share of chunk tokens that were computed anew: what was done, not what was asked for."""
+    """Share of chunk tokens that were recomputed, which may differ from the share requested."""
 
     @property
     def ttft(self) -> float:
@@ -127,12 +130,12 @@ class Answer:
 
     question: str
     text: str
-    """The short answer in the model's own words; when `found` is False a sentence that says so."""
+    """The short answer in the model's own words; if `found` is False, a sentence that says so."""
     found: bool
-    """False when the documents do not hold the answer; `sources` then are the nearest passages."""
+    """False if the documents do not contain the answer; `sources` are then the nearest passages."""
     citations: tuple[Citation, ...]
     dropped_quotes: tuple[str, ...]
-    """Quotes the model made that stand in no source; shown as unverified, never as citations."""
+    """Quotes that no source contains; shown as unverified, never as citations."""
     sources: tuple[Source, ...]
     timings: Timings
     warm_chunks: int
@@ -142,34 +145,36 @@ class Answer:
     raw: str
     """Exactly what the model wrote."""
     stopped: bool = False
-    """True if the user stopped the stream; the text is what had come until then."""
+    """True if the user stopped the stream; the text is what had been generated until then."""
     question_cut_at: int = 0
-    """Tokens of the question that were read, where its end was left out because it is longer; else 0."""
+    """Number of tokens to which a question that is too long was cut; else 0."""
     notices: tuple[str, ...] = ()
-    """Sentences about what this answer may lack: damage in the index, a run of indexing that was cut short."""
+    """Sentences about what the answer may lack, such as damage in the index or an interrupted indexing run."""
 
     @property
     def cut_notice(self) -> str:
-        """A sentence for the user where the end of the question was left out; else ''."""
+        """Sentence for the user if the question was cut; else ''."""
         tokens = self.question_cut_at
         return f"The question is longer than {tokens} tokens; its end was left out" if tokens else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Retrieved:
-    """Sent first, before any model work."""
+    """The retrieved sources; always the first event, before any model work."""
 
     sources: tuple[Source, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FirstToken:
+    """The first token was sampled; carries the time to first token."""
+
     timings: Timings
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A quoted line is complete and was found in a source."""
+    """A quote is complete and a source contains it."""
 
     citation: Citation
 
@@ -183,7 +188,7 @@ class AnswerText:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Always the last event."""
+    """The whole answer; always the last event."""
 
     answer: Answer
 

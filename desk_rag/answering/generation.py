@@ -1,7 +1,7 @@
-"""A cache that is ready plus question tokens becomes a stream of text: query prefill, then greedy decode.
+"""Generate an answer: prefill the question over a filled KV cache, then decode greedily.
 
-Knows token ids, stop ids and passes; knows nothing of sources, citations or where the cache came from. Who knows the
-sources may put another first token in place of the model's, and lay the first quote and the answer behind it.
+A caller that knows the sources may replace the first token and have the first quote, and the short answer after it,
+written into the cache in one go (see `evidence.selection`).
 """
 
 from __future__ import annotations
@@ -13,47 +13,34 @@ from typing import Protocol
 
 import torch
 
-from desk_rag.answering.evidence.selection import Quoted
+from desk_rag.answering.evidence.selection import SelectedQuote
 from desk_rag.answering.token_choice import next_token
-from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.forward.runner import ModelPass, Pass
-from desk_rag.model.language_model import LanguageModel
+from desk_rag.kv.forward.runner import Pass
 from desk_rag.model.prompt import PromptFormat
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One sampled token, or a quote that was laid in one go."""
+    """One sampled token, or a quote that was written in one go."""
 
     text: str
-    """Text that became certain with this token; may be empty while a character is incomplete."""
-    at: float
+    """Text that this token completes; may be empty while a character is incomplete."""
+    sampled_at: float
     """time.perf_counter() when it was sampled."""
     refusal_probability: float | None
-    """First token only: probability that the model gave to opening like the sentence 'not found', whatever was told."""
+    """First token only: the model's probability of beginning a refusal, whichever token was taken."""
     count: int = 1
-    """Tokens that it stands for."""
+    """Number of tokens it stands for."""
 
 
-class Quote(Protocol):
-    """Lays the quote that an answer opens with, and the rest of the answer if it can."""
+class SelectQuote(Protocol):
+    """Writes the quote that an answer opens with into the cache."""
 
-    def __call__(self, run: Pass, first: int, logits: torch.Tensor, start: int, room: int) -> Quoted | None:
-        """As `evidence.selection.QuoteChooser.choose`, for one question and its chunks."""
+    def __call__(
+        self, run: Pass, first: int, logits: torch.Tensor, start: int, max_tokens: int
+    ) -> SelectedQuote | None:
+        """See `EvidenceSelector.select_quote`, which this is for one question and its chunks."""
         ...
-
-
-def stream(
-    model: LanguageModel,
-    cache: SlabCache,
-    token_ids: Sequence[int],
-    start: int,
-    *,
-    max_new_tokens: int,
-    stop: Callable[[], bool],
-) -> Iterator[Token]:
-    """As `decode`, by the model's own forward pass over `cache`."""
-    return decode(model.prompt, ModelPass(model, cache), token_ids, start, max_new_tokens=max_new_tokens, stop=stop)
 
 
 def decode(
@@ -65,79 +52,90 @@ def decode(
     max_new_tokens: int,
     stop: Callable[[], bool],
     prefill: Callable[[], torch.Tensor] | None = None,
-    opening: Callable[[int], int] | None = None,
-    quote: Quote | None = None,
+    first_token: Callable[[int], int] | None = None,
+    select_quote: SelectQuote | None = None,
 ) -> Iterator[Token]:
-    """Prefill `token_ids` at positions start.. by `run`, then decode, up to a stop id, the limit or `stop`.
+    """Prefill `token_ids` at positions from `start`, then decode to a stop id, limit or `stop`.
 
-    Greedy but for `next_token`, for `opening`, which may put another first token in place of the model's, and for what
-    `quote` lays once that is out: the quote and the answer behind it, a Token each.
-    `prefill` stands in for the first pass, for whoever computes more in it than the question; it leaves what `run`
-    would leave in the cache and returns the same logits [vocab].
+    Args:
+        prefill: replaces the first pass; must leave the same cache and return the same logits [vocab].
+        first_token: given the model's first token, returns the one to begin with.
+        select_quote: called once, after the first token; may write a quote and the short answer after it into the
+            cache, each of which is yielded as one `Token`.
     """
-    pieces = _Detokenizer(prompt)
+    detokenizer = _Detokenizer(prompt)
     logits = run.forward(token_ids, start) if prefill is None else prefill()
     position = start + len(token_ids)
     refusal = refusal_probability(prompt, logits)
     while True:
-        token_id = next_token(prompt, pieces.ids, int(logits.argmax()), logits)
-        if opening is not None and not pieces.ids:
-            token_id = opening(token_id)
-        now, doubt = time.perf_counter(), None if pieces.ids else refusal
+        token_id = next_token(prompt, detokenizer.ids, int(logits.argmax()), logits)
+        is_first = not detokenizer.ids
+        if first_token is not None and is_first:
+            token_id = first_token(token_id)
+        now, reported_refusal = time.perf_counter(), refusal if is_first else None
         if token_id in prompt.stop_ids:
-            yield Token(pieces.flush(), now, doubt)
+            yield Token(detokenizer.flush(), now, reported_refusal)
             return
-        yield Token(pieces.push(token_id), now, doubt)
-        if stop() or len(pieces.ids) == max_new_tokens:
+        yield Token(detokenizer.push(token_id), now, reported_refusal)
+        if stop() or len(detokenizer.ids) == max_new_tokens:
             break
-        quoted = None
-        if quote is not None and doubt is not None:
-            quoted = quote(run, token_id, logits, position, max_new_tokens)
-        if quoted is None:
+        selected = None
+        if select_quote is not None and is_first:
+            selected = select_quote(run, token_id, logits, position, max_new_tokens)
+        if selected is None:
             logits = run.forward([token_id], position)
             position += 1
             continue
-        if (yield from _laid(pieces, quoted, stop, max_new_tokens)):
+        if (yield from _quote_and_answer(detokenizer, selected, stop, max_new_tokens)):
             break
-        logits = quoted.laid.logits
-        position += len(quoted.laid.token_ids)
-    tail = pieces.flush()
+        logits = selected.quote.logits
+        position += len(selected.quote.token_ids)
+    tail = detokenizer.flush()
     if tail:
         yield Token(tail, time.perf_counter(), None, 0)
 
 
-def _laid(pieces: _Detokenizer, quoted: Quoted, stop: Callable[[], bool], room: int) -> Generator[Token, None, bool]:
-    """The quote, then the answer behind it if one is laid; True where no more is wanted."""
-    yield Token(pieces.lay(quoted.laid.token_ids), time.perf_counter(), None, len(quoted.laid.token_ids) - 1)
-    if stop() or len(pieces.ids) >= room:
+def _quote_and_answer(
+    detokenizer: _Detokenizer, selected: SelectedQuote, stop: Callable[[], bool], max_tokens: int
+) -> Generator[Token, None, bool]:
+    """Yield the quote, then the short answer if there is one.
+
+    Returns True if decoding is to end.
+    """
+    quote = selected.quote
+    yield Token(detokenizer.replace(quote.token_ids), time.perf_counter(), None, len(quote.token_ids) - 1)
+    if stop() or len(detokenizer.ids) >= max_tokens:
         return True
-    answer = quoted.answer()
+    answer = selected.append_answer()
     if answer is None:
         return False
-    added = len(answer.token_ids) - len(pieces.ids)
-    yield Token(pieces.lay(answer.token_ids), time.perf_counter(), None, added)
+    added = len(answer.token_ids) - len(detokenizer.ids)
+    yield Token(detokenizer.replace(answer.token_ids), time.perf_counter(), None, added)
     return True
 
 
 def refusal_probability(prompt: PromptFormat, logits: torch.Tensor) -> float:
-    """That an answer opens like the sentence 'not found', from logits [vocab] of its first token."""
+    """Probability that an answer is a refusal, from the logits [vocab] of its first token."""
     first = prompt.no_answer_ids()[0]
     return float(torch.softmax(logits.float(), -1)[first])
 
 
 class _Detokenizer:
-    """Turns ids into text piece by piece; holds back bytes of a character that is not complete yet."""
+    """Turns ids into text piece by piece; holds back the bytes of an incomplete character."""
 
     def __init__(self, prompt: PromptFormat) -> None:
         self._prompt = prompt
         self.ids: list[int] = []
-        self._given = ""
+        self._emitted = ""
 
     def push(self, token_id: int) -> str:
         return self._extend([token_id])
 
-    def lay(self, token_ids: Sequence[int]) -> str:
-        """These instead of what there is, with whose text they begin; an id that ends answers has none."""
+    def replace(self, token_ids: Sequence[int]) -> str:
+        """Replace all ids by `token_ids`, whose text begins with the text so far.
+
+        Stop ids have no text.
+        """
         self.ids.clear()
         return self._extend([token for token in token_ids if token not in self._prompt.stop_ids])
 
@@ -152,6 +150,6 @@ class _Detokenizer:
         return self._advance(self._prompt.decode(self.ids)) if self.ids else ""
 
     def _advance(self, text: str) -> str:
-        piece = text[len(self._given) :]
-        self._given = text
+        piece = text[len(self._emitted) :]
+        self._emitted = text
         return piece

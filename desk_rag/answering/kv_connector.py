@@ -1,9 +1,8 @@
-"""One doorway between an answer and the chunk KVs it reads, and the two ways through it.
+"""Load the chunk KV of an answer and put it into the model's cache, in one of two ways.
 
-`MappedLoader` reads whole files through the page cache and stitches them before the question's pass: enough on a CPU,
-where nothing has to cross a bus and no second processor is idle. `StreamedLoader` has an asynchronous `Loader`
-bring them layer by layer while the pass runs, and keeps them in GPU memory and page-locked memory.
-Knows the store, loads and slabs; knows no question and no model output.
+`MappedConnector` reads whole files through the page cache and stitches them before the question's pass: enough on a
+CPU, where nothing has to cross a bus. `StreamedConnector` has an asynchronous `Loader` read them layer by layer while
+the pass runs, and keeps them in GPU memory and page-locked memory.
 """
 
 from __future__ import annotations
@@ -42,132 +41,139 @@ _GPU_AT_MOST = 4096 * MIB
 _RAM_AT_MOST = 2048 * MIB
 _RAM_AT_LEAST = 64 * MIB
 _AHEAD_AT_MOST = 256 * MIB
-"""Bytes that are asked of the page cache for what may come next."""
+"""Maximum bytes read into the page cache ahead of a question."""
 
 
 Candidates = Callable[[], Sequence[KVKey]]
-"""Names the KV of what retrieval has found so far; asked only where reading starts before the answer's chunks are
-settled."""
+"""Returns keys of retrieved chunks; called only if loading starts before the answer's chunks are settled."""
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """Where chunk KVs are laid: one engine's model, prefix, tables and slab."""
+class CacheTarget:
+    """Where chunk KV is loaded to: one engine's model, shared prefix, rotary tables and slab."""
 
     model: LanguageModel
     prefix: PrefixKV
     tables: RotaryTables
     slab: Slab | None
-    """None: chunks are attended to as they lie, lazily."""
+    """None with lazy attention, which reads the chunks where they are."""
     room: int
-    """Most tokens of question and answer together."""
+    """Maximum tokens of question and answer together."""
 
-    def lay(self, where: StitchPlan, chunks: Sequence[QuantizedKV]) -> Pass:
-        """Whole chunks in the plan's order become what the returned pass runs over."""
+    def fill(self, plan: StitchPlan, chunks: Sequence[QuantizedKV]) -> Pass:
+        """Fill the cache with whole chunks, in the plan's order; return a pass over it."""
         if self.slab is None:
-            here = [self.moved(chunk) for chunk in chunks]
-            return ModelPass(self.model, self.lazily(where, here, loaded=True))
-        stitch(self.model, where, self.prefix, chunks, self.tables, self.slab.cache)
+            on_device = [self.to_device(chunk) for chunk in chunks]
+            return ModelPass(self.model, self.lazy_cache(plan, on_device, loaded=True))
+        stitch(self.model, plan, self.prefix, chunks, self.tables, self.slab.cache)
         return self.slab.run()
 
-    def lazily(self, where: StitchPlan, chunks: Sequence[QuantizedKV], *, loaded: bool) -> LazyCache:
-        """A cache over chunks on the model's device, which must stay as they are while it is used."""
-        context = LazyContext(tuple(chunks), where.placements, self.tables)
+    def lazy_cache(self, plan: StitchPlan, chunks: Sequence[QuantizedKV], *, loaded: bool) -> LazyCache:
+        """Build a cache over chunks on the model's device, which must not change while it is used."""
+        context = LazyContext(tuple(chunks), plan.placements, self.tables)
         return LazyCache(self.model, self.prefix, context, self.room, loaded=loaded)
 
-    def moved(self, chunk: QuantizedKV) -> QuantizedKV:
-        """The chunk on the model's device."""
+    def to_device(self, chunk: QuantizedKV) -> QuantizedKV:
+        """Copy a chunk to the model's device."""
         return QuantizedKV(tuple(move_layer(layer, self.model.device) for layer in chunk.layers))
 
 
-class Reading(Protocol):
-    """The chunks of one answer on their way into its cache. Indices follow the keys given to `keep`, best first."""
+class KVLoadHandle(Protocol):
+    """Loading of one answer's chunks.
 
-    def keep(self, keys: Sequence[KVKey]) -> None:
-        """These are the chunks; nothing else is read any more."""
+    Chunk indices follow the keys given to `select`, best first.
+    """
+
+    def select(self, keys: Sequence[KVKey]) -> None:
+        """Settle the answer's chunks; nothing else is loaded from now on."""
 
     def missing(self) -> list[int]:
-        """The chunks to be prefilled live, as far as that is known now; asked again after ChunksLost."""
+        """Indices of chunks to be prefilled live, as far as known now.
 
-    def replace(self, index: int, chunk: QuantizedKV) -> None:
-        """Use this chunk KV (on the model's device) for one that is missing."""
-
-    def lay(self, where: StitchPlan, *, by_layers: bool = False) -> AbstractContextManager[Pass]:
-        """The question's first pass runs inside of what is returned, over prefix and chunks, by the pass it yields.
-
-        That pass goes on to decode. With `by_layers` the first one is somebody else's, through the model's own layers
-        and over the site's slab. The best chunk goes last: `where` counts from the other end than `keep`. The first
-        pass may raise ChunksLost; then `missing` says more than before.
+        Call it again after ChunksLost.
         """
 
-    def laid(self) -> None:
-        """The first pass is over: what no later one reads is given back."""
+    def replace(self, index: int, chunk: QuantizedKV) -> None:
+        """Use this chunk KV, on the model's device, for a missing chunk."""
+
+    def attach(self, plan: StitchPlan, *, by_layers: bool = False) -> AbstractContextManager[Pass]:
+        """Context for the question's first pass; yields the pass to run it and to decode with.
+
+        With `by_layers` the caller runs the first pass itself, through the model's own layers and over the target's
+        slab. In `plan` the best chunk is the last. The first pass may raise ChunksLost; then `missing` has grown.
+        """
+
+    def release(self) -> None:
+        """Give back what later passes do not read; call it after the first pass."""
 
     def waited(self) -> float:
-        """Seconds for which passes stood still for loading; let the device finish first."""
+        """Seconds that passes waited for loading; synchronize the device first."""
 
     @property
     def nbytes(self) -> int:
         """Bytes of the chunks that were not prefilled live."""
 
     def close(self) -> None:
-        """The answer is over, or the chunks are not wanted any more. Closing twice is fine."""
+        """End the load. May be called twice."""
 
 
-class ContextLoader(Protocol):
-    """Brings chunk KVs for one engine."""
+class KVConnector(Protocol):
+    """Loads chunk KV for one engine."""
 
-    def begin(self, candidates: Candidates) -> Reading:
-        """Candidates are known: reading may start. They may be more than the answer will use, or others."""
+    def start_load(self, candidates: Candidates) -> KVLoadHandle:
+        """Start loading; the candidates may be more than the answer will use, or others."""
 
-    def ahead(self, keys: Sequence[KVKey]) -> None:
-        """These may be wanted next, the likeliest first; replaces what was said before. Never delays a Reading."""
+    def prefetch(self, keys: Sequence[KVKey]) -> None:
+        """Load what may be needed next, the likeliest first.
 
-    def call_off(self) -> None:
-        """Stop reading ahead."""
+        Replaces an earlier prefetch, never delays an answer.
+        """
+
+    def cancel_prefetch(self) -> None:
+        """Stop prefetching."""
 
     def forget(self) -> None:
-        """Empty the tiers that belong to this process, as after a restart."""
+        """Drop what this process holds in memory, as after a restart."""
 
     def close(self) -> None:
-        """Give all memory back."""
+        """Release all memory."""
 
 
 # Through the page cache ---------------------------------------------------------------------------------------
 
 
-class MappedLoader:
-    """Whole files, read when they are asked for."""
+class MappedConnector:
+    """Reads whole files through the page cache."""
 
-    def __init__(self, store: Store, site: Site) -> None:
-        self._store, self._site = store, site
+    def __init__(self, store: Store, target: CacheTarget) -> None:
+        self._store, self._target = store, target
 
-    def begin(self, candidates: Candidates) -> MappedReading:
-        return MappedReading(self._store, self._site)
+    def start_load(self, candidates: Candidates) -> MappedHandle:
+        return MappedHandle(self._store, self._target)
 
-    def ahead(self, keys: Sequence[KVKey]) -> None:
+    def prefetch(self, keys: Sequence[KVKey]) -> None:
         self._store.read_ahead(keys, _AHEAD_AT_MOST)
 
-    def call_off(self) -> None:
-        pass  # what the system was told cannot be taken back, and costs the answer next to nothing
+    def cancel_prefetch(self) -> None:
+        pass  # the operating system cannot be told to stop; it costs the answer next to nothing
 
     def forget(self) -> None:
-        pass  # the page cache belongs to the system
+        pass  # the page cache belongs to the operating system
 
     def close(self) -> None:
         pass
 
 
-class MappedReading:
-    """See `Reading`."""
+class MappedHandle:
+    """Chunks read as whole files, see `KVLoadHandle`."""
 
-    def __init__(self, store: Store, site: Site) -> None:
-        self._store, self._site = store, site
+    def __init__(self, store: Store, target: CacheTarget) -> None:
+        self._store, self._target = store, target
         self._keys: tuple[KVKey, ...] = ()
         self._chunks: list[QuantizedKV | None] | None = None
-        self._fresh: set[int] = set()
+        self._prefilled_live: set[int] = set()
 
-    def keep(self, keys: Sequence[KVKey]) -> None:
+    def select(self, keys: Sequence[KVKey]) -> None:
         self._keys = tuple(keys)
 
     def missing(self) -> list[int]:
@@ -176,16 +182,16 @@ class MappedReading:
         return [index for index, chunk in enumerate(self._chunks) if chunk is None]
 
     def replace(self, index: int, chunk: QuantizedKV) -> None:
-        assert self._chunks is not None, "ask what is missing first"
+        assert self._chunks is not None, "call missing() first"
         self._chunks[index] = chunk
-        self._fresh.add(index)
+        self._prefilled_live.add(index)
 
-    def lay(self, where: StitchPlan, *, by_layers: bool = False) -> AbstractContextManager[Pass]:
+    def attach(self, plan: StitchPlan, *, by_layers: bool = False) -> AbstractContextManager[Pass]:
         chunks = [chunk for chunk in reversed(self._chunks or []) if chunk is not None]
-        return nullcontext(self._site.lay(where, chunks))
+        return nullcontext(self._target.fill(plan, chunks))
 
-    def laid(self) -> None:
-        if self._site.slab is not None:
+    def release(self) -> None:
+        if self._target.slab is not None:
             self.close()
 
     def waited(self) -> float:
@@ -194,7 +200,7 @@ class MappedReading:
     @property
     def nbytes(self) -> int:
         chunks = enumerate(self._chunks or [])
-        return sum(chunk.nbytes for index, chunk in chunks if chunk is not None and index not in self._fresh)
+        return sum(chunk.nbytes for index, chunk in chunks if chunk is not None and index not in self._prefilled_live)
 
     def close(self) -> None:
         self._chunks = []
@@ -203,123 +209,128 @@ class MappedReading:
 # Layer by layer -----------------------------------------------------------------------------------------------
 
 
-class StreamedLoader:
-    """An asynchronous loader and its tiers, and what it reads ahead."""
+class StreamedConnector:
+    """Loads layer by layer, through an asynchronous loader with GPU and page-locked memory."""
 
-    def __init__(self, store: Store, site: Site, loader: Loader) -> None:
-        self._store, self._site, self.loader = store, site, loader
+    def __init__(self, store: Store, target: CacheTarget, loader: Loader) -> None:
+        self._store, self._target, self.loader = store, target, loader
         self._lock = threading.Lock()
-        self._ahead: tuple[list[KVKey], Load] | None = None
+        self._prefetch: tuple[list[KVKey], Load] | None = None
 
-    def begin(self, candidates: Candidates) -> StreamedReading:
+    def start_load(self, candidates: Candidates) -> StreamedHandle:
         keys = candidates()
-        taken = self._take_ahead(keys)
-        if taken is None:
-            taken = list(keys), _start(self.loader, self._store.kv_files(keys, used=False))
-        return StreamedReading(self._store, self._site, self.loader, *taken)
+        prefetched = self._take_prefetch(keys)
+        if prefetched is not None:
+            loaded_keys, load = prefetched
+        else:
+            loaded_keys, load = list(keys), _start(self.loader, self._store.kv_files(keys, used=False))
+        return StreamedHandle(self._store, self._target, self.loader, loaded_keys, load)
 
-    def ahead(self, keys: Sequence[KVKey]) -> None:
-        wanted, files, room = [], [], self.loader.settings.resident_bytes // 2
+    def prefetch(self, keys: Sequence[KVKey]) -> None:
+        fitting_keys, files, room = [], [], self.loader.settings.resident_bytes // 2
         for key, file in zip(keys, self._store.kv_files(keys, used=False), strict=True):
             if file is not None and file.payload <= room:
                 room -= file.payload
-                wanted.append(key)
+                fitting_keys.append(key)
                 files.append(file)
         with self._lock:
-            self._call_off()
+            self._cancel()
             if files:
                 load = self.loader.start(files, urgent=False)
                 load.leave()
-                self._ahead = wanted, load
+                self._prefetch = fitting_keys, load
 
-    def call_off(self) -> None:
+    def cancel_prefetch(self) -> None:
         with self._lock:
-            self._call_off()
+            self._cancel()
 
     def forget(self) -> None:
-        self.call_off()
+        self.cancel_prefetch()
         self.loader.forget()
 
     def close(self) -> None:
-        self.call_off()
+        self.cancel_prefetch()
         self.loader.close()
 
-    def _take_ahead(self, keys: Sequence[KVKey]) -> tuple[list[KVKey], Load] | None:
-        """The load under way that was meant for these keys, if it is still under way; any other one is called off."""
+    def _take_prefetch(self, keys: Sequence[KVKey]) -> tuple[list[KVKey], Load] | None:
+        """Take over the running prefetch if it covers `keys`; cancel it otherwise."""
         with self._lock:
-            taken = self._ahead
-            if taken is not None and set(keys) <= set(taken[0]) and taken[1].take_back():
-                self._ahead = None
-                return taken
-            self._call_off()
+            prefetch = self._prefetch
+            if prefetch is not None and set(keys) <= set(prefetch[0]) and prefetch[1].take_back():
+                self._prefetch = None
+                return prefetch
+            self._cancel()
         return None
 
-    def _call_off(self) -> None:
-        if self._ahead is not None:
-            self._ahead[1].close()
-            self._ahead = None
+    def _cancel(self) -> None:
+        if self._prefetch is not None:
+            self._prefetch[1].close()
+            self._prefetch = None
 
 
-class StreamedReading:
-    """See `Reading`. The load holds the chunks as they are laid: the best one last."""
+class StreamedHandle:
+    """Chunks on their way layer by layer.
 
-    def __init__(self, store: Store, site: Site, loader: Loader, keys: list[KVKey], load: Load) -> None:
-        self._store, self._site, self._loader = store, site, loader
+    The load has them in the plan's order, the best one last.
+    """
+
+    def __init__(self, store: Store, target: CacheTarget, loader: Loader, keys: list[KVKey], load: Load) -> None:
+        self._store, self._target, self._loader = store, target, loader
         self._keys, self._load = keys, load
-        self._looked_again: set[int] = set()
+        self._verified: set[int] = set()
 
-    def keep(self, keys: Sequence[KVKey]) -> None:
+    def select(self, keys: Sequence[KVKey]) -> None:
         files = self._store.kv_files(keys)
-        place = {key: index for index, key in enumerate(self._keys)}
-        if all(key in place or file is None for key, file in zip(keys, files, strict=True)):
-            found = [place[key] if file is not None else None for key, file in zip(keys, files, strict=True)]
-            self._load.keep(found[::-1])
-        else:  # a file came since the candidates were named, or they were guesses
+        loading = {key: index for index, key in enumerate(self._keys)}
+        if all(key in loading or file is None for key, file in zip(keys, files, strict=True)):
+            kept = [loading[key] if file is not None else None for key, file in zip(keys, files, strict=True)]
+            self._load.keep(kept[::-1])
+        else:  # a file was written since the candidates were named, or they were a guess
             early, self._load = self._load, _start(self._loader, files[::-1])
             early.close()
         self._keys = list(keys)
 
     def missing(self) -> list[int]:
         while True:
-            lost = [self._flip(at) for at in self._load.missing()]
-            doubtful = [index for index in lost if index not in self._looked_again and self._file(index) is not None]
+            lost = [self._flip(position) for position in self._load.missing()]
+            doubtful = [index for index in lost if index not in self._verified and self._file(index) is not None]
             if not doubtful:
                 return sorted(lost)
-            # A file that could not be loaded is checked once more as a whole, which puts it aside where it is unsound;
-            # meanwhile another one may be found out. One that stayed in its place would never be written anew.
-            self._looked_again.update(doubtful)
-            for index, chunk in zip(doubtful, self._anew(doubtful), strict=True):
+            # Verify the whole file: a damaged one is quarantined, so that a new one can be written. Other files may
+            # turn out to be damaged meanwhile, hence the loop.
+            self._verified.update(doubtful)
+            for index, chunk in zip(doubtful, self._read_verified(doubtful), strict=True):
                 if chunk is not None:
-                    self.replace(index, self._site.moved(chunk))
+                    self.replace(index, self._target.to_device(chunk))
 
     def replace(self, index: int, chunk: QuantizedKV) -> None:
         self._load.replace(self._flip(index), chunk)
 
     @contextmanager
-    def lay(self, where: StitchPlan, *, by_layers: bool = False) -> Iterator[Pass]:
-        site, load = self._site, self._load
-        if site.slab is None:
-            chunks = [load.quantized(at) for at in range(len(load.items))]
-            lazy = site.lazily(where, chunks, loaded=False)
-            last = len(load.cuts) - 1  # of one wave that knows of no layers, where nothing was on disk
-            with arriving(site.model, lazy, lambda layer: load.wait(min(bisect_right(load.cuts, layer), last))):
-                yield ModelPass(site.model, lazy)
+    def attach(self, plan: StitchPlan, *, by_layers: bool = False) -> Iterator[Pass]:
+        target, load = self._target, self._load
+        if target.slab is None:
+            chunks = [load.quantized(position) for position in range(len(load.items))]
+            lazy = target.lazy_cache(plan, chunks, loaded=False)
+            last = len(load.cuts) - 1  # if nothing was on disk there is a single wave without layers
+            with arriving(target.model, lazy, lambda layer: load.wait(min(bisect_right(load.cuts, layer), last))):
+                yield ModelPass(target.model, lazy)
             return
-        site.slab.lay_prefix()
-        cache = site.slab.cache
-        if by_layers or site.slab.lean is None:
-            with layerwise(site.model, load, where, None, site.slab.slots):
-                yield site.slab.run()
+        target.slab.lay_prefix()
+        cache = target.slab.cache
+        if by_layers or target.slab.lean is None:
+            with layerwise(target.model, load, plan, None, target.slab.slots):
+                yield target.slab.run()
         else:
-            cache.set_length(where.num_slots)
-            placer = Placer(load, where, site.slab.slots)
+            cache.set_length(plan.num_slots)
+            placer = Placer(load, plan, target.slab.slots)
             placer.place_resident()
-            yield site.slab.run(placer.place_through)
-            assert placer.begun, "the first pass was not run by what was yielded"
+            yield target.slab.run(placer.place_through)
+            assert placer.begun, "the first pass did not run through the yielded pass"
             placer.place_all()
 
-    def laid(self) -> None:
-        if self._site.slab is not None:
+    def release(self) -> None:
+        if self._target.slab is not None:
             self.close()
 
     def waited(self) -> float:
@@ -338,7 +349,7 @@ class StreamedReading:
     def _file(self, index: int) -> ChunkFile | None:
         return self._load.items[self._flip(index)].file
 
-    def _anew(self, indices: Sequence[int]) -> list[QuantizedKV | None]:
+    def _read_verified(self, indices: Sequence[int]) -> list[QuantizedKV | None]:
         return self._store.get_kv_anew([self._keys[index] for index in indices]) if indices else []
 
 
@@ -347,34 +358,34 @@ def _start(loader: Loader, files: Sequence[ChunkFile | None]) -> Load:
         return loader.start(files)
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(
-            "The GPU has no room for the chunk KVs of this answer.",
+            "The GPU has no room for the chunk KV of this answer.",
             remedy="Close other programs on the GPU, or lower `top_k` or `context_tokens` under [answer].",
         ) from error
 
 
-# Which way ----------------------------------------------------------------------------------------------------
+# Choice of connector ------------------------------------------------------------------------------------------
 
 
-def load_as_fits(settings: Settings, store: Store, site: Site, namespace: Namespace) -> ContextLoader:
-    """The way that is fastest on the model's device, its memory sized by what is free now.
+def open_connector(settings: Settings, store: Store, target: CacheTarget, namespace: Namespace) -> KVConnector:
+    """Open the connector that is fastest on the model's device, sized by the memory free now.
 
-    On a CPU both are level (81 and 79 ms of load, stitch and first pass at 3 chunks, 129 and 131 at 8; medians of 56 on
-    a busy machine with two cores), so the mapped way stays, which needs no threads and no second copy of the files.
+    On a CPU both are equally fast (bench/LOG.md, "Answering and retrieval: constants"), and mapped files need no
+    threads and no second copy in memory.
     """
-    device = site.model.device
+    device = target.model.device
     if device.type != "cuda":
-        return MappedLoader(store, site)
+        return MappedConnector(store, target)
     resident, staging = tier_bytes(settings.answer, device)
     sample = store.kv_sample(namespace, drive_tuning.SAMPLE)
-    chosen = drive_tuning.settle(settings.data_dir, sample, device, settings.store.kv_place)
-    return StreamedLoader(store, site, Loader(device, replace(chosen, resident_bytes=resident, staging_bytes=staging)))
+    tuned = drive_tuning.settle(settings.data_dir, sample, device, settings.store.kv_place)
+    loader = Loader(device, replace(tuned, resident_bytes=resident, staging_bytes=staging))
+    return StreamedConnector(store, target, loader)
 
 
 def tier_bytes(settings: AnswerSettings, device: torch.device) -> tuple[int, int]:
-    """(`resident_bytes`, `staging_bytes`) of a GPU's loader, by the settings or by what is free now.
+    """Return (`resident_bytes`, `staging_bytes`) for a GPU's loader, as set or by free memory.
 
-    On a card of 6 GB with a 4-bit model of 3B about 3 GB are free: 750 MB hold 40,000 tokens at 18 KB each, and 2 GB
-    stay for the pass and the desktop. Without page-locked memory loading is slow, so some is always taken.
+    Without page-locked memory loading is slow, so some is always taken.
     """
     free, _ = torch.cuda.mem_get_info(device)
     memory = psutil.virtual_memory()

@@ -1,8 +1,7 @@
-"""While one answer decodes, what the next question and the neighbouring chunks need is brought nearer.
+"""Prefetch chunk KV for the next question and neighbouring chunks while an answer decodes.
 
-Knows when: after the running answer's first token and never before, so that no answer waits for a guess. Knows neither
-how chunks are found nor how they are brought; both are handed in. (Overlap of the next load with the present decode:
-MatKV, "Trading Compute for Flash Storage in LLM Inference".)
+Prefetching starts after the running answer's first token and never before, so that no answer waits for it. (Overlap of
+the next load with the present decode: MatKV, "Trading Compute for Flash Storage in LLM Inference".)
 """
 
 from __future__ import annotations
@@ -18,68 +17,69 @@ from desk_rag.kv.types import KVKey
 _log = logging.getLogger(__name__)
 
 _QUIET = 0.05
-"""Seconds without an answer beginning before a guess is carried out: who queues two questions tells of the second one
+"""Seconds without a new answer before prefetching starts: a client that queues two questions announces the second one
 before the first one has begun."""
 
-Guess = Callable[[], Sequence[KVKey]]
-"""Names the KV of chunks that may be wanted, the likeliest first. May search, so it runs when no answer waits."""
+PrefetchHint = Callable[[], Sequence[KVKey]]
+"""Returns keys of chunk KV that may be needed, the likeliest first. May search the store, so it runs while no answer
+is waiting."""
 
 
-class LookAhead:
-    """One thread that carries out the latest guess when no answer is on its way to its first token."""
+class Prefetcher:
+    """Runs the latest hints on its own thread while no answer is waiting for its first token."""
 
-    def __init__(self, bring: Callable[[Sequence[KVKey]], None], call_off: Callable[[], None]) -> None:
-        self._bring, self._call_off = bring, call_off
+    def __init__(self, prefetch: Callable[[Sequence[KVKey]], None], cancel: Callable[[], None]) -> None:
+        self._prefetch, self._cancel = prefetch, cancel
         self._changed = threading.Condition()
-        self._pressing = 0
-        """Answers that have no first token yet."""
-        self._question: tuple[str, Guess] | None = None
-        self._beside: Guess | None = None
+        self._answers_waiting = 0
+        """Number of answers that have no first token yet."""
+        self._question: tuple[str, PrefetchHint] | None = None
+        self._neighbours: PrefetchHint | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
         self._idle = True
-        self._era = 0
-        """Counts what was forgotten, so that a guess begun before is known to be out of date."""
+        self._generation = 0
+        """Incremented by `clear`, so that hints started before it are known to be outdated."""
 
-    def question(self, about: str, guess: Guess) -> None:
-        """What the next question, `about`, needs; replaces what was guessed before."""
+    def prefetch_question(self, question: str, hint: PrefetchHint) -> None:
+        """Prefetch for `question`, which is expected next; replaces an earlier question."""
         with self._changed:
-            beside = self._beside
-        self._put((about, guess), beside)
+            neighbours = self._neighbours
+        self._put((question, hint), neighbours)
 
-    def beside(self, guess: Guess) -> None:
-        """What lies beside the present sources; comes after what the next question needs."""
+    def prefetch_neighbours(self, hint: PrefetchHint) -> None:
+        """Prefetch the neighbours of the present sources, after what an expected question needs."""
         with self._changed:
             question = self._question
-        self._put(question, guess)
+        self._put(question, hint)
 
-    def asked(self, about: str) -> None:
-        """That question is asked now: there is nothing to be guessed about it any more."""
+    def question_asked(self, question: str) -> None:
+        """Drop the hint for `question`, which is being answered now."""
         with self._changed:
-            if self._question is not None and self._question[0] == about:
+            if self._question is not None and self._question[0] == question:
                 self._question = None
                 self._changed.notify_all()
 
-    def forget(self) -> None:
-        """Nothing is expected any more; what is under way is called off."""
+    def clear(self) -> None:
+        """Drop all hints and cancel a running prefetch."""
         with self._changed:
-            self._question = self._beside = None
-            self._era += 1
+            self._question = self._neighbours = None
+            self._generation += 1
             self._changed.notify_all()
-        self._call_off()
+        self._cancel()
 
     @contextmanager
-    def held_back(self) -> Iterator[Callable[[], None]]:
-        """An answer begins: nothing starts until the function yielded here is called, or the block ends."""
+    def paused(self) -> Iterator[Callable[[], None]]:
+        """Start nothing until the function yielded here is called, or the block ends."""
         with self._changed:
-            self._pressing += 1
+            self._answers_waiting += 1
             self._changed.notify_all()
         released = False
 
         def release() -> None:
             nonlocal released
             with self._changed:
-                self._pressing -= int(not released)
+                self._answers_waiting -= int(not released)
                 released = True
                 self._changed.notify_all()
 
@@ -89,29 +89,31 @@ class LookAhead:
             release()
 
     def settle(self) -> None:
-        """Return once every guess so far was carried out or given up, or an answer holds them back."""
+        """Return once every hint so far was prefetched or dropped, or an answer pauses prefetching."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._pressing or (self._idle and not self._waiting()))
+            self._changed.wait_for(
+                lambda: self._closed or self._answers_waiting or (self._idle and not self._has_hints())
+            )
 
     def close(self) -> None:
-        """End the thread; what is under way is called off."""
+        """End the thread and cancel a running prefetch."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
-        self._call_off()
+        self._cancel()
 
-    def _waiting(self) -> bool:
-        return self._question is not None or self._beside is not None
+    def _has_hints(self) -> bool:
+        return self._question is not None or self._neighbours is not None
 
-    def _put(self, question: tuple[str, Guess] | None, beside: Guess | None) -> None:
+    def _put(self, question: tuple[str, PrefetchHint] | None, neighbours: PrefetchHint | None) -> None:
         with self._changed:
             if self._closed:
                 return
-            self._question, self._beside = question, beside
+            self._question, self._neighbours = question, neighbours
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="look-ahead", daemon=True)
+                self._thread = threading.Thread(target=self._work, name="prefetch", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
 
@@ -120,31 +122,33 @@ class LookAhead:
             with self._changed:
                 self._idle = True
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._closed or (self._waiting() and not self._pressing))
-                if self._changed.wait_for(lambda: self._closed or self._pressing, _QUIET):
+                self._changed.wait_for(lambda: self._closed or (self._has_hints() and not self._answers_waiting))
+                if self._changed.wait_for(lambda: self._closed or self._answers_waiting, _QUIET):
                     if self._closed:
                         return
                     continue
                 self._idle = False
-                guesses = [self._question[1]] if self._question else []
-                guesses += [self._beside] if self._beside else []
-                self._question = self._beside = None
-                era = self._era
-            self._carry_out(guesses, era)
+                hints = [self._question[1]] if self._question else []
+                hints += [self._neighbours] if self._neighbours else []
+                self._question = self._neighbours = None
+                generation = self._generation
+            self._run(hints, generation)
 
-    def _carry_out(self, guesses: Sequence[Guess], era: int) -> None:
+    def _run(self, hints: Sequence[PrefetchHint], generation: int) -> None:
         try:
-            keys = list(dict.fromkeys(key for guess in guesses for key in guess()))
+            keys = list(dict.fromkeys(key for hint in hints for key in hint()))
             with self._changed:
-                # Somebody asks meanwhile, or something else is expected: this guess is out of date.
-                current = self._era == era and not (self._closed or self._pressing or self._waiting())
+                # Outdated if a question was asked meanwhile or there are newer hints.
+                current = self._generation == generation and not (
+                    self._closed or self._answers_waiting or self._has_hints()
+                )
             if current and keys:
-                self._bring(keys)
+                self._prefetch(keys)
                 with self._changed:
-                    forgotten = self._era != era
-                if forgotten:  # between the look and the bringing, when there was nothing yet to be called off
-                    self._call_off()
-        except DeskRagError as error:  # the store was closed, or the disk is gone: the answers will say so themselves
-            _log.info("nothing was read ahead (%s)", error.message)
+                    outdated = self._generation != generation
+                if outdated:  # cleared between the check and the prefetch, when there was nothing to cancel yet
+                    self._cancel()
+        except DeskRagError as error:  # the store was closed, or the drive is gone: answers report it themselves
+            _log.info("nothing was prefetched: %s", error.message)
         except Exception:
-            _log.exception("reading ahead failed")
+            _log.exception("prefetching failed")

@@ -1,7 +1,7 @@
-"""A model made ready to serve chunk KV: loaded, shared prefix prefilled, coding chosen, drift checked, rungs named.
+"""Prepare a model to serve chunk KV: load it, prefill the prefix, choose the quantization.
 
-Knows the order of these steps and keeps their results on disk, so that the gate runs once per model and not once per
-start. The answering side and the background prefill both start here, which is why they agree on every key.
+Results that depend on the model alone are kept on disk, so that the quality gate runs once per model and not at every
+start. Answering and background prefill both start here, which is why they agree on every key.
 """
 
 from __future__ import annotations
@@ -39,8 +39,11 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """Everything that follows from the model alone, before any document or question."""
+class ServingModel:
+    """A model with its shared prefix, quantization and namespace.
+
+    All that depends on the model alone.
+    """
 
     model: LanguageModel
     prefix: PrefixKV
@@ -48,88 +51,91 @@ class Prepared:
     namespace: Namespace
     drift_epoch: int
     later: tuple[Rung, ...] = ()
-    """The rungs above rung 0, which is `prefix` and `namespace`."""
+    """The prefix variants above variant 0, which is `prefix` and `namespace`."""
 
     @property
     def ladder(self) -> Ladder:
-        """All rungs."""
+        """All prefix variants."""
         return Ladder((Rung(0, self.prefix, self.namespace), *self.later))
 
 
 @dataclass(frozen=True, slots=True)
 class StoredGate:
-    """What this data directory remembers of a model."""
+    """What the data directory records about a model."""
 
     model: str
-    """Its name as in the settings."""
+    """Name of the model as in the settings."""
     namespace: Namespace
     gate: GateReport
     drift_epoch: int
     key_error: float
-    """Relative error of the self-test: keys as stored and turned, against the model's own."""
+    """Relative error of stored and rotated keys against the model's own, from the self-test."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """A `StoredGate` and the drift probe's KV, as kept on disk per model."""
+    """The file kept per model: a `StoredGate` and the KV of the drift probe."""
 
-    told: StoredGate
+    gate: StoredGate
     probe: ChunkKV
 
 
-def prepare(settings: Settings) -> Prepared:
-    """Load the model of `settings` and settle how its chunk KV is coded and named. Raises ModelError, ConfigError."""
+def prepare(settings: Settings) -> ServingModel:
+    """Load and prepare the model that `settings` name. Raises ModelError, ConfigError."""
     model = load_model(settings.model)
     return prepare_model(model, settings.data_dir, settings.model.rungs, kv_dir=settings.store.kv_place)
 
 
 def prepare_model(
     model: LanguageModel, data_dir: Path, rungs: Sequence[int] = PLAIN, *, kv_dir: Path | None = None
-) -> Prepared:
-    """As `prepare`, for a model already in memory. Raises UnsupportedModel if it fails the self-test.
+) -> ServingModel:
+    """Prepare a model that is already in memory.
 
-    Gate and probe look at rung 0: the others differ in what stands before a chunk, not in how it is coded or computed.
+    Gate and drift probe check prefix variant 0 only: the others are computed and quantized in the same way. Raises
+    UnsupportedModel if the model fails the self-test.
     """
     prefix = prefill_prefix(model)
     plain = identify(model.spec, model.prompt.prefix_ids, QuantScheme.uniform(model.spec.num_layers))
     file = data_dir / "models" / f"{plain.namespace()}.safetensors"
-    now = probe_kv(model, prefix)
+    probe = probe_kv(model, prefix)
     record = _read(file)
-    if record is None or drifted(record.probe, now):
+    if record is None or drifted(record.probe, probe):
         key_error = check_keys(model)
         gate = run_gate(model, prefix)
-        after = record
-        record = _read(file)  # again: another process may have been faster
-        if record is None or drifted(record.probe, now):
-            record = _Record(_named(model, gate, key_error, Layout(data_dir, kv_dir), after), now)
+        previous = record
+        record = _read(file)  # another process may have written it meanwhile
+        if record is None or drifted(record.probe, probe):
+            record = _Record(_with_namespace(model, gate, key_error, Layout(data_dir, kv_dir), previous), probe)
             _write(file, record)
-    told = record.told
-    ladder = build_ladder(model, prefix, rungs, told.gate.scheme, drift_epoch=told.drift_epoch)
-    return Prepared(model, prefix, told.gate, told.namespace, told.drift_epoch, ladder.rungs[1:])
+    stored = record.gate
+    ladder = build_ladder(model, prefix, rungs, stored.gate.scheme, drift_epoch=stored.drift_epoch)
+    return ServingModel(model, prefix, stored.gate, stored.namespace, stored.drift_epoch, ladder.rungs[1:])
 
 
 def stored_gates(data_dir: Path) -> list[StoredGate]:
-    """What is remembered of every model this data directory has seen, for `doctor`; loads no model."""
+    """Records of all models that this data directory has served; loads no model."""
     records = [_read(file) for file in sorted((data_dir / "models").glob("*.safetensors"))]
-    return [record.told for record in records if record is not None]
+    return [record.gate for record in records if record is not None]
 
 
-def _named(
-    model: LanguageModel, gate: GateReport, key_error: float, layout: Layout, after: _Record | None
+def _with_namespace(
+    model: LanguageModel, gate: GateReport, key_error: float, layout: Layout, previous: _Record | None
 ) -> StoredGate:
-    """Give the model a namespace for its KV from now on: one that holds nothing which this probe does not vouch for.
+    """Choose a namespace that is still empty for the model's KV.
 
-    After a drift, and where the record was lost or unreadable, what lies in the old namespace can no longer be told to
-    be right; it ends as misses and is evicted first.
+    After a drift, or if the record was lost or is unreadable, KV in the old namespace cannot be trusted. It is not used
+    any more and is evicted first.
     """
-    epoch = 0 if after is None else after.told.drift_epoch + 1
+    epoch = 0 if previous is None else previous.gate.drift_epoch + 1
     if layout.kv_dir is not None and marker_of(layout.kv_dir) is None and (layout.root / KV_RECORD).exists():
-        epoch += int(time.time())  # what lies on a drive that is away cannot be looked at: a number it never had
-    prefixes = [primed_ids(model.prompt, count) for count in range(MOST_PRIMERS + 1)]  # whatever rungs there ever were
+        epoch += int(time.time())  # a drive that is not connected cannot be checked: take an unused number
+    prefixes = [
+        primed_ids(model.prompt, count) for count in range(MOST_PRIMERS + 1)
+    ]  # all variants that may ever have been used
     while True:
-        rungs = [identify(model.spec, ids, gate.scheme, drift_epoch=epoch).namespace() for ids in prefixes]
-        if not any(layout.namespace_dir(namespace).exists() for namespace in rungs):
-            return StoredGate(model.spec.name, rungs[0], gate, epoch, key_error)
+        namespaces = [identify(model.spec, ids, gate.scheme, drift_epoch=epoch).namespace() for ids in prefixes]
+        if not any(layout.namespace_dir(namespace).exists() for namespace in namespaces):
+            return StoredGate(model.spec.name, namespaces[0], gate, epoch, key_error)
         epoch += 1
 
 
@@ -138,15 +144,18 @@ def _canary_hash() -> str:
 
 
 def _read(file: Path) -> _Record | None:
-    """None when there is no record, or one that cannot be trusted: self-test and gate then simply run again."""
+    """Read a record.
+
+    None if there is none or it is damaged, in which case self-test and gate run again.
+    """
     try:
         data = file.read_bytes()
         tensors = load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
         if header["canaries"] != _canary_hash() or header["probe"] != _probe_hash(tensors):
             return None
-        told = json.loads(header["told"])
-        gate = told.pop("gate")
+        fields = json.loads(header["told"])
+        gate = fields.pop("gate")
         report = GateReport(
             scheme=QuantScheme(tuple(LayerScheme(**layer) for layer in gate["scheme"]["layers"])),
             score=Score(**gate["score"]),
@@ -154,19 +163,22 @@ def _read(file: Path) -> _Record | None:
             needles_found=gate["needles_found"],
             needles_expected=gate["needles_expected"],
         )
-        return _Record(StoredGate(gate=report, **told), ChunkKV(tensors["keys"], tensors["values"]))
+        return _Record(StoredGate(gate=report, **fields), ChunkKV(tensors["keys"], tensors["values"]))
     except (OSError, SafetensorError, ValueError, KeyError, TypeError):
         return None
 
 
 def _write(file: Path, record: _Record) -> None:
-    """Keep a record, 0600, complete or not at all. A full disk costs no answer: the gate runs again next time."""
+    """Write a record atomically, mode 0600.
+
+    If the disk is full, the gate runs again at the next start.
+    """
     tensors: dict[str, torch.Tensor] = {
         "keys": record.probe.keys.contiguous(),
         "values": record.probe.values.contiguous(),
     }
     metadata = {
-        "told": json.dumps(asdict(record.told)),
+        "told": json.dumps(asdict(record.gate)),
         "probe": _probe_hash(tensors),
         "canaries": _canary_hash(),
         "producer": PRODUCER,
@@ -174,15 +186,18 @@ def _write(file: Path, record: _Record) -> None:
     try:
         home = OwnedDirectory(file.parents[1])
         file.parents[1].mkdir(mode=0o700, parents=True, exist_ok=True)
-        for left_over in file.parent.glob(f"{file.name}.*.tmp"):
-            home.remove(left_over, content_proves(f"models/{left_over.name}"))
+        for leftover in file.parent.glob(f"{file.name}.*.tmp"):
+            home.remove(leftover, content_proves(f"models/{leftover.name}"))
         write_private(file, save(tensors, metadata), home.root)
     except (OSError, ForeignPlace) as error:
-        _log.warning("what was found out about the model could not be kept (%s)", error)
+        _log.warning("the results of the model check could not be saved: %s", error)
 
 
 def _probe_hash(tensors: dict[str, torch.Tensor]) -> str:
-    """safetensors checks lengths only; a flipped bit in the probe must not pass for drift, or hide it."""
+    """Hash the probe.
+
+    Safetensors checks only lengths, and a flipped bit must not pass for drift, or hide it.
+    """
     digest = hashlib.blake2b(digest_size=16)
     for name in ("keys", "values"):
         digest.update(tensors[name].contiguous().view(torch.uint8).numpy().tobytes())

@@ -1,7 +1,4 @@
-"""What an engine settles about its answers: how chunks are attended to, what is computed anew, how words are chosen.
-
-Knows settings, free memory and the rooms that do the work; loads nothing.
-"""
+"""Settle how an engine answers: attention path, selective recompute and decoding."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ import torch
 from desk_rag.answering import generation
 from desk_rag.answering.context import Context
 from desk_rag.answering.events import Source
-from desk_rag.answering.evidence.selection import QuoteChooser
-from desk_rag.answering.evidence.span_scorer import load_pointer
+from desk_rag.answering.evidence.selection import EvidenceSelector
+from desk_rag.answering.evidence.span_scorer import load_span_scorer
 from desk_rag.config import AnswerSettings
 from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.kv.forward.runner import Pass, Slab
@@ -32,127 +29,136 @@ from desk_rag.timing import Stopwatch
 _AUXILIARY = frozenset({SelectorName.AUX, SelectorName.AUX_STRICT})
 
 
-def attention_path(asked: AnswerSettings, model: LanguageModel, where: StitchPlan, room: int) -> AttentionPath:
-    """How chunks are attended to: as the settings say, else lazily where a slab for `where` does not fit the GPU.
+def attention_path(
+    settings: AnswerSettings, model: LanguageModel, largest_plan: StitchPlan, room: int
+) -> AttentionPath:
+    """Choose the attention path: as set, else lazy attention if a slab does not fit the GPU.
 
-    Ask before the slab is allocated. On a CPU 'auto' always materialises: lazily is right there too, and slow.
-    Raises ConfigError where recompute is wanted as well, UnsupportedModel for models that lazy attention cannot serve.
+    The slab must hold `largest_plan`; `room` is the number of tokens of question and answer. Call it before the slab is
+    allocated. On a CPU 'auto' always materialises, because lazy attention is slow there. Raises ConfigError if lazy
+    attention is combined with recompute, UnsupportedModel for models that lazy attention does not cover.
     """
-    if asked.attention == "lazy":
-        if asked.recompute:
-            raise _not_both(f"'{asked.recompute}'")
+    if settings.attention == "lazy":
+        if settings.recompute:
+            raise _recompute_needs_slab(f"'{settings.recompute}'")
         if not cache.supports(model):
             raise UnsupportedModel(
                 f"'{model.spec.name}' has sliding-window or soft-capped layers, which lazy attention does not cover.",
                 remedy='Set `attention = "materialize"` under [answer].',
             )
         return AttentionPath.LAZY
-    free_to_choose = asked.attention == "auto" and not asked.recompute and model.device.type == "cuda"
+    free_to_choose = settings.attention == "auto" and not settings.recompute and model.device.type == "cuda"
     if not free_to_choose or not cache.supports(model):
         return AttentionPath.MATERIALIZE
     free, _ = torch.cuda.mem_get_info(model.device)
-    return choose_attention(free, model.spec, where, room=room)
+    return choose_attention(free, model.spec, largest_plan, room=room)
 
 
-def recompute_choice(asked: AnswerSettings) -> RecomputeChoice:
-    """The knob as the settings have it."""
-    return RecomputeChoice(asked.recompute, SelectorName(asked.selector))
+def recompute_choice(settings: AnswerSettings) -> RecomputeChoice:
+    """Recompute ratio and selector of the settings."""
+    return RecomputeChoice(settings.recompute, SelectorName(settings.selector))
 
 
-def wants_auxiliary(asked: AnswerSettings) -> bool:
-    """True if answers by these settings need the auxiliary model."""
-    return bool(asked.recompute) and SelectorName(asked.selector) in _AUXILIARY
+def wants_auxiliary(settings: AnswerSettings) -> bool:
+    """True if answers with these settings need the auxiliary model."""
+    return bool(settings.recompute) and SelectorName(settings.selector) in _AUXILIARY
 
 
-class Anew:
-    """One answer's first pass with recompute; stands in for the question's own pass."""
+class RecomputeHandle:
+    """One answer's first pass with selective recompute.
+
+    Replaces the plain pass over the question.
+    """
 
     def __init__(self, recomputing: Recomputing, selector: SelectorName) -> None:
         self._recomputing, self._selector = recomputing, selector
-        self._done: Prefilled | None = None
+        self._result: Prefilled | None = None
 
     def prefill(self) -> torch.Tensor:
-        """Logits [vocab] of the question's last token; may be called again after the chunks were laid again."""
-        self._done = self._recomputing.prefill()
-        return self._done.logits
+        """Logits [vocab] of the question's last token.
+
+        Call it again if the chunks had to be stitched again.
+        """
+        self._result = self._recomputing.prefill()
+        return self._result.logits
 
     @property
     def ratio(self) -> float:
-        """Share of chunk tokens that were computed anew."""
-        return self._done.selection.ratio if self._done is not None else 0.0
+        """Share of chunk tokens that were recomputed."""
+        return self._result.selection.ratio if self._result is not None else 0.0
 
     def choosing(self, waited: float) -> float:
-        """Seconds of choosing within the pass, which stood still for `waited` seconds for loading.
+        """Seconds of token selection within the pass, which waited `waited` seconds for loading.
 
-        A selector that reads the cache does that waiting, and it is counted as loading already.
+        A selector that reads the cache does that waiting itself; it is already counted as loading.
         """
-        took = self._done.choosing_seconds if self._done is not None else 0.0
-        return max(0.0, took - waited) if self._selector.needs_cache else took
+        seconds = self._result.choosing_seconds if self._result is not None else 0.0
+        return max(0.0, seconds - waited) if self._selector.needs_cache else seconds
 
 
 class Recompute:
-    """One engine's knob over its slab."""
+    """Selective recompute over one engine's slab."""
 
     def __init__(
         self,
-        asked: AnswerSettings,
+        settings: AnswerSettings,
         model: LanguageModel,
         slab: Slab | None,
         tables: RotaryTables,
         auxiliary: Auxiliary | None,
     ) -> None:
-        """`slab` is None where chunks are attended to lazily: there is then nothing to write new keys into."""
-        self.choice, self._slab = recompute_choice(asked), slab
-        self._step = Recomputer(model, slab.cache, tables, self.choice, auxiliary) if slab is not None else None
+        """`slab` is None with lazy attention, which has no place for recomputed keys and values."""
+        self.choice, self._slab = recompute_choice(settings), slab
+        self._recomputer = Recomputer(model, slab.cache, tables, self.choice, auxiliary) if slab is not None else None
 
     def begin(
         self,
         choice: RecomputeChoice | None,
-        where: StitchPlan,
+        plan: StitchPlan,
         context: Context,
         question: str,
         question_ids: Sequence[int],
         watch: Stopwatch,
-    ) -> Anew | None:
-        """Decide and, where possible, start choosing; None for the plain path, which a ratio of 0 takes as well.
+    ) -> RecomputeHandle | None:
+        """Decide what to recompute and start selecting tokens; None if nothing is recomputed.
 
-        Call it before the chunks are laid: measuring what 'auto' needs may empty the slab. `choice` is this answer's
-        own. Raises ConfigError where chunks are attended to lazily.
+        Call it before the chunks are stitched: measurements for 'auto' may clear the slab. `choice` overrides the
+        settings. Raises ConfigError with lazy attention.
         """
-        chosen = choice or self.choice
-        if not chosen.ratio:
+        choice = choice or self.choice
+        if not choice.ratio:
             return None
-        if self._step is None or self._slab is None:
-            raise _not_both(f"'{chosen.ratio}'")
+        if self._recomputer is None or self._slab is None:
+            raise _recompute_needs_slab(f"'{choice.ratio}'")
         self._slab.forget_prefix()
         texts = [source.text for source in reversed(context.sources)]
-        ask = Ask(where, texts, context.token_ids[::-1], question, question_ids)
+        request = Ask(plan, texts, context.token_ids[::-1], question, question_ids)
         with watch.stage("choose"):
-            begun = self._step.begin(ask, chosen)
-        return Anew(begun, chosen.selector) if begun.ratio else None
+            recomputing = self._recomputer.begin(request, choice)
+        return RecomputeHandle(recomputing, choice.selector) if recomputing.ratio else None
 
     def rehearse(self) -> None:
-        """As `Recomputer.rehearse`; the slab's contents are lost."""
-        if self._step is not None and self._slab is not None:
+        """Call `Recomputer.rehearse`; the slab's contents are lost."""
+        if self._recomputer is not None and self._slab is not None:
             self._slab.forget_prefix()
-            self._step.rehearse()
+            self._recomputer.rehearse()
 
     def close(self) -> None:
         """End the auxiliary model's thread."""
-        if self._step is not None:
-            self._step.close()
+        if self._recomputer is not None:
+            self._recomputer.close()
 
 
 class Decoding:
-    """How one engine's answers come out of a cache."""
+    """Decoding as one engine does it: with or without selected quotes."""
 
-    def __init__(self, asked: AnswerSettings, model: LanguageModel, embedder: Embedder) -> None:
-        """Quotes are chosen where model and embedder are those it was fitted on, unless settings say no."""
-        self._prompt, self._limit = model.prompt, asked.max_new_tokens
-        wanted = asked.choose_quote and model.is_embedded and embedder.is_embedded
-        self.pointer = load_pointer(embedder) if wanted else None
-        """For the judge as well, which it tells what it thought of the quote."""
-        self._chooser = QuoteChooser(model.prompt, self.pointer) if self.pointer is not None else None
+    def __init__(self, settings: AnswerSettings, model: LanguageModel, embedder: Embedder) -> None:
+        """Quotes are selected with the embedded reader and embedder, unless the settings forbid it."""
+        self._prompt, self._max_new_tokens = model.prompt, settings.max_new_tokens
+        selects_quotes = settings.choose_quote and model.is_embedded and embedder.is_embedded
+        self.span_scorer = load_span_scorer(embedder) if selects_quotes else None
+        """Also used to verify the evidence; None without quote selection."""
+        self._selector = EvidenceSelector(model.prompt, self.span_scorer) if self.span_scorer is not None else None
 
     def tokens(
         self,
@@ -163,20 +169,24 @@ class Decoding:
         prefill: Callable[[], torch.Tensor] | None = None,
         about: tuple[str, Sequence[Source]] | None = None,
     ) -> Iterator[generation.Token]:
-        """As `generate.decode`; `about` is the question and what it is asked of, without which no quote is chosen and
-        no refusal objected to."""
-        decode = partial(generation.decode, max_new_tokens=self._limit, stop=stop, prefill=prefill)
-        if self._chooser is not None and about is not None:
+        """Call `generation.decode`.
+
+        `about` is the question with its sources, without which no quote is selected.
+        """
+        decode = partial(generation.decode, max_new_tokens=self._max_new_tokens, stop=stop, prefill=prefill)
+        if self._selector is not None and about is not None:
             question, sources = about
             texts = [source.text for source in sources]
-            opening, quote = (partial(each, question, texts) for each in (self._chooser.opening, self._chooser.choose))
-            decode = partial(decode, opening=opening, quote=quote)
+            decode = partial(
+                decode,
+                first_token=partial(self._selector.first_token, question, texts),
+                select_quote=partial(self._selector.select_quote, question, texts),
+            )
         return decode(self._prompt, run, prompt_ids, start)
 
 
-def _not_both(recompute: str) -> ConfigError:
+def _recompute_needs_slab(recompute: str) -> ConfigError:
     return ConfigError(
-        f"With recompute = {recompute} chunk tokens are computed anew, which lazy attention (`attention` under "
-        "[answer]) has no place for.",
+        f"recompute = {recompute} cannot be combined with lazy attention (`attention` under [answer]).",
         remedy='Set `attention = "materialize"` under [answer], or `recompute = 0`.',
     )

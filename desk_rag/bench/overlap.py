@@ -17,7 +17,7 @@ from pathlib import Path
 
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import Finished, FirstToken, Timings
-from desk_rag.answering.kv_connector import ContextLoader, MappedLoader, Site, StreamedLoader, tier_bytes
+from desk_rag.answering.kv_connector import CacheTarget, KVConnector, MappedConnector, StreamedConnector, tier_bytes
 from desk_rag.answering.serving_model import prepare
 from desk_rag.bench.harness import corpus, drive, report
 from desk_rag.config import ModelSettings, Settings
@@ -109,15 +109,15 @@ def _engines(settings: Settings, options: argparse.Namespace, stack: ExitStack) 
     return engines
 
 
-def _loading(way: str, settings: Settings) -> Callable[[Store, Site], ContextLoader]:
-    def made(store: Store, site: Site) -> ContextLoader:
+def _loading(way: str, settings: Settings) -> Callable[[Store, CacheTarget], KVConnector]:
+    def made(store: Store, site: CacheTarget) -> KVConnector:
         device = site.model.device
         if way == "mapped":
-            return MappedLoader(store, site)
+            return MappedConnector(store, site)
         if device.type != "cuda":
-            return StreamedLoader(store, site, Loader(device, LoaderSettings(threads=2, resident_bytes=1 << 28)))
+            return StreamedConnector(store, site, Loader(device, LoaderSettings(threads=2, resident_bytes=1 << 28)))
         resident, staging = tier_bytes(settings.answer, device)
-        return StreamedLoader(
+        return StreamedConnector(
             store, site, Loader(device, LoaderSettings(resident_bytes=resident, staging_bytes=staging))
         )
 

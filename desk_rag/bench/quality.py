@@ -37,7 +37,7 @@ from desk_rag.kv.recompute.policy import SelectorName
 from desk_rag.sanitize import clean
 
 if TYPE_CHECKING:
-    from desk_rag.answering.evidence.selection import QuoteChooser
+    from desk_rag.answering.evidence.selection import EvidenceSelector
     from desk_rag.documents.sentences import TokenCounter
     from desk_rag.kv.recompute.auxiliary_model import Auxiliary
     from desk_rag.model.language_model import LanguageModel
@@ -211,24 +211,24 @@ def _auxiliary(modes: Sequence[Mode], options: argparse.Namespace) -> Auxiliary 
     return Auxiliary(load_model(_settings(options.aux_model, options)))
 
 
-def _ways(model: LanguageModel, options: argparse.Namespace) -> dict[str, tuple[QuoteChooser | None, Judge | None]]:
+def _ways(model: LanguageModel, options: argparse.Namespace) -> dict[str, tuple[EvidenceSelector | None, Judge | None]]:
     """By the name of how quotes are found: who chooses them and who judges them.
 
     Other models than the embedded one have no choice, as in answers.
     """
-    from desk_rag.answering.evidence.selection import QuoteChooser
-    from desk_rag.answering.evidence.span_scorer import load_pointer
+    from desk_rag.answering.evidence.selection import EvidenceSelector
+    from desk_rag.answering.evidence.span_scorer import load_span_scorer
     from desk_rag.retrieval.embedding import load_embedder
 
     chosen = model.is_embedded and options.quotes != "greedy"
     by_embedder = options.judge == "embedder"
     embedder = load_embedder(_settings("embedded", options)) if chosen or by_embedder else None
     judging = embedder if by_embedder else None
-    made: dict[str, tuple[QuoteChooser | None, Judge | None]] = {}
+    made: dict[str, tuple[EvidenceSelector | None, Judge | None]] = {}
     if chosen and embedder is not None:
-        pointer = load_pointer(embedder)
+        pointer = load_span_scorer(embedder)
         judge = Judge(judging, pointer if by_embedder else None) if options.judge != "none" else None
-        made["chosen"] = QuoteChooser(model.prompt, pointer), judge
+        made["chosen"] = EvidenceSelector(model.prompt, pointer), judge
     if not made or options.quotes == "both":
         made["greedy"] = None, Judge(judging) if options.judge != "none" else None
     return made

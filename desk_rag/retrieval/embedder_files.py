@@ -1,8 +1,8 @@
 """Check an embedder's directory before sentence-transformers loads it.
 
-A directory of sentence-transformers lists modules in modules.json, each a class name and a subdirectory with a
-configuration and weights of its own. Only the modules that plain text embedders are made of are let through, and each
-must have its weights as safetensors: the library would otherwise open pickles.
+Such a directory lists modules in modules.json, each a class name and a subdirectory with its own configuration and
+weights. Only the modules that plain text embedders consist of are accepted, and each must have safetensors weights: the
+library would otherwise open pickles.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HARMLESS = frozenset({"torch_dtype", "dtype", "attn_implementation", "model_max
 _ACTIVATION = re.compile(r"torch\.nn\.modules\.(activation|linear)\.[A-Z]\w*")
 _MOST_MODULES = 8
 _MOST_FEATURES = 65_536
-_REMEDY = "Take embedder = 'embedded', or another sentence-transformers model for text."
+_REMEDY = "Use embedder = 'embedded', or another sentence-transformers model for text."
 _SETTINGS = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -43,7 +43,7 @@ _SETTINGS = tuple(
 
 
 def check_embedder(settings: ModelSettings) -> Path:
-    """The directory of the embedder that the settings name, after all checks that need no weights to be loaded.
+    """Return the embedder's directory after all checks that need no weights to be loaded.
 
     Raises ModelNotFound, UnsupportedModel or ModelError.
     """
@@ -67,23 +67,23 @@ def _check_modules(directory: Path) -> Path:
         raise ModelError(f"{directory / 'modules.json'} lists {len(listed)} modules.", remedy=_REMEDY)
     transformer: Path | None = None
     for entry in listed:
-        kind, place = _module(directory, entry)
+        kind, module_dir = _module(directory, entry)
         if kind == "Transformer" and transformer is None:
-            transformer = place
-            _check_transformer(directory, place)
+            transformer = module_dir
+            _check_transformer(directory, module_dir)
         elif kind == "Transformer":
             raise ModelError(f"{directory / 'modules.json'} lists two transformers.", remedy=_REMEDY)
         elif kind == "Dense":
-            _check_dense(place)
+            _check_dense(module_dir)
         else:
-            check_config(place / CONFIG, optional_json(place, CONFIG))
+            check_config(module_dir / CONFIG, optional_json(module_dir, CONFIG))
     if transformer is None:
         raise UnsupportedModel(f"{directory / 'modules.json'} lists no transformer.", remedy=_REMEDY)
     return transformer
 
 
 def _module(directory: Path, entry: Any) -> tuple[str, Path]:
-    """(class, directory) of an entry in modules.json."""
+    """Return (class, directory) of an entry in modules.json."""
     file = directory / "modules.json"
     fields = ("name", "path", "type")
     if not isinstance(entry, Mapping) or not all(isinstance(entry.get(field), str) for field in fields):
@@ -96,29 +96,29 @@ def _module(directory: Path, entry: Any) -> tuple[str, Path]:
             remedy=_REMEDY,
         )
     path = PurePosixPath(entry["path"])
-    place = directory / path
+    module_dir = directory / path
     if path.is_absolute() or ".." in path.parts or "\0" in entry["path"]:
         raise ModelError(f"{file} names a path outside of its directory: {entry['path'][:80]!r}.", remedy=_REMEDY)
-    if not place.resolve().is_relative_to(directory.resolve()):
-        raise ModelError(f"{place} is a link that leads out of the embedder's directory.", remedy=_REMEDY)
-    return match[3], place
+    if not module_dir.resolve().is_relative_to(directory.resolve()):
+        raise ModelError(f"{module_dir} is a link that leads out of the embedder's directory.", remedy=_REMEDY)
+    return match[3], module_dir
 
 
-def _check_transformer(directory: Path, place: Path) -> None:
-    if regular_file(place, CONFIG) is None:
-        weights_beside = files.unsafe_files(place)
+def _check_transformer(directory: Path, module_dir: Path) -> None:
+    if regular_file(module_dir, CONFIG) is None:
+        weights_beside = files.unsafe_files(module_dir)
         what = f"; {weights_beside[0]} is not opened" if weights_beside else ""
-        raise ModelNotFound(f"There is no config.json in {place}, so it holds no embedder{what}.", remedy=_REMEDY)
-    weights.check_loading(place)
-    check_tokenizer_config(place, optional_json(place, "tokenizer_config.json"))
+        raise ModelNotFound(f"There is no config.json in {module_dir}, so it holds no embedder{what}.", remedy=_REMEDY)
+    weights.check_loading(module_dir)
+    check_tokenizer_config(module_dir, optional_json(module_dir, "tokenizer_config.json"))
     for name in ("tokenizer.json", "special_tokens_map.json", "added_tokens.json"):
-        regular_file(place, name)
+        regular_file(module_dir, name)
     for name in _SETTINGS:
-        _check_settings(place / name, optional_json(place, name))
+        _check_settings(module_dir / name, optional_json(module_dir, name))
 
 
 def _check_settings(file: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse what a sentence_bert_config.json passes on to transformers, or calls on the model, beyond the usual."""
+    """Refuse unusual arguments and method calls in a sentence_bert_config.json."""
     for name, value in settings.items():
         passed = set(value) if isinstance(value, dict) else {"?"} if value else set()
         if _CALLER.fullmatch(name) and (odd := passed - _HARMLESS):
@@ -132,30 +132,30 @@ def _check_settings(file: Path, settings: Mapping[str, Any]) -> None:
     check_config(file, {name: value for name, value in settings.items() if not _CALLER.fullmatch(name)})
 
 
-def _check_dense(place: Path) -> None:
-    config = read_json(place, CONFIG)
+def _check_dense(module_dir: Path) -> None:
+    config = read_json(module_dir, CONFIG)
     sizes = [config.get("in_features"), config.get("out_features")]
     if any(type(size) is not int or not 1 <= size <= _MOST_FEATURES for size in sizes):
-        raise ModelError(f"{place / CONFIG}: in_features and out_features must be 1 to 65,536.", remedy=_REMEDY)
+        raise ModelError(f"{module_dir / CONFIG}: in_features and out_features must be 1 to 65,536.", remedy=_REMEDY)
     activation = config.get("activation_function", "")
     if not isinstance(activation, str) or (activation and not _ACTIVATION.fullmatch(activation)):
-        message = f"{place / CONFIG} names the activation '{str(activation)[:80]}', which is none of PyTorch's."
+        message = f"{module_dir / CONFIG} names the activation '{str(activation)[:80]}', which is none of PyTorch's."
         raise UnsupportedModel(message, remedy=_REMEDY)
-    if regular_file(place, files.SINGLE) is None:
-        unsafe = files.unsafe_files(place)
+    if regular_file(module_dir, files.SINGLE) is None:
+        unsafe = files.unsafe_files(module_dir)
         what = f"are {unsafe[0]}, a format that can run code when it is opened" if unsafe else "are missing"
-        raise UnsupportedModel(f"The weights in {place} {what}; desk-rag loads safetensors only.", remedy=_REMEDY)
-    tensors = files.read_header(place / files.SINGLE)
+        raise UnsupportedModel(f"The weights in {module_dir} {what}; desk-rag loads safetensors only.", remedy=_REMEDY)
+    tensors = files.read_header(module_dir / files.SINGLE)
     shapes = {name: info.shape for name, info in tensors.items()}
-    wanted: dict[str, tuple[Any, ...]] = {"linear.weight": (sizes[1], sizes[0])}
+    expected: dict[str, tuple[Any, ...]] = {"linear.weight": (sizes[1], sizes[0])}
     if config.get("bias", True):
-        wanted["linear.bias"] = (sizes[1],)
-    if shapes != wanted:
-        raise ModelError(f"The weights in {place} do not match its config.json.", remedy=_REMEDY)
+        expected["linear.bias"] = (sizes[1],)
+    if shapes != expected:
+        raise ModelError(f"The weights in {module_dir} do not match its config.json.", remedy=_REMEDY)
 
 
 def _check_tensors(directory: Path) -> None:
-    """Raise ModelError where a transformer's configuration is absurd or its weights do not match it."""
+    """Raise ModelError if a transformer's configuration is invalid or contradicts its weights."""
     from transformers import AutoConfig, AutoModel
 
     from desk_rag.model.checkpoint import tensors as checkpoint_tensors
@@ -177,20 +177,20 @@ def _check_tensors(directory: Path) -> None:
         )
     except ModelError:
         raise
-    except Exception as error:  # what a field of the wrong kind provokes is not for us to foresee
+    except Exception as error:  # transformers may raise anything for a field of the wrong type
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
         raise ModelError(
             f"The embedder in {directory} could not be loaded: {reason}",
-            remedy="Take embedder = 'embedded', or fetch the model's files again.",
+            remedy="Use embedder = 'embedded', or download the model's files again.",
         ) from error
 
 
 _POOLER = re.compile(r"(^|\.)pooler\.")
-"""A classifier's layer on top, which many embedders lack: their vectors are pooled without it."""
+"""Tensors of a pooler on top of the model, which many embedders lack because they do not use it."""
 
 
 def _is_head(module: Any, name: str) -> bool:
-    """True for tensors of a task's head (cls.predictions, lm_head): they belong to no part of the plain model."""
+    """True for tensors of a task head (cls.predictions, lm_head), not of the plain model."""
     parts = {child for child, _ in module.named_children()}
     bare = name.removeprefix(f"{module.base_model_prefix}.")
     return bare.partition(".")[0] not in parts
@@ -204,13 +204,13 @@ def _from_hub(settings: ModelSettings) -> Path:
     except ModelNotFound as error:
         raise ModelNotFound(
             f"The embedder {error.message}",
-            remedy="Take embedder = 'embedded', a folder with a sentence-transformers model, "
-            "or fetch a named one once with --download.",
+            remedy="Use embedder = 'embedded', a folder with a sentence-transformers model, "
+            "or download a named one once with --download.",
         ) from error
 
 
 def _named(name: str) -> str:
-    """A hub name unchanged; a path that leads nowhere is refused at once."""
+    """Return a hub name unchanged; raise ModelNotFound for a path, since none exists there."""
     path = Path(name).expanduser()
     if path.suffix.lower() == ".gguf":
         raise files.gguf_refused(name)

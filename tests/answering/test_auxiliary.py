@@ -8,7 +8,7 @@ import pytest
 
 from desk_rag.answering import auxiliary
 from desk_rag.answering.auxiliary import open_auxiliary, prepare_auxiliary
-from desk_rag.answering.serving_model import Prepared
+from desk_rag.answering.serving_model import ServingModel
 from desk_rag.config import ModelSettings, Settings
 from desk_rag.errors import ModelNotFound
 from desk_rag.kv.calibration.gate import GateReport, Score
@@ -37,7 +37,9 @@ class Stored:
 def test_the_store_is_asked_for_what_memory_lacks() -> None:
     model, exact = build_model(FAMILIES[0]), Score(mean_kl=0.0, top1=1.0, tokens=1)
     scheme = QuantScheme.uniform(model.spec.num_layers, LayerScheme(raw=True))
-    prepared = Prepared(model, prefill_prefix(model), GateReport(scheme, exact, exact, 0, 0), Namespace("0" * 32), 0)
+    prepared = ServingModel(
+        model, prefill_prefix(model), GateReport(scheme, exact, exact, 0, 0), Namespace("0" * 32), 0
+    )
     store = Stored()
     ids = tuple(prepared.model.prompt.chunk_ids(TEXTS[0]))
     made = Auxiliary(prepared.model, scheme=prepared.gate.scheme).learn(TEXTS[:1])[0]

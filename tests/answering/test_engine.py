@@ -170,7 +170,7 @@ def test_a_question_is_embedded_once_for_retrieval_and_the_judge(
 
 def test_a_context_smaller_than_a_chunk_is_a_wrong_setting(engine: AnswerEngine) -> None:
     settings = engine.settings.model_copy(update={"answer": AnswerSettings(context_tokens=10)})
-    with pytest.raises(ConfigError, match="context_tokens = 10 under .answer. is less than one chunk") as raised:
+    with pytest.raises(ConfigError, match="context_tokens = 10 under .answer. is less than the largest") as raised:
         open_engine(settings, writer=False)
     assert "280 or more" in raised.value.remedy
 

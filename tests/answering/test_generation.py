@@ -9,9 +9,9 @@ from functools import partial
 import pytest
 import torch
 
-from desk_rag.answering.evidence.selection import Quoted
-from desk_rag.answering.evidence.trie_decoding import Laid
-from desk_rag.answering.generation import Quote, Token, decode, refusal_probability, stream
+from desk_rag.answering.evidence.selection import SelectedQuote
+from desk_rag.answering.evidence.trie_decoding import Decoded
+from desk_rag.answering.generation import SelectQuote, Token, decode, refusal_probability
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.forward.runner import ModelPass, Pass
 from desk_rag.model.language_model import LanguageModel
@@ -24,6 +24,19 @@ STOP_ID = 2
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
     return build_model(next(family for family in FAMILIES if family.name == "qwen2"))
+
+
+def stream(
+    model: LanguageModel,
+    cache: SlabCache,
+    token_ids: Sequence[int],
+    start: int,
+    *,
+    max_new_tokens: int,
+    stop: Callable[[], bool],
+) -> Iterator[Token]:
+    run = ModelPass(model, cache)
+    return decode(model.prompt, run, token_ids, start, max_new_tokens=max_new_tokens, stop=stop)
 
 
 @contextmanager
@@ -172,7 +185,7 @@ def test_times_rise_and_only_the_first_token_has_a_refusal_probability(model: La
     first = model.prompt.no_answer_ids()[0]
     with speaking(model, [first, *as_ids(model, "bcd")]):
         tokens = told(model, limit=4)
-    assert [token.at for token in tokens] == sorted(token.at for token in tokens)
+    assert [token.sampled_at for token in tokens] == sorted(token.sampled_at for token in tokens)
     assert tokens[0].refusal_probability is not None
     assert tokens[0].refusal_probability > 0.5
     assert all(token.refusal_probability is None for token in tokens[1:])
@@ -190,26 +203,26 @@ class Laying:
         self._ids, self._answer = ids, answer
         self.asked: list[tuple[int, int, int]] = []
 
-    def __call__(self, run: Pass, first: int, logits: torch.Tensor, start: int, room: int) -> Quoted | None:
+    def __call__(self, run: Pass, first: int, logits: torch.Tensor, start: int, room: int) -> SelectedQuote | None:
         assert int(logits.argmax()) == first
         self.asked.append((first, start, room))
         if self._ids is None:
             return None
-        quote = Laid(tuple(self._ids), run.forward(self._ids, start))
-        return Quoted(quote, partial(self._answered, run, quote, start + len(self._ids)))
+        quote = Decoded(tuple(self._ids), run.forward(self._ids, start))
+        return SelectedQuote(quote, partial(self._answered, run, quote, start + len(self._ids)))
 
-    def _answered(self, run: Pass, quote: Laid, start: int) -> Laid | None:
+    def _answered(self, run: Pass, quote: Decoded, start: int) -> Decoded | None:
         if not self._answer:
             return None
         read = [token for token in self._answer if token != STOP_ID]
-        return Laid((*quote.token_ids, *self._answer), run.forward(read, start))
+        return Decoded((*quote.token_ids, *self._answer), run.forward(read, start))
 
 
 def with_laid(
-    model: LanguageModel, quote: Quote, *, limit: int = 50, stop: Callable[[], bool] = lambda: False
+    model: LanguageModel, quote: SelectQuote, *, limit: int = 50, stop: Callable[[], bool] = lambda: False
 ) -> list[Token]:
     run = ModelPass(model, SlabCache(model, 120))
-    return list(decode(model.prompt, run, CONTEXT, 0, max_new_tokens=limit, stop=stop, quote=quote))
+    return list(decode(model.prompt, run, CONTEXT, 0, max_new_tokens=limit, stop=stop, select_quote=quote))
 
 
 def test_behind_what_was_laid_decoding_goes_on_as_if_it_had_said_that(model: LanguageModel) -> None:
@@ -241,7 +254,7 @@ def test_another_first_token_is_told_read_and_shown_to_who_lays(model: LanguageM
         return other
 
     run.rewind(len(CONTEXT) + 1)
-    told = list(decode(model.prompt, run, CONTEXT, 0, max_new_tokens=2, stop=lambda: False, opening=opening))
+    told = list(decode(model.prompt, run, CONTEXT, 0, max_new_tokens=2, stop=lambda: False, first_token=opening))
     assert asked == [begins]
     assert "".join(token.text for token in told) == model.prompt.decode([other, expected])
     run.rewind(len(CONTEXT) + 1)
@@ -257,7 +270,7 @@ def test_what_ends_with_a_stop_id_ends_the_stream(model: LanguageModel) -> None:
         tokens = with_laid(model, quote)
     assert [(token.text, token.count) for token in tokens] == [("a", 1), ("ll", 2), (" of it", len(ids) - 2)]
     assert [token.refusal_probability is None for token in tokens] == [False, True, True]
-    assert tokens[0].at <= tokens[1].at <= tokens[2].at
+    assert tokens[0].sampled_at <= tokens[1].sampled_at <= tokens[2].sampled_at
 
 
 def test_who_is_stopped_behind_the_quote_lays_no_answer(model: LanguageModel) -> None:

@@ -16,7 +16,7 @@ import torch
 from desk_rag.answering import engine as answer
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import Answer, AnswerMode
-from desk_rag.answering.kv_connector import MappedLoader, Site, StreamedLoader, load_as_fits, tier_bytes
+from desk_rag.answering.kv_connector import CacheTarget, MappedConnector, StreamedConnector, open_connector, tier_bytes
 from desk_rag.bench import overlap
 from desk_rag.config import AnswerSettings
 from desk_rag.errors import OutOfMemory
@@ -51,9 +51,9 @@ def stages(answer: Answer) -> set[str]:
 
 def test_the_cpu_takes_the_mapped_way(world: World, data: Path) -> None:
     with an_engine(world, data) as engine:
-        assert isinstance(engine._loading, MappedLoader)
-        site = engine._site
-        assert isinstance(load_as_fits(engine.settings, engine.store, site, engine.namespace), MappedLoader)
+        assert isinstance(engine._connector, MappedConnector)
+        site = engine._target
+        assert isinstance(open_connector(engine.settings, engine.store, site, engine.namespace), MappedConnector)
         assert site.slab is not None
         assert site.slab.lean is None, "the lean pass is no faster here"
 
@@ -294,9 +294,9 @@ def test_a_machine_that_cannot_run_the_lean_pass_starts_and_answers(
 def test_an_engine_that_cannot_start_gives_its_memory_back(
     world: World, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[StreamedLoader] = []
+    made: list[StreamedConnector] = []
 
-    def loading(store: Store, site: Site) -> StreamedLoader:
+    def loading(store: Store, site: CacheTarget) -> StreamedConnector:
         made.append(streamed(store, site))
         return made[-1]
 
@@ -321,8 +321,8 @@ def test_losers_are_cancelled(engine: AnswerEngine, monkeypatch: pytest.MonkeyPa
         read(path, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(reader, "read", held)
-    reading = engine._loading.begin(lambda: keys)
-    reading.keep([keys[2]])
+    reading = engine._connector.start_load(lambda: keys)
+    reading.select([keys[2]])
     under_way = set(paths)
     gate.set()
     assert reading.missing() == []
@@ -339,7 +339,7 @@ def test_what_was_fetched_ahead_is_not_read_again_and_changes_no_answer(engine: 
     before = reader.bytes_read
     engine.prefetch(BICYCLE)
     engine.settle()
-    engine._loading._ahead[1].wait_all()  # type: ignore[attr-defined]
+    engine._connector._prefetch[1].wait_all()  # type: ignore[attr-defined]
     ahead = reader.bytes_read
     assert ahead > before
     answer = ask(engine, BICYCLE)

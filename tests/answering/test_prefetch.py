@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from desk_rag.answering.prefetch import LookAhead
+from desk_rag.answering.prefetch import Prefetcher
 from desk_rag.errors import StoreError
 from desk_rag.kv.types import KVKey, Namespace, TokenHash
 
@@ -36,28 +36,28 @@ def heard() -> Heard:
 
 
 @pytest.fixture
-def ahead(heard: Heard) -> Iterator[LookAhead]:
-    made = LookAhead(heard.bring, heard.call_off)
+def ahead(heard: Heard) -> Iterator[Prefetcher]:
+    made = Prefetcher(heard.bring, heard.call_off)
     yield made
     made.close()
 
 
-def test_a_guess_is_carried_out_when_nobody_waits(ahead: LookAhead, heard: Heard) -> None:
-    ahead.question("q", lambda: keys("a", "b"))
+def test_a_guess_is_carried_out_when_nobody_waits(ahead: Prefetcher, heard: Heard) -> None:
+    ahead.prefetch_question("q", lambda: keys("a", "b"))
     ahead.settle()
     assert heard.brought == [keys("a", "b")]
 
 
-def test_nothing_begins_before_the_first_token(ahead: LookAhead, heard: Heard) -> None:
+def test_nothing_begins_before_the_first_token(ahead: Prefetcher, heard: Heard) -> None:
     looked = threading.Event()
 
     def guess() -> list[KVKey]:
         looked.set()
         return keys("next")
 
-    ahead.question("next", guess)
-    with ahead.held_back() as go_ahead:
-        ahead.beside(lambda: keys("beside", "next"))
+    ahead.prefetch_question("next", guess)
+    with ahead.paused() as go_ahead:
+        ahead.prefetch_neighbours(lambda: keys("beside", "next"))
         assert not looked.wait(0.2)
         assert heard.brought == []
         go_ahead()
@@ -65,38 +65,38 @@ def test_nothing_begins_before_the_first_token(ahead: LookAhead, heard: Heard) -
         assert heard.brought == [keys("next", "beside")], "the question first, each once"
 
 
-def test_an_answer_that_ends_early_lets_go_as_well(ahead: LookAhead, heard: Heard) -> None:
-    with pytest.raises(ZeroDivisionError), ahead.held_back():
-        ahead.question("q", lambda: keys("a"))
+def test_an_answer_that_ends_early_lets_go_as_well(ahead: Prefetcher, heard: Heard) -> None:
+    with pytest.raises(ZeroDivisionError), ahead.paused():
+        ahead.prefetch_question("q", lambda: keys("a"))
         raise ZeroDivisionError
     ahead.settle()
     assert heard.brought == [keys("a")]
-    with ahead.held_back() as go_ahead, ahead.held_back():
+    with ahead.paused() as go_ahead, ahead.paused():
         go_ahead()
         go_ahead()
-        ahead.question("q", lambda: keys("b"))
-        assert ahead._pressing == 1, "the other answer still waits"
+        ahead.prefetch_question("q", lambda: keys("b"))
+        assert ahead._answers_waiting == 1, "the other answer still waits"
 
 
-def test_only_the_latest_question_counts_and_one_that_is_asked_counts_no_more(ahead: LookAhead, heard: Heard) -> None:
-    with ahead.held_back():
-        ahead.question("old", lambda: keys("old"))
-        ahead.question("new", lambda: keys("new"))
+def test_only_the_latest_question_counts_and_one_that_is_asked_counts_no_more(ahead: Prefetcher, heard: Heard) -> None:
+    with ahead.paused():
+        ahead.prefetch_question("old", lambda: keys("old"))
+        ahead.prefetch_question("new", lambda: keys("new"))
     ahead.settle()
     assert heard.brought == [keys("new")]
-    with ahead.held_back():
-        ahead.question("asked", lambda: keys("asked"))
-        ahead.asked("another")
-        ahead.asked("asked")
+    with ahead.paused():
+        ahead.prefetch_question("asked", lambda: keys("asked"))
+        ahead.question_asked("another")
+        ahead.question_asked("asked")
     ahead.settle()
-    ahead.question("dropped", lambda: keys("dropped"))
-    ahead.forget()
+    ahead.prefetch_question("dropped", lambda: keys("dropped"))
+    ahead.clear()
     ahead.settle()
     assert heard.brought == [keys("new")]
     assert heard.called_off == 1
 
 
-def test_a_guess_that_comes_too_late_brings_nothing(ahead: LookAhead, heard: Heard) -> None:
+def test_a_guess_that_comes_too_late_brings_nothing(ahead: Prefetcher, heard: Heard) -> None:
     begun, answered = threading.Event(), threading.Event()
 
     def slow() -> list[KVKey]:
@@ -104,9 +104,9 @@ def test_a_guess_that_comes_too_late_brings_nothing(ahead: LookAhead, heard: Hea
         answered.wait(10)
         return keys("late")
 
-    ahead.question("q", slow)
+    ahead.prefetch_question("q", slow)
     assert begun.wait(10)
-    with ahead.held_back():
+    with ahead.paused():
         answered.set()
         for _ in range(500):
             with ahead._changed:
@@ -118,7 +118,7 @@ def test_a_guess_that_comes_too_late_brings_nothing(ahead: LookAhead, heard: Hea
     assert heard.brought == []
 
 
-def test_what_is_forgotten_while_it_is_worked_out_is_not_brought(ahead: LookAhead, heard: Heard) -> None:
+def test_what_is_forgotten_while_it_is_worked_out_is_not_brought(ahead: Prefetcher, heard: Heard) -> None:
     begun, forgotten = threading.Event(), threading.Event()
 
     def slow() -> list[KVKey]:
@@ -126,13 +126,13 @@ def test_what_is_forgotten_while_it_is_worked_out_is_not_brought(ahead: LookAhea
         forgotten.wait(10)
         return keys("forgotten")
 
-    ahead.question("q", slow)
+    ahead.prefetch_question("q", slow)
     assert begun.wait(10)
-    ahead.forget()
+    ahead.clear()
     forgotten.set()
     ahead.settle()
     assert heard.brought == []
-    ahead.question("q", lambda: keys("a"))
+    ahead.prefetch_question("q", lambda: keys("a"))
     ahead.settle()
     assert heard.brought == [keys("a")]
 
@@ -141,23 +141,23 @@ def test_what_is_forgotten_while_it_is_brought_is_called_off() -> None:
     told: list[str] = []
 
     def bring(_wanted: Sequence[KVKey]) -> None:
-        looking.forget()
+        looking.clear()
         told.append("brought")
 
-    looking = LookAhead(bring, lambda: told.append("called off"))
-    looking.question("q", lambda: keys("a"))
+    looking = Prefetcher(bring, lambda: told.append("called off"))
+    looking.prefetch_question("q", lambda: keys("a"))
     looking.settle()
     assert told == ["called off", "brought", "called off"]
     looking.close()
 
 
 @pytest.mark.parametrize("error", [StoreError("closed"), ValueError("odd")])
-def test_a_guess_that_fails_harms_nobody(ahead: LookAhead, heard: Heard, error: Exception) -> None:
+def test_a_guess_that_fails_harms_nobody(ahead: Prefetcher, heard: Heard, error: Exception) -> None:
     def failing() -> list[KVKey]:
         raise error
 
-    ahead.question("q", failing)
+    ahead.prefetch_question("q", failing)
     ahead.settle()
-    ahead.question("q", lambda: keys("a"))
+    ahead.prefetch_question("q", lambda: keys("a"))
     ahead.settle()
     assert heard.brought == [keys("a")]

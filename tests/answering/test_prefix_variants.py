@@ -15,7 +15,7 @@ from desk_rag.answering import context as answer_context
 from desk_rag.answering import serving_model
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import AnswerMode
-from desk_rag.answering.kv_connector import Candidates, ContextLoader, Site, StreamedLoader, StreamedReading
+from desk_rag.answering.kv_connector import CacheTarget, Candidates, KVConnector, StreamedConnector, StreamedHandle
 from desk_rag.answering.serving_model import prepare_model
 from desk_rag.cli.doctor import Verdict, examine
 from desk_rag.config import IndexSettings, ModelSettings, Settings
@@ -163,15 +163,15 @@ def test_what_is_new_goes_before_the_upper_rungs_of_what_is_old(world: World, da
 def test_an_answer_takes_each_chunk_from_the_rung_of_its_place(world: World, data: Path, streams: bool) -> None:
     read: list[set[KVKey]] = []
 
-    def noted(store: Store, site: Site) -> ContextLoader:
-        loader = StreamedLoader(store, site, Loader(site.model.device, SMALL))
-        begin = loader.begin
+    def noted(store: Store, site: CacheTarget) -> KVConnector:
+        loader = StreamedConnector(store, site, Loader(site.model.device, SMALL))
+        start_load = loader.start_load
 
-        def seen(candidates: Candidates) -> StreamedReading:
+        def seen(candidates: Candidates) -> StreamedHandle:
             read.append(set(candidates()))
-            return begin(candidates)
+            return start_load(candidates)
 
-        loader.begin = seen  # type: ignore[method-assign]
+        loader.start_load = seen  # type: ignore[method-assign]
         return loader
 
     with an_engine(world, data, noted if streams else None) as engine:
@@ -186,7 +186,7 @@ def test_an_answer_takes_each_chunk_from_the_rung_of_its_place(world: World, dat
         assert [rung.count for rung in context.rungs] == [2, 1, 0], "the best goes last"
         assert [key.namespace for key in context.keys] == [rung.namespace for rung in context.rungs]
         assert list(engine._kv_of(found)) == list(context.keys), "looking ahead guesses the same"
-        assert list(engine._beside(context)) == []
+        assert list(engine._neighbours(context)) == []
         assert not streams or read == [set(context.keys)]
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from desk_rag.answering import serving_model
-from desk_rag.answering.serving_model import Prepared, prepare_model, stored_gates
+from desk_rag.answering.serving_model import ServingModel, prepare_model, stored_gates
 from desk_rag.errors import UnsupportedModel
 from desk_rag.kv.calibration.texts import GROUPS
 from desk_rag.kv.identity import kv_key
@@ -57,7 +57,7 @@ def drift(model: LanguageModel) -> Iterator[None]:
         weight.data.copy_(original)
 
 
-def warm(store: Store, ready: Prepared, *texts: str) -> list[KVKey]:
+def warm(store: Store, ready: ServingModel, *texts: str) -> list[KVKey]:
     """Give each text its real KV as background prefill does."""
     store.put_document(made.document(A, texts), made.chunks(texts), made.stamp())
     keys = []

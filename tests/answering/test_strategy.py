@@ -12,8 +12,8 @@ import torch
 
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import Answer, AnswerMode
-from desk_rag.answering.kv_connector import MappedLoader
-from desk_rag.answering.strategy import Anew, attention_path, wants_auxiliary
+from desk_rag.answering.kv_connector import MappedConnector
+from desk_rag.answering.strategy import RecomputeHandle, attention_path
 from desk_rag.config import AnswerSettings
 from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.kv.lazy.memory import AttentionPath
@@ -45,7 +45,7 @@ def plainly(world: World, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     """Answers and first logits by the plain path: stitched whole, the model's own pass."""
     data = tmp_path_factory.mktemp("plain") / "data"
     shutil.copytree(world.data, data)
-    with an_engine(world, data, MappedLoader) as engine, first_logits() as seen:
+    with an_engine(world, data, MappedConnector) as engine, first_logits() as seen:
         return {question: (ask(engine, question), seen[-1]) for question in (BICYCLE, RENT)}
 
 
@@ -69,7 +69,7 @@ def damage(engine: AnswerEngine) -> None:
         file.write_bytes(content)
 
 
-@pytest.mark.parametrize("loading", [MappedLoader, streamed])
+@pytest.mark.parametrize("loading", [MappedConnector, streamed])
 def test_the_lean_pass_answers_as_the_models_own(world: World, data: Path, loading, plainly) -> None:  # type: ignore[no-untyped-def]
     with an_engine(world, data, loading, lean=True) as engine, first_logits() as seen:
         slab = engine._slab
@@ -111,7 +111,7 @@ def test_the_prefix_is_written_once_and_again_after_full_prefill(world: World, d
         assert ask(engine, RENT).raw == expected.raw
 
 
-@pytest.mark.parametrize("loading", [MappedLoader, streamed])
+@pytest.mark.parametrize("loading", [MappedConnector, streamed])
 def test_lazy_attention_answers_as_a_slab_does(world: World, data: Path, loading, plainly) -> None:  # type: ignore[no-untyped-def]
     with an_engine(world, data, loading, attention="lazy") as engine, first_logits() as seen:
         assert engine.attention is AttentionPath.LAZY
@@ -167,7 +167,7 @@ def test_recomputing_everything_is_full_prefill(world: World, data: Path) -> Non
 
 @pytest.mark.parametrize("lean", [False, True])
 def test_some_recompute_over_the_streamed_way_and_damaged_files(world: World, data: Path, lean: bool) -> None:
-    with an_engine(world, data, MappedLoader, recompute=0.2, writer=False) as mapped:
+    with an_engine(world, data, MappedConnector, recompute=0.2, writer=False) as mapped:
         expected = {question: ask(mapped, question) for question in (BICYCLE, RENT)}
     with an_engine(world, data, streamed, recompute=0.2, lean=lean) as engine:
         for question, answer in expected.items():
@@ -244,17 +244,10 @@ def test_the_path_follows_settings_device_and_free_memory(
         path(sliding, attention="lazy")
 
 
-def test_who_needs_the_auxiliary_model() -> None:
-    assert wants_auxiliary(AnswerSettings(recompute=0.1, selector="aux"))
-    assert wants_auxiliary(AnswerSettings(recompute="auto", selector="aux-strict"))
-    assert not wants_auxiliary(AnswerSettings(recompute=0.0, selector="aux"))
-    assert not wants_auxiliary(AnswerSettings(recompute=0.1, selector="query"))
-
-
 def test_waiting_within_choosing_counts_once() -> None:
     done = Prefilled(torch.zeros(1), SimpleNamespace(ratio=0.25), 0.3, 0.5)  # type: ignore[arg-type]
     step = cast("Recomputing", SimpleNamespace(prefill=lambda: done))
-    early, late = Anew(step, SelectorName.AUX), Anew(step, SelectorName.EDGE_QUERY)
+    early, late = RecomputeHandle(step, SelectorName.AUX), RecomputeHandle(step, SelectorName.EDGE_QUERY)
     assert (early.ratio, early.choosing(0.2)) == (0.0, 0.0)
     for anew in (early, late):
         anew.prefill()

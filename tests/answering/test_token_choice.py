@@ -50,7 +50,7 @@ def test_everything_else_is_the_likeliest(prompt: PromptFormat, said: str) -> No
 
 
 def test_where_nothing_else_is_near_the_quote_ends(prompt: PromptFormat, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_choice, "_OTHERS", 1)
+    monkeypatch.setattr(token_choice, "_MAX_ALTERNATIVES", 1)
     assert choice(prompt, '"In July, Mr.', ['"', " P"]) == '"'
 
 

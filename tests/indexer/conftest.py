@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from desk_rag.answering.serving_model import Prepared
+    from desk_rag.answering.serving_model import ServingModel
     from desk_rag.model.language_model import LanguageModel
 
 from desk_rag.config import IdleSettings, IndexSettings, ModelSettings, Settings, StoreSettings
@@ -30,7 +30,7 @@ def prepared_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def prepared(reader: LanguageModel, prepared_dir: Path) -> Prepared:
+def prepared(reader: LanguageModel, prepared_dir: Path) -> ServingModel:
     """The embedded reader with its prefix and the verdict on its coding."""
     from desk_rag.answering.serving_model import prepare_model
 

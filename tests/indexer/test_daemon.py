@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from desk_rag.answering.serving_model import Prepared
+from desk_rag.answering.serving_model import ServingModel
 from desk_rag.config import Settings, StoreSettings
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.indexer.daemon import Printer, run_watch
@@ -36,7 +36,7 @@ sys.exit(run_watch(settings, [Path(name) for name in sys.argv[2:]], sys.stdout))
 
 
 @pytest.fixture
-def settings(settings: Settings, prepared: Prepared, prepared_dir: Path) -> Settings:
+def settings(settings: Settings, prepared: ServingModel, prepared_dir: Path) -> Settings:
     shutil.copytree(prepared_dir / "models", settings.data_dir / "models")
     return settings
 

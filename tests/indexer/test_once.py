@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import pytest
 
-from desk_rag.answering.serving_model import Prepared
+from desk_rag.answering.serving_model import ServingModel
 from desk_rag.cli.output import Progress, index_summary
 from desk_rag.config import ModelSettings, Settings, StoreSettings
 from desk_rag.errors import StoreFull
@@ -31,7 +31,7 @@ def embedder() -> Embedder:
 
 
 @pytest.fixture
-def settings(settings: Settings, prepared: Prepared, prepared_dir: Path) -> Settings:
+def settings(settings: Settings, prepared: ServingModel, prepared_dir: Path) -> Settings:
     shutil.copytree(prepared_dir / "models", settings.data_dir / "models")
     return settings
 
@@ -42,7 +42,7 @@ Loaded = TypeVar("Loaded")
 class World:
     """Runs over one folder, each in a store of its own; what was loaded and said by the last of them."""
 
-    def __init__(self, settings: Settings, docs: Path, embedder: Embedder, prepared: Prepared) -> None:
+    def __init__(self, settings: Settings, docs: Path, embedder: Embedder, prepared: ServingModel) -> None:
         self.settings, self.docs, self.loaded, self.said = settings, docs, list[str](), ""
         self._embedder, self._prepared = embedder, prepared
 
@@ -74,7 +74,7 @@ class World:
 
 
 @pytest.fixture
-def world(settings: Settings, docs: Path, embedder: Embedder, prepared: Prepared) -> World:
+def world(settings: Settings, docs: Path, embedder: Embedder, prepared: ServingModel) -> World:
     return World(settings, docs, embedder, prepared)
 
 

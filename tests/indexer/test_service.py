@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.answering.serving_model import Prepared
+from desk_rag.answering.serving_model import ServingModel
 from desk_rag.config import ModelSettings, Settings
 from desk_rag.device_lock import Turn
 from desk_rag.documents import document
@@ -63,7 +63,7 @@ Make = Callable[..., Running]
 
 
 @pytest.fixture
-def make(settings: Settings, docs: Path, embedder: Embedder, prepared: Prepared) -> Iterator[Make]:
+def make(settings: Settings, docs: Path, embedder: Embedder, prepared: ServingModel) -> Iterator[Make]:
     made: list[Running] = []
 
     def build(**changes: object) -> Running:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.answering.serving_model import Prepared, prepare_model
+from desk_rag.answering.serving_model import ServingModel, prepare_model
 from desk_rag.config import IndexSettings, ModelSettings, StoreSettings
 from desk_rag.device_lock import Turn
 from desk_rag.documents.discovery import FoundFile
@@ -441,13 +441,13 @@ def embedder() -> Embedder:
 
 
 @pytest.fixture(scope="module")
-def prepared(reader: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+def prepared(reader: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> ServingModel:
     return prepare_model(reader, tmp_path_factory.mktemp("prepared"))
 
 
 def warm(
     store: Store,
-    prepared: Prepared,
+    prepared: ServingModel,
     turn: Turn,
     stop: Callable[[], bool] = never,
     may_run: Callable[[], str] = str,
@@ -491,7 +491,7 @@ def test_one_chunk_that_cannot_be_embedded_does_not_hold_up_the_rest(sync: Sync,
     assert sync.store.counts(None, embedder.fingerprint).with_vectors == 1
 
 
-def test_warm_pending_makes_chunks_warm_one_at_a_time(sync: Sync, prepared: Prepared, tmp_path: Path) -> None:
+def test_warm_pending_makes_chunks_warm_one_at_a_time(sync: Sync, prepared: ServingModel, tmp_path: Path) -> None:
     sync()
     events = list(warm(sync.store, prepared, Turn(tmp_path / "run")))
     assert [(e.stage, e.done, e.total) for e in events] == [(IndexStage.WARM, 1, 2), (IndexStage.WARM, 2, 2)]
@@ -500,7 +500,7 @@ def test_warm_pending_makes_chunks_warm_one_at_a_time(sync: Sync, prepared: Prep
 
 
 def test_a_rename_keeps_chunks_warm_and_a_removal_takes_their_files(
-    sync: Sync, prepared: Prepared, tmp_path: Path, docs: Path
+    sync: Sync, prepared: ServingModel, tmp_path: Path, docs: Path
 ) -> None:
     sync()
     list(warm(sync.store, prepared, Turn(tmp_path / "run")))
@@ -517,7 +517,7 @@ def test_a_rename_keeps_chunks_warm_and_a_removal_takes_their_files(
     assert len(list((tmp_path / "data" / "kv").rglob("*.safetensors"))) == 1
 
 
-def test_what_is_wanted_is_warm_first(sync: Sync, prepared: Prepared, tmp_path: Path, docs: Path) -> None:
+def test_what_is_wanted_is_warm_first(sync: Sync, prepared: ServingModel, tmp_path: Path, docs: Path) -> None:
     for n in range(5):
         (docs / f"{n}.txt").write_text(f"Line {n} about the canal.\n")
     sync()
@@ -527,7 +527,7 @@ def test_what_is_wanted_is_warm_first(sync: Sync, prepared: Prepared, tmp_path: 
     assert wanted not in {chunk.chunk_id for chunk in sync.store.chunks_without_kv(prepared.namespace, 100)}
 
 
-def test_warming_waits_while_it_may_not_run(sync: Sync, prepared: Prepared, tmp_path: Path) -> None:
+def test_warming_waits_while_it_may_not_run(sync: Sync, prepared: ServingModel, tmp_path: Path) -> None:
     sync()
     reasons = ["the GPU is busy (43 %)", "on battery", ""]
     run = warm(sync.store, prepared, Turn(tmp_path / "run"), may_run=lambda: reasons.pop(0) if reasons else "")
@@ -535,7 +535,7 @@ def test_warming_waits_while_it_may_not_run(sync: Sync, prepared: Prepared, tmp_
 
 
 def test_an_answer_preempts_a_chunk_in_the_middle(
-    sync: Sync, prepared: Prepared, tmp_path: Path, docs: Path, reader: LanguageModel
+    sync: Sync, prepared: ServingModel, tmp_path: Path, docs: Path, reader: LanguageModel
 ) -> None:
     (docs / "note.txt").unlink()
     (docs / "letter.md").write_text("The barge was late again, and the lock keeper said so. " * 20)
@@ -574,7 +574,7 @@ def test_an_answer_preempts_a_chunk_in_the_middle(
     assert events[-1].done == events[-1].total == sync.store.counts(prepared.namespace).warm
 
 
-def test_warming_stops_in_the_middle_of_a_chunk(sync: Sync, prepared: Prepared, tmp_path: Path) -> None:
+def test_warming_stops_in_the_middle_of_a_chunk(sync: Sync, prepared: ServingModel, tmp_path: Path) -> None:
     sync()
     asked = 0
 
@@ -588,7 +588,9 @@ def test_warming_stops_in_the_middle_of_a_chunk(sync: Sync, prepared: Prepared, 
     assert len(list(warm(sync.store, prepared, Turn(tmp_path / "run")))) == 2
 
 
-def test_a_disk_without_room_ends_warming_with_the_reason(prompt: PromptFormat, prepared: Prepared, docs: Path) -> None:
+def test_a_disk_without_room_ends_warming_with_the_reason(
+    prompt: PromptFormat, prepared: ServingModel, docs: Path
+) -> None:
     full = StoreSettings(budget_gib=1, reserve_gib=1_000_000)
     with Store.open(docs.parent / "full", full, writer=True) as store:
         sync = Sync(store, prompt, docs)

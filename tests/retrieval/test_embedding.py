@@ -19,7 +19,7 @@ from desk_rag.retrieval.embedding import (
     EMBEDDED_NAME,
     EMBEDDED_SHA256,
     Embedder,
-    OneQuestion,
+    QuestionCache,
     check_weights,
     load_embedder,
 )
@@ -158,12 +158,12 @@ def test_for_one_answer_a_question_is_embedded_once(embedder: Embedder, monkeypa
     asked: list[str] = []
     real = embedder.embed_question
     monkeypatch.setattr(embedder, "embed_question", lambda text: (asked.append(text), real(text))[1])
-    one = OneQuestion(embedder)
+    one = QuestionCache(embedder)
     assert (one.is_embedded, one.fingerprint) == (True, embedder.fingerprint)
     assert all(np.array_equal(one.embed_question(NOTE), real(NOTE)) for _ in range(2)) and asked == [NOTE]
     assert not np.array_equal(one.embed_question(OTHER), one.embed_question(NOTE)) and asked == [NOTE, OTHER]
     assert np.array_equal(one.embed_chunks([NOTE]), embedder.embed_chunks([NOTE]))
-    OneQuestion(embedder).embed_question(NOTE)  # the next answer's
+    QuestionCache(embedder).embed_question(NOTE)  # the next answer's
     assert asked == [NOTE, OTHER, NOTE]
 
 

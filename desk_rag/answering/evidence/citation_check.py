@@ -1,8 +1,8 @@
-"""Ask the cited file itself, at the moment of answering, whether it holds a quote.
+"""Check against the cited file itself, while answering, that it contains the quote.
 
-A file that still has the content it was read with holds every quote that was found in its passages. In one that has
-changed the quote is looked for, if it is a text file; its lines are then those of the present text. A file that is
-gone, is too large to be read at once or does not answer in time cannot be asked: the quote is from the index.
+A file whose content is still the one that was indexed contains every quote found in its chunks. If the content has
+changed and it is a text file, the quote is searched in it, and the citation gets the lines of the present text. A file
+that is gone, too large to be read at once or does not answer in time cannot be checked: the quote is from the index.
 """
 
 from __future__ import annotations
@@ -22,75 +22,77 @@ from desk_rag.documents.formats import Format, format_of_name
 from desk_rag.errors import DocumentError
 
 _MOST_BYTES = 16 << 20
-"""Of a file that is read; a larger one is asked for its size, time and inode."""
+"""Maximum size of a file that is read; of a larger one size, modification time and inode are compared."""
 _SECONDS = 1.5
-"""All files of one answer together: a drive that does not answer must not hold up what is already known."""
+"""Seconds for all files of one answer together: a drive that does not answer must not delay the answer."""
+_MAX_MATCHES = 100
+"""Occurrences of a quote in a changed file that are looked at."""
 _PLAIN_FORMATS = frozenset({Format.MARKDOWN, Format.TEXT, Format.RST, Format.CODE, Format.HTML, Format.TABLE})
 
 
 @dataclass(frozen=True, slots=True)
-class _Present:
-    """A file as it is now."""
+class _FileNow:
+    """A cited file as it is now."""
 
     is_unchanged: bool
     text: str = ""
-    """Of a text file that has changed."""
+    """Content of a text file that has changed; else empty."""
 
 
-_ABSENT = _Present(is_unchanged=False)
+_UNKNOWN = _FileNow(is_unchanged=False)
 
 
 class CitationCheck:
-    """Checks the citations of one answer; each file is read once, and only if it is cited."""
+    """Checks the citations of one answer; a file is read at most once, and only if it is cited."""
 
     def __init__(self, sources: Sequence[Source], seconds: float = _SECONDS) -> None:
         self._sources = {source.number: source for source in sources}
-        self._present: dict[int, _Present] = {}
+        self._files: dict[int, _FileNow] = {}
         self._checked: dict[Citation, Citation] = {}
-        self._left = seconds
+        self._seconds_left = seconds
 
     def event(self, event: Evidence | AnswerText) -> Evidence | AnswerText:
         """The event with its citation checked."""
         return Evidence(self.citation(event.citation)) if isinstance(event, Evidence) else event
 
     def citation(self, citation: Citation) -> Citation:
-        """The citation with the lines where the quote is now, or with the time of the index that it comes from."""
+        """The citation with the quote's present lines, or with the time its file was indexed."""
         if citation not in self._checked:
             self._checked[citation] = self._check(citation)
         return self._checked[citation]
 
     def _check(self, citation: Citation) -> Citation:
         source = self._sources[citation.source_number]
-        present = self._present.get(source.number)
-        if present is None:
-            present = self._present[source.number] = self._ask(source)
-        if present.is_unchanged:
+        file_now = self._files.get(source.number)
+        if file_now is None:
+            file_now = self._files[source.number] = self._read(source)
+        if file_now.is_unchanged:
             return citation
-        location = _found_at(citation, present.text)
+        location = _locate(citation, file_now.text)
         return replace(citation, as_of=source.indexed_at) if location is None else replace(citation, location=location)
 
-    def _ask(self, source: Source) -> _Present:
-        answers: list[_Present] = []
+    def _read(self, source: Source) -> _FileNow:
+        results: list[_FileNow] = []
         began = time.monotonic()
-        # Reading from a network drive that is away cannot be interrupted; the thread is left to itself.
-        thread = threading.Thread(target=lambda: answers.append(_look(source)), name="citation", daemon=True)
+        # A read from an unreachable network drive cannot be interrupted, so the thread is abandoned.
+        thread = threading.Thread(target=lambda: results.append(_read_file(source)), name="citation", daemon=True)
         thread.start()
-        thread.join(max(0.0, self._left))
-        self._left -= time.monotonic() - began
-        return answers[0] if answers else _ABSENT
+        thread.join(max(0.0, self._seconds_left))
+        self._seconds_left -= time.monotonic() - began
+        return results[0] if results else _UNKNOWN
 
 
-def _look(source: Source) -> _Present:
+def _read_file(source: Source) -> _FileNow:
     try:
-        now = source.path.stat()
-        if now.st_size > _MOST_BYTES:
-            return _Present((now.st_size, now.st_mtime_ns, now.st_ino) == source.file)
-        found, data = document.read_file(source.path, _MOST_BYTES)
+        status = source.path.stat()
+        if status.st_size > _MOST_BYTES:
+            return _FileNow((status.st_size, status.st_mtime_ns, status.st_ino) == source.file)
+        stamp, data = document.read_file(source.path, _MOST_BYTES)
     except (OSError, ValueError, DocumentError):
-        return _ABSENT
-    if source.digest and found.digest == source.digest:
-        return _Present(is_unchanged=True)
-    return _Present(is_unchanged=False, text=_decoded(data) if _is_plain(source.path) else "")
+        return _UNKNOWN
+    if source.digest and stamp.digest == source.digest:
+        return _FileNow(is_unchanged=True)
+    return _FileNow(is_unchanged=False, text=_decoded(data) if _is_plain(source.path) else "")
 
 
 def _is_plain(path: Path) -> bool:
@@ -106,25 +108,25 @@ def _decoded(data: bytes) -> str:
     return data.decode("latin-1")
 
 
-def _found_at(citation: Citation, text: str) -> Location | None:
-    """Where `text` holds the quote as whole words, next to where it was; None if nowhere."""
+def _locate(citation: Citation, text: str) -> Location | None:
+    """The occurrence of the quote in `text`, as whole words, nearest to its old place.
+
+    None if there is none.
+    """
     words = citation.quote.split()
     if not words or not text:
         return None
     pattern = r"(?<!\w)" * words[0][0].isalnum() + r"\s+".join(map(re.escape, words))
     pattern += r"(?!\w)" * words[-1][-1].isalnum()
-    before = citation.location
-    places = [
+    old_location = citation.location
+    line_ranges = [
         (text.count("\n", 0, match.start()) + 1, text.count("\n", 0, match.end()) + 1)
-        for match, _ in zip(re.finditer(pattern, text), range(_MOST_PLACES), strict=False)
+        for match, _ in zip(re.finditer(pattern, text), range(_MAX_MATCHES), strict=False)
     ]
-    if not places:
+    if not line_ranges:
         return None
-    if before.line_start is None:
-        return before
-    wanted = before.line_start
-    first, last = min(places, key=lambda place: abs(place[0] - wanted))
-    return replace(before, line_start=first, line_end=last)
-
-
-_MOST_PLACES = 100
+    old_start = old_location.line_start
+    if old_start is None:
+        return old_location
+    first, last = min(line_ranges, key=lambda lines: abs(lines[0] - old_start))
+    return replace(old_location, line_start=first, line_end=last)

@@ -1,8 +1,7 @@
-"""The answer form parsed while it streams: quoted evidence lines become citations, the rest is the answer.
+"""Parse an answer while it streams: evidence lines become citations, the rest is the answer.
 
-Knows the form ('"{evidence sentence}"' on lines of their own, then the short answer) and the sources; knows
-no model and no screen. Models that keep to no form are met half-way: words of theirs that stand verbatim in a
-source become citations when the answer is complete.
+The expected form is '"{evidence sentence}"' on lines of their own, then the short answer. For models that do not follow
+it, words of theirs that a source contains verbatim become citations once the answer is complete.
 """
 
 from __future__ import annotations
@@ -24,36 +23,36 @@ _MARKER = re.compile(r" *\[ *(\d{1,3}(?: *[,;] *\d{1,3})*) *\]")
 _PERHAPS_MARKER = re.compile(r"\s*(?:\[[\d,; ]*)?\Z")
 _INLINE_QUOTE = re.compile(f"[{re.escape(_MARKS)}]([^{re.escape(_MARKS)}\n]+)[{re.escape(_MARKS)}]")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
-_FEWEST_WORDS = 4
-"""Of the model's own words before they are looked for in the sources: fewer stand everywhere by chance."""
-_MOST_LINES = 12
-"""Of one quote; what stays open longer was never closed."""
+_MIN_WORDS = 4
+"""Minimum words of unquoted text to be searched in the sources: fewer occur anywhere by chance."""
+_MAX_LINES = 12
+"""Maximum lines of one quote; one that stays open longer was never closed."""
 
 
 class _Line(Enum):
-    UNDECIDED = "may yet begin with a quote mark"
-    QUOTED = "begins with a quote mark; held back until it is complete"
-    OWN = "the answer's own words; passed on as they come"
+    UNDECIDED = "may still begin with a quotation mark"
+    QUOTED = "begins with a quotation mark; emitted once it is complete"
+    OWN = "the answer's own words; emitted as they come"
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedAnswer:
-    """What the whole text of a model came to."""
+    """Result of parsing the whole text of an answer."""
 
     text: str
-    """The answer's own words, or the evidence where that is the answer, or the sentence that there is none. Of a
-    stopped answer the own words that had come, perhaps none."""
+    """The answer's own words; without any, the evidence, or the sentence that there is no answer. For a stopped answer
+    the own words so far, perhaps none."""
     found: bool
-    """False if the model said that the documents do not hold the answer, or wrote nothing that can be shown."""
+    """False if the model said that the documents do not contain the answer, or wrote nothing that can be shown."""
     citations: tuple[Citation, ...]
     dropped_quotes: tuple[str, ...]
-    """Quotes that stand in no source."""
+    """Quotes that no source contains."""
     events: tuple[Evidence | AnswerText, ...]
-    """What `feed` had not yet told."""
+    """Events that `feed` has not returned yet."""
 
 
 class AnswerParser:
-    """Takes the text of one answer in pieces; the outcome does not depend on where the pieces are cut.
+    """Parses one answer in pieces; the result does not depend on where they are cut.
 
     All AnswerText, joined, is `ParsedAnswer.text`; all Evidence, in order, is `ParsedAnswer.citations`.
     """
@@ -64,40 +63,40 @@ class AnswerParser:
         self._line = ""
         self._kind = _Line.UNDECIDED
         self._open: list[str] = []
-        """Lines of a quote that has begun and not ended, all of them found in a source so far."""
+        """Lines of a quote that has begun and not ended; a source contains all of them so far."""
         self._own = ""
-        self._told = 0
+        self._emitted_length = 0
         self._citations: list[Citation] = []
         self._dropped: list[str] = []
         self._events: list[Evidence | AnswerText] = []
         self._finished = False
 
     def feed(self, piece: str) -> list[Evidence | AnswerText]:
-        """Take the next piece of text; return what became certain."""
+        """Take the next piece of text; return the events that became certain."""
         assert not self._finished, "feed after finish"
         *complete, rest = piece.replace("\r", "").split("\n")
         for part in complete:
             self._extend(part)
             self._end_line()
         self._extend(rest)
-        self._tell(final=False)
+        self._emit(final=False)
         return self._take_events()
 
     def finish(self, *, stopped: bool = False) -> ParsedAnswer:
-        """Close the text; return the outcome with the events that were left.
+        """Close the text; return the result with the remaining events.
 
-        `stopped`: the user ended it before the model did. Then what had begun and cannot be judged yet is left out,
-        the text may be empty, and nothing is concluded from what did not come.
+        With `stopped` the user ended the answer before the model did: unfinished parts are dropped, the text may be
+        empty, and missing text does not count as a refusal.
         """
         assert not self._finished, "finish twice"
         self._finished = True
         if stopped:
-            self._leave_out_unfinished()
+            self._drop_unfinished()
         else:
             self._end_line()
         while self._open:
             self._resolve_open()
-        self._tell(final=not stopped)
+        self._emit(final=not stopped)
         text = self._answer(final=not stopped)
         refused = same_words(NO_ANSWER, text[: len(NO_ANSWER) + 8])
         refused = refused or (stopped and bool(text) and NO_ANSWER.startswith(text))
@@ -111,7 +110,7 @@ class AnswerParser:
 
     @property
     def dropped_quotes(self) -> tuple[str, ...]:
-        """Quotes so far that stand in no source."""
+        """Quotes so far that no source contains."""
         return tuple(self._dropped)
 
     # Lines ------------------------------------------------------------------------------------------------
@@ -119,7 +118,7 @@ class AnswerParser:
     def _extend(self, part: str) -> None:
         self._line += part
         if self._open:
-            return  # whether this line goes on with the quote shows when it is complete
+            return  # whether this line continues the quote is known once it is complete
         if self._kind is _Line.OWN:
             self._own += part
         elif self._kind is _Line.UNDECIDED:
@@ -137,21 +136,22 @@ class AnswerParser:
         else:
             self._own += "\n" if kind is _Line.OWN else line + "\n"
 
-    def _leave_out_unfinished(self) -> None:
-        """Of the last line keep what stays as it is whatever comes next: own words, and a quote that is closed.
+    def _drop_unfinished(self) -> None:
+        """Keep of the last line what no later text could change: own words, and a closed quote.
 
-        One that only waits because its marks are odd is closed, too: going on it would hold the same words.
+        A quote that is only open because of an odd number of marks counts as closed: more text would not change its
+        words.
         """
-        line, kind, waiting = self._line, self._kind, self._open
+        line, kind, open_lines = self._line, self._kind, self._open
         self._line, self._kind, self._open = "", _Line.UNDECIDED, []
-        if waiting and _closed(waiting[0]):
-            self._settle(waiting[0])
+        if open_lines and _closed(open_lines[0]):
+            self._settle(open_lines[0])
         quote = _AFTER_QUOTE.sub("", _BEFORE_QUOTE.sub("", line, count=1), count=1)
-        if kind is _Line.QUOTED and not waiting and _closed(quote) and _worth_citing(quote[1:-1]):
+        if kind is _Line.QUOTED and not open_lines and _closed(quote) and _worth_citing(quote[1:-1]):
             self._cite(self._finder.find(quote))
 
     def _begin_quote(self, line: str) -> None:
-        # Not closed, or an odd number of marks: the quote may go on in the next line (or a mark was forgotten).
+        # Not closed, or an odd number of marks: the quote may continue on the next line, or a mark is missing.
         unbalanced = sum(character in DOUBLE_QUOTES for character in line) % 2 == 1
         if (unbalanced or not _closed(line)) and self._finder.find(line):
             self._open = [line]
@@ -160,27 +160,27 @@ class AnswerParser:
 
     def _continue_quote(self, line: str) -> None:
         joined = "\n".join([*self._open, line.rstrip()])
-        goes_on = bool(line.strip()) and len(self._open) < _MOST_LINES and self._finder.find(joined) is not None
-        if goes_on and joined[-1] in DOUBLE_QUOTES:
+        continues = bool(line.strip()) and len(self._open) < _MAX_LINES and self._finder.find(joined) is not None
+        if continues and joined[-1] in DOUBLE_QUOTES:
             self._open = []
             self._settle(joined)
-        elif goes_on:
+        elif continues:
             self._open.append(line.rstrip())
         else:
             self._open.append(line)
             self._resolve_open()
 
     def _resolve_open(self) -> None:
-        """The quote was never closed: its first line is the quote, the others are read afresh."""
-        first, *others = self._open
+        """Take the first line of a quote that was never closed as the quote; parse the others again."""
+        quote_line, *other_lines = self._open
         self._open = []
-        self._settle(first)
-        for line in others:
+        self._settle(quote_line)
+        for line in other_lines:
             self._extend(line)
             self._end_line()
 
     def _settle(self, line: str) -> None:
-        """Decide about a line (or lines) that begins with a quote mark."""
+        """Take lines that begin with a quotation mark as a citation or as the answer's own words."""
         if _closed(line):
             self._settle_quote(_AFTER_QUOTE.sub("", line, count=1)[1:-1].strip(), line)
             return
@@ -199,9 +199,9 @@ class AnswerParser:
             return
         cited = next((c for c in self._citations if same_words(body, c.quote)), None)
         if cited is not None and same_words(cited.quote, body):
-            return  # said twice
+            return  # the same quote again
         if cited is not None or not _worth_citing(body):
-            self._own += line + "\n"  # '"The Hound"' after the evidence that names it is the answer, put in quotes
+            self._own += line + "\n"  # '"The Hound"' after the evidence that names it is the answer in quotation marks
         elif not self._cite(self._finder.find(body)):
             self._dropped.append(" ".join(body.split()))
 
@@ -216,33 +216,36 @@ class AnswerParser:
         return True
 
     def _cite_own_words(self, text: str) -> None:
-        """Citations for verbatim words of models that quote inside their sentences, or not at all."""
+        """Cite verbatim words of models that quote inside their sentences, or not at all."""
         plain = _MARKER.sub("", text)
         inline = [quote.strip() for quote in _INLINE_QUOTE.findall(plain)]
         for quote in inline:
-            if len(quote.split()) >= _FEWEST_WORDS and not self._cite(self._finder.find(quote)):
+            if len(quote.split()) >= _MIN_WORDS and not self._cite(self._finder.find(quote)):
                 self._dropped.append(quote)
         if self._citations:
             return
         for sentence in _SENTENCE_END.split(plain):
-            if len(sentence.split()) >= _FEWEST_WORDS:
+            if len(sentence.split()) >= _MIN_WORDS:
                 self._cite(self._finder.find(sentence.strip(" \t*-")))
 
     def _answer(self, *, final: bool) -> str:
-        """The own words so far, less what the next piece may still change; a longer text only adds to it."""
+        """The own words so far, without what the next piece may still change.
+
+        Later results only extend it.
+        """
         own = self._own if final else _PERHAPS_MARKER.sub("", self._own, count=1)
         return re.sub(r"\n{3,}", "\n\n", _MARKER.sub(self._valid_marker, own)).strip()
 
     def _valid_marker(self, marker: re.Match[str]) -> str:
-        numbers = [number for number in re.findall(r"\d+", marker.group(1)) if int(number) in self._numbers]
+        valid_numbers = [number for number in re.findall(r"\d+", marker.group(1)) if int(number) in self._numbers]
         lead = marker.group()[: marker.group().index("[")]
-        return f"{lead}[{', '.join(numbers)}]" if numbers else ""
+        return f"{lead}[{', '.join(valid_numbers)}]" if valid_numbers else ""
 
-    def _tell(self, *, final: bool) -> None:
+    def _emit(self, *, final: bool) -> None:
         answer = self._answer(final=final)
-        if len(answer) > self._told:
-            self._events.append(AnswerText(answer[self._told :]))
-            self._told = len(answer)
+        if len(answer) > self._emitted_length:
+            self._events.append(AnswerText(answer[self._emitted_length :]))
+            self._emitted_length = len(answer)
 
     def _take_events(self) -> list[Evidence | AnswerText]:
         events, self._events = self._events, []

@@ -1,11 +1,8 @@
-"""Where a quote stands in the sources: tolerant of how text is set, strict about its words.
+"""Find where a quote stands in the sources: tolerant of typography, strict about the words.
 
-Knows the text of the sources and their line ranges; knows no model and no answer form.
-
-A quote counts as found only as one contiguous run that begins and ends between words. White space, quote
-marks, soft hyphens, hyphens between letters (line-end hyphenation), kinds of dashes, ligatures and composed
-accents may differ, and a closing full stop or comma may be the model's own. What is cited is the source's
-text, never the model's.
+A quote must be one contiguous run that begins and ends between words. White space, quotation marks, soft hyphens,
+hyphens between letters (line-end hyphenation), kinds of dashes, ligatures and composed accents may differ, and a
+closing full stop or comma may be the model's own. The citation holds the source's wording, never the model's.
 """
 
 from __future__ import annotations
@@ -23,42 +20,44 @@ _IGNORED = DOUBLE_QUOTES | frozenset(
 )
 _DASHES = frozenset("-\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d")
 _CLOSING_POINTS = ".,;:!?\u2026"
-_FEWEST_LETTERS = 3
+_MIN_LETTERS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """Text reduced to what must agree."""
+    """Text reduced to the characters that must match."""
 
     letters: str
-    places: tuple[int, ...]
-    """For each character of `letters` the index of the character it came from."""
+    positions: tuple[int, ...]
+    """For each character of `letters`, the index in the text of the character it came from."""
 
 
 class QuoteFinder:
-    """Finds quotes in the sources of one answer. Reduces each source once, when first needed."""
+    """Finds quotes in the sources of one answer; each source is reduced once, when first needed."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = tuple(sources)
         self._keys: list[_Key | None] = [None] * len(self._sources)
 
     def find(self, quote: str) -> Citation | None:
-        """The place of `quote` in the first source that holds it, with the source's own wording; None if
-        nowhere."""
-        wanted = _reduce(quote).letters
-        # A dash that opens a list's line looks in the source like one that divides a word at the line before.
-        undashed = wanted[1:] if wanted[:1] == "-" and wanted[1:2].isalpha() else wanted
-        ways = [wanted, wanted.rstrip(_CLOSING_POINTS), undashed, undashed.rstrip(_CLOSING_POINTS)]
-        # One that closes a line looks there like one that divides a word, too: 'Death —' before a line with 'He'.
-        ways += [way.rstrip("-" + _CLOSING_POINTS) for way in (wanted, undashed)]
-        for letters in dict.fromkeys(ways):
-            if sum(letter.isalnum() for letter in letters) < _FEWEST_LETTERS:
+        """Cite `quote` from the first source that contains it, in the source's wording.
+
+        None if no source does.
+        """
+        exact = _reduce(quote).letters
+        # A dash that opens a list item looks in the source like the hyphen of a word divided on the line before.
+        undashed = exact[1:] if exact[:1] == "-" and exact[1:2].isalpha() else exact
+        variants = [exact, exact.rstrip(_CLOSING_POINTS), undashed, undashed.rstrip(_CLOSING_POINTS)]
+        # So does a dash that closes a line: 'Death —' before a line that begins with 'He'.
+        variants += [variant.rstrip("-" + _CLOSING_POINTS) for variant in (exact, undashed)]
+        for letters in dict.fromkeys(variants):
+            if sum(letter.isalnum() for letter in letters) < _MIN_LETTERS:
                 return None
             for index, source in enumerate(self._sources):
-                place = _find(source.text, self._key(index), letters)
-                if place is not None:
-                    location = _narrow(source, *place)
-                    return Citation(source.number, source.path, location, source.text[place[0] : place[1]])
+                char_range = _find(source.text, self._key(index), letters)
+                if char_range is not None:
+                    start, end = char_range
+                    return Citation(source.number, source.path, _narrow(source, start, end), source.text[start:end])
         return None
 
     def _key(self, index: int) -> _Key:
@@ -69,42 +68,42 @@ class QuoteFinder:
 
 
 def same_words(quote: str, other: str) -> bool:
-    """True if `quote` stands within `other` (under the same tolerance)."""
+    """True if `other` contains `quote`, with the tolerance of `QuoteFinder`."""
     letters = _reduce(quote).letters.rstrip(_CLOSING_POINTS)
     return bool(letters) and _find(other, _reduce(other), letters) is not None
 
 
 def _reduce(text: str) -> _Key:
     letters: list[str] = []
-    places: list[int] = []
+    positions: list[int] = []
     for index, character in enumerate(text):
         if character in _IGNORED or character.isspace():
             continue
         if character in _DASHES:
             if letters and letters[-1] == "-":
-                continue  # '--' for a dash
+                continue  # '--' stands for a dash
             letters.append("-")
-            places.append(index)
+            positions.append(index)
             continue
         if len(letters) > 1 and letters[-1] == "-" and letters[-2].isalpha() and character.isalpha():
             letters.pop()  # 'docu-\nment' and 'well-known' agree with 'document' and 'wellknown'
-            places.pop()
+            positions.pop()
         # NFKD letter by letter opens ligatures and takes accents apart alike in source and quote.
         for part in unicodedata.normalize("NFKD", character):
             if not part.isspace():
                 letters.append(part)
-                places.append(index)
-    return _Key("".join(letters), tuple(places))
+                positions.append(index)
+    return _Key("".join(letters), tuple(positions))
 
 
 def _find(text: str, key: _Key, letters: str) -> tuple[int, int] | None:
     """First run of `letters` that begins and ends between words: (start, end) in `text`."""
-    at = key.letters.find(letters)
-    while at >= 0:
-        start, end = key.places[at], key.places[at + len(letters) - 1] + 1
+    index = key.letters.find(letters)
+    while index >= 0:
+        start, end = key.positions[index], key.positions[index + len(letters) - 1] + 1
         if not _inside_word(text, start) and not _inside_word(text, end):
             return start, end
-        at = key.letters.find(letters, at + 1)
+        index = key.letters.find(letters, index + 1)
     return None
 
 
@@ -113,8 +112,10 @@ def _inside_word(text: str, cut: int) -> bool:
 
 
 def _narrow(source: Source, start: int, end: int) -> Location:
-    """The lines of the quote, where the chunk's lines are the file's lines one to one; else the chunk's
-    range."""
+    """Lines of the quote if the chunk's lines are exactly the file's.
+
+    Otherwise the chunk's location.
+    """
     location = source.location
     if location.line_start is None or location.line_end is None:
         return location

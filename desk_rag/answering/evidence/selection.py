@@ -1,12 +1,11 @@
-"""What an answer says: which sentence it quotes and which part of that it names, by two models together.
+"""Select the sentence an answer quotes, and the span inside it that is the short answer.
 
-Knows the sentences of one answer's chunks, a reader's passes and the pointer; knows no file, no citation and no screen.
+Every quotable sentence of the retrieved chunks is a candidate. Its score is the reader's log-probability of generating
+it plus a weighted score from the span scorer. The best one is written into the KV cache as if the reader had generated
+it; the spans of that sentence are then ranked the same way.
 
-The reader copies well and chooses less well: it decides at a quote's first words, before it has seen where they lead,
-and it learned the answers of its training questions by heart. So all sentences that could be quoted, and then the spans
-of the one that is, are weighed by the reader's log-probability and by the pointer (`evidence.trie_decoding`), and laid.
-Whether a second quote follows or the quote is the answer, the reader says; and whether there is an answer at all,
-unless it finds none where the pointer is sure of one.
+The reader alone would commit to a sentence at its first words, before it has seen where they lead. It still decides
+whether a second quote follows and whether there is an answer at all, unless the span scorer is sure of one.
 """
 
 from __future__ import annotations
@@ -19,172 +18,219 @@ from functools import partial
 import torch
 
 from desk_rag.answering.evidence.quote_matching import DOUBLE_QUOTES
-from desk_rag.answering.evidence.span_scorer import Field, Reads
-from desk_rag.answering.evidence.trie_decoding import Branch, Forks, Laid, TreeWalk, log_probabilities
+from desk_rag.answering.evidence.span_scorer import SpanScorerLike, SpanScores
+from desk_rag.answering.evidence.trie_decoding import (
+    Candidate,
+    Decoded,
+    LookaheadConfig,
+    TrieDecoder,
+    log_probabilities,
+)
 from desk_rag.documents.sentences import quotable
 from desk_rag.kv.forward.runner import Pass
 from desk_rag.model.prompt import PromptFormat
 
-_MOST_WORDS = 60
-"""Of a quote that the reader was taught. Of longer units only the beginning is chosen; where they end it decides."""
-_BEGINNING = 12
-_MOST_TOKENS = 512
-"""Of a quote where only its first is asked for: more than any has, lest one be cut to be another's twin."""
-_SPANS = 12
-"""Of a quote, weighed as short answers."""
+_MAX_QUOTE_WORDS = 60
+"""Maximum words of a quote the reader was trained on. Only the beginning of a longer sentence is selected; the reader
+then decides where the quote ends."""
+_BEGINNING_WORDS = 12
+_MAX_QUOTE_TOKENS = 512
+"""Upper bound on quote length when only the first token matters; large enough that no two quotes are truncated to the
+same ids."""
+_NUM_SPANS = 12
+"""Spans of the quote that are compared as short answers."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """How words are chosen."""
+class SelectionConfig:
+    """How the reader's log-probabilities and the span scores are combined."""
 
-    weight: float = 3.0
-    """Nats that one of the pointer is worth among sentences; from 2 to 4 F1 changes by less than 2 points."""
-    answer: float = 3.0
-    """The same among spans; from 1.5 to 6 by less than 1.5."""
-    floor: float = -4.0
-    """What the pointer says below this counts as this: where it finds nothing it is no help in telling one from
-    another. Neither -8 nor -30 said anything else in 326 questions about prose, desk documents, code and tables."""
-    objection: float = 4.0
-    """What the pointer must say of a sentence for something to be quoted although the reader finds no answer. That has
-    read little code and few tables: of 31 questions about such files that it refused by mistake 12 are answered
-    rightly for it, of 31 that it rightly refused 3 are answered, with the judge (`grounding`) behind it. Of the 434 of
-    2,040 about prose and desk documents that it refused, 3 of 89 and 2 of 345."""
-    forks: Forks = Forks()
+    sentence_weight: float = 3.0
+    """Nats that one unit of span score adds to a sentence."""
+    span_weight: float = 3.0
+    """Nats that one unit of span score adds to a span."""
+    min_log_odds: float = -4.0
+    """Smaller span scores count as this: among sentences that all look unanswering, their order means nothing."""
+    override_refusal_at: float = 4.0
+    """Span score, in log-odds, from which a sentence is quoted even though the reader refused to answer. See "Evidence
+    selection and verification" in bench/LOG.md for all four values."""
+    lookahead: LookaheadConfig = LookaheadConfig()
 
 
 @dataclass(frozen=True, slots=True)
-class Quoted:
-    """A quote that is laid."""
+class SelectedQuote:
+    """A quote that was written into the cache."""
 
-    laid: Laid
-    answer: Callable[[], Laid | None]
-    """Lays a short answer behind it, if nothing else was meanwhile: what it returns holds the quote as well and ends
-    with an id that ends answers, unless there was no room. None, and nothing laid, where the reader would rather end
-    there or quote again."""
+    quote: Decoded
+    append_answer: Callable[[], Decoded | None]
+    """Append the short answer; call it before any other pass.
+
+    Returns the ids of quote and answer together, which end with a stop id unless there was no room for one. None, with
+    the cache unchanged, if the reader would rather end there or quote again."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Unit:
+class _Sentence:
     text: str
     ids: tuple[int, ...]
-    whole: bool
-    """False where `ids` are its beginning alone."""
+    is_whole: bool
+    """False if `ids` cover only its beginning."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a unit stands, if in several chunks where it is worth most."""
+class _Occurrence:
+    """Where a sentence stands in a chunk; for one in several places, where its score is highest."""
 
-    field: Field
+    scores: SpanScores
     chunk: str
     begin: int
     end: int
 
     @property
-    def worth(self) -> float:
-        return self.field.worth(self.begin, self.end)
+    def log_odds(self) -> float:
+        return self.scores.log_odds(self.begin, self.end)
 
 
-class QuoteChooser:
-    """Chooses for one reader with one pointer."""
+class EvidenceSelector:
+    """Selects quotes and short answers for one reader with one span scorer."""
 
-    def __init__(self, prompt: PromptFormat, pointer: Reads, rule: Rule = Rule()) -> None:
-        self._prompt, self._pointer, self._rule = prompt, pointer, rule
+    def __init__(
+        self, prompt: PromptFormat, span_scorer: SpanScorerLike, config: SelectionConfig = SelectionConfig()
+    ) -> None:
+        self._prompt, self._span_scorer, self._config = prompt, span_scorer, config
 
     @property
     def name(self) -> str:
-        """The rule in words, for whoever keeps answers apart by how they were made."""
-        return f"{self._rule}, {self._pointer.fingerprint}"
+        """Configuration and span scorer in words, to tell apart answers that were made differently."""
+        return f"{self._config}, {self._span_scorer.fingerprint}"
 
-    def opening(self, question: str, texts: Sequence[str], first: int) -> int:
-        """The token that an answer begins with: `first`, unless the reader begins to say that it found none and the
-        pointer is sure of a sentence: then that with which its quote begins. Which one is quoted `choose` weighs."""
+    def first_token(self, question: str, texts: Sequence[str], first: int) -> int:
+        """Return the token an answer begins with, given the reader's choice `first`.
+
+        That is `first`, unless the reader begins to refuse and the span scorer is sure of a sentence: then the token
+        that opens a quote of it. `select_quote` still compares all sentences.
+        """
         if first != self._prompt.no_answer_ids()[0]:
             return first
-        units = self._units(texts, '"', room=_MOST_TOKENS)
-        if not units:
+        sentences = self._sentences(texts, '"', max_tokens=_MAX_QUOTE_TOKENS)
+        if not sentences:
             return first
-        places = self._places(question, texts, units)
-        best = max(units, key=lambda unit: places[unit].worth)
-        return best.ids[0] if places[best].worth >= self._rule.objection else first
+        occurrences = self._best_occurrences(question, texts, sentences)
+        best = max(sentences, key=lambda sentence: occurrences[sentence].log_odds)
+        return best.ids[0] if occurrences[best].log_odds >= self._config.override_refusal_at else first
 
-    def choose(
-        self, question: str, texts: Sequence[str], run: Pass, first: int, logits: torch.Tensor, start: int, room: int
-    ) -> Quoted | None:
-        """Lay a quote that answers `question` from the chunks `texts`, at `start`; None where there is none to lay.
+    def select_quote(
+        self,
+        question: str,
+        texts: Sequence[str],
+        run: Pass,
+        first: int,
+        logits: torch.Tensor,
+        start: int,
+        max_tokens: int,
+    ) -> SelectedQuote | None:
+        """Choose the best sentence of the chunks `texts` and write it into the cache at `start`.
 
-        `first` is the token that the model begins with and has not read yet, `logits` [vocab] those it was chosen by.
-        What is laid begins with the same text; with the answer behind it it has at most `room` tokens.
+        Args:
+            first: the answer's first token, which is not in the cache yet; quotes begin with its text.
+            logits: [vocab], those that `first` was chosen by.
+            max_tokens: upper bound on the tokens of quote and short answer together.
+
+        Returns None if `first` opens no quote, or no sentence begins with it or fits.
         """
         opening = self._prompt.decode([first])
-        if not opening.startswith('"') or room < 2:
+        if not opening.startswith('"') or max_tokens < 2:
             return None
-        units = self._units(texts, opening, room)
-        if not units:
+        sentences = self._sentences(texts, opening, max_tokens)
+        if not sentences:
             return None
-        places = self._places(question, texts, units)
-        tree = TreeWalk(run, self._rule.forks, self._prompt.stop_ids)
-        branches = [Branch(unit.ids, self._gain(self._rule.weight, places[unit].worth)) for unit in units]
-        quote = tree.down(branches, log_probabilities(logits), start)
-        (chosen,) = (unit for unit in units if unit.ids == quote.token_ids)
-        return Quoted(quote, partial(self._answered, tree, quote, chosen, places[chosen], start, room))
+        occurrences = self._best_occurrences(question, texts, sentences)
+        decoder = TrieDecoder(run, self._config.lookahead, self._prompt.stop_ids)
+        candidates = [
+            Candidate(sentence.ids, self._bonus(self._config.sentence_weight, occurrences[sentence].log_odds))
+            for sentence in sentences
+        ]
+        quote = decoder.decode_best(candidates, log_probabilities(logits), start)
+        (chosen,) = (sentence for sentence in sentences if sentence.ids == quote.token_ids)
+        append_answer = partial(self._append_answer, decoder, quote, chosen, occurrences[chosen], start, max_tokens)
+        return SelectedQuote(quote, append_answer)
 
-    def _answered(
-        self, tree: TreeWalk, quote: Laid, chosen: _Unit, place: _Place, start: int, room: int
-    ) -> Laid | None:
-        """The quote and a short answer behind it, laid; None where the reader would rather end or quote again."""
-        best = int(quote.logits.argmax())
-        if not chosen.whole or best in self._prompt.stop_ids or self._prompt.decode([best])[:1] in DOUBLE_QUOTES:
+    def _append_answer(
+        self,
+        decoder: TrieDecoder,
+        quote: Decoded,
+        sentence: _Sentence,
+        occurrence: _Occurrence,
+        start: int,
+        max_tokens: int,
+    ) -> Decoded | None:
+        """See `SelectedQuote.append_answer`."""
+        next_id = int(quote.logits.argmax())
+        quotes_again = self._prompt.decode([next_id])[:1] in DOUBLE_QUOTES
+        if not sentence.is_whole or next_id in self._prompt.stop_ids or quotes_again:
             return None
-        left = room - len(quote.token_ids)
-        found: dict[tuple[int, ...], Branch] = {}
-        for span in place.field.best(place.begin, place.end, _SPANS):
-            ids = tuple(self._prompt.answer_ids(place.chunk[span.begin : span.end]))[:left]
-            if ids:  # cut like a quote: a shorter span that fits would be another answer, told as if it were whole
-                found.setdefault(ids, Branch(ids, self._gain(self._rule.answer, span.score)))
-        if not found:
+        room = max_tokens - len(quote.token_ids)
+        candidates_by_ids: dict[tuple[int, ...], Candidate] = {}
+        for span in occurrence.scores.best(occurrence.begin, occurrence.end, _NUM_SPANS):
+            ids = tuple(self._prompt.answer_ids(occurrence.chunk[span.begin : span.end]))[:room]
+            if ids:  # truncated like a quote: a shorter span that fits would be another answer, shown as if complete
+                candidates_by_ids.setdefault(ids, Candidate(ids, self._bonus(self._config.span_weight, span.score)))
+        if not candidates_by_ids:
             return None
-        logs = log_probabilities(quote.logits)
-        answer = tree.down(list(found.values()), logs, start + len(quote.token_ids))
-        return Laid((*quote.token_ids, *answer.token_ids), answer.logits)
+        log_probs = log_probabilities(quote.logits)
+        answer = decoder.decode_best(list(candidates_by_ids.values()), log_probs, start + len(quote.token_ids))
+        return Decoded((*quote.token_ids, *answer.token_ids), answer.logits)
 
-    def _gain(self, weight: float, worth: float) -> float:
-        return weight * max(worth, self._rule.floor)
+    def _bonus(self, weight: float, log_odds: float) -> float:
+        return weight * max(log_odds, self._config.min_log_odds)
 
-    def _units(self, texts: Sequence[str], opening: str, room: int) -> list[_Unit]:
-        """By their ids, each once; cut to `room`."""
-        found: dict[tuple[int, ...], _Unit] = {}
-        every = dict.fromkeys(unit for chunk in texts for unit in quotable(chunk))
-        words = {text: text.split() for text in every if f'"{text}'.startswith(opening)}
-        for text in words:
-            unit = self._unit(text, words, room)
-            found.setdefault(unit.ids, unit)
-        return [unit for unit in found.values() if len(unit.ids) > 1]
+    def _sentences(self, texts: Sequence[str], opening: str, max_tokens: int) -> list[_Sentence]:
+        """Distinct quotable sentences that begin with `opening`, cut to `max_tokens`."""
+        sentences_by_ids: dict[tuple[int, ...], _Sentence] = {}
+        quotable_texts = dict.fromkeys(text for chunk in texts for text in quotable(chunk))
+        words_by_text = {text: text.split() for text in quotable_texts if f'"{text}'.startswith(opening)}
+        for text in words_by_text:
+            sentence = self._sentence(text, words_by_text, max_tokens)
+            sentences_by_ids.setdefault(sentence.ids, sentence)
+        return [sentence for sentence in sentences_by_ids.values() if len(sentence.ids) > 1]
 
-    def _unit(self, text: str, every: Mapping[str, Sequence[str]], room: int) -> _Unit:
-        words = every[text]
-        whole = len(words) <= _MOST_WORDS
-        told = text if whole else " ".join(words[: _own_beginning(text, every)])
-        ids = self._prompt.quote_ids(told, closed=whole)
-        return _Unit(text, tuple(ids[:room]), whole and len(ids) <= room)
+    def _sentence(self, text: str, words_by_text: Mapping[str, Sequence[str]], max_tokens: int) -> _Sentence:
+        words = words_by_text[text]
+        is_whole = len(words) <= _MAX_QUOTE_WORDS
+        quoted_text = text if is_whole else " ".join(words[: _distinct_beginning(text, words_by_text)])
+        ids = self._prompt.quote_ids(quoted_text, closed=is_whole)
+        return _Sentence(text, tuple(ids[:max_tokens]), is_whole and len(ids) <= max_tokens)
 
-    def _places(self, question: str, texts: Sequence[str], units: Sequence[_Unit]) -> dict[_Unit, _Place]:
-        different = list(dict.fromkeys(texts))
-        read = dict(zip(different, self._pointer.read(question, different), strict=True))
-        return {unit: max(_all_places(unit.text, read), key=lambda place: place.worth) for unit in units}
+    def _best_occurrences(
+        self, question: str, texts: Sequence[str], sentences: Sequence[_Sentence]
+    ) -> dict[_Sentence, _Occurrence]:
+        chunks = list(dict.fromkeys(texts))
+        scores_by_chunk = dict(zip(chunks, self._span_scorer.read(question, chunks), strict=True))
+        return {
+            sentence: max(_occurrences(sentence.text, scores_by_chunk), key=lambda occurrence: occurrence.log_odds)
+            for sentence in sentences
+        }
 
 
-def _own_beginning(text: str, every: Mapping[str, Sequence[str]]) -> int:
-    """How many words tell a long unit from the others: contracts begin every clause alike."""
-    words, count = every[text], _BEGINNING
-    others = [other for name, other in every.items() if name != text]
+def _distinct_beginning(text: str, words_by_text: Mapping[str, Sequence[str]]) -> int:
+    """Number of words that distinguish a long sentence from the others.
+
+    Clauses of contracts often begin alike.
+    """
+    words, count = words_by_text[text], _BEGINNING_WORDS
+    others = [other for name, other in words_by_text.items() if name != text]
     while count < len(words) and any(other[:count] == words[:count] for other in others):
         count += 1
     return count
 
 
-def _all_places(unit: str, read: dict[str, Field]) -> list[_Place]:
-    """Every one of a chunk, too: 'hours = 6' stands within 'most_hours = 60', where it is not what is said."""
-    found = [(text, match.span()) for text in read for match in re.finditer(re.escape(unit), text)]
-    return [_Place(read[text], text, *span) for text, span in found]
+def _occurrences(sentence: str, scores_by_chunk: dict[str, SpanScores]) -> list[_Occurrence]:
+    """All places of a sentence, several per chunk too.
+
+    'hours = 6' also stands within 'most_hours = 60'.
+    """
+    return [
+        _Occurrence(scores, chunk, *match.span())
+        for chunk, scores in scores_by_chunk.items()
+        for match in re.finditer(re.escape(sentence), chunk)
+    ]

@@ -1,7 +1,4 @@
-"""How a question and a chunk stand in one row of word pieces, where the pointer learns and where it reads.
-
-Knows the ids of word pieces; knows no text, no tokenizer and no network.
-"""
+"""Batches of question and chunk as the span scorer reads them, in training and in use."""
 
 from __future__ import annotations
 
@@ -12,56 +9,59 @@ import torch
 from torch import Tensor
 
 LONGEST_ROW = 448
-"""Word pieces of question and chunk together, [CLS] and [SEP] included."""
+"""Maximum word pieces of question and chunk together, [CLS] and [SEP] included."""
 LONGEST_QUESTION = 96
+"""Maximum word pieces of the question."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """A question beside a chunk, both in word pieces."""
+class QuestionChunkPair:
+    """Word piece ids of a question and of one chunk."""
 
     question: Sequence[int]
     chunk: Sequence[int]
 
     @property
     def start(self) -> int:
-        """The token of the chunk's first piece."""
+        """Index in the row of the chunk's first word piece."""
         return len(self.question) + 2
 
     @property
     def length(self) -> int:
-        """Tokens if nothing is cut."""
+        """Tokens of the row if nothing is cut."""
         return self.start + len(self.chunk) + 1
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """What the network reads; [CLS] question [SEP] chunk [SEP] in each row, then zeros."""
+class SpanBatch:
+    """Input of the network. A row is [CLS] question [SEP] chunk [SEP], then padding with zeros."""
 
     ids: Tensor
-    """int64 [B, T]."""
+    """int64 [B, T]: word pieces."""
     kinds: Tensor
-    """int64 [B, T]: 0 up to the first [SEP], 1 behind it."""
+    """int64 [B, T]: token types, 0 up to the first [SEP] and 1 after it."""
     known: Tensor
-    """bool [B, T]: what is no filling."""
+    """bool [B, T]: True where the row is not padding."""
     inside: Tensor
-    """bool [B, T]: the chunk's pieces."""
+    """bool [B, T]: True for the chunk's word pieces."""
 
-    def each(self, of: Callable[[Tensor], Tensor]) -> Rows:
-        """The same, every tensor changed by `of`."""
-        return Rows(of(self.ids), of(self.kinds), of(self.known), of(self.inside))
+    def map(self, function: Callable[[Tensor], Tensor]) -> SpanBatch:
+        """Apply `function` to every tensor."""
+        return SpanBatch(function(self.ids), function(self.kinds), function(self.known), function(self.inside))
 
 
-def rows(pairs: Sequence[Pair], cls: int, sep: int, width: int) -> Rows:
-    """One row of `width` tokens per pair; what does not fit is cut from the end of its chunk. `cls` and `sep` are [CLS]
-    and [SEP]."""
+def build_batch(pairs: Sequence[QuestionChunkPair], cls: int, sep: int, width: int) -> SpanBatch:
+    """Build one row of `width` tokens per pair; a chunk that does not fit loses its end.
+
+    `cls` and `sep` are the ids of [CLS] and [SEP].
+    """
     shape = (len(pairs), width)
     ids, kinds = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64)
     known, inside = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.bool)
     for number, pair in enumerate(pairs):
-        line = [cls, *pair.question, sep, *pair.chunk][: width - 1] + [sep]
-        ids[number, : len(line)] = torch.tensor(line)
-        kinds[number, pair.start : len(line)] = 1
-        known[number, : len(line)] = True
-        inside[number, pair.start : len(line) - 1] = True
-    return Rows(ids, kinds, known, inside)
+        row = [cls, *pair.question, sep, *pair.chunk][: width - 1] + [sep]
+        ids[number, : len(row)] = torch.tensor(row)
+        kinds[number, pair.start : len(row)] = 1
+        known[number, : len(row)] = True
+        inside[number, pair.start : len(row) - 1] = True
+    return SpanBatch(ids, kinds, known, inside)

@@ -1,11 +1,9 @@
-"""A network that reads a question beside one chunk and gives every short span of the chunk a score.
+"""A network that scores every short span of a chunk as the answer to a question.
 
-Knows the embedder's transformer, low-rank changes of its matrices and tensors; knows no text and no file.
-
-The embedder's layers are what is known of language already; a change of low rank (LoRA, arXiv 2106.09685) and a small
-head make of them a reader of spans. All spans of all chunks of one question are compared with each other and with 'none
-of these', which is worth 0 (shared normalisation, Clark and Gardner, arXiv 1710.10723, section 3.3), so scores of
-different chunks are alike, and what is below 0 everywhere is likely answered nowhere.
+The embedder's transformer with a low-rank update of its matrices (LoRA, arXiv 2106.09685) and a small head. Scores are
+trained over all spans of all chunks of one question together, with "no answer" fixed at 0 (shared normalisation, Clark
+and Gardner, arXiv 1710.10723, section 3.3). So scores of different chunks can be compared, and a question whose spans
+all score below 0 is probably not answered anywhere.
 """
 
 from __future__ import annotations
@@ -19,17 +17,17 @@ from torch.nn.utils import parametrize
 from transformers import BertModel
 
 from desk_rag.answering.evidence.int4 import pack, rounded, unpack
-from desk_rag.answering.evidence.span_batch import Rows
+from desk_rag.answering.evidence.span_batch import SpanBatch
 
 MOST_PIECES = 32
-"""Word pieces of the longest span."""
+"""Maximum word pieces of a span."""
 _WIDTH = 32
 _HEAD = "head."
 _STEPS = "_steps"
 
 
 class SpanHead(nn.Module):
-    """Scores of spans from states of tokens: begin + end + how well the two go together."""
+    """Span scores from token states: score of the begin, of the end, and of the two together."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -38,8 +36,9 @@ class SpanHead(nn.Module):
         self.last = nn.Linear(width, _WIDTH, bias=False)
 
     def forward(self, states: Tensor, inside: Tensor) -> Tensor:
-        """fp32 [B, T, T] for spans from one token to another, both included; -inf where one is no span of MOST_PIECES
-        at most within `inside` (bool [B, T]). `states` is [B, T, width].
+        """Score the spans from each token to each other one, both included: fp32 [B, T, T].
+
+        -inf where the span is longer than MOST_PIECES or leaves `inside` (bool [B, T]). `states` is [B, T, width].
         """
         with torch.autocast(states.device.type, enabled=False):
             states = states.float()
@@ -51,31 +50,31 @@ class SpanHead(nn.Module):
         return scores.masked_fill(~(inside[:, :, None] & inside[:, None, :] & short), -torch.inf)
 
 
-class PointerNet(nn.Module):
-    """The embedder's transformer and a head. Rows in, scores of spans out."""
+class SpanModel(nn.Module):
+    """The embedder's transformer and a span head."""
 
     def __init__(self, bert: BertModel) -> None:
         super().__init__()
         self.bert = bert
         self.head = SpanHead(bert.config.hidden_size)
 
-    def forward(self, rows: Rows) -> Tensor:
-        """As `SpanHead.forward`."""
+    def forward(self, batch: SpanBatch) -> Tensor:
+        """Span scores fp32 [B, T, T], see `SpanHead.forward`."""
         states = self.bert(
-            input_ids=rows.ids, token_type_ids=rows.kinds, attention_mask=rows.known.long()
+            input_ids=batch.ids, token_type_ids=batch.kinds, attention_mask=batch.known.long()
         ).last_hidden_state
-        scores: Tensor = self.head(states, rows.inside)
+        scores: Tensor = self.head(states, batch.inside)
         return scores
 
 
-def matrices(bert: BertModel) -> dict[str, nn.Linear]:
+def linear_layers(bert: BertModel) -> dict[str, nn.Linear]:
     """The linear layers of the transformer's blocks, by name."""
-    found = bert.encoder.named_modules(prefix="encoder")
-    return {name: module for name, module in found if isinstance(module, nn.Linear)}
+    modules = bert.encoder.named_modules(prefix="encoder")
+    return {name: module for name, module in modules if isinstance(module, nn.Linear)}
 
 
-class LowRank(nn.Module):
-    """A matrix becomes itself plus up @ down, both in few bits."""
+class LowRankUpdate(nn.Module):
+    """Parametrization that adds up @ down to a matrix, both rounded to 4 bits."""
 
     def __init__(self, matrix: Tensor, rank: int) -> None:
         super().__init__()
@@ -85,39 +84,42 @@ class LowRank(nn.Module):
         nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
 
     def forward(self, matrix: Tensor) -> Tensor:
-        """[rows, columns]."""
+        """The updated matrix, [rows, columns]."""
         return matrix + rounded(self.up.mT).mT @ rounded(self.down)
 
 
-def thaw(net: PointerNet, rank: int) -> list[nn.Parameter]:
-    """Let the head and changes of `rank` learn, nothing else; returns what learns."""
+def add_adapters(net: SpanModel, rank: int) -> list[nn.Parameter]:
+    """Make the head and updates of `rank` the only trainable parameters; returns them."""
     net.bert.requires_grad_(False)
-    for linear in matrices(net.bert).values():
-        parametrize.register_parametrization(linear, "weight", LowRank(linear.weight, rank))
+    for linear in linear_layers(net.bert).values():
+        parametrize.register_parametrization(linear, "weight", LowRankUpdate(linear.weight, rank))
     return [parameter for parameter in net.parameters() if parameter.requires_grad]
 
 
-def changes(net: PointerNet) -> dict[str, Tensor]:
-    """What was learned, on the CPU: codes NAME.up, uint8 [rank, rows / 2], and NAME.down, uint8 [rank, columns / 2], of
-    each matrix, with fp16 [rank] NAME.up_steps and NAME.down_steps; fp16 head.* for the head."""
-    found = {_HEAD + name: tensor.half() for name, tensor in net.head.state_dict().items()}
-    for name, linear in matrices(net.bert).items():
-        (low,) = (module for module in linear.modules() if isinstance(module, LowRank))
+def adapter_tensors(net: SpanModel) -> dict[str, Tensor]:
+    """Export the trained parameters to the CPU.
+
+    Per matrix the codes NAME.up, uint8 [rank, rows / 2], and NAME.down, uint8 [rank, columns / 2], with their step
+    sizes NAME.up_steps and NAME.down_steps, fp16 [rank]; for the head fp16 head.*.
+    """
+    tensors = {_HEAD + name: tensor.half() for name, tensor in net.head.state_dict().items()}
+    for name, linear in linear_layers(net.bert).items():
+        (low,) = (module for module in linear.modules() if isinstance(module, LowRankUpdate))
         for part, vectors in (("up", low.up.mT), ("down", low.down)):
-            found[f"{name}.{part}"], found[f"{name}.{part}{_STEPS}"] = pack(vectors)
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in found.items()}
+            tensors[f"{name}.{part}"], tensors[f"{name}.{part}{_STEPS}"] = pack(vectors)
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
 @torch.no_grad()
-def apply(net: PointerNet, learned: Mapping[str, Tensor]) -> None:
-    """Add what `changes` gave to the network's own matrices, for good.
+def apply_adapter(net: SpanModel, adapter: Mapping[str, Tensor]) -> None:
+    """Merge exported parameters (see `adapter_tensors`) into the network's weights.
 
-    Raises KeyError for what is not there, RuntimeError for what does not fit.
+    Raises KeyError for a missing tensor, RuntimeError for one that does not fit.
     """
-    for name, linear in matrices(net.bert).items():
-        up, down = (unpack(learned[f"{name}.{part}"], learned[f"{name}.{part}{_STEPS}"]) for part in ("up", "down"))
+    for name, linear in linear_layers(net.bert).items():
+        up, down = (unpack(adapter[f"{name}.{part}"], adapter[f"{name}.{part}{_STEPS}"]) for part in ("up", "down"))
         if (up.shape[1], down.shape[1]) != linear.weight.shape:
             raise RuntimeError(f"{name} is no change of a matrix of {tuple(linear.weight.shape)}")
         linear.weight += up.mT @ down
-    head = {name.removeprefix(_HEAD): tensor.float() for name, tensor in learned.items() if name.startswith(_HEAD)}
+    head = {name.removeprefix(_HEAD): tensor.float() for name, tensor in adapter.items() if name.startswith(_HEAD)}
     net.head.load_state_dict(head)

@@ -1,8 +1,7 @@
-"""Where in a chunk a question is answered: what a second, small model thinks of every span.
+"""Score every span of a chunk as the answer to a question, with an adapter of the embedder.
 
-Knows texts, the embedder's transformer and the adapter in `assets/pointer`; knows no reader model, no quote and no
-answer. The embedded reader learned its English from 65 million tokens, the embedder from a billion pairs of sentences,
-so the two err differently, and what both like is right more often than what either likes best.
+The reader that ships learned English from 65 million tokens, the embedder from a billion pairs of sentences. They make
+different mistakes, so a choice that both score highly is right more often than the favourite of either.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from desk_rag.answering.evidence.span_batch import LONGEST_QUESTION, LONGEST_ROW, Pair, rows
-from desk_rag.answering.evidence.span_model import PointerNet, apply
+from desk_rag.answering.evidence.span_batch import LONGEST_QUESTION, LONGEST_ROW, QuestionChunkPair, build_batch
+from desk_rag.answering.evidence.span_model import SpanModel, apply_adapter
 from desk_rag.assets import assets_dir
 from desk_rag.errors import ModelNotFound, OutOfMemory
 
@@ -33,60 +32,66 @@ if TYPE_CHECKING:
     from desk_rag.retrieval.embedding import Embedder
 
 FILE = "pointer.safetensors"
-"""The adapter, in its folder."""
-_SHARED = 48
-"""Word pieces that two windows of a long chunk share: more than the longest span."""
+"""File name of the adapter."""
+_OVERLAP = 48
+"""Word pieces shared by consecutive windows of a long chunk: more than the longest span."""
 _KEPT = 64
-"""Fields that are remembered, some 16 MB of usual chunks, all of one answer: who chooses and the judge ask again."""
+"""Chunks whose scores are remembered, about 16 MB: selection and verification of one answer use the same ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Some characters of a text."""
+    """A range of characters in a chunk."""
 
     begin: int
     end: int
     score: float
-    """Log odds against 'this chunk does not answer it', as far as one span has them."""
+    """Log-odds that this span alone is the answer, against "the chunk does not answer the question"."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Window:
     offsets: tuple[tuple[int, int], ...]
-    """Characters of every word piece, in the chunk."""
+    """Character range in the chunk of every word piece."""
     scores: Tensor
-    """fp32 [N, N] of spans from one piece to another."""
+    """fp32 [N, N]: spans from one piece to another, both included."""
 
 
-class Field:
-    """What the pointer thinks of one chunk."""
+class SpanScores:
+    """Span scores of one chunk for one question."""
 
     def __init__(self, windows: Sequence[_Window]) -> None:
         self._windows = tuple(windows)
 
-    def worth(self, begin: int, end: int) -> float:
-        """Log of the odds that the answer stands between two characters, all spans there together; -inf if none."""
-        found = [float(part.logsumexp((0, 1))) for _, _, part in self._parts(begin, end)]
-        return max(found, default=-torch.inf)
+    def log_odds(self, begin: int, end: int) -> float:
+        """Log-odds that the answer lies in characters [begin, end), summed over spans.
+
+        -inf if there are none.
+        """
+        by_window = [float(part.logsumexp((0, 1))) for _, _, part in self._parts(begin, end)]
+        return max(by_window, default=-torch.inf)
 
     def best(self, begin: int, end: int, count: int) -> list[Span]:
-        """The `count` best spans between two characters, best first, none twice."""
-        spans: dict[tuple[int, int], float] = {}
+        """The `count` best spans within characters [begin, end), best first, none twice."""
+        score_by_range: dict[tuple[int, int], float] = {}
         for window, first, part in self._parts(begin, end):
             flat = part.flatten()
-            # Pieces of one character have its place in common, and so have their spans.
-            often = max(Counter(window.offsets[first : first + len(part)]).values())
-            top = flat.topk(min(count * often**2, len(flat)))
-            for score, place in zip(top.values.tolist(), top.indices.tolist(), strict=True):
-                row, column = divmod(place, part.shape[1])
-                where = window.offsets[first + row][0], window.offsets[first + column][1]
+            # Several pieces of one character share its offsets, so several spans may stand for the same range.
+            most_pieces = max(Counter(window.offsets[first : first + len(part)]).values())
+            top = flat.topk(min(count * most_pieces**2, len(flat)))
+            for score, index in zip(top.values.tolist(), top.indices.tolist(), strict=True):
+                row, column = divmod(index, part.shape[1])
+                char_range = window.offsets[first + row][0], window.offsets[first + column][1]
                 if score > -torch.inf:
-                    spans[where] = max(score, spans.get(where, -torch.inf))
-        order = sorted(spans, key=lambda where: -spans[where])[:count]
-        return [Span(*where, spans[where]) for where in order]
+                    score_by_range[char_range] = max(score, score_by_range.get(char_range, -torch.inf))
+        best_ranges = sorted(score_by_range, key=lambda char_range: -score_by_range[char_range])[:count]
+        return [Span(*char_range, score_by_range[char_range]) for char_range in best_ranges]
 
     def _parts(self, begin: int, end: int) -> Iterator[tuple[_Window, int, Tensor]]:
-        """Windows that hold pieces between two characters, the first such piece, the scores of spans of such."""
+        """Per window with pieces in [begin, end).
+
+        The window, its first such piece, the scores of their spans.
+        """
         for window in self._windows:
             inside = [n for n, (first, last) in enumerate(window.offsets) if first >= begin and last <= end]
             if inside:
@@ -94,84 +99,84 @@ class Field:
                 yield window, first, window.scores[first:stop, first:stop]
 
 
-class Reads(Protocol):
-    """What is wanted of a pointer; `Pointer` is one."""
+class SpanScorerLike(Protocol):
+    """What selection and verification need of a `SpanScorer`."""
 
     @property
     def fingerprint(self) -> str:
-        """Of what it thinks."""
+        """Identifies the weights."""
         ...
 
-    def read(self, question: str, texts: Sequence[str]) -> list[Field]:
-        """One field per text."""
+    def read(self, question: str, texts: Sequence[str]) -> list[SpanScores]:
+        """Score the spans of each text."""
         ...
 
 
-class Pointer:
-    """A loaded pointer. Safe to share between threads."""
+class SpanScorer:
+    """A loaded span scorer. Safe to share between threads."""
 
     def __init__(
-        self, net: PointerNet, tokenizer: Tokenizer, fingerprint: str = "",
+        self, net: SpanModel, tokenizer: Tokenizer, fingerprint: str = "",
         precision: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:  # fmt: skip
         """`precision` is entered around forward passes."""
         self._net, self._tokenizer, self._precision = net, tokenizer, precision
         self.fingerprint = fingerprint
-        """12 hex digits of the adapter."""
-        self._kept: OrderedDict[tuple[str, str], Field] = OrderedDict()
+        """First 12 hex digits of the adapter's sha256."""
+        self._kept: OrderedDict[tuple[str, str], SpanScores] = OrderedDict()
         self._lock = threading.Lock()
-        """Over what is kept, never while something is read."""
+        """Guards the cache; not held during a forward pass."""
 
-    def read(self, question: str, texts: Sequence[str]) -> list[Field]:
-        """One field per text, 0.15 to 0.2 ms per word piece on two cores; the last ones are remembered."""
-        asked = self._ids(question)[:LONGEST_QUESTION]
-        return [self._field(question, asked, text) for text in texts]
+    def read(self, question: str, texts: Sequence[str]) -> list[SpanScores]:
+        """Score the spans of each text; recent results are remembered."""
+        question_ids = self._ids(question)[:LONGEST_QUESTION]
+        return [self._scores_of(question, question_ids, text) for text in texts]
 
     def forget(self) -> None:
-        """What was read is read anew (for measurements)."""
+        """Drop remembered scores (for measurements)."""
         with self._lock:
             self._kept.clear()
 
-    def _field(self, question: str, asked: Sequence[int], text: str) -> Field:
+    def _scores_of(self, question: str, question_ids: Sequence[int], text: str) -> SpanScores:
         with self._lock:
-            found = self._kept.get((question, text))
-            if found is not None:
+            scores = self._kept.get((question, text))
+            if scores is not None:
                 self._kept.move_to_end((question, text))
-        if found is None:
-            found = Field(list(self._windows(asked, text)))
+        if scores is None:
+            scores = SpanScores(list(self._windows(question_ids, text)))
             with self._lock:
-                self._kept[question, text] = found
+                self._kept[question, text] = scores
                 while len(self._kept) > _KEPT:
                     self._kept.popitem(last=False)
-        return found
+        return scores
 
-    def _piece(self, name: str) -> int:
-        found = self._tokenizer.token_to_id(name)
-        assert found is not None
-        return found
+    def _special_id(self, name: str) -> int:
+        token_id = self._tokenizer.token_to_id(name)
+        assert token_id is not None
+        return token_id
 
     def _ids(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
-    def _windows(self, asked: Sequence[int], text: str) -> Iterator[_Window]:
+    def _windows(self, question_ids: Sequence[int], text: str) -> Iterator[_Window]:
         encoded = self._tokenizer.encode(text, add_special_tokens=False)
-        room = LONGEST_ROW - Pair(asked, ()).length
+        room = LONGEST_ROW - QuestionChunkPair(question_ids, ()).length
         start, count = 0, len(encoded.ids)
         while start < count:
             stop = min(count, start + room)
-            offsets = tuple((begin, _marked(text, end)) for begin, end in encoded.offsets[start:stop])
-            yield _Window(offsets, self._scores(Pair(asked, encoded.ids[start:stop])))
+            offsets = tuple((begin, _with_marks(text, end)) for begin, end in encoded.offsets[start:stop])
+            yield _Window(offsets, self._scores(QuestionChunkPair(question_ids, encoded.ids[start:stop])))
             if stop == count:
                 return
-            start = stop - _SHARED
+            start = stop - _OVERLAP
 
     @torch.inference_mode()
-    def _scores(self, pair: Pair) -> Tensor:
+    def _scores(self, pair: QuestionChunkPair) -> Tensor:
         device = self._net.head.ends.weight.device
-        row = rows([pair], self._piece("[CLS]"), self._piece("[SEP]"), pair.length).each(lambda part: part.to(device))
+        batch = build_batch([pair], self._special_id("[CLS]"), self._special_id("[SEP]"), pair.length)
         with self._precision():
-            scores: Tensor = self._net(row)
+            scores: Tensor = self._net(batch.map(lambda tensor: tensor.to(device)))
         return scores[0, pair.start : -1, pair.start : -1].cpu()
 
 
@@ -179,39 +184,41 @@ def _reason(error: Exception) -> str:
     return f"it lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
 
 
-def _marked(text: str, end: int) -> int:
-    """Behind the marks that belong to the character before `end`: the tokenizer leaves them out of its pieces."""
+def _with_marks(text: str, end: int) -> int:
+    """Move `end` past combining marks, which the tokenizer leaves out of its pieces."""
     while end < len(text) and unicodedata.category(text[end]).startswith("M"):
         end += 1
     return end
 
 
-def load_pointer(embedder: Embedder, folder: Path | None = None) -> Pointer:
-    """The pointer over the embedded embedder, whose word table it shares; its blocks take 43 MB beside the embedder's.
+def load_span_scorer(embedder: Embedder, folder: Path | None = None) -> SpanScorer:
+    """Load the span scorer of the embedded embedder.
 
-    `folder` holds the adapter, by default the one that ships. Raises ModelNotFound where that is missing or damaged,
-    and OutOfMemory.
+    It shares the embedder's word table; the other weights take 43 MB.
+
+    `folder` holds the adapter, by default the one that ships. Raises ModelNotFound if that is missing or damaged, and
+    OutOfMemory.
     """
     file = (folder or assets_dir() / "pointer") / FILE
-    bert, words = embedder.transformer()
+    bert, tokenizer_json = embedder.transformer()
     shared = {id(tensor): tensor for tensor in bert.embeddings.parameters()}
     try:
-        net = PointerNet(copy.deepcopy(bert, shared)).to(bert.device)
+        net = SpanModel(copy.deepcopy(bert, shared)).to(bert.device)
         fingerprint = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
-        apply(net, load_file(file, device=str(bert.device)))
+        apply_adapter(net, load_file(file, device=str(bert.device)))
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(
-            "The GPU has no room for the model that chooses quotes (43 MB).",
+            "The GPU has no room for the model that selects quotes (43 MB).",
             remedy="Close other programs on the GPU, or set `choose_quote = false` under [answer].",
         ) from error
     except (OSError, SafetensorError, KeyError, RuntimeError) as error:
         raise ModelNotFound(
-            f"The pointer at {file} cannot be read: {_reason(error)}",
-            remedy="Install desk-rag again, or set `choose_quote = false` under [answer].",
+            f"The model that selects quotes, {file}, cannot be read: {_reason(error)}",
+            remedy="Reinstall desk-rag, or set `choose_quote = false` under [answer].",
         ) from error
-    tokenizer = Tokenizer.from_str(words)
+    tokenizer = Tokenizer.from_str(tokenizer_json)
     tokenizer.no_truncation()
     tokenizer.no_padding()
     net.bert.encoder.requires_grad_(False)
     net.head.requires_grad_(False)
-    return Pointer(net.eval(), tokenizer, fingerprint, embedder.autocast)
+    return SpanScorer(net.eval(), tokenizer, fingerprint, embedder.autocast)

@@ -1,10 +1,8 @@
-"""Of several texts that could come next one is laid: what the model would say and what each is worth, weighed together.
+"""Decode one of several given texts: constrained decoding over their prefix tree.
 
-Knows token ids, worths and a model's passes; knows no text, no question and no file.
-
-The texts are a tree of tokens. At every fork a branch is worth its token's log-probability plus the greatest gain of a
-text below it; where two are close, the model first reads a few tokens into each. What is left without a fork is laid in
-one pass, so that forty tokens cost three passes instead of forty.
+At every fork a child scores its token's log-probability plus the largest bonus of any text below it. Where two children
+are close, the model first reads a few tokens into each. Stretches without a fork take a single forward pass, so forty
+tokens cost about three passes instead of forty.
 """
 
 from __future__ import annotations
@@ -18,91 +16,104 @@ from desk_rag.kv.forward.runner import Pass
 
 
 @dataclass(frozen=True, slots=True)
-class Forks:
-    """When branches are looked into."""
+class LookaheadConfig:
+    """When and how far the model reads into the children of a fork before one is chosen."""
 
     margin: float = 3.0
-    """Nats; branches closer than this are."""
-    looks: int = 3
-    """At most so many of them."""
-    ahead: int = 5
-    """Tokens behind the fork."""
+    """Score difference in nats below which children are compared by reading ahead."""
+    max_candidates: int = 3
+    """Maximum children compared at one fork."""
+    num_tokens: int = 5
+    """Tokens read after the fork; 0 never reads ahead."""
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
-    """One text that could be laid."""
+class Candidate:
+    """A text that may be decoded."""
 
     ids: tuple[int, ...]
-    gain: float
-    """Nats that speak for it besides the model's own."""
+    bonus: float
+    """Nats added to the model's own log-probability."""
 
 
 @dataclass(frozen=True, slots=True)
-class Laid:
-    """What now stands in the cache."""
+class Decoded:
+    """Tokens that were written into the cache."""
 
     token_ids: tuple[int, ...]
-    """An id that ends answers is the last of them, if at all, and is not in the cache."""
+    """The last one may be a stop id, which is not in the cache."""
     logits: torch.Tensor
-    """[vocab] behind the last that is, up to a constant, valid until the next pass."""
+    """[vocab] after the last token in the cache, up to a constant; valid until the next pass."""
 
 
-class TreeWalk:
-    """Down the trees of one answer; `ends` are the ids that end answers."""
+class TrieDecoder:
+    """Decodes candidates with one model pass; `stop_ids` end an answer."""
 
-    def __init__(self, run: Pass, forks: Forks, ends: Collection[int]) -> None:
-        self._run, self._forks, self._ends = run, forks, ends
+    def __init__(self, run: Pass, lookahead: LookaheadConfig, stop_ids: Collection[int]) -> None:
+        self._run, self._lookahead, self._stop_ids = run, lookahead, stop_ids
 
-    def down(self, branches: Sequence[Branch], logs: torch.Tensor, start: int) -> Laid:
-        """Lay one of `branches` whole, from `start` on; `logs` are log-probabilities [vocab] there, on the host."""
-        live, depth = tuple(branches), 0
+    def decode_best(self, candidates: Sequence[Candidate], log_probs: torch.Tensor, start: int) -> Decoded:
+        """Write the best of `candidates` into the cache from position `start` on.
+
+        `log_probs` are the log-probabilities [vocab] of the first token, on the host.
+        """
+        remaining, depth = tuple(candidates), 0
         while True:
-            live = self._branch(live, depth, logs, start)
-            end = _common(live, depth + 1)
-            stretch = live[0].ids[depth:end]
-            over = stretch[-1] in self._ends
-            read = stretch[:-1] if over else stretch
-            logits = self._run.forward(read, start + depth) if read else logs
-            # One that is another's beginning ends here, unless that is worth more.
-            ended = next((branch for branch in live if len(branch.ids) == end), None)
-            going_on = tuple(branch for branch in live if len(branch.ids) > end)
-            if ended is not None and all(ended.gain > branch.gain for branch in going_on):
-                return Laid(ended.ids, logits)
-            live, depth, logs = going_on, end, log_probabilities(logits)
+            remaining = self._below_best_child(remaining, depth, log_probs, start)
+            end = _common_length(remaining, depth + 1)
+            shared_ids = remaining[0].ids[depth:end]
+            ids_to_read = shared_ids[:-1] if shared_ids[-1] in self._stop_ids else shared_ids
+            logits = self._run.forward(ids_to_read, start + depth) if ids_to_read else log_probs
+            # A candidate that is a prefix of others wins here only if its bonus is the largest.
+            complete = next((candidate for candidate in remaining if len(candidate.ids) == end), None)
+            longer = tuple(candidate for candidate in remaining if len(candidate.ids) > end)
+            if complete is not None and all(complete.bonus > candidate.bonus for candidate in longer):
+                return Decoded(complete.ids, logits)
+            remaining, depth, log_probs = longer, end, log_probabilities(logits)
 
-    def _branch(self, live: Sequence[Branch], depth: int, logs: torch.Tensor, start: int) -> tuple[Branch, ...]:
-        """Those below the best child of this fork; the best of them first."""
-        below: dict[int, list[Branch]] = {}
-        for branch in sorted(live, key=lambda branch: -branch.gain):
-            below.setdefault(branch.ids[depth], []).append(branch)
-        worth = {token: float(logs[token]) + branches[0].gain for token, branches in below.items()}
-        best, *others = sorted(worth, key=lambda token: -worth[token])
-        if others and worth[best] - worth[others[0]] < self._forks.margin and self._forks.ahead:
-            near = [best, *others][: self._forks.looks]
-            best = max(near, key=lambda token: worth[token] + self._ahead(below[token][0], depth, start))
-        return tuple(below[best])
+    def _below_best_child(
+        self, candidates: Sequence[Candidate], depth: int, log_probs: torch.Tensor, start: int
+    ) -> tuple[Candidate, ...]:
+        """The candidates below the best child of this fork, largest bonus first."""
+        candidates_by_token: dict[int, list[Candidate]] = {}
+        for candidate in sorted(candidates, key=lambda candidate: -candidate.bonus):
+            candidates_by_token.setdefault(candidate.ids[depth], []).append(candidate)
+        score_by_token = {
+            token: float(log_probs[token]) + below[0].bonus for token, below in candidates_by_token.items()
+        }
+        best, *others = sorted(score_by_token, key=lambda token: -score_by_token[token])
+        lookahead = self._lookahead
+        if others and score_by_token[best] - score_by_token[others[0]] < lookahead.margin and lookahead.num_tokens:
+            compared = [best, *others][: lookahead.max_candidates]
+            best = max(
+                compared,
+                key=lambda token: score_by_token[token] + self._read_ahead(candidates_by_token[token][0], depth, start),
+            )
+        return tuple(candidates_by_token[best])
 
-    def _ahead(self, branch: Branch, depth: int, start: int) -> float:
-        """Log-probability of the tokens of `branch` behind the one at `depth`; leaves the cache as it was."""
-        told = branch.ids[depth + 1 : depth + 1 + self._forks.ahead]
-        if not told:
+    def _read_ahead(self, candidate: Candidate, depth: int, start: int) -> float:
+        """Log-probability of the tokens of `candidate` after the one at `depth`.
+
+        Leaves the cache as it was.
+        """
+        ahead_ids = candidate.ids[depth + 1 : depth + 1 + self._lookahead.num_tokens]
+        if not ahead_ids:
             return 0.0
-        logits = self._run.forward_all(branch.ids[depth : depth + len(told)], start + depth)
-        self._run.rewind(len(told))
-        logs = logits.float().log_softmax(-1)
-        return float(logs.gather(-1, torch.tensor(told, device=logs.device)[:, None]).sum())
+        logits = self._run.forward_all(candidate.ids[depth : depth + len(ahead_ids)], start + depth)
+        self._run.rewind(len(ahead_ids))
+        log_probs = logits.float().log_softmax(-1)
+        return float(log_probs.gather(-1, torch.tensor(ahead_ids, device=log_probs.device)[:, None]).sum())
 
 
 def log_probabilities(logits: torch.Tensor) -> torch.Tensor:
-    """On the host, in memory of their own."""
+    """Log-softmax of `logits`, copied to the host."""
     return logits.float().log_softmax(-1).cpu()
 
 
-def _common(branches: Sequence[Branch], depth: int) -> int:
-    """How far all of them agree, at least to `depth`."""
-    ids = branches[0].ids
-    shortest = min(len(branch.ids) for branch in branches)
-    while depth < shortest and all(branch.ids[depth] == ids[depth] for branch in branches):
+def _common_length(candidates: Sequence[Candidate], depth: int) -> int:
+    """Length of the prefix that all candidates share, at least `depth`."""
+    ids = candidates[0].ids
+    shortest = min(len(candidate.ids) for candidate in candidates)
+    while depth < shortest and all(candidate.ids[depth] == ids[depth] for candidate in candidates):
         depth += 1
     return depth

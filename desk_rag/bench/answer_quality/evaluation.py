@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import torch
 
-from desk_rag.answering.evidence.selection import QuoteChooser
+from desk_rag.answering.evidence.selection import EvidenceSelector
 from desk_rag.answering.generation import refusal_probability
 from desk_rag.bench.answer_quality.data.sample import Sample, digest_of
 from desk_rag.bench.answer_quality.modes import FULL, STITCHED, Mode, Way
@@ -73,7 +73,7 @@ def evaluate(
     folder: Path | None = None,
     auxiliary: Auxiliary | None = None,
     judge: Judge | None = None,
-    chooser: QuoteChooser | None = None,
+    chooser: EvidenceSelector | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Ask every sample in every mode and sum up.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from desk_rag.answering.evidence.selection import QuoteChooser
+from desk_rag.answering.evidence.selection import EvidenceSelector
 from desk_rag.answering.token_choice import next_token
 from desk_rag.bench.answer_quality.batch import BatchCache, RowCache, decode, forced
 from desk_rag.bench.answer_quality.data.sample import Sample
@@ -68,7 +68,7 @@ class Setting:
     auxiliary: Auxiliary | None = None
     ladder: Ladder | None = None
     """Of primed modes."""
-    chooser: QuoteChooser | None = None
+    chooser: EvidenceSelector | None = None
     """Chooses the first quote, as answers do; None leaves it to greedy decoding."""
 
     def shelved(self, mode: Mode, item: Item) -> list[Shelved]:
@@ -173,11 +173,11 @@ def _open(setting: Setting, item: Item, begun: Begun, row: RowCache) -> list[int
     row.set_length(len(begun.positions))
     run, most = ModelPass(setting.model, row), setting.max_new_tokens - 1
     question = item.sample.question
-    first = setting.chooser.opening(question, item.texts, first)  # `Said.chosen` counts it with the quote behind it
-    quoted = setting.chooser.choose(question, item.texts, run, first, begun.logits, begun.next_position, most)
+    first = setting.chooser.first_token(question, item.texts, first)  # `Said.chosen` counts it with the quote behind it
+    quoted = setting.chooser.select_quote(question, item.texts, run, first, begun.logits, begun.next_position, most)
     if quoted is None:
         return [first]
-    laid = quoted.answer() or quoted.laid
+    laid = quoted.append_answer() or quoted.quote
     if laid.token_ids[-1] in prompt.stop_ids:
         return list(laid.token_ids)
     return [*laid.token_ids, next_token(prompt, laid.token_ids, int(laid.logits.argmax()), laid.logits)]

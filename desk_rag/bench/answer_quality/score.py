@@ -21,7 +21,7 @@ from desk_rag.documents.chunking import ChunkId, Location
 from desk_rag.model.prompt import NO_ANSWER
 
 if TYPE_CHECKING:
-    from desk_rag.answering.evidence.span_scorer import Reads
+    from desk_rag.answering.evidence.span_scorer import SpanScorerLike
     from desk_rag.retrieval.embedding import Embedder
 
 _MOST_JOINED = 6
@@ -68,7 +68,7 @@ class Judge:
 
     embedder: Embedder | None
     """None: it goes by words alone."""
-    pointer: Reads | None = None
+    pointer: SpanScorerLike | None = None
     """The one that chose the quotes, if one did."""
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from desk_rag.answering.evidence.span_model import changes
+from desk_rag.answering.evidence.span_model import adapter_tensors
 from desk_rag.answering.evidence.span_scorer import FILE
 from desk_rag.errors import ConfigError, told_to_user
 from desk_rag.retrieval.embedding import embedded_dir
@@ -60,7 +60,7 @@ def _run(out: Path, data: Sequence[Path], start: Path | None, how: Settings) -> 
     say(f"{len(of.versions)} passages, {batches.questions} questions, {len(of.held)} passages held out; {how}")
     train(net.to("cuda" if torch.cuda.is_available() else "cpu"), batches, batches.questions, how, say)
     beside = out / f"{FILE}.tmp"
-    save_file(changes(net), beside)
+    save_file(adapter_tensors(net), beside)
     beside.replace(out / FILE)
     say(str(score(net, of, batches)))
 

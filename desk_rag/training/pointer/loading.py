@@ -14,14 +14,14 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import BertConfig, BertModel
 
-from desk_rag.answering.evidence.span_model import PointerNet
+from desk_rag.answering.evidence.span_model import SpanModel
 from desk_rag.errors import ModelError, ModelNotFound
 
 _CONFIG, _TOKENIZER, _WEIGHTS = "config.json", "tokenizer.json", "model.safetensors"
 _REMEDY = "Name the folder of a BERT embedder, or leave --start out for the one that is installed."
 
 
-def load_start(folder: Path, seed: int) -> tuple[PointerNet, Tokenizer]:
+def load_start(folder: Path, seed: int) -> tuple[SpanModel, Tokenizer]:
     """Network (fp32, on the CPU) and tokenizer (cuts nothing, fills nothing up) of the embedder in `folder`.
 
     Seeds torch's generator, from which the head and all that training draws come. Raises ModelNotFound for a file that
@@ -38,7 +38,7 @@ def load_start(folder: Path, seed: int) -> tuple[PointerNet, Tokenizer]:
         raise ModelNotFound(f"The embedder in {folder} cannot be read: {error}", remedy=_REMEDY) from error
     if not isinstance(told, dict) or told.get("model_type") != "bert":
         raise ModelError(f"{folder / _CONFIG} is not that of a BERT.", remedy=_REMEDY)
-    return PointerNet(_bert(BertConfig.from_dict(told), weights, folder)), _tokenizer(folder / _TOKENIZER)
+    return SpanModel(_bert(BertConfig.from_dict(told), weights, folder)), _tokenizer(folder / _TOKENIZER)
 
 
 def _bert(config: BertConfig, weights: dict[str, torch.Tensor], folder: Path) -> BertModel:

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from desk_rag.answering.evidence.span_batch import LONGEST_ROW, Pair, Rows, rows
+from desk_rag.answering.evidence.span_batch import LONGEST_ROW, QuestionChunkPair, SpanBatch, build_batch
 from desk_rag.errors import ConfigError
 from desk_rag.training.pointer.material import Asked, Material, Version
 
@@ -28,7 +28,7 @@ _POOL = 16
 class Batch:
     """Questions times chunks, row by row; the chunks of one question stand together."""
 
-    rows: Rows
+    rows: SpanBatch
     """[CLS] question [SEP] title text [SEP]."""
     gold: Tensor
     """int64 [N, 3]: row, first and last token of spans that are the answer."""
@@ -44,7 +44,7 @@ class Batch:
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def _each(self, of: Callable[[Tensor], Tensor]) -> Batch:
-        return Batch(self.rows.each(of), of(self.gold), self.chunks)
+        return Batch(self.rows.map(of), of(self.gold), self.chunks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ class Row:
     """Whether it is the question's own passage."""
 
     @property
-    def pair(self) -> Pair:
+    def pair(self) -> QuestionChunkPair:
         """In word pieces."""
-        return Pair(self.asked.ids, (*self._title, *self.chunk.ids))
+        return QuestionChunkPair(self.asked.ids, (*self._title, *self.chunk.ids))
 
     @property
     def _title(self) -> tuple[int, ...]:
@@ -160,4 +160,4 @@ class Batches(IterableDataset[Batch]):
         width = min(LONGEST_ROW, (max(pair.length for pair in pairs) + 31) // 32 * 32)
         gold = [(number, first, last) for number, row in enumerate(shown) for first, last in row.gold()]
         places = torch.tensor(gold, dtype=torch.int64).view(-1, 3)
-        return Batch(rows(pairs, self._cls, self._sep, width), places, chunks)
+        return Batch(build_batch(pairs, self._cls, self._sep, width), places, chunks)

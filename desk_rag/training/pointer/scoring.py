@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from desk_rag.answering.evidence.span_model import PointerNet
+from desk_rag.answering.evidence.span_model import SpanModel
 from desk_rag.training.pointer.material import Asked, Material, Version
 from desk_rag.training.pointer.rows import Batches, Row
 from desk_rag.training.pointer.training import half
@@ -44,7 +44,7 @@ class Score:
 
 
 @torch.no_grad()
-def score(net: PointerNet, of: Material, batches: Batches, chunks: int = 5) -> Score:
+def score(net: SpanModel, of: Material, batches: Batches, chunks: int = 5) -> Score:
     """Ask the held-out passages as they were written, each among `chunks` - 1 that are like it, titles left out.
 
     Questions whose answer a row cannot show are not asked.

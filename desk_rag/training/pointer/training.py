@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from desk_rag.answering.evidence.span_model import PointerNet, thaw
+from desk_rag.answering.evidence.span_model import SpanModel, add_adapters
 from desk_rag.errors import ConfigError, DeskRagError
 from desk_rag.training.pointer.rows import Batch
 
@@ -75,7 +75,7 @@ def loss_of(scores: Tensor, batch: Batch) -> Tensor:
 
 
 def train(
-    net: PointerNet, batches: IterableDataset[Batch], per_epoch: int, how: Settings, say: Callable[[str], None]
+    net: SpanModel, batches: IterableDataset[Batch], per_epoch: int, how: Settings, say: Callable[[str], None]
 ) -> None:
     """Train where the network is, for `how.epochs` of `per_epoch` questions each, or for `how.seconds`.
 
@@ -83,7 +83,7 @@ def train(
     numbers. Raises DeskRagError when the loss is no number any more.
     """
     device = net.head.ends.weight.device
-    learning = thaw(net, how.rank)
+    learning = add_adapters(net, how.rank)
     say(f"{sum(parameter.numel() for parameter in learning) / 1e6:.2f} M numbers learn")
     optimiser = torch.optim.AdamW(learning, lr=how.rate, weight_decay=0.01)
     steps = max(1, round(how.epochs * math.ceil(per_epoch / how.questions)))

@@ -12,9 +12,9 @@ import torch
 
 from desk_rag.answering import generation
 from desk_rag.answering.evidence.quote_matching import DOUBLE_QUOTES
-from desk_rag.answering.evidence.selection import QuoteChooser, Quoted, Rule
-from desk_rag.answering.evidence.span_scorer import Field, Pointer, _Window, load_pointer
-from desk_rag.answering.evidence.trie_decoding import Forks, Laid, log_probabilities
+from desk_rag.answering.evidence.selection import EvidenceSelector, SelectedQuote, SelectionConfig
+from desk_rag.answering.evidence.span_scorer import SpanScorer, SpanScores, _Window, load_span_scorer
+from desk_rag.answering.evidence.trie_decoding import Decoded, LookaheadConfig, log_probabilities
 from desk_rag.config import ModelSettings
 from desk_rag.documents.sentences import quotable
 from desk_rag.kv.cache import SlabCache
@@ -39,12 +39,12 @@ REPAIRS = "Repairs\n\nMr. Orde fitted the windows in May. The boiler was repaire
 TEXTS = (REPAIRS, LEASE)
 DEPOSIT, BOILER = "What deposit do the tenants pay?", "Who repaired the boiler?"
 QUOTE = '"The tenants pay a deposit of 1,740 crowns, which is two months\' rent."\n'
-EVERYWHERE, NOWHERE = Forks(margin=math.inf), Forks(ahead=0)
+EVERYWHERE, NOWHERE = LookaheadConfig(margin=math.inf), LookaheadConfig(num_tokens=0)
 
 
 @pytest.fixture(scope="module")
-def pointer() -> Pointer:
-    return load_pointer(load_embedder(ModelSettings(device="cpu")))
+def pointer() -> SpanScorer:
+    return load_span_scorer(load_embedder(ModelSettings(device="cpu")))
 
 
 class Known:
@@ -59,11 +59,11 @@ class Known:
         self._worths, self._spans = worths or {}, spans or {}
         self.asked: list[str] = []
 
-    def read(self, question: str, texts: Sequence[str]) -> list[Field]:
+    def read(self, question: str, texts: Sequence[str]) -> list[SpanScores]:
         self.asked += texts
         return [self._field(text) for text in texts]
 
-    def _field(self, text: str) -> Field:
+    def _field(self, text: str) -> SpanScores:
         pieces = tuple(match.span() for match in re.finditer(r"\w+|[^\w\s]", text))
         firsts, lasts = [begin for begin, _ in pieces], [end for _, end in pieces]
         scores = torch.full((len(pieces), len(pieces)), -torch.inf)
@@ -72,7 +72,7 @@ class Known:
             for span, score in (told or {unit: self._worths.get(unit, 0.0)}).items():
                 begin = text.index(unit) + unit.index(span)
                 scores[firsts.index(begin), lasts.index(begin + len(span))] = score
-        return Field([_Window(pieces, scores)])
+        return SpanScores([_Window(pieces, scores)])
 
 
 class Asked:
@@ -82,11 +82,11 @@ class Asked:
         self.run, self.start, self.logits = run, start, logits.clone()
 
     def choose(
-        self, chooser: QuoteChooser, question: str, room: int = 160, texts: Sequence[str] = TEXTS
-    ) -> Laid | None:
+        self, chooser: EvidenceSelector, question: str, room: int = 160, texts: Sequence[str] = TEXTS
+    ) -> Decoded | None:
         first = int(self.logits.argmax())
-        quoted = chooser.choose(question, texts, self.run, first, self.logits, self.start, room)
-        return None if quoted is None else quoted.answer() or quoted.laid
+        quoted = chooser.select_quote(question, texts, self.run, first, self.logits, self.start, room)
+        return None if quoted is None else quoted.append_answer() or quoted.quote
 
 
 Over = Callable[[LanguageModel, str], Asked]
@@ -121,7 +121,7 @@ def over_lazy(model: LanguageModel, question: str) -> Asked:
 KINDS: tuple[Over, ...] = (over_full, over_lean, over_lazy)
 
 
-def said(model: LanguageModel, laid: Laid | None) -> str:
+def said(model: LanguageModel, laid: Decoded | None) -> str:
     assert laid is not None
     return model.prompt.decode(laid.token_ids)
 
@@ -129,7 +129,7 @@ def said(model: LanguageModel, laid: Laid | None) -> str:
 # Against plain decoding --------------------------------------------------------------------------------------------
 
 
-def one_by_one(model: LanguageModel, pointer: Pointer, question: str) -> list[int]:
+def one_by_one(model: LanguageModel, pointer: SpanScorer, question: str) -> list[int]:
     """Decoded token by token: greedy among the sentences, then among the spans of the one that is quoted."""
     prompt, asked, ids = model.prompt, over_full(model, question), list[int]()
     units = {tuple(prompt.quote_ids(unit)): (text, unit) for text in TEXTS for unit in quotable(text)}
@@ -152,9 +152,11 @@ def one_by_one(model: LanguageModel, pointer: Pointer, question: str) -> list[in
 
 @pytest.mark.parametrize("question", [DEPOSIT, BOILER, "Who paid, and how?"])
 def test_without_weight_and_look_ahead_it_is_greedy_among_sentences_and_spans(
-    reader: LanguageModel, pointer: Pointer, question: str
+    reader: LanguageModel, pointer: SpanScorer, question: str
 ) -> None:
-    chooser = QuoteChooser(reader.prompt, pointer, Rule(weight=0, answer=0, forks=NOWHERE))
+    chooser = EvidenceSelector(
+        reader.prompt, pointer, SelectionConfig(sentence_weight=0, span_weight=0, lookahead=NOWHERE)
+    )
     laid = over_full(reader, question).choose(chooser, question)
     assert laid is not None
     assert list(laid.token_ids) == one_by_one(reader, pointer, question)
@@ -163,10 +165,10 @@ def test_without_weight_and_look_ahead_it_is_greedy_among_sentences_and_spans(
 @pytest.mark.parametrize("answered", [True, False], ids=["answer", "quote alone"])
 @pytest.mark.parametrize("over", KINDS)
 def test_the_cache_is_left_as_token_by_token_decoding_leaves_it(
-    reader: LanguageModel, pointer: Pointer, over: Over, answered: bool
+    reader: LanguageModel, pointer: SpanScorer, over: Over, answered: bool
 ) -> None:
     """With branches that were looked into and given up again."""
-    chooser = QuoteChooser(reader.prompt, pointer, Rule(forks=EVERYWHERE))
+    chooser = EvidenceSelector(reader.prompt, pointer, SelectionConfig(lookahead=EVERYWHERE))
     asked, other = over(reader, DEPOSIT), over(reader, DEPOSIT)
     quote = reader.prompt.quote_ids(QUOTE.strip('"\n'))
     laid = asked.choose(chooser, DEPOSIT, 160 if answered else len(quote))
@@ -183,19 +185,19 @@ def test_the_cache_is_left_as_token_by_token_decoding_leaves_it(
     torch.testing.assert_close(asked.run.forward(probe, end), other.run.forward(probe, end), atol=0.05, rtol=0.01)
 
 
-def test_every_kind_of_cache_gives_the_same_words(reader: LanguageModel, pointer: Pointer) -> None:
-    chooser = QuoteChooser(reader.prompt, pointer)
+def test_every_kind_of_cache_gives_the_same_words(reader: LanguageModel, pointer: SpanScorer) -> None:
+    chooser = EvidenceSelector(reader.prompt, pointer)
     for question, words in ((DEPOSIT, f"{QUOTE}1,740 crowns"), (BOILER, None), ("When were the windows fitted?", None)):
         told = {said(reader, over(reader, question).choose(chooser, question)) for over in KINDS}
         assert len(told) == 1 and words in (None, *told)
 
 
 @pytest.mark.gpu
-def test_recorded_passes_choose_alike(pointer: Pointer) -> None:
+def test_recorded_passes_choose_alike(pointer: SpanScorer) -> None:
     model = load_model(ModelSettings(device="cuda"))
-    on_gpu = load_pointer(load_embedder(ModelSettings(device="cuda")))
+    on_gpu = load_span_scorer(load_embedder(ModelSettings(device="cuda")))
     for thinks in (pointer, on_gpu):
-        chooser = QuoteChooser(model.prompt, thinks, Rule(forks=EVERYWHERE))
+        chooser = EvidenceSelector(model.prompt, thinks, SelectionConfig(lookahead=EVERYWHERE))
         told = {said(model, over(model, DEPOSIT).choose(chooser, DEPOSIT)) for over in KINDS}
         assert told == {f"{QUOTE}1,740 crowns"}
 
@@ -228,18 +230,18 @@ class Scripted(ScriptedPass):
         return first
 
     def lay(
-        self, pointer: Known, rule: Rule, texts: Sequence[str] = ANIMALS, room: int = 160, opening: str = '"'
+        self, pointer: Known, rule: SelectionConfig, texts: Sequence[str] = ANIMALS, room: int = 160, opening: str = '"'
     ) -> str | None:
         """What is laid, the stop id as STOP."""
         logits = self.logits()
-        quoted = QuoteChooser(self._prompt, pointer, rule).choose(
+        quoted = EvidenceSelector(self._prompt, pointer, rule).select_quote(
             "?", texts, self, self._first(opening), logits, 7, room
         )
         if quoted is None:
             assert self.ids == [] and self.read == [] and pointer.asked == []
             return None
-        assert self.ids == list(quoted.laid.token_ids)
-        laid = quoted.answer() or quoted.laid
+        assert self.ids == list(quoted.quote.token_ids)
+        laid = quoted.append_answer() or quoted.quote
         over = laid.token_ids[-1] in self._prompt.stop_ids
         assert list(laid.token_ids[: -1 if over else None]) == self.ids and len(laid.token_ids) <= room
         torch.testing.assert_close(log_probabilities(laid.logits), log_probabilities(self.logits()))
@@ -258,7 +260,7 @@ def test_the_pointers_worth_and_the_readers_likelihood_are_weighed(
     reader: LanguageModel, worth: float, chosen: str
 ) -> None:
     run = Scripted(reader, {'"The': {" bee": 5.0}})
-    rule = Rule(weight=2.0, forks=NOWHERE)
+    rule = SelectionConfig(sentence_weight=2.0, lookahead=NOWHERE)
     assert run.lay(Known({ANT: worth}), rule) == quoted(chosen) and run.looked == []
 
 
@@ -267,11 +269,13 @@ def test_close_sentences_are_looked_into(reader: LanguageModel) -> None:
     favours = {**opening, '"The': {" ale": 6.0, " ant": 5.0, " bee": 1.0}, '"The ant': {" is": 9.0}}
     for ahead, chosen in ((0, ALE), (5, ANT)):
         run = Scripted(reader, favours)
-        assert run.lay(Known(), Rule(forks=Forks(ahead=ahead, looks=2))) == quoted(chosen)
+        assert run.lay(
+            Known(), SelectionConfig(lookahead=LookaheadConfig(num_tokens=ahead, max_candidates=2))
+        ) == quoted(chosen)
         assert len(run.looked) == (2 if ahead else 0)
         assert all(text.startswith(('"The ale is', '"The ant is')) for text in run.looked_into())
     run = Scripted(reader, {**favours, '"The': {" ale": 6.0, " ant": 2.5}})
-    assert run.lay(Known(), Rule()) == quoted(ALE) and run.looked == []
+    assert run.lay(Known(), SelectionConfig()) == quoted(ALE) and run.looked == []
 
 
 def test_the_pointer_reads_every_different_chunk_once(reader: LanguageModel) -> None:
@@ -280,7 +284,7 @@ def test_the_pointer_reads_every_different_chunk_once(reader: LanguageModel) -> 
     for worth, chosen in ((2.0, ALE), (9.0, CAT)):
         pointer = Known({CAT: worth})
         told = Scripted(reader, {'"': {"The": 20.0, "A": 13.0}}).lay(
-            pointer, Rule(forks=NOWHERE), (near, far, none, near)
+            pointer, SelectionConfig(lookahead=NOWHERE), (near, far, none, near)
         )
         assert told == quoted(chosen) and pointer.asked == [near, far, none]
 
@@ -291,13 +295,13 @@ def test_tokens_that_hold_the_first_word_compete_with_the_mark_alone(reader: Lan
     assert reader.prompt.quote_ids(cash)[0] != reader.prompt.quote_ids(boiler)[0]
     for worth, chosen in ((9.0, cash), (0.0, boiler)):
         run = Scripted(reader, {"": {'"': 20.0, '"I': 16.0}})
-        assert run.lay(Known({cash: worth}), Rule(), (f"{cash} {boiler}",)) == quoted(chosen)
+        assert run.lay(Known({cash: worth}), SelectionConfig(), (f"{cash} {boiler}",)) == quoted(chosen)
         assert run.ids == reader.prompt.quote_ids(chosen)
 
 
 def test_a_sentence_alone_is_quoted_and_its_answer_chosen(reader: LanguageModel) -> None:
     run = Scripted(reader, {}, {})
-    assert run.lay(Known(spans={"purrs": 1.0}), Rule(), (CAT,)) == f"{quoted(CAT)}purrs{STOP}"
+    assert run.lay(Known(spans={"purrs": 1.0}), SelectionConfig(), (CAT,)) == f"{quoted(CAT)}purrs{STOP}"
 
 
 @pytest.mark.parametrize(("first", "second"), [(5.0, 0.0), (0.0, 5.0)])
@@ -307,13 +311,13 @@ def test_a_sentence_of_two_chunks_is_worth_what_it_is_in_the_better_one(
     """And its answer is chosen there."""
 
     class Unlike(Known):
-        def _field(self, text: str) -> Field:
+        def _field(self, text: str) -> SpanScores:
             if text.startswith("One"):
                 return Known(spans={"cat": first, "ale": 3.0})._field(text)
             return Known(spans={"purrs": second, "ale": 3.0})._field(text)
 
     run = Scripted(reader, {}, {})
-    told = run.lay(Unlike(), Rule(), (f"One animal.\n{CAT}", f"Two animals.\n{CAT}\n{ALE}"))
+    told = run.lay(Unlike(), SelectionConfig(), (f"One animal.\n{CAT}", f"Two animals.\n{CAT}\n{ALE}"))
     assert told == f"{quoted(CAT)}{'cat' if first else 'purrs'}{STOP}"
 
 
@@ -324,15 +328,15 @@ def test_what_stands_within_a_longer_line_too_is_weighed_where_it_stands_itself(
     text = "\n".join(lines)
 
     class OneField(Known):
-        def _field(self, text: str) -> Field:
+        def _field(self, text: str) -> SpanScores:
             pieces = tuple(match.span() for match in re.finditer(r"[a-z]+|\d+|[_=]", text))
             scores = torch.full((len(pieces), len(pieces)), -torch.inf)
             for place, (begin, end) in enumerate(pieces):
                 scores[place, place] = {"6": 2.0, "60": 1.0, "hours": -9.0}.get(text[begin:end], -torch.inf)
-            return Field([_Window(pieces, scores)])
+            return SpanScores([_Window(pieces, scores)])
 
     run = Scripted(reader, {}, {})
-    assert run.lay(OneField(), Rule(), (text,)) == f"{quoted('hours = 6')}6{STOP}"
+    assert run.lay(OneField(), SelectionConfig(), (text,)) == f"{quoted('hours = 6')}6{STOP}"
 
 
 # Short answers -----------------------------------------------------------------------------------------------------
@@ -344,7 +348,7 @@ SPANS = {"Harwick": 1.0, "noon": 0.0}
 @pytest.mark.parametrize(("height", "chosen"), [(0.0, "Harwick"), (2.9, "Harwick"), (3.1, "noon")])
 def test_spans_are_weighed_as_sentences_are(reader: LanguageModel, height: float, chosen: str) -> None:
     run = Scripted(reader, {quoted(FERRY): {"noon": height}})
-    told = run.lay(Known(spans=SPANS), Rule(answer=3.0, forks=NOWHERE), (FERRY,))
+    told = run.lay(Known(spans=SPANS), SelectionConfig(span_weight=3.0, lookahead=NOWHERE), (FERRY,))
     assert told == f"{quoted(FERRY)}{chosen}{STOP}"
 
 
@@ -353,7 +357,11 @@ def test_close_spans_are_looked_into(reader: LanguageModel) -> None:
     favours = {quoted(FERRY): {"Harwick": 1.0}, quoted(FERRY) + "noon": {STOP: 9.0}}
     for ahead, chosen in ((0, "Harwick"), (5, "noon")):
         run = Scripted(reader, favours)
-        told = run.lay(Known(spans={"Harwick": 0.0, "noon": 0.0}), Rule(forks=Forks(ahead=ahead)), (FERRY,))
+        told = run.lay(
+            Known(spans={"Harwick": 0.0, "noon": 0.0}),
+            SelectionConfig(lookahead=LookaheadConfig(num_tokens=ahead)),
+            (FERRY,),
+        )
         assert told == f"{quoted(FERRY)}{chosen}{STOP}"
         assert any(text.startswith(begun) for text in run.looked_into()) == bool(ahead)
 
@@ -362,14 +370,14 @@ def test_words_that_stand_twice_count_as_where_they_are_worth_most(reader: Langu
     text = "The ferry and the bus leave at noon, at noon sharp."
 
     class Twice(Known):
-        def _field(self, text: str) -> Field:
+        def _field(self, text: str) -> SpanScores:
             pieces = tuple(match.span() for match in re.finditer(r"\w+", text))
             scores = torch.full((len(pieces), len(pieces)), -torch.inf)
             for place, score in ((7, 2.0), (9, -5.0), (4, 0.0)):
                 scores[place, place] = score
-            return Field([_Window(pieces, scores)])
+            return SpanScores([_Window(pieces, scores)])
 
-    told = Scripted(reader, {}, {}).lay(Twice(), Rule(forks=NOWHERE), (text,))
+    told = Scripted(reader, {}, {}).lay(Twice(), SelectionConfig(lookahead=NOWHERE), (text,))
     assert told == f"{quoted(text)}noon{STOP}"
 
 
@@ -378,22 +386,22 @@ def test_the_reader_says_where_a_span_ends(reader: LanguageModel, end: float, on
     text = "The boiler was repaired by Falk & Sons."
     run = Scripted(reader, {f"{quoted(text)}Falk": {STOP: end, " &": on}}, {"Falk": 9.0})
     pointer = Known(spans={"Falk": 0.0, "Falk & Sons": 0.0, "boiler": 0.0})
-    assert run.lay(pointer, Rule(forks=NOWHERE), (text,)) == f"{quoted(text)}{chosen}{STOP}"
+    assert run.lay(pointer, SelectionConfig(lookahead=NOWHERE), (text,)) == f"{quoted(text)}{chosen}{STOP}"
 
 
 @pytest.mark.parametrize("behind", [STOP, '"', '"The'])
 def test_where_the_reader_ends_or_quotes_again_no_span_is_laid(reader: LanguageModel, behind: str) -> None:
     """Another quote is the reader's own to write, and a quote may be the answer."""
     run = Scripted(reader, {quoted(FERRY): {behind: 9.0, "noon": 8.9}})
-    assert run.lay(Known(spans=SPANS), Rule(), (FERRY,)) == quoted(FERRY)
+    assert run.lay(Known(spans=SPANS), SelectionConfig(), (FERRY,)) == quoted(FERRY)
     run = Scripted(reader, {quoted(FERRY): {behind: 8.9, "noon": 9.0}})
-    assert run.lay(Known(spans=SPANS), Rule(), (FERRY,)) == f"{quoted(FERRY)}noon{STOP}"
+    assert run.lay(Known(spans=SPANS), SelectionConfig(), (FERRY,)) == f"{quoted(FERRY)}noon{STOP}"
 
 
 def test_a_long_unit_is_only_begun_and_nothing_is_laid_behind_it(reader: LanguageModel) -> None:
     for count, whole in ((60, True), (61, False)):
         long = " ".join(f"word{number}" for number in range(count))
-        told = Scripted(reader, {}, {}).lay(Known({long: 9.0}), Rule(), (f"{long}\n{CAT}",), 2000)
+        told = Scripted(reader, {}, {}).lay(Known({long: 9.0}), SelectionConfig(), (f"{long}\n{CAT}",), 2000)
         assert told is not None
         if whole:
             assert told == f"{quoted(long)}{long}{STOP}"
@@ -409,7 +417,7 @@ def test_what_is_laid_is_cut_to_its_room(reader: LanguageModel) -> None:
     favours = {quoted(number) + "0417 301": {" ": 9.0}, quoted(number) + "0417": {" ": 9.0}}
     for room in range(2, len(whole) + 2):
         run = Scripted(reader, favours, {})
-        told = run.lay(pointer, Rule(), (number,), room)
+        told = run.lay(pointer, SelectionConfig(), (number,), room)
         assert told == reader.prompt.decode(whole[:room]) + (STOP if room >= len(whole) else "")
         assert run.ids == whole[: min(room, len(whole) - 1)]
 
@@ -422,20 +430,20 @@ def test_what_is_laid_is_cut_to_its_room(reader: LanguageModel) -> None:
 def test_where_there_is_nothing_to_quote_nothing_is_read(
     reader: LanguageModel, opening: str, texts: Sequence[str], room: int
 ) -> None:
-    assert Scripted(reader, {}).lay(Known(), Rule(), texts, room, opening) is None
+    assert Scripted(reader, {}).lay(Known(), SelectionConfig(), texts, room, opening) is None
 
 
 def test_answers_made_otherwise_have_another_name(reader: LanguageModel) -> None:
     other = Known()
     other.fingerprint = "other"
     choosers = [
-        QuoteChooser(reader.prompt, Known()),
-        QuoteChooser(reader.prompt, other),
-        QuoteChooser(reader.prompt, Known(), Rule(answer=2.0)),
-        QuoteChooser(reader.prompt, Known(), Rule(forks=NOWHERE)),
+        EvidenceSelector(reader.prompt, Known()),
+        EvidenceSelector(reader.prompt, other),
+        EvidenceSelector(reader.prompt, Known(), SelectionConfig(span_weight=2.0)),
+        EvidenceSelector(reader.prompt, Known(), SelectionConfig(lookahead=NOWHERE)),
     ]
     assert len({chooser.name for chooser in choosers}) == 4
-    assert choosers[0].name == QuoteChooser(reader.prompt, Known({CAT: 1.0}), Rule()).name
+    assert choosers[0].name == EvidenceSelector(reader.prompt, Known({CAT: 1.0}), SelectionConfig()).name
 
 
 def test_long_sentences_that_begin_alike_are_told_apart(reader: LanguageModel) -> None:
@@ -443,7 +451,7 @@ def test_long_sentences_that_begin_alike_are_told_apart(reader: LanguageModel) -
     head = "This agreement is made between the traders named above and the client named below and provides that the"
     first, second = (f"{head} {kind} {' and'.join([' so forth'] * 50)}." for kind in ("fee", "deposit"))
     for chosen, kind in ((first, "fee"), (second, "deposit")):
-        told = Scripted(reader, {}, {}).lay(Known({chosen: 9.0}), Rule(), (f"{first}\n{second}",), 2000)
+        told = Scripted(reader, {}, {}).lay(Known({chosen: 9.0}), SelectionConfig(), (f"{first}\n{second}",), 2000)
         assert told is not None and told.rstrip().endswith(f"the {kind}") and STOP not in told
 
 
@@ -452,7 +460,7 @@ def test_what_the_pointer_finds_nowhere_it_does_not_choose_by(reader: LanguageMo
     """Below the floor differences count for nothing, above it as ever."""
     run = Scripted(reader, {'"The': {" bee": 2.0}})
     pointer = Known({ANT: worth, BEE: -20.0, ALE: -20.0, CAT: -20.0})
-    assert run.lay(pointer, Rule(forks=NOWHERE)) == quoted(chosen)
+    assert run.lay(pointer, SelectionConfig(lookahead=NOWHERE)) == quoted(chosen)
 
 
 # In the stream -----------------------------------------------------------------------------------------------------
@@ -460,7 +468,7 @@ def test_what_the_pointer_finds_nowhere_it_does_not_choose_by(reader: LanguageMo
 
 def tokens(
     model: LanguageModel,
-    chooser: QuoteChooser,
+    chooser: EvidenceSelector,
     limit: int,
     *,
     stop: Callable[[], bool] = lambda: False,
@@ -470,36 +478,36 @@ def tokens(
     """`most` is how much is laid, `texts` what is laid from."""
     asked = over_full(model, DEPOSIT)
 
-    def quote(run: Pass, first: int, logits: torch.Tensor, start: int, room: int) -> Quoted | None:
-        return chooser.choose(DEPOSIT, texts, run, first, logits, start, min(room, most))
+    def quote(run: Pass, first: int, logits: torch.Tensor, start: int, room: int) -> SelectedQuote | None:
+        return chooser.select_quote(DEPOSIT, texts, run, first, logits, start, min(room, most))
 
     made = generation.decode(
         model.prompt, asked.run, [0] * asked.start, 0, max_new_tokens=limit, stop=stop,
-        prefill=lambda: asked.logits, quote=quote,
+        prefill=lambda: asked.logits, select_quote=quote,
     )  # fmt: skip
     return list(made)
 
 
-def test_the_quote_is_told_and_then_the_answer_which_is_the_last(reader: LanguageModel, pointer: Pointer) -> None:
-    first, quote, answer = tokens(reader, QuoteChooser(reader.prompt, pointer), 160)
+def test_the_quote_is_told_and_then_the_answer_which_is_the_last(reader: LanguageModel, pointer: SpanScorer) -> None:
+    first, quote, answer = tokens(reader, EvidenceSelector(reader.prompt, pointer), 160)
     assert first.text == '"' and first.refusal_probability is not None and first.count == 1
     assert first.text + quote.text == QUOTE and answer.text == "1,740 crowns"
     assert quote.refusal_probability is answer.refusal_probability is None
     assert quote.count == len(reader.prompt.quote_ids(QUOTE.strip('"\n'))) - 1
     assert answer.count == len(reader.prompt.answer_ids(answer.text))
-    assert first.at <= quote.at <= answer.at
+    assert first.sampled_at <= quote.sampled_at <= answer.sampled_at
 
 
-def test_behind_a_quote_alone_the_reader_answers(reader: LanguageModel, pointer: Pointer) -> None:
+def test_behind_a_quote_alone_the_reader_answers(reader: LanguageModel, pointer: SpanScorer) -> None:
     ids = reader.prompt.quote_ids(QUOTE.strip('"\n'))
-    first, quote, *rest = tokens(reader, QuoteChooser(reader.prompt, pointer), 160, most=len(ids))
+    first, quote, *rest = tokens(reader, EvidenceSelector(reader.prompt, pointer), 160, most=len(ids))
     assert first.text + quote.text == QUOTE
     assert "1,740 crowns" in "".join(token.text for token in rest)
     assert [token.count for token in (first, quote, *rest)] == [1, len(ids) - 1, *(1 for _ in rest)]
 
 
-def test_the_limit_holds_within_quote_and_answer(reader: LanguageModel, pointer: Pointer) -> None:
-    chooser, quote = QuoteChooser(reader.prompt, pointer), reader.prompt.quote_ids(QUOTE.strip('"\n'))
+def test_the_limit_holds_within_quote_and_answer(reader: LanguageModel, pointer: SpanScorer) -> None:
+    chooser, quote = EvidenceSelector(reader.prompt, pointer), reader.prompt.quote_ids(QUOTE.strip('"\n'))
     whole = [*quote, *reader.prompt.answer_ids("1,740 crowns")]
     for limit in (len(quote) - 1, len(quote), len(quote) + 1, len(whole) - 1, len(whole)):
         told = tokens(reader, chooser, limit)
@@ -512,8 +520,8 @@ def test_the_limit_holds_within_quote_and_answer(reader: LanguageModel, pointer:
         assert any(quoted(unit).startswith("".join(token.text for token in told)) for unit in units)
 
 
-def test_stop_is_asked_before_what_is_laid_and_behind_a_quote(reader: LanguageModel, pointer: Pointer) -> None:
-    chooser, room = QuoteChooser(reader.prompt, pointer), len(reader.prompt.quote_ids(QUOTE.strip('"\n')))
+def test_stop_is_asked_before_what_is_laid_and_behind_a_quote(reader: LanguageModel, pointer: SpanScorer) -> None:
+    chooser, room = EvidenceSelector(reader.prompt, pointer), len(reader.prompt.quote_ids(QUOTE.strip('"\n')))
     for allowed, most, count in ((0, 160, 1), (1, 160, 2), (1, room, 2), (2, room, 3), (9, 160, 3)):
         asked = 0
 
@@ -533,16 +541,16 @@ def test_the_reader_finds_no_answer_unless_the_pointer_is_sure(
     reader: LanguageModel, worth: float, speaks: bool
 ) -> None:
     unit = "The tenants have the chimney swept once a year."
-    chooser = QuoteChooser(reader.prompt, Known({unit: worth}))
+    chooser = EvidenceSelector(reader.prompt, Known({unit: worth}))
     asked = over_full(reader, ABSENT)
     first = int(asked.logits.argmax())
     assert first == reader.prompt.no_answer_ids()[0]
-    opens = chooser.opening(ABSENT, TEXTS, first)
+    opens = chooser.first_token(ABSENT, TEXTS, first)
     assert opens == (reader.prompt.quote_ids(unit)[0] if speaks else first)
     made = generation.decode(
         reader.prompt, asked.run, [0] * asked.start, 0, max_new_tokens=160, stop=lambda: False,
-        prefill=lambda: asked.logits, opening=partial(chooser.opening, ABSENT, TEXTS),
-        quote=partial(chooser.choose, ABSENT, TEXTS),
+        prefill=lambda: asked.logits, first_token=partial(chooser.first_token, ABSENT, TEXTS),
+        select_quote=partial(chooser.select_quote, ABSENT, TEXTS),
     )  # fmt: skip
     told = "".join(token.text for token in made)
     assert told.startswith(f'"{unit}"') if speaks else told == NO_ANSWER
@@ -551,12 +559,12 @@ def test_the_reader_finds_no_answer_unless_the_pointer_is_sure(
 def test_only_a_refusal_is_objected_to(reader: LanguageModel) -> None:
     unit = "The tenants have the chimney swept once a year."
     known = Known({unit: 9.0})
-    chooser, (refusal, *_) = QuoteChooser(reader.prompt, known), reader.prompt.no_answer_ids()
+    chooser, (refusal, *_) = EvidenceSelector(reader.prompt, known), reader.prompt.no_answer_ids()
     others = (reader.prompt.quote_ids(unit)[0], refusal + 1, *reader.prompt.stop_ids)
-    assert [chooser.opening(ABSENT, TEXTS, first) for first in others] == list(others) and known.asked == []
-    assert chooser.opening(ABSENT, [], refusal) == chooser.opening(ABSENT, ["\n"], refusal) == refusal
-    never = QuoteChooser(reader.prompt, known, Rule(objection=math.inf))
-    assert never.opening(ABSENT, TEXTS, refusal) == refusal
+    assert [chooser.first_token(ABSENT, TEXTS, first) for first in others] == list(others) and known.asked == []
+    assert chooser.first_token(ABSENT, [], refusal) == chooser.first_token(ABSENT, ["\n"], refusal) == refusal
+    never = EvidenceSelector(reader.prompt, known, SelectionConfig(override_refusal_at=math.inf))
+    assert never.first_token(ABSENT, TEXTS, refusal) == refusal
 
 
 def test_without_a_choice_decoding_is_greedy(reader: LanguageModel) -> None:
@@ -566,6 +574,6 @@ def test_without_a_choice_decoding_is_greedy(reader: LanguageModel) -> None:
         prefill=lambda: asked.logits,
     )  # fmt: skip
     expected = [token.text for token in plain]
-    declined = tokens(reader, QuoteChooser(reader.prompt, Known()), 60, texts=("Prices",))
+    declined = tokens(reader, EvidenceSelector(reader.prompt, Known()), 60, texts=("Prices",))
     assert [token.text for token in declined] == expected
     assert expected[0] == '"' and len(expected) > 20

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from desk_rag.answering.evidence.span_batch import Pair, rows
+from desk_rag.answering.evidence.span_batch import QuestionChunkPair, build_batch
 
 
 def test_question_and_chunk_stand_apart_and_the_rest_is_filling() -> None:
-    pairs = [Pair([7, 8], [20, 21, 22]), Pair([9], []), Pair([], [23])]
-    found = rows(pairs, 1, 2, width=8)
+    pairs = [QuestionChunkPair([7, 8], [20, 21, 22]), QuestionChunkPair([9], []), QuestionChunkPair([], [23])]
+    found = build_batch(pairs, 1, 2, width=8)
     assert found.ids.tolist() == [[1, 7, 8, 2, 20, 21, 22, 2], [1, 9, 2, 2, 0, 0, 0, 0], [1, 2, 23, 2, 0, 0, 0, 0]]
     assert found.kinds.tolist() == [[0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0, 0, 0]]
     assert found.known.sum(1).tolist() == [8, 4, 4] == [pair.length for pair in pairs]
@@ -18,14 +18,14 @@ def test_question_and_chunk_stand_apart_and_the_rest_is_filling() -> None:
 
 
 def test_a_chunk_that_is_too_long_is_cut_and_the_row_is_closed() -> None:
-    pair = Pair((5,), tuple(range(30, 60)))
+    pair = QuestionChunkPair((5,), tuple(range(30, 60)))
     assert pair.length == 34
-    found = rows([pair], 1, 2, width=10)
+    found = build_batch([pair], 1, 2, width=10)
     assert found.ids.tolist() == [[1, 5, 2, *range(30, 36), 2]]
     assert found.inside[0].tolist() == [False] * 3 + [True] * 6 + [False] and bool(found.known.all())
 
 
 def test_what_is_done_to_each_is_done_to_all() -> None:
-    found = rows([Pair([7], [8])], 1, 2, width=5).each(lambda part: part.repeat(2, 1))
+    found = build_batch([QuestionChunkPair([7], [8])], 1, 2, width=5).map(lambda part: part.repeat(2, 1))
     assert found.ids.shape == found.kinds.shape == found.known.shape == found.inside.shape == (2, 5)
     assert found.ids.dtype == torch.int64 and found.inside.dtype == torch.bool

@@ -14,38 +14,38 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
 from desk_rag.answering.evidence.int4 import rounded
-from desk_rag.answering.evidence.span_batch import Rows
+from desk_rag.answering.evidence.span_batch import SpanBatch
 from desk_rag.answering.evidence.span_model import (
     MOST_PIECES,
-    LowRank,
-    PointerNet,
+    LowRankUpdate,
     SpanHead,
-    apply,
-    changes,
-    matrices,
-    thaw,
+    SpanModel,
+    adapter_tensors,
+    add_adapters,
+    apply_adapter,
+    linear_layers,
 )
 
 WIDTH, RANK = 16, 3
 
 
 @pytest.fixture(scope="module")
-def small() -> PointerNet:
+def small() -> SpanModel:
     """A random net of two layers."""
     torch.manual_seed(1)
     config = BertConfig(
         vocab_size=50, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
         max_position_embeddings=64, initializer_range=0.5,
     )  # fmt: skip
-    return PointerNet(BertModel(config, add_pooling_layer=True)).eval()
+    return SpanModel(BertModel(config, add_pooling_layer=True)).eval()
 
 
 @pytest.fixture
-def net(small: PointerNet) -> PointerNet:
+def net(small: SpanModel) -> SpanModel:
     return copy.deepcopy(small)
 
 
-def row(*lengths: int) -> Rows:
+def row(*lengths: int) -> SpanBatch:
     """Rows of a question of 4 pieces, so many of a chunk and a closing piece, filled up to the longest."""
     shape = (len(lengths), max(lengths) + 5)
     ids, kinds = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64)
@@ -55,7 +55,7 @@ def row(*lengths: int) -> Rows:
         kinds[number, 4 : length + 5] = 1
         known[number, : length + 5] = True
         inside[number, 4 : length + 4] = True
-    return Rows(ids, kinds, known, inside)
+    return SpanBatch(ids, kinds, known, inside)
 
 
 def by_hand(head: SpanHead, states: Tensor, inside: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ def test_the_head_counts_in_fp32_whatever_goes_on_around_it() -> None:
 
 
 @torch.inference_mode()
-def test_a_row_that_is_filled_up_scores_as_it_does_alone(net: PointerNet) -> None:
+def test_a_row_that_is_filled_up_scores_as_it_does_alone(net: SpanModel) -> None:
     together = net(row(20, 7, 13))
     for number, length in enumerate((20, 7, 13)):
         alone = net(row(length))[0]
@@ -120,7 +120,7 @@ def test_a_row_that_is_filled_up_scores_as_it_does_alone(net: PointerNet) -> Non
 
 
 @torch.inference_mode()
-def test_the_network_is_the_transformer_and_the_head(net: PointerNet) -> None:
+def test_the_network_is_the_transformer_and_the_head(net: SpanModel) -> None:
     line = row(12)
     states = net.bert(input_ids=line.ids, token_type_ids=line.kinds).last_hidden_state
     torch.testing.assert_close(net(line), by_hand(net.head, states, line.inside), atol=1e-4, rtol=1e-4)
@@ -128,8 +128,8 @@ def test_the_network_is_the_transformer_and_the_head(net: PointerNet) -> None:
     assert float(difference(told_apart, net(line))) > 0.01
 
 
-def test_every_linear_layer_of_the_blocks_is_named_and_nothing_else(net: PointerNet) -> None:
-    found = matrices(net.bert)
+def test_every_linear_layer_of_the_blocks_is_named_and_nothing_else(net: SpanModel) -> None:
+    found = linear_layers(net.bert)
     parts = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")
     names = {f"encoder.layer.{n}.{part}" for n in (0, 1) for part in (*parts, "intermediate.dense", "output.dense")}
     assert set(found) == names
@@ -137,11 +137,11 @@ def test_every_linear_layer_of_the_blocks_is_named_and_nothing_else(net: Pointer
 
 
 @torch.no_grad()
-def test_a_thawed_net_says_the_same_until_it_learns(net: PointerNet, small: PointerNet) -> None:
+def test_a_thawed_net_says_the_same_until_it_learns(net: SpanModel, small: SpanModel) -> None:
     expected = small(row(15))
-    learning = thaw(net, RANK)
+    learning = add_adapters(net, RANK)
     assert torch.equal(net(row(15)), expected)
-    pairs = [module for module in net.modules() if isinstance(module, LowRank)]
+    pairs = [module for module in net.modules() if isinstance(module, LowRankUpdate)]
     wanted = {id(part) for module in pairs for part in (module.up, module.down)} | {
         id(part) for part in net.head.parameters()
     }
@@ -150,8 +150,8 @@ def test_a_thawed_net_says_the_same_until_it_learns(net: PointerNet, small: Poin
     assert all(bool((module.up == 0).all()) and bool((module.down != 0).any()) for module in pairs)
 
 
-def test_learning_moves_the_head_and_the_low_ranks_alone(net: PointerNet, small: PointerNet) -> None:
-    learning = thaw(net, RANK)
+def test_learning_moves_the_head_and_the_low_ranks_alone(net: SpanModel, small: SpanModel) -> None:
+    learning = add_adapters(net, RANK)
     step = torch.optim.SGD(learning, lr=0.1)
     for _ in range(2):
         step.zero_grad()
@@ -162,14 +162,14 @@ def test_learning_moves_the_head_and_the_low_ranks_alone(net: PointerNet, small:
     after = {name.replace(".parametrizations.weight.original", ".weight"): tensor
              for name, tensor in net.bert.state_dict().items() if ".weight.0." not in name}  # fmt: skip
     assert set(after) == set(before) and all(torch.equal(after[name], before[name]) for name in before)
-    assert all(bool((module.up != 0).any()) for module in net.modules() if isinstance(module, LowRank))
+    assert all(bool((module.up != 0).any()) for module in net.modules() if isinstance(module, LowRankUpdate))
 
 
 @torch.no_grad()
-def moved(net: PointerNet) -> PointerNet:
+def moved(net: SpanModel) -> SpanModel:
     """`net` as if it had learned."""
     torch.manual_seed(4)
-    for part in thaw(net, RANK):
+    for part in add_adapters(net, RANK):
         part.add_(0.2 * torch.randn_like(part))
     return net
 
@@ -182,13 +182,13 @@ def difference(one: Tensor, other: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def test_what_was_learned_gives_a_fresh_net_the_same_scores(net: PointerNet, small: PointerNet, tmp_path: Path) -> None:
+def test_what_was_learned_gives_a_fresh_net_the_same_scores(net: SpanModel, small: SpanModel, tmp_path: Path) -> None:
     learned_net = moved(net)
-    learned = changes(learned_net)
+    learned = adapter_tensors(learned_net)
     file = tmp_path / "learned.safetensors"
     save_file(learned, file)
     fresh = copy.deepcopy(small)
-    apply(fresh, load_file(file))
+    apply_adapter(fresh, load_file(file))
     inputs = row(25, 18)
     expected = learned_net(inputs)
     assert float(difference(fresh(inputs), expected)) < 0.05
@@ -197,11 +197,11 @@ def test_what_was_learned_gives_a_fresh_net_the_same_scores(net: PointerNet, sma
     for part in learned_net.head.parameters():
         part.copy_(part.half().float())
     torch.testing.assert_close(fresh(inputs), learned_net(inputs), atol=1e-4, rtol=1e-4)
-    assert not [module for module in fresh.modules() if isinstance(module, LowRank)]
+    assert not [module for module in fresh.modules() if isinstance(module, LowRankUpdate)]
 
 
-def test_changes_are_few_bits_and_fp16_tensors_of_their_own(net: PointerNet) -> None:
-    learned = changes(moved(net))
+def test_changes_are_few_bits_and_fp16_tensors_of_their_own(net: SpanModel) -> None:
+    learned = adapter_tensors(moved(net))
     assert len(learned) == 12 * 4 + 4
     assert {name for name in learned if name.startswith("head.")} == {
         "head.ends.weight", "head.ends.bias", "head.first.weight", "head.last.weight",
@@ -215,9 +215,9 @@ def test_changes_are_few_bits_and_fp16_tensors_of_their_own(net: PointerNet) -> 
     assert all(tensor.is_contiguous() and not tensor.requires_grad for tensor in learned.values())
 
 
-def test_a_low_rank_change_is_a_product_of_what_the_bits_can_say(net: PointerNet) -> None:
+def test_a_low_rank_change_is_a_product_of_what_the_bits_can_say(net: SpanModel) -> None:
     matrix = nn.Parameter(torch.randn(5, 7))
-    low = LowRank(matrix, 2)
+    low = LowRankUpdate(matrix, 2)
     nn.init.normal_(low.up)
     changed = low(matrix) - matrix
     torch.testing.assert_close(changed, rounded(low.up.mT).mT @ rounded(low.down))
@@ -226,19 +226,19 @@ def test_a_low_rank_change_is_a_product_of_what_the_bits_can_say(net: PointerNet
 
 
 @pytest.mark.parametrize("name", ["encoder.layer.1.output.dense.up", "encoder.layer.0.attention.self.key.down_steps"])
-def test_a_change_that_is_not_there_is_named(net: PointerNet, small: PointerNet, name: str) -> None:
-    learned = changes(moved(net))
+def test_a_change_that_is_not_there_is_named(net: SpanModel, small: SpanModel, name: str) -> None:
+    learned = adapter_tensors(moved(net))
     del learned[name]
     with pytest.raises(KeyError, match=name):
-        apply(copy.deepcopy(small), learned)
+        apply_adapter(copy.deepcopy(small), learned)
 
 
-def test_a_head_that_lacks_a_part_or_has_another_shape_is_refused(net: PointerNet, small: PointerNet) -> None:
-    learned = changes(moved(net))
+def test_a_head_that_lacks_a_part_or_has_another_shape_is_refused(net: SpanModel, small: SpanModel) -> None:
+    learned = adapter_tensors(moved(net))
     with pytest.raises(RuntimeError, match=r"ends\.bias"):
-        apply(copy.deepcopy(small), {name: part for name, part in learned.items() if name != "head.ends.bias"})
+        apply_adapter(copy.deepcopy(small), {name: part for name, part in learned.items() if name != "head.ends.bias"})
     with pytest.raises(RuntimeError, match="first"):
-        apply(copy.deepcopy(small), learned | {"head.first.weight": torch.zeros(32, WIDTH + 1)})
+        apply_adapter(copy.deepcopy(small), learned | {"head.first.weight": torch.zeros(32, WIDTH + 1)})
     name = "encoder.layer.0.output.dense.down"
     with pytest.raises(RuntimeError):
-        apply(copy.deepcopy(small), learned | {name: learned[name][:, 1:]})
+        apply_adapter(copy.deepcopy(small), learned | {name: learned[name][:, 1:]})

@@ -19,9 +19,9 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
-from desk_rag.answering.evidence.span_batch import Rows
-from desk_rag.answering.evidence.span_model import MOST_PIECES, PointerNet
-from desk_rag.answering.evidence.span_scorer import _KEPT, Field, Pointer, Span, _Window, load_pointer
+from desk_rag.answering.evidence.span_batch import SpanBatch
+from desk_rag.answering.evidence.span_model import MOST_PIECES, SpanModel
+from desk_rag.answering.evidence.span_scorer import _KEPT, Span, SpanScorer, SpanScores, _Window, load_span_scorer
 from desk_rag.assets import assets_dir
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ModelNotFound
@@ -39,12 +39,12 @@ def embedder() -> Embedder:
 
 
 @pytest.fixture(scope="module")
-def pointer(embedder: Embedder) -> Pointer:
-    return load_pointer(embedder)
+def pointer(embedder: Embedder) -> SpanScorer:
+    return load_span_scorer(embedder)
 
 
 @pytest.fixture(scope="module")
-def quick(embedder: Embedder) -> Pointer:
+def quick(embedder: Embedder) -> SpanScorer:
     """A random net of one layer under the real word pieces: for where things stand, not for what they mean."""
     tokenizer = Tokenizer.from_str(embedder.transformer()[1])
     tokenizer.no_truncation()
@@ -54,15 +54,15 @@ def quick(embedder: Embedder) -> Pointer:
         vocab_size=tokenizer.get_vocab_size(), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
         intermediate_size=16, initializer_range=0.5,
     )  # fmt: skip
-    return Pointer(PointerNet(BertModel(config)).eval().requires_grad_(False), tokenizer)
+    return SpanScorer(SpanModel(BertModel(config)).eval().requires_grad_(False), tokenizer)
 
 
-def read(pointer: Pointer, question: str, text: str) -> Field:
+def read(pointer: SpanScorer, question: str, text: str) -> SpanScores:
     (field,) = pointer.read(question, [text])
     return field
 
 
-def first(pointer: Pointer, question: str, text: str) -> str:
+def first(pointer: SpanScorer, question: str, text: str) -> str:
     """What stands where the pointer points."""
     (span,) = read(pointer, question, text).best(0, len(text), 1)
     return text[span.begin : span.end]
@@ -74,7 +74,7 @@ def scores(window: _Window) -> Iterator[tuple[int, int, float]]:
         yield window.offsets[begin][0], window.offsets[end][1], float(window.scores[begin, end])
 
 
-def alike(one: Field, other: Field) -> bool:
+def alike(one: SpanScores, other: SpanScores) -> bool:
     return len(one._windows) == len(other._windows) and all(
         mine.offsets == theirs.offsets and torch.equal(mine.scores, theirs.scores)
         for mine, theirs in zip(one._windows, other._windows, strict=True)
@@ -96,35 +96,35 @@ def alike(one: Field, other: Field) -> bool:
     ],
 )  # fmt: skip
 def test_what_sample_documents_say_is_found(
-    pointer: Pointer, sample_docs: Path, file: str, heading: str, question: str, answer: str
+    pointer: SpanScorer, sample_docs: Path, file: str, heading: str, question: str, answer: str
 ) -> None:
     whole = (sample_docs / file).read_text(encoding="utf-8")
     (text,) = (part for part in whole.split("\n## ") if part.startswith(heading)) if heading else [whole]
     field = read(pointer, question, text)
     best = field.best(0, len(text), 3)
     assert text[best[0].begin : best[0].end] == answer
-    assert best[0].score > 0 and field.worth(0, len(text)) > 0
+    assert best[0].score > 0 and field.log_odds(0, len(text)) > 0
     assert [span.score for span in best] == sorted((span.score for span in best), reverse=True)
     # All spans together are worth more than any, and the answer's own place holds most of that.
-    assert field.worth(0, len(text)) >= field.worth(best[0].begin, best[0].end) >= best[0].score - 1e-5
+    assert field.log_odds(0, len(text)) >= field.log_odds(best[0].begin, best[0].end) >= best[0].score - 1e-5
 
 
-def test_a_chunk_that_says_nothing_of_it_is_worth_little(pointer: Pointer, sample_docs: Path) -> None:
+def test_a_chunk_that_says_nothing_of_it_is_worth_little(pointer: SpanScorer, sample_docs: Path) -> None:
     cake = (sample_docs / "personal" / "plum-cake.md").read_text(encoding="utf-8")
     for question in (KEY, "What is the number of the police report?", "What does the yearly service cost?"):
-        assert read(pointer, question, cake).worth(0, len(cake)) < 0
+        assert read(pointer, question, cake).log_odds(0, len(cake)) < 0
     note, filler = pointer.read(KEY, [NOTE, FILLER])
-    assert note.worth(0, len(NOTE)) > 0 > filler.worth(0, len(FILLER))
+    assert note.log_odds(0, len(NOTE)) > 0 > filler.log_odds(0, len(FILLER))
 
 
-def test_the_question_decides_which_words(pointer: Pointer) -> None:
+def test_the_question_decides_which_words(pointer: SpanScorer) -> None:
     text = "Denny Quarles, the plumber, comes on Thursday and charges 85 crowns. Lena Dorsch tunes the piano on Friday."
     assert first(pointer, "Who tunes the piano?", text) == "Lena Dorsch"
     assert first(pointer, "What does the plumber charge?", text) == "85 crowns"
     assert "Thursday" in first(pointer, "When does the plumber come?", text)
 
 
-def test_one_field_per_text_in_order(pointer: Pointer) -> None:
+def test_one_field_per_text_in_order(pointer: SpanScorer) -> None:
     texts = [FILLER, NOTE, "", NOTE]
     fields = pointer.read(KEY, texts)
     assert [alike(field, read(pointer, KEY, text)) for field, text in zip(fields, texts, strict=True)] == [True] * 4
@@ -133,7 +133,7 @@ def test_one_field_per_text_in_order(pointer: Pointer) -> None:
 
 
 def test_the_last_fields_are_remembered(embedder: Embedder) -> None:
-    pointer = load_pointer(embedder)
+    pointer = load_span_scorer(embedder)
     field = read(pointer, KEY, NOTE)
     assert read(pointer, KEY, NOTE) is field
     assert read(pointer, "Who tunes the piano?", NOTE) is not field
@@ -177,39 +177,39 @@ def by_hand(windows: Sequence[_Window], begin: int, end: int) -> tuple[float, li
 
 
 def test_worth_and_best_are_those_of_brute_force(windows: list[_Window]) -> None:
-    field = Field(windows)
+    field = SpanScores(windows)
     for begin in range(-1, 36):
         for end in range(begin, 36):
             worth, spans = by_hand(windows, begin, end)
-            assert field.worth(begin, end) == pytest.approx(worth, abs=1e-5)
+            assert field.log_odds(begin, end) == pytest.approx(worth, abs=1e-5)
             for count in (1, 3, 100):
                 assert field.best(begin, end, count) == [Span(*span) for span in spans[:count]]
 
 
 def test_a_piece_that_a_range_cuts_is_not_in_it(windows: list[_Window]) -> None:
-    field = Field(windows[:1])
+    field = SpanScores(windows[:1])
     assert {span.begin for span in field.best(1, 10, 9)} == {3, 6}  # (0, 3) is cut
     assert {span.end for span in field.best(0, 9, 9)} == {3, 5}  # (6, 10) is cut
-    assert field.worth(7, 9) == -math.inf and field.best(7, 9, 3) == []
+    assert field.log_odds(7, 9) == -math.inf and field.best(7, 9, 3) == []
 
 
 @pytest.mark.parametrize(("begin", "end"), [(0, 0), (6, 6), (5, 6), (10, 6), (34, 90), (200, 300), (-5, 0)])
 def test_where_no_piece_is_nothing_is_worth_anything(windows: list[_Window], begin: int, end: int) -> None:
-    field = Field(windows)
-    assert field.worth(begin, end) == -math.inf
+    field = SpanScores(windows)
+    assert field.log_odds(begin, end) == -math.inf
     assert field.best(begin, end, 4) == []
 
 
 def test_best_gives_no_span_twice_and_none_that_is_none(windows: list[_Window]) -> None:
-    found = Field(windows).best(0, 34, 1000)
+    found = SpanScores(windows).best(0, 34, 1000)
     places = [(span.begin, span.end) for span in found]
     assert len(set(places)) == len(places) == 4 * 7 - 6 + 4 * 7 - 6 - 10  # 10 spans are in both windows
     assert all(span.score > -math.inf and span.begin < span.end for span in found)
-    assert Field(windows).best(0, 34, 0) == [] and Field([]).best(0, 34, 3) == []
-    assert Field([]).worth(0, 34) == -math.inf
+    assert SpanScores(windows).best(0, 34, 0) == [] and SpanScores([]).best(0, 34, 3) == []
+    assert SpanScores([]).log_odds(0, 34) == -math.inf
 
 
-def test_a_character_of_several_pieces_is_one_place(pointer: Pointer) -> None:
+def test_a_character_of_several_pieces_is_one_place(pointer: SpanScorer) -> None:
     text = "\ud55c\uad6d\uc5b4 \uc5f4\uc1e0"  # Hangul syllables are taken apart into two or three pieces each
     field = read(pointer, KEY, text)
     offsets = field._windows[0].offsets
@@ -222,21 +222,21 @@ def test_a_character_of_several_pieces_is_one_place(pointer: Pointer) -> None:
 # Long texts
 
 
-def test_a_field_holds_the_scores_of_the_network(pointer: Pointer) -> None:
+def test_a_field_holds_the_scores_of_the_network(pointer: SpanScorer) -> None:
     tokenizer = pointer._tokenizer
     head = [101, *tokenizer.encode(KEY, add_special_tokens=False).ids, 102]
     encoded = tokenizer.encode(NOTE, add_special_tokens=False)
     line = torch.tensor([[*head, *encoded.ids, 102]])
     kinds = torch.tensor([[0] * len(head) + [1] * (len(encoded.ids) + 1)])
     with torch.inference_mode(), pointer._precision():
-        expected = pointer._net(Rows(line, kinds, torch.ones_like(line).bool(), kinds.bool()))[0]
+        expected = pointer._net(SpanBatch(line, kinds, torch.ones_like(line).bool(), kinds.bool()))[0]
     (window,) = read(pointer, KEY, NOTE)._windows
     assert list(window.offsets) == encoded.offsets
     assert torch.equal(window.scores, expected[len(head) : -1, len(head) : -1])
     assert window.scores.dtype == torch.float32 and window.scores.device.type == "cpu"
 
 
-def test_a_text_of_five_thousand_words_is_read_whole_in_windows_that_overlap(quick: Pointer) -> None:
+def test_a_text_of_five_thousand_words_is_read_whole_in_windows_that_overlap(quick: SpanScorer) -> None:
     rng = Random(1)
     words = ["Corven", "heating", "na\u00efve", "2,5", "box", "und", "\u00e9t\u00e9", "INV-2024/017", "re-sign", "a"]
     text = " ".join(rng.choice(words) for _ in range(5000))
@@ -253,7 +253,7 @@ def test_a_text_of_five_thousand_words_is_read_whole_in_windows_that_overlap(qui
     assert all(stop - start >= MOST_PIECES for start, stop in zip(starts[1:], stops, strict=False))
 
 
-def test_windows_hold_what_the_network_says_of_that_part_alone(quick: Pointer) -> None:
+def test_windows_hold_what_the_network_says_of_that_part_alone(quick: SpanScorer) -> None:
     text = " ".join(f"{FILLER} {number}" for number in range(40))
     windows = read(quick, KEY, text)._windows
     assert len(windows) == 2
@@ -265,7 +265,7 @@ def test_windows_hold_what_the_network_says_of_that_part_alone(quick: Pointer) -
 
 
 @pytest.mark.parametrize("before", [-30, -12, -6, -1, 0, 3])
-def test_an_answer_near_the_end_of_a_window_is_found(pointer: Pointer, before: int) -> None:
+def test_an_answer_near_the_end_of_a_window_is_found(pointer: SpanScorer, before: int) -> None:
     filler = f"{FILLER} " * 32
     pieces = pointer._tokenizer.encode(filler, add_special_tokens=False).offsets
     near = pieces[len(read(pointer, KEY, filler)._windows[0].offsets) + before][0]
@@ -275,17 +275,17 @@ def test_an_answer_near_the_end_of_a_window_is_found(pointer: Pointer, before: i
     assert len(field._windows) > 1
     (span,) = field.best(0, len(text), 1)
     assert "box 14" in text[span.begin : span.end] and at < span.begin < span.end <= at + len(NOTE)
-    assert span.score > 0 > field.worth(0, at)
-    assert field.worth(at, at + len(NOTE)) > 0 > field.worth(at + len(NOTE), len(text))
+    assert span.score > 0 > field.log_odds(0, at)
+    assert field.log_odds(at, at + len(NOTE)) > 0 > field.log_odds(at + len(NOTE), len(text))
 
 
 # Odd texts and questions
 
 
 @pytest.mark.parametrize("text", ["", "   \n\t ", "\x00\x01\x07", "\u200b\u200d", "\ufeff"])
-def test_a_text_without_word_pieces_has_no_spans(pointer: Pointer, text: str) -> None:
+def test_a_text_without_word_pieces_has_no_spans(pointer: SpanScorer, text: str) -> None:
     field = read(pointer, KEY, text)
-    assert field.worth(0, len(text)) == -math.inf
+    assert field.log_odds(0, len(text)) == -math.inf
     assert field.best(0, len(text), 5) == []
 
 
@@ -302,30 +302,30 @@ def test_a_text_without_word_pieces_has_no_spans(pointer: Pointer, text: str) ->
         "a" * 3000,
     ],
 )
-def test_odd_texts_have_spans_that_lie_in_them_and_no_answer(pointer: Pointer, text: str) -> None:
+def test_odd_texts_have_spans_that_lie_in_them_and_no_answer(pointer: SpanScorer, text: str) -> None:
     field = read(pointer, KEY, text)
     spans = field.best(0, len(text), 8)
     assert spans and all(0 <= span.begin < span.end <= len(text) for span in spans)
     assert all(math.isfinite(span.score) for span in spans)
-    assert -math.inf < field.worth(0, len(text)) < 0
+    assert -math.inf < field.log_odds(0, len(text)) < 0
 
 
-def test_odd_characters_do_not_shift_what_stands_behind_them(pointer: Pointer) -> None:
+def test_odd_characters_do_not_shift_what_stands_behind_them(pointer: SpanScorer) -> None:
     before = "\U0001f600\x00 \u6771\u4eac \u200b e\u0301te\u0301 \u0130 \ud55c [SEP]\r\n"
     text = before + NOTE
     (span,) = read(pointer, KEY, text).best(0, len(text), 1)
     assert span.begin > len(before) and "box 14" in text[span.begin : span.end]
 
 
-def test_any_question_can_be_asked(pointer: Pointer) -> None:
+def test_any_question_can_be_asked(pointer: SpanScorer) -> None:
     for question in ("", " ", "\U0001f600", "\u6771\u4eac?", "\x00", "[SEP] [SEP]"):
-        assert math.isfinite(read(pointer, question, NOTE).worth(0, len(NOTE)))
+        assert math.isfinite(read(pointer, question, NOTE).log_odds(0, len(NOTE)))
 
 
-def test_of_a_very_long_question_the_beginning_is_read(pointer: Pointer) -> None:
+def test_of_a_very_long_question_the_beginning_is_read(pointer: SpanScorer) -> None:
     long = f"{KEY} {'I ask since the plumber comes on Thursday. ' * 800}"
     field = read(pointer, long, NOTE)
-    assert math.isfinite(field.worth(0, len(NOTE)))
+    assert math.isfinite(field.log_odds(0, len(NOTE)))
     assert alike(field, read(pointer, long + "Who tunes the piano?", NOTE))
     # It takes room from the chunk, which then has more windows, and all of it is still read.
     text = f"{FILLER} " * 22
@@ -343,7 +343,7 @@ def test_the_embedder_is_left_as_it_was(embedder: Embedder) -> None:
     chunks, question = embedder.embed_chunks(texts), embedder.embed_question(KEY)
     words = embedder.transformer()[1]
     weights = {name: tensor.clone() for name, tensor in embedder.transformer()[0].state_dict().items()}
-    pointer = load_pointer(embedder)
+    pointer = load_span_scorer(embedder)
     pointer.read(KEY, texts)
     assert np.array_equal(embedder.embed_chunks(texts), chunks)
     assert np.array_equal(embedder.embed_question(KEY), question)
@@ -352,7 +352,7 @@ def test_the_embedder_is_left_as_it_was(embedder: Embedder) -> None:
     assert embedder.transformer()[1] == words
 
 
-def test_the_word_table_is_shared_and_the_blocks_are_not(embedder: Embedder, pointer: Pointer) -> None:
+def test_the_word_table_is_shared_and_the_blocks_are_not(embedder: Embedder, pointer: SpanScorer) -> None:
     theirs = dict(embedder.transformer()[0].named_parameters())
     ours = dict(pointer._net.bert.named_parameters())
     assert set(ours) == set(theirs)
@@ -365,21 +365,21 @@ def test_the_word_table_is_shared_and_the_blocks_are_not(embedder: Embedder, poi
 
 
 def test_two_pointers_are_alike_and_named_by_their_adapter(
-    embedder: Embedder, pointer: Pointer, tmp_path: Path
+    embedder: Embedder, pointer: SpanScorer, tmp_path: Path
 ) -> None:
     (tmp_path / SHIPPED.name).write_bytes(SHIPPED.read_bytes())
-    again = load_pointer(embedder, tmp_path)
+    again = load_span_scorer(embedder, tmp_path)
     assert again.fingerprint == pointer.fingerprint
     assert len(again.fingerprint) == 12 and int(again.fingerprint, 16) >= 0
     assert alike(read(again, KEY, NOTE), read(pointer, KEY, NOTE))
     learned = load_file(SHIPPED)
     learned["head.ends.bias"] = learned["head.ends.bias"] + 1
     save_file(learned, tmp_path / SHIPPED.name)
-    other = load_pointer(embedder, tmp_path)
+    other = load_span_scorer(embedder, tmp_path)
     assert other.fingerprint != pointer.fingerprint
     # Each of a span's two ends is worth one more.
-    expected = read(pointer, KEY, NOTE).worth(0, len(NOTE)) + 2
-    assert read(other, KEY, NOTE).worth(0, len(NOTE)) == pytest.approx(expected, abs=0.02)
+    expected = read(pointer, KEY, NOTE).log_odds(0, len(NOTE)) + 2
+    assert read(other, KEY, NOTE).log_odds(0, len(NOTE)) == pytest.approx(expected, abs=0.02)
 
 
 def cut(file: Path) -> None:
@@ -454,13 +454,13 @@ def test_an_adapter_that_is_none_is_named_with_a_remedy(
     damage(tmp_path / SHIPPED.name)
     before = embedder.embed_chunks([NOTE])
     with pytest.raises(ModelNotFound) as raised:
-        load_pointer(embedder, tmp_path)
+        load_span_scorer(embedder, tmp_path)
     assert str(tmp_path / SHIPPED.name) in raised.value.message and "\n" not in raised.value.message
     assert "choose_quote = false" in raised.value.remedy
     assert np.array_equal(embedder.embed_chunks([NOTE]), before)
 
 
-def test_nothing_is_fetched(embedder: Embedder, pointer: Pointer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_fetched(embedder: Embedder, pointer: SpanScorer, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[object] = []
 
     def refuse(*arguments: object, **_: object) -> None:
@@ -472,16 +472,16 @@ def test_nothing_is_fetched(embedder: Embedder, pointer: Pointer, monkeypatch: p
     with pytest.raises(OSError, match="no network"):
         socket.create_connection(("127.0.0.1", 9))
     tried.clear()
-    assert alike(read(load_pointer(embedder), KEY, NOTE), read(pointer, KEY, NOTE))
+    assert alike(read(load_span_scorer(embedder), KEY, NOTE), read(pointer, KEY, NOTE))
     assert tried == []
 
 
-def test_threads_share_one_pointer(embedder: Embedder, pointer: Pointer) -> None:
+def test_threads_share_one_pointer(embedder: Embedder, pointer: SpanScorer) -> None:
     numbers = range(2 * _KEPT // 3)  # more than are remembered, so that they are read again and again
     asked = [(KEY, [f"{number} {NOTE}", f"{FILLER} {number}", ""]) for number in numbers]
-    expected = [load_pointer(embedder).read(*one) for one in asked[:2]]
+    expected = [load_span_scorer(embedder).read(*one) for one in asked[:2]]
     expected += [pointer.read(*one) for one in asked[2:]]
-    shared = load_pointer(embedder)
+    shared = load_span_scorer(embedder)
     failures: list[object] = []
     ready = threading.Barrier(4)
 
@@ -508,11 +508,11 @@ def test_pieces_of_one_character_leave_room_for_other_spans() -> None:
     offsets = [(0, 1)] * 3 + [(1, 2)] * 3 + [(2, 3)] * 3
     some = -torch.arange(81.0).view(9, 9)
     some[:3, :3] += 200
-    field = Field([_Window(tuple(offsets), some.masked_fill(~torch.ones(9, 9).bool().triu(), -torch.inf))])
+    field = SpanScores([_Window(tuple(offsets), some.masked_fill(~torch.ones(9, 9).bool().triu(), -torch.inf))])
     assert [len(field.best(0, 3, count)) for count in (1, 2, 4, 6)] == [1, 2, 4, 6]
 
 
-def test_marks_belong_to_the_character_before_them(pointer: Pointer) -> None:
+def test_marks_belong_to_the_character_before_them(pointer: SpanScorer) -> None:
     """The tokenizer leaves them out of its pieces: an answer must not end as 'Malmo' where the text says more."""
     text = "The chef is from Malmo\u0308. He has a dog."
     (field,) = pointer.read("Where is the chef from?", [text])

@@ -9,7 +9,13 @@ from collections.abc import Mapping, Sequence
 import pytest
 import torch
 
-from desk_rag.answering.evidence.trie_decoding import Branch, Forks, Laid, TreeWalk, log_probabilities
+from desk_rag.answering.evidence.trie_decoding import (
+    Candidate,
+    Decoded,
+    LookaheadConfig,
+    TrieDecoder,
+    log_probabilities,
+)
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.forward.runner import ModelPass
 from desk_rag.model.language_model import LanguageModel
@@ -17,7 +23,10 @@ from tests.models import FAMILIES, build_model
 from tests.scripted_pass import Says, ScriptedPass
 
 SIZE, END, START = 12, 2, 7
-ONLY_HERE, EVERYWHERE = Forks(ahead=0), Forks(margin=math.inf, looks=100, ahead=100)
+ONLY_HERE, EVERYWHERE = (
+    LookaheadConfig(num_tokens=0),
+    LookaheadConfig(margin=math.inf, max_candidates=100, num_tokens=100),
+)
 
 
 def favours(heights: Mapping[tuple[int, ...], Mapping[int, float]]) -> Says:
@@ -35,11 +44,11 @@ def at_random(seed: int) -> Says:
 
 
 def laid(
-    says: Says, branches: Sequence[Branch], forks: Forks = ONLY_HERE, ends: Sequence[int] = (END,)
-) -> tuple[Laid, ScriptedPass]:
+    says: Says, branches: Sequence[Candidate], forks: LookaheadConfig = ONLY_HERE, ends: Sequence[int] = (END,)
+) -> tuple[Decoded, ScriptedPass]:
     """What must hold of every walk is checked here."""
     run = ScriptedPass(SIZE, says, START)
-    got = TreeWalk(run, forks, ends).down(branches, log_probabilities(run.logits()), START)
+    got = TrieDecoder(run, forks, ends).decode_best(branches, log_probabilities(run.logits()), START)
     assert got.token_ids in [branch.ids for branch in branches]
     kept = got.token_ids[:-1] if got.token_ids[-1] in ends else got.token_ids
     assert tuple(run.ids) == kept, "the id that ends an answer is never read"
@@ -67,7 +76,7 @@ def test_without_gains_and_look_ahead_it_is_greedy_among_the_branches(seed: int)
     while expected[-1:] != [END]:
         ways = {text[len(expected)] for text in texts if text[: len(expected)] == tuple(expected)}
         expected.append(max(ways, key=lambda token: says(tuple(expected))[token]))
-    got, run = laid(says, [Branch(text, 0.0) for text in texts])
+    got, run = laid(says, [Candidate(text, 0.0) for text in texts])
     assert got.token_ids == tuple(expected) and run.looked == []
 
 
@@ -76,29 +85,29 @@ def test_with_all_that_can_be_seen_the_best_of_all_is_laid(seed: int) -> None:
     """Where all branches part at once, so that each is looked into to its end."""
     draw, says = random.Random(seed), at_random(seed)
     texts = [(first, *draw.choices(range(3, SIZE), k=draw.randint(0, 6)), END) for first in range(3, 9)]
-    branches = [Branch(text, draw.uniform(-6, 6)) for text in texts]
+    branches = [Candidate(text, draw.uniform(-6, 6)) for text in texts]
     got, _ = laid(says, branches, EVERYWHERE)
-    assert got.token_ids == max(branches, key=lambda branch: branch.gain + told_of(says, branch.ids)).ids
+    assert got.token_ids == max(branches, key=lambda branch: branch.bonus + told_of(says, branch.ids)).ids
 
 
 @pytest.mark.parametrize(("gain", "chosen"), [(0.0, 3), (4.9, 3), (5.1, 4), (math.inf, 4), (-math.inf, 3)])
 def test_a_gain_is_worth_as_many_nats_of_the_models(gain: float, chosen: int) -> None:
     says = favours({(): {3: 6.0, 4: 1.0}})
-    got, _ = laid(says, [Branch((4, 4, END), gain), Branch((3, 3, END), 0.0)])
+    got, _ = laid(says, [Candidate((4, 4, END), gain), Candidate((3, 3, END), 0.0)])
     assert got.token_ids[0] == chosen
 
 
 def test_branches_that_nothing_speaks_for_are_laid_all_the_same() -> None:
-    got, _ = laid(favours({(): {4: 1.0}}), [Branch((3, 3), -math.inf), Branch((4, 4), -math.inf)], EVERYWHERE)
+    got, _ = laid(favours({(): {4: 1.0}}), [Candidate((3, 3), -math.inf), Candidate((4, 4), -math.inf)], EVERYWHERE)
     assert len(got.token_ids) == 2
 
 
 def test_of_the_texts_below_a_child_the_greatest_gain_counts_and_not_their_number() -> None:
-    many = [Branch((3, token, END), 1.0) for token in range(3, 9)]
-    got, _ = laid(favours({}), [*many, Branch((4, 4, END), 1.5)])
+    many = [Candidate((3, token, END), 1.0) for token in range(3, 9)]
+    got, _ = laid(favours({}), [*many, Candidate((4, 4, END), 1.5)])
     assert got.token_ids == (4, 4, END)
-    lost = Branch((4, 5, END), -9.0)
-    got, _ = laid(favours({}), [*many, lost, Branch((4, 4, END), 1.5)])
+    lost = Candidate((4, 5, END), -9.0)
+    got, _ = laid(favours({}), [*many, lost, Candidate((4, 4, END), 1.5)])
     assert got.token_ids == (4, 4, END)
 
 
@@ -111,7 +120,7 @@ SHORT, LONG = (3, 4, END), (3, 4, 5, 6, END)
 def test_the_model_says_whether_a_text_ends_or_goes_on(end: float, on: float, chosen: tuple[int, ...]) -> None:
     says = favours({(3, 4): {END: end, 5: on}})
     for branches in ([SHORT, LONG], [LONG, SHORT]):
-        got, run = laid(says, [Branch(ids, 0.0) for ids in branches])
+        got, run = laid(says, [Candidate(ids, 0.0) for ids in branches])
         assert got.token_ids == chosen
         assert run.read == ([(3, 4)] if chosen == SHORT else [(3, 4), (5, 6)])
 
@@ -119,22 +128,22 @@ def test_the_model_says_whether_a_text_ends_or_goes_on(end: float, on: float, ch
 @pytest.mark.parametrize(("gains", "chosen"), [((1.5, 0.0), SHORT), ((0.5, 0.0), LONG), ((0.0, -1.5), SHORT)])
 def test_gains_weigh_with_it(gains: tuple[float, float], chosen: tuple[int, ...]) -> None:
     says = favours({(3, 4): {END: 1.0, 5: 2.0}})
-    got, _ = laid(says, [Branch(SHORT, gains[0]), Branch(LONG, gains[1])])
+    got, _ = laid(says, [Candidate(SHORT, gains[0]), Candidate(LONG, gains[1])])
     assert got.token_ids == chosen
 
 
 def test_going_on_costs_what_the_tokens_behind_it_cost_where_it_is_looked_into() -> None:
     """An end has nothing behind it."""
     says = favours({(3, 4): {END: 1.0, 5: 2.0}, (3, 4, 5): {9: 8.0}})
-    got, run = laid(says, [Branch(SHORT, 0.0), Branch(LONG, 0.0)], EVERYWHERE)
+    got, run = laid(says, [Candidate(SHORT, 0.0), Candidate(LONG, 0.0)], EVERYWHERE)
     assert got.token_ids == SHORT and run.looked == [(3, 4, 5, 6)]
     says = favours({(3, 4): {END: 1.0, 5: 2.0}, (3, 4, 5): {6: 8.0}, (3, 4, 5, 6): {END: 9.0}})
-    got, _ = laid(says, [Branch(SHORT, 0.0), Branch(LONG, 0.0)], EVERYWHERE)
+    got, _ = laid(says, [Candidate(SHORT, 0.0), Candidate(LONG, 0.0)], EVERYWHERE)
     assert got.token_ids == LONG
 
 
 def test_an_end_alone_runs_no_pass() -> None:
-    got, run = laid(favours({(): {END: 1.0}}), [Branch((END,), 0.0), Branch((5, END), 0.0)])
+    got, run = laid(favours({(): {END: 1.0}}), [Candidate((END,), 0.0), Candidate((5, END), 0.0)])
     assert got.token_ids == (END,) and run.read == []
 
 
@@ -143,26 +152,26 @@ def test_an_end_alone_runs_no_pass() -> None:
 
 def test_what_has_no_fork_is_laid_in_one_pass() -> None:
     says = favours({(3, 4, 5): {6: 1.0, 7: 9.0}})
-    _, run = laid(says, [Branch((3, 4, 5, 6, 6, 6), 0.0), Branch((3, 4, 5, 7, 8, 9, 8), 0.0)])
+    _, run = laid(says, [Candidate((3, 4, 5, 6, 6, 6), 0.0), Candidate((3, 4, 5, 7, 8, 9, 8), 0.0)])
     assert run.read == [(3, 4, 5), (7, 8, 9, 8)]
-    _, run = laid(favours({}), [Branch((3,) * 40, 0.0)], EVERYWHERE)
+    _, run = laid(favours({}), [Candidate((3,) * 40, 0.0)], EVERYWHERE)
     assert run.read == [(3,) * 40] and run.looked == []
 
 
 def test_only_close_branches_are_looked_into_and_only_so_many_so_far() -> None:
-    branches = [Branch((first, first, 9, 9, 9, END), 0.0) for first in (3, 4, 5, 6)]
+    branches = [Candidate((first, first, 9, 9, 9, END), 0.0) for first in (3, 4, 5, 6)]
     heights: dict[tuple[int, ...], dict[int, float]] = {(): {3: 6.0, 4: 5.5, 5: 5.0, 6: 2.0}}
-    _, run = laid(favours(heights), branches, Forks(margin=0.4))
+    _, run = laid(favours(heights), branches, LookaheadConfig(margin=0.4))
     assert run.looked == []
-    _, run = laid(favours(heights), branches, Forks(margin=0.6, looks=2, ahead=2))
+    _, run = laid(favours(heights), branches, LookaheadConfig(margin=0.6, max_candidates=2, num_tokens=2))
     assert run.looked == [(3, 3), (4, 4)]
     heights[(4,)] = {4: 9.0}
-    got, run = laid(favours(heights), branches, Forks(margin=0.6, looks=3, ahead=1))
+    got, run = laid(favours(heights), branches, LookaheadConfig(margin=0.6, max_candidates=3, num_tokens=1))
     assert got.token_ids[0] == 4 and run.looked == [(3,), (4,), (5,)]
 
 
 def test_of_a_branch_that_parts_again_the_text_with_the_greatest_gain_is_looked_into() -> None:
-    branches = [Branch((3, 5, END), 0.0), Branch((3, 6, END), 1.0), Branch((4, 7, END), 0.8)]
+    branches = [Candidate((3, 5, END), 0.0), Candidate((3, 6, END), 1.0), Candidate((4, 7, END), 0.8)]
     _, run = laid(favours({}), branches, EVERYWHERE)
     assert run.looked[:2] == [(3, 6), (4, 7)]
 
@@ -172,9 +181,13 @@ def small() -> LanguageModel:
     return build_model(next(family for family in FAMILIES if family.name == "qwen2"))
 
 
-@pytest.mark.parametrize("forks", [ONLY_HERE, EVERYWHERE, Forks(margin=math.inf, looks=2, ahead=1)], ids=str)
+@pytest.mark.parametrize(
+    "forks", [ONLY_HERE, EVERYWHERE, LookaheadConfig(margin=math.inf, max_candidates=2, num_tokens=1)], ids=str
+)
 @pytest.mark.parametrize("seed", range(4))
-def test_the_cache_holds_what_token_by_token_decoding_puts_there(small: LanguageModel, seed: int, forks: Forks) -> None:
+def test_the_cache_holds_what_token_by_token_decoding_puts_there(
+    small: LanguageModel, seed: int, forks: LookaheadConfig
+) -> None:
     """A real model's keys and values, behind branches that were looked into and given up again."""
     context, draw = list(range(40, 60)), random.Random(seed)
     texts = list({(*draw.choices((90, 91, 92), k=draw.randint(2, 6)), END) for _ in range(8)})
@@ -182,8 +195,8 @@ def test_the_cache_holds_what_token_by_token_decoding_puts_there(small: Language
     run, other = (ModelPass(small, cache) for cache in caches)
     logits = run.forward(context, 0)
     expected = other.forward(context, 0)
-    branches = [Branch(text, draw.uniform(-1, 1)) for text in texts]
-    got = TreeWalk(run, forks, (END,)).down(branches, log_probabilities(logits), len(context))
+    branches = [Candidate(text, draw.uniform(-1, 1)) for text in texts]
+    got = TrieDecoder(run, forks, (END,)).decode_best(branches, log_probabilities(logits), len(context))
     for place, token in enumerate(got.token_ids[:-1]):
         expected = other.forward([token], len(context) + place)
     torch.testing.assert_close(log_probabilities(got.logits), log_probabilities(expected), atol=1e-4, rtol=1e-3)
@@ -203,5 +216,5 @@ def test_log_probabilities_are_memory_of_their_own() -> None:
 def test_a_text_that_is_anothers_beginning_is_laid_where_it_is_worth_more() -> None:
     short, long = (3, 4), (3, 4, 5, 6)
     for gains, chosen in (((2.0, 1.0), short), ((1.0, 2.0), long), ((1.0, 1.0), long)):
-        got, run = laid(favours({}), [Branch(short, gains[0]), Branch(long, gains[1])])
+        got, run = laid(favours({}), [Candidate(short, gains[0]), Candidate(long, gains[1])])
         assert got.token_ids == chosen and tuple(run.ids) == chosen

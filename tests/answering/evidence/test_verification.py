@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from desk_rag.answering.events import Citation, Source
-from desk_rag.answering.evidence.span_scorer import load_pointer
-from desk_rag.answering.evidence.verification import coverage, evidence_supports, judge
+from desk_rag.answering.evidence.span_scorer import load_span_scorer
+from desk_rag.answering.evidence.verification import coverage, verify_answer, verify_evidence
 from desk_rag.config import ModelSettings
 from desk_rag.documents.chunking import ChunkId, Location
 from desk_rag.retrieval.embedding import Embedder, load_embedder
@@ -38,9 +38,9 @@ PRINTING = cite(2, "PDF printing cut off the last row.")
 
 
 def test_evidence_for_the_question_is_let_through(embedder: Embedder) -> None:
-    support = judge("Which box holds the key that the plumber needs?", [KEY], [], SOURCES, embedder)
+    support = verify_answer("Which box holds the key that the plumber needs?", [KEY], [], SOURCES, embedder)
     assert support.supported and support.probability > 0.9
-    assert judge("What was wrong with PDF printing?", [PRINTING], [], SOURCES, embedder).supported
+    assert verify_answer("What was wrong with PDF printing?", [PRINTING], [], SOURCES, embedder).supported
 
 
 @pytest.mark.parametrize(
@@ -48,73 +48,79 @@ def test_evidence_for_the_question_is_let_through(embedder: Embedder) -> None:
 )
 def test_evidence_for_something_else_is_refused(embedder: Embedder, question: str) -> None:
     for citation in (KEY, PRINTING):
-        support = judge(question, [citation], [], SOURCES, embedder)
+        support = verify_answer(question, [citation], [], SOURCES, embedder)
         assert not support.supported and support.probability < 0.35
 
 
 def test_what_the_pointer_says_of_the_quote_counts(embedder: Embedder) -> None:
     """Of one quote; two are for questions that neither answers alone. Beside it the model's own doubt says nothing."""
-    pointer = load_pointer(embedder)
+    pointer = load_span_scorer(embedder)
     right, wrong = "Which box holds the key that the plumber needs?", "What does the plumber's key cost?"
-    by_pointer = {question: judge(question, [KEY], [], SOURCES, embedder, 0.01, pointer) for question in (right, wrong)}
+    by_pointer = {
+        question: verify_answer(question, [KEY], [], SOURCES, embedder, 0.01, pointer) for question in (right, wrong)
+    }
     assert by_pointer[right].supported and not by_pointer[wrong].supported
-    assert judge(wrong, [KEY], [], SOURCES, embedder, 0.01).supported
-    assert judge(right, [KEY], [], SOURCES, embedder, 0.9, pointer) == by_pointer[right]
+    assert verify_answer(wrong, [KEY], [], SOURCES, embedder, 0.01).supported
+    assert verify_answer(right, [KEY], [], SOURCES, embedder, 0.9, pointer) == by_pointer[right]
     twice = [[KEY, cite(1, "Please leave the old valve in the yard.")], [], SOURCES, embedder, 0.01]
-    assert judge(right, *twice, pointer) == judge(right, *twice)  # type: ignore[arg-type]
-    assert judge(right, [KEY], [], SOURCES, None, 0.01, pointer) == judge(right, [KEY], [], SOURCES, None, 0.01)
+    assert verify_answer(right, *twice, pointer) == verify_answer(right, *twice)  # type: ignore[arg-type]
+    assert verify_answer(right, [KEY], [], SOURCES, None, 0.01, pointer) == verify_answer(
+        right, [KEY], [], SOURCES, None, 0.01
+    )
 
 
 def test_a_quote_is_judged_where_it_is_worth_most(embedder: Embedder) -> None:
     """It stands within a longer line first, and under another heading."""
-    pointer = load_pointer(embedder)
+    pointer = load_span_scorer(embedder)
     question, line = "How long is the pause of the pump in hours?", "pause_hours = 6"
     text = f"[valve]\nlongest_{line}0\n[pump]\n{line}"
     at = text.rindex(line)
     (field,) = pointer.read(question, [text])
-    assert field.worth(at, at + len(line)) > field.worth(text.index(line), text.index(line) + len(line))
-    support = judge(question, [cite(1, line)], [], [source(1, text)], embedder, 0.01, pointer)
+    assert field.log_odds(at, at + len(line)) > field.log_odds(text.index(line), text.index(line) + len(line))
+    support = verify_answer(question, [cite(1, line)], [], [source(1, text)], embedder, 0.01, pointer)
     similarity = float(embedder.embed_question(question) @ embedder.embed_chunks([line])[0])
-    assert support == evidence_supports(
-        question, line, text, similarity=similarity, refusal=0.01, worth=field.worth(at, at + len(line))
+    assert support == verify_evidence(
+        question, line, text, similarity=similarity, refusal=0.01, span_score=field.log_odds(at, at + len(line))
     )
 
 
 def test_the_models_own_doubt_counts(embedder: Embedder) -> None:
     """Evidence in the question's words is let through, unless the model itself was near to refusing."""
     question = "Does the plumber of the house in Lyon accept cheques?"
-    sure, unsure = (judge(question, [KEY], [], SOURCES, embedder, refusal=p) for p in (1e-4, 0.45))
+    sure, unsure = (verify_answer(question, [KEY], [], SOURCES, embedder, refusal=p) for p in (1e-4, 0.45))
     assert sure.supported and not unsure.supported and sure.probability > unsure.probability + 0.3
-    by_words = [judge(question, [KEY], [], SOURCES, None, refusal=p).probability for p in (0.0, 0.01, 0.3, 1.0)]
+    by_words = [verify_answer(question, [KEY], [], SOURCES, None, refusal=p).probability for p in (0.0, 0.01, 0.3, 1.0)]
     assert by_words == sorted(by_words, reverse=True) and by_words[0] < 1 and by_words[-1] > 0
 
 
 def test_words_that_stand_nowhere_need_more_than_a_model_that_is_sure(embedder: Embedder) -> None:
     for refusal in (1e-9, 1e-3):
-        assert not judge("When was the piano tuned?", [], ["Invented words."], SOURCES, embedder, refusal).supported
-        assert not judge("When was the piano tuned?", [KEY], [], SOURCES, embedder, refusal).supported
-        assert not judge("When was the piano tuned?", [KEY], [], SOURCES, None, refusal).supported
+        assert not verify_answer(
+            "When was the piano tuned?", [], ["Invented words."], SOURCES, embedder, refusal
+        ).supported
+        assert not verify_answer("When was the piano tuned?", [KEY], [], SOURCES, embedder, refusal).supported
+        assert not verify_answer("When was the piano tuned?", [KEY], [], SOURCES, None, refusal).supported
 
 
 def test_another_embedder_leaves_the_decision_to_the_words(embedder: Embedder) -> None:
     for other in (None, Embedder("another", embedder._module, is_embedded=False)):
-        assert judge("Which box holds the key that the plumber needs?", [KEY], [], SOURCES, other).supported
-        assert not judge("How much does Northbay Storage charge?", [KEY], [], SOURCES, other).supported
-        assert judge("Which box has the key?", [KEY], [], SOURCES, other) == evidence_supports(
+        assert verify_answer("Which box holds the key that the plumber needs?", [KEY], [], SOURCES, other).supported
+        assert not verify_answer("How much does Northbay Storage charge?", [KEY], [], SOURCES, other).supported
+        assert verify_answer("Which box has the key?", [KEY], [], SOURCES, other) == verify_evidence(
             "Which box has the key?", KEY.quote, BOILER, similarity=None
         )
 
 
 def test_the_chunk_of_the_evidence_counts_not_the_others(embedder: Embedder) -> None:
     question = "What does Fernhill Planner export?"
-    right = judge(question, [PRINTING], [], SOURCES, embedder)
-    elsewhere = judge(question, [replace(PRINTING, source_number=1)], [], SOURCES, embedder)
+    right = verify_answer(question, [PRINTING], [], SOURCES, embedder)
+    elsewhere = verify_answer(question, [replace(PRINTING, source_number=1)], [], SOURCES, embedder)
     assert right.probability > elsewhere.probability + 0.05
 
 
 def test_dropped_quotes_are_judged_where_nothing_was_found(embedder: Embedder) -> None:
     question = "How much does Northbay Storage charge?"
-    assert not judge(question, [], ["The Sunday train leaves at nine."], SOURCES, embedder).supported
+    assert not verify_answer(question, [], ["The Sunday train leaves at nine."], SOURCES, embedder).supported
 
 
 REPAIRS = "Repairs of the house › Boiler room\n" + BOILER
@@ -133,8 +139,8 @@ REPAIRS = "Repairs of the house › Boiler room\n" + BOILER
 def test_a_title_is_hardly_evidence(title: str, heading: str, quote: str, counts: bool) -> None:
     titled = replace(source(1, REPAIRS), title=title, location=Location(heading))
     question = "Who made repairs of the house?"
-    found = judge(question, [cite(1, quote)], [], [titled], None, 0.01).probability
-    plain = evidence_supports(question, quote, REPAIRS, similarity=None, refusal=0.01).probability
+    found = verify_answer(question, [cite(1, quote)], [], [titled], None, 0.01).probability
+    plain = verify_evidence(question, quote, REPAIRS, similarity=None, refusal=0.01).probability
     assert found == plain if counts else found < plain - 0.2
 
 
@@ -142,19 +148,19 @@ def test_a_title_counts_beside_a_sentence_and_where_it_is_one() -> None:
     """Code is titled by its docstring's first sentence, which may well be the answer."""
     question = "What do the repairs of the house say of the key?"
     titled = replace(source(1, REPAIRS), title="Repairs of the house", location=Location("Boiler room"))
-    beside = judge(question, [cite(1, "Repairs of the house › Boiler room"), KEY], [], [titled], None, 0.01)
+    beside = verify_answer(question, [cite(1, "Repairs of the house › Boiler room"), KEY], [], [titled], None, 0.01)
     both = f"Repairs of the house › Boiler room {KEY.quote}"
-    assert beside == evidence_supports(question, both, REPAIRS, similarity=None, refusal=0.01)
+    assert beside == verify_evidence(question, both, REPAIRS, similarity=None, refusal=0.01)
     code = replace(source(1, "Says who has the key.\ndef key(): ..."), title="Says who has the key.")
-    said = judge("Who has the key?", [cite(1, "Says who has the key.")], [], [code], None, 0.01)
-    assert said == evidence_supports(
+    said = verify_answer("Who has the key?", [cite(1, "Says who has the key.")], [], [code], None, 0.01)
+    assert said == verify_evidence(
         "Who has the key?", "Says who has the key.", code.text, similarity=None, refusal=0.01
     )
 
 
 def test_answers_without_quotes_are_let_through(embedder: Embedder) -> None:
-    assert judge("How much is it?", [], [], SOURCES, embedder).supported
-    assert judge("How much is it?", [], ["Nine euro."], (), embedder).supported
+    assert verify_answer("How much is it?", [], [], SOURCES, embedder).supported
+    assert verify_answer("How much is it?", [], ["Nine euro."], (), embedder).supported
 
 
 @pytest.mark.parametrize("signal", ["similarity", "evidence", "chunk"])
@@ -162,8 +168,8 @@ def test_each_signal_raises_the_probability(signal: str) -> None:
     question, near, far = "Which box holds the boiler key?", "the boiler key is in box 14", "roses in winter"
     low = {"evidence": far, "chunk": far, "similarity": 0.2}
     high = low | {signal: {"similarity": 0.6}.get(signal, near)}
-    first = evidence_supports(question, str(low["evidence"]), str(low["chunk"]), similarity=0.2)
-    second = evidence_supports(
+    first = verify_evidence(question, str(low["evidence"]), str(low["chunk"]), similarity=0.2)
+    second = verify_evidence(
         question, str(high["evidence"]), str(high["chunk"]), similarity=0.6 if signal == "similarity" else 0.2
     )
     assert first.probability < second.probability
@@ -194,5 +200,5 @@ def test_coverage(question: str, text: str, share: float) -> None:
 def test_a_title_that_is_the_text_is_evidence(text: str) -> None:
     quote = text.partition("\n")[0]
     titled = replace(source(1, text), title=quote, location=Location(""))
-    found = judge("What is the wifi of the guests?", [cite(1, quote)], [], [titled], None, 0.01)
-    assert found == evidence_supports("What is the wifi of the guests?", quote, text, similarity=None, refusal=0.01)
+    found = verify_answer("What is the wifi of the guests?", [cite(1, quote)], [], [titled], None, 0.01)
+    assert found == verify_evidence("What is the wifi of the guests?", quote, text, similarity=None, refusal=0.01)

@@ -15,6 +15,7 @@ from desk_rag.bench.answer_quality.prefill import prefill_chunks
 from desk_rag.bench.answer_quality.run import Said, Setting, ask, divergence, to_item
 from desk_rag.errors import ConfigError
 from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.forward.runner import ModelPass
 from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
 from desk_rag.kv.prefix_variants.variants import Rung, build_ladder
@@ -79,8 +80,11 @@ def greedy(setting: Setting, sample: Sample, *, full: bool) -> tuple[list[int], 
     logits = model.forward(torch.tensor(ids), cache, start, logits=True)
     assert logits is not None
     cache.set_length(begun)
-    stream = generation.stream(model, cache, ids, start, max_new_tokens=setting.max_new_tokens, stop=lambda: False)
-    text = "".join(token.text for token in stream)
+    limit = setting.max_new_tokens
+    tokens = generation.decode(
+        model.prompt, ModelPass(model, cache), ids, start, max_new_tokens=limit, stop=lambda: False
+    )
+    text = "".join(token.text for token in tokens)
     return list(text.encode("utf-8", "replace")), logits
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from desk_rag.answering import generation
-from desk_rag.answering.evidence.selection import QuoteChooser, Rule
-from desk_rag.answering.evidence.span_scorer import load_pointer
+from desk_rag.answering.evidence.selection import EvidenceSelector, SelectionConfig
+from desk_rag.answering.evidence.span_scorer import load_span_scorer
 from desk_rag.bench import quality
 from desk_rag.bench.answer_quality.data.sample import Sample
 from desk_rag.bench.answer_quality.modes import FULL, Mode, Way
@@ -42,7 +42,7 @@ SAMPLES = [
 
 @pytest.fixture(scope="module")
 def setting(reader: LanguageModel) -> Setting:
-    chooser = QuoteChooser(reader.prompt, load_pointer(load_embedder(ModelSettings(device="cpu"))))
+    chooser = EvidenceSelector(reader.prompt, load_span_scorer(load_embedder(ModelSettings(device="cpu"))))
     return Setting(reader, prefill_prefix(reader), build_tables(reader, 900), 60, chooser=chooser)
 
 
@@ -53,9 +53,13 @@ def as_the_product(setting: Setting, sample: Sample) -> list[int]:
     ids = [*prompt.prefix_ids, *(token for text in sample.contexts for token in prompt.chunk_ids(text))]
     ids += prompt.question_ids(sample.question)
 
-    opening, quote = (partial(each, sample.question, sample.contexts) for each in (chooser.opening, chooser.choose))
+    opening, quote = (
+        partial(each, sample.question, sample.contexts) for each in (chooser.first_token, chooser.select_quote)
+    )
     run = ModelPass(setting.model, cache)
-    made = generation.decode(prompt, run, ids, 0, max_new_tokens=60, stop=lambda: False, opening=opening, quote=quote)
+    made = generation.decode(
+        prompt, run, ids, 0, max_new_tokens=60, stop=lambda: False, first_token=opening, select_quote=quote
+    )
     text = "".join(token.text for token in made)
     return list(text.encode())
 
@@ -88,7 +92,7 @@ def test_an_objection_is_heard_as_in_the_product(setting: Setting) -> None:
     """Of a pointer that always objects: the sample without an answer is answered all the same."""
     model, chooser = setting.model, setting.chooser
     assert chooser is not None
-    always = QuoteChooser(model.prompt, chooser._pointer, Rule(objection=-math.inf))
+    always = EvidenceSelector(model.prompt, chooser._span_scorer, SelectionConfig(override_refusal_at=-math.inf))
     eager, items = replace(setting, chooser=always), [to_item(SAMPLES[2], setting)]
     (said,) = ask(eager, FULL, items, {}, None)
     (before,) = ask(setting, FULL, items, {}, None)

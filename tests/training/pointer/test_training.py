@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import BertConfig, BertModel
 
-from desk_rag.answering.evidence.span_batch import Rows
-from desk_rag.answering.evidence.span_model import MOST_PIECES, PointerNet, apply
-from desk_rag.answering.evidence.span_scorer import load_pointer
+from desk_rag.answering.evidence.span_batch import SpanBatch
+from desk_rag.answering.evidence.span_model import MOST_PIECES, SpanModel, apply_adapter
+from desk_rag.answering.evidence.span_scorer import load_span_scorer
 from desk_rag.assets import assets_dir
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError, DeskRagError
@@ -128,7 +128,7 @@ def scored(gold: list[tuple[int, int, int]], rows: int, chunks: int) -> tuple[Te
     mask = ~torch.ones(rows, 6, 6, dtype=torch.bool).triu()
     empty = torch.zeros(rows, 6, dtype=torch.int64)
     places = torch.tensor(gold, dtype=torch.int64).view(-1, 3)
-    return torch.randn(rows, 6, 6), mask, Batch(Rows(empty, empty, empty.bool(), empty.bool()), places, chunks)
+    return torch.randn(rows, 6, 6), mask, Batch(SpanBatch(empty, empty, empty.bool(), empty.bool()), places, chunks)
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ def test_every_question_comes_once_before_any_comes_again(tmp_path: Path, tokeni
 # Scoring
 
 
-class Rigged(PointerNet):
+class Rigged(SpanModel):
     """Knows the answers of the held passages, or points at the first word of the second chunk."""
 
     def __init__(self, of: Material, wrong: bool = False) -> None:
@@ -387,7 +387,7 @@ class Rigged(PointerNet):
         self.wrong = wrong
         self.seen: list[Tensor] = []
 
-    def forward(self, rows: Rows) -> Tensor:
+    def forward(self, rows: SpanBatch) -> Tensor:
         self.seen += list(rows.ids)
         scores = torch.full((*rows.ids.shape, rows.ids.shape[1]), -1.0)
         for row, line in enumerate(rows.ids):
@@ -460,7 +460,7 @@ def test_the_command_trains_what_the_pointer_then_loads(
     assert [file.name for file in out.iterdir()] == ["pointer.safetensors"]
     before, _ = load_start(Path(embedded_dir()), seed=1)
     after, _ = load_start(Path(embedded_dir()), seed=1)
-    apply(after, made)
+    apply_adapter(after, made)
     of = material([data], tokenizer, 2)
     batches = list(islice(Batches(of, tokenizer, 3, 2, seed=9), 2))
     losses = []
@@ -469,7 +469,7 @@ def test_the_command_trains_what_the_pointer_then_loads(
             losses.append([float(loss_of(net(b.rows), b)) for b in batches])
     assert all(late < early - 0.5 for early, late in zip(*losses, strict=True)), losses
     embedder = load_embedder(ModelSettings(device="cpu"))
-    pointer = load_pointer(embedder, out)
+    pointer = load_span_scorer(embedder, out)
     text = few[1].text
     (field,) = pointer.read(few[1].pairs[0].question, [text])
     with embedder.autocast():
@@ -484,7 +484,7 @@ def beginning(passage: Passage) -> Passage:
     return replace(passage, text=text, pairs=tuple(p for p in passage.pairs if p.answer in text)[:2], unanswerable=())
 
 
-def _best(net: PointerNet, tokenizer: Tokenizer, passage: Passage) -> float:
+def _best(net: SpanModel, tokenizer: Tokenizer, passage: Passage) -> float:
     """The best span of the first question, by the rows of training."""
     from desk_rag.training.pointer.rows import Row
 

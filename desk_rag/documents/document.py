@@ -218,9 +218,7 @@ def _read_up_to(
     return SourceFile(path, before.st_size, before.st_mtime_ns, digest), data
 
 
-def _drain(
-    descriptor: int, size: int, most: int, stop: Callable[[], bool], *, keep: bool
-) -> tuple[str, bytes]:
+def _drain(descriptor: int, size: int, most: int, stop: Callable[[], bool], *, keep: bool) -> tuple[str, bytes]:
     """Digest of the next `size` bytes, and the bytes where they are kept; a file that grows is not followed.
 
     Of more than `most` bytes only the beginning is read, and the size hashed with it.

@@ -28,7 +28,7 @@ from desk_rag.answering.serving_model import Prepared, prepare
 from desk_rag.answering.strategy import Decoding, Recompute, attention_path, wants_auxiliary
 from desk_rag.answering.stream import AnswerStream
 from desk_rag.config import Settings
-from desk_rag.device_lock import Turn
+from desk_rag.device_lock import DeviceLock
 from desk_rag.documents.chunking import ChunkId
 from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.ingest import damage
@@ -83,7 +83,7 @@ class AnswerEngine:
         prepared: Prepared,
         embedder: Embedder,
         store: Store,
-        turn: Turn,
+        turn: DeviceLock,
         settings: Settings,
         loading: Callable[[Store, Site], ContextLoader] | None = None,
         *,
@@ -393,7 +393,7 @@ def open_engine(settings: Settings, *, writer: bool) -> AnswerEngine:
         asked, auxiliary = settings.answer, None
         if wants_auxiliary(asked):
             auxiliary = open_auxiliary(prepare_auxiliary(settings, asked.auxiliary), store)
-        turn = Turn(settings.data_dir / "run")
+        turn = DeviceLock(settings.data_dir / "run")
         return AnswerEngine(prepared, embedder, store, turn, settings, auxiliary=auxiliary)
     except BaseException:
         store.close()

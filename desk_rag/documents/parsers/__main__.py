@@ -1,8 +1,8 @@
-"""The parser process: reads one file's bytes from stdin, answers with its chunks on stdout, and goes on to the next.
+"""Run as the parser process: read files' bytes from stdin, one after the other, and answer with their chunks on stdout.
 
-Opens no file and no socket. A limit on address space holds for its whole life, an alarm ends it when one file takes too
-long even if whoever asked is gone. Frame: 4-byte header length, 8-byte body length, JSON header, body. Where a request
-names no chunk sizes, the answer holds the blocks that the parser file_format.
+Opens no file and no socket. Its address space is limited, and an alarm ends it when one file takes too long, even if
+the parent is gone. Frame: 4-byte header length, 8-byte body length, JSON header, body. If a request names no chunk
+sizes, the answer holds the parsed blocks instead.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _text(data: bytes) -> tuple[str, str]:
 
 
 def _answer(name: str, data: bytes, most_text: int, cutter: _Cutter | None, *, guarded: bool) -> dict[str, object]:
-    """The reply as JSON-ready values; 'last' asks for a fresh process for the next file."""
+    """Return the reply as JSON-ready values; 'last' asks for a fresh process for the next file."""
     try:
         file_format, parsed = parse_bytes(name, data, most_text, guarded=guarded)
         content = {"chunks": cutter.chunks(parsed)} if cutter is not None else _blocks(parsed)
@@ -147,14 +147,14 @@ def _answer(name: str, data: bytes, most_text: int, cutter: _Cutter | None, *, g
 
 
 class _Cutter:
-    """Cuts what was parsed into chunks of given sizes."""
+    """Cuts parsed text into chunks of given sizes."""
 
     def __init__(self, counter: TextCounter, sizes: list[int]) -> None:
         self._counter = counter
         self._sizes = sizes
 
     def chunks(self, parsed: Parsed) -> list[list[object]]:
-        """One row per chunk, in order."""
+        """Return one row per chunk, in order."""
         from desk_rag.documents.chunking import ChunkSize, split
 
         rows: list[list[object]] = []

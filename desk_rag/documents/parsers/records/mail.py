@@ -15,10 +15,10 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from email.message import EmailMessage
-from email.policy import EmailPolicy
+from email.message import EmailMessage, Message
+from email.policy import EmailPolicy, Policy
 from email.utils import parseaddr
-from typing import Any
+from typing import Any, cast
 
 from desk_rag.documents.document import BlockKind
 from desk_rag.documents.encoding import decode
@@ -50,11 +50,11 @@ class _Policy(EmailPolicy):
         return super().header_fetch_parse(name, value[:_MOST_HEADER_CHARS])
 
 
-_POLICY = _Policy()
+_POLICY: Policy[EmailMessage] = cast("Policy[EmailMessage]", _Policy())
 
 
 @dataclass(frozen=True, slots=True)
-class _Message:
+class _MailContent:
     """What is shown of one message."""
 
     sender: str
@@ -96,7 +96,7 @@ def parse_outlook(data: bytes) -> Parsed:
     try:
         source = Message.load(io.BytesIO(data))
         headers = source.message_headers
-        message = _Message(
+        message = _MailContent(
             sender=source.sender or "",
             recipients=", ".join(recipient.name or recipient.email_address for recipient in source.recipients),
             date=_day(source.sent_date),
@@ -142,7 +142,7 @@ def _split_mailbox(data: bytes) -> Iterator[bytes]:
         yield re.sub(rb"(?m)^>(>*From )", rb"\1", data[begin:end])
 
 
-def _from_bytes(data: bytes) -> _Message:
+def _from_bytes(data: bytes) -> _MailContent:
     headers_end = _HEADERS_END.search(data)
     headers = data[: headers_end.start() if headers_end else len(data)]
     if _NOT_ASCII.search(headers):  # against the rules, but written; the email package replaces such letters
@@ -151,7 +151,7 @@ def _from_bytes(data: bytes) -> _Message:
     return _from_mime(email.message_from_bytes(data, policy=_POLICY))
 
 
-def _from_mime(message: EmailMessage) -> _Message:
+def _from_mime(message: EmailMessage) -> _MailContent:
     texts: list[tuple[str, bool]] = []
     attachments: list[str] = []
     for part in itertools.islice(_readable_parts(message, 0), _MOST_PARTS):
@@ -165,7 +165,7 @@ def _from_mime(message: EmailMessage) -> _Message:
             texts.append((_content(part), kind == "text/html"))
         elif kind.startswith("multipart/") and isinstance(part.get_payload(), str):
             texts.append((_content(part), False))  # its boundary is missing
-    return _Message(
+    return _MailContent(
         sender=_people(_header(message, "From")),
         recipients=_people(_header(message, "To")),
         date=_date_header(message),
@@ -217,7 +217,7 @@ def _forwarded(part: EmailMessage) -> str:
     return f"Forwarded message: {', '.join(filter(None, about))}" if any(about) else ""
 
 
-def _content(part: EmailMessage) -> str:
+def _content(part: Message[str, str]) -> str:
     """Return a part's text in its declared encoding, or else in the one its bytes look like; '' if it is binary."""
     payload = part.get_payload(decode=True)
     if not isinstance(payload, bytes):
@@ -254,7 +254,7 @@ def _day(moment: datetime | None) -> str:
     return f"{moment.day} {moment:%B %Y}" if moment is not None else ""
 
 
-def _add_message(builder: Builder, message: _Message, number: int | None, seen_lines: set[str]) -> None:
+def _add_message(builder: Builder, message: _MailContent, number: int | None, seen_lines: set[str]) -> None:
     """Append one message; `seen_lines` holds the lines of earlier messages of the same mailbox and grows."""
     who = ", ".join(part for part in (message.sender, message.date) if part)
     builder.heading(1, ": ".join(part for part in (who, message.subject) if part) or "(no subject)", page=number)

@@ -1,4 +1,4 @@
-"""Finds the files that ship with desk-rag: the reader model, the sample documents. Knows no other module."""
+"""Find the files that ship with desk-rag: the reader model and the sample documents."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def assets_dir() -> Path:
-    """The packaged `_assets` of an installed wheel, else the repository's `assets`."""
+    """Return the packaged `_assets` of an installed wheel, or else the repository's `assets`."""
     package = Path(__file__).resolve().parent
     packaged = package / "_assets"
     return packaged if packaged.is_dir() else package.parent / "assets"

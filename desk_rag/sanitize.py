@@ -1,7 +1,8 @@
-"""Document and model text made safe for a terminal. Knows Unicode; knows nothing of who shows the text.
+"""Make text from documents, file names and models safe to show in a terminal.
 
-Every sink (TUI, CLI, logs, window title) passes text from documents, file names and models through `clean`: an indexed
-file must not be able to move the cursor, write the clipboard (OSC 52), fake a link (OSC 8) or reverse a line (bidi).
+Every sink (TUI, CLI, logs, window title) passes such text through `clean`: an indexed file must not be able to move the
+cursor, write the clipboard (OSC 52), fake a link (OSC 8) or reverse a line (bidi). Parsers take terminal codes out of
+what they read with `without_terminal_codes`, so that they are neither indexed nor quoted.
 """
 
 from __future__ import annotations
@@ -17,12 +18,29 @@ _ESCAPE_SEQUENCES = re.compile(
     r"|\x9b[0-?]*[ -/]*[@-~]"  # CSI as one C1 byte
     r"|[\x90\x98\x9d-\x9f][^\x07\x1b\x90\x98\x9c-\x9f\n]*(?:\x1b\\|\x9c|\x07)"  # the same opened by a C1 byte
 )
-"""A string without terminator loses its opener alone, which makes the rest plain text: wrongly decoded documents are
+"""A string without a terminator loses only its opener, and the rest becomes plain text: wrongly decoded documents are
 full of C1 codes, and what follows them must not vanish."""
+_BARE_SEQUENCES = re.compile(
+    # A text about terminal codes spells out the escape character in front of them.
+    r"(?<!\\033)(?<!\\0)(?<!\\e)(?<!\\E)(?<!\\x1[bB])(?<!\\u001[bB])(?<!ESC)(?<!CSI)(?<!\^\[)"
+    r"\[(?:\d{1,3}(?:;\d{1,3})*m|[0-3]J|[0-2]K|\d{1,3};\d{1,3}[Hf]|\?\d{1,4}[hl])"
+    r"(?![^\[\]\n]*\])"  # [2K video] is text: what a terminal code opens is never closed
+)
+"""Codes whose escape character was lost when the text was copied: colours, erasing, cursor positions, modes."""
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _INVISIBLE = re.compile(
     "[\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
+
+
+def without_terminal_codes(text: str, *, bare: bool = True) -> str:
+    """Return `text` without terminal escape sequences; line ends stay.
+
+    With `bare`, also without what is left of such a sequence when its escape character was lost: '[2J', '[31m'.
+    """
+    if "\x1b" in text or "\x9b" in text:
+        text = _ESCAPE_SEQUENCES.sub("", text).replace("\x1b", "")
+    return _BARE_SEQUENCES.sub("", text) if bare and "[" in text else text
 
 
 def clean(text: str, *, single_line: bool = False) -> str:

@@ -1,5 +1,4 @@
-"""Named stages of one request, so that TTFT is the sum of its parts. Knows clocks; `sync` lets a device finish
-first."""
+"""Time the named stages of one request, so that time to first token is the sum of its parts."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Stopwatch:
-    """Collects stages in the order they ran. Time between stages (a consumer drawing the screen) is nobody's."""
+    """Collects stages in the order they ran. Time between stages (a consumer drawing the screen) is not counted."""
 
     def __init__(self, sync: Callable[[], None] | None = None) -> None:
         self._sync = sync
@@ -17,7 +16,7 @@ class Stopwatch:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Measure the body as one stage; the device is synchronised at its end so that asynchronous work counts."""
+        """Measure the body as one stage; `sync` is called at its end so that asynchronous work counts."""
         start = time.perf_counter()
         try:
             yield

@@ -28,7 +28,7 @@ class Change(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class FileStill:
+class FileSnapshot:
     """What a file looked like; two equal looks with time between them mean that it stands still."""
 
     size: int
@@ -44,7 +44,7 @@ class FileJob:
     change: Change
     due: float
     """In the queue's clock."""
-    seen: FileStill | None = None
+    seen: FileSnapshot | None = None
     """What the file looked like when the job was queued; None when it was not there."""
     tries: int = 0
     """How often it was put back because the file would not stand still."""

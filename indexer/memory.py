@@ -1,7 +1,7 @@
-"""Gives freed memory back to the system between runs. Knows the C library; knows nothing of what the memory held.
+"""Return freed memory to the operating system between runs.
 
-Embedding and prefilling chunks of ever different lengths leaves glibc's arenas full of holes: a watcher that indexed
-one file a minute grew from 0.83 to 1.16 GB in 20 minutes, and one `malloc_trim` took it back to 0.64 GB.
+Embedding and prefilling chunks of many different lengths fragments glibc's heap, so that a watcher keeps growing
+(bench/LOG.md, "Memory of a watcher").
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import ctypes
 import sys
 
 
-def give_back() -> bool:
-    """Return True if the C library gave pages back; False elsewhere than on glibc, where there is nothing to do."""
+def trim_memory() -> bool:
+    """Return True if the C library released memory; False without glibc, where nothing can be done."""
     if not sys.platform.startswith("linux"):
         return False
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

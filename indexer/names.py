@@ -1,9 +1,8 @@
-"""What model and embedder called their work when last loaded, so that a run sees without them that nothing is missing.
+"""Remember the names of vectors and chunk KV, so that a run without work needs to load neither embedder nor model.
 
-Knows settings, stamps of files and versions of libraries; loads neither torch nor a model. The names alone are kept,
-never whether the work is complete: that is asked of the store. They hold while nothing changes that could give other
-ones: the settings that name a model, its files, the libraries, and what `prepared` found out about it (a drift that is
-noticed rewrites its record, which ends the memory of it). Whoever finds nothing kept loads and keeps.
+Loads no torch. Only the names are kept; whether work is missing is asked of the store. A name is valid until something
+changes that could change it: the settings that name the model, its files, the libraries, or the records of its
+preparation. Without a valid name, the model is loaded and its name kept.
 """
 
 from __future__ import annotations
@@ -33,44 +32,44 @@ _log = logging.getLogger(__name__)
 _LIBRARIES = ("torch", "transformers", "tokenizers", "sentence-transformers", "safetensors", "peft", "bitsandbytes")
 _MODEL, _EMBEDDER = "model", "embedder"
 _MOST = 8
-"""Models, and embedders, that are remembered."""
+"""Models, and embedders, whose names are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lacking:
-    """What of the work is still to be done, by the store's word."""
+class MissingWork:
+    """Which work the store says is still to be done."""
 
     vectors: bool
     kv: bool
     no_room: bool = False
-    """There is none to be made because the chunk KV may take no more."""
+    """Chunk KV is missing, but its budget is used up."""
 
 
-EVERYTHING = Lacking(vectors=True, kv=True)
-"""What has to be supposed where no names are known."""
+EVERYTHING = MissingWork(vectors=True, kv=True)
+"""The assumption where no names are known."""
 
 
-def lacking(store: Store, settings: Settings) -> Lacking:
-    """What is missing under the names that are kept for these settings; all of it where there are none."""
+def missing_work(store: Store, settings: Settings) -> MissingWork:
+    """Return what is missing under the names kept for these settings; EVERYTHING where there are none."""
     embedder, namespaces = _kept(settings, _EMBEDDER), _kept(settings, _MODEL)
     vectors = not embedder or bool(store.chunks_without_vector(embedder[0], 1))
     if not namespaces:
-        return Lacking(vectors, kv=True)
+        return MissingWork(vectors, kv=True)
     rungs = [cast("Namespace", name) for name in namespaces]
     store.hold_together(rungs)
     kv = any(store.chunks_without_kv(rung, 1) for rung in rungs)
     counts = [store.counts(rung, None) for rung in rungs]
     full = counts[0].kv_bytes >= counts[0].budget_bytes and any(each.warm < each.chunks for each in counts)
-    return Lacking(vectors, kv, no_room=full and not kv)
+    return MissingWork(vectors, kv, no_room=full and not kv)
 
 
 def keep_embedder(settings: Settings, fingerprint: str) -> None:
-    """Remember the name of the vectors of these settings' embedder."""
+    """Remember the name of the embedder's vectors under these settings."""
     _keep(settings, _EMBEDDER, [fingerprint])
 
 
 def keep_namespaces(settings: Settings, namespaces: Sequence[str]) -> None:
-    """Remember the names of the chunk KV of these settings' model, rung 0 first."""
+    """Remember the names of the model's chunk KV under these settings, rung 0 first."""
     _keep(settings, _MODEL, [str(namespace) for namespace in namespaces])
 
 
@@ -78,11 +77,11 @@ def _keep(settings: Settings, part: str, names: list[str]) -> None:
     key = _key(settings, part)
     if key is None:
         return
-    told = _read(settings)
-    kept = {**{known: value for known, value in told.get(part, {}).items() if known != key}, key: names}
-    told[part] = dict(list(kept.items())[-_MOST:])
+    record = _read(settings)
+    kept = {**{known: value for known, value in record.get(part, {}).items() if known != key}, key: names}
+    record[part] = dict(list(kept.items())[-_MOST:])
     try:
-        write_private(_file(settings), json.dumps(told).encode(), settings.data_dir)
+        write_private(_file(settings), json.dumps(record).encode(), settings.data_dir)
     except (OSError, ForeignPlace) as error:
         _log.warning("the names of model and embedder could not be kept (%s)", error)
 
@@ -98,18 +97,18 @@ def _file(settings: Settings) -> Path:
 
 def _read(settings: Settings) -> dict[str, dict[str, list[str]]]:
     try:
-        told = json.loads(_file(settings).read_text(encoding="utf-8"))
+        record = json.loads(_file(settings).read_text(encoding="utf-8"))
         return {
-            part: {str(key): [str(name) for name in names] for key, names in told[part].items()}
+            part: {str(key): [str(name) for name in names] for key, names in record[part].items()}
             for part in (_MODEL, _EMBEDDER)
-            if part in told
+            if part in record
         }
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
 
 
 def _key(settings: Settings, part: str) -> str | None:
-    """32 hex digits over everything the names follow from; None where that cannot be told without loading."""
+    """Return 32 hex digits over everything that decides a name; None if that needs the model to be loaded."""
     chosen = settings.model
     if part == _EMBEDDER:
         files = files_of(chosen)
@@ -128,8 +127,8 @@ def _key(settings: Settings, part: str) -> str | None:
 
 
 def _stamps(files: Iterable[Path]) -> list[tuple[str, int, int]]:
-    found = [(file, file.stat()) for file in sorted(files) if file.is_file()]
-    return [(str(file), stat.st_size, stat.st_mtime_ns) for file, stat in found]
+    statuses = [(file, file.stat()) for file in sorted(files) if file.is_file()]
+    return [(str(file), status.st_size, status.st_mtime_ns) for file, status in statuses]
 
 
 def _version(library: str) -> str:

@@ -1,7 +1,6 @@
-"""One run over some folders, here and now: words, then vectors, then chunk KV. What `index` does, and `ask` beforehand.
+"""Index some folders once, in the foreground: words, then vectors, then chunk KV.
 
-Knows the order of the stages, and that embedder and model are loaded only where something is lacking; knows no signals
-and no exit codes. Running in the background is the service's.
+`desk-rag index` does this, and `ask` before it answers. Embedder and model are loaded only if there is work for them.
 """
 
 from __future__ import annotations
@@ -12,7 +11,13 @@ from typing import TYPE_CHECKING
 
 from desk_rag.config import GIB, Settings
 from desk_rag.documents.status import FileState
-from desk_rag.indexer.names import EVERYTHING, Lacking, keep_embedder, keep_namespaces, lacking
+from desk_rag.indexer.names import (
+    EVERYTHING,
+    MissingWork,
+    keep_embedder,
+    keep_namespaces,
+    missing_work,
+)
 from desk_rag.ingest import background_prefill, pipeline
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexFinished, RootAbsent
 from desk_rag.ingest.progress import Tally
@@ -23,7 +28,7 @@ if TYPE_CHECKING:
     from desk_rag.ingest.progress import ProgressDisplay
 
 _CODED_SHARE = 0.52
-"""Of fp16: what int8 chunk KV takes with scales and header, before there is any to measure."""
+"""Size of int8 chunk KV with scales and header, as a share of fp16; used before there is any to measure."""
 
 
 class Run:
@@ -37,18 +42,21 @@ class Run:
         progress: ProgressDisplay,
         tally: Tally | None = None,
     ) -> None:
-        """`stop` is asked between two items. `tally` is an empty one of whoever began to take the time before."""
+        """`stop` is asked between two items. `tally` is an empty one that has been measuring time since before."""
         self._parts, self._settings, self._stop, self._progress = parts, settings, stop, progress
         self._tally = tally or Tally()
 
     def run(self, roots: Sequence[Path], *, warm: bool = True, loaded: bool = False) -> IndexFinished:
-        """Bring `roots` up to date; `warm` with chunk KV. `loaded`: model and embedder are in memory already.
+        """Bring `roots` up to date, with chunk KV if `warm`.
 
-        Raises StoreError, and ModelError or ConfigError once something is to be made that needs the model.
+        Args:
+            loaded: model and embedder are in memory already.
+
+        Raises StoreError; ModelError or ConfigError if work needs the model and it cannot be loaded.
         """
         for root in roots:
             self._read(root)
-        missing = EVERYTHING if loaded or self._stop() else lacking(self._parts.store, self._settings)
+        missing = EVERYTHING if loaded or self._stop() else missing_work(self._parts.store, self._settings)
         if missing.vectors and not self._stop():
             self._embed()
         if warm and not self._stop():
@@ -56,7 +64,7 @@ class Run:
         return self._tally.finished()
 
     def _read(self, root: Path) -> None:
-        parts, seen = self._parts, False
+        parts, any_files = self._parts, False
         for event in pipeline.sync_folder(
             parts.store, root, parts.counter, parts.size, self._settings.index, self._stop
         ):
@@ -64,8 +72,8 @@ class Run:
             if isinstance(event, FileEvent) and event.state is FileState.INDEXED:
                 self._tally.texts.update(passage.chunk.chunk_id for passage in parts.store.passages_of(event.path))
             self._progress.show(event)
-            seen = seen or isinstance(event, FileEvent | RootAbsent | DeletionsWaiting)
-        if not seen and not self._stop():
+            any_files = any_files or isinstance(event, FileEvent | RootAbsent | DeletionsWaiting)
+        if not any_files and not self._stop():
             self._progress.say(f"{shown_path(root)} holds no files: nothing to index there.")
 
     def _embed(self) -> None:
@@ -80,21 +88,21 @@ class Run:
             else:
                 self._tally.vectors = event.done
 
-    def _prefill(self, missing: Lacking) -> None:
+    def _prefill(self, missing: MissingWork) -> None:
         if not missing.kv:
             if missing.no_room:
                 self._say_no_room()
             return
         self._progress.passing("loading the model …")
-        made, store = self._parts.load_warm(), self._parts.store
-        keep_namespaces(self._settings, [made.namespace, *(rung.namespace for rung in made.later)])
-        outlook = store.outlook(made.namespace, _CODED_SHARE * made.model.spec.fp16_bytes_per_token)
+        warm, store = self._parts.load_warm(), self._parts.store
+        keep_namespaces(self._settings, [warm.namespace, *(rung.namespace for rung in warm.later)])
+        outlook = store.outlook(warm.namespace, _CODED_SHARE * warm.model.spec.fp16_bytes_per_token)
         if outlook is not None and not self._stop():
             self._progress.say(outlook.sentence)
         last = None
         for last in background_prefill.warm_pending(
-            store, made.model, made.prefix, made.namespace, made.scheme, self._parts.turn, self._stop, lambda: "",
-            made.later,
+            store, warm.model, warm.prefix, warm.namespace, warm.scheme, self._parts.turn, self._stop, lambda: "",
+            warm.later,
         ):  # fmt: skip
             self._tally.add(last)
             self._progress.show(last)
@@ -107,7 +115,7 @@ class Run:
             self._progress.say(f"Chunk KV: {last.waiting}")
 
     def _say_no_room(self) -> None:
-        """That chunk KV is missing because of a limit: the user's own, which is as wished, or the drive's."""
+        """Say that chunk KV is missing because of a limit: the user's own budget, or the free space of the drive."""
         limits = self._settings.store
         if self._parts.store.counts().budget_bytes < int(limits.budget_gib * GIB):
             self._tally.disk_full = True

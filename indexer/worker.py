@@ -17,8 +17,8 @@ from desk_rag.config import IndexSettings
 from desk_rag.documents.discovery import FoundFile
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import Cancelled, DeskRagError, StoreError
-from desk_rag.indexer.jobs import Change, FileJob, FileStill, Job, JobQueue, SweepJob
-from desk_rag.indexer.memory import give_back
+from desk_rag.indexer.jobs import Change, FileJob, FileSnapshot, Job, JobQueue, SweepJob
+from desk_rag.indexer.memory import trim_memory
 from desk_rag.indexer.parts import Parts, WarmParts
 from desk_rag.ingest.background_prefill import warm_pending
 from desk_rag.ingest.deletions import HANDFUL
@@ -182,7 +182,7 @@ class Worker:
         age = time.time() - found.mtime_ns / 1e9
         if not 0 <= age < self._settings.settle_seconds:
             return False
-        seen = FileStill(found.size, found.mtime_ns)
+        seen = FileSnapshot(found.size, found.mtime_ns)
         due = time.monotonic() + self._settings.settle_seconds
         self._jobs.put(FileJob(found.path, root, Change.CHANGED, due, seen))
         return True
@@ -222,7 +222,7 @@ class Worker:
         self._gone_at = [at for at in self._gone_at if at > now - _TOGETHER_SECONDS] + [now]
         return len(self._gone_at) + self._jobs.gone_files(job.root) > HANDFUL
 
-    def _again(self, job: FileJob, seen: FileStill | None, change: Change) -> None:
+    def _again(self, job: FileJob, seen: FileSnapshot | None, change: Change) -> None:
         """Put a job back until its file stands still; one that never does is looked at ever less often."""
         wait = settle_wait(self._settings, change, job.tries)
         self._jobs.put(FileJob(job.path, job.root, change, time.monotonic() + wait, seen, job.tries + 1))
@@ -271,7 +271,7 @@ class Worker:
         if self._unfinished and not self._jobs.due(within=_SOON):
             self._tidy_at = 0.0
             self._tidy()
-            give_back()
+            trim_memory()
             self._emit(self._tally.finished())
             self._tally, self._unfinished = Tally(), False
 
@@ -304,13 +304,13 @@ class Worker:
         self._emit(StageProgress(stage, 0, 0, "chunks", 0.0, None, f"stopped: {problem}"))
 
 
-def look(path: Path) -> FileStill | None:
+def look(path: Path) -> FileSnapshot | None:
     """What the file at `path` looks like now; None if it is not there or cannot be looked at."""
     try:
         found = path.stat()
     except OSError:
         return None
-    return FileStill(found.st_size, found.st_mtime_ns)
+    return FileSnapshot(found.st_size, found.st_mtime_ns)
 
 
 def settle_wait(settings: IndexSettings, change: Change, tries: int = 0) -> float:

@@ -28,7 +28,7 @@ from desk_rag.answering.serving_model import ServingModel, prepare
 from desk_rag.answering.strategy import Decoding, Recompute, attention_path, wants_auxiliary
 from desk_rag.answering.stream import AnswerStream
 from desk_rag.config import Settings
-from desk_rag.device_lock import Turn
+from desk_rag.device_lock import DeviceLock
 from desk_rag.documents.chunking import ChunkId
 from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.ingest import damage
@@ -85,7 +85,7 @@ class AnswerEngine:
         prepared: ServingModel,
         embedder: Embedder,
         store: Store,
-        turn: Turn,
+        turn: DeviceLock,
         settings: Settings,
         loading: Callable[[Store, CacheTarget], KVConnector] | None = None,
         *,
@@ -419,7 +419,7 @@ def open_engine(settings: Settings, *, writer: bool) -> AnswerEngine:
         auxiliary = None
         if wants_auxiliary(settings.answer):
             auxiliary = open_auxiliary(prepare_auxiliary(settings, settings.answer.auxiliary), store)
-        turn = Turn(settings.data_dir / "run")
+        turn = DeviceLock(settings.data_dir / "run")
         return AnswerEngine(prepared, embedder, store, turn, settings, auxiliary=auxiliary)
     except BaseException:
         store.close()

@@ -1,8 +1,8 @@
-"""A file on disk becomes a Document: text in blocks that remember heading, page and line.
+"""Turn a file on disk into a Document: text in blocks that carry heading, page and line.
 
-Reads each file once and hashes what it read; the parsers see only those bytes, in a child process with limits on time
-and memory. Of plain text and tables that are larger than what is indexed of a file, only the beginning is read. Knows
-no folders. User files are only read.
+Each file is read once and hashed; the parsers see only those bytes, in a child process with limits on time and memory.
+Of plain text and tables larger than the limit on indexed text, only the beginning is read. User files are never
+written.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class BlockKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """The bytes a Document was made from."""
+    """Identity of the bytes a Document was made from."""
 
     path: Path
     """Absolute, not resolved through symbolic links."""
     size: int
     mtime_ns: int
     digest: str
-    """blake2b-256 of the content, hex; of its beginning and its size where no more of it is read."""
+    """blake2b-256 of the content, in hex; of its beginning and its size if only the beginning is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +85,12 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a parser found in one file."""
+    """The text of one file, as its parser returned it."""
 
     source: SourceFile
     title: str
-    """From the content (first heading, title property); empty if the content names none. Never the file name,
-    so that a renamed file keeps its chunks."""
+    """Taken from the content (first heading, title property); empty if it names none. Never the file name, so that a
+    renamed file keeps its chunks."""
     blocks: tuple[Block, ...]
     """Empty where the parser process cut the text into chunks (file_chunks.py)."""
     parser: str
@@ -100,14 +100,14 @@ class Document:
 
 
 def never() -> bool:
-    """The `stop` of what is not to be interrupted."""
+    """Return False: the `stop` callback of work that must not be interrupted."""
     return False
 
 
 def supported(path: Path) -> bool:
-    """Whether `parse` may be able to read the file, judged by its name.
+    """Return whether `parse` may be able to read a file of this name.
 
-    A name that says nothing is given a try: its content decides.
+    A name of an unknown kind is accepted: the content decides.
     """
     return format_of_name(path.name) is not None or not unread_kind(path.name)
 
@@ -131,7 +131,7 @@ def ask_parser(
     *,
     allow_secrets: bool = False,
 ) -> tuple[SourceFile, dict[str, object]]:
-    """Read one file and have it parsed, and cut if `cutting` says how.
+    """Read one file and have it parsed, and cut into chunks if `cutting` is given.
 
     Raises what `parse` raises; Cancelled; and SecretDocument for a private key or an access token, unless allowed.
     """
@@ -152,26 +152,26 @@ def ask_parser(
 
 @contextmanager
 def sound_reply(path: Path) -> Iterator[None]:
-    """Raise BrokenDocument where the block finds that the parser's reply is not what it should be."""
+    """Raise BrokenDocument if the block finds the parser's reply malformed."""
     try:
         yield
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise BrokenDocument(f"{path} made its parser answer nonsense.") from error
+        raise BrokenDocument(f"{path} made its parser return a malformed reply.") from error
 
 
 def read_file(path: Path, most: int) -> tuple[SourceFile, bytes]:
-    """Read a file of at most `most` bytes whole, with what identifies it. Raises UnreadableDocument."""
+    """Read a whole file of at most `most` bytes, with its identity. Raises UnreadableDocument."""
     return _read_up_to(path.absolute(), most, never, in_part=False, keep=True)
 
 
 def digest_file(path: Path, settings: IndexSettings, stop: Callable[[], bool] = never) -> SourceFile:
-    """Hash a file's content without keeping it. Raises UnreadableDocument, or Cancelled."""
+    """Hash a file's content without keeping it. Raises UnreadableDocument or Cancelled."""
     source, _ = _read(path.absolute(), settings, stop, keep=False)
     return source
 
 
 def reader_version(settings: IndexSettings) -> str:
-    """What decides, beside a file's content, which chunks are made of it; another one means: read again."""
+    """Return the version of parsers and limits; a file read under another version is read again."""
     return f"{PARSER_VERSION}/{settings.max_text_mib:g}"
 
 
@@ -180,7 +180,7 @@ def _most_text(settings: IndexSettings) -> int:
 
 
 def _read(path: Path, settings: IndexSettings, stop: Callable[[], bool], *, keep: bool) -> tuple[SourceFile, bytes]:
-    """The file's bytes, or what is read of them, and what identifies them; unless `keep` they are only hashed."""
+    """Read a file, or its beginning, with its identity; unless `keep`, the bytes are only hashed."""
     in_part = readable_in_part(path.name)
     most = _MOST_BYTES_PER_TEXT * _most_text(settings) + _MIB if in_part else int(settings.max_file_mib * _MIB)
     return _read_up_to(path, most, stop, in_part=in_part, keep=keep)
@@ -189,7 +189,7 @@ def _read(path: Path, settings: IndexSettings, stop: Callable[[], bool], *, keep
 def _read_up_to(
     path: Path, most: int, stop: Callable[[], bool], *, in_part: bool, keep: bool
 ) -> tuple[SourceFile, bytes]:
-    """Read a file; of a larger one than `most` bytes the beginning if `in_part`, else UnreadableDocument is raised.
+    """Read at most `most` bytes of a file; a larger file raises UnreadableDocument unless `in_part`.
 
     Size, time and inode are compared before and after, so that no document mixes two versions of its file.
     """
@@ -218,12 +218,10 @@ def _read_up_to(
     return SourceFile(path, before.st_size, before.st_mtime_ns, digest), data
 
 
-def _drain(
-    descriptor: int, size: int, most: int, stop: Callable[[], bool], *, keep: bool
-) -> tuple[str, bytes]:
-    """Digest of the next `size` bytes, and the bytes where they are kept; a file that grows is not followed.
+def _drain(descriptor: int, size: int, most: int, stop: Callable[[], bool], *, keep: bool) -> tuple[str, bytes]:
+    """Return the digest of the next `size` bytes, and the bytes if `keep`; bytes appended meanwhile are ignored.
 
-    Of more than `most` bytes only the beginning is read, and the size hashed with it.
+    Of more than `most` bytes only the beginning is read, and the size is hashed with it.
     """
     digest = hashlib.blake2b(digest_size=32)
     pieces, left = [], min(size, most)
@@ -231,7 +229,7 @@ def _drain(
         digest.update(f"the first of {size} bytes:".encode())
     while left > 0 and (piece := os.read(descriptor, min(_MIB, left))):
         if stop():
-            raise Cancelled("Reading was given up.")
+            raise Cancelled("Reading was cancelled.")
         digest.update(piece)
         left -= len(piece)
         if keep:
@@ -239,8 +237,8 @@ def _drain(
     return digest.hexdigest(), b"".join(pieces)
 
 
-def _stamp(found: os.stat_result) -> tuple[int, ...]:
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+def _stamp(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 def _unreadable(path: Path, error: OSError | ValueError) -> UnreadableDocument:
@@ -250,7 +248,7 @@ def _unreadable(path: Path, error: OSError | ValueError) -> UnreadableDocument:
 
 
 def _document(source: SourceFile, reply: dict[str, object]) -> Document:
-    """The child's reply as a Document; whatever does not fit raises KeyError, TypeError, ValueError or IndexError."""
+    """Build a Document from the child's reply; a malformed one raises KeyError, TypeError, ValueError or IndexError."""
     headings = [tuple(str(name) for name in path) for path in _list(reply["headings"])]
     blocks = []
     for row in _list(reply["blocks"]):
@@ -260,7 +258,7 @@ def _document(source: SourceFile, reply: dict[str, object]) -> Document:
 
 
 def parser_of(reply: dict[str, object]) -> str:
-    """Name and version of the parser that made this reply."""
+    """Return the name and version of the parser that made this reply."""
     return f"{reply['format']}/{PARSER_VERSION}"
 
 
@@ -276,7 +274,7 @@ def _number(value: object) -> int | None:
 
 @functools.cache
 def _parser(memory_mib: int) -> ParserProcess:
-    """One child per memory limit for the life of this process: starting one costs more than parsing a small file."""
+    """Return this process's one child for a memory limit: starting one costs more than parsing a small file."""
     process = ParserProcess(memory_mib)
     atexit.register(process.close)
     return process

@@ -1,8 +1,8 @@
-"""Bytes become text. Knows encodings and newline styles; knows nothing of formats.
+"""Decode a file's bytes into text with uniform line ends.
 
-Order: byte order mark, strict UTF-8, a declared encoding, UTF-16 without a mark, then the code page whose languages
-explain the letters (code_pages.py), or else charset-normalizer's best guess on a sample. Anything but UTF-8 is named in
-the note, because a wrong guess garbles names.
+Tried in order: a byte order mark, UTF-16 without a mark, ISO-2022-JP, strict UTF-8, the declared encoding, the code
+page whose languages explain the letters (code_pages.py), and charset-normalizer's best guess on a sample. Any encoding
+other than UTF-8 is named in the note, because a wrong guess garbles names.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def _decode(data: bytes, declared: str) -> tuple[str, str]:
         if data.startswith(mark):
             text = data.decode(encoding, "replace")
             return text, "" if encoding == "utf-8-sig" else f"read as {encoding}"
-    for encoding in ("utf-8", declared, utf16_without_mark(data)):
+    # ASCII text in UTF-16 or ISO-2022-JP is valid UTF-8, so these two are tried first.
+    for encoding in (utf16_without_mark(data), _iso2022(data), "utf-8", declared):
         try:
             if encoding:
                 return data.decode(encoding), "" if encoding == "utf-8" else f"read as {encoding}"
@@ -57,6 +58,11 @@ def _decode(data: bytes, declared: str) -> tuple[str, str]:
     if sum(char > "\x7f" for char in text) - lost >= _SOUND_TO_LOST * lost:
         return text, "read as utf-8, some characters could not be read"
     return _guess(data)
+
+
+def _iso2022(data: bytes) -> str:
+    """The Japanese mail encoding, by the escape sequences that switch to its character sets."""
+    return "iso2022_jp" if data.isascii() and (b"\x1b$B" in data or b"\x1b$@" in data) else ""
 
 
 def _guess(data: bytes) -> tuple[str, str]:

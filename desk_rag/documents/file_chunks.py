@@ -1,4 +1,4 @@
-"""Chunks of one file, read, parsed and cut in a process of its own, with limits on time, memory and text."""
+"""Read one file's chunks, parsed and cut in the parser process, with limits on time, memory and text."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def read(
     *,
     allow_secrets: bool = False,
 ) -> tuple[Document, list[Chunk]]:
-    """A file as a document without blocks, and its chunks.
+    """Return a file's document, without blocks, and its chunks.
 
-    Raises what `documents.ask_parser` raises, Cancelled within a fraction of a second after `stop` answers True.
+    Raises what `documents.ask_parser` raises; Cancelled within a fraction of a second after `stop` returns True.
     """
     cutting = Cutting(counter.tokenizer_json, (size.smallest, size.target, size.largest))
     source, reply = document.ask_parser(path, settings, cutting, stop, allow_secrets=allow_secrets)
@@ -38,8 +38,8 @@ def read(
         return Document(source, str(reply["title"]), (), parser, str(reply["note"])), chunks
 
 
-def _chunk(ordinal: int, text: str, num_tokens: int, heading: str, *where: int | None) -> Chunk:
-    page_start, page_end, line_start, line_end = where
+def _chunk(ordinal: int, text: str, num_tokens: int, heading: str, *place: int | None) -> Chunk:
+    page_start, page_end, line_start, line_end = place
     return Chunk(
         chunk_id_of(text), ordinal, text, int(num_tokens), Location(heading, page_start, page_end, line_start, line_end)
     )

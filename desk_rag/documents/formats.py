@@ -134,6 +134,7 @@ _ZIP_CONTENTS = (
     (b"application/vnd.oasis.opendocument.presentation", Format.OPEN_SLIDES),
     (b"application/vnd.oasis.opendocument.spreadsheet", Format.SHEETS),
     (b"application/epub+zip", Format.EBOOK),
+    (b"META-INF/container.xml", Format.EBOOK),
 )
 _BINARY_FORMATS = frozenset({Format.PDF, Format.OUTLOOK, *(read_as for _, read_as in _ZIP_CONTENTS)})
 _HEADER = rb"[A-Za-z][\w-]*: [^\r\n]*(?:\r?\n[ \t][^\r\n]*)*\r?\n"
@@ -141,6 +142,8 @@ _MESSAGE_HEADERS = re.compile(rb"(?:" + _HEADER + rb"){3}")
 _CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r\x1b"))
 _ZIP = b"PK\x03\x04"
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+_ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
+"""The stream that holds a .docx, .xlsx or .pptx file with a password inside its OLE container."""
 
 
 def format_of_name(name: str) -> Format | None:
@@ -174,8 +177,10 @@ def format_of_content(data: bytes, promised: Format | None) -> Format:
     if b"%PDF-" in data[:1024]:
         return Format.PDF
     if data.startswith(_ZIP):
-        return _format_of_zip(data)
+        return _format_of_zip(data, promised)
     if data.startswith(_OLE):
+        if _ENCRYPTED in data and promised is not Format.OUTLOOK:  # a message may carry such a file
+            raise BrokenDocument("is encrypted", remedy="Save a copy without a password.")
         if promised in (Format.OUTLOOK, Format.SHEETS):
             return promised
         raise BrokenDocument(
@@ -192,11 +197,13 @@ def format_of_content(data: bytes, promised: Format | None) -> Format:
     return Format.HTML if looks_html and promised is Format.TEXT else promised
 
 
-def _format_of_zip(data: bytes) -> Format:
-    """By the names and the media type that stand in it; they are uncompressed in every container we read."""
+def _format_of_zip(data: bytes, promised: Format | None) -> Format:
+    """Tell a container's format by its members' names and its media type, which is hardly ever compressed."""
     for mark, read_as in _ZIP_CONTENTS:
         if mark in data:
             return read_as
+    if promised in (Format.OPEN_DOCUMENT, Format.OPEN_SLIDES, Format.SHEETS) and b"content.xml" in data:
+        return promised
     raise UnsupportedDocument("is a ZIP archive without a document in it")
 
 

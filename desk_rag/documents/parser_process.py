@@ -1,7 +1,7 @@
-"""The parent's side of the parser process: start, ask, and replace it after a crash, a time-out, a stop or long use.
+"""Run the parser process: start it, send requests, and replace it after a crash, a time-out, a stop or long use.
 
-Knows frames and limits; knows no format. The child gets bytes and a file name, never a path to open; it parses, and
-cuts into chunks where it is told their size and tokenizer.
+The child gets bytes and a file name, never a path to open. It parses, and cuts the text into chunks if it is given
+their sizes and a tokenizer.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ TRY_AGAIN = "It will be read again at the next sweep."
 _START_SECONDS = 60.0
 _ANSWER_BYTES = 256 * 1024 * 1024
 _GUARD_SECONDS = 0.05
-"""Between two looks at the clock and at whether to stop, while the child works."""
+"""Seconds between checks of the clock and of `stop` while the child works."""
 _FILES_PER_PROCESS = 2000
-"""Then a fresh one: native parsers leak a little."""
+"""Files after which the child is replaced: native parsers leak a little memory."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class _Child:
     process: subprocess.Popen[bytes]
     files: int = 0
     tokenizer: str = ""
-    """What it counts tokens with, once it was told."""
+    """The serialized tokenizer it was sent; empty before that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,11 @@ class Request:
     name: str
     data: bytes
     seconds: float
-    """For all of it; the child is ended after that."""
+    """Time limit of the whole request; the child is killed after that."""
     most_text: int
-    """Bytes of text; what follows is cut off."""
+    """Bytes of text to keep; the rest is cut off."""
     allow_secrets: bool = False
-    """Take content that is a private key or an access token for any other text."""
+    """Accept content that is a private key or an access token."""
     cutting: Cutting | None = None
     """None: the reply holds blocks instead of chunks."""
 
@@ -79,7 +79,7 @@ class ParserProcess:
         with self._lock:
             used = self._child is not None
             answer = self._ask(request, stop)
-            # A child that served others may have been killed from outside since; a fresh one tells whose fault it is.
+            # A used child may have been killed from outside; a fresh one shows whether the file is at fault.
             if answer is None and used:
                 answer = self._ask(request, stop)
             if answer is None:
@@ -87,7 +87,7 @@ class ParserProcess:
             return answer
 
     def _ask(self, request: Request, stop: Callable[[], bool]) -> dict[str, object] | None:
-        """The reply; None where the child died over it. Raises BrokenDocument where it ran too long, or Cancelled."""
+        """Return the reply; None if the child died. Raises BrokenDocument if it ran too long, or Cancelled."""
         child = self._child or self._start(stop)
         child.files += 1
         header: dict[str, object] = {"name": request.name, "seconds": request.seconds, "most_text": request.most_text}
@@ -108,13 +108,13 @@ class ParserProcess:
         return answer
 
     def close(self) -> None:
-        """End the child; a later `parse` starts another."""
+        """Stop the child; a later `parse` starts another."""
         with self._lock:
             self._stop()
 
     @property
     def pid(self) -> int | None:
-        """Of the child, while there is one."""
+        """Process id of the child; None while there is none."""
         return self._child.process.pid if self._child else None
 
     def _start(self, stop: Callable[[], bool]) -> _Child:
@@ -154,7 +154,7 @@ class ParserProcess:
     def _exchange(
         process: subprocess.Popen[bytes], header: dict[str, object] | None, data: bytes, guard: _Guard
     ) -> dict[str, object] | None:
-        """The answer, or None. `header` None only waits for the child to be ready."""
+        """Return the reply, or None if there is none. With `header` None, only wait for the child to be ready."""
         assert process.stdin is not None and process.stdout is not None
         with guard:
             try:
@@ -168,7 +168,7 @@ class ParserProcess:
 
 
 class _Guard:
-    """Ends a child whose time is over or whose work is no longer wanted, which ends a blocking read of its answer."""
+    """Kills a child that runs too long or is no longer needed, which ends a blocking read of its answer."""
 
     def __init__(self, process: subprocess.Popen[bytes], seconds: float, stop: Callable[[], bool]) -> None:
         self._process, self._seconds, self._stop = process, seconds, stop
@@ -184,9 +184,9 @@ class _Guard:
         self._done.set()
 
     def check(self) -> None:
-        """Raise Cancelled or BrokenDocument where the child was ended."""
+        """Raise Cancelled or BrokenDocument if the child was killed."""
         if self.stopped:
-            raise Cancelled("Reading was given up.")
+            raise Cancelled("Reading was cancelled.")
         if self.late:
             raise BrokenDocument(
                 f"took longer than {self._seconds:g} s to parse",

@@ -1,7 +1,4 @@
-"""Text becomes sentences: pieces of a few, so that chunks can end where one ends, and single ones, to be quoted.
-
-Knows punctuation and token counts; knows no blocks, no chunks and no answers.
-"""
+"""Cut text into sentences: groups of a few for chunk boundaries, and single ones for quotation."""
 
 from __future__ import annotations
 
@@ -20,13 +17,13 @@ _LONGEST_SENTENCE = 20_000
 """Characters: what runs on for longer is data (minified JSON, a row of 100,000 columns), whatever its blanks say."""
 _CHARACTERS_PER_TOKEN = 3
 _QUOTED_END = re.compile(r'(?<=[a-z0-9\)"\'%])[.!?]["\')]?\s+(?=[A-Z"\'(0-9])')
-"""Where the embedded reader was taught that a sentence ends."""
+"""End of a sentence, as in the embedded reader's training texts."""
 NO_END = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|Rev|Capt|Lt|Sgt|Nr|Fig|vs|cf|approx|e\.g|i\.e)\.$")
-"""What no quote ends with. Not 'No.' and 'etc.', which as often end sentences. 'St.' can, too; then a quote goes on
-into the next sentence."""
+"""Abbreviations that never end a quote. 'No.' and 'etc.' are missing, because they often end sentences. So may 'St.';
+a quote then continues into the next sentence."""
 _TWO_WORDS = re.compile(r"\w\W*[\s=:;,|]\W*\w")
 _FEWEST_LETTERS, _SHORTEST_WORD = 3, 8
-"""Of less no citation is made: `quotes` does not look for it, `citations` takes it for the answer."""
+"""Lower bounds on the letters and characters of a quotation."""
 
 
 class TokenCounter(Protocol):
@@ -38,7 +35,7 @@ class TokenCounter(Protocol):
 
 
 class SentenceCutter:
-    """Cuts text into pieces of about `grain` to twice `grain` tokens; time is linear in the text, whatever it holds."""
+    """Cuts text into pieces of about `grain` to twice `grain` tokens, in time linear in the text."""
 
     def __init__(self, counter: TokenCounter, grain: int) -> None:
         self._counter = counter
@@ -62,7 +59,7 @@ class SentenceCutter:
                     yield start + offset + inner, piece
 
     def _cut_data(self, text: str) -> Iterator[tuple[int, str]]:
-        """Pieces of a fixed length, ended at a blank or comma where there is one; looking for clauses takes long."""
+        """Yield pieces of about one length that end at a blank or comma; looking for clauses takes too long here."""
         for offset, piece in _stretches(text, _CHARACTERS_PER_TOKEN * self._grain, (" ", ",", ";")):
             if self._counter.count(piece) <= 2 * self._grain:
                 yield offset, piece
@@ -82,31 +79,34 @@ class SentenceCutter:
 
 
 def ends_sentence(text: str) -> bool:
-    """Whether `text` stops where a sentence or clause does, and not after 'Mr.'."""
+    """Return whether `text` ends a sentence or clause, and not in an abbreviation such as 'Mr.'."""
     return bool(_SENTENCE_END.search(text)) and not _ABBREVIATION.search(text)
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of one paragraph, cut as the embedded reader's training texts were."""
-    found, last = [], 0
+    """Return the sentences of one paragraph, cut as the embedded reader's training texts were."""
+    parts, last = [], 0
     for match in _QUOTED_END.finditer(text):
-        found.append(text[last : match.end()].strip())
+        parts.append(text[last : match.end()].strip())
         last = match.end()
     if text[last:].strip():
-        found.append(text[last:].strip())
-    return found
+        parts.append(text[last:].strip())
+    return parts
 
 
 def units(text: str) -> list[str]:
-    """Sentences, none across a line end."""
+    """Return the sentences of `text`; none crosses a line end."""
     return [sentence for line in text.split("\n") if line.strip() for sentence in sentences(line.strip())]
 
 
 def quotable(text: str) -> list[str]:
-    """What an answer may quote of `text`, each a run of its characters, none twice: sentences, none across a line end,
-    none that ends with 'Mr.', of at least two words, none too short to be cited. Code and tables come line by line."""
-    found = [unit for line in text.split("\n") for unit in _whole_sentences(line.strip())]
-    return list(dict.fromkeys(unit for unit in found if _TWO_WORDS.search(unit) and _citable(unit)))
+    """Return the passages of `text` that an answer may quote, each once and in its exact characters.
+
+    A passage is one sentence within one line, or several if an abbreviation such as 'Mr.' ends the first. It has at
+    least two words. Code and tables are quoted line by line.
+    """
+    candidates = [unit for line in text.split("\n") for unit in _whole_sentences(line.strip())]
+    return list(dict.fromkeys(unit for unit in candidates if _TWO_WORDS.search(unit) and _citable(unit)))
 
 
 def _citable(unit: str) -> bool:
@@ -141,11 +141,11 @@ def _groups(text: str, breaks: re.Pattern[str], least: int) -> Iterator[tuple[in
 def _stretches(
     text: str, longest: int = 800, marks: Sequence[str] = ("\n\n", "\n", ". ", "。", " ")
 ) -> Iterator[tuple[int, str]]:
-    """`text` in stretches of bounded length, cut behind the first of `marks` that stands in the later half of one."""
+    """Yield `text` in stretches of bounded length, cut after the first of `marks` in the second half of each."""
     start = 0
     while len(text) - start > longest:
         places = (text.rfind(mark, start + longest // 2, start + longest) for mark in marks)
-        cut = next((found + 1 for found in places if found >= 0), start + longest)
+        cut = next((place + 1 for place in places if place >= 0), start + longest)
         yield start, text[start:cut]
         start = cut
     yield start, text[start:]

@@ -1,4 +1,4 @@
-"""What happened to a file, and which stage of indexing it is in."""
+"""States of a file and stages of indexing."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _ONLY = "only the first "
 
 
 def beginning_only(kept: int) -> str:
-    """The note of a file of which `kept` bytes of text are indexed, and no more."""
+    """Return the note for a file of which only the first `kept` bytes of text are indexed."""
     amount = f"{kept / 2**20:.1f} MiB" if kept >= 2**20 // 10 else f"{kept / 1024:.1f} KiB"
     return f"{_ONLY}{amount} of its text are indexed (`max_text_mib` under [index])"
 
 
 def is_beginning_only(note: str) -> bool:
-    """Whether an indexed file's note says that only its beginning is indexed."""
+    """Return whether an indexed file's note says that only its beginning is indexed."""
     return note.startswith(_ONLY)

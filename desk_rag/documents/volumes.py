@@ -1,9 +1,8 @@
-"""Tell whether a folder is still the one that was indexed, or something else is in its place.
+"""Tell whether a folder is still the one that was indexed, or whether something else is in its place.
 
-An unmounted drive leaves an empty directory, or one with other files in it, and every file that was on the drive looks
-deleted. So an indexed folder and each mount point inside it has an identity: its file system and the inode of its
-directory. Where that differs, names decide: a folder restored from a backup or a cloned disk has the same files in it.
-Nothing in here reads a document.
+An unmounted drive leaves an empty directory, or one with other files, and every file on the drive looks deleted. So
+each indexed folder and each mount point inside it has an identity: its file system and the inode of its directory. If
+the identity differs, file names decide: a folder restored from a backup or a cloned disk holds the same files.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from desk_rag.documents.discovery import check_root
 from desk_rag.errors import DeskRagError
 
 SAMPLE = 64
-"""Documents of a folder that are looked for when it is not what it was; half of them must be there."""
+"""Documents looked for in a folder whose identity changed; half of them must exist."""
 _BY_UUID = Path("/dev/disk/by-uuid")
 
 
@@ -30,12 +29,12 @@ class Volume:
 
     path: Path
     filesystem: str
-    """Names the file system as lastingly as the system allows: by UUID, by network share, else by its mount."""
+    """The most lasting name of the file system: its UUID, its network share, or else its mount."""
     inode: int
 
 
 class Mounts:
-    """What is mounted at this moment."""
+    """The file systems mounted at this moment."""
 
     @cached_property
     def _mounts(self) -> dict[Path, tuple[str, str]]:
@@ -63,9 +62,9 @@ class Mounts:
 
 
 def root_absence(root: Path, known: Volume | None, documents: Callable[[], Sequence[Path]], mounts: Mounts) -> str:
-    """Say why nothing can be told about the files of an indexed folder now; '' if it is there.
+    """Return why an indexed folder counts as absent; '' if it is present.
 
-    `documents` returns what is indexed of it.
+    `documents` returns the paths indexed below it.
     """
     try:
         check_root(root)
@@ -81,7 +80,7 @@ def root_absence(root: Path, known: Volume | None, documents: Callable[[], Seque
 
 
 def mount_absence(known: Volume, documents: Callable[[], Sequence[Path]], mounts: Mounts) -> str:
-    """The same for a mount point inside an indexed folder."""
+    """Return why a mount point inside an indexed folder counts as absent; '' if it is present."""
     try:
         if mounts.identify(known.path) == known:
             return ""

@@ -1,7 +1,7 @@
 """Prefill chunks that have no KV on disk, one after the other, giving way to answers.
 
-The store gives the order: wanted, most used, most recent; prefix variant after prefix variant, so that every chunk is
-fast before some are better.
+The store decides the order: wanted, most used, most recent. Prefix variants follow one after the other, so that every
+chunk has one KV before any gets a second.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from desk_rag.documents.chunking import ChunkId
 from desk_rag.documents.status import IndexStage
 from desk_rag.errors import Cancelled, StoreError, StoreFull
 from desk_rag.ingest.events import StageProgress
-from desk_rag.ingest.progress import Meter
+from desk_rag.ingest.progress import ProgressRate
 from desk_rag.store.types import PendingChunk
 
 if TYPE_CHECKING:
-    from desk_rag.device_lock import Turn
+    from desk_rag.device_lock import DeviceLock
     from desk_rag.kv.prefill import PrefixKV
     from desk_rag.kv.prefix_variants.variants import Rung
     from desk_rag.kv.quant import QuantScheme
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _BATCH = 8
-"""Chunks taken from the catalog at a time; the order is asked for anew after so many."""
+"""Chunks taken from the catalog at a time, after which their order is queried again."""
 _GIVE_UP = 3
-"""Chunks in a row that could not be made warm before the stage ends."""
+"""Consecutive chunks that may fail before the stage ends."""
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """One chunk on one rung."""
+class PrefillTask:
+    """One chunk to prefill behind one prefix variant."""
 
     chunk: PendingChunk
     rung: Rung
 
 _WAIT_POLL = 0.5
-"""Seconds between two questions whether background work may run again."""
+"""Seconds between two checks whether background work may run again."""
 
 
-class Warmer:
-    """The state of one `warm_pending`: what is next, what did not work."""
+class ChunkPrefiller:
+    """Prefills chunks for `warm_pending`; remembers the queue and the chunks that failed."""
 
     def __init__(
         self,
@@ -56,34 +56,38 @@ class Warmer:
         model: LanguageModel,
         rungs: Sequence[Rung],
         scheme: QuantScheme,
-        turn: Turn,
+        turn: DeviceLock,
         stop: Callable[[], bool],
     ) -> None:
         self._store, self._model, self._rungs = store, model, tuple(rungs)
         self._scheme, self._turn, self._stop = scheme, turn, stop
-        self._queue: list[Task] = []
+        self._queue: list[PrefillTask] = []
         self._passed_over: dict[Namespace, set[ChunkId]] = {rung.namespace: set() for rung in rungs}
         self._in_a_row = 0
         self.disk_full = False
         """True once `warm` ended because the disk has no room."""
 
-    def next(self) -> Task | None:
-        """The most urgent chunk of the lowest rung that has one to do.
+    def next(self) -> PrefillTask | None:
+        """Return the most urgent chunk of the lowest rung that has one pending.
 
-        Asked anew every few chunks, so that what somebody asks about now, and what is new, comes forward.
+        The catalog is queried again every few chunks, so that new chunks and those just asked about come first.
         """
         if not self._queue:
             self._queue = next(filter(None, map(self._pending, self._rungs)), [])
         return self._queue[-1] if self._queue else None
 
-    def _pending(self, rung: Rung) -> list[Task]:
-        """The next few on this rung, the most urgent last."""
+    def _pending(self, rung: Rung) -> list[PrefillTask]:
+        """Return the next few tasks of this rung, the most urgent last."""
         passed_over = self._passed_over[rung.namespace]
         pending = self._store.chunks_without_kv(rung.namespace, _BATCH + len(passed_over))
-        return [Task(chunk, rung) for chunk in pending if chunk.chunk_id not in passed_over][:_BATCH][::-1]
+        return [PrefillTask(chunk, rung) for chunk in pending if chunk.chunk_id not in passed_over][:_BATCH][::-1]
 
-    def warm(self, task: Task) -> str | None:
-        """'' when the chunk is dealt with, None when it was given up and is to be begun again, else why to end."""
+    def warm(self, task: PrefillTask) -> str | None:
+        """Prefill and store one chunk.
+
+        Returns '' if the chunk is done, None if it was interrupted and must start again, or the reason to end the
+        stage.
+        """
         try:
             admitted = self._prefill(task)
         except Cancelled:
@@ -97,13 +101,13 @@ class Warmer:
             _log.warning("chunk %s cannot be prefilled (%s)", task.chunk.chunk_id, type(error).__name__)
             return self._pass_over(task, f"prefill fails ({type(error).__name__}); the log has more")
         if not admitted:
-            # The store offers it again once it was asked for often enough; what else is offered is worth a try.
+            # The store offers it again once it has been asked for often enough.
             self._leave(task)
         self._queue.pop()
         self._in_a_row = 0
         return ""
 
-    def _prefill(self, task: Task) -> bool:
+    def _prefill(self, task: PrefillTask) -> bool:
         from desk_rag.kv.identity import kv_key
         from desk_rag.kv.prefill import prefill_chunk
         from desk_rag.kv.quant import quantize
@@ -120,16 +124,16 @@ class Warmer:
     def _give_way(self) -> bool:
         return self._turn.answer_waits() or self._stop()
 
-    def _pass_over(self, task: Task, reason: str) -> str:
+    def _pass_over(self, task: PrefillTask, reason: str) -> str:
         self._leave(task)
         self._queue.pop()
         self._in_a_row += 1
         return reason if self._in_a_row >= _GIVE_UP else ""
 
-    def _leave(self, task: Task) -> None:
-        """Not this chunk for now, on this rung and on those above, where it would fare no better."""
-        at = self._rungs.index(task.rung)
-        for rung in self._rungs[at:]:
+    def _leave(self, task: PrefillTask) -> None:
+        """Pass over this chunk for now, on this rung and on those above it."""
+        position = self._rungs.index(task.rung)
+        for rung in self._rungs[position:]:
             self._passed_over[rung.namespace].add(task.chunk.chunk_id)
 
 
@@ -139,26 +143,29 @@ def warm_pending(
     prefix: PrefixKV,
     namespace: Namespace,
     scheme: QuantScheme,
-    turn: Turn,
+    turn: DeviceLock,
     stop: Callable[[], bool],
     may_run: Callable[[], str],
     later: Sequence[Rung] = (),
 ) -> Iterator[StageProgress]:
-    """Prefill chunks that have no KV, one at a time; one event per chunk, and two a second in a wait.
+    """Prefill chunks that have no KV, one at a time; yields one event per chunk, and two per second while waiting.
 
-    `later` are the rungs above the plain one (kv/prefix_variants/variants.py): every chunk gets its plain KV first,
-    then theirs. Progress counts them all; with the first a chunk is warm.
+    Yields to an answer, and to `stop`, within one layer; the interrupted chunk starts again. Ends with a reason in
+    `waiting` if the disk is full or several chunks in a row fail.
 
-    Gives way to an answer, and to `stop`, within one layer; the chunk that was given up is begun again. Before every
-    chunk `may_run` answers '' or the reason to wait. Ends with a reason in `waiting` when the disk has no room or
-    several chunks in a row fail. Raises StoreError when the catalog cannot be written.
+    Args:
+        may_run: asked before every chunk; returns '' or the reason to wait.
+        later: the rungs above the plain one (kv/prefix_variants/variants.py). Every chunk gets its plain KV first and
+            is warm from then on; progress counts the KVs of all rungs.
+
+    Raises StoreError if the catalog cannot be written.
     """
     from desk_rag.kv.prefix_variants.variants import Rung
 
     rungs = (Rung(0, prefix, namespace), *later)
     store.hold_together([rung.namespace for rung in rungs])
-    warmer = Warmer(store, model, rungs, scheme, turn, stop)
-    done, total, meter, unit = 0, _missing(store, rungs), Meter(), "chunk KVs" if later else "chunks"
+    warmer = ChunkPrefiller(store, model, rungs, scheme, turn, stop)
+    done, total, meter, unit = 0, _missing(store, rungs), ProgressRate(), "chunk KVs" if later else "chunks"
     while not stop():
         task = warmer.next()
         if task is None:
@@ -182,17 +189,17 @@ def warm_pending(
 
 
 def _missing(store: Store, rungs: Sequence[Rung]) -> int:
-    """Chunk KVs that are still to be made."""
-    each = [store.counts(rung.namespace, None) for rung in rungs]
-    return sum(counts.chunks - counts.warm for counts in each)
+    """Return how many chunk KVs are still missing."""
+    counts_by_rung = [store.counts(rung.namespace, None) for rung in rungs]
+    return sum(counts.chunks - counts.warm for counts in counts_by_rung)
 
 
-def _reason_to_wait(turn: Turn, may_run: Callable[[], str]) -> str:
+def _reason_to_wait(turn: DeviceLock, may_run: Callable[[], str]) -> str:
     return "an answer is being made" if turn.answer_waits() else may_run()
 
 
 def _sleep(seconds: float, stop: Callable[[], bool]) -> bool:
-    """Sleep in short steps; True as soon as `stop` asks for the end."""
+    """Sleep in short steps; return True as soon as `stop` does."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         if stop():

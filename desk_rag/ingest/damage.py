@@ -1,7 +1,7 @@
-"""What is done and said about damage in the index while a question is answered.
+"""Repair and report damage in the index while a question is answered.
 
-A damaged row is used for nothing. The writer reads its file anew at once, if that is quickly done; else the source is
-missing from the answer, the file is read at the next look at its folder, and the answer says both.
+A damaged row is never used. The writer reads its file again at once if the file is small; otherwise the answer lacks
+that source and says so, and the file is read at the next sweep of its folder.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from desk_rag.store.store import Store
 
 _MOST_FILES = 4
 _MOST_BYTES = 4 << 20
-"""Of one file that an answer waits for."""
+"""Size of the largest file that an answer waits for."""
 
 
 def read_damaged(store: Store, prompt: PromptFormat, settings: IndexSettings) -> tuple[Path, ...]:
-    """Read the files of damaged rows anew, a few small ones at once; return those that are whole again.
+    """Read the files of damaged rows again, a few small ones at once, and return those that were repaired.
 
-    The others are marked to be read at the next look at their folder. Raises StoreError as the store does.
+    The others are marked to be read at the next sweep of their folder. Raises StoreError.
     """
     damaged = list(dict.fromkeys(fault.path for fault in store.faults() if fault.path is not None))
-    mended: list[Path] = []
+    repaired: list[Path] = []
     for path in damaged:
-        if store.writer and len(mended) < _MOST_FILES and _is_small(path):
-            event = FileReader(store, prompt, prompt.chunk_size, settings).read_anew(path)
+        if store.writer and len(repaired) < _MOST_FILES and _is_small(path):
+            event = FileReader(store, prompt, prompt.chunk_size, settings).reread(path)
             if event is not None and event.state is FileState.INDEXED:
-                mended.append(path)
+                repaired.append(path)
                 continue
         store.read_again(path)
-    return tuple(mended)
+    return tuple(repaired)
 
 
-def notices(store: Store, mended: Sequence[Path], under: Sequence[Path]) -> tuple[str, ...]:
+def notices(store: Store, repaired: Sequence[Path], under: Sequence[Path]) -> tuple[str, ...]:
     """Sentences about what an answer from the documents `under` (all, if empty) may lack."""
     store.check_beside_answer()
-    said = [f"The index entry of {path} was damaged; the file was read anew for this answer." for path in mended]
+    said = [f"The index entry of {path} was damaged; the file was read anew for this answer." for path in repaired]
     if store.is_lost:
         said.append(_sentence(catalog_lost(store.root)))
     for fault in store.faults():

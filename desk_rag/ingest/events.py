@@ -1,4 +1,4 @@
-"""What indexing tells whoever listens: the CLI, the background service and the TUI. Knows no torch and no UI."""
+"""Events of an index run, for the CLI, the background service and the TUI."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ class FileEvent:
     state: FileState
     chunks: int = 0
     reason: str = ""
-    """Why it was skipped or failed, as a sentence; the remedy included."""
+    """Why it was skipped or failed, as a sentence with the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageProgress:
-    """How far one stage is. Counts are of this run; rate and ETA come from monotonic time."""
+    """Progress of one stage in this run; rate and time left come from monotonic time."""
 
     stage: IndexStage
     done: int
     total: int
     unit: str
-    """files | chunks | chunk KVs (where a chunk gets several)."""
+    """'files', 'chunks', or 'chunk KVs' where a chunk gets several."""
     rate: float
     """Units per second over the recent past; 0 before the first."""
     eta_seconds: float | None
     """None while unknown."""
     waiting: str = ""
-    """Non-empty when the stage stands still on purpose: 'the GPU is busy (43 %)', 'on battery', 'paused'."""
+    """Why the stage waits: 'the GPU is busy (43 %)', 'on battery', 'paused'; empty while it runs."""
     upper: bool = False
-    """The last unit done was a further KV of a chunk that was warm before (kv/prefix_variants/variants.py)."""
+    """The last unit was a further KV of a chunk that was already warm (kv/prefix_variants/variants.py)."""
     disk_full: bool = False
-    """The stage ended early, and `waiting` is that the disk has no room."""
+    """The stage ended early because the disk is full; `waiting` says so."""
 
 
 @dataclass(frozen=True, slots=True)
 class RootAbsent:
-    """An indexed folder, or a mount point inside one, is not there now. Nothing of it is deleted."""
+    """An indexed folder, or a mount point inside one, is absent now. Nothing of it is deleted."""
 
     root: Path
     reason: str
@@ -50,7 +50,7 @@ class RootAbsent:
 
 @dataclass(frozen=True, slots=True)
 class DeletionsWaiting:
-    """Many files of a folder are gone at once. Their documents are kept for a while."""
+    """Many files of a folder vanished at once. Their documents are kept for a while."""
 
     root: Path
     waiting: int

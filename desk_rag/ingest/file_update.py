@@ -1,8 +1,7 @@
-"""One found file becomes an outcome in the catalog: indexed, unchanged, renamed, skipped or failed.
+"""Record the outcome of one file in the catalog: indexed, unchanged, renamed, skipped or failed.
 
-Knows parsing, chunking and the store; knows no folders and no schedule. Nothing that is wrong with a file is
-raised: it is noted as final until the file or the parsers change, so that a broken file costs its reading once and
-not at every look.
+Problems with a file are not raised. They are recorded and stay valid until the file or the parsers change, so that a
+broken file is read once and not at every sweep.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ CHANGED_MEANWHILE = "it changed while it was being read; it is read again once i
 
 
 class FileReader:
-    """Turns one found file into an outcome in the catalog."""
+    """Reads single files and records their outcome in the catalog."""
 
     def __init__(
         self,
@@ -60,14 +59,14 @@ class FileReader:
         self._size = size
         self._settings = settings
         self.renamed_from: Path | None = None
-        """Where the last renamed file was before."""
+        """Former path of the last renamed file."""
 
     def bring_up_to_date(
         self, found: FoundFile, row: DocumentRow | None, gone_twin: Callable[[str], DocumentRow | None]
     ) -> FileEvent:
-        """Index `found` unless nothing changed; `gone_twin` finds a vanished document with the same content.
+        """Index a file unless nothing changed; `gone_twin` finds a vanished document with the same content.
 
-        Raises Cancelled, with nothing noted, when it was told to stop; StoreError when the catalog cannot be written.
+        Raises Cancelled, with nothing recorded, if `stop` asked for it; StoreError if the catalog cannot be written.
         """
         stamp = stamp_of(found, self._settings)
         if row is not None and row.stamp == stamp:
@@ -75,7 +74,7 @@ class FileReader:
         if not documents.supported(found.path):
             return self._left_out(found, stamp, f"{KIND_NOT_READ} ('{found.path.suffix}')")
         if not found.size:
-            # A package's __init__.py, a lock: nothing is wrong with it and nothing is in it.
+            # A package's __init__.py or a lock file: nothing is wrong with it.
             return self._left_out(found, stamp, "empty")
         try:
             return self._same_content(found, stamp, row, gone_twin) or self._read(found, stamp)
@@ -90,14 +89,13 @@ class FileReader:
                 return self._left_out(found, stamp, f"{KIND_NOT_READ} (binary)")  # nothing promised text
             return self._failed(found, stamp, row, error)
         except Exception as error:
-            # One file that no parser author thought of must not end the run. Its text may be in the message, so only
-            # the kind of error is kept.
+            # One odd file must not end the run. The message may quote its text, so only the kind of error is kept.
             _log.exception("unexpected %s while reading a file", type(error).__name__, exc_info=False)
             problem = DocumentError(f"reading it failed unexpectedly ({type(error).__name__})")
             return self._failed(found, stamp, row, problem)
 
-    def read_anew(self, path: Path) -> FileEvent | None:
-        """Read a file whose entry in the catalog is damaged, unchanged as it may be; None where it is not there."""
+    def reread(self, path: Path) -> FileEvent | None:
+        """Read a file whose catalog entry is damaged, even if it is unchanged; None if it does not exist."""
         try:
             now = path.lstat()
         except (OSError, ValueError):
@@ -107,7 +105,7 @@ class FileReader:
         return self.bring_up_to_date(FoundFile(path, now.st_size, now.st_mtime_ns, now.st_ino), None, lambda _: None)
 
     def leave_out(self, path: Path, left_out: LeftOut, row: DocumentRow | None) -> FileEvent:
-        """Note why a path is not indexed; what was indexed of it goes, unless it only cannot be looked at now."""
+        """Record why a path is not indexed, and remove its document unless the path is only inaccessible now."""
         event = FileEvent(path, FileState.SKIPPED, reason=left_out.reason)
         try:
             path.lstat()
@@ -134,7 +132,7 @@ class FileReader:
             self._store.rename_document(found.path, found.path, stamp)
             return FileEvent(found.path, FileState.UNCHANGED, row.num_chunks)
         twin = gone_twin(digest)
-        # Asked anew: a single changed file may have been dealt with since the folder's rows were read.
+        # Queried again: a single changed file may have been handled since the folder's rows were read.
         twin = None if twin is None else self._store.document(twin.path)
         if twin is None or not _holds(twin, digest, stamp) or not _read_alike(twin.path, found.path):
             return None
@@ -168,20 +166,20 @@ class FileReader:
 
 
 def stamp_of(found: FoundFile, settings: IndexSettings) -> FileStamp:
-    """What the catalog compares: size, mtime, inode, and what decides how the file is read."""
+    """Return what the catalog compares: size, mtime, inode, and the version of the reader."""
     version = documents.reader_version(settings) + ("/allowed" if found.allowed else "")
     return FileStamp(found.size, found.mtime_ns, found.inode, version)
 
 
 def as_known(row: DocumentRow) -> FileEvent:
-    """The event of a file that is as the catalog knows it: a failure or a skip stays one, without another try."""
+    """Return the event of an unchanged file; a failure or a skip stays one, without another attempt."""
     if row.state in (FileState.FAILED, FileState.SKIPPED):
         return FileEvent(row.path, row.state, reason=row.reason)
     return FileEvent(row.path, FileState.UNCHANGED, row.num_chunks)
 
 
 def is_gone(path: Path) -> bool:
-    """True only if the system says that no file is at `path`; any other error means that it cannot be known."""
+    """Return True only if the system reports no file at `path`; any other error means that it cannot be known."""
     try:
         return stat.S_ISDIR(path.lstat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -199,10 +197,10 @@ def _still(found: FoundFile) -> bool:
 
 
 def _read_alike(one: Path, other: Path) -> bool:
-    """True if the same parser reads both: it is chosen by the suffix, or by the whole name where there is none."""
+    """Return whether the same parser reads both: it is chosen by suffix, or by the whole name if there is none."""
     return one.suffix.lower() == other.suffix.lower() and bool(one.suffix or one.name == other.name)
 
 
 def _holds(row: DocumentRow, digest: str, stamp: FileStamp) -> bool:
-    """True if the row's chunks are those that today's parsers would make of content with this digest."""
+    """Return whether the row's chunks are what the present parsers would make of content with this digest."""
     return row.state is FileState.INDEXED and row.digest == digest and row.stamp.parser == stamp.parser

@@ -1,18 +1,17 @@
-"""What to do with a folder: compare it with the catalog, read what changed, embed, prefill. The linear path.
+"""Bring the index up to date with a folder: compare it with the catalog, read what changed, embed, prefill.
 
-Knows every room from walk to store; knows no threads, no schedule and no terminal (when to do it lives in
-`indexer`). Each function can be ended between two items, or killed at any moment, without losing more than the item
-in flight:
+When this runs is decided in `indexer`. Each function can be ended between two items, or killed at any moment, and
+loses at most the item in progress:
 
     sync_folder    files on disk  -> documents and chunks in the catalog       (findable by words)
     index_path     the same for one path
     embed_pending  chunks without a vector -> vectors                          (findable by meaning)
     warm_pending   chunks without a chunk KV -> chunk KV on disk               (fast)
 
-A change is a size, mtime, inode or parser version that *differs* from the catalog's (never "is newer": clocks jump,
-restored files are old). Only then is the content hashed; the same hash at a path that is gone is a rename, and
-costs nothing. Never done: deleting because a folder or a drive in it is absent (see `presence`), deleting many
-documents at one look (see `removals`), reading a file again that failed before it or the parser changed.
+A file has changed if its size, mtime, inode or parser version *differs* from the catalog's ("is newer" would miss
+restored files and clock changes). Only then is the content hashed; the same hash as at a path that is gone means a
+rename, which costs nothing. Documents are not removed because a folder or a drive in it is absent (store/presence.py),
+nor many at once (deletions.py), and a file that failed is not read again before it or the parsers change.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from desk_rag.documents.discovery import FoundFile, LeftOut
 from desk_rag.documents.document import never
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import Cancelled, ModelError, StoreFull
-from desk_rag.ingest.deletions import Removals
+from desk_rag.ingest.deletions import DeletionGuard
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, RootAbsent, StageProgress
 from desk_rag.ingest.file_update import CHANGED_MEANWHILE, FileReader, as_known, is_gone, stamp_of
-from desk_rag.ingest.progress import Meter, Tally
+from desk_rag.ingest.progress import ProgressRate, Tally
 from desk_rag.store.presence import AbsentFolder, Presence, covers
 from desk_rag.store.types import DocumentRow, PendingChunk
 
@@ -47,10 +46,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 EMBED_BATCH = 8
-"""Chunks per call of the embedder: about a second on one slow core, the longest an answer or a stop waits for it."""
+"""Chunks per call of the embedder. An answer or a stop waits at most for one call, about a second on a slow core."""
 _DISK_FULL = "the disk is full"
 _REMOVE_BATCH = 64
-"""Documents removed in one transaction, between two looks at whether their folder is still there."""
+"""Documents removed in one transaction, between two checks that their folder is still present."""
 _SCAN_EVERY = 0.25
 """Seconds between progress events of a scan."""
 
@@ -70,10 +69,14 @@ def sync_folder(
 ) -> Iterator[IndexEvent]:
     """Make the catalog agree with the files under `root`; yields one FileEvent per file, then IndexFinished.
 
-    `defer` answers True for a changed file that should not be read yet (it is still being written); whoever passes it
-    comes back to that file. What is absent, the root itself or a drive mounted inside it, yields RootAbsent and is left
-    as it is; many removals at once are put off and yield DeletionsWaiting. Ends without IndexFinished when `stop` asks
-    for it. Raises StoreError when the catalog itself cannot be written.
+    An absent root, or an absent drive mounted inside it, yields RootAbsent and is left as it is. Many removals at once
+    are postponed and yield DeletionsWaiting. Ends without IndexFinished if `stop` returns True.
+
+    Args:
+        defer: returns True for a changed file that should not be read yet, because it is still being written; the
+            caller must return to that file.
+
+    Raises StoreError if the catalog cannot be written.
     """
     root = root.absolute()
     presence = Presence(store, root)
@@ -82,7 +85,7 @@ def sync_folder(
         yield RootAbsent(folder.path, folder.sentence)
     if any(folder.path == root for folder in absent):
         return
-    store.check_some()  # what is damaged counts as changed from here on
+    store.check_some()  # damaged documents count as changed from here on
     store.clock.advance()
     presence.remember(absent)
     sync = _FolderSync(store, root, counter, size, settings, stop, presence, absent)
@@ -110,10 +113,10 @@ def index_path(
     settings: IndexSettings,
     stop: Callable[[], bool] = never,
 ) -> FileEvent:
-    """Bring one path up to date: index it, note why not, or remove it if it is gone and `root` is not.
+    """Bring one path up to date: index it, record why not, or remove it if it is gone and `root` is not.
 
-    Raises StoreError when the catalog cannot be written, Cancelled soon after `stop` answers True; everything that is
-    wrong with the file itself is in the event.
+    Problems with the file itself are in the event. Raises StoreError if the catalog cannot be written; Cancelled soon
+    after `stop` returns True.
     """
     path, root = path.absolute(), root.absolute()
     reader = FileReader(store, counter, size, settings, stop)
@@ -132,13 +135,13 @@ def index_path(
     if row is None:
         return FileEvent(path, FileState.UNCHANGED)
     if not is_gone(path):
-        return FileEvent(path, FileState.UNCHANGED, row.num_chunks, "it cannot be looked at now")
+        return FileEvent(path, FileState.UNCHANGED, row.num_chunks, "it cannot be accessed now")
     store.remove_document(path, keep_kv=True)
     return FileEvent(path, FileState.REMOVED)
 
 
 class _FolderSync:
-    """One run over one folder."""
+    """One comparison of a folder with the catalog."""
 
     def __init__(
         self,
@@ -167,13 +170,13 @@ class _FolderSync:
         if self._stop():
             return
         yield from self._look_again()
-        # What is left in _rows was not met: gone, moved, or under a folder that is left out now.
+        # Rows that remain were not met by the walk: gone, moved, or in a folder that is now excluded.
         yield from self._read_changed()
         if not self._stop():
             yield from self._remove()
 
     def _look_again(self) -> Iterator[RootAbsent]:
-        """Leave alone what became absent meanwhile: a drive may be unplugged at any moment."""
+        """Check for absent folders again, because a drive may be unplugged at any moment, and drop their rows."""
         absent = self._presence.absent()
         before = {folder.path for folder in self._absent}
         yield from (RootAbsent(folder.path, folder.sentence) for folder in absent if folder.path not in before)
@@ -181,7 +184,7 @@ class _FolderSync:
         self._rows = {path: row for path, row in self._rows.items() if not covers(absent, path)}
 
     def _compare(self, defer: Callable[[FoundFile], bool]) -> Iterator[IndexEvent]:
-        meter, shown, seen, known = Meter(), time.monotonic(), 0, len(self._rows)
+        meter, shown, seen, known = ProgressRate(), time.monotonic(), 0, len(self._rows)
         for found in walking.walk(self._root, self._settings, self._stop):
             if self._stop():
                 return
@@ -212,7 +215,7 @@ class _FolderSync:
         return None
 
     def _read_changed(self) -> Iterator[IndexEvent]:
-        # Newest first: what somebody works on now is what they will ask about.
+        # Newest first: people ask about what they are working on.
         if self._changed:
             self._store.begin_run(self._root)
         self._changed.sort(key=lambda found: found.mtime_ns, reverse=True)
@@ -221,7 +224,7 @@ class _FolderSync:
         for row in self._rows.values():
             if row.state is FileState.INDEXED and row.digest:
                 gone.setdefault(row.digest, []).append(row)
-        meter = Meter()
+        meter = ProgressRate()
         for done, found in enumerate(self._changed, 1):
             if self._stop():
                 return
@@ -246,7 +249,7 @@ class _FolderSync:
                 (missing if gone else ruled_out).append(path)
             else:
                 self._store.remove_document(path)
-        removals = Removals(self._store, self._root, self._settings.deletion_grace_hours)
+        removals = DeletionGuard(self._store, self._root, self._settings.deletion_grace_hours)
         due = [*ruled_out, *removals.due(missing, self._known)]
         for start in range(0, len(due), _REMOVE_BATCH):
             yield from self._look_again()
@@ -260,7 +263,7 @@ class _FolderSync:
             yield DeletionsWaiting(self._root, len(waiting), self._known)
 
     def _now_left_out(self, path: Path) -> bool:
-        """A file that exists but was not met: under a folder that a rule leaves out, unless that cannot be read now."""
+        """Return whether an existing file was not met because a rule now excludes its folder."""
         folder = next((parent for parent in path.parents if parent in self._left_out), None)
         return folder is not None and os.access(folder, os.R_OK | os.X_OK)
 
@@ -270,7 +273,7 @@ def _never(_found: FoundFile) -> bool:
 
 
 def _take_gone(gone: dict[str, list[DocumentRow]], digest: str) -> DocumentRow | None:
-    """The next vanished document with this content, taken out so that it is used once."""
+    """Take the next vanished document with this content, so that each is used once."""
     rows = gone.get(digest, [])
     while rows:
         row = rows.pop()
@@ -283,7 +286,7 @@ def _gone_twin(
     store: Store, digest: str, path: Path, root: Path, absent: Sequence[AbsentFolder]
 ) -> DocumentRow | None:
     for row in store.documents_with_digest(digest):
-        # Elsewhere than under this root a missing file may be on a drive that is away.
+        # A file missing outside this root may be on a drive that is not connected.
         if row.path != path and root in row.path.parents and is_gone(row.path) and not covers(absent, row.path):
             return row
     return None
@@ -293,13 +296,13 @@ def _gone_twin(
 
 
 def embed_pending(store: Store, embedder: Embedder, stop: Callable[[], bool]) -> Iterator[StageProgress]:
-    """Give every chunk that lacks one its vector; one event per batch of EMBED_BATCH chunks.
+    """Embed every chunk that has no vector; yields one event per batch of EMBED_BATCH chunks.
 
-    A chunk that the embedder cannot take is passed over until the next call. Ends with a reason in `waiting` when the
-    disk is full. Raises ModelError when the embedder itself fails, StoreError when the catalog cannot be written.
+    A chunk that the embedder rejects is skipped until the next call. Ends with a reason in `waiting` if the disk is
+    full. Raises ModelError if the embedder itself fails, StoreError if the catalog cannot be written.
     """
     counts = store.counts(None, embedder.fingerprint)
-    done, total, meter, refused = 0, counts.chunks - counts.with_vectors, Meter(), set[ChunkId]()
+    done, total, meter, refused = 0, counts.chunks - counts.with_vectors, ProgressRate(), set[ChunkId]()
     while not stop():
         pending = store.chunks_without_vector(embedder.fingerprint, EMBED_BATCH + len(refused))
         pending = [chunk for chunk in pending if chunk.chunk_id not in refused][:EMBED_BATCH]
@@ -317,13 +320,13 @@ def embed_pending(store: Store, embedder: Embedder, stop: Callable[[], bool]) ->
 
 
 def _embed(store: Store, embedder: Embedder, pending: list[PendingChunk]) -> list[ChunkId]:
-    """Embed and store a batch; returns the chunks that cannot be embedded."""
+    """Embed and store a batch; return the chunks that cannot be embedded."""
     try:
         vectors = embedder.embed_chunks([chunk.text for chunk in pending])
     except ModelError:
         raise
     except Exception as error:
-        if len(pending) > 1:  # find the one that spoils the batch
+        if len(pending) > 1:  # find the chunk that fails the batch
             return [chunk_id for chunk in pending for chunk_id in _embed(store, embedder, [chunk])]
         _log.warning("chunk %s cannot be embedded (%s)", pending[0].chunk_id, type(error).__name__)
         return [pending[0].chunk_id]

@@ -1,4 +1,4 @@
-"""Rate, time left and the summary of an index run. Knows events and monotonic time; knows no files and no store."""
+"""Compute rate, time left and the summary of an index run."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from desk_rag.documents.status import FileState, IndexStage, is_beginning_only
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, StageProgress
 
 
-class Meter:
-    """Units per second over the recent past and the time left, from monotonic time."""
+class ProgressRate:
+    """Measures units per second over the recent past, and from them the time left."""
 
     def __init__(self, window: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._window = window
         self._clock = clock
-        # Bounded: at a thousand points the window is shorter in time, and as good.
+        # Bounded: a thousand points are enough, even if they span less than the window.
         self._points: deque[tuple[float, int]] = deque([(clock(), 0)], maxlen=1024)
 
     def progress(self, stage: IndexStage, done: int, total: int, unit: str, waiting: str = "") -> StageProgress:
-        """Return the event for `done` of `total`; while waiting, nothing is said about rate and time left."""
+        """Return the event for `done` of `total`; while `waiting`, without rate and time left."""
         if waiting:
             self.restart(done)
             return StageProgress(stage, done, total, unit, 0.0, None, waiting)
@@ -35,7 +35,7 @@ class Meter:
         return StageProgress(stage, done, total, unit, rate, (total - done) / rate if rate > 0 else None)
 
     def restart(self, done: int) -> None:
-        """Forget the past: time spent waiting is not time per unit."""
+        """Forget the past, so that time spent waiting does not count."""
         self._points.clear()
         self._points.append((self._clock(), done))
 
@@ -46,23 +46,23 @@ class Tally:
 
     indexed: int = 0
     unchanged: int = 0
-    """Renamed files included: no chunk of theirs was touched."""
+    """Renamed files included."""
     removed: int = 0
     skipped: int = 0
     failed: int = 0
     chunks: int = 0
-    """Of the files indexed in this run."""
+    """Chunks of the files indexed in this run."""
     warm: int = 0
     """Chunks whose KV was made in this run."""
     vectors: int = 0
-    """For whoever runs that stage to set: its events count up by themselves."""
+    """Set by the caller from the stage's events."""
     chunk_kvs: int = 0
-    """Those of further rungs included."""
+    """KVs of all prefix variants."""
     disk_full: bool = False
     beginnings: int = 0
-    """Files indexed in this run of which only the beginning is."""
+    """Files indexed in this run only from their beginning."""
     texts: set[str] = field(default_factory=set)
-    """Ids of the chunks of the files indexed in this run, for whoever counts different ones."""
+    """Ids of the chunks indexed in this run; set by callers that count different ones."""
     began: float = field(default_factory=time.monotonic)
 
     def add(self, event: IndexEvent) -> None:
@@ -111,7 +111,7 @@ class Tally:
 
 
 class ProgressDisplay(Protocol):
-    """Where a long run shows how far it is; the command line has one."""
+    """Shows the progress of a long run; the command line implements it."""
 
     def passing(self, text: str) -> None: ...
     def say(self, text: str) -> None: ...

@@ -4,7 +4,7 @@ import threading
 import time
 from pathlib import Path
 
-from desk_rag.indexer.jobs import Change, FileJob, FileStill, JobQueue, SweepJob
+from desk_rag.indexer.jobs import Change, FileJob, FileSnapshot, JobQueue, SweepJob
 
 ROOT = Path("/root-a")
 
@@ -25,13 +25,13 @@ def test_newest_change_of_a_path_wins() -> None:
     clock = Clock()
     queue = JobQueue(clock=clock)
     queue.put(file_job("a", 101))
-    queue.put(FileJob(ROOT / "a", ROOT, Change.GONE, 103, FileStill(1, 2)))
+    queue.put(FileJob(ROOT / "a", ROOT, Change.GONE, 103, FileSnapshot(1, 2)))
     clock.now = 102
     assert queue.take() is None
     clock.now = 103
     job = queue.take()
     assert isinstance(job, FileJob)
-    assert (job.change, job.seen) == (Change.GONE, FileStill(1, 2))
+    assert (job.change, job.seen) == (Change.GONE, FileSnapshot(1, 2))
     assert queue.take() is None
     assert len(queue) == 0
 

@@ -9,14 +9,14 @@ import pytest
 
 SCRIPT = """
 import psutil
-from desk_rag.indexer.memory import give_back
+from desk_rag.indexer.memory import trim_memory
 blocks = [bytearray(60_000) for _ in range(4000)]  # below malloc's threshold for memory maps of its own
 pins = [bytearray(600) for _ in range(200)]
 kept = blocks[::400]
 del blocks
 me = psutil.Process()
 before = me.memory_info().rss
-given = give_back()
+given = trim_memory()
 print(given, (before - me.memory_info().rss) // 2**20, len(kept), len(pins))
 """
 

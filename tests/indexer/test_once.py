@@ -16,7 +16,7 @@ from desk_rag.answering.serving_model import ServingModel
 from desk_rag.cli.output import Progress, index_summary
 from desk_rag.config import ModelSettings, Settings, StoreSettings
 from desk_rag.errors import StoreFull
-from desk_rag.indexer.names import EVERYTHING, Lacking, keep_namespaces, lacking
+from desk_rag.indexer.names import EVERYTHING, MissingWork, keep_namespaces, missing_work
 from desk_rag.indexer.once import Run
 from desk_rag.indexer.parts import WarmParts, lazy_parts
 from desk_rag.ingest.events import IndexFinished
@@ -101,17 +101,17 @@ def test_what_could_give_other_names_ends_the_memory_of_them(world: World, tmp_p
     world.run()
     settings = world.settings
 
-    def lacks(chosen: Settings) -> Lacking:
+    def lacks(chosen: Settings) -> MissingWork:
         with Store.open(chosen.data_dir, chosen.store, writer=False) as store:
-            return lacking(store, chosen)
+            return missing_work(store, chosen)
 
-    assert lacks(settings) == Lacking(vectors=False, kv=False)
-    assert lacks(with_rungs(settings, 0, 1)) == Lacking(vectors=False, kv=True)
+    assert lacks(settings) == MissingWork(vectors=False, kv=False)
+    assert lacks(with_rungs(settings, 0, 1)) == MissingWork(vectors=False, kv=True)
     other = settings.model_copy(update={"model": settings.model.model_copy(update={"embedder": str(tmp_path)})})
-    assert lacks(other) == Lacking(vectors=True, kv=False)
+    assert lacks(other) == MissingWork(vectors=True, kv=False)
     record = next((settings.data_dir / "models").glob("*.safetensors"))
     record.write_bytes(record.read_bytes())  # as after a drift
-    assert lacks(settings) == Lacking(vectors=False, kv=True)
+    assert lacks(settings) == MissingWork(vectors=False, kv=True)
     names = settings.data_dir / "models" / "names.json"
     for damaged in ("", "[]", '{"model": 3}', '{"model": {"x": 1}, "embedder": {"y": null}}'):
         names.write_text(damaged)
@@ -119,7 +119,7 @@ def test_what_could_give_other_names_ends_the_memory_of_them(world: World, tmp_p
     names.unlink()
     assert lacks(settings) == EVERYTHING
     world.run()
-    assert world.loaded == ["embedder", "model"] and lacks(settings) == Lacking(vectors=False, kv=False)
+    assert world.loaded == ["embedder", "model"] and lacks(settings) == MissingWork(vectors=False, kv=False)
 
 
 def test_only_so_many_names_are_kept(world: World) -> None:

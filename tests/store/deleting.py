@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from desk_rag.answering import drive_tuning
-from desk_rag.device_lock import Turn
+from desk_rag.device_lock import DeviceLock
 from desk_rag.errors import StoreError
 from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.store import opening
@@ -54,7 +54,7 @@ def fill(root: Path, kv_dir: Path | None = None) -> None:
         store.put_vectors(EMBEDDER, [made.chunk_id(text) for text in TEXTS], unit(len(TEXTS)))
     defaults["threshold"] = threshold
     log(root, "first")
-    Turn(root / "run")
+    DeviceLock(root / "run")
     OwnedDirectory(root).make_directory(root / "models")
 
 
@@ -124,9 +124,9 @@ def former_note(root: Path) -> None:
 
 
 def turn(root: Path) -> None:
-    one = Turn(root / "run")
+    one = DeviceLock(root / "run")
     with one.answering():
-        Turn(root / "run").answer_waits()
+        DeviceLock(root / "run").answer_waits()
     one.answer_waits()
 
 

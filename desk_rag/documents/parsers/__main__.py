@@ -1,8 +1,8 @@
-"""The parser process: reads one file's bytes from stdin, answers with its chunks on stdout, and goes on to the next.
+"""Run as the parser process: read files' bytes from stdin, one after the other, and answer with their chunks on stdout.
 
-Opens no file and no socket. A limit on address space holds for its whole life, an alarm ends it when one file takes too
-long even if whoever asked is gone. Frame: 4-byte header length, 8-byte body length, JSON header, body. Where a request
-names no chunk sizes, the answer holds the blocks that the parser found.
+Opens no file and no socket. Its address space is limited, and an alarm ends it when one file takes too long, even if
+the parent is gone. Frame: 4-byte header length, 8-byte body length, JSON header, body. If a request names no chunk
+sizes, the answer holds the parsed blocks instead.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ _FROM_BYTES = frozenset(
 )  # fmt: skip
 _WHOLE = frozenset({Format.NOTEBOOK, Format.CANVAS, Format.CALENDAR, Format.CONTACTS})
 """Text formats whose beginning alone cannot be parsed."""
+_BY_ENTRY = frozenset({Format.MAILBOX, Format.SHEETS, Format.CALENDAR, Format.CONTACTS})
+"""Formats whose parsers stop by themselves once they have enough text."""
 
 
 def main() -> None:
@@ -94,26 +96,27 @@ def parse_bytes(name: str, data: bytes, most_text: int, *, guarded: bool) -> tup
     """
     if not data.strip(b" \t\r\n\x00\xef\xbb\xbf"):
         raise EmptyDocument("is empty")
-    found = format_of_content(data, format_of_name(name))
-    module, _, function = _PARSERS[found].partition(":")
+    file_format = format_of_content(data, format_of_name(name))
+    module, _, function = _PARSERS[file_format].partition(":")
     parse = getattr(importlib.import_module(f"desk_rag.documents.parsers.{module}"), function)
     cut = False
-    if found in _FROM_BYTES:
-        parsed: Parsed = parse(data)
+    limits = (most_text,) if file_format in _BY_ENTRY else ()
+    if file_format in _FROM_BYTES:
+        parsed: Parsed = parse(data, *limits)
     else:
         text, note = _text(data)
-        if found not in _WHOLE:
+        if file_format not in _WHOLE:
             text, cut = first_lines(text, most_text)
         _refuse_secret(text, guarded)
-        parsed = parse(text, note)
+        parsed = parse(text, note, *limits)
     if not parsed.blocks:
         raise BrokenDocument("holds no text")
     parsed, kept = first_bytes(parsed, most_text)
-    _refuse_secret("\n".join(block.text for block in parsed.blocks), guarded and found in _FROM_BYTES)
+    _refuse_secret("\n".join(block.text for block in parsed.blocks), guarded and file_format in _FROM_BYTES)
     if cut or kept is not None:
         kept = kept or sum(len(block.text.encode("utf-8")) for block in parsed.blocks)
         parsed = replace(parsed, note="; ".join(filter(None, [beginning_only(kept), parsed.note])))
-    return found, parsed
+    return file_format, parsed
 
 
 def _refuse_secret(text: str, guarded: bool) -> None:
@@ -129,11 +132,11 @@ def _text(data: bytes) -> tuple[str, str]:
 
 
 def _answer(name: str, data: bytes, most_text: int, cutter: _Cutter | None, *, guarded: bool) -> dict[str, object]:
-    """The reply as JSON-ready values; 'last' asks for a fresh process for the next file."""
+    """Return the reply as JSON-ready values; 'last' asks for a fresh process for the next file."""
     try:
-        found, parsed = parse_bytes(name, data, most_text, guarded=guarded)
+        file_format, parsed = parse_bytes(name, data, most_text, guarded=guarded)
         content = {"chunks": cutter.chunks(parsed)} if cutter is not None else _blocks(parsed)
-        return {"format": found.value, "title": parsed.title, "note": parsed.note, **content}
+        return {"format": file_format.value, "title": parsed.title, "note": parsed.note, **content}
     except DocumentError as error:
         return {"error": type(error).__name__, "message": error.message, "remedy": error.remedy}
     except MemoryError:
@@ -144,14 +147,14 @@ def _answer(name: str, data: bytes, most_text: int, cutter: _Cutter | None, *, g
 
 
 class _Cutter:
-    """Cuts what was parsed into chunks of given sizes."""
+    """Cuts parsed text into chunks of given sizes."""
 
     def __init__(self, counter: TextCounter, sizes: list[int]) -> None:
         self._counter = counter
         self._sizes = sizes
 
     def chunks(self, parsed: Parsed) -> list[list[object]]:
-        """One row per chunk, in order."""
+        """Return one row per chunk, in order."""
         from desk_rag.documents.chunking import ChunkSize, split
 
         rows: list[list[object]] = []

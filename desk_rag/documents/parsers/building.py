@@ -1,4 +1,4 @@
-"""What every parser returns, and the builder that keeps headings, blocks and whitespace alike in all of them.
+"""Build what every parser returns: blocks with uniform headings and white space, free of terminal codes.
 
 Line convention of blocks: in CODE a newline is a newline; in every other kind it is a soft wrap (chunking shows a
 space), kept because the k-th line of the text is then line `line_start + k` of the file.
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from desk_rag.documents.document import Block, BlockKind
+from desk_rag.sanitize import without_terminal_codes
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +32,24 @@ class Lines:
 
 NOWHERE = Lines()
 _LEAST_BLOCK_BYTES = 64
-"""What a block counts for at least: each takes time of its own, and a file may hold a million of one letter."""
+"""Bytes that any block counts for at least: each costs time, and a file may hold a million one-letter blocks."""
 _TITLE_CHARS = 160
 _LARGE_PART = 16
-"""A block of more than this part of what may be kept is cut itself."""
+"""A block larger than a sixteenth of what may be kept is itself cut."""
 
 
 class Builder:
-    """Collects blocks in reading order and knows the headings in force."""
+    """Collects blocks in reading order and keeps track of the headings above them."""
 
     def __init__(self) -> None:
         self.title = ""
         self._blocks: list[Block] = []
         self._headings: list[tuple[int, str]] = []
+        self._weight = 0
+
+    def exceeds(self, most: int) -> bool:
+        """Whether more than `most` bytes of text are collected, so that `first_bytes` would cut off any more."""
+        return self._weight > most
 
     @property
     def empty(self) -> bool:
@@ -56,15 +62,22 @@ class Builder:
         return tuple(text for _, text in self._headings)
 
     def add(self, text: str, kind: BlockKind, lines: Lines = NOWHERE, page: int | None = None) -> None:
-        """Append a block unless it is blank; white space is normalised within lines, but not in code."""
-        text = text.encode("utf-8", "replace").decode("utf-8")
-        text = text.expandtabs(4).strip("\n") if kind is BlockKind.CODE else squeeze(text)
+        """Append a block unless it is blank; white space is normalised within lines, but not in code.
+
+        Terminal codes are removed. Program code may quote them without the escape character, so only whole ones are
+        removed there.
+        """
+        code = kind is BlockKind.CODE
+        encoded = without_terminal_codes(text, bare=not code).encode("utf-8", "replace")
+        text = encoded.decode("utf-8")
+        text = text.expandtabs(4).strip("\n") if code else squeeze(text)
         if text.strip():
             self._blocks.append(Block(text, kind, self.path, page, lines.start, lines.end))
+            self._weight += max(len(encoded), _LEAST_BLOCK_BYTES)
 
     def heading(self, level: int, text: str, lines: Lines = NOWHERE, page: int | None = None) -> None:
         """Open a section of `level` (1 is outermost); the heading's own block carries its own path."""
-        text = " ".join(text.split())
+        text = " ".join(without_terminal_codes(text).split())
         if not text:
             return
         self._headings = [(depth, name) for depth, name in self._headings if depth < level]
@@ -73,7 +86,7 @@ class Builder:
 
     def set_title(self, text: str) -> None:
         """Name the document; the first name given stays."""
-        self.title = self.title or " ".join(text.split())[:_TITLE_CHARS]
+        self.title = self.title or " ".join(without_terminal_codes(text).split())[:_TITLE_CHARS]
 
     def done(self, note: str = "") -> Parsed:
         """The result; where nothing named the document, a heading that opens it does."""

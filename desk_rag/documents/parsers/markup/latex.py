@@ -1,4 +1,4 @@
-"""LaTeX (.tex): sections, paragraphs and items as words, with line numbers; the preamble and comments are left out."""
+"""Parse LaTeX (.tex): sections, paragraphs and items as words, with line numbers, without preamble and comments."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ _COMMENT = re.compile(r"(?<!\\)%.*$")
 _MARKUP_ONLY = re.compile(
     r"\s*\\(?:begin|end|label|centering|maketitle|tableofcontents|usepackage|hline|toprule|midrule|bottomrule)\b"
 )
+_NEEDS_CONVERTING = re.compile(r"[\\${}~&`]|''|--")
+_VERBATIM = re.compile(r"\\verb\*?(?P<mark>[^\w\s*])(?P<text>.*?)(?P=mark)")
 _ITEM = re.compile(r"\s*\\item(?:\[(?P<label>[^\]]*)\])?\s*")
 
 
@@ -62,7 +64,10 @@ def _add_run(builder: Builder, run: list[str], first_line: int) -> None:
 
 
 def _words(text: str) -> str:
-    """One line without commands; as it stands where it cannot be understood."""
+    """Return one line without commands, or as it stands where it cannot be understood."""
+    if not _NEEDS_CONVERTING.search(text):
+        return " ".join(text.split())
+    text = _VERBATIM.sub(lambda verbatim: verbatim["text"], text)
     try:
         return " ".join(str(_converter().latex_to_text(text.replace("&", r" \& "))).split())
     except Exception:  # pylatexenc raises several kinds of errors on a line cut out of its environment

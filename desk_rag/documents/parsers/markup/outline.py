@@ -1,8 +1,10 @@
-"""Org files: headlines, tables and prose, with dates and tags; drawers and keywords are left out."""
+"""Parse Org files: headlines, tables and prose, with dates and tags; drawers and keywords are left out."""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from dataclasses import dataclass
 
 from desk_rag.documents.document import BlockKind
 from desk_rag.documents.parsers.building import Builder, Lines, Parsed, table_rows
@@ -24,23 +26,40 @@ def parse(text: str, note: str = "") -> Parsed:
     builder = Builder()
     lines = text.split("\n")
     index = 0
+    ends = _Ends(
+        [index for index, line in enumerate(lines) if _DRAWER_END.match(line)],
+        [index for index, line in enumerate(lines) if _BLOCK_END.match(line)],
+    )
     while index < len(lines):
-        index = _add_element(builder, lines, index)
+        index = _add_element(builder, lines, index, ends)
     return builder.done(note)
 
 
-def _add_element(builder: Builder, lines: list[str], index: int) -> int:
-    """Add what begins at `index`; returns the index behind it."""
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """Indices of the lines that end drawers and blocks, ascending."""
+
+    drawers: list[int]
+    blocks: list[int]
+
+
+def _first_behind(indices: list[int], index: int) -> int | None:
+    place = bisect_right(indices, index)
+    return indices[place] if place < len(indices) else None
+
+
+def _add_element(builder: Builder, lines: list[str], index: int, ends: _Ends) -> int:
+    """Add the element that begins at `index`; returns the index after it."""
     line = lines[index]
     if headline := _HEADLINE.match(line):
         name = _plain(_TAGS.sub("", headline["name"]))
         builder.heading(len(headline["stars"]), name, Lines(index + 1, index + 1))
         return index + 1
     if _DRAWER.match(line):
-        end = next((at for at in range(index + 1, len(lines)) if _DRAWER_END.match(lines[at])), index)
-        return end + 1
+        end = _first_behind(ends.drawers, index)
+        return index + 1 if end is None else end + 1
     if block := _BLOCK.match(line):
-        end = next((at for at in range(index + 1, len(lines)) if _BLOCK_END.match(lines[at])), len(lines))
+        end = _first_behind(ends.blocks, index) or len(lines)
         kind = BlockKind.CODE if block["kind"].lower() in ("src", "example") else BlockKind.PARAGRAPH
         if end > index + 1:
             builder.add("\n".join(lines[index + 1 : end]), kind, Lines(index + 2, end))

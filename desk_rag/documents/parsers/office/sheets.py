@@ -1,26 +1,31 @@
-"""Spreadsheets (.xlsx, .xlsm, .xlsb, .xls, .ods): one TABLE block per row, with its sheet and row number.
+"""Parse spreadsheets (.xlsx, .xlsm, .xlsb, .xls, .ods): one TABLE block per row, with its sheet and row number.
 
-Values only: what a formula computed when the file was saved. Hidden sheets are read as well.
+Of a formula only the result is read that was saved with it. Hidden sheets are read as well.
 """
 
 from __future__ import annotations
 
 import io
+import re
+import zipfile
 from collections.abc import Sequence
 from datetime import date, datetime, time, timedelta
+from typing import Any
 
 from desk_rag.documents.document import BlockKind
 from desk_rag.documents.parsers.building import Builder, Lines, Parsed, looks_like_header, row_text
 from desk_rag.documents.parsers.office.containers import check_unpacked_size
 from desk_rag.errors import BrokenDocument
 
-_MOST_ROWS = 200_000
+_NO_RESULT = re.compile(rb"<f\b[^>]*>[^<]*</f>\s*(?:<v\s*/>|<v></v>|</c>)")
+_NOT_CALCULATED = "formulas without a saved result are not read (open and save the file in a spreadsheet program)"
+_SEARCHED_MIB = 64
 
 
-def parse(data: bytes) -> Parsed:
+def parse(data: bytes, most_text: int) -> Parsed:
     """Rows as 'Column: value; Column: value' below their sheet's name; lines are row numbers.
 
-    Raises BrokenDocument for a damaged or encrypted workbook.
+    Stops once more than `most_text` bytes are collected. Raises BrokenDocument for a damaged or encrypted workbook.
     """
     import python_calamine
 
@@ -34,30 +39,64 @@ def parse(data: bytes) -> Parsed:
     except (python_calamine.CalamineError, OSError, ValueError) as error:
         raise BrokenDocument("is not a spreadsheet that can be opened (damaged?)") from error
     builder = Builder()
-    left = _MOST_ROWS
     for page, name in enumerate(names, start=1):
         try:
             sheet = workbook.get_sheet_by_name(name)
             first_row = (sheet.start or (0, 0))[0]
-            rows = sheet.to_python(skip_empty_area=True, nrows=left)
+            merged = _merged_downwards(sheet)
+            rows = sheet.to_python(skip_empty_area=True)
         except (python_calamine.CalamineError, ValueError):
             continue  # chart sheets and macro sheets hold no cells
-        builder.heading(1, name, page=page)
-        _add_rows(builder, rows, first_row, page)
-        left -= len(rows)
-        if left <= 0:
-            return builder.done(f"only the first {_MOST_ROWS:,} rows are read")
-    return builder.done()
+        if rows:
+            builder.heading(1, name, page=page)
+        _add_rows(builder, rows, (first_row, (sheet.start or (0, 0))[1]), merged, page, most_text)
+        if builder.exceeds(most_text):
+            break
+    return builder.done(_NOT_CALCULATED if _holds_uncalculated_formulas(data) else "")
 
 
-def _add_rows(builder: Builder, rows: Sequence[Sequence[object]], first_row: int, page: int) -> None:
+def _merged_downwards(sheet: Any) -> dict[tuple[int, int], int]:
+    """Rows covered by each merged cell of several rows, by the (row, column) it begins at, both from 0."""
+    ranges = sheet.merged_cell_ranges or []
+    return {(top, column): bottom for (top, column), (bottom, _) in ranges if bottom > top}
+
+
+def _holds_uncalculated_formulas(data: bytes) -> bool:
+    """Whether an .xlsx file has formulas without results, as programs write that do not calculate."""
+    if not data.startswith(b"PK"):
+        return False
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        sheets = [entry for entry in archive.infolist() if entry.filename.startswith("xl/worksheets/sheet")]
+        small = [entry for entry in sheets if entry.file_size <= _SEARCHED_MIB * 1024 * 1024]
+        return any(_NO_RESULT.search(archive.read(entry)) for entry in small)
+
+
+def _add_rows(
+    builder: Builder,
+    rows: Sequence[Sequence[object]],
+    first: tuple[int, int],
+    merged: dict[tuple[int, int], int],
+    page: int,
+    most_text: int,
+) -> None:
+    """Add the rows of a sheet; `first` is the row and column, from 0, of its first cell."""
     headers: list[str] | None = None
-    for number, row in enumerate(rows, start=first_row + 1):
+    spans: dict[int, tuple[int, str]] = {}  # last row and text of the merged cell that covers a column
+    for number, row in enumerate(rows, start=first[0] + 1):
+        if builder.exceeds(most_text):
+            return
         cells = [_shown(cell) for cell in row]
         filled = [cell for cell in cells if cell]
         if not filled:
             headers = None  # an empty row ends a table; the next one may have a header of its own
             continue
+        if merged:
+            for column, cell in enumerate(cells):
+                bottom = merged.get((number - 1, first[1] + column))
+                if bottom is not None and cell:
+                    spans[column] = bottom, cell
+                elif not cell and spans.get(column, (-1, ""))[0] >= number - 1:
+                    cells[column] = spans[column][1]
         if headers is None and len(filled) > 1:
             headers = cells if looks_like_header(filled) else []
             if headers:
@@ -74,6 +113,9 @@ def _shown(cell: object) -> str:
         return str(int(cell)) if cell.is_integer() and abs(cell) < 1e15 else f"{cell:.10g}"
     if isinstance(cell, datetime):
         return cell.strftime("%Y-%m-%d") if cell.time() == time() else cell.strftime("%Y-%m-%d %H:%M")
-    if isinstance(cell, (date, time, timedelta)):
+    if isinstance(cell, timedelta):
+        minutes, seconds = divmod(round(cell.total_seconds()), 60)
+        return f"{minutes // 60}:{minutes % 60:02d}" + (f":{seconds:02d}" if seconds else "")
+    if isinstance(cell, (date, time)):
         return str(cell)
     return " ".join(str(cell).split())

@@ -1,4 +1,4 @@
-"""Bibliographies (.bib): one block per entry, with its lines in the file."""
+"""Parse bibliographies (.bib): one block per entry, with its lines in the file."""
 
 from __future__ import annotations
 

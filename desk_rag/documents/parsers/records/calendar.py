@@ -1,7 +1,12 @@
-"""Calendars (.ics) and address books (.vcf): one section per event, task or contact."""
+"""Parse calendars (.ics) and address books (.vcf): one section per event, task or contact.
+
+Entries are cut out of the file and read one by one, so that a damaged one costs only itself.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -9,90 +14,155 @@ from desk_rag.documents.document import BlockKind
 from desk_rag.documents.parsers.building import Builder, Parsed
 from desk_rag.errors import BrokenDocument
 
-_KINDS = ("VEVENT", "VTODO", "VJOURNAL")
-_SHOWN = (("LOCATION", "Place"), ("DESCRIPTION", "Notes"), ("STATUS", "Status"), ("URL", "Link"))
+_EVENT_KINDS = ("VEVENT", "VTODO", "VJOURNAL")
+_EVENT_FIELDS = (("LOCATION", "Place"), ("DESCRIPTION", "Notes"), ("STATUS", "Status"), ("URL", "Link"))
 _CONTACT_FIELDS = {
     "org": "Organisation", "title": "Position", "tel": "Phone", "email": "Email", "adr": "Address",
     "bday": "Birthday", "url": "Website", "note": "Notes", "nickname": "Nickname",
 }  # fmt: skip
+_SILENT_KINDS = ("pref", "internet", "voice")
+_CALENDAR_NAME = re.compile(r"(?im)^X-WR-CALNAME[^:\n]*:(?P<name>.*)$")
+_PROPERTY = re.compile(r"[\w.-]+[;:]")
+_ATTACHED = re.compile(r"(?:[\w-]+\.)?(?:PHOTO|LOGO|SOUND|KEY|ATTACH)[;:]", re.IGNORECASE)
 
 
-def parse(text: str, note: str = "") -> Parsed:
-    """Events with their time, place, people and notes; recurring ones once, with their rule. Raises BrokenDocument."""
+def parse(text: str, note: str, most_text: int) -> Parsed:
+    """Return events with their time, place, people and notes; a recurring one once, with its rule.
+
+    Stops once more than `most_text` bytes are collected. Raises BrokenDocument.
+    """
     import icalendar
 
-    try:
-        calendars = icalendar.Calendar.from_ical(text, multiple=True)
-    except (ValueError, KeyError, IndexError, TypeError) as error:
-        raise BrokenDocument("is not a calendar that can be read (damaged?)") from error
     builder = Builder()
-    entries = 0
-    for calendar in calendars:
-        builder.set_title(str(calendar.get("X-WR-CALNAME", "")))
-        for component in calendar.walk():
-            if component.name in _KINDS:
-                entries += 1
-                _add_event(builder, component, entries)
-    return builder.done(note)
+    if name := _CALENDAR_NAME.search(text):
+        builder.set_title(name["name"])
+
+    def add(entry: str, number: int) -> None:
+        _add_event(builder, icalendar.Component.from_ical(entry), number)
+
+    damaged = _add_entries(builder, _entries(text, _EVENT_KINDS), add, most_text)
+    return _finish(builder, damaged, note, "is not a calendar that can be read (damaged?)", "BEGIN:VCALENDAR" in text)
 
 
-def parse_contacts(text: str, note: str = "") -> Parsed:
-    """Contacts with every number and address they name. Raises BrokenDocument."""
+def parse_contacts(text: str, note: str, most_text: int) -> Parsed:
+    """Return contacts with every number and address they name.
+
+    Stops once more than `most_text` bytes are collected. Raises BrokenDocument.
+    """
     import vobject
 
     builder = Builder()
-    try:
-        for number, card in enumerate(vobject.readComponents(text, ignoreUnreadable=True, allowQP=True), start=1):
-            _add_contact(builder, card, number)
-    except Exception as error:  # vobject raises its own errors, ValueError, binascii.Error and others
-        if builder.empty:
-            raise BrokenDocument("is not an address book that can be read (damaged?)") from error
-        note = "read up to an entry that is damaged"
-    return builder.done(note)
+
+    def add(entry: str, number: int) -> None:
+        _add_contact(builder, vobject.readOne(entry, ignoreUnreadable=True, allowQP=True), number)
+
+    damaged = _add_entries(builder, _entries(text, ("VCARD",)), add, most_text)
+    return _finish(builder, damaged, note, "is not an address book that can be read (damaged?)", False)
+
+
+def _entries(text: str, kinds: tuple[str, ...]) -> Iterator[str]:
+    """Yield each entry of these kinds; one that is not ended when the next begins is ended there."""
+    kind, lines, attached = "", list[str](), False
+    for line in text.split("\n"):
+        mark, _, name = line.strip().upper().partition(":")
+        if mark == "BEGIN" and name in kinds:
+            if kind:
+                yield _ended(lines, kind)
+            kind, lines, attached = name, [line.strip()], False
+        elif kind and mark == "END" and name == kind:
+            yield _ended(lines, kind)
+            kind = ""
+        elif kind:
+            # Pictures take most of an address book, and some programs write them in lines that no parser accepts.
+            attached = bool(_ATTACHED.match(line)) or (attached and not _PROPERTY.match(line))
+            if not attached:
+                lines.append(line)
+    if kind:
+        yield _ended(lines, kind)
+
+
+def _ended(lines: list[str], kind: str) -> str:
+    return "\r\n".join([*lines, f"END:{kind}", ""])
+
+
+def _add_entries(builder: Builder, entries: Iterator[str], add: Callable[[str, int], None], most_text: int) -> int:
+    """Add entries until there is enough text; returns how many of them are damaged."""
+    damaged = 0
+    for number, entry in enumerate(entries, start=1):
+        try:
+            add(entry, number)
+        except Exception:  # icalendar and vobject raise errors of their own, ValueError, binascii.Error and others
+            damaged += 1
+        if builder.exceeds(most_text):
+            break
+    return damaged
+
+
+def _finish(builder: Builder, damaged: int, note: str, message: str, known: bool) -> Parsed:
+    if builder.empty and (damaged or not known):
+        raise BrokenDocument(message)
+    left_out = f"{damaged} damaged {'entry' if damaged == 1 else 'entries'} not read" if damaged else ""
+    return builder.done("; ".join(filter(None, [note, left_out])))
 
 
 def _add_event(builder: Builder, event: Any, number: int) -> None:
     start, end = _moment(event, "DTSTART"), _moment(event, "DTEND") or _moment(event, "DUE")
-    summary = str(event.get("SUMMARY", "")) or "(no title)"
+    summary = _words(event.get("SUMMARY")) or "(no title)"
     builder.heading(1, f"{summary}, {start}" if start else summary, page=number)
     facts = [f"{summary}: {start}" + (f" to {end}" if end and end != start else "")] if start else [summary]
-    facts += [f"{label}: {' '.join(str(event[name]).split())}" for name, label in _SHOWN if event.get(name)]
-    people = event.get("ATTENDEE", [])
-    names = [_person(person) for person in (people if isinstance(people, list) else [people])]
-    if event.get("ORGANIZER"):
-        facts.append(f"Organiser: {_person(event['ORGANIZER'])}")
-    if names:
-        facts.append(f"With: {', '.join(names)}")
-    if event.get("RRULE"):
-        facts.append(f"Repeats: {event['RRULE'].to_ical().decode('utf-8', 'replace').lower().replace(';', ', ')}")
+    facts += [f"{label}: {words}" for name, label in _EVENT_FIELDS if (words := _words(event.get(name)))]
+    organisers, guests = _people(event.get("ORGANIZER")), _people(event.get("ATTENDEE"))
+    if organisers:
+        facts.append(f"Organiser: {', '.join(organisers)}")
+    if guests:
+        facts.append(f"With: {', '.join(guests)}")
+    for rule in _values(event.get("RRULE")):
+        facts.append(f"Repeats: {rule.to_ical().decode('utf-8', 'replace').lower().replace(';', ', ')}")
     for fact in facts:
         builder.add(fact, BlockKind.LIST, page=number)
 
 
+def _values(values: Any) -> list[Any]:
+    """The values of a property that may stand several times, without those that are malformed."""
+    listed = values if isinstance(values, list) else [] if values is None else [values]
+    return [value for value in listed if type(value).__name__ != "vBroken"]
+
+
+def _words(values: Any) -> str:
+    return " ".join(" ".join(str(value) for value in _values(values)).split())
+
+
 def _moment(event: Any, name: str) -> str:
     """'4 June 2026 10:00', or the day alone for an all-day event; empty where there is none or it is malformed."""
-    moment = getattr(event.get(name), "dt", None)
-    if moment is None:
+    moments = [getattr(value, "dt", None) for value in _values(event.get(name))]
+    if not moments or moments[0] is None:
         return ""
-    day = f"{moment.day} {moment:%B %Y}"
-    return f"{day} {moment:%H:%M}" if isinstance(moment, datetime) else day
+    day = f"{moments[0].day} {moments[0]:%B %Y}"
+    return f"{day} {moments[0]:%H:%M}" if isinstance(moments[0], datetime) else day
 
 
-def _person(address: Any) -> str:
-    name = address.params.get("CN") if hasattr(address, "params") else None
-    return str(name or address).removeprefix("mailto:").removeprefix("MAILTO:")
+def _people(addresses: Any) -> list[str]:
+    """Names, or addresses where there is no name."""
+    people = [(getattr(address, "params", {}).get("CN"), str(address)) for address in _values(addresses)]
+    return [str(name or re.sub(r"(?i)^mailto:", "", address)) for name, address in people]
 
 
 def _add_contact(builder: Builder, card: Any, number: int) -> None:
-    contents = card.contents
-    name = str(contents["fn"][0].value) if "fn" in contents else "(no name)"
+    fields = {name: [(_shown(entry.value), entry) for entry in entries] for name, entries in card.contents.items()}
+    names = [shown for field in ("fn", "n", "nickname", "org", "email") for shown, _ in fields.get(field, [])]
+    name = next(filter(None, names), "(no name)")
     builder.heading(1, name, page=number)
     for field, label in _CONTACT_FIELDS.items():
-        for entry in contents.get(field, []):
-            kinds = ", ".join(
-                kind.lower() for kind in entry.params.get("TYPE", []) if kind.lower() not in ("pref", "internet")
-            )
-            value = " ".join(" ".join(entry.value) if isinstance(entry.value, list) else str(entry.value).split())
-            value = " ".join(value.split())
-            if value:
-                builder.add(f"{name}, {label}{f' ({kinds})' if kinds else ''}: {value}", BlockKind.LIST, page=number)
+        for shown, entry in fields.get(field, []):
+            listed = [*entry.params.get("TYPE", []), *entry.singletonparams]
+            kinds = [kind for part in listed for kind in part.lower().split(",") if kind not in _SILENT_KINDS]
+            shown = re.sub(r"(?i)^(?:tel|mailto):", "", shown)
+            if shown and not (field == "nickname" and shown == name):
+                described = f"{label} ({', '.join(kinds)})" if kinds else label
+                builder.add(f"{name}, {described}: {shown}", BlockKind.LIST, page=number)
+
+
+def _shown(value: object) -> str:
+    parts = value if isinstance(value, list) else [value]
+    texts = (part.decode("utf-8", "replace") if isinstance(part, bytes) else str(part) for part in parts)
+    return " ".join(" ".join(texts).split())

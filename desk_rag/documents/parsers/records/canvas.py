@@ -1,4 +1,4 @@
-"""Obsidian canvases (.canvas): the text of the cards, top to bottom."""
+"""Parse Obsidian canvases (.canvas): the text of the cards, top to bottom."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mail: messages (.eml, .emlx, Maildir files, .msg), mailboxes (.mbox) and web archives (.mhtml).
+"""Parse mail: messages (.eml, .emlx, Maildir files, .msg), mailboxes (.mbox) and web archives (.mhtml).
 
 One section per message, named "sender, date: subject", with the readable body below it. In a mailbox the page is the
 number of the message. Attachments are named, not opened. Quoted text of an earlier message in the same mailbox is left
@@ -7,22 +7,25 @@ out, because it stands there already.
 
 from __future__ import annotations
 
+import contextlib
 import email
-import email.policy
 import io
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from email.message import EmailMessage
+from email.message import EmailMessage, Message
+from email.policy import EmailPolicy, Policy
 from email.utils import parseaddr
+from typing import Any, cast
 
 from desk_rag.documents.document import BlockKind
 from desk_rag.documents.encoding import decode
 from desk_rag.documents.parsers.building import Builder, Parsed
 from desk_rag.documents.parsers.markup.html import add_html
 from desk_rag.documents.parsers.markup.prose import add_lines
-from desk_rag.errors import BrokenDocument
+from desk_rag.errors import BrokenDocument, UnsupportedDocument
 
 _SEPARATOR = re.compile(rb"(?m)^From \S.*\d{2}:\d{2}.*\r?$\n?")
 _QUOTE_MARKS = re.compile(r"^(?:>\s?)+")
@@ -30,46 +33,60 @@ _REPLY_LINE = re.compile(
     r"^(?:On|Am|Le|El|Il|Op|Em) .{6,200}(?:wrote|schrieb|écrit|escribió|scritto|schreef|escreveu)\b.*:\s*$"
 )
 _SIGNATURE = re.compile(r"^-- ?$")
-_MOST_MESSAGES = 100_000
 _MOST_DEPTH = 8
-"""Nested forwarded messages that are read."""
+"""Nested parts and forwarded messages that are read."""
+_MOST_PARTS = 1000
+_MOST_HEADER_CHARS = 4000
+"""Longer headers are cut: parsing one takes time that grows with the square of its length."""
+_NOT_ASCII = re.compile(rb"[\x80-\xff]")
+_HEADERS_END = re.compile(rb"\r?\n\r?\n")
+
+
+class _Policy(EmailPolicy):
+    """The standard policy with an upper bound on the length of headers."""
+
+    def header_fetch_parse(self, name: str, value: str) -> Any:
+        """Parse a header's value, or the beginning of a long one."""
+        return super().header_fetch_parse(name, value[:_MOST_HEADER_CHARS])
+
+
+_POLICY: Policy[EmailMessage] = cast("Policy[EmailMessage]", _Policy())
 
 
 @dataclass(frozen=True, slots=True)
-class _Message:
+class _MailContent:
     """What is shown of one message."""
 
     sender: str
     recipients: str
     date: str
     subject: str
-    text: str
-    """Plain body; empty where only `html` is there."""
-    html: str
+    texts: tuple[tuple[str, bool], ...]
+    """The parts of the body in order, each with whether it is HTML."""
     attachments: tuple[str, ...]
 
 
 def parse(data: bytes) -> Parsed:
     """One message. Raises BrokenDocument for bytes that are no message."""
     builder = Builder()
-    message = _from_mime(email.message_from_bytes(_without_emlx_length(data), policy=email.policy.default))
+    message = _from_bytes(_without_emlx_length(data))
     builder.set_title(message.subject)
     _add_message(builder, message, None, set())
     return builder.done()
 
 
-def parse_mailbox(data: bytes) -> Parsed:
-    """All messages of an mbox file, in order; the page is the message's number."""
+def parse_mailbox(data: bytes, most_text: int) -> Parsed:
+    """Messages of an mbox file, in order, until more than `most_text` bytes are collected.
+
+    The page is the message's number.
+    """
     builder = Builder()
     seen_lines: set[str] = set()
-    note = ""
     for number, part in enumerate(_split_mailbox(data), start=1):
-        if number > _MOST_MESSAGES:
-            note = f"only the first {_MOST_MESSAGES:,} messages are read"
+        _add_message(builder, _from_bytes(part), number, seen_lines)
+        if builder.exceeds(most_text):
             break
-        message = _from_mime(email.message_from_bytes(part, policy=email.policy.default))
-        _add_message(builder, message, number, seen_lines)
-    return builder.done(note)
+    return builder.done()
 
 
 def parse_outlook(data: bytes) -> Parsed:
@@ -79,13 +96,12 @@ def parse_outlook(data: bytes) -> Parsed:
     try:
         source = Message.load(io.BytesIO(data))
         headers = source.message_headers
-        message = _Message(
+        message = _MailContent(
             sender=source.sender or "",
             recipients=", ".join(recipient.name or recipient.email_address for recipient in source.recipients),
             date=_day(source.sent_date),
             subject=" ".join((source.subject or headers.get("Subject", "")).split()),
-            text=source.body or "",
-            html=source.html_body or "",
+            texts=((source.body, False),) if (source.body or "").strip() else ((source.html_body or "", True),),
             attachments=tuple(attachment.file_name or "" for attachment in source.attachments),
         )
     except Exception as error:  # python-oxmsg lets KeyError, struct and olefile errors through
@@ -99,7 +115,7 @@ def parse_outlook(data: bytes) -> Parsed:
 def parse_web_archive(data: bytes) -> Parsed:
     """The first HTML page of a web archive (.mhtml)."""
     builder = Builder()
-    for part in email.message_from_bytes(data, policy=email.policy.default).walk():
+    for part in email.message_from_bytes(data, policy=_POLICY).walk():
         if part.get_content_type() == "text/html":
             add_html(builder, _content(part))
             return builder.done()
@@ -119,57 +135,99 @@ def _split_mailbox(data: bytes) -> Iterator[bytes]:
         for match in _SEPARATOR.finditer(data)
         if match.start() == 0 or data[max(0, match.start() - 2) : match.start()].replace(b"\r", b"").endswith(b"\n")
     ]
+    if not starts:
+        yield data
     for index, (_, begin) in enumerate(starts):
         end = starts[index + 1][0] if index + 1 < len(starts) else len(data)
         yield re.sub(rb"(?m)^>(>*From )", rb"\1", data[begin:end])
 
 
-def _from_mime(message: EmailMessage) -> _Message:
-    text: list[str] = []
-    html: list[str] = []
+def _from_bytes(data: bytes) -> _MailContent:
+    headers_end = _HEADERS_END.search(data)
+    headers = data[: headers_end.start() if headers_end else len(data)]
+    if _NOT_ASCII.search(headers):  # against the rules, but written; the email package replaces such letters
+        with contextlib.suppress(UnsupportedDocument):
+            data = decode(headers)[0].encode("utf-8", "replace") + data[len(headers) :]
+    return _from_mime(email.message_from_bytes(data, policy=_POLICY))
+
+
+def _from_mime(message: EmailMessage) -> _MailContent:
+    texts: list[tuple[str, bool]] = []
     attachments: list[str] = []
-    for part in _readable_parts(message, 0):
-        name = part.get_filename()
-        if name or part.get_content_disposition() == "attachment":
-            attachments.append(name or part.get_content_type())
-        elif part.get_content_type() == "text/plain":
-            text.append(_content(part))
-        elif part.get_content_type() == "text/html":
-            html.append(_content(part))
-    plain = "\n".join(text)
-    return _Message(
+    for part in itertools.islice(_readable_parts(message, 0), _MOST_PARTS):
+        kind = _content_type(part)
+        name = _file_name(part)
+        if name or _header(part, "Content-Disposition").lower().startswith("attachment"):
+            attachments.append(name or kind)
+        elif kind == "message/rfc822":
+            texts.append((_forwarded(part), False))
+        elif kind in ("text/plain", "text/html"):
+            texts.append((_content(part), kind == "text/html"))
+        elif kind.startswith("multipart/") and isinstance(part.get_payload(), str):
+            texts.append((_content(part), False))  # its boundary is missing
+    return _MailContent(
         sender=_people(_header(message, "From")),
         recipients=_people(_header(message, "To")),
         date=_date_header(message),
         subject=_header(message, "Subject"),
-        text=plain,
-        html="" if plain.strip() else "\n".join(html),
+        texts=tuple(texts),
         attachments=tuple(attachments),
     )
 
 
 def _readable_parts(message: EmailMessage, depth: int) -> Iterator[EmailMessage]:
-    """Leaves of the message; of alternatives only the plain one where there is one."""
+    """Yield the leaves of a message; of alternatives only the plain one unless it is blank.
+
+    A forwarded message comes before its parts.
+    """
     if not message.is_multipart() or depth >= _MOST_DEPTH:
         yield message
         return
+    kind = _content_type(message)
+    if kind == "message/rfc822":
+        yield message
     parts = [part for part in message.iter_parts() if isinstance(part, EmailMessage)]
-    if message.get_content_type() == "multipart/alternative":
-        plain = [part for part in parts if part.get_content_type() == "text/plain"]
+    if kind == "multipart/alternative":
+        plain = [part for part in parts if _content_type(part) == "text/plain" and _content(part).strip()]
         parts = plain[:1] or parts[-1:]
     for part in parts:
         yield from _readable_parts(part, depth + 1)
 
 
-def _content(part: EmailMessage) -> str:
-    """The part's text in its declared encoding, else in the one that its bytes look like."""
+def _content_type(part: EmailMessage) -> str:
+    try:
+        return part.get_content_type()
+    except Exception:  # the stdlib's header parser raises many kinds of errors on malformed headers
+        return "text/plain"
+
+
+def _file_name(part: EmailMessage) -> str:
+    try:
+        return part.get_filename() or ""
+    except Exception:
+        return ""
+
+
+def _forwarded(part: EmailMessage) -> str:
+    """A line that introduces a forwarded message."""
+    message = next(part.iter_parts(), None)
+    if not isinstance(message, EmailMessage):
+        return ""
+    about = [_people(_header(message, "From")), _date_header(message), _header(message, "Subject")]
+    return f"Forwarded message: {', '.join(filter(None, about))}" if any(about) else ""
+
+
+def _content(part: Message[str, str]) -> str:
+    """Return a part's text in its declared encoding, or else in the one its bytes look like; '' if it is binary."""
     payload = part.get_payload(decode=True)
     if not isinstance(payload, bytes):
         return ""
     try:
         return payload.decode(part.get_content_charset("utf-8")).replace("\r\n", "\n")
     except (UnicodeDecodeError, LookupError):
-        return decode(payload)[0]
+        with contextlib.suppress(UnsupportedDocument):
+            return decode(payload)[0]
+        return ""
 
 
 def _header(message: EmailMessage, name: str) -> str:
@@ -196,7 +254,7 @@ def _day(moment: datetime | None) -> str:
     return f"{moment.day} {moment:%B %Y}" if moment is not None else ""
 
 
-def _add_message(builder: Builder, message: _Message, number: int | None, seen_lines: set[str]) -> None:
+def _add_message(builder: Builder, message: _MailContent, number: int | None, seen_lines: set[str]) -> None:
     """Append one message; `seen_lines` holds the lines of earlier messages of the same mailbox and grows."""
     who = ", ".join(part for part in (message.sender, message.date) if part)
     builder.heading(1, ": ".join(part for part in (who, message.subject) if part) or "(no subject)", page=number)
@@ -204,10 +262,11 @@ def _add_message(builder: Builder, message: _Message, number: int | None, seen_l
     builder.add(
         "; ".join(f"{name}: {value}" for name, value in headers.items() if value), BlockKind.PARAGRAPH, page=number
     )
-    if message.html:
-        add_html(builder, message.html, page=number)
-    else:
-        _add_text(builder, message.text, number, seen_lines)
+    for text, is_html in message.texts:
+        if is_html:
+            add_html(builder, text, page=number)
+        else:
+            _add_text(builder, text, number, seen_lines)
     if any(message.attachments):
         names = ", ".join(name for name in message.attachments if name)
         builder.add(f"Attachments: {names}", BlockKind.PARAGRAPH, page=number)

@@ -1,4 +1,4 @@
-"""Jupyter notebooks (.ipynb): text, code and printed output, cell by cell; the page is the cell's number.
+"""Parse Jupyter notebooks (.ipynb): text, code and printed output, cell by cell; the page is the cell's number.
 
 Read as the JSON it is (formats 3 and 4): validating with nbformat would refuse notebooks that still hold readable text.
 """
@@ -6,6 +6,7 @@ Read as the JSON it is (formats 3 and 4): validating with nbformat would refuse 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from desk_rag.documents.document import BlockKind
@@ -14,7 +15,8 @@ from desk_rag.documents.parsers.markup import markdown
 from desk_rag.errors import BrokenDocument
 
 _MOST_OUTPUT_CHARS = 4000
-"""Of one cell's printed output: the rest is usually a log."""
+"""Characters kept of one output: the rest is usually a log."""
+_EMBEDDED_DATA = re.compile(r"data:[\w.+/-]*;base64,[A-Za-z0-9+/=\s]*")
 
 
 def parse(text: str, note: str = "") -> Parsed:
@@ -35,27 +37,36 @@ def parse(text: str, note: str = "") -> Parsed:
 
 def _add_cell(builder: Builder, cell: dict[str, Any], number: int) -> None:
     source = _joined(cell.get("source", cell.get("input", "")))
-    if cell.get("cell_type") in ("markdown", "heading"):
-        if cell["cell_type"] == "heading":
-            source = "#" * int(cell.get("level") or 1) + " " + source
-        for block in markdown.parse(source).blocks:
+    kind = cell.get("cell_type")
+    if kind == "heading":
+        builder.heading(_level(cell.get("level")), source, page=number)
+        return
+    if kind == "markdown":
+        for block in markdown.parse(_EMBEDDED_DATA.sub("", source)).blocks:
             if block.kind is BlockKind.HEADING:
                 builder.heading(len(block.heading), block.text, page=number)
             else:
                 builder.add(block.text, block.kind, page=number)
         return
-    builder.add(source, BlockKind.CODE if cell.get("cell_type") == "code" else BlockKind.PARAGRAPH, page=number)
+    builder.add(source, BlockKind.CODE if kind == "code" else BlockKind.PARAGRAPH, page=number)
     outputs = cell.get("outputs")
     for output in outputs if isinstance(outputs, list) else []:
         if isinstance(output, dict):
             builder.add(_printed(output)[:_MOST_OUTPUT_CHARS], BlockKind.CODE, page=number)
 
 
+def _level(level: object) -> int:
+    return level if isinstance(level, int) and 1 <= level <= 6 else 1
+
+
 def _printed(output: dict[str, Any]) -> str:
+    """Printed text, or the message of an error; nothing of pictures."""
+    if output.get("output_type") in ("error", "pyerr"):
+        return ": ".join(str(output[part]) for part in ("ename", "evalue") if output.get(part))
     data = output.get("data")
     plain = data.get("text/plain") if isinstance(data, dict) else output.get("text")
     return _joined(plain or "")
 
 
 def _joined(source: object) -> str:
-    return "".join(str(line) for line in source) if isinstance(source, list) else str(source)
+    return "".join(str(line) for line in source) if isinstance(source, list) else str(source or "")

@@ -1,4 +1,4 @@
-"""Subtitles (.srt, .vtt): spoken text in paragraphs, each beginning with its time, with line numbers."""
+"""Parse subtitles (.srt, .vtt): spoken text in paragraphs, each beginning with its time, with line numbers."""
 
 from __future__ import annotations
 

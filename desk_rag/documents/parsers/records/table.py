@@ -1,4 +1,4 @@
-"""Comma- and tab-separated values: one TABLE block per row, each naming its columns, with its lines in the file."""
+"""Parse comma- and tab-separated values: one TABLE block per row, which names its columns, with line numbers."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _LOOK_EVERY = 0.02
 """Seconds between looks at other processes' locks; well inside the goal of giving way within 100 ms."""
 
 
-class Turn:
+class DeviceLock:
     """The right to use the device. One object per process; any thread may use it."""
 
     def __init__(self, runtime_dir: Path) -> None:

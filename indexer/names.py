@@ -57,7 +57,7 @@ def lacking(store: Store, settings: Settings) -> Lacking:
     if not namespaces:
         return Lacking(vectors, kv=True)
     rungs = [cast("Namespace", name) for name in namespaces]
-    store.hold_together(rungs)
+    store.register_model(rungs)
     kv = any(store.chunks_without_kv(rung, 1) for rung in rungs)
     counts = [store.counts(rung, None) for rung in rungs]
     full = counts[0].kv_bytes >= counts[0].budget_bytes and any(each.warm < each.chunks for each in counts)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from desk_rag.config import ModelSettings, Settings
-from desk_rag.device_lock import Turn
+from desk_rag.device_lock import DeviceLock
 from desk_rag.documents.chunking import ChunkSize
 from desk_rag.model import weights
 from desk_rag.model.prompt import load_prompt
@@ -47,7 +47,7 @@ class Parts:
     store: Store
     counter: PortableCounter
     size: ChunkSize
-    turn: Turn
+    turn: DeviceLock
     load_embedder: Callable[[], Embedder]
     load_warm: Callable[[], WarmParts]
 
@@ -59,7 +59,7 @@ def lazy_parts(store: Store, settings: Settings) -> Parts:
         store=store,
         counter=prompt,
         size=prompt.chunk_size,
-        turn=Turn(settings.data_dir / "run"),
+        turn=DeviceLock(settings.data_dir / "run"),
         load_embedder=lambda: _embedder(settings.model),
         load_warm=lambda: _warm(settings),
     )

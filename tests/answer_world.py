@@ -20,7 +20,7 @@ from desk_rag.answering.events import Answer, AnswerMode, Finished, FirstToken
 from desk_rag.answering.kv_connector import ContextLoader, Site, StreamedLoader
 from desk_rag.answering.serving_model import Prepared, prepare, prepare_model
 from desk_rag.config import AnswerSettings, ModelSettings, Settings
-from desk_rag.device_lock import Turn
+from desk_rag.device_lock import DeviceLock
 from desk_rag.ingest import background_prefill, pipeline
 from desk_rag.kv.loading.loader import Loader, LoaderSettings
 from desk_rag.kv.recompute.auxiliary_model import Auxiliary
@@ -120,7 +120,7 @@ def an_engine(
     asked = AnswerSettings.model_validate({"max_new_tokens": 24, **answer})
     settings = Settings(data_dir=data, answer=asked)
     store = Store.open(data, settings.store, writer=writer)
-    turn = Turn(data / "run")
+    turn = DeviceLock(data / "run")
     try:
         engine = AnswerEngine(
             world.prepared, world.embedder, store, turn, settings, loading, lean=lean, auxiliary=auxiliary

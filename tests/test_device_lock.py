@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.device_lock import Turn
+from desk_rag.device_lock import DeviceLock
 
 CHILD = """
 import sys
 from pathlib import Path
-from desk_rag.device_lock import Turn
-turn = Turn(Path(sys.argv[1]))
+from desk_rag.device_lock import DeviceLock
+turn = DeviceLock(Path(sys.argv[1]))
 with turn.answering():
     print("answering", flush=True)
     sys.stdin.readline()
@@ -59,7 +59,7 @@ def say(child: subprocess.Popen[str]) -> None:
 
 
 def test_another_process_that_answers_is_seen_until_it_is_done(tmp_path: Path) -> None:
-    turn = Turn(tmp_path)
+    turn = DeviceLock(tmp_path)
     assert not turn.answer_waits()
     with answering_process(tmp_path) as child:
         assert until(turn.answer_waits)
@@ -72,7 +72,7 @@ def test_another_process_that_answers_is_seen_until_it_is_done(tmp_path: Path) -
 
 
 def test_a_killed_process_does_not_hold_the_turn(tmp_path: Path) -> None:
-    turn = Turn(tmp_path)
+    turn = DeviceLock(tmp_path)
     with answering_process(tmp_path) as child:
         assert until(turn.answer_waits)
         child.send_signal(signal.SIGKILL)
@@ -85,7 +85,7 @@ def test_a_killed_process_does_not_hold_the_turn(tmp_path: Path) -> None:
 
 
 def test_background_work_waits_for_the_other_process_or_gives_up(tmp_path: Path) -> None:
-    turn = Turn(tmp_path)
+    turn = DeviceLock(tmp_path)
     assert turn.wait_for_background(lambda: False)
     with answering_process(tmp_path) as child:
         assert until(turn.answer_waits)
@@ -97,13 +97,13 @@ def test_background_work_waits_for_the_other_process_or_gives_up(tmp_path: Path)
 
 def test_a_process_may_answer_again_after_others_looked_at_its_lock(tmp_path: Path) -> None:
     """Looking removes the lock file of a process that is not answering; its next answer must be seen all the same."""
-    looking = Turn(tmp_path)
+    looking = DeviceLock(tmp_path)
     with answering_process(tmp_path) as child:
         say(child)
         assert child.stdout is not None
         assert child.stdout.readline() == "done\n"
         assert until(lambda: not looking.answer_waits())
-    answering = Turn(tmp_path)
+    answering = DeviceLock(tmp_path)
     for _ in range(3):
         with answering.answering():
             assert answering.answer_waits()
@@ -111,7 +111,7 @@ def test_a_process_may_answer_again_after_others_looked_at_its_lock(tmp_path: Pa
 
 
 def test_answering_and_prefilling_exclude_each_other(tmp_path: Path) -> None:
-    turn = Turn(tmp_path)
+    turn = DeviceLock(tmp_path)
     inside: list[str] = []
     overlaps: list[tuple[str, ...]] = []
 
@@ -136,7 +136,7 @@ def test_answering_and_prefilling_exclude_each_other(tmp_path: Path) -> None:
 
 
 def test_an_answer_that_waits_is_seen_by_the_prefill_it_waits_for(tmp_path: Path) -> None:
-    turn = Turn(tmp_path)
+    turn = DeviceLock(tmp_path)
     started, answered = threading.Event(), threading.Event()
 
     def answer() -> None:
@@ -157,7 +157,7 @@ def test_an_answer_that_waits_is_seen_by_the_prefill_it_waits_for(tmp_path: Path
 
 
 def test_an_error_during_an_answer_gives_the_turn_back(tmp_path: Path) -> None:
-    turn = Turn(tmp_path)
+    turn = DeviceLock(tmp_path)
     with pytest.raises(RuntimeError), turn.answering():
         raise RuntimeError
     assert not turn.answer_waits()
@@ -167,14 +167,14 @@ def test_an_error_during_an_answer_gives_the_turn_back(tmp_path: Path) -> None:
 
 def test_where_nothing_can_be_written_answers_are_made_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("in the way of the directory, as a read-only drive is")
-    turn = Turn(tmp_path / "run")
+    turn = DeviceLock(tmp_path / "run")
     with turn.answering():
         assert turn.answer_waits()
     assert not turn.answer_waits(), "background work would be stopped for good"
 
 
 def test_lock_files_are_private(tmp_path: Path) -> None:
-    turn = Turn(tmp_path / "run")
+    turn = DeviceLock(tmp_path / "run")
     assert (tmp_path / "run" / "answering").stat().st_mode & 0o077 == 0
     with turn.answering():
         (lock,) = (tmp_path / "run" / "answering").iterdir()

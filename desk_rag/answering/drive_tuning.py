@@ -21,7 +21,7 @@ from desk_rag.errors import CorruptKV, ForeignPlace
 from desk_rag.kv.kernels.availability import is_large
 from desk_rag.kv.loading.loader import Loader, LoaderSettings
 from desk_rag.kv.payload import ChunkFile
-from desk_rag.store.layout import forget_cached, write_private
+from desk_rag.store.layout import drop_page_cache, write_private
 
 _log = logging.getLogger(__name__)
 
@@ -173,7 +173,7 @@ def _rates(
 def _seconds(sample: Sequence[ChunkFile], device: torch.device, loader: Loader) -> float:
     """Of one cold load; nothing stays in the tiers."""
     loader.forget()
-    forget_cached(file.path for file in sample)
+    drop_page_cache(file.path for file in sample)
     began = time.perf_counter()
     load = loader.start(sample)
     try:

@@ -28,7 +28,7 @@ from desk_rag.answering.serving_model import Prepared, prepare
 from desk_rag.answering.strategy import Decoding, Recompute, attention_path, wants_auxiliary
 from desk_rag.answering.stream import AnswerStream
 from desk_rag.config import Settings
-from desk_rag.device_lock import Turn
+from desk_rag.device_lock import DeviceLock
 from desk_rag.documents.chunking import ChunkId
 from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.ingest import damage
@@ -83,7 +83,7 @@ class AnswerEngine:
         prepared: Prepared,
         embedder: Embedder,
         store: Store,
-        turn: Turn,
+        turn: DeviceLock,
         settings: Settings,
         loading: Callable[[Store, Site], ContextLoader] | None = None,
         *,
@@ -99,7 +99,7 @@ class AnswerEngine:
         self.ladder = prepared.ladder
         self.gate: GateReport = prepared.gate
         self.embedder, self.store, self.turn, self.settings = embedder, store, turn, settings
-        store.hold_together([rung.namespace for rung in self.ladder.rungs])
+        store.register_model([rung.namespace for rung in self.ladder.rungs])
         self.top_k = settings.answer.top_k or model.prompt.top_k
         wanted = settings.answer.context_tokens or model.prompt.context_tokens
         asked_and_told = _QUESTION_ROOM + settings.answer.max_new_tokens
@@ -393,7 +393,7 @@ def open_engine(settings: Settings, *, writer: bool) -> AnswerEngine:
         asked, auxiliary = settings.answer, None
         if wants_auxiliary(asked):
             auxiliary = open_auxiliary(prepare_auxiliary(settings, asked.auxiliary), store)
-        turn = Turn(settings.data_dir / "run")
+        turn = DeviceLock(settings.data_dir / "run")
         return AnswerEngine(prepared, embedder, store, turn, settings, auxiliary=auxiliary)
     except BaseException:
         store.close()

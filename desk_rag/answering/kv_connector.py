@@ -339,7 +339,7 @@ class StreamedReading:
         return self._load.items[self._flip(index)].file
 
     def _anew(self, indices: Sequence[int]) -> list[QuantizedKV | None]:
-        return self._store.get_kv_anew([self._keys[index] for index in indices]) if indices else []
+        return self._store.reread_kv([self._keys[index] for index in indices]) if indices else []
 
 
 def _start(loader: Loader, files: Sequence[ChunkFile | None]) -> Load:

@@ -21,7 +21,7 @@ from desk_rag.answering.kv_connector import ContextLoader, MappedLoader, Site, S
 from desk_rag.answering.serving_model import prepare
 from desk_rag.bench.harness import corpus, drive, report
 from desk_rag.config import ModelSettings, Settings
-from desk_rag.device_lock import Turn
+from desk_rag.device_lock import DeviceLock
 from desk_rag.errors import ConfigError
 from desk_rag.ingest import background_prefill, pipeline
 from desk_rag.kv.loading.loader import Loader, LoaderSettings
@@ -100,7 +100,7 @@ def _engines(settings: Settings, options: argparse.Namespace, stack: ExitStack) 
     engines: dict[str, AnswerEngine] = {}
     for way in ways:
         store = Store.open(settings.data_dir, settings.store, writer=not engines)
-        turn = Turn(settings.data_dir / "run")
+        turn = DeviceLock(settings.data_dir / "run")
         engine = AnswerEngine(prepared, embedder, store, turn, settings, _loading(way, settings))
         stack.callback(engine.close)
         if not engines:

@@ -172,13 +172,13 @@ def _begun_anew(
     settings: Settings, part: tuple[int, int] | None, damaged: VerifyReport
 ) -> tuple[VerifyReport, tuple[str, ...], str]:
     """Put a catalog aside that nothing else would mend, and check what is left."""
-    from desk_rag.store.opening import BEGUN_ANEW
+    from desk_rag.store.opening import CATALOG_RESET
     from desk_rag.store.store import Store
 
-    with Store.begin_anew(settings.data_dir, settings.store) as store:
+    with Store.reset_catalog(settings.data_dir, settings.store) as store:
         report, notices, away = store.verify(repair=True, subset=part), store.notices, store.kv_away
     problems = tuple(replace(problem, repaired=True) for problem in damaged.problems)
-    return replace(report, problems=problems + report.problems), (BEGUN_ANEW, *notices), away
+    return replace(report, problems=problems + report.problems), (CATALOG_RESET, *notices), away
 
 
 def purge(settings: Settings, folder: Path | None, *, check: bool, sure: bool, as_json: bool) -> int:

@@ -20,7 +20,7 @@ from desk_rag.ingest.progress import Meter
 from desk_rag.store.types import PendingChunk
 
 if TYPE_CHECKING:
-    from desk_rag.device_lock import Turn
+    from desk_rag.device_lock import DeviceLock
     from desk_rag.kv.prefill import PrefixKV
     from desk_rag.kv.prefix_variants.variants import Rung
     from desk_rag.kv.quant import QuantScheme
@@ -56,7 +56,7 @@ class Warmer:
         model: LanguageModel,
         rungs: Sequence[Rung],
         scheme: QuantScheme,
-        turn: Turn,
+        turn: DeviceLock,
         stop: Callable[[], bool],
     ) -> None:
         self._store, self._model, self._rungs = store, model, tuple(rungs)
@@ -139,7 +139,7 @@ def warm_pending(
     prefix: PrefixKV,
     namespace: Namespace,
     scheme: QuantScheme,
-    turn: Turn,
+    turn: DeviceLock,
     stop: Callable[[], bool],
     may_run: Callable[[], str],
     later: Sequence[Rung] = (),
@@ -156,7 +156,7 @@ def warm_pending(
     from desk_rag.kv.prefix_variants.variants import Rung
 
     rungs = (Rung(0, prefix, namespace), *later)
-    store.hold_together([rung.namespace for rung in rungs])
+    store.register_model([rung.namespace for rung in rungs])
     warmer = Warmer(store, model, rungs, scheme, turn, stop)
     done, total, meter, unit = 0, _missing(store, rungs), Meter(), "chunk KVs" if later else "chunks"
     while not stop():
@@ -187,7 +187,7 @@ def _missing(store: Store, rungs: Sequence[Rung]) -> int:
     return sum(counts.chunks - counts.warm for counts in each)
 
 
-def _reason_to_wait(turn: Turn, may_run: Callable[[], str]) -> str:
+def _reason_to_wait(turn: DeviceLock, may_run: Callable[[], str]) -> str:
     return "an answer is being made" if turn.answer_waits() else may_run()
 
 

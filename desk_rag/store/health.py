@@ -14,8 +14,8 @@ from desk_rag.store.catalog.coordination import SharedRows
 from desk_rag.store.catalog.database import Database
 from desk_rag.store.catalog.witness import Witness
 from desk_rag.store.kv.budget import BreakEven, Budget, Estimate, break_even, estimate
-from desk_rag.store.kv.files import KVCache
-from desk_rag.store.kv.index import KVRows
+from desk_rag.store.kv.files import KVFiles
+from desk_rag.store.kv.index import KVIndex
 from desk_rag.store.layout import Layout
 from desk_rag.store.types import Activity, Counts, Fault, UnfinishedRun
 
@@ -34,11 +34,11 @@ class StoreHealth:
     _layout: Layout
     _database: Database
     _catalog: Catalog
-    _rows: KVRows
+    _rows: KVIndex
     _shared: SharedRows
     _witness: Witness
     _budget: Budget
-    _kv: KVCache
+    _kv: KVFiles
     _making: threading.Lock
     _vectors_made: VectorSearch | None
 

@@ -35,7 +35,7 @@ def is_name(text: object) -> bool:
     return isinstance(text, str) and _NAME.fullmatch(text) is not None
 
 
-def on_disk(size: int) -> int:
+def allocated_size(size: int) -> int:
     """Return what a file of `size` bytes is counted as: whole blocks of 4,096 bytes."""
     return -(-size // BLOCK) * BLOCK
 
@@ -54,7 +54,7 @@ class KVEntry:
     @property
     def counted(self) -> int:
         """Bytes it takes from the budget."""
-        return on_disk(self.size)
+        return allocated_size(self.size)
 
     @property
     def is_temporary(self) -> bool:
@@ -239,7 +239,7 @@ def write_private(path: Path, content: bytes, root: Path | None = None) -> None:
     home.write(path, content)
 
 
-def forget_cached(paths: Iterable[Path]) -> None:
+def drop_page_cache(paths: Iterable[Path]) -> None:
     """Ask the system to drop its copies of files in memory, so that reading them measures the drive."""
     for path in paths:
         if hasattr(os, "posix_fadvise"):
@@ -251,7 +251,7 @@ def forget_cached(paths: Iterable[Path]) -> None:
                     os.close(descriptor)
 
 
-def announce(paths: Iterable[Path], length: int = 0) -> int:
+def start_readahead(paths: Iterable[Path], length: int = 0) -> int:
     """Tell the system to read files ahead (`length` bytes of each, 0 for all), which it does in parallel.
 
     Returns their bytes as a whole; a file that cannot be opened counts nothing.

@@ -14,10 +14,10 @@ from desk_rag.store.layout import Layout
 if TYPE_CHECKING:
     from desk_rag.config import StoreSettings
     from desk_rag.store.store import Store
-from desk_rag.store.maintenance.full_disk import Room
+from desk_rag.store.maintenance.full_disk import PurgeSpace
 
 
-def open_to_purge(root: Path, settings: StoreSettings, path: Path) -> tuple[Store, Room]:
+def open_to_purge(root: Path, settings: StoreSettings, path: Path) -> tuple[Store, PurgeSpace]:
     """Open the store at `root` for writing although its drive is full, by making room for the purge of `path`.
 
     Raises what `Store.open` does; StoreFull only if there was nothing left to remove.
@@ -25,7 +25,7 @@ def open_to_purge(root: Path, settings: StoreSettings, path: Path) -> tuple[Stor
     from desk_rag.store.store import Store
 
     layout = Layout(root.absolute(), settings.kv_place)
-    room = Room(layout, path)
+    room = PurgeSpace(layout, path)
     while True:
         try:
             return Store.open(root, settings, writer=True), room
@@ -34,7 +34,7 @@ def open_to_purge(root: Path, settings: StoreSettings, path: Path) -> tuple[Stor
                 raise
 
 
-def _make_unopened(layout: Layout, room: Room) -> bool:
+def _make_unopened(layout: Layout, room: PurgeSpace) -> bool:
     with opening.locked(layout):
         try:
             database = Database(layout.catalog, read_only=True)

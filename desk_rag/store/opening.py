@@ -23,11 +23,11 @@ from desk_rag.store.kv_directory import KVDirectory
 from desk_rag.store.layout import Layout, write_private
 from desk_rag.store.ownership import stamp_of
 
-BEGUN_ANEW = (
+CATALOG_RESET = (
     "The catalog was damaged and was begun anew; chunk KV that is sound was kept. "
     "Index your folders again: desk-rag index FOLDER"
 )
-BEGUN_ANEW_REASON = "the catalog was damaged and begun anew"
+CATALOG_RESET_REASON = "the catalog was damaged and begun anew"
 _PID_TRIES = 20
 _PID_WAIT = 0.02
 
@@ -150,7 +150,7 @@ def _open_catalog(layout: Layout, *, writer: bool) -> tuple[Database, tuple[str,
         problem: Exception = error
     except sqlite3.DatabaseError as error:
         if writer and not isinstance(error, sqlite3.OperationalError):
-            return begin_anew(layout)
+            return reset_catalog(layout)
         problem = explained(error, layout.catalog)
         problem.__cause__ = error
     if writer or not isinstance(problem, (StoreFull, StoreReadOnly)):
@@ -162,7 +162,7 @@ def _open_catalog(layout: Layout, *, writer: bool) -> tuple[Database, tuple[str,
     return database, (f"{problem.message} The store was opened for reading only.",)
 
 
-def begin_anew(layout: Layout) -> tuple[Database, tuple[str, ...]]:
+def reset_catalog(layout: Layout) -> tuple[Database, tuple[str, ...]]:
     """Put a damaged catalog into quarantine and make an empty one; whoever calls this holds the lock."""
     try:
         serial = time.time_ns()
@@ -176,4 +176,4 @@ def begin_anew(layout: Layout) -> tuple[Database, tuple[str, ...]]:
         raise explained(error, layout.catalog) from error
     except OSError as error:
         raise of_system(error, layout.catalog) or error from error
-    return database, (BEGUN_ANEW,)
+    return database, (CATALOG_RESET,)

@@ -27,9 +27,9 @@ from desk_rag.store.catalog.witness import Witness
 from desk_rag.store.health import StoreHealth
 from desk_rag.store.kv import neighbours
 from desk_rag.store.kv.budget import Budget
-from desk_rag.store.kv.files import KVCache, key_of
-from desk_rag.store.kv.index import KVRows
-from desk_rag.store.kv.reconcile import Upkeep
+from desk_rag.store.kv.files import KVFiles, key_of
+from desk_rag.store.kv.index import KVIndex
+from desk_rag.store.kv.reconcile import KVMaintenance
 from desk_rag.store.layout import Layout
 from desk_rag.store.types import (
     DocumentRow,
@@ -61,12 +61,12 @@ class Store(StoreHealth):
         self._layout: Layout = opened.layout
         self._database = opened.database
         self._catalog = Catalog(self._database)
-        self._rows = KVRows(self._database)
+        self._rows = KVIndex(self._database)
         self._shared = SharedRows(self._database)
         self.clock = StoreClock(self._database)
         self.volumes = VolumeRows(self._database)
         self.deletions = DeletionRows(self._database, self.clock)
-        self._upkeep = Upkeep(self._layout, self._rows, opened.kv)
+        self._maintenance = KVMaintenance(self._layout, self._rows, opened.kv)
         self._witness = Witness(self._layout.home, self._layout.run)
         self.root = self._layout.root
         """The data directory."""
@@ -79,14 +79,14 @@ class Store(StoreHealth):
         self._compare_with_witness()
         used = self._rows.total_blocks()
         if self.writer:
-            used, notes = self._upkeep.reconcile(self._catalog)
+            used, notes = self._maintenance.reconcile(self._catalog)
             self.notices += tuple(notes)
         self._budget = Budget(self._layout.cache.root, opened.settings, used)
-        self._kv = KVCache(self._layout, self._rows, self._upkeep, self._budget, opened.kv, writer=self.writer)
+        self._kv = KVFiles(self._layout, self._rows, self._maintenance, self._budget, opened.kv, writer=self.writer)
         if self.writer:
-            self.notices += self._upkeep.keep_to_limit(self._budget)
-            if opening.BEGUN_ANEW in opened.notices:
-                self._shared.begin_run(None, opening.BEGUN_ANEW_REASON)
+            self.notices += self._maintenance.keep_to_limit(self._budget)
+            if opening.CATALOG_RESET in opened.notices:
+                self._shared.begin_run(None, opening.CATALOG_RESET_REASON)
             if self.notices:
                 with suppress(StoreError):  # a full disk; they are told by this process all the same
                     self._shared.note(self.notices)
@@ -105,16 +105,16 @@ class Store(StoreHealth):
             raise
 
     @classmethod
-    def begin_anew(cls, root: Path, settings: StoreSettings) -> Store:
+    def reset_catalog(cls, root: Path, settings: StoreSettings) -> Store:
         """Put a catalog that cannot be used into quarantine and open the store with an empty one, as the writer.
 
         KV files that are sound stay and are used again once their texts are back. Raises as `open` does.
         """
         layout = Layout(root.absolute())
         with opening.locked(layout):
-            opening.begin_anew(layout)[0].close()
+            opening.reset_catalog(layout)[0].close()
         store = cls.open(root, settings, writer=True)
-        store.begin_run(None, opening.BEGUN_ANEW_REASON)
+        store.begin_run(None, opening.CATALOG_RESET_REASON)
         return store
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ class Store(StoreHealth):
     @property
     def kv_away(self) -> str:
         """Why no stored chunk KV can be used now, as a sentence; empty if it can."""
-        return self._upkeep.kv.why_away()
+        return self._maintenance.kv.why_away()
 
     # documents ------------------------------------------------------------------------------------------------------
 
@@ -213,7 +213,7 @@ class Store(StoreHealth):
         Up to four fifths of the limit that is every chunk without; beyond that those retrieved twice or pinned. A chunk
         that was not admitted or was evicted comes again only after it has been retrieved again.
         """
-        if not self._upkeep.kv.in_place():
+        if not self._maintenance.kv.in_place():
             return []
         return self._rows.pending(str(namespace), limit, under, demanded_only=not self._kv.is_eager(str(namespace)))
 
@@ -233,9 +233,9 @@ class Store(StoreHealth):
         """Return some KV files of a model, to measure the drive by; counts no use."""
         return self._kv.sample(str(namespace), limit)
 
-    def get_kv_anew(self, keys: Sequence[KVKey]) -> list[QuantizedKV | None]:
+    def reread_kv(self, keys: Sequence[KVKey]) -> list[QuantizedKV | None]:
         """As `get_kv` for what a Loader could not load: checked again as a whole, put aside if it is unsound."""
-        return self._kv.get_anew(keys)
+        return self._kv.reread(keys)
 
     def read_ahead(self, keys: Sequence[KVKey], most: int) -> int:
         """Ask the system to have about `most` bytes of these KV files in memory soon; returns the bytes."""
@@ -254,10 +254,10 @@ class Store(StoreHealth):
         self._must_write()
         return self._kv.put(key, kv, chunk_ids, prefill_seconds)
 
-    def hold_together(self, namespaces: Sequence[Namespace]) -> None:
+    def register_model(self, namespaces: Sequence[Namespace]) -> None:
         """These are one model's: they share what it may take, and none gives way to another as a stranger would."""
         if self.writer:
-            self._rows.hold_together([str(namespace) for namespace in namespaces])
+            self._rows.register_model([str(namespace) for namespace in namespaces])
 
     def note_use(self, chunk_ids: Sequence[ChunkId]) -> None:
         """Count that these chunks were retrieved for an answer."""
@@ -290,13 +290,13 @@ class Store(StoreHealth):
 
         if repair:
             self._must_write()
-        check = Verification(self._layout, self._database, self._rows, self._upkeep, writer=self.writer)
+        check = Verification(self._layout, self._database, self._rows, self._maintenance, writer=self.writer)
         report = check.run(self._kv.changing, repair=repair, subset=subset)
         if repair and not report.clean and not report.unusable:
             if self._catalog.is_awaiting_texts():
                 self._shared.begin_run(None, "what was damaged has been removed")
             with self._kv.changing:
-                used, _ = self._upkeep.reconcile(self._catalog)
+                used, _ = self._maintenance.reconcile(self._catalog)
                 self._budget.freed(self._budget.used - used)
         if repair and all(problem.repaired for problem in report.problems):
             self._shared.note(())
@@ -316,7 +316,7 @@ class Store(StoreHealth):
 
         if self._catalog.is_awaiting_texts():  # nobody knows whose it is
             self._catalog.drop_lost_texts(all_kv=True)
-            self._upkeep.remove_rows(self._rows.unreferenced())
+            self._maintenance.remove_rows(self._rows.unreferenced())
         self._shared.forget_runs(lambda root: root is not None and root.is_relative_to(path))
         return purge(self, self._layout, self._database, path, verify=verify)
 
@@ -339,9 +339,9 @@ class Store(StoreHealth):
     def _finish_removal(self, removed: Removed) -> int:
         """Remove what the rows of a committed deletion stood for; return the bytes freed."""
         with self._kv.changing:
-            freed = self._upkeep.unlink(removed.kv)
+            freed = self._maintenance.unlink(removed.kv)
             if removed.chunks:
-                freed += self._upkeep.empty_quarantine()
+                freed += self._maintenance.empty_quarantine()
             self._budget.freed(freed)
         if removed.vectors:
             self._vectors().forget_removed()

@@ -69,14 +69,14 @@ def small_graphs() -> None:
 
 def tell_of_evictions() -> None:
     """Have every file that is about to be given up noted before it goes."""
-    plain = reconcile.KVRows.doom
+    plain = reconcile.KVIndex.mark_deleted
 
-    def doom(self, rows):  # type: ignore[no-untyped-def]
+    def mark_deleted(self, rows):  # type: ignore[no-untyped-def]
         names = {row.row: row.name for row in self.all()}
         note(evicting=[names[row][1] for row in rows if row in names])
         return plain(self, rows)
 
-    reconcile.KVRows.doom = doom  # type: ignore[method-assign]
+    reconcile.KVIndex.mark_deleted = mark_deleted  # type: ignore[method-assign]
 
 
 class Worker:

@@ -14,7 +14,7 @@ import pytest
 
 from desk_rag.answering.serving_model import Prepared
 from desk_rag.config import ModelSettings, Settings
-from desk_rag.device_lock import Turn
+from desk_rag.device_lock import DeviceLock
 from desk_rag.documents import document
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import ModelNotFound
@@ -74,7 +74,7 @@ def make(settings: Settings, docs: Path, embedder: Embedder, prepared: Prepared)
             store=store,
             counter=prepared.model.prompt,
             size=prepared.model.prompt.chunk_size,
-            turn=Turn(chosen.data_dir / "run"),
+            turn=DeviceLock(chosen.data_dir / "run"),
             load_embedder=changes.get("load_embedder", lambda: embedder),  # type: ignore[arg-type]
             load_warm=lambda: warm,
         )

@@ -13,7 +13,7 @@ import pytest
 
 from desk_rag.answering.serving_model import Prepared, prepare_model
 from desk_rag.config import IndexSettings, ModelSettings, StoreSettings
-from desk_rag.device_lock import Turn
+from desk_rag.device_lock import DeviceLock
 from desk_rag.documents.discovery import FoundFile
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.ingest.background_prefill import warm_pending
@@ -448,7 +448,7 @@ def prepared(reader: LanguageModel, tmp_path_factory: pytest.TempPathFactory) ->
 def warm(
     store: Store,
     prepared: Prepared,
-    turn: Turn,
+    turn: DeviceLock,
     stop: Callable[[], bool] = never,
     may_run: Callable[[], str] = str,
 ) -> Iterator[StageProgress]:
@@ -493,17 +493,17 @@ def test_one_chunk_that_cannot_be_embedded_does_not_hold_up_the_rest(sync: Sync,
 
 def test_warm_pending_makes_chunks_warm_one_at_a_time(sync: Sync, prepared: Prepared, tmp_path: Path) -> None:
     sync()
-    events = list(warm(sync.store, prepared, Turn(tmp_path / "run")))
+    events = list(warm(sync.store, prepared, DeviceLock(tmp_path / "run")))
     assert [(e.stage, e.done, e.total) for e in events] == [(IndexStage.WARM, 1, 2), (IndexStage.WARM, 2, 2)]
     assert sync.store.counts(prepared.namespace).warm == 2
-    assert list(warm(sync.store, prepared, Turn(tmp_path / "run"))) == []
+    assert list(warm(sync.store, prepared, DeviceLock(tmp_path / "run"))) == []
 
 
 def test_a_rename_keeps_chunks_warm_and_a_removal_takes_their_files(
     sync: Sync, prepared: Prepared, tmp_path: Path, docs: Path
 ) -> None:
     sync()
-    list(warm(sync.store, prepared, Turn(tmp_path / "run")))
+    list(warm(sync.store, prepared, DeviceLock(tmp_path / "run")))
     files = sorted((tmp_path / "data" / "kv").rglob("*.safetensors"))
     assert len(files) == 2
     (docs / "note.txt").rename(docs / "moved.txt")
@@ -523,14 +523,14 @@ def test_what_is_wanted_is_warm_first(sync: Sync, prepared: Prepared, tmp_path: 
     sync()
     wanted = sync.store.passages_of(docs / "2.txt")[0].chunk.chunk_id
     sync.store.want_kv([wanted])
-    next(warm(sync.store, prepared, Turn(tmp_path / "run")))
+    next(warm(sync.store, prepared, DeviceLock(tmp_path / "run")))
     assert wanted not in {chunk.chunk_id for chunk in sync.store.chunks_without_kv(prepared.namespace, 100)}
 
 
 def test_warming_waits_while_it_may_not_run(sync: Sync, prepared: Prepared, tmp_path: Path) -> None:
     sync()
     reasons = ["the GPU is busy (43 %)", "on battery", ""]
-    run = warm(sync.store, prepared, Turn(tmp_path / "run"), may_run=lambda: reasons.pop(0) if reasons else "")
+    run = warm(sync.store, prepared, DeviceLock(tmp_path / "run"), may_run=lambda: reasons.pop(0) if reasons else "")
     assert [next(run).waiting for _ in range(3)] == ["the GPU is busy (43 %)", "on battery", ""]
 
 
@@ -540,7 +540,7 @@ def test_an_answer_preempts_a_chunk_in_the_middle(
     (docs / "note.txt").unlink()
     (docs / "letter.md").write_text("The barge was late again, and the lock keeper said so. " * 20)
     sync()
-    turn = Turn(tmp_path / "run")
+    turn = DeviceLock(tmp_path / "run")
     in_layer, answered = threading.Event(), threading.Event()
     layers_run: list[int] = []
 
@@ -583,9 +583,9 @@ def test_warming_stops_in_the_middle_of_a_chunk(sync: Sync, prepared: Prepared, 
         asked += 1
         return asked > 4
 
-    assert list(warm(sync.store, prepared, Turn(tmp_path / "run"), stop=stop)) == []
+    assert list(warm(sync.store, prepared, DeviceLock(tmp_path / "run"), stop=stop)) == []
     assert sync.store.counts(prepared.namespace).warm == 0
-    assert len(list(warm(sync.store, prepared, Turn(tmp_path / "run")))) == 2
+    assert len(list(warm(sync.store, prepared, DeviceLock(tmp_path / "run")))) == 2
 
 
 def test_a_disk_without_room_ends_warming_with_the_reason(prompt: PromptFormat, prepared: Prepared, docs: Path) -> None:
@@ -593,12 +593,12 @@ def test_a_disk_without_room_ends_warming_with_the_reason(prompt: PromptFormat, 
     with Store.open(docs.parent / "full", full, writer=True) as store:
         sync = Sync(store, prompt, docs)
         assert summary(sync()).indexed == 2  # everything else goes on
-        events = list(warm(store, prepared, Turn(docs.parent / "run")))
+        events = list(warm(store, prepared, DeviceLock(docs.parent / "run")))
         assert events[-1].waiting == "there is no room for more chunk KV"
         for name in ("note.txt", "letter.md"):
             for _ in range(3):  # asked for so often that it would be kept if there were room
                 store.note_use([passage.chunk.chunk_id for passage in store.passages_of(docs / name)])
-        events = list(warm(store, prepared, Turn(docs.parent / "run")))
+        events = list(warm(store, prepared, DeviceLock(docs.parent / "run")))
         assert "has no room" in events[-1].waiting
         assert store.counts(prepared.namespace).warm == 0
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from desk_rag.answering import drive_tuning
-from desk_rag.device_lock import Turn
+from desk_rag.device_lock import DeviceLock
 from desk_rag.errors import StoreError
 from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.store import opening
@@ -25,7 +25,7 @@ from desk_rag.store.catalog.database import Database
 from desk_rag.store.kv_directory import settle
 from desk_rag.store.layout import Layout, write_private
 from desk_rag.store.maintenance.data_directory import clear_all
-from desk_rag.store.maintenance.full_disk import Room
+from desk_rag.store.maintenance.full_disk import PurgeSpace
 from desk_rag.store.private_log import PrivateLog
 from desk_rag.store.store import Store
 from desk_rag.store.vectors.search import VectorSearch
@@ -54,7 +54,7 @@ def fill(root: Path, kv_dir: Path | None = None) -> None:
         store.put_vectors(EMBEDDER, [made.chunk_id(text) for text in TEXTS], unit(len(TEXTS)))
     defaults["threshold"] = threshold
     log(root, "first")
-    Turn(root / "run")
+    DeviceLock(root / "run")
     OwnedDirectory(root).make_directory(root / "models")
 
 
@@ -108,7 +108,7 @@ def reading(root: Path, kv_dir: Path | None) -> None:
 def room(root: Path, kv_dir: Path | None) -> None:
     layout = Layout(root, kv_dir)
     with opening.locked(layout):
-        making = Room(layout, Path("/home/u/sub"))
+        making = PurgeSpace(layout, Path("/home/u/sub"))
         with suppress(sqlite3.DatabaseError):
             database = Database(layout.catalog, read_only=True)
             making.make(database)
@@ -124,9 +124,9 @@ def former_note(root: Path) -> None:
 
 
 def turn(root: Path) -> None:
-    one = Turn(root / "run")
+    one = DeviceLock(root / "run")
     with one.answering():
-        Turn(root / "run").answer_waits()
+        DeviceLock(root / "run").answer_waits()
     one.answer_waits()
 
 

@@ -19,7 +19,7 @@ Bytes = NDArray[np.uint8]
 _UNIT = 1 << 18
 
 
-class SlabPool:
+class BufferPool:
     """Lends page-aligned buffers of uint8; keeps at most `idle_bytes` of them for the next time."""
 
     def __init__(self, idle_bytes: int) -> None:

@@ -20,7 +20,7 @@ from desk_rag.kv.types import Int8Layer, KVKey, LayerKV, QuantizedKV, RawLayer
 from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.owned_folder import create_beside, proven
 from desk_rag.store.kv import header as kv_header
-from desk_rag.store.kv.buffer_pool import Bytes, SlabPool
+from desk_rag.store.kv.buffer_pool import BufferPool, Bytes
 from desk_rag.store.kv.header import KVHeader, LayerGroup, LayerShape
 from desk_rag.store.layout import BLOCK
 
@@ -116,7 +116,7 @@ def read_header(path: Path) -> KVHeader:
         os.close(descriptor)
 
 
-def read(path: Path, key: KVKey, pool: SlabPool, verified: Verified) -> QuantizedKV:
+def read(path: Path, key: KVKey, pool: BufferPool, verified: Verified) -> QuantizedKV:
     """Read one chunk KV whole; its tensors are views of one buffer lent by `pool`, which lives as long as they do.
 
     Raises FileNotFoundError for a miss; CorruptKV or UnknownFormat for a file that must not be used.

@@ -29,13 +29,13 @@ class Candidate:
 _HELD = "held_together"
 
 
-def hold_together(database: Database, names: Sequence[str]) -> None:
+def register_model(database: Database, names: Sequence[str]) -> None:
     """These are one model's, until told otherwise; one name alone stands for itself again. Written only if it is new.
 
     Kept in the catalog, because who has loaded no model needs it too: to make room, or to say how much is to come.
     """
     with database.read() as connection:
-        if held_with(connection, names[0]) == tuple(names):
+        if namespaces_of_model(connection, names[0]) == tuple(names):
             return
     with database.write() as connection:
         connection.execute("DELETE FROM state WHERE name = ?", (_HELD,))
@@ -43,7 +43,7 @@ def hold_together(database: Database, names: Sequence[str]) -> None:
             connection.execute("INSERT INTO state VALUES (?, ?)", (_HELD, " ".join(names)))
 
 
-def held_with(connection: sqlite3.Connection, name: str) -> tuple[str, ...]:
+def namespaces_of_model(connection: sqlite3.Connection, name: str) -> tuple[str, ...]:
     """The namespaces of the same model, this one among them, from the plain rung upward."""
     found = connection.execute("SELECT value FROM state WHERE name = ?", (_HELD,)).fetchone()
     names = tuple(str(found[0]).split()) if found else ()
@@ -65,7 +65,7 @@ def candidates(connection: sqlite3.Connection, own: str | None) -> Generator[Can
         binned.add(row)
         yield Candidate(row, (name, tokens), size, rank, pinned=False, above=None)
     own = own or _used_last(connection)
-    held = () if own is None else held_with(connection, own)
+    held = () if own is None else namespaces_of_model(connection, own)
     known = {name: number for number, name in connection.execute("SELECT id, name FROM namespaces ORDER BY id")}
     passes = (False, True) if pinned else (False,)
     order = [(name, late) for name in known if name not in held for late in passes]

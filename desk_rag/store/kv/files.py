@@ -17,11 +17,11 @@ from desk_rag.errors import UNWRITABLE, StoreError, StoreFull, of_system
 from desk_rag.owned_folder import proven
 from desk_rag.store.catalog.catalog import KVName
 from desk_rag.store.kv.budget import EAGER_BELOW, Budget
-from desk_rag.store.kv.index import KVRows
+from desk_rag.store.kv.index import KVIndex
 from desk_rag.store.kv.policy import ADMIT_FROM, Cost
-from desk_rag.store.kv.reconcile import Newcomer, Upkeep
+from desk_rag.store.kv.reconcile import KVMaintenance, Newcomer
 from desk_rag.store.kv_directory import KVDirectory
-from desk_rag.store.layout import Layout, announce, forget_cached, on_disk
+from desk_rag.store.layout import Layout, allocated_size, drop_page_cache, start_readahead
 
 if TYPE_CHECKING:
     from desk_rag.kv.payload import ChunkFile
@@ -35,16 +35,23 @@ _MEASURED = 32
 """Files read to measure the drive."""
 
 
-class KVCache:
+class KVFiles:
     """The KV files of one store. Safe to use from several threads; only the writer's may `put`."""
 
     def __init__(
-        self, layout: Layout, rows: KVRows, upkeep: Upkeep, budget: Budget, kv: KVDirectory, *, writer: bool
+        self,
+        layout: Layout,
+        rows: KVIndex,
+        maintenance: KVMaintenance,
+        budget: Budget,
+        kv: KVDirectory,
+        *,
+        writer: bool,
     ) -> None:
         self._layout = layout
         self._kv = kv
         self._rows = rows
-        self._upkeep = upkeep
+        self._maintenance = maintenance
         self._budget = budget
         self._writer = writer
         self.changing = threading.Lock()
@@ -91,7 +98,7 @@ class KVCache:
         keys = [key_of(name) for name in self._rows.some(namespace, limit)]
         return [file for file in self.files(keys, used=False) if file is not None]
 
-    def get_anew(self, keys: Sequence[KVKey]) -> list[QuantizedKV | None]:
+    def reread(self, keys: Sequence[KVKey]) -> list[QuantizedKV | None]:
         """As `get`, believing nothing that was verified before and counting no use: for files that others could not
         load. An unsound one is put aside."""
         files = self._files(keys)
@@ -108,7 +115,7 @@ class KVCache:
         total = 0
         for place, _ in self._files(keys):
             if total < most:
-                total += announce([place])
+                total += start_readahead([place])
         return total
 
     def put(self, key: KVKey, kv: QuantizedKV, chunk_ids: Sequence[ChunkId], prefill_seconds: float) -> bool:
@@ -126,7 +133,7 @@ class KVCache:
             if self._layout.kv_file(*name).exists():
                 if self._rows.link(name, chunk_ids):
                     return True
-                self._budget.freed(self._upkeep.remove_unknown(name))  # a file that no row knows
+                self._budget.freed(self._maintenance.remove_unknown(name))  # a file that no row knows
                 if self._layout.kv_file(*name).exists():  # it is not ours
                     self._rows.refuse(name[0], chunk_ids)
                     return False
@@ -139,14 +146,14 @@ class KVCache:
     def empty_bin(self, before: float) -> int:
         """Delete the KV of deleted documents that went to the bin before a store time; return the bytes freed."""
         with self.changing:
-            freed = self._upkeep.remove_rows(self._rows.binned(before))
+            freed = self._maintenance.remove_rows(self._rows.binned(before))
             self._budget.freed(freed)
         return freed
 
     def empty_quarantine(self) -> int:
         """Delete what was put aside as unsound; return the bytes freed."""
         with self.changing:
-            freed = self._upkeep.empty_quarantine()
+            freed = self._maintenance.empty_quarantine()
             self._budget.freed(freed)
         return freed
 
@@ -176,7 +183,7 @@ class KVCache:
         reader = self._reader()
         if reader.bytes_per_second() is None:
             files = self._files([key_of(name) for name in self._rows.some(namespace, _MEASURED)])
-            forget_cached(place for place, _ in files)
+            drop_page_cache(place for place, _ in files)
             reader.load(files)
         return reader.bytes_per_second()
 
@@ -190,17 +197,17 @@ class KVCache:
 
     def _admit(self, name: KVName, chunk_ids: Sequence[ChunkId], cost: Cost) -> bool:
         """Decide on admission, evict what has to go, and reserve the bytes."""
-        size = on_disk(cost.size)
+        size = allocated_size(cost.size)
         if self._budget.disk_limit() < size:
             raise StoreFull(
                 f"The disk of {self._layout.root} has no room for a chunk cache of {size:,} bytes.",
                 remedy="Free some space, or lower `reserve_gib` under [store].",
             )
-        standing = self._rows.standing(chunk_ids, cost)
-        if not (standing.pinned or standing.demand >= ADMIT_FROM or self.is_eager(name[0])):
+        score = self._rows.admission_score(chunk_ids, cost)
+        if not (score.pinned or score.demand >= ADMIT_FROM or self.is_eager(name[0])):
             return False
-        newcomer = Newcomer(name[0], size, standing.rank, standing.pinned)
-        return self._upkeep.make_room(self._budget, size, newcomer) and self._budget.reserve(size)
+        newcomer = Newcomer(name[0], size, score.rank, score.pinned)
+        return self._maintenance.make_room(self._budget, size, newcomer) and self._budget.reserve(size)
 
     def _write(self, name: KVName, image: KVImage, chunk_ids: Sequence[ChunkId]) -> bool:
         from desk_rag.store.kv import chunk_file
@@ -215,11 +222,11 @@ class KVCache:
             raise _explained(error, place) from error
         finally:
             if added:
-                self._budget.written(on_disk(image.size))
+                self._budget.written(allocated_size(image.size))
             else:
                 with suppress(OSError):
                     self._layout.cache.remove(place, proven)
-                self._budget.release(on_disk(image.size))
+                self._budget.release(allocated_size(image.size))
         return added
 
     def _forget_missing(self, key: KVKey, place: Path) -> None:
@@ -230,11 +237,11 @@ class KVCache:
             if rows and not place.exists() and self._kv.in_place():
                 with suppress(*UNWRITABLE):  # the next start drops the row
                     self._rows.drop([rows[0].name])
-                    self._budget.freed(on_disk(rows[0].size))
+                    self._budget.freed(allocated_size(rows[0].size))
 
     def _put_aside(self, key: KVKey, place: Path) -> None:
         with self.changing:
-            if self._upkeep.quarantine(place):
+            if self._maintenance.quarantine(place):
                 with suppress(*UNWRITABLE):
                     self._rows.drop([name_of(key)])
 

@@ -16,7 +16,7 @@ from desk_rag.kv.payload import ChunkFile
 from desk_rag.kv.types import KVKey
 from desk_rag.store.kv import chunk_file
 from desk_rag.store.kv.header import KVHeader
-from desk_rag.store.layout import BLOCK, announce
+from desk_rag.store.layout import BLOCK, start_readahead
 
 FileOutcome = ChunkFile | CorruptKV | UnknownFormat | OSError | None
 """The file and its header; why it must not be used; why it could not be read; or None where there is no such file."""
@@ -37,7 +37,7 @@ class HeaderCache:
         identities = [_identity(path) for path, _ in files]
         fresh = [path for (path, _), found in zip(files, identities, strict=True) if not self._knows(found)]
         if len(fresh) > 1:
-            announce(fresh, length=BLOCK)
+            start_readahead(fresh, length=BLOCK)
         return [
             self._one(path, key, identity) if isinstance(identity, tuple) else identity
             for (path, key), identity in zip(files, identities, strict=True)

@@ -10,12 +10,12 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from desk_rag.store.catalog.catalog import KVName, doom
+from desk_rag.store.catalog.catalog import KVName, mark_deleted
 from desk_rag.store.catalog.database import Database
 from desk_rag.store.catalog.paths import Scope, to_blob
 from desk_rag.store.catalog.rows import pending_chunks
 from desk_rag.store.kv import policy
-from desk_rag.store.kv.eviction import Candidate, candidates, held_with, hold_together, pinned_folders
+from desk_rag.store.kv.eviction import Candidate, candidates, namespaces_of_model, pinned_folders, register_model
 from desk_rag.store.layout import is_name
 from desk_rag.store.types import PendingChunk
 
@@ -33,7 +33,7 @@ class KVRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class AdmissionScore:
     """What speaks for a chunk KV that is not stored yet."""
 
     rank: float
@@ -50,7 +50,7 @@ class Rates:
     prefill_seconds_per_token: float
 
 
-class KVRows:
+class KVIndex:
     """The KV side of the catalog."""
 
     def __init__(self, database: Database) -> None:
@@ -149,7 +149,7 @@ class KVRows:
                 ).rowcount
         return dropped
 
-    def doom(self, rows: Sequence[int]) -> list[KVName]:
+    def mark_deleted(self, rows: Sequence[int]) -> list[KVName]:
         """Delete rows whose files are to be unlinked; their chunks are not warmed again before they are asked for."""
         with self._database.write() as connection:
             for row in rows:
@@ -158,15 +158,15 @@ class KVRows:
                     " JOIN kv_chunks k ON k.kv = kv.id JOIN chunks c ON c.chunk_id = k.chunk_id WHERE kv.id = ?",
                     (row,),
                 )
-            return doom(connection, rows)
+            return mark_deleted(connection, rows)
 
-    def doomed(self) -> list[KVName]:
+    def marked_deleted(self) -> list[KVName]:
         """Return the files that are owed an unlink."""
         with self._database.read() as connection:
             rows = connection.execute("SELECT namespace, tokens FROM doomed").fetchall()
         return [(namespace, tokens) for namespace, tokens in rows if is_name(namespace) and is_name(tokens)]
 
-    def undoom(self, names: Iterable[KVName]) -> None:
+    def clear_deleted(self, names: Iterable[KVName]) -> None:
         """Note that files have been unlinked."""
         with self._database.write(durable=False) as connection:
             connection.executemany("DELETE FROM doomed WHERE namespace = ? AND tokens = ?", names)
@@ -196,7 +196,7 @@ class KVRows:
         with self._database.snapshot() as connection:
             yield from candidates(connection, own)
 
-    def standing(self, chunk_ids: Sequence[str], cost: policy.Cost) -> Standing:
+    def admission_score(self, chunk_ids: Sequence[str], cost: policy.Cost) -> AdmissionScore:
         """Return how a new file for these chunks would stand beside the others."""
         with self._database.snapshot() as connection:
             demand = 0
@@ -211,7 +211,7 @@ class KVRows:
                 demand = max(demand, found[1])
                 pinned |= not folders.everything and _stands_in(connection, found[0], folders)
             tick = int(_number(connection, _TICK))
-        return Standing(policy.rank(_past_uses(max(1, demand)), cost, tick), demand, pinned)
+        return AdmissionScore(policy.rank(_past_uses(max(1, demand)), cost, tick), demand, pinned)
 
     def refuse(self, namespace: str, chunk_ids: Sequence[str]) -> None:
         """Remember that these chunks were not admitted, so that they are not prefilled in vain again."""
@@ -257,7 +257,7 @@ class KVRows:
             " WHERE k.chunk_id = c.chunk_id AND n.name = ?)"
         )
         with self._database.read() as connection:
-            held = held_with(connection, namespace)
+            held = namespaces_of_model(connection, namespace)
             return sum(int(connection.execute(query, (name,)).fetchone()[0]) for name in held)
 
     def some(self, namespace: str, limit: int) -> list[KVName]:
@@ -293,7 +293,7 @@ class KVRows:
     def rates(self, namespace: str) -> Rates | None:
         """Return bytes and prefill seconds per token of the namespace's model, None before the first file."""
         with self._database.read() as connection:
-            held = held_with(connection, namespace)
+            held = namespaces_of_model(connection, namespace)
             query = (
                 "SELECT sum(bytes), sum(prefill_seconds), sum(num_tokens) FROM kv"
                 f" JOIN namespaces n ON n.id = kv.namespace WHERE n.name IN ({_marks(held)})"
@@ -307,7 +307,7 @@ class KVRows:
         What is in the bin does not count: it gives way to anything.
         """
         with self._database.read() as connection:
-            held = held_with(connection, namespace)
+            held = namespaces_of_model(connection, namespace)
             held = held if upper else held[: held.index(namespace) + 1]
             blocks = connection.execute(
                 "SELECT coalesce(sum((bytes + 4095) / 4096), 0) FROM kv"
@@ -323,9 +323,9 @@ class KVRows:
             blocks = connection.execute("SELECT coalesce(sum((bytes + 4095) / 4096), 0) FROM kv").fetchone()
         return int(blocks[0]) * 4096
 
-    def hold_together(self, names: Sequence[str]) -> None:
-        """As `leaving.hold_together`."""
-        hold_together(self._database, names)
+    def register_model(self, names: Sequence[str]) -> None:
+        """As `leaving.register_model`."""
+        register_model(self._database, names)
 
     def pin(self, folder: Path, *, pinned: bool) -> None:
         """Evict the chunks of a folder last, or treat them like others again."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from desk_rag.errors import CorruptKV, UnknownFormat
 from desk_rag.kv.types import KVKey, QuantizedKV
 from desk_rag.store.kv import chunk_file
-from desk_rag.store.kv.buffer_pool import SlabPool
-from desk_rag.store.layout import announce
+from desk_rag.store.kv.buffer_pool import BufferPool
+from desk_rag.store.layout import start_readahead
 
 ReadOutcome = QuantizedKV | CorruptKV | UnknownFormat | OSError | None
 """The chunk KV; why the file must not be used; why it could not be read; or None where there is no such file."""
@@ -26,7 +26,7 @@ class KVReader:
 
     def __init__(self, threads: int = 4) -> None:
         self._threads = threads
-        self._pool = SlabPool(IDLE_BYTES)
+        self._pool = BufferPool(IDLE_BYTES)
         self._verified: chunk_file.Verified = set()
         self._lock = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
@@ -36,7 +36,7 @@ class KVReader:
     def load(self, files: Sequence[tuple[Path, KVKey]]) -> list[ReadOutcome]:
         """Return one outcome per file, in order; never raises for a single file."""
         began = time.perf_counter()
-        if announce(path for path, _ in files) < _THREADS_FROM:
+        if start_readahead(path for path, _ in files) < _THREADS_FROM:
             outcomes = [self._load_one(file) for file in files]
         else:
             outcomes = list(self._workers().map(self._load_one, files))

@@ -20,9 +20,9 @@ from desk_rag.store.kv import header as kv_header
 from desk_rag.store.kv.budget import Budget, readable
 from desk_rag.store.kv.eviction import Candidate
 from desk_rag.store.kv.header import KVHeader
-from desk_rag.store.kv.index import KVRow, KVRows
+from desk_rag.store.kv.index import KVIndex, KVRow
 from desk_rag.store.kv_directory import KVDirectory
-from desk_rag.store.layout import BLOCK, KV_SUFFIX, KVEntry, Layout, on_disk
+from desk_rag.store.layout import BLOCK, KV_SUFFIX, KVEntry, Layout, allocated_size
 from desk_rag.store.ownership import stamp_of
 
 _serial = itertools.count()
@@ -39,10 +39,10 @@ class Newcomer:
     pinned: bool
 
 
-class Upkeep:
+class KVMaintenance:
     """Keeps the directory, the rows and the budget of one store true to each other."""
 
-    def __init__(self, layout: Layout, rows: KVRows, kv: KVDirectory) -> None:
+    def __init__(self, layout: Layout, rows: KVIndex, kv: KVDirectory) -> None:
         self._layout = layout
         self._rows = rows
         self.kv = kv
@@ -108,7 +108,7 @@ class Upkeep:
             return True
         victims = self._choose(need, newcomer)
         if victims:
-            budget.freed(self.unlink(self._rows.doom([victim.row for victim in victims])))
+            budget.freed(self.unlink(self._rows.mark_deleted([victim.row for victim in victims])))
         return budget.excess(size) <= 0
 
     def keep_to_limit(self, budget: Budget) -> tuple[str, ...]:
@@ -123,7 +123,7 @@ class Upkeep:
     def remove_rows(self, rows: Iterable[KVRow]) -> int:
         """Delete rows and their files; return the bytes freed."""
         found = list(rows)
-        return self.unlink(self._rows.doom([row.row for row in found])) if found else 0
+        return self.unlink(self._rows.mark_deleted([row.row for row in found])) if found else 0
 
     def unlink(self, names: Iterable[KVName]) -> int:
         """Unlink doomed files and settle their notes; return the bytes freed. A file that has a row again stays.
@@ -138,7 +138,7 @@ class Upkeep:
         freed = sum(self._remove(file, proven) for file in files)
         for place in sorted({file.parent for file in files}):
             self._layout.cache.sync(place)
-        self._rows.undoom(doomed)
+        self._rows.clear_deleted(doomed)
         return freed
 
     def remove_unknown(self, name: KVName) -> int:
@@ -171,7 +171,7 @@ class Upkeep:
 
     def _remove(self, path: Path, proof: Proof) -> int:
         removed = self._layout.owner(path).remove(path, proof)
-        return 0 if removed is None else on_disk(removed.st_size)
+        return 0 if removed is None else allocated_size(removed.st_size)
 
     def _sync_namespaces(self) -> None:
         """Make the names of all folders under kv/ durable: a process that made one may have been killed too early."""
@@ -182,7 +182,7 @@ class Upkeep:
                 self._layout.cache.sync(place)
 
     def _finish_deletes(self) -> None:
-        self.unlink(self._rows.doomed())
+        self.unlink(self._rows.marked_deleted())
 
     def _settle(
         self,
@@ -240,7 +240,7 @@ class Upkeep:
                 if newcomer is not None and not _yields(candidate, newcomer):
                     return []
                 victims.append(candidate)
-                need -= on_disk(candidate.size)
+                need -= allocated_size(candidate.size)
                 if need <= 0:
                     return victims
         return [] if newcomer is not None else victims

@@ -10,7 +10,7 @@ from pathlib import Path
 from desk_rag.errors import StoreError
 from desk_rag.store import ownership
 from desk_rag.store.catalog.database import Database
-from desk_rag.store.kv.index import KVRows
+from desk_rag.store.kv.index import KVIndex
 from desk_rag.store.kv_directory import marker_of, record_of
 from desk_rag.store.layout import KV_SUFFIX
 from desk_rag.store.ownership import CATALOG, Cleared
@@ -57,8 +57,8 @@ def _known_by_rows(root: Path) -> frozenset[str]:
     except (StoreError, sqlite3.DatabaseError, OSError):
         return frozenset()
     try:
-        rows = KVRows(database)
-        names = [*(row.name for row in rows.all()), *rows.doomed()]
+        rows = KVIndex(database)
+        names = [*(row.name for row in rows.all()), *rows.marked_deleted()]
         return frozenset(f"kv/{space[:16]}/{tokens[:2]}/{tokens}{KV_SUFFIX}" for space, tokens in names)
     except (StoreError, sqlite3.DatabaseError):
         return frozenset()

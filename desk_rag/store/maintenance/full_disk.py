@@ -25,7 +25,7 @@ _LEAST_ROOM = 1 << 20
 """Bytes made free at a time beyond twice what the catalog takes."""
 
 
-class Room:
+class PurgeSpace:
     """Room for the purge of `path`; whoever uses it holds the writer's lock."""
 
     def __init__(self, layout: Layout, path: Path) -> None:
@@ -38,7 +38,7 @@ class Room:
         self.freed = 0
         """Their bytes."""
 
-    def keep_trying(self, action: Callable[[], T], database: Database) -> T:
+    def retry_when_full(self, action: Callable[[], T], database: Database) -> T:
         """Do `action`, making room as often as it raises StoreFull. Raises StoreFull when there is nothing left."""
         log_emptied = False
         while True:

@@ -14,7 +14,7 @@ from desk_rag.store.catalog.database import Database
 from desk_rag.store.catalog.paths import Scope, from_blob
 from desk_rag.store.catalog.volume_rows import VolumeRows
 from desk_rag.store.layout import Layout
-from desk_rag.store.maintenance.full_disk import Room
+from desk_rag.store.maintenance.full_disk import PurgeSpace
 from desk_rag.store.types import PurgeReport
 
 _SHORTEST_TRACE = 12
@@ -42,13 +42,13 @@ def purge(store: _Remover, layout: Layout, database: Database, path: Path, *, ve
         ).fetchall()
     paths = [from_blob(blob) for (blob,) in rows]
     wanted = _pieces(database, scope) if verify else []
-    room = Room(layout, path)
+    room = PurgeSpace(layout, path)
     documents, chunks, kv_files, freed = _remove(store, room, database, paths)
-    room.keep_trying(lambda: VolumeRows(database).forget(path), database)
+    room.retry_when_full(lambda: VolumeRows(database).forget(path), database)
     # All of it: nothing in the bin says which folder it came from.
-    freed += room.keep_trying(store.empty_bin, database)
+    freed += room.retry_when_full(store.empty_bin, database)
     store.empty_quarantine()  # a catalog that was put aside holds text, whatever this one says
-    emptied = room.keep_trying(store.checkpoint, database)
+    emptied = room.retry_when_full(store.checkpoint, database)
     pieces, unsearched = _unique(database, wanted)
     traces = _traces(layout, pieces)
     if not emptied:
@@ -58,7 +58,7 @@ def purge(store: _Remover, layout: Layout, database: Database, path: Path, *, ve
 
 
 def _remove(
-    store: _Remover, room: Room, database: Database, paths: Sequence[Path]
+    store: _Remover, room: PurgeSpace, database: Database, paths: Sequence[Path]
 ) -> tuple[int, int, int, int]:
     """All at once; on a full drive one by one, since each takes less room for as long as it lasts."""
     try:
@@ -66,7 +66,7 @@ def _remove(
     except StoreFull:
         done = [0, 0, 0, 0]
         for path in paths:
-            removed = room.keep_trying(lambda one=path: store.remove_documents([one]), database)  # type: ignore[misc]
+            removed = room.retry_when_full(lambda one=path: store.remove_documents([one]), database)  # type: ignore[misc]
             done = [old + new for old, new in zip(done, removed, strict=True)]
             database.checkpoint()
         return done[0], done[1], done[2], done[3]

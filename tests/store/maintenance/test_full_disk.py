@@ -18,7 +18,7 @@ from desk_rag.kv.types import QuantizedKV
 from desk_rag.store import opening
 from desk_rag.store.catalog.database import Database
 from desk_rag.store.layout import Layout
-from desk_rag.store.maintenance.full_disk import Room
+from desk_rag.store.maintenance.full_disk import PurgeSpace
 from desk_rag.store.open_to_purge import open_to_purge
 from desk_rag.store.ownership import stamp_of
 from desk_rag.store.store import Store
@@ -133,7 +133,7 @@ def test_room_for_a_purge_is_made_of_its_own_files_first(store: Store, root: Pat
     aside.write_bytes(b"x")
     aside.rename(aside.with_name(f"catalog.1.{stamp_of(aside.stat())}.sqlite"))
     database = Database(root / "catalog.sqlite", read_only=True)
-    room = Room(Layout(root), Path("/in"))
+    room = PurgeSpace(Layout(root), Path("/in"))
     assert room.make(database) and room.files == 2 and room.freed > 0
     assert not list((root / "quarantine").iterdir())
     left = {path.stem for path in kv_files(root)}

@@ -21,8 +21,8 @@ from desk_rag import __version__
 from desk_rag.config import Settings
 from desk_rag.errors import ForeignPlace
 from desk_rag.model import weights
+from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.retrieval.embedding import WINDOW_RULE, files_of
-from desk_rag.store.layout import write_private
 
 if TYPE_CHECKING:
     from desk_rag.kv.types import Namespace
@@ -82,7 +82,7 @@ def _keep(settings: Settings, part: str, names: list[str]) -> None:
     kept = {**{known: value for known, value in told.get(part, {}).items() if known != key}, key: names}
     told[part] = dict(list(kept.items())[-_MOST:])
     try:
-        write_private(_file(settings), json.dumps(told).encode(), settings.data_dir)
+        OwnedDirectory(settings.data_dir).write(_file(settings), json.dumps(told).encode())
     except (OSError, ForeignPlace) as error:
         _log.warning("the names of model and embedder could not be kept (%s)", error)
 

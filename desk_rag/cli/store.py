@@ -222,14 +222,14 @@ def _purge_all(settings: Settings, *, as_json: bool) -> int:
         return nothing_indexed(settings, as_json=as_json)
     cleared, away = _delete_all(settings.data_dir)
     if as_json:
-        left = [str(path) for path in cleared.left]
+        left = [str(path) for path in cleared.remaining]
         report = {"deleted": str(settings.data_dir), "freed_bytes": cleared.freed_bytes, "left": left, "away": away}
         out.print_json(sys.stdout, report)
-    elif not cleared.left:
+    elif not cleared.remaining:
         print_lines([f"Deleted {settings.data_dir} ({out.size(cleared.freed_bytes)})."])
     else:
-        names = ", ".join(path.name for path in cleared.left[:_MOST_LISTED])
-        names += f" and {len(cleared.left) - _MOST_LISTED:,} more" if len(cleared.left) > _MOST_LISTED else ""
+        names = ", ".join(path.name for path in cleared.remaining[:_MOST_LISTED])
+        names += f" and {len(cleared.remaining) - _MOST_LISTED:,} more" if len(cleared.remaining) > _MOST_LISTED else ""
         print_lines([f"Deleted what desk-rag had in {settings.data_dir} ({out.size(cleared.freed_bytes)})."])
         print_lines([f"Left there, since it is not desk-rag's: {names}."])
     if away and not as_json:

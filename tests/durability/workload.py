@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.store.kv import reconcile
-from desk_rag.store.layout import write_private
 from desk_rag.store.store import Store
 from desk_rag.store.vectors import search
 from desk_rag.store.vectors.index import approximate_search_available
@@ -143,7 +143,7 @@ class Worker:
         self._records += 1
         text = f"record {self._records} " * 90
         note(recording=name, text=text)
-        write_private(self._root / name, text.encode(), self._root)
+        OwnedDirectory(self._root).write(self._root / name, text.encode())
         note(recorded=name, text=text)
 
     def _reopen(self) -> None:

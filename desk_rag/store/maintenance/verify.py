@@ -28,8 +28,9 @@ from desk_rag.store.catalog.catalog import (
 from desk_rag.store.catalog.checksums import chunk_is_sound
 from desk_rag.store.catalog.database import Database
 from desk_rag.store.catalog.paths import from_blob
+from desk_rag.store.kv.header import read_header
 from desk_rag.store.kv.index import KVIndex, KVRow
-from desk_rag.store.kv.reconcile import KVMaintenance, read_header
+from desk_rag.store.kv.reconcile import KVMaintenance
 from desk_rag.store.layout import KVEntry, Layout, is_name
 from desk_rag.store.maintenance.data_directory import foreign_files
 from desk_rag.store.types import Problem, VerifyReport

@@ -1,11 +1,11 @@
-"""Share the device between answers and background prefill: answers go first, prefill yields within one layer.
+"""Share the device between answers and background prefill; answers have priority.
 
-Between processes, each answering process holds an OS lock on its own file in `runtime_dir/answering`, and background
-prefill checks whether any such lock is held. The system releases the locks of a process that ends, so a killed answer
-never blocks indexing.
+Between processes: a process that answers holds an OS lock on its own file in `runtime_dir/answering`, and background
+prefill checks whether any such lock is held. OS locks vanish with their process, so a killed answer never blocks
+indexing.
 
-Inside one process, `answering` and `prefilling` exclude each other, because the model is not thread-safe. An answer
-announces that it waits, which makes the running prefill stop before its next layer, and then takes the device.
+Within a process `answering` and `prefilling` exclude each other, because the model is not thread-safe. A waiting answer
+announces itself, which makes the running prefill stop before its next layer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,17 +25,17 @@ from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.owned_folder import require_own_file
 
 _CHECK_SECONDS = 0.02
-"""Seconds between checks of other processes' locks; prefill is to give way within 100 ms."""
+"""Seconds between checks of other processes' locks; prefill must give way within 100 ms."""
 
 
 class DeviceLock:
-    """The right to use the device. One object per process; any thread may use it."""
+    """The right to use the device. One object per process; safe to use from several threads."""
 
     def __init__(self, runtime_dir: Path) -> None:
         self._dir = runtime_dir / "answering"
-        # The data directory, or the directory itself where that is named alone.
+        # The data directory, or `runtime_dir` itself if it is not the `run` folder of one.
         self._home = OwnedDirectory(runtime_dir.parent if runtime_dir.name == "run" else runtime_dir)
-        self._make_directory()  # nobody indexes where nothing can be written, so nobody has to give way
+        self._make_directory()  # if it fails nothing can be indexed here, so nothing has to give way
         self._answers = 0
         self._device = threading.Lock()
         self._guard = threading.Lock()
@@ -45,10 +45,7 @@ class DeviceLock:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Hold the device for an answer; background work in every process gives way.
-
-        A second answer in this process waits for the first.
-        """
+        """Hold the device for an answer; background work of every process gives way, a second answer waits."""
         with self._guard:
             if self._answers == 0:
                 self._make_directory()  # a purge may have removed it
@@ -67,42 +64,28 @@ class DeviceLock:
 
     @contextmanager
     def prefilling(self) -> Iterator[None]:
-        """Hold this process's device for one chunk of background prefill.
-
-        The caller asks `answer_waits` before every layer.
-        """
+        """Hold the device for one chunk of background prefill; check `answer_waits` before every layer."""
         with self._device:
             yield
 
     def answer_waits(self) -> bool:
-        """Return whether any process is answering.
-
-        Lists a directory at most every 20 ms, so it may be called often.
-        """
+        """Return whether any process answers. Lists a directory at most every 20 ms, so call it as often as needed."""
         if self._answers:
             return True
         now = time.monotonic()
         if now - self._checked_at >= _CHECK_SECONDS:
-            self._others = self._others_answer()
+            self._others = self._another_answers()
             self._checked_at = now
         return self._others
-
-    def wait_for_background(self, stop: Callable[[], bool], pause: float = 0.05) -> bool:
-        """Sleep until no answer is being made. Returns False if `stop` asked to give up instead."""
-        while self.answer_waits():
-            if stop():
-                return False
-            time.sleep(pause)
-        return True
 
     def _make_directory(self) -> None:
         with contextlib.suppress(OSError, ForeignPlace):
             self._home.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for place in (self._dir.parent, self._dir):
-                if place != self._home.root:
-                    self._home.make_directory(place)
+            for directory in (self._dir.parent, self._dir):
+                if directory != self._home.root:
+                    self._home.make_directory(directory)
 
-    def _others_answer(self) -> bool:
+    def _another_answers(self) -> bool:
         own = f"{os.getpid()}.lock"
         for file in self._dir.glob("*.lock"):
             if file.name == own or not _is_lock(file):
@@ -114,7 +97,7 @@ class DeviceLock:
                 return True
             except OSError:
                 continue
-            # Nobody holds it: its process ended without tidying up.
+            # Nobody holds it: its process ended without removing it.
             with contextlib.suppress(OSError):
                 self._home.remove(file, lambda entry: entry.status.st_size == 0)
             probe.release()
@@ -122,7 +105,7 @@ class DeviceLock:
 
 
 def _is_lock(file: Path) -> bool:
-    """True for an empty file of its own, named by a process: asking for a lock empties the file."""
+    """Return whether a file is an empty lock named after a process; taking any other file's lock would empty it."""
     try:
         status = file.lstat()
         require_own_file(file, status)

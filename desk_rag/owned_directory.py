@@ -1,10 +1,10 @@
-"""Every removal, rename and change of mode in the data directory, by directory handle.
+"""Change files in the data directory through directory handles only.
 
-Directories are opened one component at a time. A link or a mount below the root is refused, and a file is looked at
-through the handle of its directory: a directory that is exchanged for a link meanwhile changes nothing. Where the
-system has no such handles (Windows), each component is examined before each step instead.
+Directories are opened one component at a time. A link or a mount below the root is refused, and files are examined
+through the handle of their directory, so that replacing a directory by a link meanwhile has no effect. On systems
+without directory handles (Windows), each component is checked before each step instead.
 
-No other module of desk-rag removes or renames anything in a data directory.
+No other module of desk-rag removes or renames files in a data directory.
 """
 
 from __future__ import annotations
@@ -15,14 +15,23 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from desk_rag.errors import ForeignPlace
-from desk_rag.owned_folder import Entry, Folder, Proof, create_beside, is_same_file, open_folder, proven, scan_below
+from desk_rag.owned_folder import (
+    Entry,
+    Folder,
+    Proof,
+    is_same_file,
+    open_folder,
+    replacing,
+    scan_below,
+    write_all,
+)
 
 
 class OwnedDirectory:
-    """A directory of desk-rag's. Takes paths below it; safe to use from several threads."""
+    """A directory that belongs to desk-rag. Methods take paths below it; safe to use from several threads."""
 
     def __init__(self, root: Path, *, within: OwnedDirectory | None = None, follow: bool = True) -> None:
-        """`within` is the owned directory that holds it, if any; `follow` allows `root` itself to be a link."""
+        """`within` is the owned directory that contains `root`, if any; `follow` allows `root` itself to be a link."""
         self.root = root
         self._within = within
         self._follow = follow
@@ -30,7 +39,7 @@ class OwnedDirectory:
 
     @contextmanager
     def opened(self, path: Path | None = None) -> Iterator[Folder]:
-        """Lend the handle of a directory at or below the root. Raises ForeignPlace, OSError."""
+        """Open a directory at or below the root for the length of the block. Raises ForeignPlace, OSError."""
         if self._within is not None:
             with self._within.opened(self.root.parent) as parent:
                 folder = parent.child(self.root.name)
@@ -47,11 +56,11 @@ class OwnedDirectory:
             folder.close()
 
     def forget_identity(self) -> None:
-        """Accept another directory at the same path at the next use."""
+        """Accept a different directory at this path at the next use."""
         self._identity = None
 
     def is_in_place(self) -> bool:
-        """True while the directory is the one that was opened first."""
+        """Return whether the path still leads to the directory that was opened first."""
         try:
             with self.opened():
                 return True
@@ -59,7 +68,7 @@ class OwnedDirectory:
             return False
 
     def make_directory(self, path: Path) -> None:
-        """Make a directory below the root, private, in one that is there. Raises ForeignPlace, OSError."""
+        """Make a private directory below the root; its parent must exist. Raises ForeignPlace, OSError."""
         with self.opened(path.parent) as parent:
             parent.make_directory(path.name)
             folder = parent.child(path.name)
@@ -71,7 +80,10 @@ class OwnedDirectory:
     def scan(
         self, path: Path, *, skip: Callable[[Path], bool] = lambda _: False
     ) -> Iterator[tuple[Path, os.stat_result]]:
-        """Yield everything below a directory but directories; a link or a mount is one entry and is not entered."""
+        """Yield (path, status) of everything below a directory except directories.
+
+        A link or a mount is one entry and is not entered. A directory that does not exist is empty.
+        """
         try:
             with self.opened(path) as folder:
                 yield from scan_below(folder, skip)
@@ -79,7 +91,7 @@ class OwnedDirectory:
             return
 
     def entry(self, path: Path) -> Entry | None:
-        """Return what stands at `path`, None if nothing does or a link is on the way."""
+        """Return the entry at `path`; None if it does not exist or the way to it contains a link."""
         try:
             with self.opened(path.parent) as folder:
                 entry = folder.entry(path.name)
@@ -89,7 +101,7 @@ class OwnedDirectory:
             return None
 
     def remove(self, path: Path, proof: Proof) -> os.stat_result | None:
-        """Remove a file that is proven ours; return what it was, or None if it is gone or stays. Raises OSError."""
+        """Remove a file if `proof` accepts it; return its status, or None if nothing was removed. Raises OSError."""
         try:
             with self.opened(path.parent) as folder:
                 return folder.unlink(path.name, proof)
@@ -97,9 +109,9 @@ class OwnedDirectory:
             return None
 
     def move(self, path: Path, into: Path, name: Callable[[Entry], str], proof: Proof) -> bool:
-        """Rename a file that is proven ours to a new name in the directory `into`; False if it is gone or stays.
+        """Move a file to the directory `into` if `proof` accepts it; `name` makes its new name from its entry.
 
-        Raises OSError.
+        Returns False if nothing was moved. Raises OSError.
         """
         try:
             with self.opened(path.parent) as folder, self.opened(into) as target:
@@ -112,43 +124,34 @@ class OwnedDirectory:
             return False
 
     def remove_directory(self, path: Path) -> None:
-        """Remove an empty directory below the root; anything else stays."""
+        """Remove a directory below the root if it is empty."""
         with suppress(OSError, ForeignPlace), self.opened(path.parent) as folder:
             folder.remove_directory(path.name)
 
     def write(self, path: Path, content: bytes) -> None:
-        """Write a small file (0600) so that it is there completely or not at all; durable on return.
+        """Write a small file (0600) completely or not at all; durable on return.
 
-        Raises ForeignPlace, OSError.
+        The file's directory is made if it is missing. Raises ForeignPlace, OSError.
         """
-        with self.opened(path.parent) as folder:
-            beside, descriptor = create_beside(folder, path.name)
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                folder.replace(beside, folder, path.name)
-            except BaseException:
-                with suppress(OSError):
-                    folder.unlink(beside, proven)
-                raise
-            folder.sync()
+        if path.parent != self.root:
+            self.make_directory(path.parent)
+        with self.opened(path.parent) as folder, replacing(folder, path.name) as descriptor:
+            write_all(descriptor, memoryview(content))
 
     def sync(self, path: Path) -> None:
-        """Make the names in a directory durable; nothing if it is gone. Raises ForeignPlace, OSError."""
+        """Make the names in a directory durable, unless it is gone. Raises ForeignPlace, OSError."""
         with suppress(FileNotFoundError), self.opened(path) as folder:
             folder.sync()
 
     def _check(self, folder: Folder) -> None:
         try:
             status = folder.path.stat() if folder.descriptor is None else os.fstat(folder.descriptor)
-            found = status.st_dev, status.st_ino
-            self._identity = self._identity or found
-            if found != self._identity:
+            identity = status.st_dev, status.st_ino
+            self._identity = self._identity or identity
+            if identity != self._identity:
                 raise ForeignPlace(
-                    f"{self.root} is another directory than when it was opened.",
-                    remedy="Put the directory back, or start again.",
+                    f"{self.root} was replaced by another directory while it was in use.",
+                    remedy="Put the original directory back, or restart desk-rag.",
                 )
         except BaseException:
             folder.close()

@@ -1,12 +1,13 @@
-"""One open directory of desk-rag: what is in it, and how that is made, renamed and removed."""
+"""An open directory of desk-rag: list, create, rename and remove what is in it."""
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from desk_rag.errors import ForeignPlace
 
 TEMPORARY_SUFFIX = ".tmp"
 PROOF_BYTES = 64 << 10
-"""How much of a file is read at most to tell whose it is."""
+"""Bytes read from the start of a file to find out whether desk-rag wrote it."""
 _BY_HANDLE = {os.open, os.unlink, os.rename, os.mkdir, os.rmdir, os.stat} <= os.supports_dir_fd
 _DIRECTORY = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
@@ -23,7 +24,7 @@ _serial = itertools.count()
 
 
 class Entry:
-    """One name in a directory: what it is, and on demand how it begins."""
+    """A name in a directory, its status and, on demand, the first bytes of the file."""
 
     def __init__(self, path: Path, status: os.stat_result, read: Callable[[], bytes]) -> None:
         self.path = path
@@ -33,11 +34,11 @@ class Entry:
 
     @property
     def is_file(self) -> bool:
-        """True for a regular file; a link is none."""
+        """True for a regular file, False for a link."""
         return stat.S_ISREG(self.status.st_mode)
 
     def start(self) -> bytes:
-        """Return the first 64 KiB; nothing where they cannot be read."""
+        """Return the first 64 KiB; b"" if they cannot be read."""
         if self._start is None:
             try:
                 self._start = self._read()
@@ -47,49 +48,49 @@ class Entry:
 
 
 Proof = Callable[[Entry], bool]
-"""Says whether a file was written by desk-rag."""
+"""Decides whether desk-rag wrote a file."""
 
 
 def proven(_entry: Entry) -> bool:
-    """Proof for a file that a catalog row names, or that this process has just made."""
+    """Accept a file that a catalog row names or that this process has just made."""
     return True
 
 
 @dataclass(slots=True)
 class Folder:
-    """One open directory."""
+    """An open directory. Without directory handles (Windows), `descriptor` is None."""
 
     path: Path
     descriptor: int | None
     device: int
     mount: bytes
-    """Which mount it was reached through; empty where the system does not say."""
+    """The mount it was reached through; empty if the system does not say."""
 
     def child(self, name: str) -> Folder:
-        """Open a directory in this one. Raises ForeignPlace for a link or a mount, OSError."""
+        """Open a subdirectory. Raises ForeignPlace for a link or a mount, OSError."""
         return open_folder(self.path / name, self, follow=False)
 
     def status(self, name: str) -> os.stat_result:
-        """Return what the name is, following no link. Raises OSError."""
+        """Return the status of a name without following links. Raises OSError."""
         return os.stat(self._name(name), dir_fd=self._base(), follow_symlinks=False)
 
     def entry(self, name: str) -> Entry:
-        """Return the name as an `Entry`. Raises OSError."""
+        """Return the entry of a name. Raises OSError."""
         return Entry(self.path / name, self.status(name), lambda: self._start(name))
 
     def names(self) -> list[str]:
-        """Return all names in it."""
+        """Return all names in the directory."""
         return [name for name, _ in self.scan()]
 
     def scan(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield (name, status) of everything in it, following no link."""
+        """Yield (name, status) of every entry without following links."""
         with os.scandir(self.path if self.descriptor is None else self.descriptor) as entries:
             for entry in entries:
-                with suppress(FileNotFoundError):  # removed by another process meanwhile
+                with suppress(FileNotFoundError):  # another process has just removed it
                     yield entry.name, entry.stat(follow_symlinks=False)
 
     def make_directory(self, name: str) -> None:
-        """Make a private directory in this one, its name durable on return, unless there is one."""
+        """Make a private subdirectory, durable on return, unless it exists."""
         try:
             os.mkdir(self._name(name), 0o700, dir_fd=self._base())
         except FileExistsError:
@@ -97,23 +98,23 @@ class Folder:
         self.sync()
 
     def make_private(self) -> None:
-        """Take all rights to this directory from others."""
+        """Restrict the directory to its owner (0700)."""
         if os.name == "posix" and self.descriptor is not None and os.fstat(self.descriptor).st_mode & 0o077:
             os.fchmod(self.descriptor, 0o700)
 
     def create(self, name: str) -> int:
-        """Open a new file (0600) for reading and writing; never one that is there. Raises OSError."""
+        """Create a file (0600) and open it for reading and writing. Raises FileExistsError, OSError."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _NOFOLLOW | getattr(os, "O_BINARY", 0)
         return os.open(self._name(name), flags, 0o600, dir_fd=self._base())
 
     def append_to(self, name: str) -> int:
-        """Open a file to append to (0600), made where there is none. Raises ForeignPlace for a link, OSError."""
+        """Open a file for appending, created (0600) if missing. Raises ForeignPlace for a link, OSError."""
         with suppress(FileNotFoundError):
             require_own_file(self.path / name, self.status(name))
         return os.open(self._name(name), os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NOFOLLOW, 0o600, dir_fd=self._base())
 
     def write_in_place(self, name: str, content: bytes) -> None:
-        """Write a few bytes at the start of a file (0600), made where there is none. Raises ForeignPlace, OSError."""
+        """Overwrite the start of a file, created (0600) if missing. Raises ForeignPlace, OSError."""
         with suppress(FileNotFoundError):
             require_own_file(self.path / name, self.status(name))
         descriptor = os.open(self._name(name), os.O_WRONLY | os.O_CREAT | _NOFOLLOW, 0o600, dir_fd=self._base())
@@ -123,14 +124,14 @@ class Folder:
             os.close(descriptor)
 
     def replace(self, name: str, into: Folder, new: str) -> None:
-        """Rename a file, over another if there is one."""
+        """Rename a file into a directory, replacing a file of that name."""
         if self.descriptor is None or into.descriptor is None:
             (self.path / name).replace(into.path / new)
         else:
             os.replace(name, new, src_dir_fd=self.descriptor, dst_dir_fd=into.descriptor)
 
     def unlink(self, name: str, proof: Proof) -> os.stat_result | None:
-        """Remove a regular file that is proven ours; return what it was, or None if it stays or is gone."""
+        """Remove a regular file if `proof` accepts it; return its status, or None if nothing was removed."""
         try:
             entry = self.entry(name)
             if not (entry.is_file and proof(entry) and is_same_file(entry.status, self.status(name))):
@@ -141,17 +142,22 @@ class Folder:
         return entry.status
 
     def remove_directory(self, name: str) -> None:
-        """Remove an empty directory; one that is not empty, or is a link, stays."""
+        """Remove a subdirectory if it is empty and no link."""
         with suppress(OSError):
             os.rmdir(self._name(name), dir_fd=self._base())
 
     def sync(self) -> None:
-        """Make the names in it durable."""
-        if self.descriptor is not None:
+        """Make the names in the directory durable, as far as its file system can do that."""
+        if self.descriptor is None:
+            return
+        try:
             os.fsync(self.descriptor)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # network file systems that have no such call
+                raise
 
     def reach(self, name: str) -> Path:
-        """Return a path to a file for libraries that take nothing else; it leads through the handle where it can."""
+        """Return a path for libraries that take no descriptor; it leads through the open handle if possible."""
         through = Path(f"/proc/self/fd/{self.descriptor}")
         return (through if self.descriptor is not None and through.exists() else self.path) / name
 
@@ -163,7 +169,7 @@ class Folder:
 
     def _name(self, name: str) -> str | Path:
         if name in ("", ".", "..") or os.sep in name:
-            raise ValueError(f"{name!r} is no name of a file")
+            raise ValueError(f"{name!r} is no name of a file in a directory")
         return name if self.descriptor is not None else self.path / name
 
     def _base(self) -> int | None:
@@ -179,30 +185,70 @@ class Folder:
 
 
 def create_beside(folder: Folder, name: str) -> tuple[str, int]:
-    """Open a new temporary file that is to become `name`; return its name and descriptor. Raises OSError."""
+    """Create a temporary file that is to become `name`; return its name and descriptor. Raises OSError."""
     while True:
-        beside = f"{name}.{os.getpid()}-{next(_serial)}{TEMPORARY_SUFFIX}"
-        with suppress(FileExistsError):  # left by a process that had our number
-            return beside, folder.create(beside)
+        temporary = f"{name}.{os.getpid()}-{next(_serial)}{TEMPORARY_SUFFIX}"
+        with suppress(FileExistsError):  # left by an earlier process with the same id
+            return temporary, folder.create(temporary)
+
+
+@contextmanager
+def replacing(folder: Folder, name: str, *, stem: str = "", keep_cached: bool = True) -> Iterator[int]:
+    """Lend the descriptor of a temporary file that replaces `name` when the block ends; durable then.
+
+    After an error neither the temporary file nor a changed `name` is left. `stem` begins the temporary name instead of
+    `name`. Without `keep_cached` the written pages are dropped from memory. Raises OSError.
+    """
+    temporary, descriptor = create_beside(folder, stem or name)
+    try:
+        try:
+            yield descriptor
+            os.fsync(descriptor)
+            if not keep_cached and hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+        folder.replace(temporary, folder, name)
+    except BaseException:
+        with suppress(OSError):
+            folder.unlink(temporary, proven)
+        raise
+    folder.sync()
+
+
+def write_all(descriptor: int, content: memoryview) -> None:
+    """Write every byte, however many the system takes at a time. Raises OSError."""
+    while content.nbytes:
+        content = content[os.write(descriptor, content) :]
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable, as far as its file system can do that. Raises OSError."""
+    folder = open_folder(path, None, follow=True)
+    try:
+        folder.sync()
+    finally:
+        folder.close()
 
 
 def require_own_file(path: Path, status: os.stat_result | None = None) -> None:
-    """Raise ForeignPlace unless there is nothing at `path` or a regular file with no second name (hard link)."""
+    """Raise ForeignPlace unless `path` is missing or a regular file with one name (no hard link)."""
     try:
         status = status or path.lstat()
     except FileNotFoundError:
         return
     if not stat.S_ISREG(status.st_mode):
-        kind = "a link" if stat.S_ISLNK(status.st_mode) else "no regular file"
-        raise ForeignPlace(f"{path} is {kind}.", remedy="Remove it there; desk-rag makes its own file.")
+        kind = "a link" if stat.S_ISLNK(status.st_mode) else "not a regular file"
+        raise ForeignPlace(f"{path} is {kind}.", remedy="Remove it; desk-rag creates its own file there.")
     if status.st_nlink > 1:
         raise ForeignPlace(
-            f"{path} is a hard link: the same file has another name, and would be changed there too.",
-            remedy=f"Make it a file of its own: cp '{path}' '{path}.copy' && mv '{path}.copy' '{path}'",
+            f"{path} is a hard link: changing it would change the same file under its other name.",
+            remedy=f"Make it a separate file: cp '{path}' '{path}.copy' && mv '{path}.copy' '{path}'",
         )
 
 
 def scan_below(folder: Folder, skip: Callable[[Path], bool]) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield (path, status) of everything below a directory except directories; enter no link and no mount."""
     for name, status in folder.scan():
         path = folder.path / name
         if skip(path):
@@ -224,7 +270,7 @@ def scan_below(folder: Folder, skip: Callable[[Path], bool]) -> Iterator[tuple[P
 
 
 def open_folder(path: Path, parent: Folder | None, *, follow: bool) -> Folder:
-    """Open a directory, in `parent` if that is given. Raises ForeignPlace, OSError."""
+    """Open a directory, as a child of `parent` if given. Raises ForeignPlace for a link or a mount, OSError."""
     if not _BY_HANDLE:
         status = path.stat() if follow else path.lstat()
         reparse = getattr(status, "st_file_attributes", 0) & getattr(stat, "FILE_ATTRIBUTE_REPARSE_POINT", 1024)
@@ -255,7 +301,7 @@ def open_folder(path: Path, parent: Folder | None, *, follow: bool) -> Folder:
 
 
 def _mount_of(descriptor: int) -> bytes:
-    """Name the mount that an open directory is reached through; a bind mount has one of its own."""
+    """Return the id of the mount that an open directory was reached through; b"" if unknown."""
     with suppress(OSError):
         for line in Path(f"/proc/self/fdinfo/{descriptor}").read_bytes().splitlines():
             if line.startswith(b"mnt_id:"):
@@ -265,17 +311,18 @@ def _mount_of(descriptor: int) -> bytes:
 
 def _foreign(path: Path) -> ForeignPlace:
     return ForeignPlace(
-        f"{path} is a link or a file where desk-rag has a directory of its own.",
-        remedy="Move it away; desk-rag follows no link out of its data directory and makes its own directory.",
+        f"{path} is a link or a file; desk-rag needs its own directory there.",
+        remedy="Move it away; desk-rag creates the directory and follows no link out of its data directory.",
     )
 
 
 def _mounted(path: Path) -> ForeignPlace:
     return ForeignPlace(
-        f"Another drive or directory is mounted at {path}, where desk-rag has a directory of its own.",
-        remedy="Unmount it; for chunk KV on another drive set `kv_dir` under [store].",
+        f"Another drive or directory is mounted at {path}, inside the data directory of desk-rag.",
+        remedy="Unmount it. To keep chunk KV on another drive, set `kv_dir` under [store].",
     )
 
 
 def is_same_file(one: os.stat_result, other: os.stat_result) -> bool:
+    """Return whether two statuses belong to the same file."""
     return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)

@@ -20,8 +20,8 @@ from desk_rag import __version__
 from desk_rag.config import Settings
 from desk_rag.errors import ForeignPlace
 from desk_rag.model import weights
+from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.retrieval.embedding import WINDOW_RULE, files_of
-from desk_rag.store.layout import write_private
 
 if TYPE_CHECKING:
     from desk_rag.kv.types import Namespace
@@ -56,7 +56,7 @@ def missing_work(store: Store, settings: Settings) -> MissingWork:
     if not namespaces:
         return MissingWork(vectors, kv=True)
     rungs = [cast("Namespace", name) for name in namespaces]
-    store.hold_together(rungs)
+    store.register_model(rungs)
     kv = any(store.chunks_without_kv(rung, 1) for rung in rungs)
     counts = [store.counts(rung, None) for rung in rungs]
     full = counts[0].kv_bytes >= counts[0].budget_bytes and any(each.warm < each.chunks for each in counts)
@@ -81,7 +81,7 @@ def _keep(settings: Settings, part: str, names: list[str]) -> None:
     kept = {**{known: value for known, value in record.get(part, {}).items() if known != key}, key: names}
     record[part] = dict(list(kept.items())[-_MOST:])
     try:
-        write_private(_file(settings), json.dumps(record).encode(), settings.data_dir)
+        OwnedDirectory(settings.data_dir).write(_file(settings), json.dumps(record).encode())
     except (OSError, ForeignPlace) as error:
         _log.warning("the names of model and embedder could not be kept (%s)", error)
 

@@ -84,17 +84,6 @@ def test_a_killed_process_does_not_hold_the_turn(tmp_path: Path) -> None:
     assert not turn.answer_waits()
 
 
-def test_background_work_waits_for_the_other_process_or_gives_up(tmp_path: Path) -> None:
-    turn = DeviceLock(tmp_path)
-    assert turn.wait_for_background(lambda: False)
-    with answering_process(tmp_path) as child:
-        assert until(turn.answer_waits)
-        assert not turn.wait_for_background(lambda: True)
-        threading.Timer(0.2, say, [child]).start()
-        assert turn.wait_for_background(lambda: False)
-        assert not turn.answer_waits()
-
-
 def test_a_process_may_answer_again_after_others_looked_at_its_lock(tmp_path: Path) -> None:
     """Looking removes the lock file of a process that is not answering; its next answer must be seen all the same."""
     looking = DeviceLock(tmp_path)

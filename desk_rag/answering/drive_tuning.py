@@ -21,7 +21,8 @@ from desk_rag.errors import CorruptKV, ForeignPlace
 from desk_rag.kv.kernels.availability import is_large
 from desk_rag.kv.loading.loader import Loader, LoaderSettings
 from desk_rag.kv.payload import ChunkFile
-from desk_rag.store.layout import forget_cached, write_private
+from desk_rag.owned_directory import OwnedDirectory
+from desk_rag.store.layout import drop_page_cache
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ def remember(data_dir: Path, tuned: Tuned, kv_dir: Path | None = None) -> None:
     try:
         known[drive_of(kv_dir or data_dir)] = asdict(tuned)
         text = json.dumps({"version": _VERSION, "drives": known}, indent=1)
-        write_private(data_dir / FILE, text.encode(), data_dir)
+        OwnedDirectory(data_dir).write(data_dir / FILE, text.encode())
     except (OSError, ForeignPlace) as error:
         _log.warning("the measurement of the drive could not be saved: %s", error)
 
@@ -173,7 +174,7 @@ def _rates(
 def _seconds(sample: Sequence[ChunkFile], device: torch.device, loader: Loader) -> float:
     """Duration of one cold load; empties the loader's memory before and after."""
     loader.forget()
-    forget_cached(file.path for file in sample)
+    drop_page_cache(file.path for file in sample)
     began = time.perf_counter()
     load = loader.start(sample)
     try:

@@ -108,7 +108,7 @@ class AnswerEngine:
         self.ladder = prepared.ladder
         self.gate: GateReport = prepared.gate
         self.embedder, self.store, self.turn, self.settings = embedder, store, turn, settings
-        store.hold_together([rung.namespace for rung in self.ladder.rungs])
+        store.register_model([rung.namespace for rung in self.ladder.rungs])
         self.top_k = settings.answer.top_k or model.prompt.top_k
         context_tokens = settings.answer.context_tokens or model.prompt.context_tokens
         answer_room = _QUESTION_ROOM + settings.answer.max_new_tokens

@@ -350,7 +350,7 @@ class StreamedHandle:
         return self._load.items[self._flip(index)].file
 
     def _read_verified(self, indices: Sequence[int]) -> list[QuantizedKV | None]:
-        return self._store.get_kv_anew([self._keys[index] for index in indices]) if indices else []
+        return self._store.reread_kv([self._keys[index] for index in indices]) if indices else []
 
 
 def _start(loader: Loader, files: Sequence[ChunkFile | None]) -> Load:

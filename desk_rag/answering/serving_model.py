@@ -32,7 +32,7 @@ from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.loading import PRODUCER, load_model
 from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.store.kv_directory import marker_of
-from desk_rag.store.layout import Layout, write_private
+from desk_rag.store.layout import Layout
 from desk_rag.store.ownership import KV_RECORD, content_proves
 
 _log = logging.getLogger(__name__)
@@ -188,7 +188,7 @@ def _write(file: Path, record: _Record) -> None:
         file.parents[1].mkdir(mode=0o700, parents=True, exist_ok=True)
         for leftover in file.parent.glob(f"{file.name}.*.tmp"):
             home.remove(leftover, content_proves(f"models/{leftover.name}"))
-        write_private(file, save(tensors, metadata), home.root)
+        home.write(file, save(tensors, metadata))
     except (OSError, ForeignPlace) as error:
         _log.warning("the results of the model check could not be saved: %s", error)
 

@@ -104,7 +104,7 @@ def _clear(data: Path) -> None:
     """Remove what the demo before this one left. Raises ConfigError where something else lies there."""
     from desk_rag.store import ownership
 
-    left = () if data.is_symlink() or not ownership.is_store(data) else ownership.clear(data).left
+    left = () if data.is_symlink() or not ownership.is_store(data) else ownership.clear(data).remaining
     if data.is_symlink() or left or (data.exists() and any(data.iterdir())):
         raise ConfigError(f"{data} holds files that are not the demo's.", remedy="Move it away and start again.")
 

@@ -203,11 +203,11 @@ def _samples(settings: Settings, options: argparse.Namespace, screen: _Screen) -
             "The documents give no questions.", remedy="Index a folder with prose in it, or write some and give --data."
         )
     screen.say(told(made))
-    from desk_rag.store.layout import write_private
+    from desk_rag.owned_directory import OwnedDirectory
 
     try:
         kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_private(kept, save_samples(made))
+        OwnedDirectory(kept.parent).write(kept, save_samples(made))
     except OSError as error:
         raise ConfigError(f"{kept} cannot be written: {error.strerror}.", remedy="Give another --out.") from error
     # Read back: --resume reads them from there too, and what was written twice has become one.

@@ -172,13 +172,13 @@ def _begun_anew(
     settings: Settings, part: tuple[int, int] | None, damaged: VerifyReport
 ) -> tuple[VerifyReport, tuple[str, ...], str]:
     """Put a catalog aside that nothing else would mend, and check what is left."""
-    from desk_rag.store.opening import BEGUN_ANEW
+    from desk_rag.store.opening import CATALOG_RESET
     from desk_rag.store.store import Store
 
-    with Store.begin_anew(settings.data_dir, settings.store) as store:
+    with Store.reset_catalog(settings.data_dir, settings.store) as store:
         report, notices, away = store.verify(repair=True, subset=part), store.notices, store.kv_away
     problems = tuple(replace(problem, repaired=True) for problem in damaged.problems)
-    return replace(report, problems=problems + report.problems), (BEGUN_ANEW, *notices), away
+    return replace(report, problems=problems + report.problems), (CATALOG_RESET, *notices), away
 
 
 def purge(settings: Settings, folder: Path | None, *, check: bool, sure: bool, as_json: bool) -> int:
@@ -222,14 +222,14 @@ def _purge_all(settings: Settings, *, as_json: bool) -> int:
         return nothing_indexed(settings, as_json=as_json)
     cleared, away = _delete_all(settings.data_dir)
     if as_json:
-        left = [str(path) for path in cleared.left]
+        left = [str(path) for path in cleared.remaining]
         report = {"deleted": str(settings.data_dir), "freed_bytes": cleared.freed_bytes, "left": left, "away": away}
         out.print_json(sys.stdout, report)
-    elif not cleared.left:
+    elif not cleared.remaining:
         print_lines([f"Deleted {settings.data_dir} ({out.size(cleared.freed_bytes)})."])
     else:
-        names = ", ".join(path.name for path in cleared.left[:_MOST_LISTED])
-        names += f" and {len(cleared.left) - _MOST_LISTED:,} more" if len(cleared.left) > _MOST_LISTED else ""
+        names = ", ".join(path.name for path in cleared.remaining[:_MOST_LISTED])
+        names += f" and {len(cleared.remaining) - _MOST_LISTED:,} more" if len(cleared.remaining) > _MOST_LISTED else ""
         print_lines([f"Deleted what desk-rag had in {settings.data_dir} ({out.size(cleared.freed_bytes)})."])
         print_lines([f"Left there, since it is not desk-rag's: {names}."])
     if away and not as_json:

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save
 from desk_rag.errors import ConfigError
 from desk_rag.finetune.stream import Place
 from desk_rag.owned_directory import OwnedDirectory
-from desk_rag.store.layout import sync_directory
+from desk_rag.owned_folder import sync_directory
 
 _NAME = re.compile(r"step-(\d{8})")
 _FILES = ("weights.safetensors", "optimizer.safetensors", "state.json")

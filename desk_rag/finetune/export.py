@@ -20,8 +20,7 @@ from safetensors.torch import save_file
 from desk_rag.finetune.trainable import Trainable
 from desk_rag.model import adapters, weights
 from desk_rag.owned_directory import OwnedDirectory
-from desk_rag.owned_folder import proven
-from desk_rag.store.layout import sync_directory
+from desk_rag.owned_folder import proven, sync_directory
 
 _BESIDE = ".result.tmp"
 _WRITTEN = frozenset({".safetensors", ".json", ".jinja", ".model", ".md"})

@@ -30,7 +30,7 @@ from desk_rag.kv.stitch import has_sliding_layers
 from desk_rag.model import adapters, packed_linear, weights
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.loading import PRODUCER, load_model
-from desk_rag.store.layout import write_private
+from desk_rag.owned_directory import OwnedDirectory
 
 Evaluate = Callable[[LanguageModel, Sequence[Sample]], dict[str, Any]]
 """Judges the answers of a model to held-out samples; what it says is passed on as it is."""
@@ -149,7 +149,7 @@ def run(
         torch.cuda.empty_cache()
     say("measuring the result …")
     report = _report(task, outcome, measure(load_result(task.model, task.out, task.train.method)))
-    write_private(task.out / REPORT, json.dumps(report.as_json(), indent=1).encode())
+    OwnedDirectory(task.out).write(task.out / REPORT, json.dumps(report.as_json(), indent=1).encode())
     checkpoints.remove()
     return report
 

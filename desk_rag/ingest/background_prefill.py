@@ -163,7 +163,7 @@ def warm_pending(
     from desk_rag.kv.prefix_variants.variants import Rung
 
     rungs = (Rung(0, prefix, namespace), *later)
-    store.hold_together([rung.namespace for rung in rungs])
+    store.register_model([rung.namespace for rung in rungs])
     warmer = ChunkPrefiller(store, model, rungs, scheme, turn, stop)
     done, total, meter, unit = 0, _missing(store, rungs), ProgressRate(), "chunk KVs" if later else "chunks"
     while not stop():

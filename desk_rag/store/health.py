@@ -1,4 +1,4 @@
-"""The part of the store's doorway about its state: amounts, faults, runs cut short, pauses and pins."""
+"""The state of a store: amounts, faults, interrupted runs, pauses and pins."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from desk_rag.store.catalog.coordination import SharedRows
 from desk_rag.store.catalog.database import Database
 from desk_rag.store.catalog.witness import Witness
 from desk_rag.store.kv.budget import BreakEven, Budget, Estimate, break_even, estimate
-from desk_rag.store.kv.files import KVCache
-from desk_rag.store.kv.index import KVRows
+from desk_rag.store.kv.files import KVFiles
+from desk_rag.store.kv.index import KVIndex
 from desk_rag.store.layout import Layout
 from desk_rag.store.maintenance.sweep import Sweep
 from desk_rag.store.types import Activity, Counts, Fault, UnfinishedRun
@@ -35,22 +35,22 @@ class StoreHealth:
     _layout: Layout
     _database: Database
     _catalog: Catalog
-    _rows: KVRows
+    _rows: KVIndex
     _shared: SharedRows
     _witness: Witness
     _sweep: Sweep
     _budget: Budget
-    _kv: KVCache
-    _making: threading.Lock
-    _vectors_made: VectorSearch | None
+    _kv: KVFiles
+    _vectors_guard: threading.Lock
+    _lazy_vectors: VectorSearch | None
 
     def _vectors(self) -> VectorSearch:
-        with self._making:
-            if self._vectors_made is None:
+        with self._vectors_guard:
+            if self._lazy_vectors is None:
                 from desk_rag.store.vectors.search import VectorSearch
 
-                self._vectors_made = VectorSearch(self._database, self._layout, writer=self.writer)
-            return self._vectors_made
+                self._lazy_vectors = VectorSearch(self._database, self._layout, writer=self.writer)
+            return self._lazy_vectors
 
     def _must_write(self) -> None:
         if not self.writer:
@@ -59,7 +59,7 @@ class StoreHealth:
     def counts(
         self, namespace: Namespace | None = None, embedder: str | None = None, under: Sequence[Path] = ()
     ) -> Counts:
-        """Return how much there is; vectors and KV of the given embedder and namespace, 0 for None."""
+        """Return counts; vectors and KV are those of the given embedder and namespace, 0 for None."""
         files, failed, skipped, chunks = self._catalog.count(under)
         return Counts(
             files,
@@ -73,28 +73,28 @@ class StoreHealth:
         )
 
     def coverage(self) -> Counts:
-        """Return `counts` for the model and the embedder that cover most: for whoever has loaded neither."""
+        """Return `counts` for the model and the embedder that cover most, if neither is loaded."""
         namespace = self._rows.fullest_namespace()
         return self.counts(cast("Namespace | None", namespace), self._vectors().fullest_embedder())
 
     def estimate(self, namespace: Namespace, num_tokens: int, bytes_per_token: float) -> Estimate:
-        """Say what caching `num_tokens` more tokens would take; measured rates go before `bytes_per_token`."""
+        """Estimate what caching `num_tokens` more would take; measured rates replace `bytes_per_token`."""
         rates = self._rows.rates(str(namespace))
         size, seconds = (rates.bytes_per_token, rates.prefill_seconds_per_token) if rates else (bytes_per_token, None)
         present = self._rows.namespace_blocks(str(namespace))
         return estimate(num_tokens, size, self._budget.limit(), seconds, present)
 
     def outlook(self, namespace: Namespace | None, bytes_per_token: float) -> Estimate | None:
-        """Say what caching every chunk that is still without KV would take; None if there is none.
+        """Estimate what caching all chunks still without KV would take; None if there is no such chunk.
 
-        Namespace None: the one with most KV files, for whoever has loaded no model; None as well before there is one.
+        Without a namespace, the one with the most KV files is used; None if there is no KV.
         """
         name = str(namespace) if namespace else self._rows.fullest_namespace()
         waiting = self._rows.pending_tokens(name) if name else 0
         return self.estimate(cast("Namespace", name), waiting, bytes_per_token) if waiting else None
 
     def break_even(self, namespace: Namespace) -> BreakEven | None:
-        """Say when caching pays, from rates measured here; None before there is some KV to measure."""
+        """Return when caching pays, by rates measured here; None if there is too little KV to measure."""
         rates = self._rows.rates(str(namespace))
         speed = self._kv.bytes_per_second(str(namespace)) if rates else None
         if rates is None or speed is None or not rates.prefill_seconds_per_token:
@@ -102,7 +102,7 @@ class StoreHealth:
         return break_even(rates.prefill_seconds_per_token, speed, rates.bytes_per_token)
 
     def read_again(self, path: Path) -> None:
-        """Have a damaged document read anew at the next look at its folder; any process may ask for that."""
+        """Have a damaged document read again at the next scan of its folder; any process may request that."""
         with suppress(StoreError):
             self._catalog.read_again(path)
 
@@ -116,29 +116,29 @@ class StoreHealth:
         self._sweep.run_beside_answer()
 
     def faults(self) -> tuple[Fault, ...]:
-        """Return what this process has found damaged in the catalog and nobody has repaired since."""
+        """Return the damage in the catalog that this process found and that has not been repaired since."""
         return self._database.faults.all()
 
     def begin_run(self, root: Path | None, reason: str = "") -> None:
-        """Note that the index of `root` is incomplete until `end_run`, and why, if that is known."""
+        """Record that the index of `root` is incomplete until `end_run`, with the reason if known."""
         self._shared.begin_run(root, reason)
 
     def end_run(self, root: Path) -> None:
-        """The index of `root` is complete as far as its files could be read."""
+        """Record that the index of `root` is complete as far as its files can be read."""
         self._shared.end_run(root)
         self._catalog.drop_lost_texts()
 
     def unfinished_runs(self) -> list[UnfinishedRun]:
-        """Return the runs of indexing that have begun and not come to their end, in whatever process."""
+        """Return the indexing runs of all processes that have begun and not ended."""
         return self._shared.unfinished()
 
     def _compare_with_witness(self) -> None:
-        """Find out whether this is the catalog that was written last, and all of it."""
-        before = self._witness.read()  # first: it never runs ahead of the catalog
+        """Check that this is the catalog written last, with all its changes."""
+        before = self._witness.read()  # first, since the catalog is never behind it
         now = self._catalog.mark()
         if self._catalog.is_empty():
-            others = before is not None and before.identity != now.identity
-            self.is_lost = others or (before is None and self._layout.has_kv())
+            replaced = before is not None and before.identity != now.identity
+            self.is_lost = replaced or (before is None and self._layout.has_kv())
         if before is not None and before.identity == now.identity and before.changes > now.changes:
             self._database.faults.add(_CHANGES_LOST)
             if self.writer:
@@ -149,19 +149,19 @@ class StoreHealth:
             self._witness.write(now)
 
     def request_pause(self, until: float | None) -> None:
-        """Ask the writer to pause until a unix time (math.inf: until told otherwise); None takes it back."""
+        """Ask the writer to pause until a unix time (math.inf: until resumed); None resumes it."""
         self._shared.request_pause(until)
 
     def pause_requested(self) -> float | None:
-        """Return the unix time until which a pause is wished; None if it is not."""
+        """Return the unix time until which a pause is requested; None if none is."""
         return self._shared.pause_requested()
 
     def pin(self, folder: Path) -> None:
-        """Evict the chunks of a folder last, and cache them whatever the corpus takes."""
+        """Pin a folder: its chunks are always cached and evicted last."""
         self._rows.pin(folder, pinned=True)
 
     def unpin(self, folder: Path) -> None:
-        """Treat a folder like the others again."""
+        """Unpin a folder."""
         self._rows.pin(folder, pinned=False)
 
     def pins(self) -> list[Path]:
@@ -169,13 +169,13 @@ class StoreHealth:
         return self._rows.pins()
 
     def past_notices(self) -> tuple[float, tuple[str, ...]] | None:
-        """Return what the last opening that found something odd had to say, and when; until a repair finds no fault."""
+        """Return time and notices of the last opening that had any, until a repair finds no fault."""
         return self._shared.noted()
 
     def publish_activity(self, activity: Activity) -> None:
-        """Tell other processes what this one is doing; at least twice a minute."""
+        """Publish what this process is doing; to be called at least twice a minute."""
         self._shared.publish(activity)
 
     def activity(self) -> Activity | None:
-        """Return what the writer is doing; None if it is silent or gone."""
+        """Return what the writer is doing; None if it has ended or been silent for a minute."""
         return self._shared.activity()

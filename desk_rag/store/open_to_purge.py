@@ -14,33 +14,33 @@ from desk_rag.store.layout import Layout
 if TYPE_CHECKING:
     from desk_rag.config import StoreSettings
     from desk_rag.store.store import Store
-from desk_rag.store.maintenance.full_disk import Room
+from desk_rag.store.maintenance.full_disk import PurgeSpace
 
 
-def open_to_purge(root: Path, settings: StoreSettings, path: Path) -> tuple[Store, Room]:
-    """Open the store at `root` for writing although its drive is full, by making room for the purge of `path`.
+def open_to_purge(root: Path, settings: StoreSettings, path: Path) -> tuple[Store, PurgeSpace]:
+    """Open the store at `root` for writing, removing chunk KV if its drive is too full to purge `path`.
 
-    Raises what `Store.open` does; StoreFull only if there was nothing left to remove.
+    Raises as `Store.open` does; StoreFull only if there is nothing left to remove.
     """
     from desk_rag.store.store import Store
 
     layout = Layout(root.absolute(), settings.kv_place)
-    room = Room(layout, path)
+    space = PurgeSpace(layout, path)
     while True:
         try:
-            return Store.open(root, settings, writer=True), room
+            return Store.open(root, settings, writer=True), space
         except StoreFull:
-            if not _make_unopened(layout, room):
+            if not _free_unopened(layout, space):
                 raise
 
 
-def _make_unopened(layout: Layout, room: Room) -> bool:
+def _free_unopened(layout: Layout, space: PurgeSpace) -> bool:
     with opening.locked(layout):
         try:
             database = Database(layout.catalog, read_only=True)
         except (StoreError, sqlite3.DatabaseError):
-            return room.make(None)
+            return space.free_some(None)
         try:
-            return room.make(database)
+            return space.free_some(database)
         finally:
             database.close()

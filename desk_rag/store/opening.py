@@ -1,4 +1,4 @@
-"""A data directory taken into use: tree, lock, catalog. Knows who may write; knows nothing of what is in there."""
+"""Open a data directory: create its folders, take the writer's lock, open the catalog."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from desk_rag.store import kv_directory
 from desk_rag.store.catalog.database import Database, explained
 from desk_rag.store.catalog.witness import Witness
 from desk_rag.store.kv_directory import KVDirectory
-from desk_rag.store.layout import Layout, write_private
+from desk_rag.store.layout import Layout
 from desk_rag.store.ownership import stamp_of
 
-BEGUN_ANEW = (
-    "The catalog was damaged and was begun anew; chunk KV that is sound was kept. "
+CATALOG_RESET = (
+    "The catalog was damaged and has been replaced by an empty one; sound chunk KV was kept. "
     "Index your folders again: desk-rag index FOLDER"
 )
-BEGUN_ANEW_REASON = "the catalog was damaged and begun anew"
+CATALOG_RESET_REASON = "the catalog was damaged and had to be replaced"
 _PID_TRIES = 20
 _PID_WAIT = 0.02
 
 
 @dataclass(slots=True)
 class Opened:
-    """What `Store` is made from; closed once, in reverse order."""
+    """The parts of an open store, closed in reverse order."""
 
     layout: Layout
     settings: StoreSettings
@@ -56,8 +56,8 @@ class Opened:
 def open_directory(root: Path, settings: StoreSettings, *, writer: bool) -> Opened:
     """Create what is missing, take the lock if `writer`, open the catalog.
 
-    Where the drive is full or read-only, a store that is there can still be read: who does not write is given a
-    catalog that cannot be written, and a notice. Raises StoreLocked, UnknownFormat, StoreFull, StoreReadOnly,
+    If the drive is full or read-only, an existing store can still be read: a process that is not the writer gets a
+    read-only catalog and a notice. Raises StoreLocked, UnknownFormat, StoreFull, StoreReadOnly,
     ForeignPlace, StoreError.
     """
     layout = Layout(root.absolute(), settings.kv_place)
@@ -70,11 +70,11 @@ def open_directory(root: Path, settings: StoreSettings, *, writer: bool) -> Open
         require_own_file(layout.catalog.with_name(layout.catalog.name + end))
     lock = lock_of(layout) if writer else None
     if lock is not None:
-        with suppress(OSError):  # a note of an earlier version, replaced by the table `deletions`
+        with suppress(OSError):  # written by earlier versions; now the table `deletions`
             note = layout.run / "held-removals.json"
             layout.home.remove(note, layout.proof(note))
     try:
-        kv = kv_directory.settle(layout, writer=writer)
+        kv = kv_directory.open_kv_directory(layout, writer=writer)
         database, notices = _open_catalog(layout, writer=writer)
     except BaseException:
         if lock is not None:
@@ -84,15 +84,15 @@ def open_directory(root: Path, settings: StoreSettings, *, writer: bool) -> Open
 
 
 def has_traces(root: Path) -> bool:
-    """True if something beside the catalog shows that there was one: the note about it, or chunk KV."""
+    """Return whether a catalog existed here before, judging by its mark and by chunk KV."""
     layout = Layout(root.absolute())
     return Witness(layout.home, layout.run).read() is not None or layout.has_kv()
 
 
 @contextmanager
 def locked(layout: Layout) -> Iterator[None]:
-    """Be the writer without opening the catalog. Raises as `lock_of` does."""
-    with suppress(OSError):  # what is left of a store that was being removed may have no place for the lock
+    """Hold the writer's lock without opening the catalog. Raises as `lock_of` does."""
+    with suppress(OSError):  # a partly removed store may lack the folder
         layout.home.make_directory(layout.run)
     lock = lock_of(layout)
     try:
@@ -103,7 +103,7 @@ def locked(layout: Layout) -> Iterator[None]:
 
 def lock_of(layout: Layout) -> FileLock:
     """Take the writer's lock. Raises StoreLocked, StoreFull, StoreReadOnly, StoreError."""
-    # Not per thread: a user interface opens the store in a worker and closes it in the main thread.
+    # Not per thread: a UI opens the store in a worker thread and closes it in the main thread.
     lock = FileLock(layout.run / "writer.lock", timeout=0, mode=0o600, thread_local=False)
     pid_file = layout.run / "writer.pid"
     try:
@@ -112,20 +112,21 @@ def lock_of(layout: Layout) -> FileLock:
         lock.acquire()
     except Timeout as error:
         raise StoreLocked(
-            f"Another desk-rag {_holder(pid_file)} is the writer of {layout.root}.",
-            remedy="Close it, or work beside it: questions are answered from the same store.",
+            f"Another desk-rag {_holder(pid_file)} is writing to {layout.root}.",
+            remedy="Close it first. Questions can be asked while it runs.",
         ) from error
     except OSError as error:
         raise of_system(error, layout.run) or StoreError(
-            f"{layout.run} cannot be locked: {error.strerror or error}.", remedy="Use a local drive."
+            f"{layout.run} cannot be locked: {error.strerror or error}.",
+            remedy="Move the data directory to a local drive.",
         ) from error
-    with suppress(OSError):  # it only names us to others who want the lock
-        write_private(pid_file, str(os.getpid()).encode(), layout.root)
+    with suppress(OSError):  # it only tells other processes who holds the lock
+        layout.home.write(pid_file, str(os.getpid()).encode())
     return lock
 
 
 def _holder(pid_file: Path) -> str:
-    """Name the writer. It notes its pid right after it has the lock, so a missing or dead pid is asked for again."""
+    """Name the writer. It records its pid just after taking the lock, so a missing or stale pid is read again."""
     for _ in range(_PID_TRIES):
         with suppress(OSError, ValueError):
             pid = int(pid_file.read_text())
@@ -150,7 +151,7 @@ def _open_catalog(layout: Layout, *, writer: bool) -> tuple[Database, tuple[str,
         problem: Exception = error
     except sqlite3.DatabaseError as error:
         if writer and not isinstance(error, sqlite3.OperationalError):
-            return begin_anew(layout)
+            return reset_catalog(layout)
         problem = explained(error, layout.catalog)
         problem.__cause__ = error
     if writer or not isinstance(problem, (StoreFull, StoreReadOnly)):
@@ -159,11 +160,11 @@ def _open_catalog(layout: Layout, *, writer: bool) -> tuple[Database, tuple[str,
         database = Database(layout.catalog, read_only=True)
     except sqlite3.DatabaseError as error:
         raise problem from error
-    return database, (f"{problem.message} The store was opened for reading only.",)
+    return database, (f"{problem.message} The store was opened read-only.",)
 
 
-def begin_anew(layout: Layout) -> tuple[Database, tuple[str, ...]]:
-    """Put a damaged catalog into quarantine and make an empty one; whoever calls this holds the lock."""
+def reset_catalog(layout: Layout) -> tuple[Database, tuple[str, ...]]:
+    """Move a damaged catalog to quarantine and create an empty one; the caller holds the writer's lock."""
     try:
         serial = time.time_ns()
         layout.home.move(
@@ -176,4 +177,4 @@ def begin_anew(layout: Layout) -> tuple[Database, tuple[str, ...]]:
         raise explained(error, layout.catalog) from error
     except OSError as error:
         raise of_system(error, layout.catalog) or error from error
-    return database, (BEGUN_ANEW,)
+    return database, (CATALOG_RESET,)

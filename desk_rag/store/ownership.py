@@ -1,8 +1,8 @@
-"""Which files of a data directory desk-rag wrote: the grammar of their names, and the proof in their content.
+"""Decide which files desk-rag wrote, by the grammar of their names and by their content.
 
-A data directory is told from any other by its CACHEDIR.TAG or its catalog. Where neither is, nothing is made and
-nothing is removed unless all there is could only come from a creation that was cut off. A file is removed only if its
-name is one of ours and either its content or a catalog row says that desk-rag wrote it.
+A data directory is recognised by its CACHEDIR.TAG or its catalog. A directory with neither is used only if everything
+in it could be left from a creation that was interrupted. A file is removed only if its name fits the grammar and either
+its content or a catalog row proves that desk-rag wrote it.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from desk_rag.errors import ForeignPlace, of_system
 from desk_rag.owned_directory import OwnedDirectory
-from desk_rag.owned_folder import Entry, Proof
+from desk_rag.owned_folder import Entry, Proof, proven
 
 CATALOG = "catalog.sqlite"
 TAG = "CACHEDIR.TAG"
 KV_RECORD = "kv-directory.json"
-"""In the data directory: where the chunk KV lies, if elsewhere."""
+"""Name of the file in the data directory that says where chunk KV is kept, if elsewhere."""
 KV_MARKER = "desk-rag-kv.json"
-"""In a `kv_dir`: which data directory it belongs to."""
+"""Name of the file in a `kv_dir` that says which data directory it belongs to."""
 _SECTOR = 512
 """Bytes that a drive writes whole or not at all."""
 _SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
@@ -35,9 +35,9 @@ TAG_CONTENT = _SIGNATURE + (
     b"# See https://bford.info/cachedir/\n"
 )
 _OWN_FOLDERS = ("kv", "vectors", "quarantine")
-"""Folders by which a store is known."""
+"""Folders by which a store without a tag is recognised."""
 _FOLDERS = (*_OWN_FOLDERS, "logs", "models", "run")
-"""All folders; `run` last: it holds the lock."""
+"""All folders in the order of removal; `run` is last because it holds the lock."""
 _BEGUN = re.compile(
     r"kv(/[0-9a-f]{16}(/[0-9a-f]{2})?)?|vectors|quarantine"
     r"|run(/(writer\.(lock|pid)(\.\d+(-\d+)?\.tmp)?|catalog\.mark|held-removals\.(json|tmp)|answering(/\d+\.lock)?))?"
@@ -45,34 +45,37 @@ _BEGUN = re.compile(
     r"|(drives|kv-directory)\.json(\.\d+(-\d+)?\.tmp)?|CACHEDIR\.TAG\.\d+(-\d+)?\.tmp"
     r"|lost\+found|\.DS_Store"
 )
-"""What may be there before the tag is, by path; the last two are the system's and in nobody's way."""
-_OF_THE_SYSTEM = frozenset({"lost+found", ".DS_Store", "Thumbs.db", "desktop.ini"})
+"""Paths that may exist before the tag does; the last two belong to the operating system."""
+SYSTEM_NAMES = frozenset(
+    {"lost+found", ".DS_Store", ".Trashes", "Thumbs.db", "desktop.ini", "System Volume Information"}
+)
+"""Entries that operating systems make by themselves; they are neither ours nor foreign."""
 _OWN_DIRECTORY = re.compile(r"kv(/[0-9a-f]{16}(/[0-9a-f]{2})?)?|vectors|quarantine|run(/answering)?|logs|models")
 _LOG_LINE = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ \S")
 _SECTOR = 512
 _SQLITE = b"SQLite format 3\x00"
 _GRAPH_DATA_AT = 132
-"""Where hnswlib puts a vector in an element of a graph with M = 16."""
+"""Offset of the vector in an element of an hnswlib graph with M = 16."""
 _Content = Callable[[Entry, "re.Match[str]"], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """What `clear` did."""
+    """Result of removing a store."""
 
     freed_bytes: int
-    left: tuple[Path, ...]
-    """What was not ours, or could not be removed; empty if the directory itself is gone."""
+    remaining: tuple[Path, ...]
+    """What is not ours or could not be removed; empty if the directory itself is gone."""
 
 
 def is_store(root: Path) -> bool:
-    """True for a directory that desk-rag made: it has our CACHEDIR.TAG, or a catalog and the folders beside it."""
+    """Return whether a directory has our CACHEDIR.TAG, or a catalog and the folders beside it."""
     begun = (root / CATALOG).is_file() and all((root / name).is_dir() for name in _OWN_FOLDERS)
     return begun or is_tagged(root)
 
 
 def is_tagged(root: Path) -> bool:
-    """True if the directory has a CACHEDIR.TAG of desk-rag's."""
+    """Return whether a directory has a CACHEDIR.TAG that desk-rag wrote."""
     try:
         with (root / TAG).open("rb") as file:
             return _is_tag(file.read(len(TAG_CONTENT)))
@@ -80,25 +83,25 @@ def is_tagged(root: Path) -> bool:
         return False
 
 
-def stranger(root: Path) -> Path | None:
-    """Something in `root` that is not desk-rag's, None if there is nothing or `root` is a store. Raises OSError."""
+def first_foreign(root: Path) -> Path | None:
+    """Return one foreign entry of a directory that is no store; None if there is none. Raises OSError."""
     if is_store(root):
         return None
     other = next((path for path in _everything(root) if not _BEGUN.fullmatch(path.relative_to(root).as_posix())), None)
-    # Asked again: another process may have made its store here meanwhile.
+    # Checked again because another process may have created its store here meanwhile.
     return None if other is None or is_store(root) else other
 
 
 def stamp_of(status: os.stat_result) -> str:
-    """Return 16 hex digits that a rename does not change: they stand in the name of what is put aside."""
+    """Return 16 hex digits of size and time, which a rename keeps; names in quarantine contain them."""
     facts = f"{status.st_size} {int(status.st_mtime) // 2}"
     return hashlib.blake2b(facts.encode(), digest_size=8).hexdigest()
 
 
 def content_proves(name: str) -> Proof:
-    """Return the proof for the file called `name`, its path below the data directory with slashes.
+    """Return the proof for a file; `name` is its path below the data directory, with slashes.
 
-    Files of a `kv_dir` are named as if they lay in `kv`. A name that is not in our grammar is never proven.
+    Files of a `kv_dir` are named as if they were in `kv`. A name outside the grammar is never proven.
     """
 
     def proof(entry: Entry) -> bool:
@@ -109,77 +112,66 @@ def content_proves(name: str) -> Proof:
     return proof
 
 
-def strangers(root: Path, known: frozenset[str] = frozenset()) -> list[Path]:
-    """Return what lies in a data directory and is not desk-rag's; `known` names files that catalog rows prove."""
-    home = OwnedDirectory(root)
-    others = []
-    for path, status in home.scan(root, skip=lambda path: path.name in _OF_THE_SYSTEM):
-        name = path.relative_to(root).as_posix()
-        if name in known and stat.S_ISREG(status.st_mode):
-            continue
-        entry = home.entry(path)
-        if entry is not None and not content_proves(name)(entry):
-            others.append(path)
-    return sorted(others)
+def foreign_in(root: Path, known: frozenset[str] = frozenset()) -> Iterator[Path]:
+    """Yield the files in a data directory that desk-rag did not write; `known` names files that catalog rows prove."""
+    return _foreign(OwnedDirectory(root), lambda path: path.relative_to(root).as_posix(), known)
 
 
-def strangers_in_kv(place: Path, known: frozenset[str]) -> list[Path]:
-    """Return what lies in a `kv_dir` and is not desk-rag's; `known` as in `strangers`."""
-    owner = OwnedDirectory(place, follow=False)
-    others = []
-    for path, status in owner.scan(place, skip=lambda path: path.name in _OF_THE_SYSTEM):
-        name = name_in_kv(place, path)
-        entry = None if name in known and stat.S_ISREG(status.st_mode) else owner.entry(path)
-        if entry is not None and not content_proves(name)(entry):
-            others.append(path)
-    return sorted(others)
+def foreign_in_kv(place: Path, known: frozenset[str] = frozenset()) -> Iterator[Path]:
+    """Yield the files in a `kv_dir` that desk-rag did not write; `known` as in `foreign_in`."""
+    return _foreign(OwnedDirectory(place, follow=False), lambda path: name_in_kv(place, path), known)
 
 
 def clear(root: Path, known: frozenset[str] = frozenset()) -> Cleared:
-    """Remove what is ours, then the directory itself if nothing else is in it. Ask `is_store` before.
+    """Remove what is ours, then the directory itself if it is empty. Check `is_store` before.
 
-    Raises StoreError for a drive that cannot be written. Links stay, and so does what they point to. Cut off at any
-    point, what is left is still known to be ours: folders are emptied first, then the catalog goes, then they.
+    Links and what they point to stay. If this is interrupted, what remains is still recognised as a store, because the
+    folders are emptied before the catalog is removed and removed after it. Raises StoreError, OSError.
     """
     home = OwnedDirectory(root)
     freed = 0
     try:
         for name in _FOLDERS:
             freed += _empty(home, root / name, known)
-        for file in sorted(root.iterdir(), reverse=True):  # what stands beside the catalog before the catalog
+        for file in sorted(root.iterdir(), reverse=True):  # the files beside the catalog before the catalog
             if file.name != TAG:
                 freed += _unlink(home, file, content_proves(file.name))
         for name in _FOLDERS:
             home.remove_directory(root / name)
         if is_tagged(root):
             freed += _unlink(home, root / TAG, content_proves(TAG))
-        left = tuple(sorted(root.iterdir()))
-        if not left:
+        remaining = tuple(sorted(root.iterdir()))
+        if not remaining:
             OwnedDirectory(root.parent).remove_directory(root)
     except OSError as error:
         raise of_system(error, root) or error from error
-    return Cleared(freed, left)
+    return Cleared(freed, remaining)
 
 
 def clear_kv(place: Path, known: frozenset[str] = frozenset()) -> Cleared:
     """Remove what is ours from a `kv_dir`, the marker last; the directory itself stays."""
     owner = OwnedDirectory(place, follow=False)
     files = [path for path, _ in owner.scan(place)]
-    freed = 0
-    for path in sorted(files, key=lambda path: (path.name == KV_MARKER, path.name == TAG, path)):
-        name = name_in_kv(place, path)
-        freed += _unlink(owner, path, (lambda entry: entry.is_file) if name in known else content_proves(name))
-    for folder in _directories(owner, place):
-        if _OWN_DIRECTORY.fullmatch(name_in_kv(place, folder)):
-            owner.remove_directory(folder)
-    left = tuple(sorted(path for path in place.iterdir() if path.name not in _OF_THE_SYSTEM))
-    return Cleared(freed, left)
+    files.sort(key=lambda path: (path.name == KV_MARKER, path.name == TAG, path))
+    freed = _remove(owner, files, place, lambda path: name_in_kv(place, path), known)
+    remaining = tuple(sorted(path for path in place.iterdir() if path.name not in SYSTEM_NAMES))
+    return Cleared(freed, remaining)
 
 
 def name_in_kv(place: Path, path: Path) -> str:
-    """Return the name that a path of a `kv_dir` would have below a data directory."""
+    """Return the name that a path in a `kv_dir` would have in a data directory."""
     parts = path.relative_to(place).parts
     return "/".join(parts if parts[0] in ("quarantine", TAG, KV_MARKER) else ("kv", *parts))
+
+
+def _foreign(owner: OwnedDirectory, name_of: Callable[[Path], str], known: frozenset[str]) -> Iterator[Path]:
+    for path, status in owner.scan(owner.root, skip=lambda path: path.name in SYSTEM_NAMES):
+        name = name_of(path)
+        if name in known and stat.S_ISREG(status.st_mode):
+            continue
+        entry = owner.entry(path)
+        if entry is not None and not content_proves(name)(entry):
+            yield path
 
 
 def _empty(home: OwnedDirectory, folder: Path, known: frozenset[str]) -> int:
@@ -187,18 +179,25 @@ def _empty(home: OwnedDirectory, folder: Path, known: frozenset[str]) -> int:
         files = sorted(path for path, _ in home.scan(folder))
     except ForeignPlace:
         return 0
+    return _remove(home, files, folder, lambda path: path.relative_to(home.root).as_posix(), known)
+
+
+def _remove(
+    owner: OwnedDirectory, files: Sequence[Path], folder: Path, name_of: Callable[[Path], str], known: frozenset[str]
+) -> int:
+    """Remove those `files` that are ours, then our directories below `folder`; return the bytes freed."""
     freed = 0
     for path in files:
-        name = path.relative_to(home.root).as_posix()
-        freed += _unlink(home, path, (lambda entry: entry.is_file) if name in known else content_proves(name))
-    for directory in _directories(home, folder):
-        if _OWN_DIRECTORY.fullmatch(directory.relative_to(home.root).as_posix()):
-            home.remove_directory(directory)
+        name = name_of(path)
+        freed += _unlink(owner, path, proven if name in known else content_proves(name))
+    for directory in _directories(owner, folder):
+        if _OWN_DIRECTORY.fullmatch(name_of(directory)):
+            owner.remove_directory(directory)
     return freed
 
 
 def _directories(owner: OwnedDirectory, folder: Path) -> list[Path]:
-    """Directories below a folder, the innermost first; none behind a link."""
+    """Return the directories below a folder, innermost first; none behind a link."""
     below: list[Path] = []
     try:
         with owner.opened(folder) as opened:
@@ -214,7 +213,7 @@ def _everything(folder: Path) -> Iterator[Path]:
     with os.scandir(folder) as entries:
         for entry in entries:
             yield Path(entry.path)
-            if entry.name != "lost+found" and entry.is_dir(follow_symlinks=False):  # the file system's, for root alone
+            if entry.name != "lost+found" and entry.is_dir(follow_symlinks=False):  # readable by root only
                 yield from _everything(Path(entry.path))
 
 
@@ -231,18 +230,15 @@ def _is_tag(start: bytes) -> bool:
 
 
 def _unwritten(start: bytes) -> bool:
-    """Nothing, or the zeros that a power cut leaves."""
+    """Return whether a file is empty or holds only the zeros that a power cut leaves."""
     return not any(start)
 
 
 def _kv_header(start: bytes, namespace: str, tokens: str) -> bool:
-    """The header of a KV file says what its place says, whether or not its checksum still holds."""
+    """Return whether the header of a KV file names its place, whether or not its checksum is right."""
     head = start[:4096]
-    return head[8:].startswith(b'{"__metadata__":{') and all(piece in head for piece in _kv_words(namespace, tokens))
-
-
-def _kv_words(namespace: str, tokens: str) -> tuple[bytes, ...]:
-    return b'"producer":"desk-rag ', f'"namespace":"{namespace}'.encode(), f'"key":"{tokens}"'.encode()
+    expected = (b'"producer":"desk-rag ', f'"namespace":"{namespace}'.encode(), f'"key":"{tokens}"'.encode())
+    return head[8:].startswith(b'{"__metadata__":{') and all(piece in head for piece in expected)
 
 
 def _kv(entry: Entry, match: re.Match[str]) -> bool:
@@ -253,11 +249,11 @@ def _kv_temporary(entry: Entry, match: re.Match[str]) -> bool:
     return match["tokens"].startswith(match["folder"]) and _is_cut_off(entry.start())
 
 
-def _put_aside(entry: Entry, match: re.Match[str]) -> bool:
+def _quarantined(entry: Entry, match: re.Match[str]) -> bool:
     return match["stamp"] == stamp_of(entry.status) or _kv_header(entry.start(), match["n"], match["tokens"])
 
 
-def _catalog_put_aside(entry: Entry, match: re.Match[str]) -> bool:
+def _quarantined_catalog(entry: Entry, match: re.Match[str]) -> bool:
     start = entry.start()
     return match["stamp"] == stamp_of(entry.status) or (start.startswith(_SQLITE) and b"chunk_words" in start)
 
@@ -280,7 +276,7 @@ def _model_record(entry: Entry, _match: re.Match[str]) -> bool:
 
 
 def _json(*keys: str) -> _Content:
-    """Return the proof for a small JSON object that has only these keys at its top."""
+    """Return the proof for a small JSON object with no other keys than these."""
 
     def proof(entry: Entry, _match: re.Match[str]) -> bool:
         try:
@@ -322,7 +318,7 @@ def _empty_file(entry: Entry, _match: re.Match[str]) -> bool:
 
 
 def _catalog(entry: Entry, _match: re.Match[str]) -> bool:
-    """By content, or where it is damaged by the directory that it is in, for it holds text that is to go."""
+    """Prove a catalog by content or, since a damaged one holds text to be removed, by its directory."""
     return entry.start().startswith(_SQLITE) or entry.status.st_size == 0 or is_store(entry.path.parent)
 
 
@@ -340,9 +336,9 @@ _GRAMMAR: tuple[tuple[re.Pattern[str], _Content], ...] = tuple(
         (rf"{_KV}\.\d+-\d+\.tmp", _kv_temporary),
         (
             r"quarantine/(?P<n>[0-9a-f]{16})-(?P<tokens>[0-9a-f]{32})\.\d+-\d+(\.(?P<stamp>[0-9a-f]{16}))?\.safetensors",
-            _put_aside,
+            _quarantined,
         ),
-        (r"quarantine/catalog\.\d+(\.(?P<stamp>[0-9a-f]{16}))?\.sqlite", _catalog_put_aside),
+        (r"quarantine/catalog\.\d+(\.(?P<stamp>[0-9a-f]{16}))?\.sqlite", _quarantined_catalog),
         (r"vectors/[0-9a-f]{16}\.hnsw", _graph),
         (r"vectors/[0-9a-f]{16}\.json", _graph_facts),
         (rf"vectors/[0-9a-f]{{16}}\.hnsw({_TEMPORARY}|\.tmp)", _or_unwritten(_graph)),
@@ -363,4 +359,4 @@ _GRAMMAR: tuple[tuple[re.Pattern[str], _Content], ...] = tuple(
         (rf"{re.escape(CATALOG)}(-wal|-shm|-journal)?", _catalog),
     )
 )
-"""Every name that desk-rag gives to a file, and what its content must be."""
+"""Every name that desk-rag gives a file, and the proof of its content."""

@@ -1,7 +1,7 @@
-"""Which indexed folders, and mounts inside them, are there now; what is not there is left alone.
+"""Check which indexed folders, and mounts inside them, are present now.
 
-Compares the catalog's memory of a folder with the file system (`volumes` does the comparing). The answer is always of
-this moment: a drive that was unplugged a second ago is absent for the next question already.
+The catalog's record of a folder is compared with the file system each time (`documents/volumes.py`), so that a drive
+unplugged a second ago is absent for the next question. Documents of an absent folder are kept.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AbsentFolder:
-    """An indexed folder, or a mount point inside one, whose files cannot be told to be deleted now."""
+    """An indexed folder, or a mount point inside one, that is not present now."""
 
     path: Path
     reason: str
     documents: int
-    """How many are kept of it."""
+    """Number of its documents, which are kept."""
 
     @property
     def sentence(self) -> str:
-        """Say why it is left alone, and what would end that."""
+        """Say why it is absent, and how to remove its documents anyway."""
         if not self.documents:
             return self.reason
         kept = "1 document is" if self.documents == 1 else f"{self.documents:,} documents are"
-        return f"{self.reason}; its {kept} kept and still found (`desk-rag purge FOLDER` forgets them)"
+        return f"{self.reason}; its {kept} kept and still found (`desk-rag purge FOLDER` removes them)"
 
 
 class Presence:
-    """One indexed folder as the catalog remembers it and as it is now."""
+    """An indexed folder, as the catalog records it and as it is now."""
 
     def __init__(self, store: Store, root: Path) -> None:
         self._store, self._root = store, root
 
     def absent(self) -> list[AbsentFolder]:
-        """Look: the folder alone if it is not there, else the mount points inside it that are not."""
+        """Return the folder itself if it is absent, else the absent mount points inside it."""
         mounts = Mounts()
         known = {volume.path: volume for volume in self._store.volumes.of(self._root)}
         reason = root_absence(self._root, known.pop(self._root, None), lambda: self._documents(self._root), mounts)
@@ -56,7 +56,7 @@ class Presence:
         ]
 
     def remember(self, absent: Sequence[AbsentFolder]) -> None:
-        """Note what the folder and the mounts inside it look like now, except for those that are absent."""
+        """Record the folder and the mounts inside it as they are now, except absent ones."""
         mounts = Mounts()
         away = {folder.path for folder in absent}
         volumes: list[Volume] = []
@@ -64,15 +64,15 @@ class Presence:
             if path not in away:
                 try:
                     volumes.append(mounts.identify(path))
-                except OSError:  # no business of ours, like another user's file system in user space
+                except OSError:  # not accessible, such as another user's FUSE file system
                     continue
         self._store.volumes.put(self._root, volumes)
-        looked_at = {volume.path for volume in volumes} | away
-        # What was copied from a drive to where the drive was mounted is an ordinary folder by now.
-        self._store.volumes.drop(self._root, [old.path for old in self._inner() if old.path not in looked_at])
+        current = {volume.path for volume in volumes} | away
+        # A mount point into which the files of the drive were copied is now an ordinary folder.
+        self._store.volumes.drop(self._root, [old.path for old in self._inner() if old.path not in current])
 
     def remember_mount_of(self, path: Path) -> None:
-        """Do so if this file is on a mount that is not known yet."""
+        """Record the mounts again if this file is on one that is not recorded yet."""
         try:
             mounted = path.stat().st_dev != self._root.stat().st_dev
         except OSError:
@@ -81,7 +81,7 @@ class Presence:
             self.remember(self.absent())
 
     def forget_unused(self) -> None:
-        """Forget mount points that hold no document."""
+        """Delete the records of mount points without documents."""
         self._store.volumes.drop(
             self._root, [volume.path for volume in self._inner() if not self._documents(volume.path)]
         )
@@ -94,9 +94,9 @@ class Presence:
 
 
 def absent_folders(store: Store) -> list[AbsentFolder]:
-    """Return what is absent of all indexed folders, if documents are kept of it."""
-    found = {folder.path: folder for root in store.volumes.roots() for folder in Presence(store, root).absent()}
-    return [folder for _, folder in sorted(found.items()) if folder.documents]
+    """Return the absent folders and mount points that have documents."""
+    absent = {folder.path: folder for root in store.volumes.roots() for folder in Presence(store, root).absent()}
+    return [folder for _, folder in sorted(absent.items()) if folder.documents]
 
 
 def covers(absent: Sequence[AbsentFolder], path: Path) -> bool:

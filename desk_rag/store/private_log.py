@@ -16,7 +16,7 @@ class PrivateLog(RotatingFileHandler):
     """Appends to `logs/NAME` of a data directory, readable by its owner only."""
 
     def __init__(self, folder: Path, name: str, *, most_bytes: int, old_files: int, delay: bool = False) -> None:
-        """Make the folder where there is none. Raises OSError, also where a link stands in place of either."""
+        """Make the folder if it is missing. Raises OSError, also if the folder or the file is a link."""
         self._home = OwnedDirectory(folder.parent)
         self._folder = folder
         try:
@@ -32,7 +32,7 @@ class PrivateLog(RotatingFileHandler):
         return os.fdopen(descriptor, "a", encoding=self.encoding)
 
     def doRollover(self) -> None:
-        """Give every older file the next number; the oldest goes. A file that is not a regular one ends the row."""
+        """Renumber the older files and remove the oldest; stop at a file that cannot be replaced."""
         if self.stream:
             self.stream.close()
             self.stream = None

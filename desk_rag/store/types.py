@@ -1,4 +1,4 @@
-"""The doorways of the store. Knows names and units; computes nothing and loads neither torch nor numpy."""
+"""Dataclasses that the store takes and returns."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from desk_rag.documents.status import FileState, IndexStage
 
 @dataclass(frozen=True, slots=True)
 class FileStamp:
-    """What tells that a file is still the one that was read. Compared by equality only, never by order."""
+    """Identifies the version of a file that was read. Compared by equality only."""
 
     size: int
     mtime_ns: int
     inode: int
     parser: str
-    """Version of the parsers as a whole; another one means: read again."""
+    """Version of all parsers; if it differs, the file is read again."""
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentRow:
-    """One path in the catalog, whatever became of it."""
+    """One path in the catalog, indexed or not."""
 
     path: Path
     title: str
     digest: str
     """blake2b-256 of the content, hex; empty for a file that was never read."""
     stamp: FileStamp
-    """All zeros where the outcome was recorded without one; equals no real file, so the file is looked at again."""
+    """All zeros if the outcome was recorded without one; equals no real file, so the file is read again."""
     state: FileState
     reason: str
-    """Why it was skipped or failed; for an indexed document what the user should know about it."""
+    """Why it was skipped or failed; for an indexed document, a note for the user."""
     num_chunks: int
     indexed_at: float
-    """Unix time; for people only, decides nothing."""
+    """Unix time, for display only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A chunk together with one place where it stands."""
+    """A chunk with a place where it occurs."""
 
     chunk: Chunk
     path: Path
@@ -48,36 +48,36 @@ class Passage:
     """The document's title; empty if its content names none."""
     stamp: FileStamp
     digest: str = ""
-    """Of the document's content as it was read, as in `DocumentRow`; empty if it is to be read anew."""
+    """Digest of the document's content, as in `DocumentRow`; empty if the document must be read again."""
     indexed_at: float = 0.0
     """Unix time at which the document was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something in the catalog that is not as it was written; it is used for nothing."""
+    """Damage in the catalog. Damaged rows are not used."""
 
     what: str
-    """A sentence without any text of documents but their paths."""
+    """A sentence; it contains no text of documents except their paths."""
     path: Path | None
-    """The document that must be read anew; None if that cannot be told, or would not help."""
+    """The document to read again; None if it is unknown or reading it would not help."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedRun:
-    """A run of indexing that was begun and has not come to its end."""
+    """An indexing run that has begun and not ended."""
 
     root: Path | None
-    """None: whatever was indexed last."""
+    """None if the folder is unknown."""
     at: float
-    """Unix time of its beginning."""
+    """Unix time of its start."""
     reason: str
-    """Why it was cut short, as far as it is known: 'the disk is full'; else ''."""
+    """Why it was interrupted, such as 'the disk is full'; "" if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A chunk found by words or by meaning."""
+    """A chunk retrieved by words or by meaning."""
 
     chunk_id: ChunkId
     score: float
@@ -86,7 +86,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class PendingChunk:
-    """A chunk that waits for its vector or its KV."""
+    """A chunk without its vector or KV."""
 
     chunk_id: ChunkId
     text: str
@@ -96,7 +96,7 @@ class PendingChunk:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What the writer is doing right now, as other processes see it."""
+    """What the writer is doing now, for other processes."""
 
     pid: int
     at: float
@@ -113,26 +113,26 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How much there is. `under` narrows all but the bytes."""
+    """Counts of a store. `under` narrows all but the bytes."""
 
     files: int
     """Indexed documents."""
     failed: int
     skipped: int
     chunks: int
-    """Different chunks; one that stands in two documents counts once."""
+    """Distinct chunks; a chunk in two documents counts once."""
     with_vectors: int
     warm: int
-    """Chunks whose KV is on disk for the namespace asked about."""
+    """Chunks with KV on disk for the given namespace."""
     kv_bytes: int
-    """Everything of ours under kv/ and quarantine/, all models."""
+    """Bytes of our files under kv/ and quarantine/, of all models."""
     budget_bytes: int
-    """What kv_bytes may grow to now."""
+    """Limit of `kv_bytes` now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing `verify` found."""
+    """A problem that `verify` found."""
 
     what: str
     """A sentence that names the file or row."""
@@ -141,7 +141,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What a check of the store covered and found."""
+    """Coverage and findings of a check of the store."""
 
     kv_files: int
     kv_bytes: int
@@ -149,28 +149,28 @@ class VerifyReport:
     chunks: int
     problems: tuple[Problem, ...]
     foreign: tuple[Path, ...] = ()
-    """What lies in the store's directories and was not made by desk-rag; it is left alone."""
+    """Files in the store's directories that desk-rag did not write; they are left alone."""
     unusable: bool = False
-    """The catalog is damaged beyond its rows: a repair has to begin it anew."""
+    """The catalog is damaged beyond its rows; a repair must replace it."""
 
     @property
     def clean(self) -> bool:
-        """True if nothing was found."""
+        """True if there are no problems."""
         return not self.problems
 
 
 @dataclass(frozen=True, slots=True)
 class PurgeReport:
-    """What a purge removed, and what it could still find of it."""
+    """What a purge removed, and any traces of it that remain."""
 
     documents: int
     chunks: int
     kv_files: int
     freed_bytes: int
-    """KV bytes; the catalog shrinks besides."""
+    """Bytes of KV files; the catalog shrinks as well."""
     verified: bool
-    """True if the raw files were searched for pieces of the removed text; False if nothing could be looked for."""
+    """True if the raw files were searched for pieces of the removed text."""
     traces: tuple[str, ...]
-    """Files in which a piece of the removed text was still found; empty is the proof."""
+    """Files that still contain a piece of the removed text."""
     unsearched: int = 0
-    """Chunks of which nothing was looked for: too short, or all of it stands in other documents too."""
+    """Chunks that could not be searched for: too short, or also part of other documents."""

@@ -186,7 +186,7 @@ def test_damage_found_out_while_other_damage_is_looked_at(
     for file in files_of(engine):
         flip(file, -1)
     reader: FileReader = loader_of(engine).reader
-    verify, anew = reader.verify, engine.store.get_kv_anew
+    verify, anew = reader.verify, engine.store.reread_kv
     asked, found_out = threading.Event(), threading.Event()
 
     def late(path: Path, identity: object, groups: Sequence[tuple[int, Group]], run: torch.Tensor) -> None:
@@ -207,7 +207,7 @@ def test_damage_found_out_while_other_damage_is_looked_at(
 
     with monkeypatch.context() as patch:
         patch.setattr(reader, "verify", late)
-        patch.setattr(engine.store, "get_kv_anew", look)
+        patch.setattr(engine.store, "reread_kv", look)
         answer = ask(engine, BICYCLE)
     assert answer.raw == expected.raw
     assert len(quarantined(engine)) == 3

@@ -23,7 +23,7 @@ from desk_rag.kv.prefill import prefill_chunk
 from desk_rag.kv.quant import quantize
 from desk_rag.kv.types import KVKey
 from desk_rag.model.language_model import LanguageModel
-from desk_rag.store.layout import write_private
+from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.store.store import Store
 from tests.store import made
 from tests.store.faults import FullAt
@@ -165,12 +165,12 @@ def test_a_full_disk_at_any_step_of_the_record_costs_no_answer(reader: LanguageM
     assert failures >= 3 and serving_model._read(file) is not None
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(serving_model, "write_private", _full)
+        patch.setattr(OwnedDirectory, "write", _full)
         assert prepare_model(reader, tmp_path / "third").namespace == first.namespace
     assert stored_gates(tmp_path / "third") == []
 
 
-def _full(path: Path, content: bytes, root: Path) -> None:
+def _full(_: OwnedDirectory, path: Path, content: bytes) -> None:
     raise OSError(28, "No space left on device", str(path))
 
 
@@ -186,7 +186,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_record_or_none(reader: LanguageMode
         child = os.fork()
         if child == 0:  # files and nothing else from here on: no thread of torch lives on in a fork
             while True:
-                write_private(file, content)
+                OwnedDirectory(file.parent).write(file, content)
         time.sleep(random.Random(seed).uniform(0.0, 0.02))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

@@ -115,7 +115,7 @@ def test_doctor_tells_quality_break_even_room_and_what_was_mended(desk: Desk) ->
     victim.unlink()
     assert desk.run("index", str(desk.documents), "--no-kv").code == 0  # a writer: opening mends
     noted = findings()
-    assert noted["store"]["verdict"] == "warn" and "1 row had no file and was dropped." in noted["store"]["detail"]
+    assert noted["store"]["verdict"] == "warn" and "1 row without a file was removed." in noted["store"]["detail"]
     assert "all of them fit" in noted["index"]["detail"], "what is still to be made is foretold"
     planned = desk.json("status")
     assert int(str(planned["planned_bytes"])) > int(str(planned["kv_bytes"]))
@@ -187,7 +187,7 @@ def test_a_directory_of_other_files_is_never_a_store(tmp_path: Path) -> None:
     (desk.documents / "a.txt").write_text("The moth likes cedar.", encoding="utf-8")
     (desk.data / "kv" / "x").write_text("mine", encoding="utf-8")
     refused = desk.run("index", "--no-kv", str(desk.documents))
-    assert refused.code == 4 and str(desk.data) in refused.err and "Give data_dir a directory of its own" in refused.err
+    assert refused.code == 4 and str(desk.data) in refused.err and "to an empty or new directory" in refused.err
     for command in (("status",), ("purge", "--all", "--yes")):
         ran = desk.run(*command)
         assert ran.code == 0 and "holds no index" in ran.out and "empty" not in ran.out
@@ -276,7 +276,7 @@ def test_a_catalog_that_cannot_be_read_is_repaired_by_beginning_it_anew(
     assert main(["verify", *here]) == 4
     assert "is damaged" in capsys.readouterr().out
     assert main(["verify", "--repair", *here]) == 0
-    assert "begun anew" in capsys.readouterr().out
+    assert "replaced by an empty one" in capsys.readouterr().out
     assert main(["verify", *here]) == 0
     assert main(["search", "cellar", "--words", *here]) == 4
     assert main(["index", "--no-kv", str(documents), *here]) == 0

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.store.kv import reconcile
-from desk_rag.store.layout import write_private
 from desk_rag.store.store import Store
 from desk_rag.store.vectors import search
 from desk_rag.store.vectors.index import approximate_search_available
@@ -69,14 +69,14 @@ def small_graphs() -> None:
 
 def tell_of_evictions() -> None:
     """Have every file that is about to be given up noted before it goes."""
-    plain = reconcile.KVRows.doom
+    plain = reconcile.KVIndex.mark_deleted
 
-    def doom(self, rows):  # type: ignore[no-untyped-def]
+    def mark_deleted(self, rows):  # type: ignore[no-untyped-def]
         names = {row.row: row.name for row in self.all()}
         note(evicting=[names[row][1] for row in rows if row in names])
         return plain(self, rows)
 
-    reconcile.KVRows.doom = doom  # type: ignore[method-assign]
+    reconcile.KVIndex.mark_deleted = mark_deleted  # type: ignore[method-assign]
 
 
 class Worker:
@@ -143,7 +143,7 @@ class Worker:
         self._records += 1
         text = f"record {self._records} " * 90
         note(recording=name, text=text)
-        write_private(self._root / name, text.encode(), self._root)
+        OwnedDirectory(self._root).write(self._root / name, text.encode())
         note(recorded=name, text=text)
 
     def _reopen(self) -> None:

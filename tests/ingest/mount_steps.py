@@ -65,7 +65,7 @@ def unmounted_and_back(place: Path) -> None:
         events = world.sync()
         assert absent(events) == {
             at: "the drive that was mounted here is not connected; its 12 documents are kept and still found"
-            " (`desk-rag purge FOLDER` forgets them)"
+            " (`desk-rag purge FOLDER` removes them)"
         }
         assert removed(events) == 0
         world.clocks.pass_by(400 * HOUR)

@@ -22,10 +22,10 @@ from desk_rag.errors import StoreError
 from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.store import opening
 from desk_rag.store.catalog.database import Database
-from desk_rag.store.kv_directory import settle
-from desk_rag.store.layout import Layout, write_private
+from desk_rag.store.kv_directory import open_kv_directory
+from desk_rag.store.layout import Layout
 from desk_rag.store.maintenance.data_directory import clear_all
-from desk_rag.store.maintenance.full_disk import Room
+from desk_rag.store.maintenance.full_disk import PurgeSpace
 from desk_rag.store.private_log import PrivateLog
 from desk_rag.store.store import Store
 from desk_rag.store.vectors.search import VectorSearch
@@ -87,7 +87,7 @@ def with_store(root: Path, kv_dir: Path | None, budget: int, *steps: Callable[[S
 
 def flip(root: Path, kv_dir: Path | None, text: str) -> None:
     layout = Layout(root, kv_dir)
-    if not settle(layout, writer=False).in_place():
+    if not open_kv_directory(layout, writer=False).in_place():
         return
     path = layout.kv_file(*map(str, (made.key(text).namespace, made.key(text).tokens)))
     for part in (path, path.parent, path.parent.parent, path.parent.parent.parent):
@@ -108,13 +108,13 @@ def reading(root: Path, kv_dir: Path | None) -> None:
 def room(root: Path, kv_dir: Path | None) -> None:
     layout = Layout(root, kv_dir)
     with opening.locked(layout):
-        making = Room(layout, Path("/home/u/sub"))
+        making = PurgeSpace(layout, Path("/home/u/sub"))
         with suppress(sqlite3.DatabaseError):
             database = Database(layout.catalog, read_only=True)
-            making.make(database)
-            making.make(database)
+            making.free_some(database)
+            making.free_some(database)
             database.close()
-        making.make(None)
+        making.free_some(None)
 
 
 def former_note(root: Path) -> None:
@@ -142,7 +142,7 @@ def ways(root: Path, kv_dir: Path | None = None) -> dict[str, Callable[[], objec
     return {
         "reading": lambda: reading(root, kv_dir),
         "start": lambda: with_store(root, kv_dir, many),
-        "temporary files": lambda: write_private(root / "drives.json", b'{"version": 1, "drives": {}}', root),
+        "temporary files": lambda: OwnedDirectory(root).write(root / "drives.json", b'{"version": 1, "drives": {}}'),
         "drives": lambda: drive_tuning.remember(root, drive_tuning.Tuned(4, 1, 1e9)),
         "logs": lambda: log(root, "again"),
         "turn": lambda: turn(root),

@@ -83,12 +83,12 @@ def test_a_link_a_missing_and_a_relative_kv_dir_are_refused(root: Path, big: Pat
     link = tmp_path / "link"
     link.symlink_to(big)
     root.mkdir()
-    for place, word in [(link, "link"), (tmp_path / "none", "no directory"), (Path("big"), "absolute")]:
+    for place, word in [(link, "link"), (tmp_path / "none", "not a directory"), (Path("big"), "absolute")]:
         with pytest.raises(StoreError, match=word):
             Store.open(root, settings(place), writer=True)
     for place in (root, root.parent, root / "sub"):
         place.mkdir(exist_ok=True)
-        with pytest.raises(StoreError, match="lie in one another"):
+        with pytest.raises(StoreError, match="overlap"):
             Store.open(root, settings(place), writer=True)
     assert not list(big.iterdir())
 
@@ -111,7 +111,7 @@ def test_while_the_drive_is_away_nothing_is_forgotten(
         big.mkdir()
     before = snapshot(away)
     with Store.open(apart, settings(big), writer=True) as store:
-        assert str(big) in store.kv_away and "nothing is forgotten" in store.kv_away
+        assert str(big) in store.kv_away and "nothing is lost" in store.kv_away
         assert store.get_kv(KEYS) == [None] * 6 and store.has_kv(KEYS) == set()
         assert len(store.search_words("text", 9)) == 6
         assert store.chunks_without_kv(made.NS, 9) == [] and not made.warm(store, TEXTS[0])
@@ -138,7 +138,7 @@ def test_a_drive_that_goes_and_comes_back_while_the_store_is_open(apart: Path, b
     with Store.open(apart, settings(big), writer=True) as store:
         big.rename(away)
         big.mkdir()
-        assert store.get_kv(KEYS) == [None] * 6 and "is not the directory" in store.kv_away
+        assert store.get_kv(KEYS) == [None] * 6 and "is no longer the directory" in store.kv_away
         store.remove_document(Path("/home/u/sub/3.md"))
         assert not list(big.iterdir()) and len(list(away.rglob("*.safetensors"))) == 6
         big.rmdir()
@@ -158,10 +158,10 @@ def test_chunk_kv_is_moved_there_by_hand_and_stays_warm(root: Path, big: Path) -
     with Store.open(root, settings(big), writer=True) as store:
         assert len(store.has_kv(KEYS)) == 6 and store.verify().clean
     for setting in (None, big.parent):
-        with pytest.raises(StoreError, match="lies in"):
+        with pytest.raises(StoreError, match="is kept in"):
             Store.open(root, settings(setting), writer=True)
         with Store.open(root, settings(setting), writer=False) as reader:
-            assert "lies in" in reader.kv_away and reader.get_kv(KEYS) == [None] * 6
+            assert "is kept in" in reader.kv_away and reader.get_kv(KEYS) == [None] * 6
     moved = big.with_name("moved")
     big.rename(moved)
     with Store.open(root, settings(moved), writer=True) as store:

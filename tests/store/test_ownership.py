@@ -37,7 +37,7 @@ def test_a_directory_with_other_files_is_refused_and_left_alone(root: Path, name
         with pytest.raises(StoreError, match="holds other files") as caught:
             Store.open(root, made.settings(), writer=writer)
         assert str(root) in caught.value.message and f"'{name}'" in caught.value.message
-        assert caught.value.remedy.startswith("Give data_dir a directory of its own") and caught.value.exit_code == 4
+        assert caught.value.remedy.startswith("Set data_dir to an empty") and caught.value.exit_code == 4
     assert everything(root) == before and root.stat().st_mode & 0o777 == 0o755
     assert not ownership.is_store(root)
 
@@ -97,13 +97,13 @@ def test_clearing_takes_what_is_ours_and_says_what_is_left(root: Path, tmp_path:
     shutil.rmtree(root / "vectors")
     (root / "vectors").symlink_to(away)
     cleared = ownership.clear(root)
-    assert cleared.left == (root / "a.txt", root / "mine", root / "vectors") and cleared.freed_bytes > 4096
+    assert cleared.remaining == (root / "a.txt", root / "mine", root / "vectors") and cleared.freed_bytes > 4096
     assert sorted(everything(root)) == ["a.txt", "mine", "vectors"] and (away / "kept").read_text() == "kept"
     (root / "vectors").unlink()
     (root / "a.txt").unlink()
     (root / "mine").rmdir()
     Store.open(root, made.settings(), writer=True).close()
-    assert ownership.clear(root).left == () and not root.exists()
+    assert ownership.clear(root).remaining == () and not root.exists()
 
 
 @pytest.mark.parametrize("tagged", [True, False])
@@ -134,9 +134,9 @@ def test_clearing_that_was_cut_off_can_be_done_again(
             cut += 1
             if not ownership.is_store(root):
                 assert not (root / ownership.CATALOG).exists() and not made.kv_files(root)
-                assert ownership.stranger(root) is None
+                assert ownership.first_foreign(root) is None
             monkeypatch.setattr(ownership, "_unlink", real)
-            assert ownership.clear(root).left == () and not root.exists()
+            assert ownership.clear(root).remaining == () and not root.exists()
         else:
             break
     assert cut >= 3 and not root.exists()
@@ -149,7 +149,7 @@ def test_files_of_others_in_folders_with_common_names_stay(root: Path) -> None:
         (root / name).write_text("mine")
     (root / "models" / f"{'0a' * 16}.safetensors").write_bytes(bytes(8) + b'{"canaries":"","probe":"","told":""}')
     (root / "logs" / "tui.log").write_text("2026-01-02 03:04:05,678 INFO desk_rag: ours")
-    assert ownership.clear(root).left == (root / "logs", root / "models")
+    assert ownership.clear(root).remaining == (root / "logs", root / "models")
     left = {name for name, text in everything(root).items() if text}
     assert left == {"models/gpt.safetensors", "logs/mine.log"}
 
@@ -165,5 +165,5 @@ def test_a_catalog_of_another_program_makes_no_store(root: Path) -> None:
 def test_another_programs_tag_stays(root: Path) -> None:
     Store.open(root, made.settings(), writer=True).close()
     (root / ownership.TAG).write_text(FOREIGN_TAG)
-    assert ownership.clear(root).left == (root / ownership.TAG,)
+    assert ownership.clear(root).remaining == (root / ownership.TAG,)
     assert list(root.iterdir()) == [root / ownership.TAG]

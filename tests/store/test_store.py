@@ -70,7 +70,7 @@ def test_damaged_catalog_is_put_aside_and_the_kv_found_again(root: Path) -> None
         warm(store, "x")
     (root / "catalog.sqlite").write_bytes(b"not a database at all" * 300)
     with Store.open(root, made.settings(), writer=True) as store:
-        assert "begun anew" in store.notices[0]
+        assert "replaced by an empty one" in store.notices[0]
         assert store.documents() == []
         store.put_document(made.document(A, ["x"]), made.chunks(["x"]), made.stamp())
         assert made.same(store.get_kv([made.key("x")])[0], made.kv_for(made.key("x")))

@@ -1,8 +1,8 @@
-"""Time as a store counts it: seconds that went by, whatever the computer's clock was set to meanwhile.
+"""Store time: elapsed seconds that do not depend on how the computer's clock is set.
 
-Grace periods of days outlive restarts, so they need more than a monotonic clock, and a clock that is set forward must
-not end them. Within one boot the system's own count of seconds is taken, sleep included. From one boot to the next
-the wall clock is asked, and believed for at most a day.
+Grace periods of days outlive restarts, so a monotonic clock is not enough, and setting the clock forward must not end
+them. Within a boot the system's boot clock counts, including sleep. From one boot to the next the wall clock counts,
+but for at most a day.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Reading:
 
     wall: float
     boot: str
-    """Names the time since the computer was started; empty where the system gives it no name."""
+    """Id of the current boot; "" if the system has none."""
     since_boot: float
-    """Seconds since then, sleep included."""
+    """Seconds since boot, including sleep."""
 
 
 def read_clocks() -> Reading:
@@ -52,7 +52,7 @@ class StoreClock:
         return self._since(self._kept())[0]
 
     def advance(self) -> None:
-        """Write the store time down. To be called at every look at a folder: what is not written down is capped."""
+        """Record the store time; to be called at every scan, since unrecorded time is capped after a restart."""
         total, reading = self._since(self._kept())
         with self._database.write(durable=False) as connection:
             value = json.dumps([total, *astuple(reading)])

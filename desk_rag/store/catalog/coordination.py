@@ -1,6 +1,6 @@
-"""The few small rows that any process may write: use counts, wants, what the writer is doing, the wish that it pause.
+"""Rows that any process may write: use counts, the writer's activity, pause requests, unfinished runs.
 
-Knows rows and process ids. None of these is waited for on the disk: losing the last ones costs nothing that matters.
+They are committed without waiting for the disk; losing the last ones does no harm.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from desk_rag.store.catalog.database import Database
 from desk_rag.store.types import Activity, UnfinishedRun
 
 STALE_SECONDS = 60.0
-"""A heartbeat older than this, or as far in the future, says nothing any more."""
+"""Age in seconds from which a heartbeat is ignored, also if it is in the future."""
 _ACTIVITY, _PAUSE, _NOTICES, _RUNS = "activity", "pause", "notices", "unfinished_runs"
 
 
 class SharedRows:
-    """Small rows of the catalog shared between processes."""
+    """Rows of the catalog that all processes read and write."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -39,89 +39,89 @@ class SharedRows:
             self._add("uses", counts)
 
     def want(self, chunk_ids: Sequence[ChunkId]) -> None:
-        """Count answers that had to do without the KV of these chunks; as `note_use`."""
+        """Count answers that lacked the KV of these chunks; on a full drive nothing is counted."""
         with suppress(*UNWRITABLE):
             self._add("wants", Counter(chunk_ids))
 
     def publish(self, activity: Activity) -> None:
-        """Replace the heartbeat; as `note_use`."""
+        """Replace the heartbeat; on a full drive it stays."""
         with suppress(*UNWRITABLE):
             self._set(_ACTIVITY, json.dumps({**asdict(activity), "stage": activity.stage.value}))
 
     def activity(self) -> Activity | None:
-        """Return the heartbeat, None if its process is gone or has been silent for a minute."""
+        """Return the heartbeat; None if its process has ended or been silent for a minute."""
         value = self._get(_ACTIVITY)
         if not isinstance(value, str):
             return None
         try:
             fields = json.loads(value)
-            found = Activity(**{**fields, "stage": IndexStage(fields["stage"])})
-            float(found.at), int(found.pid)
+            activity = Activity(**{**fields, "stage": IndexStage(fields["stage"])})
+            float(activity.at), int(activity.pid)
         except (ValueError, TypeError, KeyError, AttributeError):
             return None  # damaged; the next heartbeat replaces it
-        if abs(time.time() - found.at) > STALE_SECONDS or not psutil.pid_exists(found.pid):
+        if abs(time.time() - activity.at) > STALE_SECONDS or not psutil.pid_exists(activity.pid):
             return None
-        return found
+        return activity
 
     def request_pause(self, until: float | None) -> None:
-        """Ask the writer to pause until a unix time (math.inf: until told otherwise); None takes it back."""
+        """Ask the writer to pause until a unix time (math.inf: until resumed); None resumes it."""
         self._set(_PAUSE, None if until is None or math.isnan(until) else float(until))
 
     def pause_requested(self) -> float | None:
-        """Return the unix time until which a pause is wished, None if it is not or has passed."""
+        """Return the unix time until which a pause is requested; None if none is or it has passed."""
         value = self._get(_PAUSE)
         return value if isinstance(value, float) and value > time.time() else None
 
     def note(self, notices: Sequence[str]) -> None:
-        """Keep what an opening had to say for whoever asks later; nothing takes it back."""
+        """Store the notices of an opening, with the time; no notices delete them."""
         self._set(_NOTICES, json.dumps([time.time(), *notices]) if notices else None)
 
     def noted(self) -> tuple[float, tuple[str, ...]] | None:
-        """Return when and what was noted last (unix time, sentences)."""
+        """Return the last stored notices (unix time, sentences)."""
         value = self._get(_NOTICES)
         if not isinstance(value, str):
             return None
         try:
-            at, *notices = json.loads(value)
-            return float(at), tuple(map(str, notices))
+            noted_at, *notices = json.loads(value)
+            return float(noted_at), tuple(map(str, notices))
         except (ValueError, TypeError):
             return None
 
     def begin_run(self, root: Path | None, reason: str = "") -> None:
-        """Note that the documents of `root` are not all indexed until `end_run`; on a full drive nothing is noted."""
+        """Record that `root` is not completely indexed until `end_run`; on a full drive nothing is recorded."""
         runs = {run.root: run for run in self.unfinished()}
         if root in runs and not reason:
             return
         runs[root] = UnfinishedRun(root, runs[root].at if root in runs else time.time(), reason)
         with suppress(*UNWRITABLE):
-            self._keep_runs(runs.values())
+            self._write_runs(runs.values())
 
     def end_run(self, root: Path) -> None:
-        """A run over `root` came to its end; what was noted of no root in particular is settled, too."""
+        """Record the end of a run over `root`; runs without a root end with it."""
         self.forget_runs(lambda other: other is None or other == root)
 
     def forget_runs(self, which: Callable[[Path | None], bool]) -> None:
-        """Take back what was noted of some roots."""
+        """Delete the unfinished runs of some roots."""
         runs = self.unfinished()
-        left = [run for run in runs if not which(run.root)]
-        if len(left) < len(runs):
+        remaining = [run for run in runs if not which(run.root)]
+        if len(remaining) < len(runs):
             with suppress(*UNWRITABLE):
-                self._keep_runs(left)
+                self._write_runs(remaining)
 
     def unfinished(self) -> list[UnfinishedRun]:
-        """Return the runs that were begun and have not come to their end."""
+        """Return the runs that have begun and not ended."""
         value = self._get(_RUNS)
         if not isinstance(value, str):
             return []
         try:
             return [
-                UnfinishedRun(None if root is None else Path(root), float(at), str(reason))
-                for root, at, reason in json.loads(value)
+                UnfinishedRun(None if root is None else Path(root), float(began_at), str(reason))
+                for root, began_at, reason in json.loads(value)
             ]
         except (ValueError, TypeError):
-            return [UnfinishedRun(None, 0.0, "what was noted of it is damaged")]
+            return [UnfinishedRun(None, 0.0, "its record is damaged")]
 
-    def _keep_runs(self, runs: Iterable[UnfinishedRun]) -> None:
+    def _write_runs(self, runs: Iterable[UnfinishedRun]) -> None:
         rows = [(None if run.root is None else str(run.root), run.at, run.reason) for run in runs]
         self._set(_RUNS, json.dumps(rows) if rows else None)
 
@@ -142,5 +142,5 @@ class SharedRows:
 
     def _get(self, name: str) -> object:
         with self._database.read() as connection:
-            found = connection.execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
-        return None if found is None else found[0]
+            row = connection.execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
+        return None if row is None else row[0]

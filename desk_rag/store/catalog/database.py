@@ -1,4 +1,4 @@
-"""SQLite connections and transactions for many threads and processes. Knows pragmas; knows no table."""
+"""SQLite connections and transactions for several threads and processes."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from desk_rag.store.layout import sync_file
 
 BUSY_SECONDS = 30.0
 _LITTLE_ROOM = 64 << 10
-"""Bytes: SQLite needs half of them beside the catalog before it can read it in the usual way."""
+"""Free bytes below which a failure counts as a full disk; SQLite needs half of them to open the catalog."""
 _DAMAGED = {
     sqlite3.SQLITE_CORRUPT,
     sqlite3.SQLITE_NOTADB,
-    sqlite3.SQLITE_CONSTRAINT,  # ours hold for every sound catalog
-    sqlite3.SQLITE_ERROR,  # a table or column that is not there: the statements themselves are tested
+    sqlite3.SQLITE_CONSTRAINT,  # our constraints hold in every sound catalog
+    sqlite3.SQLITE_ERROR,  # a missing table or column, since the statements are tested
     sqlite3.SQLITE_FORMAT,
     sqlite3.SQLITE_SCHEMA,
     sqlite3.SQLITE_MISMATCH,
     sqlite3.SQLITE_TOOBIG,
-    sqlite3.SQLITE_NOMEM,  # a length that was damaged
+    sqlite3.SQLITE_NOMEM,  # a damaged length
 }
 
 
 class Database:
-    """A pool of connections to one file. Any thread may read at any time; writers of this process take turns."""
+    """A pool of connections to one file. Any thread may read; the writers of this process take turns."""
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         """Open or create the file (0600) and bring it to the current schema.
 
-        `read_only` writes nothing, not even what SQLite keeps beside the file: for a drive that is full or must not be
-        written. Raises UnknownFormat, StoreError, or sqlite3.DatabaseError for a file that is no sound database.
+        With `read_only` nothing is written, not even SQLite's own files beside it, as needed on a full or read-only
+        drive. Raises UnknownFormat, StoreError, or sqlite3.DatabaseError for a file that is not a sound database.
         """
         self._path = path
         self.faults = Faults()
-        """What this process found damaged in the file."""
+        """Damage that this process found in the file."""
         self.read_only = read_only
         self._how = ""
         self._idle: list[sqlite3.Connection] = []
@@ -66,9 +66,9 @@ class Database:
             self._give(connection)
 
     def _first_reading(self) -> sqlite3.Connection:
-        """A connection that only reads: beside other processes if their files are there, else of the file alone."""
+        """Open a reading connection that uses the log of other processes if there is one."""
         log, shared = (self._path.with_name(self._path.name + end) for end in ("-wal", "-shm"))
-        written = log.exists() and log.stat().st_size > 0  # what the log holds may not be passed over
+        written = log.exists() and log.stat().st_size > 0  # the content of the log must not be ignored
         if written or shared.exists():
             try:
                 self._how = "mode=ro"
@@ -80,24 +80,24 @@ class Database:
         return self._checked(self._take())
 
     def _checked(self, connection: sqlite3.Connection) -> sqlite3.Connection:
-        found = schema.version(connection)
-        if not found:
+        version = schema.version(connection)
+        if not version:
             connection.close()
             raise StoreError(
-                f"{self._path} is empty: making it was cut off, or its content is lost.",
+                f"{self._path} is empty: its creation was interrupted, or its content is lost.",
                 remedy="Make the drive writable and free some space, then run: desk-rag index FOLDER",
             )
-        if found != schema.VERSION:
+        if version != schema.VERSION:
             connection.close()
             raise UnknownFormat(
-                f"{self._path} was written by another desk-rag (schema {found}; this one knows {schema.VERSION}).",
+                f"{self._path} was written by another desk-rag version (schema {version}, not {schema.VERSION}).",
                 remedy="Make the drive writable and free some space, so that it can be brought up to date.",
             )
         return connection
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
-        """Lend a connection outside of any transaction. Raises StoreError if the catalog cannot be read."""
+        """Lend a connection outside any transaction. Raises StoreError if the catalog cannot be read."""
         try:
             connection = self._take()
         except sqlite3.Error as error:
@@ -111,7 +111,7 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """Lend a connection whose statements all see the same moment."""
+        """Lend a connection whose statements all see the same state."""
         with self.read() as connection:
             connection.execute("BEGIN")
             try:
@@ -121,13 +121,13 @@ class Database:
 
     @contextmanager
     def write(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
-        """Run the block as one transaction; `durable` waits for the disk, which counters need not.
+        """Run the block as one transaction; with `durable` it waits for the disk, which counters need not.
 
-        Raises StoreFull when the disk is full, StoreReadOnly where the catalog may not be written, StoreError when
-        another process kept it too long.
+        Raises StoreFull if the disk is full, StoreReadOnly if the catalog may not be written, StoreError if another
+        process kept it locked too long.
         """
         if self.read_only:
-            raise read_only(self._path, "it was opened for reading only")
+            raise read_only(self._path, "it was opened read-only")
         with self._turn, self.read() as connection:
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             connection.execute("BEGIN IMMEDIATE")
@@ -140,18 +140,18 @@ class Database:
                 raise
 
     def checkpoint(self) -> bool:
-        """Move the write-ahead log into the file and empty it; False if a reader was in the way."""
+        """Move the write-ahead log into the file and empty it; False if a reader prevented it."""
         if self.read_only:
             return True
         with self._turn, self.read() as connection:
             busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-            if not busy:  # SQLite does not flush the cut, and a power cut would bring deleted text back
+            if not busy:  # SQLite does not flush this, so a power cut would bring deleted text back
                 with suppress(FileNotFoundError):
                     sync_file(self._path.with_name(self._path.name + "-wal"))
         return not busy
 
     def close(self) -> None:
-        """Close all idle connections; one still lent is closed when it comes back."""
+        """Close all idle connections; one in use is closed when it is returned."""
         with self._guard:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -169,13 +169,13 @@ class Database:
             place, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256,
             uri=self.read_only,
         )  # fmt: skip
-        # Damaged text must neither raise an error that quotes it nor pass for the sound one: it fails its checksum.
+        # Damaged text must not raise an error that quotes it; it is decoded anyway and fails its checksum.
         connection.text_factory = _text
         try:
             if self.read_only:
-                schema.version(connection)  # the first look at the file is what fails
+                schema.version(connection)  # fails here if the file cannot be read
             else:
-                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has effect on a new file only
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # takes effect in a new file only
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA foreign_keys = ON")
                 connection.execute("PRAGMA secure_delete = ON")
@@ -195,17 +195,17 @@ class Database:
 
 
 def explained(error: sqlite3.Error, path: Path) -> Exception:
-    """What a user is told instead; a mistake of ours comes back as it is.
+    """Return the error to show to the user; a programming error is returned unchanged.
 
-    SQLite's own words are left out: they may quote what a damaged page holds.
+    SQLite's own message is left out, because it may quote the content of a damaged page.
     """
     if isinstance(error, sqlite3.ProgrammingError):
-        return error  # a mistake of ours, not of the disk
+        return error
     kind = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if kind == sqlite3.SQLITE_FULL:
         return full_disk(path)
     if kind in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PERM):
-        # SQLite does not hand on what the system said, so it is asked again.
+        # SQLite does not pass on the system error, so the cause is checked again.
         with suppress(OSError):
             if not os.access(path.parent, os.W_OK) or not os.access(path, os.W_OK):
                 return read_only(path, "the drive or the permissions do not allow it")
@@ -216,20 +216,20 @@ def explained(error: sqlite3.Error, path: Path) -> Exception:
         return corrupt(path, name)
     if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreError(
-            f"{path} is in use by another process, which kept it longer than {BUSY_SECONDS:g} s ({name}).",
+            f"{path} is in use by another process, which kept it locked for more than {BUSY_SECONDS:g} s ({name}).",
             remedy="Try again, or close the other desk-rag processes.",
         )
     return StoreError(
         f"{path} could not be used ({name}).",
-        remedy="See whether its drive is sound; `desk-rag verify` checks the file.",
+        remedy="Check its drive; `desk-rag verify` checks the file.",
     )
 
 
 def corrupt(path: Path, why: str) -> CorruptCatalog:
-    """What is said of a catalog that cannot be read as a whole."""
+    """Return the error for a catalog that is damaged as a whole."""
     return CorruptCatalog(
         f"{path} is damaged ({why}).",
-        remedy="`desk-rag verify --repair` mends it, or begins it anew; your files and sound chunk KV stay.",
+        remedy="`desk-rag verify --repair` repairs or replaces it; your files and sound chunk KV stay.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Documents whose files are gone and that are kept for a while, with what the user decided about them."""
+"""Documents that are kept for a while after their files were deleted, and the user's decisions."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from desk_rag.store.catalog.paths import Scope, from_blob, to_blob
 
 
 class Decision(Enum):
-    """What is to become of a document without a file."""
+    """The user's decision about a document without a file."""
 
     NONE = ""
-    """It goes when the grace period is over."""
+    """It is removed when the grace period is over."""
     CONFIRMED = "confirmed"
-    """The user deleted it: it goes at the next look."""
+    """It is removed at the next scan."""
     KEPT = "kept"
     """It stays until the user decides otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """One document whose file is gone."""
+    """A document whose file is gone."""
 
     path: Path
     root: Path
@@ -43,7 +43,7 @@ class DeletionRows:
         self._clock = clock
 
     def all(self, root: Path | None = None, decision: Decision | None = None) -> list[Deletion]:
-        """Return what is kept, in path order; of one indexed folder only, or with one decision only, where given."""
+        """Return the kept documents in path order, optionally of one indexed folder or with one decision."""
         now = self._clock.now()
         where, values = " WHERE 1", list[object]()
         if root is not None:
@@ -62,7 +62,7 @@ class DeletionRows:
         ]
 
     def put(self, root: Path, missing: Collection[Path]) -> None:
-        """Make `missing` what is kept of an indexed folder; ages and decisions of known ones stay."""
+        """Set the kept documents of an indexed folder; ages and decisions of known ones stay."""
         known = {deletion.path for deletion in self.all(root)}
         back, new = known - set(missing), set(missing) - known
         if not back and not new:
@@ -80,7 +80,7 @@ class DeletionRows:
             )
 
     def documents_in(self, root: Path) -> int:
-        """Return how many documents are indexed at or below a path, those that are kept included."""
+        """Return how many documents are indexed at or below a path, including kept ones."""
         scope = Scope([root])
         with self._database.read() as connection:
             count: int = connection.execute(
@@ -90,7 +90,7 @@ class DeletionRows:
         return count
 
     def decide(self, under: Path, decision: Decision) -> int:
-        """Note what is to become of those at or below a path; return how many there are. Any process may do so."""
+        """Record a decision for the documents at or below a path; return their number. Any process may call it."""
         scope = Scope([under])
         with self._database.write() as connection:
             return connection.execute(

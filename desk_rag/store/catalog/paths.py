@@ -1,4 +1,4 @@
-"""Paths as the catalog keeps them, and the SQL that narrows a query to folders. Knows bytes; knows no file system."""
+"""Paths as stored in the catalog, and SQL conditions that limit a query to folders."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from pathlib import Path
 
 
 def to_blob(path: Path) -> bytes:
-    """Return the path's bytes; a file name need not be UTF-8, and surrogates cannot be stored as text."""
+    """Return the bytes of a path; a file name need not be UTF-8, and SQLite cannot store surrogates as text."""
     return os.fsencode(path)
 
 
 def from_blob(blob: bytes) -> Path:
-    """Undo `to_blob`."""
+    """Return the path of the bytes that `to_blob` returns."""
     return Path(os.fsdecode(blob))
 
 
 class Scope:
-    """The documents at or below some folders; all documents if there are none."""
+    """The documents at or below the given folders; all documents if none are given."""
 
     def __init__(self, under: Sequence[Path]) -> None:
         self.values: tuple[bytes, ...] = ()
-        """Parameters of one condition made by this object."""
+        """Parameters for one condition of this scope."""
         for folder in under:
             exact = to_blob(folder)
             below = exact.rstrip(b"/") + b"/"
@@ -33,8 +33,8 @@ class Scope:
         """Return an SQL condition on a path column ('1' for everything)."""
         if self.everything:
             return "1"
-        one = f"{column} = ? OR ({column} >= ? AND {column} < ?)"
-        return "(" + " OR ".join([one] * (len(self.values) // 3)) + ")"
+        folder = f"{column} = ? OR ({column} >= ? AND {column} < ?)"
+        return "(" + " OR ".join([folder] * (len(self.values) // 3)) + ")"
 
     def and_path(self, column: str) -> str:
         """Return ' AND condition' on a path column, or ''."""

@@ -65,7 +65,7 @@ def drop_unheld(
     return Removed(chunks=len(dead), vectors=vectors, kv=tuple(kv))
 
 
-def doom(connection: sqlite3.Connection, rows: Iterable[int]) -> list[KVName]:
+def mark_deleted(connection: sqlite3.Connection, rows: Iterable[int]) -> list[KVName]:
     """Delete KV rows and note that their files are to be unlinked."""
     names = []
     for row in rows:
@@ -86,7 +86,7 @@ def _drop_kv_of(connection: sqlite3.Connection, chunk_id: str) -> list[KVName]:
         for (row,) in linked
         if not _is_needed(connection, row, chunk_id)
     ]
-    return doom(connection, alone)
+    return mark_deleted(connection, alone)
 
 
 def _bin_kv_of(connection: sqlite3.Connection, chunk_id: str, since: float) -> list[KVName]:

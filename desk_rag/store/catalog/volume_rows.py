@@ -1,4 +1,4 @@
-"""What indexed folders and the mount points inside them looked like when they were last there."""
+"""Indexed folders and mount points inside them, as they were when last present."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class VolumeRows:
         return [from_blob(path) for (path,) in rows]
 
     def of(self, root: Path) -> list[Volume]:
-        """Return the folder itself, if it is known, and the mount points inside it."""
+        """Return the record of the folder, if any, and of the mount points inside it."""
         with self._database.read() as connection:
             rows = connection.execute(
                 "SELECT path, filesystem, inode FROM volumes WHERE root = ? ORDER BY path", (to_blob(root),)
@@ -31,7 +31,7 @@ class VolumeRows:
         return [Volume(from_blob(path), filesystem, int(inode)) for path, filesystem, inode in rows]
 
     def put(self, root: Path, volumes: Sequence[Volume]) -> None:
-        """Remember these; written only where something is new."""
+        """Record these volumes; writes only new ones."""
         known = set(self.of(root))
         rows = [
             (to_blob(root), to_blob(volume.path), volume.filesystem, str(volume.inode))
@@ -43,14 +43,14 @@ class VolumeRows:
                 connection.executemany("INSERT OR REPLACE INTO volumes VALUES (?, ?, ?, ?)", rows)
 
     def drop(self, root: Path, paths: Sequence[Path]) -> None:
-        """Forget some mount points of a folder."""
+        """Delete the records of some mount points of a folder."""
         if paths:
             with self._database.write() as connection:
                 rows = [(to_blob(root), to_blob(path)) for path in paths]
                 connection.executemany("DELETE FROM volumes WHERE root = ? AND path = ?", rows)
 
     def forget(self, under: Path) -> None:
-        """Forget all that is at or below a path."""
+        """Delete the records at or below a path."""
         scope = Scope([under])
         with self._database.write() as connection:
             connection.execute(f"DELETE FROM volumes WHERE {scope.path_condition('path')}", scope.values)

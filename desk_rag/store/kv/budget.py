@@ -1,7 +1,7 @@
-"""How many bytes the KV files may take, now and before a corpus is indexed. Knows sizes and prices; knows no row.
+"""Limit the bytes of KV files, and estimate them before a corpus is indexed.
 
 The limit is min(user cap, used + free space - reserve). Bytes are reserved before they are written, so that used plus
-reserved never exceeds the limit, whatever several threads do.
+reserved never exceeds the limit, even with several threads.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from pathlib import Path
 from desk_rag.config import GIB, StoreSettings
 
 EAGER_BELOW = 0.8
-"""Share of the limit that is filled without being asked; the rest is for chunks that are used again."""
+"""Share of the limit that is filled with any chunk; the rest is for chunks that are used repeatedly."""
 GPU_PRICE = 400.0
-"""A modest desktop GPU, in any currency."""
+"""Price of a modest desktop GPU, in any currency."""
 DISK_PRICE_PER_GB = 0.08
-"""A consumer NVMe drive, in the same currency."""
+"""Price of a consumer NVMe drive per GB, in the same currency."""
 _SECONDS_PER_DAY = 86_400
 
 
 class Budget:
-    """Counts bytes on disk and bytes about to be. Safe to call from several threads."""
+    """Counts used and reserved bytes. Safe to use from several threads."""
 
     def __init__(self, root: Path, settings: StoreSettings, used: int) -> None:
         self._root = root
@@ -40,7 +40,7 @@ class Budget:
 
     @property
     def taken(self) -> int:
-        """Bytes on disk and bytes promised to writes under way."""
+        """Bytes on disk plus bytes reserved for writes in progress."""
         with self._lock:
             return self._used + self._reserved
 
@@ -49,16 +49,16 @@ class Budget:
         return max(0, min(self._cap, self.disk_limit()))
 
     def disk_limit(self) -> int:
-        """Return what the drive alone allows, whatever the cap says; negative when the reserve is eaten already."""
-        place = next(place for place in (self._root, *self._root.parents) if place.exists())
-        return self._used + shutil.disk_usage(place).free - self._reserve
+        """Return the limit from free space alone, without the cap; negative once the reserve is used up."""
+        existing = next(path for path in (self._root, *self._root.parents) if path.exists())
+        return self._used + shutil.disk_usage(existing).free - self._reserve
 
     def excess(self, size: int) -> int:
-        """Return how many bytes have to go before `size` more fit; 0 or less if they fit."""
+        """Return how many bytes must be evicted before `size` more fit; 0 or less if they fit."""
         return self.taken + size - self.limit()
 
     def reserve(self, size: int) -> bool:
-        """Promise `size` bytes to a write; False, and nothing promised, if they do not fit."""
+        """Reserve `size` bytes for a write; False, with nothing reserved, if they do not fit."""
         limit = self.limit()
         with self._lock:
             if self._used + self._reserved + size > limit:
@@ -67,18 +67,18 @@ class Budget:
             return True
 
     def release(self, size: int) -> None:
-        """Take a promise back: the write failed."""
+        """Give reserved bytes back after a failed write."""
         with self._lock:
             self._reserved -= size
 
     def written(self, size: int) -> None:
-        """Turn a promise into used bytes: the write is done."""
+        """Turn reserved bytes into used bytes after a write."""
         with self._lock:
             self._reserved -= size
             self._used += size
 
     def freed(self, size: int) -> None:
-        """Note that a file is gone."""
+        """Subtract the bytes of a removed file."""
         with self._lock:
             self._used = max(0, self._used - size)
 
@@ -90,7 +90,7 @@ class Estimate:
     kv_bytes: int
     limit_bytes: int
     seconds: float | None
-    """Prefill time for all of it; None while this machine's rate is unknown."""
+    """Prefill time; None while the rate of this machine is unknown."""
     sentence: str
 
 
@@ -101,7 +101,7 @@ def estimate(
     prefill_seconds_per_token: float | None = None,
     present_bytes: int = 0,
 ) -> Estimate:
-    """Say before their KV is made what `num_tokens` would take on disk beside the model's `present_bytes`."""
+    """Estimate what `num_tokens` more would take, in addition to the model's `present_bytes`."""
     size = present_bytes + int(num_tokens * bytes_per_token)
     seconds = None if prefill_seconds_per_token is None else num_tokens * prefill_seconds_per_token
     sentence = f"The chunk caches would take about {readable(size)} of the {readable(limit_bytes)} they may take"
@@ -109,7 +109,7 @@ def estimate(
         sentence += "; all of them fit."
     else:
         share = min(1.0, limit_bytes / max(1, size))
-        sentence += f"; room for {share:.0%} of them: the most recent first, then what is used for the second time."
+        sentence += f"; {share:.0%} of them fit: the most recent first, then those used a second time."
     if seconds is not None:
         sentence += f" Making them takes about {_duration(seconds)} of idle time."
     return Estimate(size, limit_bytes, seconds, sentence)
@@ -122,7 +122,7 @@ class BreakEven:
     speedup: float
     """Prefill time over load time of the same tokens."""
     days: float
-    """Longest time between two uses at which the space still costs less than the GPU time it saves."""
+    """Longest time between two uses at which the space still costs less than the GPU time saved."""
     sentence: str
 
 
@@ -136,9 +136,9 @@ def break_even(
 ) -> BreakEven:
     """Apply MatKV's "ten-day rule" to rates measured on this machine.
 
-    The rule is Gray and Putzolu's five-minute rule with flash in place of memory and a GPU in place of the disk: space
-    for a token costs `bytes_per_token` x disk price; computing it again every x seconds occupies
-    `prefill_seconds_per_token` / x of a GPU. Both cost the same at x = GPU price x seconds / (bytes x disk price).
+    The rule is Gray and Putzolu's five-minute rule with flash in place of memory and a GPU in place of the disk.
+    Keeping a token costs `bytes_per_token` x disk price; computing it again every x seconds occupies
+    `prefill_seconds_per_token` / x of a GPU. The costs are equal at x = GPU price x seconds / (bytes x disk price).
     """
     load_seconds = bytes_per_token / load_bytes_per_second
     speedup = prefill_seconds_per_token / load_seconds
@@ -153,14 +153,14 @@ def break_even(
     interval = "a day" if days < 1.5 else f"{days:,.0f} days"
     times = f"{speedup:.0f}" if speedup >= 10 else f"{speedup:.1f}"
     sentence = (
-        f"{rates}, {times} times less; by the price of drive and GPU a cached chunk pays for its"
+        f"{rates}, {times} times less. At the prices of drive and GPU, a cached chunk pays for its"
         f" space if it is used at least once in {interval}."
     )
     return BreakEven(speedup, days, sentence)
 
 
 def readable(size: float) -> str:
-    """Return a number of bytes for people: '812 KiB', '3.4 GiB'."""
+    """Format a number of bytes: '812 KiB', '3.4 GiB'."""
     for unit in ("bytes", "KiB", "MiB"):
         if size < 1024:
             return f"{size:.0f} {unit}"

@@ -1,13 +1,9 @@
-"""One QuantizedKV and one file: written once, atomically; read whole or by layer group, checked before it is believed.
-
-Knows tensors and file descriptors; knows no catalog, no budget and no question of which files should exist.
-"""
+"""Write a chunk KV to a file atomically; read it whole, checking every layer group."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,36 +14,36 @@ import xxhash
 from desk_rag.errors import CorruptKV
 from desk_rag.kv.types import Int8Layer, KVKey, LayerKV, QuantizedKV, RawLayer
 from desk_rag.owned_directory import OwnedDirectory
-from desk_rag.owned_folder import create_beside, proven
+from desk_rag.owned_folder import replacing, write_all
 from desk_rag.store.kv import header as kv_header
-from desk_rag.store.kv.buffer_pool import Bytes, SlabPool
+from desk_rag.store.kv.buffer_pool import BufferPool, Bytes
 from desk_rag.store.kv.header import KVHeader, LayerGroup, LayerShape
-from desk_rag.store.layout import BLOCK
+from desk_rag.store.kv.header import read_header as read_header
 
 _DTYPE_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.int8: "I8"}
 _DTYPES = {name: dtype for dtype, name in _DTYPE_NAMES.items()}
 
 FileIdentity = tuple[int, int, int, int, int]
-"""Device, inode, size, mtime_ns, ctime_ns: while these stand still, so does the content."""
+"""Device, inode, size, mtime_ns, ctime_ns; while these are unchanged, so is the content."""
 Verified = set[tuple[FileIdentity, int]]
-"""Layer groups whose checksum this process has seen to be right. Not kept across restarts."""
+"""Layer groups whose checksum this process has verified."""
 
 
 @dataclass(frozen=True, slots=True)
 class KVImage:
-    """A chunk KV ready to be written: header and views of its tensors' bytes, nothing copied yet."""
+    """A chunk KV ready to be written: its header and views of the bytes of its tensors."""
 
     header: KVHeader
     buffers: tuple[Bytes, ...]
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """Size of the file in bytes."""
         return self.header.file_size
 
 
 def prepare(key: KVKey, kv: QuantizedKV, chunk_ids: Sequence[str], prefill_seconds: float) -> KVImage:
-    """Lay a chunk KV out as a file; tensors on a device are fetched, none is changed. Computes the checksums."""
+    """Lay out a chunk KV as a file and compute its checksums; tensors on a GPU are copied to the host."""
     groups = kv_header.plan_groups([_shape(layer) for layer in kv.layers])
     buffers: list[Bytes] = []
     summed: list[LayerGroup] = []
@@ -65,59 +61,27 @@ def prepare(key: KVKey, kv: QuantizedKV, chunk_ids: Sequence[str], prefill_secon
 
 
 def write(path: Path, image: KVImage, within: OwnedDirectory | None = None) -> None:
-    """Put the file at `path`, complete and durable, or leave nothing there. Raises OSError as it came (ENOSPC, ...).
+    """Write the file completely and durably, or leave nothing. Raises OSError (ENOSPC, ...).
 
-    `within` is the directory below which no link is followed, by default the third above the file. Order after
-    FORMAT.md: temporary file beside the target, fsync, rename, fsync of the directory. A new directory's own name is
-    durable before anything lies in it: a write that failed must not leave that to the next.
+    `within` is the directory below which no link is followed, by default the third parent of the file. The order is
+    that of FORMAT.md, "Order of writes"; the name of a new directory is durable before a file is made in it.
     """
     within = within or OwnedDirectory(path.parents[2])
-    for place in (path.parent.parent, path.parent):
-        if not place.exists():
-            within.make_directory(place)
-    with within.opened(path.parent) as folder:
-        beside, descriptor = create_beside(folder, path.stem)
-        try:
-            try:
-                _write_all(descriptor, memoryview(kv_header.encode(image.header)))
-                for buffer in image.buffers:
-                    _write_all(descriptor, buffer.data)
-                os.fsync(descriptor)
-                if hasattr(os, "posix_fadvise"):
-                    # Background work writes gigabytes; the desktop's page cache is not ours to flush.
-                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
-            folder.replace(beside, folder, path.name)
-        except BaseException:
-            with suppress(OSError):
-                folder.unlink(beside, proven)
-            raise
-        folder.sync()
+    for directory in (path.parent.parent, path.parent):
+        if not directory.exists():
+            within.make_directory(directory)
+    with (
+        within.opened(path.parent) as folder,
+        # Background prefill writes gigabytes, which must not push other programs out of the page cache.
+        replacing(folder, path.name, stem=path.stem, keep_cached=False) as descriptor,
+    ):
+        write_all(descriptor, memoryview(kv_header.encode(image.header)))
+        for buffer in image.buffers:
+            write_all(descriptor, buffer.data)
 
 
-def read_header(path: Path) -> KVHeader:
-    """Read and check the header alone; `groups` then gives the byte range of every layer group (plus `data_start`).
-
-    Raises FileNotFoundError, CorruptKV, UnknownFormat.
-    """
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        size = os.fstat(descriptor).st_size
-        start = np.empty(min(size, BLOCK), dtype=np.uint8)
-        _read_exactly(descriptor, start, 0, path)
-        length = kv_header.header_length(start[:8].tobytes(), size, str(path))
-        raw = start
-        if length > len(start):
-            raw = np.empty(length, dtype=np.uint8)
-            _read_exactly(descriptor, raw, 0, path)
-        return kv_header.decode(raw[:length].tobytes(), size, str(path))
-    finally:
-        os.close(descriptor)
-
-
-def read(path: Path, key: KVKey, pool: SlabPool, verified: Verified) -> QuantizedKV:
-    """Read one chunk KV whole; its tensors are views of one buffer lent by `pool`, which lives as long as they do.
+def read(path: Path, key: KVKey, pool: BufferPool, verified: Verified) -> QuantizedKV:
+    """Read a whole chunk KV; its tensors are views of a buffer lent by `pool`.
 
     Raises FileNotFoundError for a miss; CorruptKV or UnknownFormat for a file that must not be used.
     """
@@ -141,13 +105,13 @@ def read(path: Path, key: KVKey, pool: SlabPool, verified: Verified) -> Quantize
 
 
 def check_identity(header: KVHeader, key: KVKey, path: Path) -> None:
-    """Raise CorruptKV unless the file is the one that was asked for (a swapped or moved file is not)."""
+    """Raise CorruptKV unless the file holds this key, which a swapped or moved file does not."""
     if (header.namespace, header.tokens) != (str(key.namespace), str(key.tokens)):
         raise CorruptKV(f"{path} holds the KV of another chunk or model.")
 
 
 def check_group(group: LayerGroup, content: Bytes, path: Path) -> None:
-    """Raise CorruptKV unless `content` (uint8, the group's bytes with its pad) has the checksum of the header."""
+    """Raise CorruptKV unless `content` (uint8, the group's bytes with its pad) has the checksum in the header."""
     if xxhash.xxh3_64_hexdigest(content.data) != group.checksum:
         last = group.first_layer + group.num_layers - 1
         raise CorruptKV(f"{path} is damaged in layers {group.first_layer} to {last}.")
@@ -160,8 +124,8 @@ def layers_of(group: LayerGroup, data: torch.Tensor) -> list[LayerKV]:
     }
     layers: list[LayerKV] = []
     for index in range(group.num_layers):
-        one = {part: tensor[index] for part, tensor in tensors.items()}
-        layers.append(Int8Layer(**one) if group.layer.kind == kv_header.INT8 else RawLayer(**one))
+        parts = {part: tensor[index] for part, tensor in tensors.items()}
+        layers.append(Int8Layer(**parts) if group.layer.kind == kv_header.INT8 else RawLayer(**parts))
     return layers
 
 
@@ -178,7 +142,7 @@ def _shape(layer: LayerKV) -> LayerShape:
 
 
 def _group_bytes(group: LayerGroup, layers: Sequence[LayerKV]) -> list[Bytes]:
-    """Return the bytes of a group in file order: part by part, and within a part layer by layer."""
+    """Return the bytes of a group in file order: part by part, each layer by layer."""
     views: list[Bytes] = []
     for slot in group.slots:
         for layer in layers:
@@ -191,16 +155,11 @@ def _group_bytes(group: LayerGroup, layers: Sequence[LayerKV]) -> list[Bytes]:
     return views
 
 
-def _write_all(descriptor: int, content: memoryview) -> None:
-    while content.nbytes:
-        content = content[os.write(descriptor, content) :]
-
-
 def _read_exactly(descriptor: int, buffer: Bytes, offset: int, path: Path) -> None:
     view = buffer.data
     while view.nbytes:
         count = os.preadv(descriptor, [view], offset)
         if count == 0:
-            raise CorruptKV(f"{path} became shorter while it was read.")
+            raise CorruptKV(f"{path} became shorter while it was being read.")
         view = view[count:]
         offset += count

@@ -1,4 +1,4 @@
-"""In which order chunk KV gives way, and which namespaces count as one model's. Knows rows; removes nothing."""
+"""Order chunk KV for eviction, and record which namespaces belong to one model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from desk_rag.store.catalog.paths import Scope, from_blob
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One KV file as eviction sees it."""
+    """A KV file that may be evicted."""
 
     row: int
     name: KVName
@@ -22,40 +22,40 @@ class Candidate:
     rank: float
     pinned: bool
     above: int | None
-    """Of the model that room is made for: by how many rungs above what it is made for; None for another model's and for
-    what is in the bin."""
+    """Prefix variants above the namespace that needs room; None for another model's and for what is in the bin."""
 
 
-_HELD = "held_together"
+_NAMESPACES = "held_together"
+"""Row of `state` with the namespaces of the current model, separated by spaces."""
 
 
-def hold_together(database: Database, names: Sequence[str]) -> None:
-    """These are one model's, until told otherwise; one name alone stands for itself again. Written only if it is new.
+def register_model(database: Database, names: Sequence[str]) -> None:
+    """Record that these namespaces belong to one model; a single name ends the grouping. Written only if changed.
 
-    Kept in the catalog, because who has loaded no model needs it too: to make room, or to say how much is to come.
+    The catalog keeps this for processes that load no model but make room or estimate sizes.
     """
     with database.read() as connection:
-        if held_with(connection, names[0]) == tuple(names):
+        if namespaces_of_model(connection, names[0]) == tuple(names):
             return
     with database.write() as connection:
-        connection.execute("DELETE FROM state WHERE name = ?", (_HELD,))
+        connection.execute("DELETE FROM state WHERE name = ?", (_NAMESPACES,))
         if len(names) > 1:
-            connection.execute("INSERT INTO state VALUES (?, ?)", (_HELD, " ".join(names)))
+            connection.execute("INSERT INTO state VALUES (?, ?)", (_NAMESPACES, " ".join(names)))
 
 
-def held_with(connection: sqlite3.Connection, name: str) -> tuple[str, ...]:
-    """The namespaces of the same model, this one among them, from the plain rung upward."""
-    found = connection.execute("SELECT value FROM state WHERE name = ?", (_HELD,)).fetchone()
-    names = tuple(str(found[0]).split()) if found else ()
+def namespaces_of_model(connection: sqlite3.Connection, name: str) -> tuple[str, ...]:
+    """Return the namespaces of the same model, including this one, from the plain variant upwards."""
+    row = connection.execute("SELECT value FROM state WHERE name = ?", (_NAMESPACES,)).fetchone()
+    names = tuple(str(row[0]).split()) if row else ()
     return names if name in names else (name,)
 
 
 def candidates(connection: sqlite3.Connection, own: str | None) -> Generator[Candidate, None, None]:
-    """Yield rows in the order of eviction: the bin, then other models than that of `own`, by rank in each, pinned last.
+    """Yield rows in the order of eviction: the bin, other models, then the model of `own`; pinned rows last in each.
 
-    Of our own the highest rung goes first: it makes some answers better, while the plain one makes them fast. A pin
-    keeps what the model in use has of a folder; what another model, or this one before a drift, left there goes before.
-    `own` None means the namespace used last. Nothing is read beyond what is taken.
+    Within a namespace the lowest rank is first. Of the model of `own` the highest prefix variant is first: it improves
+    some answers, while the plain one makes them fast. Pins protect only the chunk KV of the model in use. `own` None
+    means the namespace used last. Rows are read as they are taken.
     """
     pinned, binned = _pinned_rows(connection), set[int]()
     for row, name, tokens, size, rank in connection.execute(
@@ -65,13 +65,13 @@ def candidates(connection: sqlite3.Connection, own: str | None) -> Generator[Can
         binned.add(row)
         yield Candidate(row, (name, tokens), size, rank, pinned=False, above=None)
     own = own or _used_last(connection)
-    held = () if own is None else held_with(connection, own)
+    own_names = () if own is None else namespaces_of_model(connection, own)
     known = {name: number for number, name in connection.execute("SELECT id, name FROM namespaces ORDER BY id")}
     passes = (False, True) if pinned else (False,)
-    order = [(name, late) for name in known if name not in held for late in passes]
-    order += [(name, late) for late in passes for name in reversed(held) if name in known]
+    order = [(name, late) for name in known if name not in own_names for late in passes]
+    order += [(name, late) for late in passes for name in reversed(own_names) if name in known]
     for name, late in order:
-        above = held.index(name) - held.index(str(own)) if name in held else None
+        above = own_names.index(name) - own_names.index(str(own)) if name in own_names else None
         rows = connection.execute(
             "SELECT id, tokens, bytes, rank FROM kv WHERE namespace = ? ORDER BY rank, id", (known[name],)
         )
@@ -81,15 +81,15 @@ def candidates(connection: sqlite3.Connection, own: str | None) -> Generator[Can
 
 
 def pinned_folders(connection: sqlite3.Connection) -> list[Path]:
-    """Folders whose chunk KV goes last."""
+    """Return the folders whose chunk KV is evicted last."""
     return [from_blob(path) for (path,) in connection.execute("SELECT path FROM pins ORDER BY path")]
 
 
 def _used_last(connection: sqlite3.Connection) -> str | None:
-    found = connection.execute(
+    row = connection.execute(
         "SELECT n.name FROM kv JOIN namespaces n ON n.id = kv.namespace ORDER BY kv.tick DESC, kv.id DESC LIMIT 1"
     ).fetchone()
-    return None if found is None else str(found[0])
+    return None if row is None else str(row[0])
 
 
 def _pinned_rows(connection: sqlite3.Connection) -> set[int]:

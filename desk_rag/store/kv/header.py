@@ -1,18 +1,20 @@
-"""The header of a KV file: which tensors lie where, what they are, and whether the header may be believed.
+"""Encode, decode and check the header of a KV file (FORMAT.md).
 
-Knows the byte format of FORMAT.md; knows no torch, reads no file. Offsets of groups and tensors count from the start of
-the data. The format is safetensors (https://github.com/huggingface/safetensors, "Format"), written here because the
-library's own writer orders tensors by dtype and name, while a layer group has to be one contiguous run.
+Offsets of groups and tensors are relative to the start of the data. The format is safetensors
+(https://github.com/huggingface/safetensors, "Format"). It is written here because the library's writer orders tensors
+by dtype and name, while a layer group has to be contiguous. This module does not import torch.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
 
 import xxhash
 
@@ -22,11 +24,11 @@ from desk_rag.store.layout import BLOCK
 
 FORMAT_VERSION = "1"
 SMALLEST_GROUP = 1 << 20
-"""Bytes from which a run is long enough to be read at the drive's full rate."""
+"""Smallest layer group in bytes, long enough to be read at the full rate of the drive."""
 LARGEST_HEADER = 1 << 20
 INT8 = "int8"
 INT8_PARTS = ("key_scale", "key_zero", "keys", "values", "value_scale")
-"""In file order; value scales come last, so that codes start at a multiple of D, where kernels read wide."""
+"""Parts in file order; value scales come last, so that codes start at a multiple of D for wide loads."""
 RAW_PARTS = ("keys", "values")
 DTYPE_BYTES = {"F16": 2, "BF16": 2, "F32": 4, "I8": 1, "U8": 1}
 RAW_DTYPES = ("BF16", "F16", "F32")
@@ -36,7 +38,7 @@ _NO_CHECKSUM = "0" * 16
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """What one layer looks like; equal neighbours are stacked."""
+    """Kind and shape of one layer; consecutive layers of equal shape are stacked."""
 
     kind: str
     """'int8', or the dtype of a raw layer: 'BF16', 'F16', 'F32'."""
@@ -76,7 +78,7 @@ class TensorSlot:
 
 @dataclass(frozen=True, slots=True)
 class LayerGroup:
-    """Consecutive layers of one shape: one contiguous run of the file."""
+    """Consecutive layers of one shape, contiguous in the file."""
 
     index: int
     first_layer: int
@@ -85,7 +87,7 @@ class LayerGroup:
     slots: tuple[TensorSlot, ...]
     start: int
     end: int
-    """Pad included."""
+    """Includes the pad."""
     checksum: str = _NO_CHECKSUM
     """xxh3-64 of the bytes from start to end, hex."""
 
@@ -97,7 +99,7 @@ class LayerGroup:
 
 @dataclass(frozen=True, slots=True)
 class KVHeader:
-    """Everything a file says about itself."""
+    """Contents of a file's header."""
 
     namespace: str
     tokens: str
@@ -114,7 +116,7 @@ class KVHeader:
 
 
 def plan_groups(layers: Sequence[LayerShape]) -> tuple[LayerGroup, ...]:
-    """Divide layers into groups of at least 1 MiB each, as far as neighbours are alike, and lay them out."""
+    """Divide layers into groups of equal shape and at least 1 MiB where possible, and lay them out."""
     groups: list[LayerGroup] = []
     first = 0
     position = 0
@@ -128,7 +130,7 @@ def plan_groups(layers: Sequence[LayerShape]) -> tuple[LayerGroup, ...]:
 
 
 def encode(header: KVHeader) -> bytes:
-    """Return the bytes before the data, length and padding included; their number does not depend on checksums."""
+    """Return the bytes before the data, with length and padding; their number does not depend on checksums."""
     table = {"__metadata__": _metadata(header), **_tensors(header.groups)}
     text = json.dumps(table, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % BLOCK)
@@ -144,17 +146,30 @@ def sized(header: KVHeader) -> KVHeader:
 
 
 def header_length(start: bytes, file_size: int, name: str) -> int:
-    """Return how many bytes lie before the data, from the first 8 bytes of a file. Raises CorruptKV."""
+    """Return the number of bytes before the data, from the first 8 bytes of a file. Raises CorruptKV."""
     if len(start) < 8:
         raise CorruptKV(f"{name} ends within its first 8 bytes.")
     length = 8 + int(struct.unpack("<Q", start[:8])[0])
     if length % BLOCK or length > LARGEST_HEADER or length > file_size:
-        raise CorruptKV(f"{name} gives its header an impossible length.")
+        raise CorruptKV(f"{name} has a header of impossible length.")
     return length
 
 
+def read_header(path: Path) -> KVHeader:
+    """Read and check the header of a file; `data_start` and `groups` give the byte range of every layer group.
+
+    Raises FileNotFoundError, CorruptKV, UnknownFormat, OSError.
+    """
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        raw = file.read(BLOCK)
+        length = header_length(raw[:8], size, str(path))
+        raw += file.read(max(0, length - len(raw)))
+    return decode(raw[:length], size, str(path))
+
+
 def decode(raw: bytes, file_size: int, name: str) -> KVHeader:
-    """Read and check the bytes before the data (length included) of a file of `file_size` bytes called `name`.
+    """Decode and check the bytes before the data (including the length) of the file `name` of `file_size` bytes.
 
     Raises UnknownFormat for a version other than ours, CorruptKV for everything else that FORMAT.md rejects.
     """
@@ -163,15 +178,15 @@ def decode(raw: bytes, file_size: int, name: str) -> KVHeader:
     if not isinstance(meta, dict) or not all(isinstance(value, str) for value in meta.values()):
         raise CorruptKV(f"{name} has no readable metadata.")
     if meta.get("format_version") != FORMAT_VERSION:
-        found = meta.get("format_version")
-        raise UnknownFormat(f"{name} has format version {found!r}; this program reads {FORMAT_VERSION}.")
+        version = meta.get("format_version")
+        raise UnknownFormat(f"{name} has format version {version!r}; this program reads {FORMAT_VERSION}.")
     _check_header_sum(raw[8:], str(meta.get("header_xxh3")), name)
     try:
-        header = _understand(meta, table, len(raw))
+        header = _header_of(meta, table, len(raw))
     except (KeyError, ValueError, TypeError, IndexError) as error:
-        raise CorruptKV(f"{name} has a header that makes no sense: {error}.") from error
+        raise CorruptKV(f"{name} has an inconsistent header: {error}.") from error
     if header.file_size != file_size:
-        raise CorruptKV(f"{name} has {file_size} bytes, its header says {header.file_size}.")
+        raise CorruptKV(f"{name} has {file_size} bytes, but its header says {header.file_size}.")
     return header
 
 
@@ -217,7 +232,7 @@ def _metadata(header: KVHeader) -> dict[str, str]:
 
 
 def _tensors(groups: Sequence[LayerGroup]) -> dict[str, object]:
-    """The table of tensors as it stands in the file, in file order."""
+    """Return the table of tensors as written in the file, in file order."""
     table: dict[str, object] = {}
     for group in groups:
         for slot in group.slots:
@@ -247,7 +262,7 @@ def _check_header_sum(text: bytes, digest: str, name: str) -> None:
         raise CorruptKV(f"{name} has a damaged header.")
 
 
-def _understand(meta: dict[str, str], table: dict[str, object], data_start: int) -> KVHeader:
+def _header_of(meta: dict[str, str], table: dict[str, object], data_start: int) -> KVHeader:
     sums = meta["checksums"].split(",")
     shapes = [_shape_of_group(table, index) for index in range(len(sums))]
     groups: list[LayerGroup] = []
@@ -266,11 +281,11 @@ def _understand(meta: dict[str, str], table: dict[str, object], data_start: int)
         groups=tuple(groups),
         data_start=data_start,
     )
-    # Laying the groups out again must give exactly the table that was read: names, dtypes, shapes, offsets, order.
+    # Laying out the groups again must give exactly the table that was read: names, dtypes, shapes, offsets, order.
     if list(_tensors(header.groups).items()) != list(table.items()):
-        raise ValueError("its tensors are not laid out as the format demands")
+        raise ValueError("its tensors are not laid out as the format requires")
     if first != int(meta["num_layers"]) or any(shape.num_tokens != header.num_tokens for shape, _ in shapes):
-        raise ValueError("its tensors have other layers or tokens than it says")
+        raise ValueError("its tensors do not match its number of layers or tokens")
     return header
 
 

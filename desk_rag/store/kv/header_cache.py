@@ -1,7 +1,4 @@
-"""Headers of KV files, read once per file: what the load path needs to know before it reads layer by layer.
-
-Knows files and their identity; reads no payload, counts no use and decides nothing about a file that is unsound.
-"""
+"""Cache the headers of KV files, which the loader needs before it reads layer by layer."""
 
 from __future__ import annotations
 
@@ -16,35 +13,35 @@ from desk_rag.kv.payload import ChunkFile
 from desk_rag.kv.types import KVKey
 from desk_rag.store.kv import chunk_file
 from desk_rag.store.kv.header import KVHeader
-from desk_rag.store.layout import BLOCK, announce
+from desk_rag.store.layout import BLOCK, start_readahead
 
 FileOutcome = ChunkFile | CorruptKV | UnknownFormat | OSError | None
-"""The file and its header; why it must not be used; why it could not be read; or None where there is no such file."""
-_MOST = 4096
-"""Headers kept; one takes about 20 KB."""
+"""The file and its header; why it must not be used or could not be read; or None if it does not exist."""
+_MAX_HEADERS = 4096
+"""Headers kept, of about 20 KB each."""
 
 
 class HeaderCache:
-    """Headers by file identity, the least recently used first to go. Safe to call from several threads."""
+    """Headers by file identity, evicted least recently used first. Safe to use from several threads."""
 
-    def __init__(self, most: int = _MOST) -> None:
-        self._most = most
+    def __init__(self, max_headers: int = _MAX_HEADERS) -> None:
+        self._max_headers = max_headers
         self._lock = threading.Lock()
         self._known: OrderedDict[Identity, KVHeader] = OrderedDict()
 
     def look(self, files: Sequence[tuple[Path, KVKey]]) -> list[FileOutcome]:
         """Return one outcome per file, in order; never raises for a single file."""
         identities = [_identity(path) for path, _ in files]
-        fresh = [path for (path, _), found in zip(files, identities, strict=True) if not self._knows(found)]
+        fresh = [path for (path, _), identity in zip(files, identities, strict=True) if not self._knows(identity)]
         if len(fresh) > 1:
-            announce(fresh, length=BLOCK)
+            start_readahead(fresh, length=BLOCK)
         return [
-            self._one(path, key, identity) if isinstance(identity, tuple) else identity
+            self._check(path, key, identity) if isinstance(identity, tuple) else identity
             for (path, key), identity in zip(files, identities, strict=True)
         ]
 
     def forget(self, paths: Iterable[Path]) -> None:
-        """Read the headers of these files again at their next use."""
+        """Have the headers of these files read again at their next use."""
         for path in paths:
             with self._lock:
                 identity = _identity(path)
@@ -55,7 +52,7 @@ class HeaderCache:
         with self._lock:
             return not isinstance(identity, tuple) or identity in self._known
 
-    def _one(self, path: Path, key: KVKey, identity: Identity) -> FileOutcome:
+    def _check(self, path: Path, key: KVKey, identity: Identity) -> FileOutcome:
         with self._lock:
             header = self._known.get(identity)
             if header is not None:
@@ -65,7 +62,7 @@ class HeaderCache:
                 header = chunk_file.read_header(path)
                 with self._lock:
                     self._known[identity] = header
-                    while len(self._known) > self._most:
+                    while len(self._known) > self._max_headers:
                         self._known.popitem(last=False)
             chunk_file.check_identity(header, key, path)
         except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""Which KV files there are, for which chunks, and how they are used. Knows rows; opens no KV file.
+"""Catalog rows of KV files: their chunks and their use.
 
-A KV row belongs to the chunks whose ids it lists; it lives as long as one of them does (FORMAT.md, invariant 4).
+A KV row belongs to the chunks whose ids it lists, and exists as long as one of them does (FORMAT.md, invariant 4).
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from desk_rag.store.catalog.catalog import KVName, doom
+from desk_rag.store.catalog.catalog import KVName, mark_deleted
 from desk_rag.store.catalog.database import Database
 from desk_rag.store.catalog.paths import Scope, to_blob
 from desk_rag.store.catalog.rows import pending_chunks
 from desk_rag.store.kv import policy
-from desk_rag.store.kv.eviction import Candidate, candidates, held_with, hold_together, pinned_folders
+from desk_rag.store.kv.eviction import Candidate, candidates, namespaces_of_model, pinned_folders, register_model
 from desk_rag.store.layout import is_name
 from desk_rag.store.types import PendingChunk
 
@@ -24,34 +24,34 @@ _TICK = "tick"
 
 @dataclass(frozen=True, slots=True)
 class KVRow:
-    """One KV file as the catalog knows it."""
+    """The catalog row of a KV file."""
 
     row: int
     name: KVName
     size: int
-    """Exact bytes of the file."""
+    """Exact size of the file in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What speaks for a chunk KV that is not stored yet."""
+class AdmissionScore:
+    """Reasons to store a new chunk KV."""
 
     rank: float
     demand: int
-    """Retrievals of its most used chunk."""
+    """Retrievals of the chunk that is retrieved most."""
     pinned: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a namespace's files have measured so far."""
+    """Rates measured from the files of a model."""
 
     bytes_per_token: float
     prefill_seconds_per_token: float
 
 
-class KVRows:
-    """The KV side of the catalog."""
+class KVIndex:
+    """The rows of KV files in the catalog."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -66,7 +66,7 @@ class KVRows:
         *,
         any_chunk: bool = False,
     ) -> bool:
-        """Note a file that is on disk; False (and no row) if none of its chunks exists, unless `any_chunk`."""
+        """Add a row for a file on disk; False, without a row, if none of its chunks exists, unless `any_chunk`."""
         with self._database.write() as connection:
             demands = [
                 demand
@@ -89,13 +89,13 @@ class KVRows:
     def link(self, name: KVName, chunk_ids: Sequence[str]) -> bool:
         """Add chunks to a file that has a row; False if it has none."""
         with self._database.write(durable=False) as connection:
-            found = _find(connection, name)
-            if found is not None:
-                _link(connection, found.row, chunk_ids)
-            return found is not None
+            row = _find(connection, name)
+            if row is not None:
+                _link(connection, row.row, chunk_ids)
+            return row is not None
 
     def find(self, names: Iterable[KVName]) -> list[KVRow]:
-        """Return the rows there are for the given names."""
+        """Return the rows of the given names."""
         with self._database.read() as connection:
             return [row for name in names if (row := _find(connection, name)) is not None]
 
@@ -108,7 +108,7 @@ class KVRows:
         return self._named(rows)
 
     def unreferenced(self) -> list[KVRow]:
-        """Return the rows none of whose chunks exists and that are not in the bin."""
+        """Return the rows outside the bin none of whose chunks exists."""
         with self._database.read() as connection:
             rows = connection.execute(
                 "SELECT kv.id, n.name, kv.tokens, kv.bytes FROM kv JOIN namespaces n ON n.id = kv.namespace"
@@ -129,7 +129,7 @@ class KVRows:
         return self._named(rows)
 
     def _named(self, rows: Iterable[tuple[int, object, object, object]]) -> list[KVRow]:
-        """The rows whose names can be those of files; a damaged one is noted and stands for no file."""
+        """Return the rows with valid names; a damaged row is reported as a fault and left out."""
         named = []
         for row, namespace, tokens, size in rows:
             if is_name(namespace) and is_name(tokens) and isinstance(size, int):
@@ -139,7 +139,7 @@ class KVRows:
         return named
 
     def drop(self, names: Iterable[KVName]) -> int:
-        """Forget files that are not there any more; return how many rows there were."""
+        """Delete the rows of files that no longer exist; return how many rows there were."""
         dropped = 0
         with self._database.write(durable=False) as connection:
             for name in names:
@@ -149,8 +149,8 @@ class KVRows:
                 ).rowcount
         return dropped
 
-    def doom(self, rows: Sequence[int]) -> list[KVName]:
-        """Delete rows whose files are to be unlinked; their chunks are not warmed again before they are asked for."""
+    def mark_deleted(self, rows: Sequence[int]) -> list[KVName]:
+        """Delete rows and mark their files for removal; their chunks are not warmed again until retrieved."""
         with self._database.write() as connection:
             for row in rows:
                 connection.execute(
@@ -158,32 +158,32 @@ class KVRows:
                     " JOIN kv_chunks k ON k.kv = kv.id JOIN chunks c ON c.chunk_id = k.chunk_id WHERE kv.id = ?",
                     (row,),
                 )
-            return doom(connection, rows)
+            return mark_deleted(connection, rows)
 
-    def doomed(self) -> list[KVName]:
-        """Return the files that are owed an unlink."""
+    def marked_deleted(self) -> list[KVName]:
+        """Return the files that are marked for removal."""
         with self._database.read() as connection:
             rows = connection.execute("SELECT namespace, tokens FROM doomed").fetchall()
         return [(namespace, tokens) for namespace, tokens in rows if is_name(namespace) and is_name(tokens)]
 
-    def undoom(self, names: Iterable[KVName]) -> None:
-        """Note that files have been unlinked."""
+    def clear_deleted(self, names: Iterable[KVName]) -> None:
+        """Clear the marks of files that have been removed."""
         with self._database.write(durable=False) as connection:
             connection.executemany("DELETE FROM doomed WHERE namespace = ? AND tokens = ?", names)
 
     def count_hits(self, names: Mapping[KVName, int]) -> None:
-        """Add uses of files; older uses fade with every access to any file."""
+        """Add uses of files; older uses decay with every access to any file."""
         with self._database.write(durable=False) as connection:
             tick = int(_number(connection, _TICK))
             for name, count in names.items():
                 tick += count
-                found = connection.execute(
+                usage = connection.execute(
                     "SELECT kv.id, hits, tick, bytes, prefill_seconds FROM kv JOIN namespaces n ON n.id = kv.namespace"
                     " WHERE n.name = ? AND tokens = ?",
                     name,
                 ).fetchone()
-                if found is not None:
-                    row, hits, last, size, seconds = found
+                if usage is not None:
+                    row, hits, last, size, seconds = usage
                     hits = policy.decayed(hits, tick - last) + count
                     connection.execute(
                         "UPDATE kv SET hits = ?, tick = ?, rank = ? WHERE id = ?",
@@ -192,29 +192,29 @@ class KVRows:
             _set(connection, _TICK, tick)
 
     def candidates(self, own: str | None) -> Generator[Candidate, None, None]:
-        """Yield rows in the order of eviction, as `leaving.candidates` says."""
+        """Yield rows in the order of eviction, as `eviction.candidates` does."""
         with self._database.snapshot() as connection:
             yield from candidates(connection, own)
 
-    def standing(self, chunk_ids: Sequence[str], cost: policy.Cost) -> Standing:
-        """Return how a new file for these chunks would stand beside the others."""
+    def admission_score(self, chunk_ids: Sequence[str], cost: policy.Cost) -> AdmissionScore:
+        """Return the rank and demand that a new file for these chunks would have."""
         with self._database.snapshot() as connection:
             demand = 0
             pinned = False
             folders = Scope(pinned_folders(connection))
             for chunk_id in chunk_ids:
-                found = connection.execute(
+                chunk = connection.execute(
                     "SELECT id, uses + wants FROM chunks WHERE chunk_id = ?", (chunk_id,)
                 ).fetchone()
-                if found is None:
+                if chunk is None:
                     continue
-                demand = max(demand, found[1])
-                pinned |= not folders.everything and _stands_in(connection, found[0], folders)
+                demand = max(demand, chunk[1])
+                pinned |= not folders.everything and _is_in_scope(connection, chunk[0], folders)
             tick = int(_number(connection, _TICK))
-        return Standing(policy.rank(_past_uses(max(1, demand)), cost, tick), demand, pinned)
+        return AdmissionScore(policy.rank(_past_uses(max(1, demand)), cost, tick), demand, pinned)
 
     def refuse(self, namespace: str, chunk_ids: Sequence[str]) -> None:
-        """Remember that these chunks were not admitted, so that they are not prefilled in vain again."""
+        """Record that these chunks were not admitted, so that they are not prefilled again in vain."""
         with self._database.write(durable=False) as connection:
             row = _namespace(connection, namespace)
             for chunk_id in chunk_ids:
@@ -226,15 +226,15 @@ class KVRows:
     def pending(self, namespace: str, limit: int, under: Sequence[Path], *, demanded_only: bool) -> list[PendingChunk]:
         """Return chunks without KV in this namespace: wanted, then most used, then most recent first.
 
-        `demanded_only` leaves out what was retrieved less than twice and is not pinned.
+        `demanded_only` leaves out chunks that were retrieved less than twice and are not pinned.
         """
         scope = Scope(under)
         with self._database.snapshot() as connection:
             pins = Scope(pinned_folders(connection))
             condition, values = "", (*scope.values,)
             if demanded_only:
-                wanted_anyway = "" if pins.everything else f" OR c.id IN {pins.chunk_rows()}"
-                condition = f" AND (c.uses + c.wants >= {policy.ADMIT_FROM}{wanted_anyway})"
+                or_pinned = "" if pins.everything else f" OR c.id IN {pins.chunk_rows()}"
+                condition = f" AND (c.uses + c.wants >= {policy.ADMIT_FROM}{or_pinned})"
                 values += pins.values
             statement = (
                 "SELECT c.chunk_id, c.text, (SELECT d.path FROM places p JOIN documents d ON d.id = p.document"
@@ -250,18 +250,18 @@ class KVRows:
             return pending_chunks(connection, statement, (namespace, *values), limit, self._database.faults)
 
     def pending_tokens(self, namespace: str) -> int:
-        """Return the tokens of all chunks without KV in this namespace, and in each other one of the same model."""
+        """Return the number of tokens without KV, summed over all namespaces of this one's model."""
         query = (
             "SELECT coalesce(sum(num_tokens), 0) FROM chunks c WHERE NOT EXISTS (SELECT 1 FROM kv_chunks k"
             " JOIN kv ON kv.id = k.kv JOIN namespaces n ON n.id = kv.namespace"
             " WHERE k.chunk_id = c.chunk_id AND n.name = ?)"
         )
         with self._database.read() as connection:
-            held = held_with(connection, namespace)
-            return sum(int(connection.execute(query, (name,)).fetchone()[0]) for name in held)
+            names = namespaces_of_model(connection, namespace)
+            return sum(int(connection.execute(query, (name,)).fetchone()[0]) for name in names)
 
-    def some(self, namespace: str, limit: int) -> list[KVName]:
-        """Return up to `limit` files of a namespace, those read least recently first."""
+    def least_recently_read(self, namespace: str, limit: int) -> list[KVName]:
+        """Return up to `limit` files of a namespace, least recently read first."""
         query = (
             "SELECT tokens FROM kv JOIN namespaces n ON n.id = namespace WHERE name = ? ORDER BY tick, kv.id LIMIT ?"
         )
@@ -282,7 +282,7 @@ class KVRows:
         return count
 
     def fullest_namespace(self) -> str | None:
-        """Return the namespace with most KV files, None before the first."""
+        """Return the namespace with the most KV files; None if there is no file."""
         with self._database.read() as connection:
             row = connection.execute(
                 "SELECT n.name FROM kv JOIN namespaces n ON n.id = kv.namespace"
@@ -291,44 +291,44 @@ class KVRows:
         return None if row is None else str(row[0])
 
     def rates(self, namespace: str) -> Rates | None:
-        """Return bytes and prefill seconds per token of the namespace's model, None before the first file."""
+        """Return the rates of the namespace's model; None if there is no file."""
         with self._database.read() as connection:
-            held = held_with(connection, namespace)
+            names = namespaces_of_model(connection, namespace)
             query = (
                 "SELECT sum(bytes), sum(prefill_seconds), sum(num_tokens) FROM kv"
-                f" JOIN namespaces n ON n.id = kv.namespace WHERE n.name IN ({_marks(held)})"
+                f" JOIN namespaces n ON n.id = kv.namespace WHERE n.name IN ({_marks(names)})"
             )
-            size, seconds, tokens = connection.execute(query, held).fetchone()
+            size, seconds, tokens = connection.execute(query, names).fetchone()
         return Rates(size / tokens, seconds / tokens) if tokens else None
 
     def namespace_blocks(self, namespace: str, *, upper: bool = True) -> int:
-        """Return the bytes of the files of the namespace's model, in whole blocks; not `upper`: up to its rung.
+        """Return the bytes of the files of the namespace's model, in whole blocks.
 
-        What is in the bin does not count: it gives way to anything.
+        Without `upper`, prefix variants above this namespace are left out. The bin is left out, being evicted first.
         """
         with self._database.read() as connection:
-            held = held_with(connection, namespace)
-            held = held if upper else held[: held.index(namespace) + 1]
+            names = namespaces_of_model(connection, namespace)
+            names = names if upper else names[: names.index(namespace) + 1]
             blocks = connection.execute(
                 "SELECT coalesce(sum((bytes + 4095) / 4096), 0) FROM kv"
-                f" JOIN namespaces n ON n.id = kv.namespace WHERE n.name IN ({_marks(held)})"
+                f" JOIN namespaces n ON n.id = kv.namespace WHERE n.name IN ({_marks(names)})"
                 " AND kv.id NOT IN (SELECT kv FROM bin)",
-                held,
+                names,
             ).fetchone()[0]
         return int(blocks) * 4096
 
     def total_blocks(self) -> int:
-        """Return the bytes of all rows' files in whole blocks; what a process that does not scan must go by."""
+        """Return the bytes of all files in whole blocks, from the rows instead of a scan."""
         with self._database.read() as connection:
             blocks = connection.execute("SELECT coalesce(sum((bytes + 4095) / 4096), 0) FROM kv").fetchone()
         return int(blocks[0]) * 4096
 
-    def hold_together(self, names: Sequence[str]) -> None:
-        """As `leaving.hold_together`."""
-        hold_together(self._database, names)
+    def register_model(self, names: Sequence[str]) -> None:
+        """Record the namespaces of one model, as `eviction.register_model` does."""
+        register_model(self._database, names)
 
     def pin(self, folder: Path, *, pinned: bool) -> None:
-        """Evict the chunks of a folder last, or treat them like others again."""
+        """Pin a folder, so that its chunks are evicted last, or unpin it."""
         statement = "INSERT OR IGNORE INTO pins VALUES (?)" if pinned else "DELETE FROM pins WHERE path = ?"
         with self._database.write() as connection:
             connection.execute(statement, (to_blob(folder),))
@@ -351,10 +351,10 @@ def _past_uses(demand: int) -> float:
 
 
 def _find(connection: sqlite3.Connection, name: KVName) -> KVRow | None:
-    found = connection.execute(
+    row = connection.execute(
         "SELECT kv.id, kv.bytes FROM kv JOIN namespaces n ON n.id = kv.namespace WHERE n.name = ? AND tokens = ?", name
     ).fetchone()
-    return None if found is None else KVRow(found[0], name, found[1])
+    return None if row is None else KVRow(row[0], name, row[1])
 
 
 def _link(connection: sqlite3.Connection, row: int, chunk_ids: Sequence[str]) -> None:
@@ -375,18 +375,18 @@ def _namespace(connection: sqlite3.Connection, name: str) -> int:
 
 
 def _number(connection: sqlite3.Connection, name: str) -> float:
-    found = connection.execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
-    return 0.0 if found is None else float(found[0])
+    row = connection.execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
+    return 0.0 if row is None else float(row[0])
 
 
 def _set(connection: sqlite3.Connection, name: str, value: float) -> None:
     connection.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (name, value))
 
 
-def _stands_in(connection: sqlite3.Connection, chunk: int, scope: Scope) -> bool:
-    found = connection.execute(
+def _is_in_scope(connection: sqlite3.Connection, chunk: int, scope: Scope) -> bool:
+    place = connection.execute(
         "SELECT 1 FROM places p JOIN documents d ON d.id = p.document WHERE p.chunk = ?"
         f"{scope.and_path('d.path')} LIMIT 1",
         (chunk, *scope.values),
     ).fetchone()
-    return found is not None
+    return place is not None

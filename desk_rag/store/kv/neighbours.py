@@ -1,7 +1,7 @@
-"""Which KV files belong to chunks, and to those beside them in their documents. Knows rows; opens no file.
+"""List the KV files of chunks, or of the chunks next to them in their documents.
 
-Guesses need no token ids this way: what may be asked for next is named by the catalog alone. A guess that is out of
-date costs a read, never a wrong answer, because a file is asked for its key again before it is used.
+Prefetching needs no token ids this way, since the catalog alone names the files. An outdated entry costs a read, never
+a wrong answer, because a file's key is checked before it is used.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _BESIDE = (
 
 
 def kv_of(database: Database, namespace: str, chunk_ids: Sequence[ChunkId], *, beside: bool) -> list[KVName]:
-    """Names of the KV files of these chunks, or of their neighbours (the following one first), each once.
+    """Return the KV files of these chunks, or of their neighbours (the following one first), each once.
 
-    In the order of `chunk_ids`; chunks without KV in the namespace are passed over. Raises StoreError.
+    In the order of `chunk_ids`; chunks without KV in the namespace are skipped. Raises StoreError.
     """
     query = _BESIDE if beside else _OF_CHUNKS
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}  # an ordered set
     with database.read() as connection:
         own = {
             tokens
@@ -41,5 +41,5 @@ def kv_of(database: Database, namespace: str, chunk_ids: Sequence[ChunkId], *, b
         for chunk_id in chunk_ids:
             for (tokens,) in connection.execute(query, (chunk_id, namespace)):
                 if tokens not in own:
-                    found[tokens] = None
-    return [(namespace, tokens) for tokens in found]
+                    names[tokens] = None
+    return [(namespace, tokens) for tokens in names]

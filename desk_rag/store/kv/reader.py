@@ -1,4 +1,4 @@
-"""Many KV files at once. Knows threads and buffers; decides neither what is read nor what happens to a broken file."""
+"""Read several KV files in parallel."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pathlib import Path
 from desk_rag.errors import CorruptKV, UnknownFormat
 from desk_rag.kv.types import KVKey, QuantizedKV
 from desk_rag.store.kv import chunk_file
-from desk_rag.store.kv.buffer_pool import SlabPool
-from desk_rag.store.layout import announce
+from desk_rag.store.kv.buffer_pool import BufferPool
+from desk_rag.store.layout import start_readahead
 
 ReadOutcome = QuantizedKV | CorruptKV | UnknownFormat | OSError | None
-"""The chunk KV; why the file must not be used; why it could not be read; or None where there is no such file."""
+"""The chunk KV; why the file must not be used or could not be read; or None if it does not exist."""
 IDLE_BYTES = 64 << 20
 _THREADS_FROM = 16 << 20
-"""Bytes from which threads are worth it; below, handing over costs more than the reading that was announced."""
+"""Bytes from which threads pay; below that, handing over costs more than reading what was read ahead."""
 
 
 class KVReader:
-    """Reads KV files with a few threads into buffers that are used again. Safe to call from several threads."""
+    """Reads KV files with a few threads into reused buffers. Safe to use from several threads."""
 
     def __init__(self, threads: int = 4) -> None:
         self._threads = threads
-        self._pool = SlabPool(IDLE_BYTES)
+        self._pool = BufferPool(IDLE_BYTES)
         self._verified: chunk_file.Verified = set()
         self._lock = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
@@ -35,18 +35,18 @@ class KVReader:
 
     def load(self, files: Sequence[tuple[Path, KVKey]]) -> list[ReadOutcome]:
         """Return one outcome per file, in order; never raises for a single file."""
-        began = time.perf_counter()
-        if announce(path for path, _ in files) < _THREADS_FROM:
+        start = time.perf_counter()
+        if start_readahead(path for path, _ in files) < _THREADS_FROM:
             outcomes = [self._load_one(file) for file in files]
         else:
             outcomes = list(self._workers().map(self._load_one, files))
         with self._lock:
-            self._seconds += time.perf_counter() - began
-            self._bytes += sum(found.nbytes for found in outcomes if isinstance(found, QuantizedKV))
+            self._seconds += time.perf_counter() - start
+            self._bytes += sum(outcome.nbytes for outcome in outcomes if isinstance(outcome, QuantizedKV))
         return outcomes
 
     def bytes_per_second(self) -> float | None:
-        """Return the rate seen so far, checks included; None before the first megabyte."""
+        """Return the rate measured so far, including checks; None before the first megabyte."""
         with self._lock:
             return self._bytes / self._seconds if self._bytes >= 1 << 20 else None
 

@@ -1,4 +1,4 @@
-"""A data directory as a whole, with its `kv_dir`: what in it is not desk-rag's, and the removal of all that is."""
+"""A whole data directory with its `kv_dir`: list foreign files, remove everything of desk-rag."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from pathlib import Path
 from desk_rag.errors import StoreError
 from desk_rag.store import ownership
 from desk_rag.store.catalog.database import Database
-from desk_rag.store.kv.index import KVRows
+from desk_rag.store.kv.index import KVIndex
 from desk_rag.store.kv_directory import marker_of, record_of
 from desk_rag.store.layout import KV_SUFFIX
 from desk_rag.store.ownership import CATALOG, Cleared
 
 
 def foreign_files(root: Path, kv_dir: Path | None) -> list[Path]:
-    """Return files that neither their name and content nor a catalog row prove to be desk-rag's.
+    """Return the files that neither name and content nor a catalog row prove to be ours.
 
-    `kv_dir` is left out (None) where it is not set or is away.
+    `kv_dir` is None if it is not set or its drive is absent.
     """
     known = _known_by_rows(root)
-    foreign = set(ownership.strangers(root, known))
+    foreign = set(ownership.foreign_in(root, known))
     if kv_dir is not None:
-        foreign |= set(ownership.strangers_in_kv(kv_dir, known))
+        foreign |= set(ownership.foreign_in_kv(kv_dir, known))
     return sorted(foreign)
 
 
 def clear_all(root: Path) -> tuple[Cleared, str]:
-    """Remove what is ours in `root` and in its `kv_dir`; whoever calls holds the writer's lock.
+    """Remove what is ours in `root` and its `kv_dir`; the caller holds the writer's lock.
 
-    Also returns the `kv_dir` whose files had to stay because it is away; empty if there is none.
+    Also returns the `kv_dir` whose files had to stay because its drive is absent; "" if there is none.
     """
     known = _known_by_rows(root)
     record = None
@@ -47,18 +47,18 @@ def clear_all(root: Path) -> tuple[Cleared, str]:
             away = record.path
     cleared = ownership.clear(root, known)
     freed = cleared.freed_bytes + elsewhere.freed_bytes
-    return replace(cleared, freed_bytes=freed, left=(*cleared.left, *elsewhere.left)), away
+    return replace(cleared, freed_bytes=freed, remaining=(*cleared.remaining, *elsewhere.remaining)), away
 
 
 def _known_by_rows(root: Path) -> frozenset[str]:
-    """Names of KV files that the catalog has or has doomed; none where it cannot be read."""
+    """Return the names of KV files with a catalog row or marked as deleted; none if it cannot be read."""
     try:
         database = Database(root / CATALOG, read_only=True)
     except (StoreError, sqlite3.DatabaseError, OSError):
         return frozenset()
     try:
-        rows = KVRows(database)
-        names = [*(row.name for row in rows.all()), *rows.doomed()]
+        rows = KVIndex(database)
+        names = [*(row.name for row in rows.all()), *rows.marked_deleted()]
         return frozenset(f"kv/{space[:16]}/{tokens[:2]}/{tokens}{KV_SUFFIX}" for space, tokens in names)
     except (StoreError, sqlite3.DatabaseError):
         return frozenset()

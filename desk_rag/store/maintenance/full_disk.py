@@ -1,7 +1,7 @@
-"""Room made for a purge on a full drive. Knows which files can be done without; knows nothing of what they say.
+"""Free space for a purge on a full drive.
 
-To delete rows SQLite needs room for its log first. So what is to be purged anyway goes before the rows do, then other
-chunk KV, least valuable first: all of it can be made again.
+Deleting rows makes SQLite's log grow first. So the chunk KV to be purged is removed before its rows, then, if that is
+not enough, other chunk KV, least valuable first: all of it can be computed again.
 """
 
 from __future__ import annotations
@@ -22,45 +22,46 @@ from desk_rag.store.layout import KVEntry, Layout
 
 T = TypeVar("T")
 _LEAST_ROOM = 1 << 20
-"""Bytes made free at a time beyond twice what the catalog takes."""
+"""Bytes freed at a time, in addition to twice the size of the catalog."""
 
 
-class Room:
-    """Room for the purge of `path`; whoever uses it holds the writer's lock."""
+class PurgeSpace:
+    """Frees disk space for the purge of `path`; the caller holds the writer's lock."""
 
     def __init__(self, layout: Layout, path: Path) -> None:
         self._layout = layout
         self._scope = Scope([path])
-        self._kv = kv_directory.settle(layout, writer=False)
+        self._kv = kv_directory.open_kv_directory(layout, writer=False)
         self._begun = False
         self.files = 0
-        """KV files of the purged documents that went before their rows."""
+        """KV files of the purged documents that were removed before their rows."""
         self.freed = 0
         """Their bytes."""
 
-    def keep_trying(self, action: Callable[[], T], database: Database) -> T:
-        """Do `action`, making room as often as it raises StoreFull. Raises StoreFull when there is nothing left."""
+    def retry_when_full(self, action: Callable[[], T], database: Database) -> T:
+        """Run `action`, freeing space each time it raises StoreFull. Raises StoreFull once nothing can be freed."""
         log_emptied = False
         while True:
             try:
                 return action()
             except StoreFull:
-                if not log_emptied:  # once: what fails again fills it again
+                if not log_emptied:  # only once: an action that fails again fills the log again
                     log_emptied = True
                     with suppress(StoreError):
                         database.checkpoint()
-                elif not self.make(database):
+                elif not self.free_some(database):
                     raise
 
-    def make(self, database: Database | None) -> bool:
-        """Remove the KV files of what is purged, or else some others; False if there was nothing to remove.
+    def free_some(self, database: Database | None) -> bool:
+        """Remove the KV files to be purged, or else some others; False if there was nothing to remove.
 
-        Rows of removed files stay: they are misses, and the next start drops them. Without a catalog any files go.
+        Rows of removed files stay; they are misses, and the next start drops them. Without `database` any KV file may
+        be removed.
         """
         if not self._begun:
             self._begun = True
-            litter = [entry.path for entry in self._scan() if entry.aside or entry.is_temporary]
-            freed = sum(self._unlink(path, self._layout.proof(path)) for path in litter)
+            leftovers = [entry.path for entry in self._scan() if entry.aside or entry.is_temporary]
+            freed = sum(self._unlink(path, self._layout.proof(path)) for path in leftovers)
             for name in self._own(database):
                 size = self._unlink(self._layout.kv_file(*name), proven)
                 self.files += size > 0
@@ -78,7 +79,7 @@ class Room:
         return freed > 0
 
     def _own(self, database: Database | None) -> list[KVName]:
-        """KV that only chunks of the purged documents have."""
+        """Return the chunk KV that belongs to the purged documents only."""
         if database is None or not self._kv.in_place():
             return []
         own, scope = self._scope.chunk_rows(), self._scope
@@ -97,12 +98,12 @@ class Room:
             with database.snapshot() as connection, closing(candidates(connection, None)) as order:
                 names = [candidate.name for candidate in order]
             yield from ((self._layout.kv_file(*name), proven) for name in names)
-        vectors = (path for path, _ in self._layout.home.scan(self._layout.vectors))  # built again from the rows
+        vectors = (path for path, _ in self._layout.home.scan(self._layout.vectors))  # rebuilt from the rows
         for path in [*(entry.path for entry in self._scan()), *vectors]:
             yield path, self._layout.proof(path)
 
     def _scan(self) -> list[KVEntry]:
-        """Return the entries of the KV; none where its directory is away or not ours."""
+        """Return the entries of the KV directory; none if it is absent or not ours."""
         return list(self._layout.scan()) if self._kv.in_place() else []
 
     def _unlink(self, path: Path, proof: Proof) -> int:

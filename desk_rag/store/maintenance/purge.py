@@ -1,4 +1,4 @@
-"""Everything derived from a document removed, and the proof that it is. Knows raw files; trusts no row."""
+"""Remove documents with everything derived from them, and search the raw files for remaining text."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from desk_rag.store.catalog.database import Database
 from desk_rag.store.catalog.paths import Scope, from_blob
 from desk_rag.store.catalog.volume_rows import VolumeRows
 from desk_rag.store.layout import Layout
-from desk_rag.store.maintenance.full_disk import Room
+from desk_rag.store.maintenance.full_disk import PurgeSpace
 from desk_rag.store.types import PurgeReport
 
 _SHORTEST_TRACE = 12
 _SHORTEST_LINE = 6
-"""Bytes of a line that is looked for where a chunk has no longer one: in a gigabyte of other bytes six stand by chance
-once in a quarter of a million times."""
+"""Shortest line in bytes that is searched for in a chunk without longer ones; six rarely occur by chance."""
 _LONGEST_TRACE = 64
 _MOST_TRACES = 2_000
 _READ_AT_ONCE = 16 << 20
@@ -41,39 +40,39 @@ def purge(store: _Remover, layout: Layout, database: Database, path: Path, *, ve
             f"SELECT path FROM documents WHERE {scope.path_condition('path')}", scope.values
         ).fetchall()
     paths = [from_blob(blob) for (blob,) in rows]
-    wanted = _pieces(database, scope) if verify else []
-    room = Room(layout, path)
-    documents, chunks, kv_files, freed = _remove(store, room, database, paths)
-    room.keep_trying(lambda: VolumeRows(database).forget(path), database)
-    # All of it: nothing in the bin says which folder it came from.
-    freed += room.keep_trying(store.empty_bin, database)
-    store.empty_quarantine()  # a catalog that was put aside holds text, whatever this one says
-    emptied = room.keep_trying(store.checkpoint, database)
-    pieces, unsearched = _unique(database, wanted)
+    pieces_by_chunk = _pieces(database, scope) if verify else []
+    space = PurgeSpace(layout, path)
+    documents, chunks, kv_files, freed = _remove(store, space, database, paths)
+    space.retry_when_full(lambda: VolumeRows(database).forget(path), database)
+    # All of it, because the bin does not record which folder its files came from.
+    freed += space.retry_when_full(store.empty_bin, database)
+    store.empty_quarantine()  # a quarantined catalog holds text as well
+    emptied = space.retry_when_full(store.checkpoint, database)
+    pieces, unsearched = _unique(database, pieces_by_chunk)
     traces = _traces(layout, pieces)
     if not emptied:
         traces.append("another process was reading, so the write-ahead log could not be emptied")
     verified = verify and bool(pieces)
-    return PurgeReport(documents, chunks, kv_files, freed + room.freed, verified, tuple(traces), unsearched)
+    return PurgeReport(documents, chunks, kv_files, freed + space.freed, verified, tuple(traces), unsearched)
 
 
 def _remove(
-    store: _Remover, room: Room, database: Database, paths: Sequence[Path]
+    store: _Remover, space: PurgeSpace, database: Database, paths: Sequence[Path]
 ) -> tuple[int, int, int, int]:
-    """All at once; on a full drive one by one, since each takes less room for as long as it lasts."""
+    """Remove all documents at once; on a full drive one by one, which needs less space at a time."""
     try:
         return store.remove_documents(paths)
     except StoreFull:
         done = [0, 0, 0, 0]
         for path in paths:
-            removed = room.keep_trying(lambda one=path: store.remove_documents([one]), database)  # type: ignore[misc]
+            removed = space.retry_when_full(lambda one=path: store.remove_documents([one]), database)  # type: ignore[misc]
             done = [old + new for old, new in zip(done, removed, strict=True)]
             database.checkpoint()
         return done[0], done[1], done[2], done[3]
 
 
 def _pieces(database: Database, scope: Scope) -> list[list[str]]:
-    """Return telling pieces of every chunk: its lines and longest words, as they stand."""
+    """Return characteristic pieces of every chunk: its lines and longest words."""
     with database.read() as connection:
         texts = connection.execute(
             f"SELECT text FROM chunks WHERE 1{scope.and_chunk('chunks.id')}", scope.values
@@ -87,14 +86,14 @@ def _pieces_of(text: str) -> list[str]:
     long = [line for line in lines if len(line) >= _SHORTEST_TRACE]
     long += [form for word in words for form in (word, word.casefold())]
     short = [text.strip()[:_LONGEST_TRACE], *lines]
-    found = long or [line for line in short if len(line.encode()) >= _SHORTEST_LINE]
-    return list(dict.fromkeys(found))
+    pieces = long or [line for line in short if len(line.encode()) >= _SHORTEST_LINE]
+    return list(dict.fromkeys(pieces))
 
 
-def _unique(database: Database, wanted: Sequence[Sequence[str]]) -> tuple[list[bytes], int]:
-    """Leave out what is there rightly: what other documents say too, in text or path, and what the tables are made of.
+def _unique(database: Database, pieces_by_chunk: Sequence[Sequence[str]]) -> tuple[list[bytes], int]:
+    """Leave out pieces that may remain: those in other documents, in paths, titles or the schema.
 
-    Returns the pieces to look for, first those of every chunk that come first, and how many chunks are left without.
+    Returns the pieces to search for, the first of every chunk first, and the number of chunks without any.
     """
     elsewhere = (
         "SELECT 1 FROM chunks WHERE instr(lower(text), lower(:piece))"
@@ -105,13 +104,13 @@ def _unique(database: Database, wanted: Sequence[Sequence[str]]) -> tuple[list[b
     pieces: dict[str, None] = {}
     known: dict[str, bool] = {}
     with database.read() as connection:
-        for rank in range(max(map(len, wanted), default=0)):
-            for one in (chunk[rank] for chunk in wanted if rank < len(chunk)):
-                if len(pieces) < _MOST_TRACES and one not in known:
-                    known[one] = connection.execute(elsewhere, {"piece": one}).fetchone() is None
-                    if known[one]:
-                        pieces[one] = None
-    unsearched = sum(not any(piece in pieces for piece in chunk) for chunk in wanted)
+        for rank in range(max(map(len, pieces_by_chunk), default=0)):
+            for candidate in (chunk[rank] for chunk in pieces_by_chunk if rank < len(chunk)):
+                if len(pieces) < _MOST_TRACES and candidate not in known:
+                    known[candidate] = connection.execute(elsewhere, {"piece": candidate}).fetchone() is None
+                    if known[candidate]:
+                        pieces[candidate] = None
+    unsearched = sum(not any(piece in pieces for piece in chunk) for chunk in pieces_by_chunk)
     return [piece.encode() for piece in pieces], unsearched
 
 
@@ -120,13 +119,13 @@ def _traces(layout: Layout, pieces: Sequence[bytes]) -> list[str]:
         return []
     pattern = re.compile(b"|".join(re.escape(piece) for piece in pieces))
     longest = max(len(piece) for piece in pieces)
-    found = []
-    places = {layout.root, layout.kv} if layout.kv.is_dir() and not layout.kv.is_symlink() else {layout.root}
-    files = {path for place in places for path, status in OwnedDirectory(place).scan(place) if S_ISREG(status.st_mode)}
+    traces = []
+    roots = {layout.root, layout.kv} if layout.kv.is_dir() and not layout.kv.is_symlink() else {layout.root}
+    files = {path for root in roots for path, status in OwnedDirectory(root).scan(root) if S_ISREG(status.st_mode)}
     for file in sorted(files):
         if any(pattern.search(block) for block in _blocks(file, longest)):
-            found.append(str(file))
-    return found
+            traces.append(str(file))
+    return traces
 
 
 def _blocks(file: Path, overlap: int) -> Iterator[bytes]:

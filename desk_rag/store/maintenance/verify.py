@@ -28,8 +28,9 @@ from desk_rag.store.catalog.catalog import (
 from desk_rag.store.catalog.checksums import chunk_is_sound
 from desk_rag.store.catalog.database import Database
 from desk_rag.store.catalog.paths import from_blob
-from desk_rag.store.kv.index import KVRow, KVRows
-from desk_rag.store.kv.reconcile import Upkeep, read_header
+from desk_rag.store.kv.header import read_header
+from desk_rag.store.kv.index import KVIndex, KVRow
+from desk_rag.store.kv.reconcile import KVMaintenance
 from desk_rag.store.layout import KVEntry, Layout, is_name
 from desk_rag.store.maintenance.data_directory import foreign_files
 from desk_rag.store.maintenance.sweep import words_sound
@@ -55,7 +56,9 @@ _SCRUB_SECONDS = 60.0
 class Verification:
     """One check of a store. The store stays in use meanwhile; what looks wrong is looked at again before it is said."""
 
-    def __init__(self, layout: Layout, database: Database, rows: KVRows, upkeep: Upkeep, *, writer: bool) -> None:
+    def __init__(
+        self, layout: Layout, database: Database, rows: KVIndex, upkeep: KVMaintenance, *, writer: bool
+    ) -> None:
         self._layout = layout
         self._database = database
         self._rows = rows

@@ -1,7 +1,7 @@
-"""Nearest unit vectors: exact in numpy, approximate in hnswlib. Knows labels and numbers; knows no chunk and no SQL.
+"""Nearest-neighbour search over unit vectors: exact with numpy, approximate with hnswlib.
 
 Vectors are float32 [dim] of length one, so the inner product is the cosine. A label is a non-negative int that names
-one vector for good. Both indexes give the same contract: (labels, cosines) best first, removed labels never.
+one vector permanently. Both indexes return (label, cosine) pairs, best first, and never a removed label.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from desk_rag.store.layout import sync_file
 from desk_rag.store.ownership import content_proves
 
 Vectors = NDArray[np.float32]
-Found = list[tuple[int, float]]
+Matches = list[tuple[int, float]]
 """(label, cosine), best first."""
 FILE_VERSION = 1
 _M = 16
 _EF_BUILD = 200
 _EF_SEARCH = 128
 _SMALLEST_CAPACITY = 1024
-# About the spare candidates that make up for deleted neighbours in the way.
 _OVERFETCH = 2
+"""Candidates per result, to make up for removed neighbours."""
 _ELEMENTS_AT = 6 * 8 + 2 * 4 + 5 * 8
 
 
 class VectorIndex(Protocol):
-    """What the rest of the store needs of an index."""
+    """An index of labelled vectors."""
 
     def __len__(self) -> int: ...
     def __contains__(self, label: int) -> bool: ...
@@ -47,16 +47,16 @@ class VectorIndex(Protocol):
         ...
 
     def remove(self, labels: Sequence[int]) -> None:
-        """Forget labels; unknown ones are ignored."""
+        """Remove labels; unknown ones are ignored."""
         ...
 
-    def search(self, vector: Vectors, limit: int) -> Found:
-        """Return the nearest of all."""
+    def search(self, vector: Vectors, limit: int) -> Matches:
+        """Return the nearest vectors."""
         ...
 
 
 class ExactIndex:
-    """All vectors in one matrix; every search looks at each of them."""
+    """All vectors in one matrix; a search compares every one."""
 
     def __init__(self, dim: int) -> None:
         self._matrix: Vectors = np.zeros((0, dim), dtype=np.float32)
@@ -100,26 +100,26 @@ class ExactIndex:
             self._matrix[self._used] = 0
             self._labels[self._used] = -1
 
-    def search(self, vector: Vectors, limit: int) -> Found:
+    def search(self, vector: Vectors, limit: int) -> Matches:
         """See `VectorIndex.search`."""
         return _best(self._matrix[: self._used] @ vector, self._labels[: self._used], limit)
 
-    def search_within(self, vector: Vectors, limit: int, labels: Sequence[int]) -> Found:
+    def search_within(self, vector: Vectors, limit: int, labels: Sequence[int]) -> Matches:
         """Return the nearest of the given labels; those not in the index are ignored."""
         rows = np.array([self._rows[label] for label in labels if label in self._rows], dtype=np.int64)
         return _best(self._matrix[rows] @ vector, self._labels[rows], limit)
 
     def take(self, limit: int) -> tuple[list[int], Vectors]:
-        """Return up to `limit` (labels, vectors), oldest places first, without removing them."""
+        """Return up to `limit` (labels, vectors) in order of their rows, without removing them."""
         count = min(limit, self._used)
         return [int(label) for label in self._labels[:count]], self._matrix[:count].copy()
 
 
 class HnswIndex:
-    """A graph index; recall just below one, time almost independent of the number of vectors."""
+    """A graph index: recall just below 1, search time almost independent of the number of vectors."""
 
     def __init__(self, dim: int) -> None:
-        """Raises ImportError where hnswlib is not installed or was built for another CPU."""
+        """Create an empty index. Raises ImportError if hnswlib is missing or was built for another CPU."""
         self._dim = dim
         self._index = _hnswlib().Index(space="ip", dim=dim)
         self._index.init_index(
@@ -142,7 +142,7 @@ class HnswIndex:
 
     @property
     def mostly_dead(self) -> bool:
-        """True when removed vectors outnumber the others, so that building anew pays."""
+        """True if removed vectors outnumber the others, so that rebuilding pays."""
         return len(self._dead) > len(self._live)
 
     def add(self, labels: Sequence[int], vectors: Vectors) -> None:
@@ -161,7 +161,7 @@ class HnswIndex:
                 self._index.mark_deleted(label)
                 self._dead.add(label)
 
-    def search(self, vector: Vectors, limit: int) -> Found:
+    def search(self, vector: Vectors, limit: int) -> Matches:
         """See `VectorIndex.search`. Raises RuntimeError if the graph cannot reach enough vectors."""
         limit = min(limit, len(self._live))
         if limit < 1:
@@ -171,20 +171,19 @@ class HnswIndex:
         return [(int(label), 1.0 - float(distance)) for label, distance in zip(labels[0], distances[0], strict=True)]
 
     def save(self, path: Path, within: OwnedDirectory | None = None) -> None:
-        """Write the index beside its place and put it there whole; its checksum goes to `path` with suffix .json.
+        """Write the index atomically, and its checksum to `path` with suffix .json.
 
-        `within` is the directory below which no link is followed, by default the one of `path`. Raises ValueError
-        where removed vectors cannot be wiped from the file, or a file of somebody else is in its place; nothing is
-        saved then.
+        `within` is the directory below which no link is followed, by default the parent of `path`. Raises ValueError,
+        saving nothing, if removed vectors cannot be wiped from the file or a foreign file is in its place.
         """
         within = within or OwnedDirectory(path.parent)
         facts = path.with_suffix(".json")
         with within.opened(path.parent) as folder:
-            for place in (path, facts):
-                _check_replaceable(within, place)
-            beside, descriptor = create_beside(folder, path.name)
+            for file in (path, facts):
+                _check_replaceable(within, file)
+            temporary, descriptor = create_beside(folder, path.name)
             os.close(descriptor)
-            written = folder.reach(beside)
+            written = folder.reach(temporary)
             try:
                 self._index.save_index(str(written))
                 if self._dead:
@@ -197,42 +196,42 @@ class HnswIndex:
                     "labels": sorted(self._live),
                     "dead": sorted(self._dead),
                 }
-                folder.unlink(facts.name, proven)  # no index file may ever stand beside the checksum of another
-                folder.replace(beside, folder, path.name)
+                folder.unlink(facts.name, proven)  # an index file must never stand beside the checksum of another
+                folder.replace(temporary, folder, path.name)
                 text = json.dumps(description).encode()
                 within.write(facts, xxhash.xxh3_64_hexdigest(text).encode() + b"\n" + text)
             finally:
-                folder.unlink(beside, proven)
+                folder.unlink(temporary, proven)
 
     @classmethod
     def load(cls, path: Path, dim: int) -> HnswIndex | None:
-        """Return a saved index, or None if there is none that is whole and of this dimension.
+        """Return a saved index; None if there is no sound one of this dimension.
 
-        hnswlib never sees an unchecked file: it trusts counts and offsets in it.
+        The checksum is verified first, because hnswlib trusts the counts and offsets in a file.
         """
         try:
             facts = _facts(path)
             if facts is None or facts["dim"] != dim or facts["xxh3"] != _checksum(path):
                 return None
-            found = cls(dim)
-            found._index = _hnswlib().Index(space="ip", dim=dim)
-            found._index.load_index(str(path), max_elements=0)
-            found._index.set_num_threads(1)
-            found._live = set(facts["labels"])
-            found._dead = set(facts["dead"])
+            loaded = cls(dim)
+            loaded._index = _hnswlib().Index(space="ip", dim=dim)
+            loaded._index.load_index(str(path), max_elements=0)
+            loaded._index.set_num_threads(1)
+            loaded._live = set(facts["labels"])
+            loaded._dead = set(facts["dead"])
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError):
             return None
-        return found
+        return loaded
 
 
 def saved_labels(path: Path) -> frozenset[int] | None:
-    """Return the labels of a saved index without loading it; None if that cannot be told."""
+    """Return the labels of a saved index without loading it; None if its .json is missing or damaged."""
     facts = _facts(path)
     return None if facts is None else frozenset(facts["labels"])
 
 
 def approximate_search_available() -> bool:
-    """True if hnswlib can be imported here."""
+    """Return whether hnswlib can be imported."""
     try:
         _hnswlib()
     except ImportError:
@@ -243,7 +242,7 @@ def approximate_search_available() -> bool:
 def _check_replaceable(within: OwnedDirectory, path: Path) -> None:
     entry = within.entry(path)
     if entry is not None and not content_proves(f"vectors/{path.name}")(entry):
-        raise ValueError(f"{path} was not made by desk-rag")
+        raise ValueError(f"{path} was not written by desk-rag")
 
 
 def _facts(path: Path) -> dict[str, Any] | None:
@@ -258,18 +257,18 @@ def _facts(path: Path) -> dict[str, Any] | None:
 
 
 def _wipe(path: Path, dim: int, labels: set[int]) -> None:
-    """Zero the vectors of removed labels in a saved index: a vector tells much about its text.
+    """Zero the vectors of removed labels in a saved index, since a vector reveals much of its text.
 
     Layout after hnswlib 0.8, hnswalg.h, saveIndex: six size_t (level-0 offset, capacity, count, bytes per element,
-    label offset, data offset), two 32-bit and five 64-bit fields, then the elements. Raises ValueError for another.
+    label offset, data offset), two 32-bit and five 64-bit fields, then the elements. Raises ValueError for others.
     """
     _, _, count, stride, label_at, data_at = struct.unpack("<6Q", _first_bytes(path, 48))
     elements = np.memmap(path, dtype=np.uint8, mode="r+", offset=_ELEMENTS_AT, shape=(count, stride))
-    found = np.ascontiguousarray(elements[:, label_at : label_at + 8]).view(np.int64)[:, 0]
-    wanted = np.isin(found, list(labels))
-    if int(wanted.sum()) != len(labels) or data_at + 4 * dim > label_at:
-        raise ValueError(f"{path} is not laid out as hnswlib 0.8 does")
-    elements[wanted, data_at : data_at + 4 * dim] = 0
+    stored_labels = np.ascontiguousarray(elements[:, label_at : label_at + 8]).view(np.int64)[:, 0]
+    is_removed = np.isin(stored_labels, list(labels))
+    if int(is_removed.sum()) != len(labels) or data_at + 4 * dim > label_at:
+        raise ValueError(f"{path} is not laid out as by hnswlib 0.8")
+    elements[is_removed, data_at : data_at + 4 * dim] = 0
     elements.flush()
 
 
@@ -280,7 +279,7 @@ def _hnswlib() -> ModuleType:
     return module
 
 
-def _best(scores: Vectors, labels: NDArray[np.int64], limit: int) -> Found:
+def _best(scores: Vectors, labels: NDArray[np.int64], limit: int) -> Matches:
     if limit < 1 or not len(scores):
         return []
     if limit < len(scores):

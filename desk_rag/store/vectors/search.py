@@ -1,8 +1,8 @@
-"""Vectors of chunks, kept in step with the catalog and searched by cosine. Knows rows and indexes; embeds nothing.
+"""Store the vectors of chunks in the catalog and search them by cosine.
 
-The rows are the truth. In memory the newest vectors are the *tail*, searched exactly; above a threshold the others are
-the *head*, a graph index that takes over the tail piece by piece, so that no search ever waits for a whole build. A
-missing, damaged or outdated index file, or no hnswlib at all, only means a longer tail.
+The rows are authoritative. In memory the newest vectors are the *tail*, searched exactly. Above a threshold the others
+are the *head*, a graph index that absorbs the tail in steps, so that no search waits for a whole build. If the index
+file is missing, damaged or outdated, or hnswlib is not installed, the tail is longer.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from desk_rag.store.layout import Layout
 from desk_rag.store.types import Hit, PendingChunk
 from desk_rag.store.vectors.index import (
     ExactIndex,
-    Found,
     HnswIndex,
+    Matches,
     Vectors,
     approximate_search_available,
     saved_labels,
 )
 
 APPROXIMATE_FROM = 5_000
-"""Vectors from which the graph is worth its memory; below, exact search takes about a millisecond."""
+"""Number of vectors from which the graph pays for its memory."""
 _ABSORB_PER_SEARCH = 200
 _ABSORB_PER_PUT = 2_000
 _SAVE_AFTER = 5_000
-_READ_AT_ONCE = 10_000
-_UNIT_WITHIN = 1e-3
-_DAMAGED = "Vectors are damaged; what they stand for is found by its words alone."
+_ROWS_PER_READ = 10_000
+_NORM_TOLERANCE = 1e-3
+_DAMAGED = "Vectors are damaged; the passages they belong to are found by their words alone."
 
 
 @dataclass(slots=True)
-class _Loaded:
+class _EmbedderIndex:
     """One embedder's vectors in memory."""
 
     row: int
@@ -68,7 +68,7 @@ class VectorSearch:
         self._layout = layout
         self._writer = writer
         self._threshold = threshold
-        self._loaded: dict[str, _Loaded] = {}
+        self._loaded: dict[str, _EmbedderIndex] = {}
         self._lock = threading.RLock()
 
     def put(self, embedder: str, chunk_ids: Sequence[ChunkId], vectors: NDArray[np.float32]) -> None:
@@ -76,7 +76,7 @@ class VectorSearch:
         assert vectors.ndim == 2 and len(vectors) == len(chunk_ids)
         if not len(vectors):
             return
-        assert np.isfinite(vectors).all(), "a vector holds something that is not a number"
+        assert np.isfinite(vectors).all(), "a vector is not finite"
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         unit = np.ascontiguousarray(vectors / np.maximum(norms, 1e-12), dtype="<f4")
         with self._database.write() as connection:
@@ -92,32 +92,32 @@ class VectorSearch:
                     )
             count_change(connection)
         if embedder not in self._loaded and self.count(embedder, ()) <= self._threshold:
-            return  # nobody has searched yet, and there is no graph to keep up
+            return  # nothing has been searched yet, and there is no graph to extend
         with self._lock:
-            found = self._current(embedder)
-            if found is not None:
-                self._absorb(found, _ABSORB_PER_PUT)
-                if found.head is not None and found.unsaved >= _SAVE_AFTER:
-                    self._save(embedder, found)
+            index = self._current(embedder)
+            if index is not None:
+                self._absorb(index, _ABSORB_PER_PUT)
+                if index.head is not None and index.unsaved >= _SAVE_AFTER:
+                    self._save(embedder, index)
 
     def search(self, embedder: str, vector: NDArray[np.float32], limit: int, under: Sequence[Path]) -> list[Hit]:
-        """Return the chunks nearest to `vector` (float32 [dim]), best first; exact where `under` narrows."""
+        """Return the chunks nearest to `vector` (float32 [dim]), best first; exact if `under` is given."""
         question = np.asarray(vector, dtype=np.float32).reshape(-1)
         norm = float(np.linalg.norm(question))
         if limit < 1 or not np.isfinite(norm) or norm == 0.0:
             return []
         question = question / np.float32(norm)
         with self._lock:
-            found = self._current(embedder)
-            if found is None:
+            index = self._current(embedder)
+            if index is None:
                 return []
-            self._absorb(found, _ABSORB_PER_SEARCH)
-            if under and found.head is None:
-                best = found.tail.search_within(question, limit, self._labels_under(found.row, under))
+            self._absorb(index, _ABSORB_PER_SEARCH)
+            if under and index.head is None:
+                best = index.tail.search_within(question, limit, self._labels_under(index.row, under))
             elif under:
-                best = self._search_rows(found.row, question, limit, under)
+                best = self._search_rows(index.row, question, limit, under)
             else:
-                best = found.tail.search(question, limit) + self._search_head(found, question, limit)
+                best = index.tail.search(question, limit) + self._search_head(index, question, limit)
         nearest = dict(sorted(best, key=lambda item: (-item[1], item[0])))
         return self._hits(list(nearest.items())[:limit])
 
@@ -154,125 +154,125 @@ class VectorSearch:
         return None if row is None else str(row[0])
 
     def forget_removed(self) -> None:
-        """After chunks were removed: overwrite their vectors in memory and remove saved indexes that hold them."""
+        """Overwrite the vectors of removed chunks in memory, and remove saved indexes that contain them."""
         with self._lock:
-            for found in self._loaded.values():
-                self._refresh(found)
+            for index in self._loaded.values():
+                self._refresh(index)
         removed = False
         for name, saved in self._saved():
             labels = saved_labels(saved)
             if labels is None or not labels <= self._living_labels(name):
                 for file in (saved, saved.with_suffix(".json")):
-                    removed |= self._layout.home.remove(file, proven) is not None  # its embedder's row names both
+                    removed |= self._layout.home.remove(file, proven) is not None  # the row of the embedder names both
         if removed:
             self._layout.home.sync(self._layout.vectors)
 
     def save(self) -> None:
         """Save every graph index that changed."""
         with self._lock:
-            for name, found in self._loaded.items():
-                if found.head is not None and (found.unsaved or not self._file(name).exists()):
-                    self._save(name, found)
+            for name, index in self._loaded.items():
+                if index.head is not None and (index.unsaved or not self._file(name).exists()):
+                    self._save(name, index)
 
-    def _current(self, embedder: str) -> _Loaded | None:
-        found = self._loaded.get(embedder)
-        if found is None:
+    def _current(self, embedder: str) -> _EmbedderIndex | None:
+        index = self._loaded.get(embedder)
+        if index is None:
             with self._database.read() as connection:
                 row = connection.execute("SELECT id, dim FROM embedders WHERE name = ?", (embedder,)).fetchone()
             if row is None:
                 return None
             head = HnswIndex.load(self._file(embedder), row[1])
-            found = self._loaded[embedder] = _Loaded(row[0], ExactIndex(row[1]), head, removals=-1)
-        self._refresh(found)
-        return found
+            index = self._loaded[embedder] = _EmbedderIndex(row[0], ExactIndex(row[1]), head, removals=-1)
+        self._refresh(index)
+        return index
 
-    def _refresh(self, found: _Loaded) -> None:
-        """Take in rows that are new since the last look, drop what was removed."""
+    def _refresh(self, index: _EmbedderIndex) -> None:
+        """Add rows that are new since the last call and drop those that were removed."""
         with self._database.snapshot() as connection:
-            removals = connection.execute("SELECT removals FROM embedders WHERE id = ?", (found.row,)).fetchone()[0]
-            if removals != found.removals:
-                self._drop_removed(connection, found)
-                found.removals = removals
+            removals = connection.execute("SELECT removals FROM embedders WHERE id = ?", (index.row,)).fetchone()[0]
+            if removals != index.removals:
+                self._drop_removed(connection, index)
+                index.removals = removals
             expected = None
-            if not found.last_seq:  # by their index, which a damaged row does not change
+            if not index.last_seq:  # counted by the SQL index, which a damaged row does not change
                 counting = "SELECT count(*) FROM vectors INDEXED BY sqlite_autoindex_vectors_1 WHERE embedder = ?"
-                expected = connection.execute(counting, (found.row,)).fetchone()[0]
+                expected = connection.execute(counting, (index.row,)).fetchone()[0]
             count = 0
             while True:
                 rows = connection.execute(
                     "SELECT seq, chunk, vector, sum FROM vectors WHERE embedder = ? AND seq > ? ORDER BY seq LIMIT ?",
-                    (found.row, found.last_seq, _READ_AT_ONCE),
+                    (index.row, index.last_seq, _ROWS_PER_READ),
                 ).fetchall()
                 if not rows:
                     break
                 count += len(rows)
-                found.last_seq = rows[-1][0]
-                rows = [row for row in rows if found.head is None or row[0] not in found.head]
-                fresh = self._sound(rows, self._dim(connection, found.row))
+                index.last_seq = rows[-1][0]
+                rows = [row for row in rows if index.head is None or row[0] not in index.head]
+                fresh = self._sound(rows, self._dim(connection, index.row))
                 if fresh:
-                    found.tail.add([seq for seq, _ in fresh], _matrix([blob for _, blob in fresh]))
+                    index.tail.add([seq for seq, _ in fresh], _matrix([blob for _, blob in fresh]))
         if expected is not None and count != expected:
             self._database.faults.add(_DAMAGED)
 
     def _sound(self, rows: Sequence[tuple[int, object, object, object]], dim: int) -> list[tuple[int, bytes]]:
-        """Those of (seq, chunk row, vector, sum) that are as they were written; damaged ones are noted."""
+        """Return (seq, vector) of the rows (seq, chunk row, vector, sum) that are sound; report damaged ones."""
         sound = [(seq, cast("bytes", v)) for seq, chunk, v, s in rows if vector_is_sound(chunk, v, s, dim)]
         if len(sound) < len(rows):
             self._database.faults.add(_DAMAGED)
         return sound
 
-    def _drop_removed(self, connection: sqlite3.Connection, found: _Loaded) -> None:
-        living = {seq for (seq,) in connection.execute("SELECT seq FROM vectors WHERE embedder = ?", (found.row,))}
-        tail_labels, _ = found.tail.take(len(found.tail))
-        found.tail.remove([label for label in tail_labels if label not in living])
-        if found.head is not None:
-            gone = [label for label in found.head.labels if label not in living]
-            found.head.remove(gone)
-            found.unsaved += len(gone)
-            if found.head.mostly_dead:
-                found.head, found.last_seq = None, 0
-                found.tail = ExactIndex(self._dim(connection, found.row))
+    def _drop_removed(self, connection: sqlite3.Connection, index: _EmbedderIndex) -> None:
+        living = {seq for (seq,) in connection.execute("SELECT seq FROM vectors WHERE embedder = ?", (index.row,))}
+        tail_labels, _ = index.tail.take(len(index.tail))
+        index.tail.remove([label for label in tail_labels if label not in living])
+        if index.head is not None:
+            removed = [label for label in index.head.labels if label not in living]
+            index.head.remove(removed)
+            index.unsaved += len(removed)
+            if index.head.mostly_dead:
+                index.head, index.last_seq = None, 0
+                index.tail = ExactIndex(self._dim(connection, index.row))
 
-    def _absorb(self, found: _Loaded, limit: int) -> None:
-        """Move vectors from the tail to the head, once there are enough of them for a head."""
-        if found.head is None:
-            if len(found.tail) <= self._threshold or not approximate_search_available():
+    def _absorb(self, index: _EmbedderIndex, limit: int) -> None:
+        """Move vectors from the tail to the head once there are enough for a head."""
+        if index.head is None:
+            if len(index.tail) <= self._threshold or not approximate_search_available():
                 return
-            found.head = HnswIndex(self._dim_of(found))
-        labels, vectors = found.tail.take(limit)
+            index.head = HnswIndex(self._dim_of(index))
+        labels, vectors = index.tail.take(limit)
         if labels:
-            found.head.add(labels, vectors)
-            found.tail.remove(labels)
-            found.unsaved += len(labels)
+            index.head.add(labels, vectors)
+            index.tail.remove(labels)
+            index.unsaved += len(labels)
 
-    def _search_head(self, found: _Loaded, question: Vectors, limit: int) -> Found:
-        if found.head is None:
+    def _search_head(self, index: _EmbedderIndex, question: Vectors, limit: int) -> Matches:
+        if index.head is None:
             return []
         try:
-            return found.head.search(question, limit)
+            return index.head.search(question, limit)
         except RuntimeError:
-            # The graph reaches fewer than `limit` vectors. The rows still answer; a new graph follows.
-            best = self._search_rows(found.row, question, limit, ())
-            found.head, found.last_seq, found.tail = None, 0, ExactIndex(len(question))
+            # The graph reaches fewer than `limit` vectors: search the rows, and build a new graph.
+            best = self._search_rows(index.row, question, limit, ())
+            index.head, index.last_seq, index.tail = None, 0, ExactIndex(len(question))
             return best
 
-    def _search_rows(self, row: int, question: Vectors, limit: int, under: Sequence[Path]) -> Found:
-        """Search the rows in scope exactly, reading them from the catalog a part at a time."""
+    def _search_rows(self, row: int, question: Vectors, limit: int, under: Sequence[Path]) -> Matches:
+        """Search the rows in scope exactly, reading them from the catalog in batches."""
         scope = Scope(under)
         with self._database.read() as connection:
             rows = connection.execute(
                 f"SELECT seq, chunk, vector, sum FROM vectors WHERE embedder = ?{scope.and_chunk('chunk')}",
                 (row, *scope.values),
             )
-            best: Found = []
-            while read := rows.fetchmany(_READ_AT_ONCE):
-                some = self._sound(read, len(question))
-                part = ExactIndex(len(question))
-                part.add([seq for seq, _ in some], _matrix([blob for _, blob in some]))
-                best += part.search(question, limit)
+            best: Matches = []
+            while batch := rows.fetchmany(_ROWS_PER_READ):
+                sound = self._sound(batch, len(question))
+                exact = ExactIndex(len(question))
+                exact.add([seq for seq, _ in sound], _matrix([blob for _, blob in sound]))
+                best += exact.search(question, limit)
         return sorted(best, key=lambda item: (-item[1], item[0]))[:limit]
 
-    def _hits(self, best: Found) -> list[Hit]:
+    def _hits(self, best: Matches) -> list[Hit]:
         marks = ",".join("?" * len(best))
         with self._database.read() as connection:
             names = dict(
@@ -282,9 +282,9 @@ class VectorSearch:
                     [label for label, _ in best],
                 )
             )
-        # A label without a row was removed meanwhile; a row without a chunk cannot be.
+        # A label without a row has just been removed; a row without a chunk is damage.
         if not all(isinstance(name, str) for name in names.values()):
-            self._database.faults.add("Vectors stand for passages that do not exist.")
+            self._database.faults.add("Vectors belong to passages that do not exist.")
         return [Hit(ChunkId(names[label]), score) for label, score in best if isinstance(names.get(label), str)]
 
     def _labels_under(self, embedder_row: int, under: Sequence[Path]) -> list[int]:
@@ -307,30 +307,30 @@ class VectorSearch:
             known = connection.execute("SELECT name FROM embedders").fetchall()
         return [(name, self._file(name)) for (name,) in known if self._file(name).exists()]
 
-    def _save(self, embedder: str, found: _Loaded) -> None:
-        if self._writer and found.head is not None:
-            with suppress(ValueError, OSError, RuntimeError, StoreError):  # not saved: the next start builds it again
-                found.head.save(self._file(embedder), self._layout.home)
-            found.unsaved = 0
+    def _save(self, embedder: str, index: _EmbedderIndex) -> None:
+        if self._writer and index.head is not None:
+            with suppress(ValueError, OSError, RuntimeError, StoreError):  # not saved; the next start builds it again
+                index.head.save(self._file(embedder), self._layout.home)
+            index.unsaved = 0
 
     def _file(self, embedder: str) -> Path:
         return self._layout.vectors / f"{hashlib.blake2b(embedder.encode(), digest_size=8).hexdigest()}.hnsw"
 
-    def _dim_of(self, found: _Loaded) -> int:
+    def _dim_of(self, index: _EmbedderIndex) -> int:
         with self._database.read() as connection:
-            return self._dim(connection, found.row)
+            return self._dim(connection, index.row)
 
     def _dim(self, connection: sqlite3.Connection, row: int) -> int:
         return int(connection.execute("SELECT dim FROM embedders WHERE id = ?", (row,)).fetchone()[0])
 
 
 def vector_is_sound(chunk: object, vector: object, checksum: object, dim: int) -> bool:
-    """True for a vector as it was written; one from before there were checksums is asked for its length alone."""
+    """Return whether a vector is as written; without a checksum (schema 1) only its length is checked."""
     if not isinstance(chunk, int) or not isinstance(vector, bytes) or len(vector) != 4 * dim:
         return False
     if checksum is not None:
         return checksum == vector_sum(chunk, vector)
-    return bool(abs(float(np.linalg.norm(np.frombuffer(vector, dtype="<f4"))) - 1.0) < _UNIT_WITHIN)
+    return bool(abs(float(np.linalg.norm(np.frombuffer(vector, dtype="<f4"))) - 1.0) < _NORM_TOLERANCE)
 
 
 def _matrix(blobs: Sequence[bytes]) -> Vectors:

@@ -263,7 +263,7 @@ def test_a_catalog_that_cannot_be_read_is_begun_anew_with_its_chunk_kv(filled: P
         store.verify()
         store.search_words("service", 3)
     assert "Close" not in caught.value.remedy and "verify --repair" in caught.value.remedy
-    with Store.begin_anew(filled, made.settings()) as store:
+    with Store.reset_catalog(filled, made.settings()) as store:
         assert store.verify().clean and len(made.kv_files(filled)) == 1
         store.put_document(made.document(A, [TEXT]), made.chunks([TEXT]), made.stamp())
         assert store.get_kv([made.key(TEXT)])[0] is not None

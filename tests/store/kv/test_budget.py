@@ -156,7 +156,7 @@ def test_a_pin_protects_nothing_of_another_model(root: Path) -> None:
     with Store.open(root, made.settings(budget_bytes=FILE), writer=True) as store:
         assert kept(store, ["new"]) == ["new"], "a limit that shrinks takes the model used last, last"
         assert kept(store, texts, made.OTHER_NS) == [] and on_disk(root) == FILE
-        assert store.notices == ("24 KiB of chunk caches were given up: they may take 8 KiB.",)
+        assert store.notices == ("24 KiB of chunk caches were removed to stay within the limit of 8 KiB.",)
 
 
 def test_even_pinned_folders_give_way_when_the_limit_shrinks(root: Path) -> None:
@@ -313,7 +313,7 @@ def test_estimate_before_indexing() -> None:
         " Making them takes about 17 min of idle time."
     )
     tight = estimate(10_000_000, 5_000, 20 << 30)
-    assert tight.seconds is None and "room for 43% of them" in tight.sentence and "second time" in tight.sentence
+    assert tight.seconds is None and "43% of them fit" in tight.sentence and "second time" in tight.sentence
 
 
 def test_break_even_is_a_sentence_with_this_machines_numbers() -> None:

@@ -16,7 +16,7 @@ from desk_rag.errors import CorruptKV, UnknownFormat
 from desk_rag.kv.types import KVKey, QuantizedKV
 from desk_rag.store.kv import chunk_file
 from desk_rag.store.kv import header as kv_header
-from desk_rag.store.kv.buffer_pool import SlabPool
+from desk_rag.store.kv.buffer_pool import BufferPool
 from tests.store import made
 from tests.store.faults import FullAt
 
@@ -36,7 +36,7 @@ def write(tmp_path: Path, kv: QuantizedKV, key: KVKey | None = None) -> Path:
 
 
 def read(path: Path, key: KVKey | None = None) -> QuantizedKV:
-    return chunk_file.read(path, key or made.key("a"), SlabPool(0), set())
+    return chunk_file.read(path, key or made.key("a"), BufferPool(0), set())
 
 
 def mixed_kv() -> QuantizedKV:
@@ -208,7 +208,7 @@ def test_a_header_that_lies_about_itself_is_refused(tmp_path: Path) -> None:
 
 def test_checksum_is_computed_once_per_file_and_again_after_a_change(tmp_path: Path) -> None:
     path = write(tmp_path, mixed_kv())
-    pool, verified = SlabPool(0), set()
+    pool, verified = BufferPool(0), set()
     chunk_file.read(path, made.key("a"), pool, verified)
     before = len(verified)
     chunk_file.read(path, made.key("a"), pool, verified)
@@ -221,7 +221,7 @@ def test_checksum_is_computed_once_per_file_and_again_after_a_change(tmp_path: P
 
 def test_buffer_is_lent_again_only_when_the_last_view_is_gone(tmp_path: Path) -> None:
     path = write(tmp_path, mixed_kv())
-    pool = SlabPool(1 << 24)
+    pool = BufferPool(1 << 24)
     kv = chunk_file.read(path, made.key("a"), pool, set())
     one = kv.layers[3].keys
     copy = one.clone()
@@ -238,7 +238,7 @@ def test_buffer_is_lent_again_only_when_the_last_view_is_gone(tmp_path: Path) ->
 
 
 def test_pool_keeps_no_more_idle_bytes_than_it_may() -> None:
-    pool = SlabPool(1 << 20)
+    pool = BufferPool(1 << 20)
     loans = [pool.lend(400_000) for _ in range(8)]
     del loans
     gc.collect()

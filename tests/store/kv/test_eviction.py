@@ -22,7 +22,7 @@ def texts(store: Store, *names: str) -> list[str]:
 def test_an_upper_rung_does_not_drive_out_the_plain_one(root: Path) -> None:
     with Store.open(root, made.settings(budget_bytes=4 * FILE), writer=True) as store:
         names = texts(store, "a", "b", "c", "d")
-        store.hold_together([made.NS, UPPER_NS])
+        store.register_model([made.NS, UPPER_NS])
         assert all(put(store, name) for name in names)
         assert not put(store, "a", UPPER_NS, seconds=0.1), "worth less than what is there"
         assert kept(store, names) == names
@@ -36,7 +36,7 @@ def test_the_plain_rung_drives_out_what_is_above(root: Path) -> None:
     """However much was asked for the others: an unread document must not wait until it has been asked for twice."""
     with Store.open(root, made.settings(budget_bytes=4 * FILE), writer=True) as store:
         names = texts(store, "a", "b", "c", "d")
-        store.hold_together([made.NS, UPPER_NS, TOP_NS])
+        store.register_model([made.NS, UPPER_NS, TOP_NS])
         assert put(store, "a") and put(store, "b")
         demand(store, "a", "b", times=9)
         assert put(store, "a", UPPER_NS, seconds=9.0) and put(store, "a", TOP_NS, seconds=9.0)
@@ -59,7 +59,7 @@ def test_other_models_still_go_before_both(root: Path) -> None:
     with Store.open(root, made.settings(budget_bytes=4 * FILE), writer=True) as store:
         names = texts(store, "a", "b", "c", "d")
         demand(store, "d", times=9)
-        store.hold_together([made.NS, UPPER_NS])
+        store.register_model([made.NS, UPPER_NS])
         assert put(store, "a") and put(store, "a", UPPER_NS)
         assert put(store, "d", made.OTHER_NS, seconds=9.0) and put(store, "c", made.OTHER_NS, seconds=9.0)
         demand(store, "b", times=2)
@@ -71,16 +71,16 @@ def test_other_models_still_go_before_both(root: Path) -> None:
 def test_it_is_remembered_until_the_model_has_one_namespace_again(root: Path) -> None:
     with Store.open(root, made.settings(budget_bytes=100 * FILE), writer=True) as store:
         texts(store, "a", "b")
-        store.hold_together([made.NS, UPPER_NS])
+        store.register_model([made.NS, UPPER_NS])
         assert put(store, "a") and put(store, "a", UPPER_NS)
     with Store.open(root, made.settings(budget_bytes=100 * FILE), writer=False) as reader:
         both = reader.outlook(None, 1.0)
         assert both is not None and both.kv_bytes == pytest.approx(4 * FILE, rel=0.25), "of both, there and to come"
-        reader.hold_together([made.NS])  # a process that may not write says nothing
+        reader.register_model([made.NS])  # a process that may not write says nothing
         assert reader.outlook(None, 1.0) == both
     with Store.open(root, made.settings(budget_bytes=100 * FILE), writer=True) as store:
-        store.hold_together([made.OTHER_NS])
+        store.register_model([made.OTHER_NS])
         assert store.outlook(made.NS, 1.0) == both, "another model's namespaces are its own affair"
-        store.hold_together([made.NS])
+        store.register_model([made.NS])
         alone = store.outlook(made.NS, 1.0)
         assert alone is not None and alone.kv_bytes == pytest.approx(2 * FILE, rel=0.25)

@@ -112,7 +112,7 @@ def test_what_could_not_be_loaded_is_checked_whole_and_put_aside_only_if_unsound
     content[-5] ^= 1
     path.write_bytes(content)
     before = hits(store, filled["one"])
-    one, two = store.get_kv_anew([filled["one"], filled["two"]])
+    one, two = store.reread_kv([filled["one"], filled["two"]])
     assert one is not None and two is None
     assert all(
         made.same_layer(a, b) for a, b in zip(one.layers, made.kv_for(filled["one"]).layers, strict=True)

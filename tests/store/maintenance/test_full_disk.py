@@ -15,10 +15,10 @@ from desk_rag.cli import store as cli_store
 from desk_rag.config import GIB, Settings, StoreSettings
 from desk_rag.errors import StoreFull, StoreReadOnly, UnknownFormat, of_system
 from desk_rag.kv.types import QuantizedKV
-from desk_rag.store import opening
+from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.store.catalog.database import Database
 from desk_rag.store.layout import Layout
-from desk_rag.store.maintenance.full_disk import Room
+from desk_rag.store.maintenance.full_disk import PurgeSpace
 from desk_rag.store.open_to_purge import open_to_purge
 from desk_rag.store.ownership import stamp_of
 from desk_rag.store.store import Store
@@ -81,8 +81,8 @@ def test_the_lock_needs_no_room(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(opening, "write_private", full)
     Layout(root).create()
+    monkeypatch.setattr(OwnedDirectory, "write", full)
     with Store.open(root, made.settings(), writer=True) as store:
         assert store.writer and not (root / "run" / "writer.pid").exists()
 
@@ -133,13 +133,13 @@ def test_room_for_a_purge_is_made_of_its_own_files_first(store: Store, root: Pat
     aside.write_bytes(b"x")
     aside.rename(aside.with_name(f"catalog.1.{stamp_of(aside.stat())}.sqlite"))
     database = Database(root / "catalog.sqlite", read_only=True)
-    room = Room(Layout(root), Path("/in"))
-    assert room.make(database) and room.files == 2 and room.freed > 0
+    space = PurgeSpace(Layout(root), Path("/in"))
+    assert space.free_some(database) and space.files == 2 and space.freed > 0
     assert not list((root / "quarantine").iterdir())
     left = {path.stem for path in kv_files(root)}
     assert left == {str(made.key(text).tokens) for text in (own[0], *others)}, "what others hold too stays"
-    assert room.make(database) and kv_files(root) == []
-    assert not room.make(database)
+    assert space.free_some(database) and kv_files(root) == []
+    assert not space.free_some(database)
     database.close()
 
 
@@ -157,7 +157,7 @@ def test_a_full_drive(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli_store.status(settings, as_json=False) == 0 and "9 files, 9 chunks" in said(capsys)
     assert cli_store.verify(settings, repair=False, subset="1/1", as_json=False) == 0
     told = said(capsys)
-    assert "opened for reading only" in told and "nothing wrong" in told and "disk is full" in told
+    assert "opened read-only" in told and "nothing wrong" in told and "disk is full" in told
     with Store.open(small / "data", settings.store, writer=False) as store:
         assert len(store.search_words("heliotrope", 20)) == 9
         store.note_use([made.chunk_id(gone[0])])  # is not counted, and says nothing
@@ -213,7 +213,7 @@ def test_a_read_only_drive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         with Store.open(place, made.settings(), writer=False) as store:
             damaged = kv_files(place)[0]
             assert all(made.same(store.get_kv([made.key(t)])[0], large(t)) for t in texts)
-            store._kv._put_aside(made.key(texts[0]), damaged)  # a file that cannot be moved is a miss, no more
+            store._kv._quarantine(made.key(texts[0]), damaged)  # a file that cannot be moved is a miss, no more
             assert damaged.exists()
         for command in (
             lambda: Store.open(place, made.settings(), writer=True),

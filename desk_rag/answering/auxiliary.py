@@ -13,7 +13,7 @@ from desk_rag.answering.serving_model import Prepared, prepare
 from desk_rag.config import ModelSettings, Settings
 from desk_rag.kv.identity import kv_key
 from desk_rag.kv.prefix_variants.variants import PLAIN
-from desk_rag.kv.recompute.auxiliary_model import Auxiliary, MemoryShelf
+from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel, MemoryKVStore
 from desk_rag.kv.types import Namespace, QuantizedKV
 from desk_rag.store.store import Store
 
@@ -22,7 +22,7 @@ SMOLLM = "HuggingFaceTB/SmolLM2-135M"
 _NAMES = {"smollm2-135m": SMOLLM}
 
 
-class StoreShelf(MemoryShelf):
+class StoreShelf(MemoryKVStore):
     """Memory first, then the store."""
 
     def __init__(self, store: Store, namespace: Namespace) -> None:
@@ -30,7 +30,7 @@ class StoreShelf(MemoryShelf):
         self._store, self._namespace = store, namespace
 
     def get(self, chunks: Sequence[tuple[int, ...]]) -> list[QuantizedKV | None]:
-        """As in `kv.auxiliary.Shelf`."""
+        """See `kv.recompute.auxiliary_model.ChunkKVStore`."""
         found = super().get(chunks)
         missing = [index for index, kv in enumerate(found) if kv is None]
         stored = self._store.get_kv([kv_key(self._namespace, chunks[index]) for index in missing]) if missing else []
@@ -54,6 +54,6 @@ def model_settings(settings: Settings, name: str, device: str = "cpu") -> ModelS
     return settings.model.model_copy(update={"name": _NAMES.get(name, name), **plain})
 
 
-def open_auxiliary(prepared: Prepared, store: Store) -> Auxiliary:
+def open_auxiliary(prepared: Prepared, store: Store) -> AuxiliaryModel:
     """The auxiliary model with its chunk KV."""
-    return Auxiliary(prepared.model, prepared.prefix, StoreShelf(store, prepared.namespace), prepared.gate.scheme)
+    return AuxiliaryModel(prepared.model, prepared.prefix, StoreShelf(store, prepared.namespace), prepared.gate.scheme)

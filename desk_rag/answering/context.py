@@ -12,7 +12,7 @@ from typing import Protocol
 
 from desk_rag.answering.events import Absence, Answer, AnswerMode, Missing, Source, Stage, Timings
 from desk_rag.kv.identity import kv_key
-from desk_rag.kv.prefix_variants.variants import Ladder, Rung
+from desk_rag.kv.prefix_variants.variants import PrefixVariant, PrefixVariants
 from desk_rag.kv.types import KVKey
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.prompt import NO_ANSWER
@@ -30,7 +30,7 @@ class Context:
     token_ids: tuple[tuple[int, ...], ...]
     """Per source, frame included."""
     keys: tuple[KVKey, ...]
-    rungs: tuple[Rung, ...]
+    rungs: tuple[PrefixVariant, ...]
     """Per source the rung whose chunk KV is read, and at which it is prefilled live if that is lost."""
 
 
@@ -57,7 +57,7 @@ class Chosen(Protocol):
 
 
 def build(
-    found: Sequence[RetrievedChunk], model: LanguageModel, ladder: Ladder, store: Store, room: int
+    found: Sequence[RetrievedChunk], model: LanguageModel, ladder: PrefixVariants, store: Store, room: int
 ) -> Context:
     """The best chunks that fit `room` tokens together, numbered from 1.
 
@@ -71,7 +71,7 @@ def build(
         if len(ids) <= room:
             room -= len(ids)
             chosen.append((chunk, ids))
-    serving = [ladder.serving(place_of(index, len(chosen))) for index in range(len(chosen))]
+    serving = [ladder.candidates_for(place_of(index, len(chosen))) for index in range(len(chosen))]
     keys = [[kv_key(rung.namespace, ids) for rung in rungs] for rungs, (_, ids) in zip(serving, chosen, strict=True)]
     warm = store.has_kv([key for several in keys for key in several])
     taken = [next((at for at, key in enumerate(several) if key in warm), 0) for several in keys]

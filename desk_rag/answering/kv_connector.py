@@ -21,7 +21,7 @@ import torch
 from desk_rag.answering import drive_tuning
 from desk_rag.config import AnswerSettings, Settings
 from desk_rag.errors import OutOfMemory
-from desk_rag.kv.forward.runner import ModelPass, Pass, Slab
+from desk_rag.kv.forward.runner import ModelPass, ModelRunner, Pass
 from desk_rag.kv.lazy.cache import LazyCache, arriving
 from desk_rag.kv.lazy.reference import LazyContext
 from desk_rag.kv.loading.layerwise import Placer, layerwise
@@ -57,7 +57,7 @@ class Site:
     model: LanguageModel
     prefix: PrefixKV
     tables: RotaryTables
-    slab: Slab | None
+    slab: ModelRunner | None
     """None: chunks are attended to as they lie, lazily."""
     room: int
     """Most tokens of question and answer together."""
@@ -301,13 +301,13 @@ class StreamedReading:
         if site.slab is None:
             chunks = [load.quantized(at) for at in range(len(load.items))]
             lazy = site.lazily(where, chunks, loaded=False)
-            last = len(load.cuts) - 1  # of one wave that knows of no layers, where nothing was on disk
-            with arriving(site.model, lazy, lambda layer: load.wait(min(bisect_right(load.cuts, layer), last))):
+            last = len(load.wave_ends) - 1  # of one wave that knows of no layers, where nothing was on disk
+            with arriving(site.model, lazy, lambda layer: load.wait(min(bisect_right(load.wave_ends, layer), last))):
                 yield ModelPass(site.model, lazy)
             return
         site.slab.lay_prefix()
         cache = site.slab.cache
-        if by_layers or site.slab.lean is None:
+        if by_layers or site.slab.fused is None:
             with layerwise(site.model, load, where, None, site.slab.slots):
                 yield site.slab.run()
         else:

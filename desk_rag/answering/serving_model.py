@@ -25,7 +25,13 @@ from desk_rag.kv.calibration.self_test import check_keys
 from desk_rag.kv.calibration.texts import GROUPS, PROBE
 from desk_rag.kv.identity import identify
 from desk_rag.kv.prefill import PrefixKV, prefill_prefix
-from desk_rag.kv.prefix_variants.variants import PLAIN, Ladder, Rung, build_ladder, primed_ids
+from desk_rag.kv.prefix_variants.variants import (
+    PLAIN,
+    PrefixVariant,
+    PrefixVariants,
+    build_prefix_variants,
+    variant_prefix_ids,
+)
 from desk_rag.kv.quant import LayerScheme, QuantScheme
 from desk_rag.kv.types import ChunkKV, Namespace
 from desk_rag.model.language_model import LanguageModel
@@ -47,13 +53,13 @@ class Prepared:
     gate: GateReport
     namespace: Namespace
     drift_epoch: int
-    later: tuple[Rung, ...] = ()
+    later: tuple[PrefixVariant, ...] = ()
     """The rungs above rung 0, which is `prefix` and `namespace`."""
 
     @property
-    def ladder(self) -> Ladder:
+    def ladder(self) -> PrefixVariants:
         """All rungs."""
-        return Ladder((Rung(0, self.prefix, self.namespace), *self.later))
+        return PrefixVariants((PrefixVariant(0, self.prefix, self.namespace), *self.later))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +110,8 @@ def prepare_model(
             record = _Record(_named(model, gate, key_error, Layout(data_dir, kv_dir), after), now)
             _write(file, record)
     told = record.told
-    ladder = build_ladder(model, prefix, rungs, told.gate.scheme, drift_epoch=told.drift_epoch)
-    return Prepared(model, prefix, told.gate, told.namespace, told.drift_epoch, ladder.rungs[1:])
+    ladder = build_prefix_variants(model, prefix, rungs, told.gate.scheme, drift_epoch=told.drift_epoch)
+    return Prepared(model, prefix, told.gate, told.namespace, told.drift_epoch, ladder.variants[1:])
 
 
 def stored_gates(data_dir: Path) -> list[StoredGate]:
@@ -125,7 +131,8 @@ def _named(
     epoch = 0 if after is None else after.told.drift_epoch + 1
     if layout.kv_dir is not None and marker_of(layout.kv_dir) is None and (layout.root / KV_RECORD).exists():
         epoch += int(time.time())  # what lies on a drive that is away cannot be looked at: a number it never had
-    prefixes = [primed_ids(model.prompt, count) for count in range(MOST_PRIMERS + 1)]  # whatever rungs there ever were
+    # whatever rungs there ever were
+    prefixes = [variant_prefix_ids(model.prompt, count) for count in range(MOST_PRIMERS + 1)]
     while True:
         rungs = [identify(model.spec, ids, gate.scheme, drift_epoch=epoch).namespace() for ids in prefixes]
         if not any(layout.namespace_dir(namespace).exists() for namespace in rungs):

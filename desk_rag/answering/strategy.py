@@ -17,13 +17,13 @@ from desk_rag.answering.evidence.selection import QuoteChooser
 from desk_rag.answering.evidence.span_scorer import load_pointer
 from desk_rag.config import AnswerSettings
 from desk_rag.errors import ConfigError, UnsupportedModel
-from desk_rag.kv.forward.runner import Pass, Slab
+from desk_rag.kv.forward.runner import ModelRunner, Pass
 from desk_rag.kv.lazy import cache
 from desk_rag.kv.lazy.memory import AttentionPath, choose_attention
 from desk_rag.kv.positions import StitchPlan
-from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.policy import RecomputeChoice, SelectorName
-from desk_rag.kv.recompute.step import Ask, Prefilled, Recomputer, Recomputing
+from desk_rag.kv.recompute.step import PrefillResult, RecomputeHandle, Recomputer, RecomputeRequest
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.retrieval.embedding import Embedder
@@ -67,9 +67,9 @@ def wants_auxiliary(asked: AnswerSettings) -> bool:
 class Anew:
     """One answer's first pass with recompute; stands in for the question's own pass."""
 
-    def __init__(self, recomputing: Recomputing, selector: SelectorName) -> None:
+    def __init__(self, recomputing: RecomputeHandle, selector: SelectorName) -> None:
         self._recomputing, self._selector = recomputing, selector
-        self._done: Prefilled | None = None
+        self._done: PrefillResult | None = None
 
     def prefill(self) -> torch.Tensor:
         """Logits [vocab] of the question's last token; may be called again after the chunks were laid again."""
@@ -97,9 +97,9 @@ class Recompute:
         self,
         asked: AnswerSettings,
         model: LanguageModel,
-        slab: Slab | None,
+        slab: ModelRunner | None,
         tables: RotaryTables,
-        auxiliary: Auxiliary | None,
+        auxiliary: AuxiliaryModel | None,
     ) -> None:
         """`slab` is None where chunks are attended to lazily: there is then nothing to write new keys into."""
         self.choice, self._slab = recompute_choice(asked), slab
@@ -126,7 +126,7 @@ class Recompute:
             raise _not_both(f"'{chosen.ratio}'")
         self._slab.forget_prefix()
         texts = [source.text for source in reversed(context.sources)]
-        ask = Ask(where, texts, context.token_ids[::-1], question, question_ids)
+        ask = RecomputeRequest(where, texts, context.token_ids[::-1], question, question_ids)
         with watch.stage("choose"):
             begun = self._step.begin(ask, chosen)
         return Anew(begun, chosen.selector) if begun.ratio else None

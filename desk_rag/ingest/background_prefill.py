@@ -22,7 +22,7 @@ from desk_rag.store.types import PendingChunk
 if TYPE_CHECKING:
     from desk_rag.device_lock import Turn
     from desk_rag.kv.prefill import PrefixKV
-    from desk_rag.kv.prefix_variants.variants import Rung
+    from desk_rag.kv.prefix_variants.variants import PrefixVariant
     from desk_rag.kv.quant import QuantScheme
     from desk_rag.kv.types import Namespace
     from desk_rag.model.language_model import LanguageModel
@@ -41,7 +41,7 @@ class Task:
     """One chunk on one rung."""
 
     chunk: PendingChunk
-    rung: Rung
+    rung: PrefixVariant
 
 _WAIT_POLL = 0.5
 """Seconds between two questions whether background work may run again."""
@@ -54,7 +54,7 @@ class Warmer:
         self,
         store: Store,
         model: LanguageModel,
-        rungs: Sequence[Rung],
+        rungs: Sequence[PrefixVariant],
         scheme: QuantScheme,
         turn: Turn,
         stop: Callable[[], bool],
@@ -76,7 +76,7 @@ class Warmer:
             self._queue = next(filter(None, map(self._pending, self._rungs)), [])
         return self._queue[-1] if self._queue else None
 
-    def _pending(self, rung: Rung) -> list[Task]:
+    def _pending(self, rung: PrefixVariant) -> list[Task]:
         """The next few on this rung, the most urgent last."""
         passed_over = self._passed_over[rung.namespace]
         pending = self._store.chunks_without_kv(rung.namespace, _BATCH + len(passed_over))
@@ -142,7 +142,7 @@ def warm_pending(
     turn: Turn,
     stop: Callable[[], bool],
     may_run: Callable[[], str],
-    later: Sequence[Rung] = (),
+    later: Sequence[PrefixVariant] = (),
 ) -> Iterator[StageProgress]:
     """Prefill chunks that have no KV, one at a time; one event per chunk, and two a second in a wait.
 
@@ -153,9 +153,9 @@ def warm_pending(
     chunk `may_run` answers '' or the reason to wait. Ends with a reason in `waiting` when the disk has no room or
     several chunks in a row fail. Raises StoreError when the catalog cannot be written.
     """
-    from desk_rag.kv.prefix_variants.variants import Rung
+    from desk_rag.kv.prefix_variants.variants import PrefixVariant
 
-    rungs = (Rung(0, prefix, namespace), *later)
+    rungs = (PrefixVariant(0, prefix, namespace), *later)
     store.hold_together([rung.namespace for rung in rungs])
     warmer = Warmer(store, model, rungs, scheme, turn, stop)
     done, total, meter, unit = 0, _missing(store, rungs), Meter(), "chunk KVs" if later else "chunks"
@@ -181,7 +181,7 @@ def warm_pending(
         yield replace(meter.progress(IndexStage.WARM, done, total, unit), upper=task.rung.count > 0)
 
 
-def _missing(store: Store, rungs: Sequence[Rung]) -> int:
+def _missing(store: Store, rungs: Sequence[PrefixVariant]) -> int:
     """Chunk KVs that are still to be made."""
     each = [store.counts(rung.namespace, None) for rung in rungs]
     return sum(counts.chunks - counts.warm for counts in each)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.calibration.texts import GROUPS, PROBE, CanaryGroup
+from desk_rag.kv.calibration.texts import GROUPS, PROBE, CalibrationGroup
 from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import PrefixKV, prefill_chunk
 from desk_rag.kv.quant import LayerScheme, QuantScheme, keep_exact, quantize
@@ -68,7 +68,7 @@ class GateReport:
 class _Canary:
     """One group, prefilled and answered without quantisation; scored against as many codings as wanted."""
 
-    def __init__(self, model: LanguageModel, prefix: PrefixKV, group: CanaryGroup) -> None:
+    def __init__(self, model: LanguageModel, prefix: PrefixKV, group: CalibrationGroup) -> None:
         self.model, self.prefix, self.group = model, prefix, group
         ids = [model.prompt.chunk_ids(text) for text in group.chunks]
         self.chunks = [prefill_chunk(model, prefix, chunk) for chunk in ids]
@@ -112,7 +112,7 @@ class _Canary:
         return answer
 
 
-def run_gate(model: LanguageModel, prefix: PrefixKV, groups: Sequence[CanaryGroup] = GROUPS) -> GateReport:
+def run_gate(model: LanguageModel, prefix: PrefixKV, groups: Sequence[CalibrationGroup] = GROUPS) -> GateReport:
     """Choose the coding of every layer. Costs 16 chunk prefills and a few dozen question prefills."""
     canaries = [_Canary(model, prefix, group) for group in groups]
     scheme = QuantScheme.uniform(model.spec.num_layers)

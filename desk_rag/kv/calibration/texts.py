@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class CanaryGroup:
+class CalibrationGroup:
     """Four chunks that are stitched together, a question, and the text that must be in its answer."""
 
     chunks: tuple[str, str, str, str]
@@ -26,8 +26,8 @@ PROBE = (
 )
 """The drift probe's text; its unquantised KV is stored per model and compared at every start."""
 
-GROUPS: tuple[CanaryGroup, ...] = (
-    CanaryGroup(
+GROUPS: tuple[CalibrationGroup, ...] = (
+    CalibrationGroup(
         chunks=(
             "Minutes of the garden club, 4 March\n"
             "Eleven members were present and the treasurer was excused. The club agreed to order two "
@@ -53,7 +53,7 @@ GROUPS: tuple[CanaryGroup, ...] = (
         question="What is the key code of the tool shed?",
         needle="58213",
     ),
-    CanaryGroup(
+    CalibrationGroup(
         chunks=(
             "Boiler log\n"
             "The technician came on 12 November and replaced the expansion vessel and the ignition "
@@ -76,7 +76,7 @@ GROUPS: tuple[CanaryGroup, ...] = (
         question="What is the invoice number of the boiler technician?",
         needle="KT-40417",
     ),
-    CanaryGroup(
+    CalibrationGroup(
         chunks=(
             "Trip to the north\n"
             "The ferry leaves Harwick at 7.40 and takes five hours. Cabins are on deck four and the "
@@ -98,7 +98,7 @@ GROUPS: tuple[CanaryGroup, ...] = (
         question="What is the booking reference of the ferry?",
         needle="QX7719",
     ),
-    CanaryGroup(
+    CalibrationGroup(
         chunks=(
             "Release notes 2.4\n"
             "The importer now reads files larger than four gigabytes. Sorting by date no longer loses "

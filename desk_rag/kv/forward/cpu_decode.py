@@ -17,7 +17,7 @@ import torch
 
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.forward.fused_decoder import supports
-from desk_rag.kv.forward.projections import head_norms
+from desk_rag.kv.forward.projections import qk_norms
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.packed_linear import PackedPart
@@ -171,7 +171,7 @@ def _head_weights(model: LanguageModel) -> tuple[torch.Tensor | None, torch.Tens
     dim, heads = spec.head_dim, spec.num_heads
     weights = torch.ones(spec.num_layers, heads + spec.num_kv_heads, dim)
     weights[:, :heads] *= dim**-0.5
-    norms = [head_norms(layer.self_attn) for layer in model.decoder_layers]
+    norms = [qk_norms(layer.self_attn) for layer in model.decoder_layers]
     floor = None
     for weight, norm in zip(weights, norms, strict=True):
         if norm is not None:

@@ -48,7 +48,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class PiecewiseGraphs:
     """The graphs of one bucket without attentions: piece i is what lies between those of layers i - 1 and i."""
 
     inputs: Inputs
@@ -60,7 +60,7 @@ class Pieces:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretches:
+class AttentionGraphs:
     """The graphs of one bucket, attentions included."""
 
     inputs: Inputs

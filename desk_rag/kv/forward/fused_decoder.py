@@ -23,11 +23,11 @@ import torch
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from desk_rag.kv.cache import SlabLayer
-from desk_rag.kv.forward.cuda_graphs import Inputs, Part, Pieces, Stretches, record
-from desk_rag.kv.forward.projections import Packed, head_norms
-from desk_rag.kv.kernels.flash_decoding import split_attention_for, worth
-from desk_rag.kv.kernels.fused_inputs import Places
-from desk_rag.kv.kernels.fused_ops import Glue, glue_for
+from desk_rag.kv.forward.cuda_graphs import AttentionGraphs, Inputs, Part, PiecewiseGraphs, record
+from desk_rag.kv.forward.projections import Packed, qk_norms
+from desk_rag.kv.kernels.flash_decoding import flash_decoding_for, is_worthwhile
+from desk_rag.kv.kernels.fused_inputs import TokenSlots
+from desk_rag.kv.kernels.fused_ops import FusedOps, fused_ops_for
 from desk_rag.kv.kernels.upload import upload
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.stitch import has_sliding_layers
@@ -87,7 +87,7 @@ def attend_whole(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) 
     return out.transpose(1, 2).flatten(2)
 
 
-class QuestionPass:
+class FusedDecoder:
     """Runs one model over one cache, bound to its slabs (graphs know addresses). No more thread-safe than the model."""
 
     def __init__(
@@ -97,12 +97,12 @@ class QuestionPass:
         tables: RotaryTables,
         *,
         graphs: bool = True,
-        glue: Glue | None = None,
+        ops: FusedOps | None = None,
         layers_per_graph: int = LAYERS_PER_GRAPH,
     ) -> None:
         """`layers` have slabs [B, H, capacity, D]; B questions of equal length are then run side by side.
 
-        `glue` is what runs between the matrix products, by default the fastest that is right on the model's device.
+        `ops` is what runs between the matrix products, by default the fastest that is right on the model's device.
         `layers_per_graph` of 0 leaves attentions between the graphs. Moves the model's projections (see `Packed`),
         which takes no more memory than one layer's for a moment.
         """
@@ -111,15 +111,15 @@ class QuestionPass:
         self._model = model
         self._layers = model.decoder_layers
         self._packed = [Packed.of(layer) for layer in self._layers]
-        self._head_norms = [head_norms(layer.self_attn) for layer in self._layers]
-        self._glue = glue_for(model.device, model.spec.dtype) if glue is None else glue
+        self._qk_norms = [qk_norms(layer.self_attn) for layer in self._layers]
+        self._ops = fused_ops_for(model.device, model.spec.dtype) if ops is None else ops
         if model.device.type == "cuda":
             torch.cuda.empty_cache()  # the places that the projections moved from
         self._keys = [layer.key_slab for layer in layers]
         self._values = [layer.value_slab for layer in layers]
         cos, sin = tables.cos[0], tables.sin[0]
         self._batch, kv_heads, capacity, dim = self._keys[0].shape
-        self._split = split_attention_for(model.device, model.spec.dtype, model.spec.num_heads, kv_heads, dim)
+        self._split = flash_decoding_for(model.device, model.spec.dtype, model.spec.num_heads, kv_heads, dim)
         self._room = min(capacity, len(cos))
         # Rounded to the compute dtype as transformers rounds them for the model's own tokens.
         self._cos = torch.cat((cos, cos), -1).to(model.spec.dtype)
@@ -129,8 +129,8 @@ class QuestionPass:
         recordable = model.device.type == "cuda" and model.spec.weight_quantization != "int8"
         self._graphs = graphs and recordable
         self._layers_per_graph = layers_per_graph
-        self._captured: dict[int, Pieces] = {}
-        self._stretched: dict[int, Stretches] = {}
+        self._captured: dict[int, PiecewiseGraphs] = {}
+        self._stretched: dict[int, AttentionGraphs] = {}
 
     @property
     def uses_graphs(self) -> bool:
@@ -184,7 +184,7 @@ class QuestionPass:
         self,
         index: int,
         inputs: Inputs,
-        places: Places,
+        places: TokenSlots,
         hidden: torch.Tensor | None,
         attended: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -210,9 +210,9 @@ class QuestionPass:
     def _add_norm(
         self, hidden: torch.Tensor, delta: torch.Tensor | None, norm: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._glue.add_norm(hidden, delta, norm.weight, norm.variance_epsilon)
+        return self._ops.add_norm(hidden, delta, norm.weight, norm.variance_epsilon)
 
-    def _project(self, index: int, places: Places, x: torch.Tensor) -> torch.Tensor:
+    def _project(self, index: int, places: TokenSlots, x: torch.Tensor) -> torch.Tensor:
         """Write the tokens' keys and values into the slabs; returns the rotated query [B, heads, N, D]."""
         packed = self._packed[index]
         if packed is not None:
@@ -221,7 +221,7 @@ class QuestionPass:
             attention: Any = self._layers[index].self_attn
             projected = torch.cat([part(x) for part in (attention.q_proj, attention.k_proj, attention.v_proj)], -1)
         keys, values = self._keys[index], self._values[index]
-        return self._glue.rotate_scatter(projected, self._head_norms[index], places, keys, values)
+        return self._ops.rotate_scatter(projected, self._qk_norms[index], places, keys, values)
 
     def _widened(self, index: int, x: torch.Tensor) -> torch.Tensor:
         """The layer's MLP."""
@@ -232,7 +232,7 @@ class QuestionPass:
             return out
         both = linear(x, packed.gate_up)
         if packed.silu:
-            out = mlp.down_proj(self._glue.swiglu(both))
+            out = mlp.down_proj(self._ops.swiglu(both))
         else:
             gate, up = both.chunk(2, -1)
             out = mlp.down_proj(mlp.act_fn(gate) * up)
@@ -248,14 +248,14 @@ class QuestionPass:
     ) -> torch.Tensor:
         """[B, N, heads * D], in `out` if that is given."""
         keys, values = (slabs[layer].narrow(2, 0, length) for slabs in (self._keys, self._values))
-        if attention is None and self._split is not None and worth(query.shape[2]):
+        if attention is None and self._split is not None and is_worthwhile(query.shape[2]):
             return self._split(query, keys, values, out)
         attended = (attention or attend)(query, keys, values)
         return attended if out is None else out.copy_(attended)
 
-    def _places(self, inputs: Inputs) -> Places:
+    def _places(self, inputs: Inputs) -> TokenSlots:
         slots = torch.arange(inputs.ids.shape[1], device=inputs.ids.device) + inputs.numbers[0]
-        return Places(slots, self._cos.index_select(0, slots), self._sin.index_select(0, slots))
+        return TokenSlots(slots, self._cos.index_select(0, slots), self._sin.index_select(0, slots))
 
     # Graphs -------------------------------------------------------------------------------------------------------
 
@@ -277,7 +277,7 @@ class QuestionPass:
 
     def _replay(
         self,
-        pieces: Pieces,
+        pieces: PiecewiseGraphs,
         token_ids: torch.Tensor,
         start: int,
         before: Callable[[int], None] | None,
@@ -295,7 +295,7 @@ class QuestionPass:
         return pieces.logits
 
     def _replay_stretches(
-        self, stretches: Stretches, token_ids: torch.Tensor, start: int, before: Callable[[int], None] | None
+        self, stretches: AttentionGraphs, token_ids: torch.Tensor, start: int, before: Callable[[int], None] | None
     ) -> torch.Tensor:
         stretches.inputs.tell(token_ids, start)
         done = 0
@@ -307,9 +307,9 @@ class QuestionPass:
             done = end
         return stretches.logits
 
-    def _stretches_for(self, bucket: int) -> Stretches | None:
+    def _stretches_for(self, bucket: int) -> AttentionGraphs | None:
         """The bucket's graphs with attentions in them; None where there is no kernel for those, or as it was asked."""
-        if self._split is None or not self._layers_per_graph or not worth(bucket):
+        if self._split is None or not self._layers_per_graph or not is_worthwhile(bucket):
             return None
         if bucket not in self._stretched and self._graphs:
             try:
@@ -319,7 +319,7 @@ class QuestionPass:
                 self._layers_per_graph = 0
         return self._stretched.get(bucket)
 
-    def _pieces_for(self, bucket: int) -> Pieces | None:
+    def _pieces_for(self, bucket: int) -> PiecewiseGraphs | None:
         """The bucket's graphs; None, from now on for every bucket, where this machine cannot record them."""
         if bucket not in self._captured and self._graphs:
             try:
@@ -329,16 +329,16 @@ class QuestionPass:
                 self._graphs = False
         return self._captured.get(bucket)
 
-    def _record_pieces(self, bucket: int) -> Pieces:
+    def _record_pieces(self, bucket: int) -> PiecewiseGraphs:
         inputs, attended = self._memory(bucket)
         graphs, left = record(self._model.device, functools.partial(self._pieces, inputs, attended))
-        return Pieces(inputs, attended, graphs, tuple(left[0]), left[1])
+        return PiecewiseGraphs(inputs, attended, graphs, tuple(left[0]), left[1])
 
-    def _record_stretches(self, bucket: int) -> Stretches:
+    def _record_stretches(self, bucket: int) -> AttentionGraphs:
         inputs, attended = self._memory(bucket)
         ends = self._ends(bucket)
         graphs, logits = record(self._model.device, functools.partial(self._stretches, inputs, attended, ends))
-        return Stretches(inputs, attended, ends, graphs, logits)
+        return AttentionGraphs(inputs, attended, ends, graphs, logits)
 
     def _memory(self, bucket: int) -> tuple[Inputs, torch.Tensor]:
         device, spec = self._model.device, self._model.spec
@@ -359,7 +359,7 @@ class QuestionPass:
     ) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Hand every piece of a pass to `each`, in order; returns the queries and the logits they leave behind."""
         hidden: torch.Tensor | None = None
-        places: Places | None = None
+        places: TokenSlots | None = None
         results: list[torch.Tensor] = []
 
         def piece(index: int) -> None:
@@ -379,7 +379,7 @@ class QuestionPass:
         split, done = self._split, 0
         assert split is not None
         state: list[torch.Tensor] = []
-        places: list[Places] = []
+        places: list[TokenSlots] = []
 
         def stretch(begin: int, end: int) -> None:
             if not places:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from desk_rag.kv.kernels.fused_inputs import HeadNorms
+from desk_rag.kv.kernels.fused_inputs import QKNorms
 
 _SILU = frozenset({"SiLU", "SiLUActivation"})
 """torch's module and transformers'."""
@@ -52,13 +52,13 @@ class Packed:
             return cls(_side_by_side(inward), bias, _side_by_side(widening), silu)
 
 
-def head_norms(attention: Any) -> HeadNorms | None:
+def qk_norms(attention: Any) -> QKNorms | None:
     """The norms that an attention module has for single heads; Qwen3 has them, None for other families."""
     if not hasattr(attention, "q_norm"):
         return None
     query, key = attention.q_norm, attention.k_norm
     assert query.variance_epsilon == key.variance_epsilon, "no family has two"
-    return HeadNorms(query.weight, key.weight, query.variance_epsilon)
+    return QKNorms(query.weight, key.weight, query.variance_epsilon)
 
 
 def _side_by_side(modules: Sequence[torch.nn.Linear]) -> torch.Tensor:

@@ -1,6 +1,6 @@
-"""How a model runs over one cache: by its own forward pass or by the lean one; and the slab an engine runs over.
+"""How a model runs over one cache: by its own forward pass or by the fused one; and the slab an engine runs over.
 
-Knows passes, slabs and what lies in them; knows no chunk, no file and no text. On a GPU the lean pass takes a fraction
+Knows passes, slabs and what lies in them; knows no chunk, no file and no text. On a GPU the fused pass takes a fraction
 of the launches. On a CPU both are level over many tokens, so there the model's own pass stays but for single ones.
 """
 
@@ -19,8 +19,8 @@ from desk_rag.errors import OutOfMemory
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.forward import fused_decoder
 from desk_rag.kv.forward.cpu_decode import DecodeStep
-from desk_rag.kv.forward.fused_decoder import QuestionPass, attend_whole
-from desk_rag.kv.loading.layerwise import Slots
+from desk_rag.kv.forward.fused_decoder import FusedDecoder, attend_whole
+from desk_rag.kv.loading.layerwise import CacheTarget
 from desk_rag.kv.prefill import PrefixKV
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.model.language_model import LanguageModel
@@ -83,16 +83,16 @@ class ModelPass:
             layer.crop(-count)
 
 
-class LeanPass:
-    """The lean one over a slab; `before` is for the first pass only, behind which every layer is filled."""
+class FusedPass:
+    """The fused one over a slab; `before` is for the first pass only, behind which every layer is filled."""
 
-    def __init__(self, lean: QuestionPass, cache: SlabCache, before: Before | None = None) -> None:
-        self._lean, self._cache, self._before = lean, cache, before
+    def __init__(self, fused: FusedDecoder, cache: SlabCache, before: Before | None = None) -> None:
+        self._fused, self._cache, self._before = fused, cache, before
 
     def forward(self, token_ids: Sequence[int], start: int) -> torch.Tensor:
         """As in `Pass`."""
         before, self._before = self._before, None
-        logits = self._lean.run(torch.tensor([list(token_ids)]), start, before=before)[0]
+        logits = self._fused.run(torch.tensor([list(token_ids)]), start, before=before)[0]
         self._cache.set_length(start + len(token_ids))
         return logits
 
@@ -107,7 +107,7 @@ class LeanPass:
             layer.crop(-count)
 
 
-class Slab:
+class ModelRunner:
     """An engine's slab: how its model runs over it, and whether the shared prefix still lies in it."""
 
     def __init__(
@@ -117,11 +117,11 @@ class Slab:
         tables: RotaryTables,
         capacity: int,
         *,
-        lean: bool | None = None,
+        fused: bool | None = None,
         graphs: bool = True,
         known: dict[int, str] | None = None,
     ) -> None:
-        """`lean` is the lean pass wherever the model has one; by default on a GPU only. Raises OutOfMemory.
+        """`fused` is the fused pass wherever the model has one; by default on a GPU only. Raises OutOfMemory.
 
         `known` is what slabs before this one found out about full prefill, and is added to.
         """
@@ -133,27 +133,27 @@ class Slab:
                 f"The GPU has no room for a context of {capacity:,} tokens.",
                 remedy="Close other programs on the GPU, or lower `context_tokens` under [answer].",
             ) from error
-        self.slots = Slots.of(tables, self.cache)
-        wanted = model.device.type == "cuda" if lean is None else lean
+        self.slots = CacheTarget.of(tables, self.cache)
+        wanted = model.device.type == "cuda" if fused is None else fused
         whole_heads = len(tables.cos) == 1 and 2 * tables.cos[0].shape[1] == model.spec.head_dim
         fits = wanted and whole_heads and fused_decoder.supports(model)
-        self.lean = self._made_lean(tables, graphs) if fits else None
-        self.step = None if self.lean is not None else DecodeStep.of(model, self.cache, tables)
+        self.fused = self._build_fused(tables, graphs) if fits else None
+        self.step = None if self.fused is not None else DecodeStep.of(model, self.cache, tables)
         self._has_prefix = False
         self._fastest = {} if known is None else known
 
-    def _made_lean(self, tables: RotaryTables, graphs: bool) -> QuestionPass | None:
+    def _build_fused(self, tables: RotaryTables, graphs: bool) -> FusedDecoder | None:
         """None where there is no room to move a layer's projections; those moved so far work as before."""
         try:
-            return QuestionPass(self._model, self.cache.layers, tables, graphs=graphs)
+            return FusedDecoder(self._model, self.cache.layers, tables, graphs=graphs)
         except torch.OutOfMemoryError as error:
-            _log.warning("no room for the lean pass, the model's own is used: %s", error)
+            _log.warning("no room for the fused pass, the model's own is used: %s", error)
             return None
 
     def run(self, before: Before | None = None) -> Pass:
-        """The pass over this slab; `before` only where there is a lean one, others are waited for by their layers."""
-        if self.lean is not None:
-            return LeanPass(self.lean, self.cache, before)
+        """The pass over this slab; `before` only where there is a fused one, others are waited for by their layers."""
+        if self.fused is not None:
+            return FusedPass(self.fused, self.cache, before)
         assert before is None, "the model's own pass does not call it"
         return ModelPass(self._model, self.cache, self.step)
 
@@ -168,25 +168,25 @@ class Slab:
         self._has_prefix = False
 
     def prepare(self, probe_ids: Sequence[int]) -> None:
-        """Capture what decode steps and questions of usual length will replay, and prove the lean pass on `probe_ids`.
+        """Capture what decode steps and questions of usual length will replay, and prove the fused pass on `probe_ids`.
 
         Where it fails, or says something else than the model's own pass, it is not used: slower, never wrong. So with
         the decode step, on the first of them.
         """
-        if self.lean is None:
+        if self.fused is None:
             self._prove_step(probe_ids[:1])
             return
         try:
             for count in _USUAL:
-                self.lean.prepare(count)
-            apart = self._apart(LeanPass(self.lean, self.cache), probe_ids)
+                self.fused.prepare(count)
+            apart = self._apart(FusedPass(self.fused, self.cache), probe_ids)
         except Exception as error:  # a kernel that does not fit this GPU raises a type of Triton's own
-            _log.warning("the lean pass cannot be used here, the model's own is: %s", error)
-            self.lean = None
+            _log.warning("the fused pass cannot be used here, the model's own is: %s", error)
+            self.fused = None
             return
         if not apart < _APART_AT_MOST:
-            _log.warning("the lean pass is off by %.2g here, the model's own is used", apart)
-            self.lean = None
+            _log.warning("the fused pass is off by %.2g here, the model's own is used", apart)
+            self.fused = None
 
     def _prove_step(self, probe_ids: Sequence[int]) -> None:
         if self.step is None:
@@ -221,17 +221,17 @@ class Slab:
         """
         self.forget_prefix()
         self.cache.set_length(0)
-        if self.lean is None:
+        if self.fused is None:
             run = self.run()
             return lambda: run.forward(prompt_ids, 0)
         ids = torch.tensor(list(prompt_ids), device=self._model.device)
-        ways = self._ways(ids, self.lean)
+        ways = self._ways(ids, self.fused)
         size = len(prompt_ids).bit_length()
         if size not in self._fastest:
             self._fastest[size] = self._compare(ways)
         return ways[self._fastest[size]]
 
-    def _ways(self, ids: torch.Tensor, lean: QuestionPass) -> dict[str, Callable[[], torch.Tensor]]:
+    def _ways(self, ids: torch.Tensor, fused: FusedDecoder) -> dict[str, Callable[[], torch.Tensor]]:
         def stock() -> torch.Tensor:
             self.cache.set_length(0)
             logits = self._model.forward(ids, self.cache, 0, logits=True)
@@ -239,7 +239,7 @@ class Slab:
             return logits
 
         def leanly(**how: Any) -> torch.Tensor:
-            logits = lean.run(ids[None], 0, **how)[0]
+            logits = fused.run(ids[None], 0, **how)[0]
             self.cache.set_length(len(ids))
             return logits
 
@@ -247,8 +247,8 @@ class Slab:
             with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
                 return leanly(attention=attend_whole)
 
-        ways: dict[str, Callable[[], torch.Tensor]] = {"lean": leanly, "transformers": stock}
-        return {**ways, "lean, cuDNN": by_cudnn} if self._model.device.type == "cuda" else ways
+        ways: dict[str, Callable[[], torch.Tensor]] = {"fused": leanly, "transformers": stock}
+        return {**ways, "fused, cuDNN": by_cudnn} if self._model.device.type == "cuda" else ways
 
     def _compare(self, ways: dict[str, Callable[[], torch.Tensor]]) -> str:
         """The name of the fastest way; one that this machine cannot go is none, unless no other is left."""

@@ -24,8 +24,8 @@ _PROVEN_LENGTHS = (9, 61, 700, 4000)
 """The last is merged from more shares than are read at once."""
 
 
-class SplitAttend(Protocol):
-    """Causal attention of the last N of S tokens; see `kernels.flash_decoding_triton.SplitAttention`."""
+class FlashAttend(Protocol):
+    """Causal attention of the last N of S tokens; see `kernels.flash_decoding_triton.FlashDecoding`."""
 
     def __call__(
         self,
@@ -37,9 +37,9 @@ class SplitAttend(Protocol):
     ) -> torch.Tensor: ...
 
 
-def split_attention_for(
+def flash_decoding_for(
     device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, dim: int
-) -> SplitAttend | None:
+) -> FlashAttend | None:
     """The kernels for a model's heads, or None where the reference has to do it. For one stream at a time."""
     half = dtype in (torch.bfloat16, torch.float16)
     if device.type != "cuda" or not half or dim % 16 or dim > 128 or heads % kv_heads:
@@ -47,12 +47,12 @@ def split_attention_for(
     index = torch.cuda.current_device() if device.index is None else device.index
     if not _proven(index, dtype, heads, kv_heads, dim):
         return None
-    from desk_rag.kv.kernels.flash_decoding_triton import SplitAttention
+    from desk_rag.kv.kernels.flash_decoding_triton import FlashDecoding
 
-    return SplitAttention(heads, kv_heads, dim, dtype, torch.device("cuda", index))
+    return FlashDecoding(heads, kv_heads, dim, dtype, torch.device("cuda", index))
 
 
-def worth(count: int) -> bool:
+def is_worthwhile(count: int) -> bool:
     """True for so few tokens that torch's operator would leave a GPU idle."""
     return count <= _MOST_TOKENS
 
@@ -63,11 +63,11 @@ def _proven(index: int, dtype: torch.dtype, heads: int, kv_heads: int, dim: int)
     if importlib.util.find_spec("triton") is None:
         return False
     try:
-        from desk_rag.kv.kernels.flash_decoding_triton import SplitAttention
+        from desk_rag.kv.kernels.flash_decoding_triton import FlashDecoding
 
         device = torch.device("cuda", index)
         with torch.inference_mode():
-            if agrees(SplitAttention(heads, kv_heads, dim, dtype, device), heads, kv_heads, dim, dtype, device):
+            if agrees(FlashDecoding(heads, kv_heads, dim, dtype, device), heads, kv_heads, dim, dtype, device):
                 return True
         _log.warning("The kernels for a question's attention disagree with their reference on this GPU; it is used.")
     except Exception as error:  # a missing compiler, an old driver and an unknown GPU each raise a type of their own
@@ -75,7 +75,7 @@ def _proven(index: int, dtype: torch.dtype, heads: int, kv_heads: int, dim: int)
     return False
 
 
-def agrees(attend: SplitAttend, heads: int, kv_heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> bool:
+def agrees(attend: FlashAttend, heads: int, kv_heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> bool:
     """True if attention of one token up to some hundred rows ends as with the reference, in the memory it was given.
 
     Both where the length is told and where the start lies in memory, behind which a slab has more slots.

@@ -78,7 +78,7 @@ class _Way:
     merge: CompiledLaunch
 
 
-class SplitAttention:
+class FlashDecoding:
     """One model's attention on one GPU, or on a CPU in Triton's interpreter.
 
     Calls must be in the order of one stream: every call leaves its shares in the same memory.

@@ -8,7 +8,7 @@ import torch
 
 
 @dataclass(frozen=True, slots=True)
-class HeadNorms:
+class QKNorms:
     """RMS norms of single heads in front of the rotation (Qwen3, arXiv:2505.09388, section 2)."""
 
     query: torch.Tensor
@@ -19,7 +19,7 @@ class HeadNorms:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class TokenSlots:
     """Where N tokens are: slots of the slab, and what rotates to their positions."""
 
     slots: torch.Tensor

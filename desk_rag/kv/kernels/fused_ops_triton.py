@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from desk_rag.kv.kernels.compiled_launch import CompiledLaunch
-from desk_rag.kv.kernels.fused_inputs import HeadNorms, Places
+from desk_rag.kv.kernels.fused_inputs import QKNorms, TokenSlots
 
 HEADS_AT_ONCE = 4
 """Heads of one token per program: enough to load 16 bytes per thread, few enough to fill a GPU with 128 tokens."""
@@ -28,13 +28,13 @@ COLUMNS = 1024
 SWIGLU_WARPS = 4
 
 
-class FusedGlue:
-    """See `glue.Glue`; on a GPU, or on a CPU in Triton's interpreter."""
+class TritonOps:
+    """See `glue.FusedOps`; on a GPU, or on a CPU in Triton's interpreter."""
 
     def add_norm(
         self, hidden: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `glue.Glue`."""
+        """See `glue.FusedOps`."""
         width = hidden.shape[-1]
         assert hidden.is_contiguous() and weight.shape == (width,) and weight.is_contiguous()
         added = delta is not None
@@ -49,12 +49,12 @@ class FusedGlue:
     def rotate_scatter(
         self,
         projected: torch.Tensor,
-        norms: HeadNorms | None,
-        places: Places,
+        norms: QKNorms | None,
+        places: TokenSlots,
         key_slab: torch.Tensor,
         value_slab: torch.Tensor,
     ) -> torch.Tensor:
-        """See `glue.Glue`."""
+        """See `glue.FusedOps`."""
         batch, count, width = projected.shape
         _, kv_heads, capacity, dim = key_slab.shape
         heads = width // dim - 2 * kv_heads
@@ -69,7 +69,7 @@ class FusedGlue:
         assert norms is None or (norms.query.shape == norms.key.shape == (dim,))
         query = torch.empty((batch, count, heads, dim), dtype=projected.dtype, device=projected.device)
         # Without norms something has to be passed that is not read.
-        used = HeadNorms(cos, cos, 0.0) if norms is None else norms
+        used = QKNorms(cos, cos, 0.0) if norms is None else norms
         types = (projected.dtype, used.query.dtype, used.key.dtype)
         launch = _rotation_launch(types, heads, kv_heads, dim, norms is not None)
         launch(
@@ -79,7 +79,7 @@ class FusedGlue:
         return query.transpose(1, 2)
 
     def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor:
-        """See `glue.Glue`."""
+        """See `glue.FusedOps`."""
         assert gate_up.is_contiguous() and gate_up.shape[-1] % 2 == 0
         inner = gate_up.shape[-1] // 2
         result = torch.empty((*gate_up.shape[:-1], inner), dtype=gate_up.dtype, device=gate_up.device)

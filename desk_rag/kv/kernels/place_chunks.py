@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from desk_rag.kv.cache import SlabCache, SlabLayer
 from desk_rag.kv.kernels.upload import upload
-from desk_rag.kv.payload import Layout
+from desk_rag.kv.payload import PayloadLayout
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.types import Int8Layer, QuantizedKV
 
@@ -166,7 +166,7 @@ def batch_of_rows(rows: Offsets, target: Target) -> Batch:
 class Loaded:
     """A chunk's payload as loaded (uint8 [bytes], on the device), and where it belongs."""
 
-    layout: Layout
+    layout: PayloadLayout
     payload: torch.Tensor
     position: int
     slot: int
@@ -181,13 +181,15 @@ def batch_of_payloads(chunks: Sequence[Loaded], target: Target) -> Batch:
     rows = rows_of_payloads(chunks, target)
     layouts = [one.layout for one in chunks]
     addresses = functools.reduce(operator.or_, (one.payload.data_ptr() for one in chunks))
+    code_bits = functools.reduce(operator.or_, (layout.code_offset_bits for layout in layouts))
+    scale_bits = functools.reduce(operator.or_, (layout.scale_offset_bits for layout in layouts))
     dim, half = target.slab.shape[3], target.table.shape[1]
     return Batch(
         rows=upload(rows, target.slab.device),
         most_tokens=max(each.num_tokens for each in layouts),
         one_group=all(each.one_group for each in layouts),
-        codes_by=_divisor(addresses | functools.reduce(operator.or_, (each.codes_at for each in layouts)), 1, 8, dim),
-        scales_by=_divisor(addresses | functools.reduce(operator.or_, (each.scales_at for each in layouts)), 2, 8, dim),
+        codes_by=_divisor(addresses | code_bits, 1, 8, dim),
+        scales_by=_divisor(addresses | scale_bits, 2, 8, dim),
         angles_by=_divisor(target.places[:, :2] * 4 + target.table.data_ptr(), 4, 4, half),
     )
 

@@ -69,7 +69,7 @@ class RecomputeChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class PassTiming:
     """One pass that was measured."""
 
     rows: int
@@ -79,7 +79,7 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class PassCosts:
     """What a pass takes on this machine with this model: fixed + rows * per_row + rows * keys * per_pair seconds."""
 
     fixed: float
@@ -87,7 +87,7 @@ class Costs:
     per_pair: float
 
     @classmethod
-    def fit(cls, timings: Sequence[Timed]) -> Costs:
+    def fit(cls, timings: Sequence[PassTiming]) -> PassCosts:
         """Least squares over at least three passes that differ in size; relative, so that short passes count as well.
 
         No part of the cost is negative: a part that comes out so is left out and the others are fitted again.
@@ -109,7 +109,7 @@ class Costs:
         return self.fixed + rows * self.per_row + rows * keys * self.per_pair
 
 
-RUNGS = (1.0, 0.5, 0.3, 0.2, 0.15, 0.1, 0.05)
+RATIOS = (1.0, 0.5, 0.3, 0.2, 0.15, 0.1, 0.05)
 _UNNOTICED = 0.12
 """Seconds that nobody waits for: below them an answer's first word seems to come at once."""
 _SPEED_UP = 3.5
@@ -118,7 +118,7 @@ _WANTED = (0.0, 0.1, 0.2)
 """Ratio by number of cues that the question needs several chunks; the last one for all beyond."""
 
 
-def choose(question: str, texts: Sequence[str], costs: Costs, plan: StitchPlan, question_tokens: int = 32) -> float:
+def choose(question: str, texts: Sequence[str], costs: PassCosts, plan: StitchPlan, question_tokens: int = 32) -> float:
     """The ratio for one question over `texts`, the chunks of `plan`.
 
     No cue, no recompute. With cues the ratio follows their number, lowered to what keeps the pass 3.5 times faster than
@@ -136,7 +136,7 @@ def choose(question: str, texts: Sequence[str], costs: Costs, plan: StitchPlan, 
         took = costs.seconds(question_tokens + round(ratio * chunk_tokens), keys)
         return took - plain <= _UNNOTICED or (ratio <= wanted and took * _SPEED_UP <= full)
 
-    return next((rung for rung in RUNGS if affordable(rung)), 0.0)
+    return next((rung for rung in RATIOS if affordable(rung)), 0.0)
 
 
 def _words(text: str) -> frozenset[str]:

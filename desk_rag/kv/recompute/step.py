@@ -14,11 +14,11 @@ from functools import cached_property
 import torch
 
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.forward.sparse_decoder import LeanRows
+from desk_rag.kv.forward.sparse_decoder import SparseDecoder
 from desk_rag.kv.positions import StitchPlan
 from desk_rag.kv.recompute import costs
-from desk_rag.kv.recompute.auxiliary_model import Auxiliary
-from desk_rag.kv.recompute.policy import Costs, RecomputeChoice, SelectorName, choose
+from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
+from desk_rag.kv.recompute.policy import PassCosts, RecomputeChoice, SelectorName, choose
 from desk_rag.kv.recompute.run import Selection, recompute
 from desk_rag.kv.recompute.selectors import SelectionContext, select
 from desk_rag.kv.rope import RotaryTables
@@ -29,7 +29,7 @@ _AUXILIARY = frozenset({SelectorName.AUX, SelectorName.AUX_STRICT})
 
 
 @dataclass(frozen=True, slots=True)
-class Prefilled:
+class PrefillResult:
     """What the answer goes on with."""
 
     logits: torch.Tensor
@@ -43,7 +43,7 @@ class Prefilled:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class RecomputeRequest:
     """One question over its chunks, in the plan's order."""
 
     plan: StitchPlan
@@ -63,26 +63,26 @@ class Recomputer:
         cache: SlabCache,
         tables: RotaryTables,
         choice: RecomputeChoice,
-        auxiliary: Auxiliary | None = None,
+        auxiliary: AuxiliaryModel | None = None,
     ) -> None:
         self.model, self.cache, self.tables, self.choice, self.auxiliary = model, cache, tables, choice, auxiliary
-        self._costs: Costs | None = None
+        self._costs: PassCosts | None = None
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="auxiliary") if choice.selector in _AUXILIARY else None
 
     @cached_property
-    def lean(self) -> LeanRows | None:
+    def decoder(self) -> SparseDecoder | None:
         """The model as row passes want it; worked out once, by the first answer or rehearsal that recomputes."""
-        return LeanRows.of(self.model)
+        return SparseDecoder.of(self.model)
 
     def rehearse(self) -> None:
         """Pay one-off costs (a kernel's compilation, measuring what 'auto' needs); the cache's contents are lost."""
         if self.choice.ratio == "auto":
-            self._costs = costs.measure(self.model, self.cache, lean=self.lean)
+            self._costs = costs.measure(self.model, self.cache, decoder=self.decoder)
         elif self.choice.ratio:
             most = self.cache.capacity
-            costs.timed(self.model, self.cache, min(128, most), most, lean=self.lean)
+            costs.timed(self.model, self.cache, min(128, most), most, decoder=self.decoder)
 
-    def begin(self, ask: Ask, choice: RecomputeChoice | None = None) -> Recomputing:
+    def begin(self, ask: RecomputeRequest, choice: RecomputeChoice | None = None) -> RecomputeHandle:
         """Decide on a ratio and, if its selector can do without the cache, start choosing.
 
         Comes before the chunks are laid, because what 'auto' has not measured yet it measures now. `choice` is this
@@ -93,26 +93,26 @@ class Recomputer:
         stitched = StitchedCache(self.cache, ask.plan)
         context = SelectionContext(
             self.model, stitched, ask.chunk_ids, ask.question_ids, ask.texts, ask.question, self.auxiliary,
-            self.lean if ratio else None,
+            self.decoder if ratio else None,
         )  # fmt: skip
         early: Future[Selection] | None = None
         if ratio and chosen.selector in _AUXILIARY and self._aside is not None:
             early = self._aside.submit(select, chosen.selector, ratio, context)
-        return Recomputing(self, context, chosen.selector, ratio, early)
+        return RecomputeHandle(self, context, chosen.selector, ratio, early)
 
     def close(self) -> None:
         """End the auxiliary model's thread."""
         if self._aside is not None:
             self._aside.shutdown(wait=True)
 
-    def _automatic(self, ask: Ask) -> float:
+    def _automatic(self, ask: RecomputeRequest) -> float:
         if self._costs is None:
-            self._costs = costs.measure(self.model, self.cache, lean=self.lean)
+            self._costs = costs.measure(self.model, self.cache, decoder=self.decoder)
         return choose(ask.question, ask.texts, self._costs, ask.plan, len(ask.question_ids))
 
 
 @dataclass(frozen=True, slots=True)
-class Recomputing:
+class RecomputeHandle:
     """One answer's recompute, decided and not yet done."""
 
     _by: Recomputer
@@ -122,7 +122,7 @@ class Recomputing:
     """What is wanted."""
     _early: Future[Selection] | None
 
-    def prefill(self) -> Prefilled:
+    def prefill(self) -> PrefillResult:
         """Choose, unless that was begun earlier, and run the question's first pass over the laid chunks.
 
         Call it where the question's first pass belongs: inside of what makes each layer wait for its chunks. May be
@@ -137,6 +137,6 @@ class Recomputing:
         context = self._context
         logits = recompute(
             context.model, context.stitched, context.chunk_ids, context.question_ids, selection, self._by.tables,
-            lean=context.lean,
+            decoder=context.decoder,
         )  # fmt: skip
-        return Prefilled(logits, selection, self.ratio, chosen - began)
+        return PrefillResult(logits, selection, self.ratio, chosen - began)

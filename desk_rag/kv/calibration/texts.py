@@ -1,7 +1,7 @@
-"""Fixed texts and questions for the quality gate and the drift probe. Data only; changing them makes gates run anew.
+"""Calibration texts and questions of the quality gate and the drift probe; changing them reruns every gate.
 
-Each group is stitched as one context and asked its question. One paragraph of every group holds a code that the
-question asks for, so that a coding which blurs keys shows up as a failed lookup and not only as a small divergence.
+Each group is stitched as one context and asked its question. One chunk of every group contains a code that the question
+asks for, so that a coding that blurs keys shows as a failed lookup and not only as a small divergence.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CalibrationGroup:
-    """Four chunks that are stitched together, a question, and the text that must be in its answer."""
+    """Four chunks that are stitched together, a question, and the text that its answer must contain."""
 
     chunks: tuple[str, str, str, str]
     question: str
@@ -24,7 +24,7 @@ PROBE = (
     "and the ledgers survived him. The lamp burned rape oil until 1904, paraffin until 1937 and has "
     "been electric ever since."
 )
-"""The drift probe's text; its unquantised KV is stored per model and compared at every start."""
+"""Text of the drift probe; its unquantized KV is stored per model and compared at every start."""
 
 GROUPS: tuple[CalibrationGroup, ...] = (
     CalibrationGroup(

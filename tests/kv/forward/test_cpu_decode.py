@@ -178,5 +178,5 @@ def test_a_step_that_says_something_else_is_not_used(
         run = slab.run()
         assert isinstance(run, ModelPass)
         assert run.step is None
-    assert "off by" in caplog.text
+    assert "differs from the reference by" in caplog.text
     assert "no such product" in caplog.text

@@ -156,7 +156,7 @@ def test_stretches_with_their_attentions_are_the_same(count: int, layers: int) -
             def replay(self) -> None:
                 asked.append(-1)
 
-        inputs.tell(prompt[:, 41:], 41)
+        inputs.set(prompt[:, 41:], 41)
         assert inputs.ids[0, :count].equal(prompt[0, 41:]) and (inputs.ids[0, count:] == prompt[0, -1]).all()
         logits = decoder._stretches(inputs, attended, ends, lambda part: part())
         graphs: Any = tuple(Once() for _ in ends)
@@ -264,7 +264,7 @@ def test_graphs_give_what_the_eager_pass_gives(count: int, layers: int) -> None:
         model.forward(prompt[0, :50], cache, 0, logits=False)
         found.append(decoder.run(prompt[:, 50 : 50 + count], 50)[0].float().clone())
         assert all(bool(other.isnan().all()) for other in others), "the pass wrote into memory that is not its own"
-    recorded = decoder._stretched if layers and decoder._split is not None else decoder._captured
+    recorded = decoder._attention_graphs if layers and decoder._split is not None else decoder._piecewise_graphs
     assert recorded, "no graph was recorded: both passes were the same one"
     assert (found[0] - found[1]).abs().max().item() <= 0.25 * found[0].std().item()
     expected, _ = reference(model, prompt, 50)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from desk_rag.answering.engine import AnswerEngine
     from desk_rag.documents.token_counter import PortableCounter
     from desk_rag.kv.prefill import PrefixKV
-    from desk_rag.kv.prefix_variants.variants import Rung
+    from desk_rag.kv.prefix_variants.variants import PrefixVariant
     from desk_rag.kv.quant import QuantScheme
     from desk_rag.kv.types import Namespace
     from desk_rag.model.language_model import LanguageModel
@@ -36,7 +36,7 @@ class WarmParts:
     prefix: PrefixKV
     namespace: Namespace
     scheme: QuantScheme
-    later: tuple[Rung, ...] = ()
+    later: tuple[PrefixVariant, ...] = ()
     """Rungs above the plain one, whose prefix and namespace are those above."""
 
 
@@ -85,7 +85,7 @@ def _embedder(settings: ModelSettings) -> Embedder:
 
 
 def _warm_of(engine: AnswerEngine) -> WarmParts:
-    return WarmParts(engine.model, engine.prefix, engine.namespace, engine.scheme, engine.ladder.rungs[1:])
+    return WarmParts(engine.model, engine.prefix, engine.namespace, engine.scheme, engine.ladder.variants[1:])
 
 
 def _warm(settings: Settings) -> WarmParts:

@@ -23,7 +23,7 @@ from desk_rag.config import AnswerSettings, ModelSettings, Settings
 from desk_rag.device_lock import DeviceLock
 from desk_rag.ingest import background_prefill, pipeline
 from desk_rag.kv.loading.loader import Loader, LoaderSettings
-from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.policy import RecomputeChoice
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.prompt import PromptFormat
@@ -113,7 +113,7 @@ def an_engine(
     *,
     writer: bool = True,
     lean: bool | None = None,
-    auxiliary: Auxiliary | None = None,
+    auxiliary: AuxiliaryModel | None = None,
     **answer: object,
 ) -> Iterator[AnswerEngine]:
     """`answer` are settings of that section."""

@@ -191,7 +191,7 @@ class LiveBackend:
                     return
                 before = engine.store
                 try:
-                    store.register_model([rung.namespace for rung in engine.ladder.rungs])
+                    store.register_model([rung.namespace for rung in engine.ladder.variants])
                     # An answer under way may go on with either: both are views of the same catalog and files. What
                     # loads chunk KV keeps the one it was made with.
                     self._reader, engine.store = before, store

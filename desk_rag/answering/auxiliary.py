@@ -12,7 +12,7 @@ from desk_rag.answering.serving_model import ServingModel, prepare
 from desk_rag.config import ModelSettings, Settings
 from desk_rag.kv.identity import kv_key
 from desk_rag.kv.prefix_variants.variants import PLAIN
-from desk_rag.kv.recompute.auxiliary_model import Auxiliary, MemoryShelf
+from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel, MemoryKVStore
 from desk_rag.kv.types import Namespace, QuantizedKV
 from desk_rag.store.store import Store
 
@@ -21,7 +21,7 @@ SMOLLM = "HuggingFaceTB/SmolLM2-135M"
 _NAMES = {"smollm2-135m": SMOLLM}
 
 
-class StoredChunkKV(MemoryShelf):
+class StoredChunkKV(MemoryKVStore):
     """Chunk KV from memory, else from the store."""
 
     def __init__(self, store: Store, namespace: Namespace) -> None:
@@ -29,7 +29,7 @@ class StoredChunkKV(MemoryShelf):
         self._store, self._namespace = store, namespace
 
     def get(self, chunks: Sequence[tuple[int, ...]]) -> list[QuantizedKV | None]:
-        """Chunk KV per chunk; None where there is none. See `Shelf.get`."""
+        """Chunk KV per chunk; None where there is none. See `kv.recompute.auxiliary_model.ChunkKVStore`."""
         chunk_kvs = super().get(chunks)
         missing = [index for index, kv in enumerate(chunk_kvs) if kv is None]
         stored = self._store.get_kv([kv_key(self._namespace, chunks[index]) for index in missing]) if missing else []
@@ -53,6 +53,7 @@ def model_settings(settings: Settings, name: str, device: str = "cpu") -> ModelS
     return settings.model.model_copy(update={"name": _NAMES.get(name, name), **plain})
 
 
-def open_auxiliary(prepared: ServingModel, store: Store) -> Auxiliary:
+def open_auxiliary(prepared: ServingModel, store: Store) -> AuxiliaryModel:
     """Combine the auxiliary model with its chunk KV in `store`."""
-    return Auxiliary(prepared.model, prepared.prefix, StoredChunkKV(store, prepared.namespace), prepared.gate.scheme)
+    stored = StoredChunkKV(store, prepared.namespace)
+    return AuxiliaryModel(prepared.model, prepared.prefix, stored, prepared.gate.scheme)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from desk_rag.answering.events import Absence, Answer, AnswerMode, Missing, Source, Stage, Timings
 from desk_rag.kv.identity import kv_key
-from desk_rag.kv.prefix_variants.variants import Ladder, Rung
+from desk_rag.kv.prefix_variants.variants import PrefixVariant, PrefixVariants
 from desk_rag.kv.types import KVKey
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.prompt import NO_ANSWER
@@ -30,7 +30,7 @@ class Context:
     token_ids: tuple[tuple[int, ...], ...]
     """Per source, including the tokens around the chunk."""
     keys: tuple[KVKey, ...]
-    rungs: tuple[Rung, ...]
+    rungs: tuple[PrefixVariant, ...]
     """Per source the prefix variant whose chunk KV is read, or prefilled live if it is lost."""
 
 
@@ -57,7 +57,7 @@ class RecomputeStats(Protocol):
 
 
 def build(
-    chunks: Sequence[RetrievedChunk], model: LanguageModel, ladder: Ladder, store: Store, max_tokens: int
+    chunks: Sequence[RetrievedChunk], model: LanguageModel, ladder: PrefixVariants, store: Store, max_tokens: int
 ) -> Context:
     """Select the best chunks that fit into `max_tokens` together, numbered from 1.
 
@@ -71,7 +71,7 @@ def build(
         if len(ids) <= max_tokens:
             max_tokens -= len(ids)
             chosen.append((chunk, ids))
-    variants = [ladder.serving(place_of(index, len(chosen))) for index in range(len(chosen))]
+    variants = [ladder.candidates_for(place_of(index, len(chosen))) for index in range(len(chosen))]
     keys = [
         [kv_key(variant.namespace, ids) for variant in usable]
         for usable, (_, ids) in zip(variants, chosen, strict=True)

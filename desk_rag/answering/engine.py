@@ -34,13 +34,13 @@ from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.ingest import damage
 from desk_rag.kv.calibration.gate import GateReport
 from desk_rag.kv.calibration.texts import PROBE
-from desk_rag.kv.forward.runner import Slab
+from desk_rag.kv.forward.runner import ModelRunner
 from desk_rag.kv.lazy.memory import AttentionPath
 from desk_rag.kv.loading.load import ChunksLost
 from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import PrefixKV, prefill_chunk
 from desk_rag.kv.quant import QuantScheme, quantize
-from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.policy import RecomputeChoice
 from desk_rag.kv.rope import RotaryTables, build_tables
 from desk_rag.kv.types import KVKey, Namespace, QuantizedKV
@@ -90,7 +90,7 @@ class AnswerEngine:
         loading: Callable[[Store, CacheTarget], KVConnector] | None = None,
         *,
         lean: bool | None = None,
-        auxiliary: Auxiliary | None = None,
+        auxiliary: AuxiliaryModel | None = None,
     ) -> None:
         """Allocate the cache, start the loader and run one pass to warm up.
 
@@ -108,7 +108,7 @@ class AnswerEngine:
         self.ladder = prepared.ladder
         self.gate: GateReport = prepared.gate
         self.embedder, self.store, self.turn, self.settings = embedder, store, turn, settings
-        store.register_model([rung.namespace for rung in self.ladder.rungs])
+        store.register_model([rung.namespace for rung in self.ladder.variants])
         self.top_k = settings.answer.top_k or model.prompt.top_k
         context_tokens = settings.answer.context_tokens or model.prompt.context_tokens
         answer_room = _QUESTION_ROOM + settings.answer.max_new_tokens
@@ -127,7 +127,7 @@ class AnswerEngine:
             )
         capacity = self.context_tokens + room
         self._tables: RotaryTables = build_tables(model, capacity)
-        self._new_slab = partial(Slab, model, self.prefix, self._tables, capacity, lean=lean)
+        self._new_slab = partial(ModelRunner, model, self.prefix, self._tables, capacity, fused=lean)
         largest_plan = plan(self.prefix.num_tokens, [self.context_tokens])
         self.attention = attention_path(settings.answer, model, largest_plan, answer_room)
         self._slab = self._new_slab() if self.attention is AttentionPath.MATERIALIZE else None
@@ -366,7 +366,7 @@ class AnswerEngine:
             return self.store.kv_keys(self.namespace, chunk_ids)
         keys: list[KVKey] = []
         for index, chunk_id in enumerate(chunk_ids):
-            serving = self.ladder.serving(answer_context.place_of(index, len(chunk_ids)))
+            serving = self.ladder.candidates_for(answer_context.place_of(index, len(chunk_ids)))
             stored_keys = (self.store.kv_keys(rung.namespace, [chunk_id]) for rung in serving)
             keys += next(filter(None, stored_keys), [])
         return keys

@@ -20,7 +20,7 @@ import torch
 from desk_rag.answering import drive_tuning
 from desk_rag.config import AnswerSettings, Settings
 from desk_rag.errors import OutOfMemory
-from desk_rag.kv.forward.runner import ModelPass, Pass, Slab
+from desk_rag.kv.forward.runner import ModelPass, ModelRunner, Pass
 from desk_rag.kv.lazy.cache import LazyCache, arriving
 from desk_rag.kv.lazy.reference import LazyContext
 from desk_rag.kv.loading.layerwise import Placer, layerwise
@@ -55,7 +55,7 @@ class CacheTarget:
     model: LanguageModel
     prefix: PrefixKV
     tables: RotaryTables
-    slab: Slab | None
+    slab: ModelRunner | None
     """None with lazy attention, which reads the chunks where they are."""
     room: int
     """Maximum tokens of question and answer together."""
@@ -312,13 +312,13 @@ class StreamedHandle:
         if target.slab is None:
             chunks = [load.quantized(position) for position in range(len(load.items))]
             lazy = target.lazy_cache(plan, chunks, loaded=False)
-            last = len(load.cuts) - 1  # if nothing was on disk there is a single wave without layers
-            with arriving(target.model, lazy, lambda layer: load.wait(min(bisect_right(load.cuts, layer), last))):
+            last = len(load.wave_ends) - 1  # if nothing was on disk there is a single wave without layers
+            with arriving(target.model, lazy, lambda layer: load.wait(min(bisect_right(load.wave_ends, layer), last))):
                 yield ModelPass(target.model, lazy)
             return
         target.slab.lay_prefix()
         cache = target.slab.cache
-        if by_layers or target.slab.lean is None:
+        if by_layers or target.slab.fused is None:
             with layerwise(target.model, load, plan, None, target.slab.slots):
                 yield target.slab.run()
         else:

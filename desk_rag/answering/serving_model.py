@@ -25,7 +25,13 @@ from desk_rag.kv.calibration.self_test import check_keys
 from desk_rag.kv.calibration.texts import GROUPS, PROBE
 from desk_rag.kv.identity import identify
 from desk_rag.kv.prefill import PrefixKV, prefill_prefix
-from desk_rag.kv.prefix_variants.variants import PLAIN, Ladder, Rung, build_ladder, primed_ids
+from desk_rag.kv.prefix_variants.variants import (
+    PLAIN,
+    PrefixVariant,
+    PrefixVariants,
+    build_prefix_variants,
+    variant_prefix_ids,
+)
 from desk_rag.kv.quant import LayerScheme, QuantScheme
 from desk_rag.kv.types import ChunkKV, Namespace
 from desk_rag.model.language_model import LanguageModel
@@ -50,13 +56,13 @@ class ServingModel:
     gate: GateReport
     namespace: Namespace
     drift_epoch: int
-    later: tuple[Rung, ...] = ()
+    later: tuple[PrefixVariant, ...] = ()
     """The prefix variants above variant 0, which is `prefix` and `namespace`."""
 
     @property
-    def ladder(self) -> Ladder:
+    def ladder(self) -> PrefixVariants:
         """All prefix variants."""
-        return Ladder((Rung(0, self.prefix, self.namespace), *self.later))
+        return PrefixVariants((PrefixVariant(0, self.prefix, self.namespace), *self.later))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +114,8 @@ def prepare_model(
             record = _Record(_with_namespace(model, gate, key_error, Layout(data_dir, kv_dir), previous), probe)
             _write(file, record)
     stored = record.gate
-    ladder = build_ladder(model, prefix, rungs, stored.gate.scheme, drift_epoch=stored.drift_epoch)
-    return ServingModel(model, prefix, stored.gate, stored.namespace, stored.drift_epoch, ladder.rungs[1:])
+    ladder = build_prefix_variants(model, prefix, rungs, stored.gate.scheme, drift_epoch=stored.drift_epoch)
+    return ServingModel(model, prefix, stored.gate, stored.namespace, stored.drift_epoch, ladder.variants[1:])
 
 
 def stored_gates(data_dir: Path) -> list[StoredGate]:
@@ -130,7 +136,7 @@ def _with_namespace(
     if layout.kv_dir is not None and marker_of(layout.kv_dir) is None and (layout.root / KV_RECORD).exists():
         epoch += int(time.time())  # a drive that is not connected cannot be checked: take an unused number
     prefixes = [
-        primed_ids(model.prompt, count) for count in range(MOST_PRIMERS + 1)
+        variant_prefix_ids(model.prompt, count) for count in range(MOST_PRIMERS + 1)
     ]  # all variants that may ever have been used
     while True:
         namespaces = [identify(model.spec, ids, gate.scheme, drift_epoch=epoch).namespace() for ids in prefixes]

@@ -14,13 +14,13 @@ from desk_rag.answering.evidence.selection import EvidenceSelector
 from desk_rag.answering.evidence.span_scorer import load_span_scorer
 from desk_rag.config import AnswerSettings
 from desk_rag.errors import ConfigError, UnsupportedModel
-from desk_rag.kv.forward.runner import Pass, Slab
+from desk_rag.kv.forward.runner import ModelRunner, Pass
 from desk_rag.kv.lazy import cache
 from desk_rag.kv.lazy.memory import AttentionPath, choose_attention
 from desk_rag.kv.positions import StitchPlan
-from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.policy import RecomputeChoice, SelectorName
-from desk_rag.kv.recompute.step import Ask, Prefilled, Recomputer, Recomputing
+from desk_rag.kv.recompute.step import PrefillResult, RecomputeHandle, Recomputer, RecomputeRequest
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.retrieval.embedding import Embedder
@@ -64,15 +64,15 @@ def wants_auxiliary(settings: AnswerSettings) -> bool:
     return bool(settings.recompute) and SelectorName(settings.selector) in _AUXILIARY
 
 
-class RecomputeHandle:
+class TimedRecompute:
     """One answer's first pass with selective recompute.
 
     Replaces the plain pass over the question.
     """
 
-    def __init__(self, recomputing: Recomputing, selector: SelectorName) -> None:
+    def __init__(self, recomputing: RecomputeHandle, selector: SelectorName) -> None:
         self._recomputing, self._selector = recomputing, selector
-        self._result: Prefilled | None = None
+        self._result: PrefillResult | None = None
 
     def prefill(self) -> torch.Tensor:
         """Logits [vocab] of the question's last token.
@@ -103,9 +103,9 @@ class Recompute:
         self,
         settings: AnswerSettings,
         model: LanguageModel,
-        slab: Slab | None,
+        slab: ModelRunner | None,
         tables: RotaryTables,
-        auxiliary: Auxiliary | None,
+        auxiliary: AuxiliaryModel | None,
     ) -> None:
         """`slab` is None with lazy attention, which has no place for recomputed keys and values."""
         self.choice, self._slab = recompute_choice(settings), slab
@@ -119,7 +119,7 @@ class Recompute:
         question: str,
         question_ids: Sequence[int],
         watch: Stopwatch,
-    ) -> RecomputeHandle | None:
+    ) -> TimedRecompute | None:
         """Decide what to recompute and start selecting tokens; None if nothing is recomputed.
 
         Call it before the chunks are stitched: measurements for 'auto' may clear the slab. `choice` overrides the
@@ -132,10 +132,10 @@ class Recompute:
             raise _recompute_needs_slab(f"'{choice.ratio}'")
         self._slab.forget_prefix()
         texts = [source.text for source in reversed(context.sources)]
-        request = Ask(plan, texts, context.token_ids[::-1], question, question_ids)
+        request = RecomputeRequest(plan, texts, context.token_ids[::-1], question, question_ids)
         with watch.stage("choose"):
             recomputing = self._recomputer.begin(request, choice)
-        return RecomputeHandle(recomputing, choice.selector) if recomputing.ratio else None
+        return TimedRecompute(recomputing, choice.selector) if recomputing.ratio else None
 
     def rehearse(self) -> None:
         """Call `Recomputer.rehearse`; the slab's contents are lost."""

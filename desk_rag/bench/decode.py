@@ -1,10 +1,10 @@
 """Decoding: one token after another over a long cache, our way beside stock transformers, interleaved in one run.
 
 Knows the model, its stock twin and three kinds of cache; knows no documents. Our way is what answers are decoded by:
-the pass that a `Slab` gives, proved as an engine proves it before its first question (on a GPU the lean one with CUDA
-graphs, on a CPU the decode step). Keys and values in the cache are random, the same for every side: latency does not
-depend on values, and the logits of all sides are compared before anything is timed. Stock is the same weights in the
-classes of transformers as they load by default: `sdpa` attention, which asks torch for `enable_gqa`, with a
+the pass that a `ModelRunner` gives, proved as an engine proves it before its first question (on a GPU the fused one
+with CUDA graphs, on a CPU the decode step). Keys and values in the cache are random, the same for every side: latency
+does not depend on values, and the logits of all sides are compared before anything is timed. Stock is the same weights
+in the classes of transformers as they load by default: `sdpa` attention, which asks torch for `enable_gqa`, with a
 DynamicCache (its default; concatenates the cache for every token) and with a StaticCache of just the length needed.
 Batch 1, greedy, on the CPU or an NVIDIA GPU.
 """
@@ -26,7 +26,7 @@ from transformers.cache_utils import DynamicCache, StaticCache
 from desk_rag.bench.harness import report
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError
-from desk_rag.kv.forward.runner import Slab
+from desk_rag.kv.forward.runner import ModelRunner
 from desk_rag.kv.prefill import PrefixKV, prefill_prefix
 from desk_rag.kv.rope import build_tables
 from desk_rag.model.language_model import LanguageModel
@@ -106,9 +106,9 @@ def _contexts(options: argparse.Namespace, model: LanguageModel) -> list[int]:
     return served
 
 
-def shipped(model: LanguageModel, prefix: PrefixKV, capacity: int) -> Slab:
+def shipped(model: LanguageModel, prefix: PrefixKV, capacity: int) -> ModelRunner:
     """The slab as an engine makes and proves it; without room for the proof the pass is taken unproved."""
-    slab = Slab(model, prefix, build_tables(model, capacity), capacity)
+    slab = ModelRunner(model, prefix, build_tables(model, capacity), capacity)
     probe = model.prompt.question_ids("When?")
     if prefix.num_tokens + len(probe) <= capacity:
         slab.prepare(probe)
@@ -136,13 +136,13 @@ def measure(model: LanguageModel, stock: Any, context: int, options: argparse.Na
     return row
 
 
-def _way(slab: Slab) -> str:
-    if slab.lean is None:
+def _way(slab: ModelRunner) -> str:
+    if slab.fused is None:
         return "the model's own pass" if slab.step is None else "the decode step"
-    return "lean pass with graphs" if slab.lean.uses_graphs else "lean pass"
+    return "lean pass with graphs" if slab.fused.uses_graphs else "lean pass"
 
 
-def _decoders(model: LanguageModel, slab: Slab, stock: Any, context: int, room: int) -> dict[Side, Decoder]:
+def _decoders(model: LanguageModel, slab: ModelRunner, stock: Any, context: int, room: int) -> dict[Side, Decoder]:
     spec = model.spec
     ours, run = slab.cache, slab.run()
     dynamic, static = DynamicCache(config=stock.config), StaticCache(config=stock.config, max_cache_len=context + room)

@@ -100,7 +100,7 @@ def _placing(name: str, shape: Shape, device: torch.device, options: argparse.Na
 
 
 def _kernel_a(
-    shape: Shape, where: Sequence[Placement], made: Sequence[tuple[payload.Header, torch.Tensor, object]],
+    shape: Shape, where: Sequence[Placement], made: Sequence[tuple[payload.KVHeader, torch.Tensor, object]],
     tables: object, slabs: Slabs, options: argparse.Namespace, entry: dict[str, object],
 ) -> dict[str, report.Spread]:  # fmt: skip
     from desk_rag.kv.kernels import place_chunks

@@ -26,7 +26,7 @@ from desk_rag.bench.harness import drive, report
 from desk_rag.bench.models import synthetic
 from desk_rag.bench.models.synthetic import Shape, Slabs
 from desk_rag.config import Settings
-from desk_rag.kv.loading.layerwise import Placer, Slots
+from desk_rag.kv.loading.layerwise import CacheTarget, Placer
 from desk_rag.kv.loading.loader import Loader, LoaderSettings
 from desk_rag.kv.payload import ChunkFile
 from desk_rag.kv.positions import StitchPlan, plan
@@ -62,7 +62,7 @@ class Bench:
     shape: Shape
     where: StitchPlan
     tables: RotaryTables
-    slots: Slots
+    slots: CacheTarget
     device: torch.device
     repeat: int
 
@@ -99,7 +99,7 @@ def main(argv: Sequence[str]) -> int:
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     tables = synthetic.tables(shape, options.tokens, device)
     slabs = Slabs.of(shape, options.tokens, device, dtype)
-    bench = Bench(shape, where, tables, Slots.of(tables, cast("SlabCache", slabs)), device, options.repeat)
+    bench = Bench(shape, where, tables, CacheTarget.of(tables, cast("SlabCache", slabs)), device, options.repeat)
     with _place(options.dir) as place:
         files = _write(place, shape, sizes, options.big_mib << 20)
         readers = _numbers(options.threads) or [2, 4, 8, 16]

@@ -32,14 +32,14 @@ from desk_rag.bench.answer_quality.tables import Report
 from desk_rag.bench.harness import report
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError
-from desk_rag.kv.prefix_variants.variants import parse_rungs
+from desk_rag.kv.prefix_variants.variants import parse_variants
 from desk_rag.kv.recompute.policy import SelectorName
 from desk_rag.sanitize import clean
 
 if TYPE_CHECKING:
     from desk_rag.answering.evidence.selection import EvidenceSelector
     from desk_rag.documents.sentences import TokenCounter
-    from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+    from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
     from desk_rag.model.language_model import LanguageModel
 
 __all__ = [
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
 
     options = _arguments(argv)
     modes = parse_modes(options.modes, options.selectors.split(","), _numbers(options.ratios, "--ratios"))
-    rungs = parse_rungs(options.rungs, "--rungs")
+    rungs = parse_variants(options.rungs, "--rungs")
     if not options.data and not options.niah:
         raise ConfigError("There is nothing to measure.", remedy="Give --data FILE or --niah all.")
     if options.write_samples is not None:
@@ -201,14 +201,14 @@ def _numbers(text: str, option: str) -> tuple[float, ...]:
     return numbers
 
 
-def _auxiliary(modes: Sequence[Mode], options: argparse.Namespace) -> Auxiliary | None:
-    from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+def _auxiliary(modes: Sequence[Mode], options: argparse.Namespace) -> AuxiliaryModel | None:
+    from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
     from desk_rag.model.loading import load_model
 
     if not any(mode.selector.startswith("aux") for mode in modes):
         return None
     options.quantization = "none"
-    return Auxiliary(load_model(_settings(options.aux_model, options)))
+    return AuxiliaryModel(load_model(_settings(options.aux_model, options)))
 
 
 def _ways(model: LanguageModel, options: argparse.Namespace) -> dict[str, tuple[EvidenceSelector | None, Judge | None]]:

@@ -27,16 +27,16 @@ from desk_rag.bench.models import shapes
 from desk_rag.config import ModelSettings
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.forward.fused_decoder import supports
-from desk_rag.kv.forward.sparse_decoder import LeanRows
-from desk_rag.kv.loading.layerwise import Placer, Slots
+from desk_rag.kv.forward.sparse_decoder import SparseDecoder
+from desk_rag.kv.loading.layerwise import CacheTarget, Placer
 from desk_rag.kv.loading.loader import Loader, LoaderSettings
 from desk_rag.kv.payload import ChunkFile
 from desk_rag.kv.positions import StitchPlan, plan
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
 from desk_rag.kv.quant import QuantScheme, quantize
 from desk_rag.kv.recompute import costs as recompute_costs
-from desk_rag.kv.recompute.auxiliary_model import Auxiliary
-from desk_rag.kv.recompute.policy import Costs, SelectorName
+from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
+from desk_rag.kv.recompute.policy import PassCosts, SelectorName
 from desk_rag.kv.recompute.run import NOTHING, Selection, recompute
 from desk_rag.kv.recompute.selectors import SelectionContext, select
 from desk_rag.kv.rope import RotaryTables, build_tables
@@ -55,7 +55,7 @@ _QUESTION = "Which pump did Anna Berg service last, and how many bar did she not
 class Bench:
     """One context of one model, ready to be answered in every way."""
 
-    def __init__(self, model: LanguageModel, tokens: int, chunk: int, auxiliary: Auxiliary | None) -> None:
+    def __init__(self, model: LanguageModel, tokens: int, chunk: int, auxiliary: AuxiliaryModel | None) -> None:
         self.model, self.auxiliary, self.stack = model, auxiliary, ExitStack()
         self.prefix = prefill_prefix(model)
         self.texts = _texts(model, tokens, chunk)
@@ -72,9 +72,9 @@ class Bench:
         self.streamed = self._streamed() if model.device.type == "cuda" else None
         self.prefills = self._prefills()
         """Full prefill in every way, by name."""
-        self.lean = LeanRows.of(model)
+        self.lean = SparseDecoder.of(model)
 
-    def _streamed(self) -> tuple[Loader, Slots, list[ChunkFile]]:
+    def _streamed(self) -> tuple[Loader, CacheTarget, list[ChunkFile]]:
         """The chunks as files and the loader that answers on a GPU use, which keeps them in GPU memory."""
         folder = self.stack.enter_context(TemporaryDirectory(prefix="desk-rag-bench-"))
         files = []
@@ -85,7 +85,8 @@ class Bench:
             files.append(ChunkFile(path, chunk_file.read_header(path)))
         room = 2 * sum(file.payload for file in files)
         settings = LoaderSettings(staging_bytes=room, resident_bytes=room)
-        return self.stack.enter_context(Loader(self.model.device, settings)), Slots.of(self.tables, self.cache), files
+        loader = self.stack.enter_context(Loader(self.model.device, settings))
+        return loader, CacheTarget.of(self.tables, self.cache), files
 
     def close(self) -> None:
         """Give files and memory back."""
@@ -127,7 +128,7 @@ class Bench:
     def answered(self, context: SelectionContext, selection: Selection) -> None:
         """Recompute and read off the first token."""
         logits = recompute(
-            self.model, context.stitched, self.chunk_ids, self.question_ids, selection, self.tables, lean=self.lean
+            self.model, context.stitched, self.chunk_ids, self.question_ids, selection, self.tables, decoder=self.lean
         )
         logits.argmax().item()
 
@@ -179,7 +180,7 @@ def main(argv: Sequence[str]) -> int:
             works = bench.works(names, ratios)
             times = clock.in_turns(works, model.device, seconds=options.seconds, most=options.rounds)
             rows = _rows(bench, times, names, ratios)
-            costs = recompute_costs.measure(model, bench.cache, lean=bench.lean)
+            costs = recompute_costs.measure(model, bench.cache, decoder=bench.lean)
             _print(bench, rows, times)
             contexts.append(_json(bench, rows, times, costs))
         del bench, works
@@ -212,13 +213,13 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(list(argv))
 
 
-def _models(options: argparse.Namespace) -> tuple[LanguageModel, Auxiliary | None]:
+def _models(options: argparse.Namespace) -> tuple[LanguageModel, AuxiliaryModel | None]:
     settings = ModelSettings(name=options.model, device=options.device, threads=options.threads)
     model = shapes.build(options.shape, pick_device(settings)) if options.shape else load_model(settings)
     if options.auxiliary == "none":
         return model, None
     aside = settings.model_copy(update={"name": options.auxiliary, "device": options.auxiliary_device})
-    return model, Auxiliary(load_model(aside))
+    return model, AuxiliaryModel(load_model(aside))
 
 
 def _texts(model: LanguageModel, tokens: int, chunk: int) -> list[str]:
@@ -296,7 +297,7 @@ def _five(times: Times) -> list[str]:
     return [f"{number:.1f}" for number in report.Spread.of(times.wall).scaled(1e3)]
 
 
-def _json(bench: Bench, rows: Sequence[Row], times: dict[str, Times], costs: Costs) -> dict[str, object]:
+def _json(bench: Bench, rows: Sequence[Row], times: dict[str, Times], costs: PassCosts) -> dict[str, object]:
     fulls = _fulls(times)
     ways = []
     for row in rows:

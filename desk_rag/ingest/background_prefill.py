@@ -22,7 +22,7 @@ from desk_rag.store.types import PendingChunk
 if TYPE_CHECKING:
     from desk_rag.device_lock import DeviceLock
     from desk_rag.kv.prefill import PrefixKV
-    from desk_rag.kv.prefix_variants.variants import Rung
+    from desk_rag.kv.prefix_variants.variants import PrefixVariant
     from desk_rag.kv.quant import QuantScheme
     from desk_rag.kv.types import Namespace
     from desk_rag.model.language_model import LanguageModel
@@ -41,7 +41,7 @@ class PrefillTask:
     """One chunk to prefill behind one prefix variant."""
 
     chunk: PendingChunk
-    rung: Rung
+    rung: PrefixVariant
 
 _WAIT_POLL = 0.5
 """Seconds between two checks whether background work may run again."""
@@ -54,7 +54,7 @@ class ChunkPrefiller:
         self,
         store: Store,
         model: LanguageModel,
-        rungs: Sequence[Rung],
+        rungs: Sequence[PrefixVariant],
         scheme: QuantScheme,
         turn: DeviceLock,
         stop: Callable[[], bool],
@@ -76,7 +76,7 @@ class ChunkPrefiller:
             self._queue = next(filter(None, map(self._pending, self._rungs)), [])
         return self._queue[-1] if self._queue else None
 
-    def _pending(self, rung: Rung) -> list[PrefillTask]:
+    def _pending(self, rung: PrefixVariant) -> list[PrefillTask]:
         """Return the next few tasks of this rung, the most urgent last."""
         passed_over = self._passed_over[rung.namespace]
         pending = self._store.chunks_without_kv(rung.namespace, _BATCH + len(passed_over))
@@ -146,7 +146,7 @@ def warm_pending(
     turn: DeviceLock,
     stop: Callable[[], bool],
     may_run: Callable[[], str],
-    later: Sequence[Rung] = (),
+    later: Sequence[PrefixVariant] = (),
 ) -> Iterator[StageProgress]:
     """Prefill chunks that have no KV, one at a time; yields one event per chunk, and two per second while waiting.
 
@@ -160,9 +160,9 @@ def warm_pending(
 
     Raises StoreError if the catalog cannot be written.
     """
-    from desk_rag.kv.prefix_variants.variants import Rung
+    from desk_rag.kv.prefix_variants.variants import PrefixVariant
 
-    rungs = (Rung(0, prefix, namespace), *later)
+    rungs = (PrefixVariant(0, prefix, namespace), *later)
     store.register_model([rung.namespace for rung in rungs])
     warmer = ChunkPrefiller(store, model, rungs, scheme, turn, stop)
     done, total, meter, unit = 0, _missing(store, rungs), ProgressRate(), "chunk KVs" if later else "chunks"
@@ -188,7 +188,7 @@ def warm_pending(
         yield replace(meter.progress(IndexStage.WARM, done, total, unit), upper=task.rung.count > 0)
 
 
-def _missing(store: Store, rungs: Sequence[Rung]) -> int:
+def _missing(store: Store, rungs: Sequence[PrefixVariant]) -> int:
     """Return how many chunk KVs are still missing."""
     counts_by_rung = [store.counts(rung.namespace, None) for rung in rungs]
     return sum(counts.chunks - counts.warm for counts in counts_by_rung)

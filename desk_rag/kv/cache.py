@@ -1,8 +1,8 @@
-"""The cache a forward pass reads: one preallocated slab per layer, written in place, reused from answer to answer.
+"""Attention cache preallocated per layer (a slab), written in place and reused from answer to answer.
 
-Knows transformers' cache protocol; knows nothing of chunks. Appending a token copies that token only, cropping is a
-number, and stitching writes straight into the slab (transformers' DynamicLayer concatenates the whole cache per token).
-Slots are positions-in-order: for models with sliding layers slot and position must be equal, because masks count slots.
+Implements transformers' cache protocol. Appending copies only the new token, cropping changes a number, and stitching
+writes straight into the slab; transformers' own DynamicLayer concatenates the whole cache for every token. For models
+with sliding-window layers slot and position must be equal, because their masks count slots.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from desk_rag.model.language_model import LanguageModel
 
 
 class SlabLayer(DynamicLayer):  # type: ignore[misc]
-    """One layer's keys and values: buffers [1, H, capacity, D] of which the first `length` slots are in use."""
+    """One layer's keys and values: buffers [1, H, capacity, D], of which the first `length` slots are in use."""
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class SlabLayer(DynamicLayer):  # type: ignore[misc]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append [1, H, N, D] and return everything in use. (transformers CacheLayerMixin.update)"""
+        """Append [1, H, N, D] and return all slots in use (CacheLayerMixin.update of transformers)."""
         start, end = self.length, self.length + key_states.shape[-2]
         assert end <= self.key_slab.shape[2], "slab too small: the engine plans its capacity"
         self.key_slab[:, :, start:end] = key_states
@@ -46,13 +46,13 @@ class SlabLayer(DynamicLayer):  # type: ignore[misc]
         return self.length
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Give up the last -tokens_to_remove slots (transformers passes a negative number)."""
+        """Drop the last -tokens_to_remove slots (transformers passes a negative number)."""
         assert -self.length <= tokens_to_remove <= 0, "crop takes the number of slots to remove, negative"
         self.set_length(self.length + tokens_to_remove)
 
 
 class SlabCache(Cache):  # type: ignore[misc]
-    """All layers' slabs."""
+    """Preallocated cache of all layers."""
 
     def __init__(self, model: LanguageModel, capacity: int, dtype: torch.dtype | None = None) -> None:
         spec = model.spec
@@ -66,17 +66,17 @@ class SlabCache(Cache):  # type: ignore[misc]
 
     @property
     def device(self) -> torch.device:
-        """Where the slabs are."""
+        """Device of the slabs."""
         device: torch.device = self.layers[0].key_slab.device
         return device
 
     def set_length(self, length: int) -> None:
-        """Declare the first `length` slots of every layer valid."""
+        """Declare that the first `length` slots of every layer hold valid keys and values."""
         assert 0 <= length <= self.capacity
         for layer in self.layers:
             layer.set_length(length)
 
     def write(self, layer: int, start: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Views [H, length, D] of one layer's key and value slots, for writing before `set_length` declares them."""
+        """Views [H, length, D] of one layer's key and value slots, to write to before `set_length`."""
         slab = self.layers[layer]
         return slab.key_slab[0, :, start : start + length], slab.value_slab[0, :, start : start + length]

@@ -1,7 +1,7 @@
-"""What the bytes of a KV file are, seen from the side that loads them: views as layers, and offsets for the kernels.
+"""Layout of a KV file's payload: views of its bytes as layers, and offsets for the kernels.
 
-Knows the tensors' names, shapes and order; reads nothing and checks nothing. The header itself belongs to the store,
-which lies above: the protocols here say what of it is needed, and the store's own dataclasses satisfy them.
+Reads and checks nothing. The header types belong to the store, a layer above: the protocols here name the fields that
+loading needs, and the store's dataclasses satisfy them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from desk_rag.kv.types import Int8Layer, LayerKV, QuantizedKV, RawLayer
 
 DTYPES = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "I8": torch.int8}
 _PARTS = ("keys", "values", "key_scale", "key_zero", "value_scale")
-"""In the order in which the kernels want their offsets."""
+"""Tensor names, in the order of offsets that the kernels expect."""
 
 
-class Slot(Protocol):
-    """One tensor of a group; offsets count from the start of the payload."""
+class TensorSlot(Protocol):
+    """One tensor of a layer group; offsets count from the start of the payload."""
 
     @property
     def part(self) -> str: ...
@@ -37,15 +37,15 @@ class Slot(Protocol):
     def end(self) -> int: ...
 
 
-class Group(Protocol):
-    """Consecutive layers of one shape: one contiguous run, starting at a multiple of 4,096."""
+class LayerGroup(Protocol):
+    """Consecutive layers of one shape: one contiguous byte range that starts at a multiple of 4,096."""
 
     @property
     def first_layer(self) -> int: ...
     @property
     def num_layers(self) -> int: ...
     @property
-    def slots(self) -> Sequence[Slot]: ...
+    def slots(self) -> Sequence[TensorSlot]: ...
     @property
     def start(self) -> int: ...
     @property
@@ -54,27 +54,27 @@ class Group(Protocol):
     def checksum(self) -> str: ...
 
 
-class Header(Protocol):
-    """What a KV file says about itself."""
+class KVHeader(Protocol):
+    """The header fields of a KV file that loading needs."""
 
     @property
     def num_tokens(self) -> int: ...
     @property
     def data_start(self) -> int: ...
     @property
-    def groups(self) -> Sequence[Group]: ...
+    def groups(self) -> Sequence[LayerGroup]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkFile:
-    """One chunk KV on disk: where, and its header, already read and checked."""
+    """One chunk KV on disk: its path and its header, already read and checked."""
 
     path: Path
-    header: Header
+    header: KVHeader
 
     @property
     def payload(self) -> int:
-        """Bytes behind the header."""
+        """Size of the payload in bytes."""
         return self.header.groups[-1].end
 
     @property
@@ -84,33 +84,33 @@ class ChunkFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """Where every layer's parts lie in the payload, and what follows from it for all layers."""
+class PayloadLayout:
+    """Offsets of every layer's tensors in the payload, and facts that hold for all layers."""
 
     rows: NDArray[np.int64]
-    """[L, 12]: tokens, tokens per scale group, scale groups; offsets from the start of the payload to keys and values
-    in bytes, to key_scale, key_zero and value_scale in units of two; four zeros, for where the layer goes. All zeros
-    for a layer that is kept in a floating dtype. (`kernels.place_chunks` reads them so.)"""
+    """[L, 12], as `kernels.place_chunks` reads them: tokens, tokens per scale group, scale groups; offsets from the
+    start of the payload to keys and values in bytes, to key_scale, key_zero and value_scale in fp16 elements; four
+    zeros for the destination. All zeros for a layer kept in a floating dtype."""
     heads: int
     dim: int
     num_tokens: int
     nbytes: int
-    """Of the payload."""
+    """Size of the payload."""
     is_int8: tuple[bool, ...]
-    """By layer."""
+    """One entry per layer."""
     all_int8: bool
     one_group: bool
     """Every int8 layer has a single group of key scales."""
-    codes_at: int
-    """All offsets of codes, in bytes, or-ed together: a power of two that divides it divides each of them."""
-    scales_at: int
-    """Likewise those of key_scale and key_zero, in bytes."""
+    code_offset_bits: int
+    """Bitwise OR of all offsets of codes, in bytes: a power of two that divides it divides every offset."""
+    scale_offset_bits: int
+    """Bitwise OR of all offsets of key_scale and key_zero, in bytes."""
 
 
-def layout(header: Header) -> Layout:
-    """Lay the groups open, layer by layer."""
+def layout(header: KVHeader) -> PayloadLayout:
+    """Compute every layer's offsets from the layer groups of a header."""
     rows: list[list[int]] = []
-    codes_at = scales_at = 0
+    code_offset_bits = scale_offset_bits = 0
     shapes = {slot.shape[1:] for group in header.groups for slot in group.slots if slot.part == "keys"}
     assert len(shapes) == 1, "layers of different shapes"
     ((heads, tokens, dim),) = shapes
@@ -122,20 +122,22 @@ def layout(header: Header) -> Layout:
         groups = slots["key_scale"].shape[2]
         sizes = [(slots[part].start, (slots[part].end - slots[part].start) // group.num_layers) for part in _PARTS]
         for index in range(group.num_layers):
-            at = [start + index * size for start, size in sizes]
-            assert not any(each % 2 for each in at[2:]), "scales are fp16"
-            codes_at, scales_at = codes_at | at[0] | at[1], scales_at | at[2] | at[3]
-            rows.append([tokens, -(-tokens // groups), groups, *at[:2], *(each // 2 for each in at[2:]), 0, 0, 0, 0])
+            offsets = [start + index * size for start, size in sizes]
+            assert not any(offset % 2 for offset in offsets[2:]), "scales are fp16"
+            code_offset_bits |= offsets[0] | offsets[1]
+            scale_offset_bits |= offsets[2] | offsets[3]
+            elements = [*offsets[:2], *(offset // 2 for offset in offsets[2:])]
+            rows.append([tokens, -(-tokens // groups), groups, *elements, 0, 0, 0, 0])
     is_int8 = tuple(row[2] > 0 for row in rows)
     one_group = all(row[2] <= 1 for row in rows)
-    return Layout(
+    return PayloadLayout(
         np.array(rows, dtype=np.int64), heads, dim, tokens, header.groups[-1].end, is_int8, all(is_int8), one_group,
-        codes_at, scales_at,
+        code_offset_bits, scale_offset_bits,
     )  # fmt: skip
 
 
-def as_quantized(header: Header, payload: torch.Tensor) -> QuantizedKV:
-    """The payload (uint8 [bytes], any device) as a chunk KV; nothing is copied."""
+def as_quantized(header: KVHeader, payload: torch.Tensor) -> QuantizedKV:
+    """View the payload (uint8 [bytes], any device) as a chunk KV; nothing is copied."""
     layers: list[LayerKV] = []
     for group in header.groups:
         views = {

@@ -1,4 +1,4 @@
-"""Where each chunk goes: cache slots and positions, decided once per answer, as plain data."""
+"""Cache slots and positions of each chunk, decided once per answer, as plain data."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from enum import Enum
 
 
 class Positions(Enum):
-    """Which positions the chunks get."""
+    """How positions are assigned to chunks."""
 
     REORDERED = "reordered"
-    """One after the other, as if they had been written so (TurboRAG, arXiv 2410.07590, section 3.3). The default."""
+    """Consecutive, as in one continuous text (TurboRAG, arXiv 2410.07590, section 3.3). The default."""
     COMPOSITE = "composite"
-    """Each where it was prefilled, right behind the prefix; the question after the sum of all (ablation)."""
+    """All chunks start right behind the prefix; the question follows the sum of their lengths (ablation)."""
     PARALLEL = "parallel"
-    """Each right behind the prefix; the question after the longest (APE, arXiv 2502.05431; ablation)."""
+    """All chunks start right behind the prefix; the question follows the longest (APE, arXiv 2502.05431; ablation)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where one chunk goes."""
+    """Cache slot and position of one chunk."""
 
     slot: int
     """First cache slot."""
     position: int
-    """Position of its first token, as RoPE counts."""
+    """RoPE position of its first token."""
     num_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class StitchPlan:
-    """Where everything goes; decided once per answer."""
+    """Layout of prefix, chunks and question in the cache of one answer."""
 
     prefix_tokens: int
     placements: tuple[Placement, ...]
@@ -41,12 +41,12 @@ class StitchPlan:
 
     @property
     def num_slots(self) -> int:
-        """Slots in use once stitched."""
+        """Slots in use after stitching: prefix and chunks."""
         return self.prefix_tokens + sum(placement.num_tokens for placement in self.placements)
 
 
 def plan(prefix_tokens: int, lengths: Sequence[int], positions: Positions = Positions.REORDERED) -> StitchPlan:
-    """Lay chunks of these lengths behind the prefix, in the order given."""
+    """Assign slots and positions to chunks of these token counts, in order, behind the prefix."""
     placements = []
     slot = prefix_tokens
     for length in lengths:
@@ -54,5 +54,5 @@ def plan(prefix_tokens: int, lengths: Sequence[int], positions: Positions = Posi
         placements.append(Placement(slot=slot, position=start, num_tokens=length))
         slot += length
     longest = max(lengths, default=0)
-    following = prefix_tokens + longest if positions is Positions.PARALLEL else slot
-    return StitchPlan(prefix_tokens, tuple(placements), positions, following)
+    next_position = prefix_tokens + longest if positions is Positions.PARALLEL else slot
+    return StitchPlan(prefix_tokens, tuple(placements), positions, next_position)

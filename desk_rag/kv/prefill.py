@@ -1,9 +1,8 @@
-"""Token ids of one chunk become its chunk KV: run it after the shared prefix, keep pre-RoPE keys and values.
+"""Prefill one chunk behind the shared prefix and keep its values and its keys before RoPE.
 
-Knows one model and forward hooks; knows no store and no retrieval. Keys are taken by a hook on the last module before
-RoPE (`k_norm` where there is one, else `k_proj`, else the key slice of `qkv_proj`), which is exact, needs no change
-to the model and works on weights that bitsandbytes has quantised. Values are read from the cache, which does not
-touch them.
+A forward hook takes the keys from the last module before RoPE: `k_norm` where the model has one, else `k_proj`, else
+the key slice of `qkv_proj`. This is exact, needs no change to the model and works with weights quantized by
+bitsandbytes. Values are read from the cache, which stores them unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from desk_rag.model.support import KeyTap
 
 @dataclass(frozen=True, slots=True)
 class PrefixKV:
-    """The shared prefix's own KV: in the compute dtype, keys already at positions 0..P-1, kept once per model."""
+    """KV of the shared prefix in the compute dtype, keys rotated to positions 0..P-1; one per model."""
 
     keys: torch.Tensor
     """[L, H, P, D], after RoPE."""
@@ -36,7 +35,7 @@ class PrefixKV:
         return int(self.keys.shape[2])
 
     def write_to(self, cache: SlabCache) -> None:
-        """Put the prefix into slots 0..P-1 of `cache`."""
+        """Write the prefix into slots 0..P-1 of `cache`."""
         for layer in range(self.keys.shape[0]):
             key_slots, value_slots = cache.write(layer, 0, self.num_tokens)
             key_slots.copy_(self.keys[layer])
@@ -44,7 +43,7 @@ class PrefixKV:
 
 
 def prefill_prefix(model: LanguageModel) -> PrefixKV:
-    """Run the shared prefix once, from position 0; it holds the attention sink for every chunk and every answer."""
+    """Prefill the shared prefix from position 0; it holds the attention sink of every chunk and answer."""
     ids = torch.tensor(model.prompt.prefix_ids, device=model.device)
     cache = SlabCache(model, len(ids))
     if len(ids):
@@ -61,10 +60,10 @@ def prefill_chunk(
     token_ids: Sequence[int],
     stop: Callable[[], bool] | None = None,
 ) -> ChunkKV:
-    """Run `token_ids` (frame included) right behind the shared prefix and keep what is needed to reuse them.
+    """Prefill `token_ids` (frame included) right behind the shared prefix.
 
     Returns keys [L, H, T, D] before RoPE and values [L, H, T, D] in the compute dtype, on the model's device. `stop` is
-    asked before every layer; when it answers True the work is dropped and Cancelled is raised.
+    called before every layer; Cancelled is raised when it returns True.
     """
     ids = torch.tensor(token_ids, device=model.device)
     start = prefix.num_tokens
@@ -79,18 +78,18 @@ def prefill_chunk(
 
 @contextmanager
 def tap_keys(model: LanguageModel) -> Iterator[dict[int, torch.Tensor]]:
-    """While open, every forward pass leaves its pre-RoPE keys [B, H, N, D] in the yielded mapping, by layer."""
+    """While open, every forward pass stores its pre-RoPE keys [B, H, N, D] in the yielded dict, by layer."""
     tapped: dict[int, torch.Tensor] = {}
     with ExitStack() as stack:
         for index, layer in enumerate(model.decoder_layers):
             attention: Any = layer.self_attn
             module = getattr(attention, model.spec.support.key_tap.value)
-            handle = module.register_forward_hook(_keeper(tapped, index, model))
+            handle = module.register_forward_hook(_key_hook(tapped, index, model))
             stack.callback(handle.remove)
         yield tapped
 
 
-def _keeper(tapped: dict[int, torch.Tensor], index: int, model: LanguageModel) -> Callable[..., None]:
+def _key_hook(tapped: dict[int, torch.Tensor], index: int, model: LanguageModel) -> Callable[..., None]:
     spec = model.spec
     heads, dim = spec.num_kv_heads, spec.head_dim
 
@@ -115,7 +114,7 @@ def _stoppable(model: LanguageModel, stop: Callable[[], bool] | None) -> Iterato
 
     def ask(_module: torch.nn.Module, _inputs: Any) -> None:
         if stop():
-            raise Cancelled("Prefill gave way.")
+            raise Cancelled("Prefill was interrupted to free the device for other work.")
 
     with ExitStack() as stack:
         for layer in model.decoder_layers:

@@ -1,10 +1,10 @@
-"""Chunk KV to int8 codes and back, in torch. The reference for every faster path; knows no file and no position.
+"""Quantize chunk KV to int8 and back, in torch: the reference for every faster path.
 
-Scheme: keys per channel over the chunk (or over groups of its tokens) with a zero point, because a channel's offset
-(Qwen2's `k_proj` bias reaches hundreds) would otherwise eat the codes (KVQuant, arXiv 2401.18079, section 3.1; KIVI,
-arXiv 2402.02750); values per token and head. Scales and zeros are fp16; the scale is rounded up and the codes are
-made against the *rounded* numbers, so that fp16 costs no accuracy and no code is clipped. Rounding is to nearest
-even.
+Keys are quantized per channel, over the whole chunk or over groups of its tokens, with a zero point: without one a
+channel's offset (Qwen2's `k_proj` bias reaches hundreds) would use up the range of the codes (KVQuant, arXiv
+2401.18079, section 3.1; KIVI, arXiv 2402.02750). Values are quantized per token and head. Scales and zero points are
+fp16. Scales are rounded up and codes are computed from the *rounded* numbers, so fp16 costs no accuracy and no code is
+clipped. Codes are rounded to nearest even.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from desk_rag.kv.types import ChunkKV, Int8Layer, LayerKV, QuantizedKV, RawLayer
 
 _LEVELS = 127
 _SMALLEST_SCALE = 2.0**-14
-"""Smallest normal fp16; a channel that hardly moves is coded as its zero point."""
+"""Smallest normal fp16; a channel with less variation than this is coded as its zero point."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerScheme:
-    """How one layer is coded."""
+    """Coding of one layer."""
 
     raw: bool = False
-    """Kept in the compute dtype: the quality gate found int8 too coarse for this layer."""
+    """Keep the compute dtype, because the quality gate found int8 too coarse for this layer."""
     group: int | None = None
-    """Tokens per group of key scales; None is the whole chunk."""
+    """Tokens per group of key scales; None for the whole chunk."""
 
     @property
     def label(self) -> str:
@@ -38,13 +38,13 @@ class LayerScheme:
 
 @dataclass(frozen=True, slots=True)
 class QuantScheme:
-    """How every layer of a model is coded; part of the namespace."""
+    """Coding of every layer of a model; part of the namespace."""
 
     layers: tuple[LayerScheme, ...]
 
     @classmethod
     def uniform(cls, num_layers: int, layer: LayerScheme | None = None) -> QuantScheme:
-        """The same coding for all layers, int8 over the whole chunk unless told otherwise."""
+        """The same coding for all layers; by default int8 with one scale group per chunk."""
         return cls((layer or LayerScheme(),) * num_layers)
 
     @property
@@ -54,9 +54,9 @@ class QuantScheme:
 
 
 def quantize(chunk: ChunkKV, scheme: QuantScheme, key_zeros: torch.Tensor | None = None) -> QuantizedKV:
-    """Code a chunk; `key_zeros` [L, H, D] replaces the mid-range zero points (a `k_proj` bias, for comparison).
+    """Quantize a chunk; `key_zeros` [L, H, D] replaces the mid-range zero points (used for comparisons).
 
-    A layer whose scale or zero does not fit into fp16 is kept raw, so no code is ever wrong by overflow.
+    A layer whose scale or zero point overflows fp16 is kept raw.
     """
     assert len(scheme.layers) == chunk.keys.shape[0], "scheme and model differ in layers"
     layers = []
@@ -69,7 +69,7 @@ def quantize(chunk: ChunkKV, scheme: QuantScheme, key_zeros: torch.Tensor | None
 def quantize_layer(
     keys: torch.Tensor, values: torch.Tensor, scheme: LayerScheme, zeros: torch.Tensor | None = None
 ) -> LayerKV:
-    """keys, values [H, T, D] of any float dtype -> one coded layer, on the same device."""
+    """Quantize keys and values [H, T, D] of any float dtype, on their device."""
     if scheme.raw:
         return _raw(keys, values)
     exact_keys, exact_values = keys.float(), values.float()
@@ -95,7 +95,7 @@ def quantize_layer(
 
 
 def dequantize_layer(layer: LayerKV) -> tuple[torch.Tensor, torch.Tensor]:
-    """One layer back to fp32: keys before RoPE and values, both [H, T, D]."""
+    """Dequantize one layer to fp32: keys before RoPE and values, both [H, T, D]."""
     if isinstance(layer, RawLayer):
         return layer.keys.float(), layer.values.float()
     scale, zero = spread(layer.key_scale, layer.keys.shape[1]), spread(layer.key_zero, layer.keys.shape[1])
@@ -104,7 +104,7 @@ def dequantize_layer(layer: LayerKV) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def dequantize_into(layer: LayerKV, keys: torch.Tensor, values: torch.Tensor) -> None:
-    """As `dequantize_layer`, written to `keys` (fp32) and `values` (any float dtype), both [H, T, D]."""
+    """Dequantize one layer into `keys` (fp32) and `values` (any float dtype), both [H, T, D]."""
     if isinstance(layer, RawLayer):
         keys.copy_(layer.keys)
         values.copy_(layer.values)
@@ -120,7 +120,7 @@ def dequantize_into(layer: LayerKV, keys: torch.Tensor, values: torch.Tensor) ->
 
 
 def move_layer(layer: LayerKV, device: torch.device) -> LayerKV:
-    """The layer on `device`; codes travel, not the floats they stand for. The layer itself if it is there already."""
+    """Copy a layer's codes to `device`; returns the layer itself if it is already there."""
     if layer.keys.device == device:
         return layer
     tensors = (getattr(layer, field.name) for field in fields(layer))
@@ -128,13 +128,13 @@ def move_layer(layer: LayerKV, device: torch.device) -> LayerKV:
 
 
 def dequantize(kv: QuantizedKV) -> ChunkKV:
-    """All layers back to fp32 [L, H, T, D]."""
+    """Dequantize all layers to fp32 [L, H, T, D]."""
     layers = [dequantize_layer(layer) for layer in kv.layers]
     return ChunkKV(torch.stack([keys for keys, _ in layers]), torch.stack([values for _, values in layers]))
 
 
 def group_span(num_tokens: int, group: int | None) -> int:
-    """Tokens covered by one group of key scales: the groups are as even as they can be."""
+    """Tokens per group of key scales when a chunk is divided into groups as evenly as possible."""
     if group is None or num_tokens <= group:
         return max(num_tokens, 1)
     num_groups = -(-num_tokens // group)
@@ -142,7 +142,7 @@ def group_span(num_tokens: int, group: int | None) -> int:
 
 
 def spread(per_group: torch.Tensor, num_tokens: int) -> torch.Tensor:
-    """[H, G, D] -> fp32 that broadcasts over tokens: [H, 1, D] for one group, else [H, T, D]."""
+    """Expand [H, G, D] to fp32 that broadcasts over tokens: [H, 1, D] for one group, else [H, T, D]."""
     if per_group.shape[1] == 1:
         return per_group.float()
     span = -(-num_tokens // per_group.shape[1])
@@ -150,7 +150,7 @@ def spread(per_group: torch.Tensor, num_tokens: int) -> torch.Tensor:
 
 
 def _scale_of(largest: torch.Tensor) -> torch.Tensor:
-    """fp16 scale, never smaller than largest / 127, so that no code leaves [-127, 127]."""
+    """fp16 scale of at least largest / 127, so that no code leaves [-127, 127]."""
     exact = (largest / _LEVELS).clamp_min(_SMALLEST_SCALE)
     rounded = exact.to(torch.float16)
     up = (rounded.view(torch.int16) + 1).view(torch.float16)
@@ -162,10 +162,10 @@ def _codes(values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 
 
 def _raw(keys: torch.Tensor, values: torch.Tensor) -> RawLayer:
-    # Narrowing fp32 to bf16 here would lose more than int8 does: eight bits of mantissa against 254 codes of a range.
+    # Do not narrow fp32 to bf16: its 8 bits of mantissa lose more than 254 codes over the actual range do.
     return RawLayer(keys.contiguous(), values.contiguous())
 
 
 def keep_exact(chunk: ChunkKV) -> QuantizedKV:
-    """No coding at all: every layer raw in its own dtype. The unquantised side of every comparison."""
+    """Wrap a chunk without quantization, every layer raw in its own dtype, for comparisons."""
     return QuantizedKV(tuple(RawLayer(k, v) for k, v in zip(chunk.keys, chunk.values, strict=True)))

@@ -1,9 +1,9 @@
-"""Gives pre-RoPE keys their positions: the torch reference and the convention.
+"""Rotate pre-RoPE keys to their positions: the torch reference and its convention.
 
-Convention, stated once: split halves (dimension i is paired with i + R/2, as in Llama, Qwen and transformers),
-rotation by +theta, arithmetic in fp32, one rounding at the end. The tables come from the model's own rotary module,
-so that llama3, YaRN and linear scaling, partial rotary dimensions and attention scaling are inherited instead of
-imitated. (RoFormer, arXiv 2104.09864; layout as in transformers' `apply_rotary_pos_emb`.)
+The convention of all paths: split halves (dimension i is paired with i + R/2, as in Llama, Qwen and transformers),
+rotation by +theta, arithmetic in fp32, one rounding at the end. The tables are computed by the model's own rotary
+module, which covers llama3, YaRN and linear scaling, partial rotary dimensions and attention scaling. (RoFormer, arXiv
+2104.09864; layout as in `apply_rotary_pos_emb` of transformers.)
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from desk_rag.model.language_model import LanguageModel
 
 @dataclass(frozen=True, slots=True)
 class RotaryTables:
-    """cos and sin of every position, on the model's device."""
+    """cos and sin for every position, on the model's device."""
 
     cos: tuple[torch.Tensor, ...]
     """Per distinct table fp32 [positions, R / 2], attention scaling included; R may be less than head_dim."""
     sin: tuple[torch.Tensor, ...]
     table_of_layer: tuple[int, ...]
-    """Which table each layer uses; models with local and global layers have two."""
+    """Index of each layer's table; models with local and global layers have two tables."""
 
     @property
     def num_positions(self) -> int:
@@ -32,10 +32,10 @@ class RotaryTables:
 
 
 def build_tables(model: LanguageModel, num_positions: int) -> RotaryTables:
-    """Tables for positions 0..num_positions-1. Raises UnsupportedModel past the range where they are fixed."""
+    """Build tables for positions 0..num_positions-1; raises UnsupportedModel beyond the model's context."""
     if num_positions > model.spec.max_context:
         raise UnsupportedModel(
-            f"{num_positions} positions were asked of '{model.spec.name}', whose limit is {model.spec.max_context}.",
+            f"A context of {num_positions} tokens is too long: '{model.spec.name}' supports {model.spec.max_context}.",
             remedy="Lower [answer] context_tokens or top_k.",
         )
     layer_types = getattr(model.module.config, "layer_types", None) or ["full_attention"] * model.spec.num_layers
@@ -58,18 +58,17 @@ def build_tables(model: LanguageModel, num_positions: int) -> RotaryTables:
 
 
 def rotate(keys: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """keys fp32 [..., T, D], cos and sin fp32 [T, R / 2] -> rotated fp32 [..., T, D]; dimensions past R pass
-    through."""
+    """Rotate keys fp32 [..., T, D] by cos and sin fp32 [T, R / 2]; dimensions past R stay unchanged."""
     half = cos.shape[-1]
     first, second = keys[..., :half], keys[..., half : 2 * half]
-    turned = [first * cos - second * sin, second * cos + first * sin]
+    parts = [first * cos - second * sin, second * cos + first * sin]
     if 2 * half < keys.shape[-1]:
-        turned.append(keys[..., 2 * half :])
-    return torch.cat(turned, -1)
+        parts.append(keys[..., 2 * half :])
+    return torch.cat(parts, -1)
 
 
 def rotate_into(keys: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, out: torch.Tensor) -> None:
-    """As `rotate`, written to `out` [..., T, D] of any float dtype with one rounding and no concatenation."""
+    """Rotate keys into `out` [..., T, D] of any float dtype, rounding once."""
     half = cos.shape[-1]
     first, second = keys[..., :half], keys[..., half : 2 * half]
     out[..., :half] = torch.addcmul(first * cos, second, sin, value=-1)

@@ -1,7 +1,7 @@
-"""The doorways between the rooms of `kv` and the store. Knows shapes and dtypes; computes nothing.
+"""Data types that `kv` and the store exchange: keys, chunk KV before and after quantization.
 
-Shape words, everywhere: L = num_layers, H = num_kv_heads, T = num_tokens, D = head_dim, G = groups of tokens.
-Keys are always *before* RoPE (after `k_norm` where the model has one); the shared prefix is never part of a chunk.
+Shapes in all modules of `kv`: L = num_layers, H = num_kv_heads, T = num_tokens, D = head_dim, G = groups of tokens.
+Keys are stored *before* RoPE (after `k_norm` where the model has one). The shared prefix is never part of a chunk.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import NewType
 import torch
 
 Namespace = NewType("Namespace", str)
-"""32 hex digits over everything but the tokens that would make a chunk KV wrong (see kv/identity.py)."""
+"""Hash, 32 hex digits, of everything besides the tokens that determines chunk KV (see kv/identity.py)."""
 TokenHash = NewType("TokenHash", str)
-"""32 hex digits over the token ids actually fed."""
+"""Hash, 32 hex digits, of the token ids that were run."""
 
 
 @dataclass(frozen=True, slots=True)
 class KVKey:
-    """Names one chunk KV. Equal keys mean interchangeable bytes."""
+    """The name of one chunk KV; equal keys mean interchangeable bytes."""
 
     namespace: Namespace
     tokens: TokenHash
@@ -27,7 +27,7 @@ class KVKey:
 
 @dataclass(frozen=True, slots=True)
 class ChunkKV:
-    """One chunk's keys and values as computed, before any quantisation."""
+    """One chunk's keys and values as computed, before quantization."""
 
     keys: torch.Tensor
     """[L, H, T, D], pre-RoPE, compute dtype or fp32."""
@@ -48,7 +48,7 @@ class Int8Layer:
     key_scale: torch.Tensor
     """fp16 [H, G, D]; group g covers tokens [g * ceil(T / G), ...)."""
     key_zero: torch.Tensor
-    """fp16 [H, G, D]; the codes were made against exactly this rounded value."""
+    """fp16 [H, G, D]; codes are computed relative to this rounded value."""
     values: torch.Tensor
     """int8 [H, T, D]."""
     value_scale: torch.Tensor
@@ -57,7 +57,7 @@ class Int8Layer:
 
 @dataclass(frozen=True, slots=True)
 class RawLayer:
-    """One layer kept in a floating dtype (bf16, fp16 or fp32) because int8 failed the quality gate for it."""
+    """One layer kept in bf16, fp16 or fp32 because int8 failed the quality gate for it."""
 
     keys: torch.Tensor
     """[H, T, D], pre-RoPE."""
@@ -80,7 +80,7 @@ class QuantizedKV:
 
     @property
     def nbytes(self) -> int:
-        """Payload bytes, scales included, file header and padding excluded."""
+        """Size of the payload: codes and scales, without file header and padding."""
         total = 0
         for layer in self.layers:
             tensors = [layer.keys, layer.values]

@@ -15,7 +15,7 @@ from desk_rag.kv.calibration.gate import GateReport, Score
 from desk_rag.kv.identity import kv_key
 from desk_rag.kv.prefill import prefill_prefix
 from desk_rag.kv.quant import LayerScheme, QuantScheme
-from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.types import KVKey, Namespace, QuantizedKV
 from tests.models import FAMILIES, build_model
 
@@ -42,14 +42,14 @@ def test_the_store_is_asked_for_what_memory_lacks() -> None:
     )
     store = Stored()
     ids = tuple(prepared.model.prompt.chunk_ids(TEXTS[0]))
-    made = Auxiliary(prepared.model, scheme=prepared.gate.scheme).learn(TEXTS[:1])[0]
+    made = AuxiliaryModel(prepared.model, scheme=prepared.gate.scheme).prefill(TEXTS[:1])[0]
     store.kept[kv_key(prepared.namespace, ids)] = made
     opened = open_auxiliary(prepared, store)  # type: ignore[arg-type]
-    learnt = opened.learn(TEXTS)
+    learnt = opened.prefill(TEXTS)
     assert learnt[0] is made and store.asked == [2]
     assert all(type(layer).__name__ == "RawLayer" for layer in learnt[1].layers)  # the gate's coding, not a default
     # The second was prefilled and stays in memory; what came from the store is asked for again, it is quick to read.
-    again = opened.learn(TEXTS)
+    again = opened.prefill(TEXTS)
     assert again[1] is learnt[1] and store.asked == [2, 1]
 
 

@@ -20,9 +20,9 @@ from desk_rag.answering.kv_connector import CacheTarget, MappedConnector, Stream
 from desk_rag.bench import overlap
 from desk_rag.config import AnswerSettings
 from desk_rag.errors import OutOfMemory
-from desk_rag.kv.forward.fused_decoder import QuestionPass
+from desk_rag.kv.forward.fused_decoder import FusedDecoder
 from desk_rag.kv.loading.file_io import FileReader
-from desk_rag.kv.payload import ChunkFile, Group
+from desk_rag.kv.payload import ChunkFile, LayerGroup
 from desk_rag.kv.types import KVKey, QuantizedKV
 from desk_rag.store.store import Store
 from tests.answer_world import BICYCLE, RENT, World, an_engine, ask, filled, loader_of, make_world, streamed
@@ -55,7 +55,7 @@ def test_the_cpu_takes_the_mapped_way(world: World, data: Path) -> None:
         site = engine._target
         assert isinstance(open_connector(engine.settings, engine.store, site, engine.namespace), MappedConnector)
         assert site.slab is not None
-        assert site.slab.lean is None, "the lean pass is no faster here"
+        assert site.slab.fused is None, "the lean pass is no faster here"
 
 
 def test_memory_follows_what_is_free_or_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_a_full_gpu_is_told_with_a_remedy(engine: AnswerEngine, monkeypatch: pyt
 
     with monkeypatch.context() as patch:
         patch.setattr(loader_of(engine), "start", full)
-        with pytest.raises(OutOfMemory, match="no room"):
+        with pytest.raises(OutOfMemory, match="not have enough free memory"):
             ask(engine, RENT)
     assert not engine.turn.answer_waits()
     assert "Mill Lane" in ask(engine, RENT).raw
@@ -189,7 +189,7 @@ def test_damage_found_out_while_other_damage_is_looked_at(
     verify, anew = reader.verify, engine.store.reread_kv
     asked, found_out = threading.Event(), threading.Event()
 
-    def late(path: Path, identity: object, groups: Sequence[tuple[int, Group]], run: torch.Tensor) -> None:
+    def late(path: Path, identity: object, groups: Sequence[tuple[int, LayerGroup]], run: torch.Tensor) -> None:
         last_of_many = groups[-1][0] >= 4  # the other two chunks have fewer groups, so they are lost waves before
         if last_of_many:
             asked.wait(10)
@@ -285,9 +285,9 @@ def test_a_machine_that_cannot_run_the_lean_pass_starts_and_answers(
     def unable(*_: object, **__: object) -> torch.Tensor:
         raise RuntimeError("FlashAttention only supports Ampere GPUs or newer.")
 
-    monkeypatch.setattr(QuestionPass, "run", unable)
+    monkeypatch.setattr(FusedDecoder, "run", unable)
     with an_engine(world, data, streamed, lean=True) as engine:
-        assert engine._slab is not None and engine._slab.lean is None
+        assert engine._slab is not None and engine._slab.fused is None
         assert "Mill Lane" in ask(engine, RENT).raw
 
 

@@ -31,7 +31,7 @@ from desk_rag.kv.identity import kv_key
 from desk_rag.kv.loading.loader import Loader
 from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import prefill_chunk
-from desk_rag.kv.prefix_variants.variants import Rung, build_ladder
+from desk_rag.kv.prefix_variants.variants import PrefixVariant, build_prefix_variants
 from desk_rag.kv.quant import quantize
 from desk_rag.kv.recompute.policy import RecomputeChoice, SelectorName
 from desk_rag.kv.rope import build_tables
@@ -55,9 +55,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> World:
 def world(plain: World) -> World:
     """The same with a ladder of three."""
     ready = plain.prepared
-    ladder = build_ladder(ready.model, ready.prefix, RUNGS, ready.gate.scheme, drift_epoch=ready.drift_epoch)
-    assert ladder.rungs[0] == Rung(0, ready.prefix, ready.namespace)
-    return replace(plain, prepared=replace(ready, later=ladder.rungs[1:]))
+    ladder = build_prefix_variants(ready.model, ready.prefix, RUNGS, ready.gate.scheme, drift_epoch=ready.drift_epoch)
+    assert ladder.variants[0] == PrefixVariant(0, ready.prefix, ready.namespace)
+    return replace(plain, prepared=replace(ready, later=ladder.variants[1:]))
 
 
 @pytest.fixture
@@ -76,15 +76,15 @@ def cold(data: Path) -> Path:
 def warm(engine: AnswerEngine) -> Iterator[StageProgress]:
     return background_prefill.warm_pending(
         engine.store, engine.model, engine.prefix, engine.namespace, engine.scheme, engine.turn, lambda: False,
-        lambda: "", engine.ladder.rungs[1:],
+        lambda: "", engine.ladder.variants[1:],
     )  # fmt: skip
 
 
 def warm_counts(engine: AnswerEngine) -> tuple[int, ...]:
-    return tuple(engine.store.counts(rung.namespace).warm for rung in engine.ladder.rungs)
+    return tuple(engine.store.counts(rung.namespace).warm for rung in engine.ladder.variants)
 
 
-def by_hand(engine: AnswerEngine, question: str, rungs: Sequence[Rung]) -> torch.Tensor:
+def by_hand(engine: AnswerEngine, question: str, rungs: Sequence[PrefixVariant]) -> torch.Tensor:
     """Logits of the first token over chunks prefilled on these rungs, in the order in which they are laid."""
     model, prompt = engine.model, engine.model.prompt
     found = retrieve(engine.store, engine.embedder, question, engine.top_k, ())
@@ -176,7 +176,7 @@ def test_an_answer_takes_each_chunk_from_the_rung_of_its_place(world: World, dat
 
     with an_engine(world, data, noted if streams else None) as engine:
         list(warm(engine))
-        rungs = engine.ladder.rungs
+        rungs = engine.ladder.variants
         expected, others = by_hand(engine, BICYCLE, rungs), by_hand(engine, BICYCLE, [rungs[0]] * 3)
         got = first_of(engine)
         torch.testing.assert_close(got, expected, atol=2e-3, rtol=1e-3)
@@ -204,7 +204,7 @@ def test_one_rung_alone_answers_as_before(plain: World, world: World, data: Path
 
 def test_what_is_nowhere_is_prefilled_at_its_rung_and_kept_there(world: World, cold: Path) -> None:
     with an_engine(world, cold) as engine:
-        expected = by_hand(engine, BICYCLE, engine.ladder.rungs)
+        expected = by_hand(engine, BICYCLE, engine.ladder.variants)
         with first_logits() as seen:
             answer = ask(engine, BICYCLE)
         torch.testing.assert_close(seen[0], expected, atol=2e-3, rtol=1e-3)
@@ -212,7 +212,7 @@ def test_what_is_nowhere_is_prefilled_at_its_rung_and_kept_there(world: World, c
         engine.settle()
         assert warm_counts(engine) == (1, 1, 1)
         for index, source in enumerate(answer.sources):
-            key = kv_key(engine.ladder.at(2 - index).namespace, engine.model.prompt.chunk_ids(source.text))
+            key = kv_key(engine.ladder.for_place(2 - index).namespace, engine.model.prompt.chunk_ids(source.text))
             assert engine.store.has_kv([key]) == {key}
         again = ask(engine, BICYCLE)
         assert (again.raw, again.warm_chunks) == (answer.raw, 3)
@@ -222,7 +222,7 @@ def test_a_lost_file_is_made_again_at_the_rung_it_was_of(world: World, data: Pat
     with an_engine(world, data) as engine:
         list(warm(engine))
         before = ask(engine, BICYCLE)
-        top = engine.ladder.rungs[2].namespace
+        top = engine.ladder.variants[2].namespace
         for file in Layout(data).namespace_dir(top).rglob("*.safetensors"):
             file.unlink()
         again = ask(engine, BICYCLE)
@@ -258,7 +258,8 @@ def test_a_prepared_model_has_the_rungs_of_its_settings(world: World, data: Path
     model = world.prepared.model
     assert prepare_model(model, data).later == ()
     ready = prepare_model(model, data, RUNGS)
-    assert [rung.namespace for rung in ready.ladder.rungs] == [rung.namespace for rung in world.prepared.ladder.rungs]
+    expected = [variant.namespace for variant in world.prepared.ladder.variants]
+    assert [variant.namespace for variant in ready.ladder.variants] == expected
 
 
 def test_what_upper_rungs_left_is_not_believed_once_the_record_is_lost(

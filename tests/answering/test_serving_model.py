@@ -210,6 +210,6 @@ def test_a_model_that_fails_its_self_test_is_refused_and_leaves_no_record(
         return torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
 
     monkeypatch.setattr(modeling_qwen3, "rotate_half", interleaved)
-    with pytest.raises(UnsupportedModel, match="do not turn"):
+    with pytest.raises(UnsupportedModel, match="do not match"):
         prepare_model(reader, tmp_path)
     assert stored_gates(tmp_path) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any
 
 import pytest
 import torch
@@ -13,14 +13,14 @@ import torch
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import Answer, AnswerMode
 from desk_rag.answering.kv_connector import MappedConnector
-from desk_rag.answering.strategy import RecomputeHandle, attention_path
+from desk_rag.answering.strategy import TimedRecompute, attention_path
 from desk_rag.config import AnswerSettings
 from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.kv.lazy.memory import AttentionPath
 from desk_rag.kv.positions import plan
-from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.policy import RecomputeChoice, SelectorName
-from desk_rag.kv.recompute.step import Prefilled, Recomputing
+from desk_rag.kv.recompute.step import PrefillResult
 from desk_rag.model.language_model import LanguageModel
 from tests.answer_world import BICYCLE, RENT, World, an_engine, ask, first_logits, make_world, streamed
 from tests.models import FAMILIES, build_model
@@ -74,7 +74,7 @@ def test_the_lean_pass_answers_as_the_models_own(world: World, data: Path, loadi
     with an_engine(world, data, loading, lean=True) as engine, first_logits() as seen:
         slab = engine._slab
         assert slab is not None
-        assert slab.lean is not None
+        assert slab.fused is not None
         for question, (expected, logits) in plainly.items():
             for mode in (AnswerMode.CACHED, AnswerMode.FULL, AnswerMode.CACHED):
                 answer = ask(engine, question, mode)
@@ -184,7 +184,7 @@ def test_some_recompute_over_the_streamed_way_and_damaged_files(world: World, da
 
 
 def test_the_auxiliary_model_chooses_through_the_engine(world: World, data: Path) -> None:
-    helper = Auxiliary(world.prepared.model, world.prepared.prefix)
+    helper = AuxiliaryModel(world.prepared.model, world.prepared.prefix)
     with an_engine(world, data, streamed, auxiliary=helper, recompute=0.2, selector="aux") as engine:
         assert 0 < ask(engine, BICYCLE).timings.recompute_ratio < 0.4
     with an_engine(world, data, streamed, recompute=0.2, selector="aux", writer=False) as engine:
@@ -195,7 +195,7 @@ def test_the_auxiliary_model_chooses_through_the_engine(world: World, data: Path
 
 def test_no_recompute_runs_no_recompute(world: World, data: Path, plainly) -> None:  # type: ignore[no-untyped-def]
     with an_engine(world, data, recompute=0.4) as engine, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Recomputing, "prefill", lambda _self: pytest.fail("recomputed all the same"))
+        patch.setattr(TimedRecompute, "prefill", lambda _self: pytest.fail("recomputed all the same"))
         answer = ask(engine, RENT, recompute=RecomputeChoice(0.0))
         assert answer.raw == plainly[RENT][0].raw
         assert stages(answer) == PLAIN_STAGES
@@ -245,9 +245,9 @@ def test_the_path_follows_settings_device_and_free_memory(
 
 
 def test_waiting_within_choosing_counts_once() -> None:
-    done = Prefilled(torch.zeros(1), SimpleNamespace(ratio=0.25), 0.3, 0.5)  # type: ignore[arg-type]
-    step = cast("Recomputing", SimpleNamespace(prefill=lambda: done))
-    early, late = RecomputeHandle(step, SelectorName.AUX), RecomputeHandle(step, SelectorName.EDGE_QUERY)
+    done = PrefillResult(torch.zeros(1), SimpleNamespace(ratio=0.25), 0.3, 0.5)  # type: ignore[arg-type]
+    step: Any = SimpleNamespace(prefill=lambda: done)
+    early, late = TimedRecompute(step, SelectorName.AUX), TimedRecompute(step, SelectorName.EDGE_QUERY)
     assert (early.ratio, early.choosing(0.2)) == (0.0, 0.0)
     for anew in (early, late):
         anew.prefill()

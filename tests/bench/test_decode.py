@@ -11,7 +11,7 @@ import torch
 from desk_rag.bench import decode
 from desk_rag.bench.decode import Side
 from desk_rag.errors import ConfigError
-from desk_rag.kv.forward.runner import LeanPass, Slab
+from desk_rag.kv.forward.runner import FusedPass, ModelRunner
 from desk_rag.kv.prefill import prefill_prefix
 from desk_rag.kv.rope import build_tables
 from desk_rag.model.packed_linear import PackedLinear, pack_linears
@@ -47,15 +47,15 @@ def test_our_side_is_the_pass_that_answers_are_decoded_by(monkeypatch: pytest.Mo
     stock = decode.stock_twin(model)
     room = 3
     prefix = prefill_prefix(model)
-    slab = Slab(model, prefix, build_tables(model, 40 + room), 40 + room, lean=True)
+    slab = ModelRunner(model, prefix, build_tables(model, 40 + room), 40 + room, fused=True)
     positions: list[int] = []
-    forward = LeanPass.forward
+    forward = FusedPass.forward
 
-    def counted(self: LeanPass, token_ids: Sequence[int], start: int) -> torch.Tensor:
+    def counted(self: FusedPass, token_ids: Sequence[int], start: int) -> torch.Tensor:
         positions.append(start)
         return forward(self, token_ids, start)
 
-    monkeypatch.setattr(LeanPass, "forward", counted)
+    monkeypatch.setattr(FusedPass, "forward", counted)
     monkeypatch.setattr(decode, "shipped", lambda *_: slab)
     row = decode.measure(model, stock, 40, decode._arguments(["--tokens", "2", "--rounds", "1"]))
     assert row.way == "lean pass"

@@ -9,7 +9,7 @@ import pytest
 
 from desk_rag.bench import recompute
 from desk_rag.bench.models import shapes
-from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.policy import SelectorName
 from tests.models import FAMILIES, build_model
 
@@ -42,7 +42,7 @@ def test_every_way_is_measured_and_ends_in_one_json_line(tmp_path: Path, capsys:
 
 def test_the_auxiliary_model_reads_the_same_texts() -> None:
     model = build_model(next(family for family in FAMILIES if family.name == "qwen3"))
-    auxiliary = Auxiliary(build_model(next(family for family in FAMILIES if family.name == "llama"), seed=2))
+    auxiliary = AuxiliaryModel(build_model(next(family for family in FAMILIES if family.name == "llama"), seed=2))
     bench = recompute.Bench(model, 250, 110, auxiliary)
     context = bench.context()
     assert [len(ids) for ids in context.chunk_ids] == [len(model.prompt.chunk_ids(text)) for text in context.texts]

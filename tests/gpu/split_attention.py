@@ -31,7 +31,7 @@ from desk_rag.bench import kernels
 from desk_rag.bench.harness import report
 from desk_rag.kv.forward.fused_decoder import attend
 from desk_rag.kv.kernels.flash_decoding import reference
-from desk_rag.kv.kernels.flash_decoding_triton import SplitAttention, SplitTuning, kind_of, tuning_for
+from desk_rag.kv.kernels.flash_decoding_triton import FlashDecoding, SplitTuning, kind_of, tuning_for
 
 SHAPES = {
     "qwen2-7b": (28, 4, 128), "llama-3.1-8b": (32, 8, 128), "qwen2.5-32b": (40, 8, 128), "reader": (8, 2, 64),
@@ -77,8 +77,8 @@ class Bed:
         slabs = (self.layers, 2, 1, self.kv_heads, case.length + 77, self.dim)
         self.slabs = torch.randn(slabs, device=_DEVICE, dtype=_KIND).narrow(4, 0, case.length)
 
-    def attention(self, tuning: SplitTuning | None) -> SplitAttention:
-        return SplitAttention(self.heads, self.kv_heads, self.dim, _KIND, _DEVICE, tuning)
+    def attention(self, tuning: SplitTuning | None) -> FlashDecoding:
+        return FlashDecoding(self.heads, self.kv_heads, self.dim, _KIND, _DEVICE, tuning)
 
     def run(self, attention: Attend, layer: int = 0) -> torch.Tensor:
         return attention(self.query, self.slabs[layer, 0], self.slabs[layer, 1])

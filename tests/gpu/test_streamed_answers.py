@@ -202,8 +202,8 @@ def test_the_lean_pass_over_the_streamed_way(case: Case, files: Path) -> None:
     with an_engine(case.world, files, streamed) as engine:
         slab = engine._slab
         assert slab is not None
-        assert slab.lean is not None
-        assert slab.lean.uses_graphs
+        assert slab.fused is not None
+        assert slab.fused.uses_graphs
         for question in QUESTIONS:
             for cold in (True, False):
                 if cold:

@@ -20,7 +20,7 @@ from desk_rag.indexer.names import EVERYTHING, MissingWork, keep_namespaces, mis
 from desk_rag.indexer.once import Run
 from desk_rag.indexer.parts import WarmParts, lazy_parts
 from desk_rag.ingest.events import IndexFinished
-from desk_rag.kv.prefix_variants.variants import build_ladder
+from desk_rag.kv.prefix_variants.variants import build_prefix_variants
 from desk_rag.retrieval.embedding import Embedder, load_embedder
 from desk_rag.store.store import Store
 
@@ -69,8 +69,9 @@ class World:
     def _warm(self, settings: Settings) -> WarmParts:
         ready = self._prepared
         scheme = ready.gate.scheme
-        ladder = build_ladder(ready.model, ready.prefix, settings.model.rungs, scheme, drift_epoch=ready.drift_epoch)
-        return WarmParts(ready.model, ready.prefix, ready.namespace, scheme, ladder.rungs[1:])
+        counts, epoch = settings.model.rungs, ready.drift_epoch
+        ladder = build_prefix_variants(ready.model, ready.prefix, counts, scheme, drift_epoch=epoch)
+        return WarmParts(ready.model, ready.prefix, ready.namespace, scheme, ladder.variants[1:])
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ from desk_rag.bench.answer_quality.tables import Report, to_report
 from desk_rag.errors import ConfigError
 from desk_rag.kv.calibration.gate import run_gate
 from desk_rag.kv.prefill import PrefixKV, prefill_prefix
-from desk_rag.kv.prefix_variants.variants import PLAIN, Ladder, build_ladder, primed_ids
+from desk_rag.kv.prefix_variants.variants import PLAIN, PrefixVariants, build_prefix_variants, variant_prefix_ids
 from desk_rag.kv.quant import LayerScheme, QuantScheme
-from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.policy import SelectorName
 from desk_rag.kv.rope import build_tables
 from desk_rag.kv.types import QuantizedKV
@@ -71,7 +71,7 @@ def evaluate(
     settings: QualitySettings = QualitySettings(),
     *,
     folder: Path | None = None,
-    auxiliary: Auxiliary | None = None,
+    auxiliary: AuxiliaryModel | None = None,
     judge: Judge | None = None,
     chooser: EvidenceSelector | None = None,
     progress: Progress | None = None,
@@ -182,13 +182,13 @@ def _budget(model: LanguageModel) -> int:
 def _ladder(
     model: LanguageModel, prefix: PrefixKV, items: Sequence[Item], modes: Sequence[Mode], settings: QualitySettings,
     scheme: QuantScheme,
-) -> Ladder | None:  # fmt: skip
+) -> PrefixVariants | None:  # fmt: skip
     if not any(mode.primed for mode in modes):
         return None
     if settings.rungs == PLAIN:
         raise ConfigError("Primed modes need more than rung 0.", remedy="For one: --rungs 0,1,3")
     longest = max(len(ids) for item in items for ids in item.chunks)
-    return build_ladder(model, prefix, settings.rungs, scheme, largest=longest)
+    return build_prefix_variants(model, prefix, settings.rungs, scheme, largest=longest)
 
 
 def _prefilled(
@@ -197,7 +197,7 @@ def _prefilled(
     """Every chunk KV that some mode lays; none where full prefill is all that is asked for."""
     laid = [mode for mode in modes if mode.way is not Way.FULL]
     wanted = {one for mode in laid for item in items for one in setting.shelved(mode, item)}
-    before = {rung.count: rung.prefix for rung in setting.ladder.rungs} if setting.ladder else {0: setting.prefix}
+    before = {rung.count: rung.prefix for rung in setting.ladder.variants} if setting.ladder else {0: setting.prefix}
     known: dict[Shelved, QuantizedKV] = {}
     for count in sorted({count for count, _ in wanted}):
         chunks = [ids for rung, ids in wanted if rung == count]
@@ -205,7 +205,7 @@ def _prefilled(
     return known
 
 
-def _check(modes: Sequence[Mode], auxiliary: Auxiliary | None) -> None:
+def _check(modes: Sequence[Mode], auxiliary: AuxiliaryModel | None) -> None:
     names = [name.value for name in SelectorName]
     for mode in modes:
         if mode.way is Way.RECOMPUTE and mode.selector not in names:
@@ -240,7 +240,7 @@ def _configuration(
         "dtype": str(spec.dtype),
         "device": setting.model.device.type,
         "prefix": list(setting.model.prompt.prefix_ids),
-        "primers": list(primed_ids(setting.model.prompt, setting.ladder.counts[-1])) if setting.ladder else [],
+        "primers": list(variant_prefix_ids(setting.model.prompt, setting.ladder.counts[-1])) if setting.ladder else [],
         "auxiliary": setting.auxiliary.model.spec.weights_fingerprint if setting.auxiliary else "",
         "samples": digest_of(samples),
         "modes": [mode.label for mode in modes],

@@ -23,8 +23,8 @@ from desk_rag.errors import ConfigError
 from desk_rag.kv.forward.runner import ModelPass
 from desk_rag.kv.positions import StitchPlan, plan
 from desk_rag.kv.prefill import PrefixKV
-from desk_rag.kv.prefix_variants.variants import Ladder
-from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+from desk_rag.kv.prefix_variants.variants import PrefixVariants
+from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.policy import SelectorName
 from desk_rag.kv.recompute.run import Selection, recompute
 from desk_rag.kv.recompute.selectors import SelectionContext, select
@@ -65,8 +65,8 @@ class Setting:
     prefix: PrefixKV
     tables: RotaryTables
     max_new_tokens: int
-    auxiliary: Auxiliary | None = None
-    ladder: Ladder | None = None
+    auxiliary: AuxiliaryModel | None = None
+    ladder: PrefixVariants | None = None
     """Of primed modes."""
     chooser: EvidenceSelector | None = None
     """Chooses the first quote, as answers do; None leaves it to greedy decoding."""
@@ -75,7 +75,7 @@ class Setting:
         """Which chunk KVs `mode` lays for `item`, in the order in which they are laid."""
         if self.ladder is None or not mode.primed:
             return [(0, ids) for ids in item.chunks]
-        return [(self.ladder.at(place).count, ids) for place, ids in enumerate(item.chunks)]
+        return [(self.ladder.for_place(place).count, ids) for place, ids in enumerate(item.chunks)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,7 @@ def _begun(
 def _learn(setting: Setting, mode: Mode, item: Item) -> None:
     """What the auxiliary model knows of the chunks it knows from indexing, before any question."""
     if setting.auxiliary is not None and mode.selector.startswith("aux"):
-        setting.auxiliary.learn(item.texts)
+        setting.auxiliary.prefill(item.texts)
 
 
 def _select(setting: Setting, mode: Mode, item: Item, stitched: StitchedCache) -> Selection:

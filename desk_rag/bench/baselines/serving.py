@@ -22,8 +22,8 @@ from desk_rag.bench.harness.report import Spread
 from desk_rag.bench.models import synthetic
 from desk_rag.bench.models.synthetic import Shape
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.forward.fused_decoder import QuestionPass, attend, attend_whole
-from desk_rag.kv.loading.layerwise import Slots
+from desk_rag.kv.forward.fused_decoder import FusedDecoder, attend, attend_whole
+from desk_rag.kv.loading.layerwise import CacheTarget
 from desk_rag.kv.positions import plan
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.model.language_model import LanguageModel
@@ -36,7 +36,7 @@ class FullPrefill:
 
     def __init__(self, model: LanguageModel, cache: SlabCache, tables: RotaryTables) -> None:
         self._model, self._cache = model, cache
-        self._lean = QuestionPass(model, cache.layers, tables, graphs=False)
+        self._lean = FusedDecoder(model, cache.layers, tables, graphs=False)
         self._known: dict[int, tuple[str, dict[str, float]]] = {}
 
     def ways(self, prompt: torch.Tensor) -> dict[str, Callable[[], int]]:
@@ -120,7 +120,7 @@ class TheirFiles:
         files, total = self.of(lengths), sum(lengths)
         device = tables.cos[0].device
         own = RotaryTables((tables.cos[0][:total],), (tables.sin[0][:total],), tables.table_of_layer)
-        nowhere = Slots(own, cast("SlabCache", synthetic.Slabs([], 0)), None)
+        nowhere = CacheTarget(own, cast("SlabCache", synthetic.Slabs([], 0)), None)
         bench = load.Bench(shape, plan(0, lengths), own, nowhere, device, 1)
         return {
             "TurboRAG's loader": (load._turborag(files, bench), files.turborag),

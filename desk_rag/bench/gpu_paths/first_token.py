@@ -29,8 +29,8 @@ from desk_rag.bench.models import shapes, synthetic
 from desk_rag.bench.models.chunk_pool import ChunkPool
 from desk_rag.errors import ConfigError
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.forward.fused_decoder import QuestionPass
-from desk_rag.kv.loading.layerwise import Placer, Slots, layerwise
+from desk_rag.kv.forward.fused_decoder import FusedDecoder
+from desk_rag.kv.loading.layerwise import CacheTarget, Placer, layerwise
 from desk_rag.kv.loading.loader import Loader, LoaderSettings
 from desk_rag.kv.payload import ChunkFile
 from desk_rag.kv.positions import StitchPlan, plan
@@ -116,9 +116,9 @@ class Desk:
         for cache in self.caches:
             prefix.write_to(cache)
         self.passes = [
-            QuestionPass(self.model, cache.layers, self.tables, graphs=plans.graphs) for cache in self.caches
+            FusedDecoder(self.model, cache.layers, self.tables, graphs=plans.graphs) for cache in self.caches
         ]
-        self.slots = [Slots.of(self.tables, cache) for cache in self.caches]
+        self.slots = [CacheTarget.of(self.tables, cache) for cache in self.caches]
         # Of its own, so that a cached answer finds the shared prefix where it was put once.
         self.full_cache = SlabCache(self.model, self.capacity)
         self.full = FullPrefill(self.model, self.full_cache, self.tables)

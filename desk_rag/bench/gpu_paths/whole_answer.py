@@ -24,8 +24,8 @@ from desk_rag.bench.models.chunk_pool import ChunkPool
 from desk_rag.bench.models.synthetic import Slabs
 from desk_rag.errors import ConfigError
 from desk_rag.kv.cache import SlabCache, SlabLayer
-from desk_rag.kv.forward.fused_decoder import Attention, QuestionPass, attend, attend_whole
-from desk_rag.kv.loading.layerwise import Placer, Slots
+from desk_rag.kv.forward.fused_decoder import Attention, FusedDecoder, attend, attend_whole
+from desk_rag.kv.loading.layerwise import CacheTarget, Placer
 from desk_rag.kv.loading.loader import Loader, LoaderSettings
 from desk_rag.kv.payload import ChunkFile
 from desk_rag.kv.positions import plan
@@ -78,7 +78,7 @@ class Answering:
         self._prefix_tokens = prefix.num_tokens
         capacity = self._where.num_slots + job.question + job.answer + 64
         self._pass, views = _caches(model, tables, prefix, job.batch, capacity, graphs=graphs)
-        self._slots = [Slots.of(tables, cast("SlabCache", view)) for view in views]
+        self._slots = [CacheTarget.of(tables, cast("SlabCache", view)) for view in views]
         # Full prefill writes its own prefix, so it gets slabs of its own.
         self._full, _ = _caches(model, tables, prefix, job.batch, capacity, graphs=graphs)
         self._prompts = shapes.random_ids(model, job.batch, self._where.num_slots + job.question)
@@ -148,7 +148,7 @@ class Answering:
 
         return self._pass.run(self._asked, self._where.next_position, before=before)
 
-    def _decode(self, lean: QuestionPass, logits: torch.Tensor) -> list[list[int]]:
+    def _decode(self, lean: FusedDecoder, logits: torch.Tensor) -> list[list[int]]:
         tokens = logits.argmax(-1, keepdim=True)
         answers = [tokens.flatten().tolist()]
         first = self._where.num_slots + self.job.question
@@ -261,7 +261,7 @@ def _energy(
 
 def _caches(
     model: LanguageModel, tables: RotaryTables, prefix: PrefixKV, batch: int, capacity: int, *, graphs: bool
-) -> tuple[QuestionPass, list[Slabs]]:
+) -> tuple[FusedDecoder, list[Slabs]]:
     """A pass over `batch` caches in one block, and each of them alone; the shared prefix is in all of them."""
     spec = model.spec
     size = (batch, spec.num_kv_heads, capacity, spec.head_dim)
@@ -275,7 +275,7 @@ def _caches(
     ]
     for view in views:
         prefix.write_to(cast("SlabCache", view))
-    return QuestionPass(model, layers, tables, graphs=graphs), views
+    return FusedDecoder(model, layers, tables, graphs=graphs), views
 
 
 LEAST_RATIO = 2.5

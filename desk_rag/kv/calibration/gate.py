@@ -1,11 +1,11 @@
-"""The quality gate: is int8 good enough for *this* model, and if not, for which layers is it too coarse?
+"""Quality gate: choose for each layer of a model the coarsest coding of chunk KV that is good enough.
 
-Knows the model and the codings; knows no disk. Runs once per (weights, weight quantisation, prefix) on the canaries:
-the same answers are scored token by token over the unquantised and the coded cache. Layers that hurt fall back step
-by step: int8 over the chunk, int8 over groups of 64 tokens, the compute dtype.
+Runs once per (weights, weight quantization, prefix) on the calibration texts: the same answers are scored token by
+token over the unquantized and the quantized cache. While a bar is missed, the worst layer moves one step finer: int8
+over the chunk, int8 over groups of 64 tokens, the compute dtype.
 
-Bars (llama.cpp's measurements of 8-bit KV put the noise of fp16 itself at 0.0002 nats and of q8_0 at 0.001):
-mean KL divergence <= 0.001 nats, top-1 agreement >= 99 %.
+Bars: mean KL divergence <= 0.001 nats, top-1 agreement >= 99 %. (llama.cpp measured 0.0002 nats for fp16 KV and 0.001
+for q8_0.)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.calibration.texts import GROUPS, PROBE, CanaryGroup
+from desk_rag.kv.calibration.texts import GROUPS, PROBE, CalibrationGroup
 from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import PrefixKV, prefill_chunk
 from desk_rag.kv.quant import LayerScheme, QuantScheme, keep_exact, quantize
@@ -30,18 +30,18 @@ MIN_TOP1 = 0.99
 _ANSWER_TOKENS = 24
 _STEPS = (LayerScheme(), LayerScheme(group=64), LayerScheme(raw=True))
 _DRIFT_TOLERANCE = 0.02
-"""Relative error of the probe's KV above which the library, driver or device computes something else than it did: bf16
-against fp32 of the same weights stays below it, another weight quantisation or a broken kernel does not."""
+"""Relative error of the probe's KV above which stored KV is considered stale: bf16 and fp32 of the same weights stay
+below it, another weight quantization or a broken kernel does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How far the coded cache is from the unquantised one, over the answers' tokens."""
+    """Divergence of the quantized cache from the unquantized one, over the answers' tokens."""
 
     mean_kl: float
-    """KL(unquantised || coded) of the next-token distribution, nats."""
+    """KL(unquantized || quantized) of the next-token distribution, in nats."""
     top1: float
-    """Share of tokens whose most probable successor is the same."""
+    """Share of tokens with the same most probable next token."""
     tokens: int
 
     @property
@@ -52,23 +52,23 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class GateReport:
-    """What the gate decided and why; stored beside the caches and shown by `desk-rag doctor`."""
+    """Decision of the gate and its scores; stored in the data directory and shown by `desk-rag doctor`."""
 
     scheme: QuantScheme
     score: Score
-    """Of the scheme that was chosen."""
+    """Score of `scheme`."""
     plain_score: Score
-    """Of int8 for every layer, before any fallback."""
+    """Score of int8 for every layer."""
     needles_found: int
-    """Of those, the groups whose answer over the coded cache contains it too; fewer is a failure."""
+    """Number of those groups whose answer over the quantized cache contains the code as well."""
     needles_expected: int
-    """Groups whose answer over the unquantised cache contains the code asked for: what the model can do at all."""
+    """Number of groups whose answer over the unquantized cache contains the code that was asked for."""
 
 
-class _Canary:
-    """One group, prefilled and answered without quantisation; scored against as many codings as wanted."""
+class _GroupRun:
+    """One calibration group, prefilled and answered without quantization, to score codings against."""
 
-    def __init__(self, model: LanguageModel, prefix: PrefixKV, group: CanaryGroup) -> None:
+    def __init__(self, model: LanguageModel, prefix: PrefixKV, group: CalibrationGroup) -> None:
         self.model, self.prefix, self.group = model, prefix, group
         ids = [model.prompt.chunk_ids(text) for text in group.chunks]
         self.chunks = [prefill_chunk(model, prefix, chunk) for chunk in ids]
@@ -78,13 +78,13 @@ class _Canary:
         self.tables: RotaryTables = build_tables(model, size)
         self.cache = SlabCache(model, size)
         self.question = question
-        self._lay([keep_exact(chunk) for chunk in self.chunks])
+        self._place([keep_exact(chunk) for chunk in self.chunks])
         self.answer = self._greedy()
         self.exact = self.logits([keep_exact(chunk) for chunk in self.chunks])
 
     def logits(self, chunks: Sequence[QuantizedKV]) -> torch.Tensor:
-        """fp32 logits [answer tokens, vocab] over these chunks, the unquantised answer forced."""
-        self._lay(chunks)
+        """fp32 logits [answer tokens, vocab] over these chunks, with the unquantized answer as input."""
+        self._place(chunks)
         forced = torch.tensor([*self.question, *self.answer[:-1]], device=self.model.device)
         rows = self.model.forward_all(forced, self.cache, self.plan.next_position)
         return rows[len(self.question) - 1 :].float()
@@ -93,10 +93,10 @@ class _Canary:
         return [quantize(chunk, scheme) for chunk in self.chunks]
 
     def finds_needle(self, chunks: Sequence[QuantizedKV]) -> bool:
-        self._lay(chunks)
+        self._place(chunks)
         return self.group.needle in self.model.prompt.decode(self._greedy())
 
-    def _lay(self, chunks: Sequence[QuantizedKV]) -> None:
+    def _place(self, chunks: Sequence[QuantizedKV]) -> None:
         stitch(self.model, self.plan, self.prefix, chunks, self.tables, self.cache)
 
     def _greedy(self) -> list[int]:
@@ -112,62 +112,62 @@ class _Canary:
         return answer
 
 
-def run_gate(model: LanguageModel, prefix: PrefixKV, groups: Sequence[CanaryGroup] = GROUPS) -> GateReport:
-    """Choose the coding of every layer. Costs 16 chunk prefills and a few dozen question prefills."""
-    canaries = [_Canary(model, prefix, group) for group in groups]
+def run_gate(model: LanguageModel, prefix: PrefixKV, groups: Sequence[CalibrationGroup] = GROUPS) -> GateReport:
+    """Choose the coding of every layer; takes 16 chunk prefills and a few dozen question prefills."""
+    runs = [_GroupRun(model, prefix, group) for group in groups]
     scheme = QuantScheme.uniform(model.spec.num_layers)
-    expected = [c for c in canaries if c.group.needle in model.prompt.decode(c.answer)]
-    plain = score = _score(canaries, scheme)
-    found = sum(c.finds_needle(c.coded(scheme)) for c in expected)
-    while not (score.passes and found == len(expected)) and any(not layer.raw for layer in scheme.layers):
-        scheme = _coarsest_layer_finer(canaries, scheme)
-        score = _score(canaries, scheme)
-        found = sum(c.finds_needle(c.coded(scheme)) for c in expected)
+    expected = [c for c in runs if c.group.needle in model.prompt.decode(c.answer)]
+    plain = score = _score(runs, scheme)
+    needles = sum(c.finds_needle(c.coded(scheme)) for c in expected)
+    while not (score.passes and needles == len(expected)) and any(not layer.raw for layer in scheme.layers):
+        scheme = _coarsest_layer_finer(runs, scheme)
+        score = _score(runs, scheme)
+        needles = sum(c.finds_needle(c.coded(scheme)) for c in expected)
     return GateReport(
-        scheme=scheme, score=score, plain_score=plain, needles_found=found, needles_expected=len(expected)
+        scheme=scheme, score=score, plain_score=plain, needles_found=needles, needles_expected=len(expected)
     )
 
 
 def probe_kv(model: LanguageModel, prefix: PrefixKV) -> ChunkKV:
-    """The drift probe's KV as this machine computes it now, fp16 on the CPU."""
+    """KV of the drift probe as this machine computes it now, fp16 on the CPU."""
     kv = prefill_chunk(model, prefix, model.prompt.chunk_ids(PROBE))
     return ChunkKV(kv.keys.to("cpu", torch.float16), kv.values.to("cpu", torch.float16))
 
 
 def drifted(stored: ChunkKV, now: ChunkKV) -> bool:
-    """True when what was stored could not have come from this model on this machine."""
+    """True if the stored probe KV differs from what this model computes on this machine."""
     if stored.keys.shape != now.keys.shape:
         return True
     return max(_relative(stored.keys, now.keys), _relative(stored.values, now.values)) > _DRIFT_TOLERANCE
 
 
 def _relative(stored: torch.Tensor, now: torch.Tensor) -> float:
-    """Worst layer's relative error, so that one broken layer is not averaged away. NaN counts as infinite."""
+    """Relative error of the worst layer; NaN counts as infinite."""
     difference = (stored.float() - now.float()).flatten(1).norm(dim=1)
     error = (difference / now.float().flatten(1).norm(dim=1).clamp_min(1e-6)).max().item()
     return error if error == error else float("inf")
 
 
-def _score(canaries: Sequence[_Canary], scheme: QuantScheme) -> Score:
+def _score(runs: Sequence[_GroupRun], scheme: QuantScheme) -> Score:
     divergence, agree, tokens = 0.0, 0, 0
-    for canary in canaries:
-        coded = canary.logits(canary.coded(scheme))
-        exact_log, coded_log = canary.exact.log_softmax(-1), coded.log_softmax(-1)
+    for run in runs:
+        coded = run.logits(run.coded(scheme))
+        exact_log, coded_log = run.exact.log_softmax(-1), coded.log_softmax(-1)
         divergence += float((exact_log.exp() * (exact_log - coded_log)).sum())
-        agree += int((canary.exact.argmax(-1) == coded.argmax(-1)).sum())
+        agree += int((run.exact.argmax(-1) == coded.argmax(-1)).sum())
         tokens += coded.shape[0]
     return Score(mean_kl=max(divergence / tokens, 0.0), top1=agree / tokens, tokens=tokens)
 
 
-def _coarsest_layer_finer(canaries: Sequence[_Canary], scheme: QuantScheme) -> QuantScheme:
-    """Move the layer whose coding alone diverges most one step finer."""
+def _coarsest_layer_finer(runs: Sequence[_GroupRun], scheme: QuantScheme) -> QuantScheme:
+    """Move the layer whose quantization alone causes the largest divergence one step finer."""
     raw = (LayerScheme(raw=True),) * len(scheme.layers)
     worst, worst_kl = 0, -1.0
     for index, layer in enumerate(scheme.layers):
         if layer.raw:
             continue
         alone = QuantScheme((*raw[:index], layer, *raw[index + 1 :]))
-        divergence = _score(canaries, alone).mean_kl
+        divergence = _score(runs, alone).mean_kl
         if divergence > worst_kl:
             worst, worst_kl = index, divergence
     finer = _STEPS[_STEPS.index(scheme.layers[worst]) + 1]

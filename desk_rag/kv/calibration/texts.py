@@ -1,7 +1,7 @@
-"""Fixed texts and questions for the quality gate and the drift probe. Data only; changing them makes gates run anew.
+"""Calibration texts and questions of the quality gate and the drift probe; changing them reruns every gate.
 
-Each group is stitched as one context and asked its question. One paragraph of every group holds a code that the
-question asks for, so that a coding which blurs keys shows up as a failed lookup and not only as a small divergence.
+Each group is stitched as one context and asked its question. One chunk of every group contains a code that the question
+asks for, so that a coding that blurs keys shows as a failed lookup and not only as a small divergence.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class CanaryGroup:
-    """Four chunks that are stitched together, a question, and the text that must be in its answer."""
+class CalibrationGroup:
+    """Four chunks that are stitched together, a question, and the text that its answer must contain."""
 
     chunks: tuple[str, str, str, str]
     question: str
@@ -24,10 +24,10 @@ PROBE = (
     "and the ledgers survived him. The lamp burned rape oil until 1904, paraffin until 1937 and has "
     "been electric ever since."
 )
-"""The drift probe's text; its unquantised KV is stored per model and compared at every start."""
+"""Text of the drift probe; its unquantized KV is stored per model and compared at every start."""
 
-GROUPS: tuple[CanaryGroup, ...] = (
-    CanaryGroup(
+GROUPS: tuple[CalibrationGroup, ...] = (
+    CalibrationGroup(
         chunks=(
             "Minutes of the garden club, 4 March\n"
             "Eleven members were present and the treasurer was excused. The club agreed to order two "
@@ -53,7 +53,7 @@ GROUPS: tuple[CanaryGroup, ...] = (
         question="What is the key code of the tool shed?",
         needle="58213",
     ),
-    CanaryGroup(
+    CalibrationGroup(
         chunks=(
             "Boiler log\n"
             "The technician came on 12 November and replaced the expansion vessel and the ignition "
@@ -76,7 +76,7 @@ GROUPS: tuple[CanaryGroup, ...] = (
         question="What is the invoice number of the boiler technician?",
         needle="KT-40417",
     ),
-    CanaryGroup(
+    CalibrationGroup(
         chunks=(
             "Trip to the north\n"
             "The ferry leaves Harwick at 7.40 and takes five hours. Cabins are on deck four and the "
@@ -98,7 +98,7 @@ GROUPS: tuple[CanaryGroup, ...] = (
         question="What is the booking reference of the ferry?",
         needle="QX7719",
     ),
-    CanaryGroup(
+    CalibrationGroup(
         chunks=(
             "Release notes 2.4\n"
             "The importer now reads files larger than four gigabytes. Sorting by date no longer loses "

@@ -1,10 +1,9 @@
-"""One more token on a CPU: a decode step in half the calls that transformers' own pass makes.
+"""Decode step for one token on a CPU, in half the calls that transformers' pass makes.
 
-Knows the layers of plain pre-norm decoders in fp32 and a slab cache; knows no chunk, no prompt and no other pass. Of a
-small model's step over a short context half of the time is not matrix products: norms in six calls, masks, rotation in
-a dozen. Here scores and weights go into memory that is kept from step to step, norms of heads, rotation and the
-attention's scale are one multiplication, and a long context is read once and in order (`attention.one_query`); the
-matrix products are the modules' own.
+For plain pre-norm decoders in fp32. In a small model's step over a short context half of the time is not matrix
+products but norms, masks and rotation in many calls. Here scores and weights reuse memory between steps; norms of
+heads, rotation and the attention's scale are one multiplication; and a long context is read once and in order
+(`model.sdpa.one_query`). The matrix products are the modules' own.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import torch
 
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.forward.fused_decoder import supports
-from desk_rag.kv.forward.projections import head_norms
+from desk_rag.kv.forward.projections import qk_norms
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.packed_linear import PackedPart
@@ -42,18 +41,18 @@ class _Norm:
         return cls(norm.weight.detach() * width**0.5, floor)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return _unit(x, self.floor).mul_(self.scaled)
+        return _scale_by_norm(x, self.floor).mul_(self.scaled)
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """One decoder layer's modules, looked up once."""
+    """Modules of one decoder layer, looked up once."""
 
     module: Any
-    """Whoever waits in front of a layer has hung a hook on it."""
+    """The layer itself; a hook on it means that a pass has to wait for loading."""
     before_attention: _Norm
     inward: Module
-    """Queries, keys and values side by side."""
+    """Projects to queries, keys and values side by side."""
     outward: Module
     before_mlp: _Norm
     widen: Module
@@ -64,21 +63,22 @@ class _Layer:
     def of(cls, layer: Any) -> _Layer:
         attention, mlp = layer.self_attn, layer.mlp
         return cls(
-            layer, _Norm.of(layer.input_layernorm), _together(attention.q_proj, attention.k_proj, attention.v_proj),
-            attention.o_proj, _Norm.of(layer.post_attention_layernorm), _widening(mlp), mlp.down_proj,
+            layer, _Norm.of(layer.input_layernorm),
+            _fused_product(attention.q_proj, attention.k_proj, attention.v_proj),
+            attention.o_proj, _Norm.of(layer.post_attention_layernorm), _fused_mlp_input(mlp), mlp.down_proj,
         )  # fmt: skip
 
 
-def _together(*modules: Any) -> Module:
-    """The products of one input side by side; one product where the matrices lie so."""
+def _fused_product(*modules: Any) -> Module:
+    """Products of one input with several matrices, side by side; one product if the matrices are packed."""
     first = modules[0]
     if isinstance(first, PackedPart) and all(getattr(module, "beside", None) is first.beside for module in modules):
         return first.beside.product
     return lambda x: torch.cat([module(x) for module in modules], -1)
 
 
-def _widening(mlp: Any) -> Module:
-    both, act = _together(mlp.gate_proj, mlp.up_proj), mlp.act_fn
+def _fused_mlp_input(mlp: Any) -> Module:
+    both, act = _fused_product(mlp.gate_proj, mlp.up_proj), mlp.act_fn
 
     def widen(x: torch.Tensor) -> torch.Tensor:
         gate, up = both(x).chunk(2, -1)
@@ -89,10 +89,10 @@ def _widening(mlp: Any) -> Module:
 
 
 class DecodeStep:
-    """Runs one model over one cache, a token at a time. No more thread-safe than the model."""
+    """Runs one model over one cache, one token at a time. Not thread-safe."""
 
     def __init__(self, model: LanguageModel, cache: SlabCache, tables: RotaryTables) -> None:
-        """See `of`, which says where this is right."""
+        """Use `of`, which checks that the model is supported."""
         spec = model.spec
         decoder = model.module.model
         self._cache, self._head = cache, model.module.lm_head
@@ -102,14 +102,14 @@ class DecodeStep:
         self._last = _Norm.of(decoder.norm)
         self._heads, self._kv_heads, self._dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
         self._cos, self._sin = tables.cos[0], tables.sin[0]
-        self._room = min(cache.capacity, tables.num_positions)
+        self._capacity = min(cache.capacity, tables.num_positions)
         self._floor, self._weights = _head_weights(model)
         self._swapped = self._weights.roll(self._dim // 2, -1)
         self._scratch = Scratch.of(spec.num_heads * cache.capacity)
 
     @classmethod
     def of(cls, model: LanguageModel, cache: SlabCache, tables: RotaryTables) -> DecodeStep | None:
-        """None where the model has to run its own way: other families, other devices, other dtypes."""
+        """Create a decode step; None for unsupported model families, devices or dtypes."""
         plain = model.device.type == "cpu" and cache.layers[0].key_slab.dtype is torch.float32
         if not plain or model.spec.dtype is not torch.float32 or not supports(model):
             return None
@@ -119,17 +119,17 @@ class DecodeStep:
 
     @property
     def ready(self) -> bool:
-        """False while somebody waits in front of a layer (for chunks that are still being loaded, to look on)."""
+        """False while a layer has hooks, for chunks that are still being loaded or to record something."""
         return not any(layer.module._forward_pre_hooks or layer.module._forward_hooks for layer in self._layers)
 
     def run(self, token_id: int, start: int) -> torch.Tensor:
-        """Append the token at slot and position `start`, up to which every layer must be filled; logits [vocab]."""
-        assert start < self._room, "slab too small: the engine plans its capacity"
+        """Append a token at slot and position `start`; logits [vocab]. Slots before it must be filled."""
+        assert start < self._capacity, "slab too small: the engine plans its capacity"
         with torch.inference_mode():
             hidden = self._embeddings[token_id][None]
-            for layer, slabs, turn in zip(self._layers, self._slabs, self._turns(start), strict=True):
+            for layer, slabs, rotation in zip(self._layers, self._slabs, self._rotations(start), strict=True):
                 keys, values = (slab.narrow(1, 0, start + 1) for slab in slabs)
-                query = self._project(layer, layer.before_attention(hidden), turn, keys, values)
+                query = self._project(layer, layer.before_attention(hidden), rotation, keys, values)
                 attended = one_query(query, keys, values, self._scratch)
                 hidden = layer.outward(attended.view(1, -1)).add_(hidden)
                 x = layer.before_mlp(hidden)
@@ -138,8 +138,8 @@ class DecodeStep:
             logits: torch.Tensor = self._head(self._last(hidden))[0]
             return logits
 
-    def _turns(self, start: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Per layer what queries and keys are multiplied by to be weighed, rotated and scaled, both [heads + H, D]."""
+    def _rotations(self, start: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Per layer the factors, both [heads + H, D], that apply norm weight, rotation and attention scale."""
         cos, sin = self._cos[start], self._sin[start]
         cosines, sines = self._weights * torch.cat((cos, cos)), self._swapped * torch.cat((-sin, sin))
         return zip(cosines.unbind(), sines.unbind(), strict=True)
@@ -148,30 +148,32 @@ class DecodeStep:
         self,
         layer: _Layer,
         x: torch.Tensor,
-        turn: tuple[torch.Tensor, torch.Tensor],
+        rotation: tuple[torch.Tensor, torch.Tensor],
         keys: torch.Tensor,
         values: torch.Tensor,
     ) -> torch.Tensor:
-        """Write the token's key and value last into keys and values [H, T, D]; the rotated, scaled query [H, G, D]."""
+        """Write the token's key and value at the end of keys, values [H, T, D]; return the query [H, G, D]."""
         heads = layer.inward(x).view(-1, self._dim)
         rows, value = heads[: -self._kv_heads], heads[-self._kv_heads :]
         if self._floor is not None:
-            rows = _unit(rows, self._floor)
+            rows = _scale_by_norm(rows, self._floor)
         swapped = rows.roll(self._dim // 2, -1)
-        turned = rows.mul_(turn[0]).addcmul_(swapped, turn[1])
-        keys.select(1, -1).copy_(turned[self._heads :])
+        rotated = rows.mul_(rotation[0]).addcmul_(swapped, rotation[1])
+        keys.select(1, -1).copy_(rotated[self._heads :])
         values.select(1, -1).copy_(value)
-        return turned[: self._heads].view(self._kv_heads, -1, self._dim)
+        return rotated[: self._heads].view(self._kv_heads, -1, self._dim)
 
 
 def _head_weights(model: LanguageModel) -> tuple[torch.Tensor | None, torch.Tensor]:
-    """The floor of the norms of single heads, None without such; and [L, heads + H, D]: their weights, and the
-    attention's scale on queries."""
+    """Floor of the head norms, or None without them; and weights [L, heads + H, D].
+
+    The weights are those of the head norms, times the attention's scale for queries.
+    """
     spec = model.spec
     dim, heads = spec.head_dim, spec.num_heads
     weights = torch.ones(spec.num_layers, heads + spec.num_kv_heads, dim)
     weights[:, :heads] *= dim**-0.5
-    norms = [head_norms(layer.self_attn) for layer in model.decoder_layers]
+    norms = [qk_norms(layer.self_attn) for layer in model.decoder_layers]
     floor = None
     for weight, norm in zip(weights, norms, strict=True):
         if norm is not None:
@@ -181,7 +183,7 @@ def _head_weights(model: LanguageModel) -> tuple[torch.Tensor | None, torch.Tens
     return floor, weights
 
 
-def _unit(x: torch.Tensor, floor: torch.Tensor) -> torch.Tensor:
-    """x [..., E] / sqrt(|x|^2 + floor^2)."""
+def _scale_by_norm(x: torch.Tensor, floor: torch.Tensor) -> torch.Tensor:
+    """Divide x [..., E] by sqrt(|x|^2 + floor^2)."""
     length: torch.Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return x / length.hypot_(floor)

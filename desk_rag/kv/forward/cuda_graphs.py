@@ -1,7 +1,6 @@
-"""The launches of a pass recorded as CUDA graphs, which read what differs between questions from fixed memory.
+"""Record a forward pass as CUDA graphs that read their inputs from fixed memory.
 
-Knows how to record and what a recorded pass leaves behind; knows no model and no layer. Recording runs everything
-twice: once as it is, because libraries allocate at their first use, and once for the record.
+Recording runs everything twice: once normally, because libraries allocate at their first use, and once to record.
 """
 
 from __future__ import annotations
@@ -18,56 +17,55 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a pass of N tokens reads; on a GPU the same memory at every replay."""
+    """Inputs of a pass of N tokens; on a GPU the same memory at every replay."""
 
     ids: torch.Tensor
     """int64 [B, N]."""
     numbers: torch.Tensor
-    """int64 [2]: the first token's slot and position, and the row whose logits are wanted."""
+    """int64 [2]: slot and position of the first token; index of the token whose logits are returned."""
 
     @classmethod
-    def at_end(cls, batch: int, count: int, room: int, device: torch.device) -> Inputs:
-        """For recording: nothing but the last slots that have positions is then written."""
+    def at_end(cls, batch: int, count: int, capacity: int, device: torch.device) -> Inputs:
+        """Inputs for recording, which write to the last slots of the cache only."""
         ids = torch.zeros((batch, count), dtype=torch.int64, device=device)
-        return cls(ids, torch.tensor([room - count, count - 1], device=device))
+        return cls(ids, torch.tensor([capacity - count, count - 1], device=device))
 
-    def tell(self, token_ids: torch.Tensor, start: int) -> None:
-        """Have the next replay run these ids, int64 [B, n] of n <= N, at slots start..start+n-1.
+    def set(self, token_ids: torch.Tensor, start: int) -> None:
+        """Set the next replay to run these ids, int64 [B, n] of n <= N, at slots start..start+n-1.
 
-        What follows them is padding: computed, never attended to, its slots written again later. It repeats the last
-        token, whose keys and values are numbers if the answer has any: what is not seen has a weight of 0, and 0 times
-        infinity is no number.
+        The rest is padding: computed, never attended to, its slots overwritten later. Padding repeats the last token,
+        so that its keys and values are finite: masked keys have weight 0, and 0 times infinity would be NaN.
         """
-        count, room = token_ids.shape[1], self.ids.shape[1]
-        if count < room:
-            token_ids = torch.cat((token_ids, token_ids[:, -1:].expand(-1, room - count)), 1)
-        # Small and from ordinary memory, so taken over at once (see `upload`); a copy that blocks would first let the
-        # device finish what was placed.
+        count, size = token_ids.shape[1], self.ids.shape[1]
+        if count < size:
+            token_ids = torch.cat((token_ids, token_ids[:, -1:].expand(-1, size - count)), 1)
+        # Small copies from pageable memory return at once (see `upload`); a blocking copy would wait for the device to
+        # finish placing chunks.
         self.ids.copy_(token_ids, non_blocking=True)
         self.numbers.copy_(torch.tensor([start, count - 1]), non_blocking=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
-    """The graphs of one bucket without attentions: piece i is what lies between those of layers i - 1 and i."""
+class PiecewiseGraphs:
+    """Graphs of one bucket without attention: piece i lies between the attentions of layers i - 1 and i."""
 
     inputs: Inputs
     attended: torch.Tensor
-    """[B, N, heads * D]: what every piece but the first reads."""
+    """[B, N, heads * D]: attention output, read by every piece but the first."""
     graphs: tuple[torch.cuda.CUDAGraph, ...]
     queries: tuple[torch.Tensor, ...]
     logits: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Stretches:
-    """The graphs of one bucket, attentions included."""
+class AttentionGraphs:
+    """Graphs of one bucket that contain attention."""
 
     inputs: Inputs
     attended: torch.Tensor
-    """[B, N, heads * D]: what attentions write and the rest reads. Graphs know only its address, so it is kept."""
+    """[B, N, heads * D]: attention output; kept alive here, because graphs hold only its address."""
     ends: tuple[int, ...]
-    """Stretch i attends in the layers from the end before it up to its own, not included."""
+    """Graph i contains the attention of layers ends[i - 1] to ends[i] - 1."""
     graphs: tuple[torch.cuda.CUDAGraph, ...]
     logits: torch.Tensor
 
@@ -75,7 +73,7 @@ class Stretches:
 def record(
     device: torch.device, parts: Callable[[Callable[[Part], None]], T]
 ) -> tuple[tuple[torch.cuda.CUDAGraph, ...], T]:
-    """One graph of each part that `parts` hands over, in order; all share memory. Returns also what `parts` returns.
+    """Record one graph per part that `parts` passes on, with shared memory; also returns its result.
 
     Raises RuntimeError where this machine cannot record them.
     """
@@ -89,8 +87,8 @@ def record(
 
         def keep(part: Part) -> None:
             graph = torch.cuda.CUDAGraph()
-            # Reader threads copy to the GPU all the while: only what this thread does may end the capture. The
-            # usual context manager would empty torch's memory cache and collect garbage before every part.
+            # "thread_local", because reader threads copy to the GPU meanwhile. torch's context manager is not used:
+            # it empties the memory cache and collects garbage before every part.
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 part()
@@ -98,6 +96,6 @@ def record(
                 graph.capture_end()
             graphs.append(graph)
 
-        found = parts(keep)
+        result = parts(keep)
     torch.cuda.current_stream(device).wait_stream(side)
-    return tuple(graphs), found
+    return tuple(graphs), result

@@ -1,14 +1,13 @@
-"""A forward pass over a slab cache with as few launches as it takes: the question's prefill, a decode step, a prompt.
+"""Forward pass of plain pre-norm decoders over a slab cache, with few kernel launches and CUDA graphs.
 
-Knows the layers of plain pre-norm decoders and CUDA graphs; knows no file, no chunk and no text. The model's own
-modules do the matrix work with the model's own weights; what is left out is everything transformers decides anew in
-every layer of every pass, and the copies that its attention makes of grouped keys. A question through 28 layers is
-more than a thousand launches there, and on a fast GPU issuing them can take longer than running them.
+The model's own modules do the matrix products. Left out is what transformers repeats in every layer of every pass, and
+the copies of grouped keys that its attention makes. A question through 28 layers is more than a thousand launches in
+transformers; on a fast GPU issuing them can take longer than running them.
 
-On a GPU a pass becomes CUDA graphs of a few layers each per number of tokens (rounded up to a bucket, captured at its
-first use): they read from memory where a question begins, and between them the next layers' chunks may still arrive.
-An attention that has to be told its length is launched between graphs that hold what lies between attentions.
-Elsewhere, and for long passes, where launches do not matter, the same functions run one after the other.
+On a GPU a pass of N tokens is replayed from CUDA graphs of a few layers each, recorded per bucket of N at first use.
+The graphs read a question's start from memory, and chunks of later layers may still arrive between them. An attention
+that needs its length on the host is launched between piecewise graphs. On a CPU, and for long passes, the same
+functions run without graphs.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ import torch
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from desk_rag.kv.cache import SlabLayer
-from desk_rag.kv.forward.cuda_graphs import Inputs, Part, Pieces, Stretches, record
-from desk_rag.kv.forward.projections import Packed, head_norms
-from desk_rag.kv.kernels.flash_decoding import split_attention_for, worth
-from desk_rag.kv.kernels.fused_inputs import Places
-from desk_rag.kv.kernels.fused_ops import Glue, glue_for
+from desk_rag.kv.forward.cuda_graphs import AttentionGraphs, Inputs, Part, PiecewiseGraphs, record
+from desk_rag.kv.forward.projections import Packed, qk_norms
+from desk_rag.kv.kernels.flash_decoding import flash_decoding_for, is_worthwhile
+from desk_rag.kv.kernels.fused_inputs import TokenSlots
+from desk_rag.kv.kernels.fused_ops import FusedOps, fused_ops_for
 from desk_rag.kv.kernels.upload import upload
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.stitch import has_sliding_layers
@@ -35,9 +34,9 @@ from desk_rag.model.language_model import LanguageModel
 
 _log = logging.getLogger(__name__)
 _BUCKETS = (1, 16, 32, 48, 64, 96, 128, 192, 256)
-"""Numbers of tokens that graphs are captured for; a longer pass is bound by its arithmetic, not by its launches."""
+"""Token counts that graphs are recorded for; longer passes are bound by arithmetic, not by launches."""
 LAYERS_PER_GRAPH = 4
-"""With attentions in them: few launches, and still no long wait for chunks of layers that are computed much later."""
+"""Layers per graph with attention: few launches, but no long wait for chunks of later layers."""
 _PLAIN = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 _flash = torch.ops.aten._scaled_dot_product_flash_attention.default
 
@@ -49,15 +48,15 @@ class Attention(Protocol):
 
 
 def supports(model: LanguageModel) -> bool:
-    """True if the layers are what this pass computes: RMS norms before, no sliding windows, no soft caps."""
+    """True if the model's layers are what this pass computes: RMS pre-norms, full attention, no soft caps."""
     return model.spec.support.model_type in _PLAIN and not has_sliding_layers(model)
 
 
 def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """query [B, heads, N, D] over keys and values [B, H, S, D], of which the last N are its own -> [B, N, heads * D].
+    """Causal attention of query [B, heads, N, D] over keys, values [B, H, S, D], its own last -> [B, N, heads * D].
 
-    On a GPU FlashAttention aligns the causal mask to the end and divides long keys among the multiprocessors; torch's
-    public function would align it to the start, so the operator is called by its name.
+    On a GPU the FlashAttention operator is called directly: it aligns the causal mask to the end and splits long keys
+    among multiprocessors, while torch's public function aligns the mask to the start.
     """
     batch, heads, count, dim = query.shape
     if query.dtype in (torch.bfloat16, torch.float16) and _has_flash(query.device, dim):
@@ -74,21 +73,21 @@ def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> tor
 
 @functools.cache
 def _has_flash(device: torch.device, dim: int) -> bool:
-    """True where torch's FlashAttention runs: not before Ampere, and not for every head. (A tensor's device is one.)"""
+    """True where torch's FlashAttention runs: from Ampere on, for head sizes it supports."""
     if device.type != "cuda" or dim % 8 or dim > 256:
         return False
     return torch.cuda.get_device_capability(device)[0] >= 8
 
 
 def attend_whole(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """As `attend` for whole prompts (N = S), by whichever of its backends torch prefers."""
+    """Causal attention of whole prompts (N = S), by the backend that torch prefers."""
     assert query.shape[2] == keys.shape[2], "only for passes that begin at position 0"
     out = scaled_dot_product_attention(query, keys, values, is_causal=True, enable_gqa=True)
     return out.transpose(1, 2).flatten(2)
 
 
-class QuestionPass:
-    """Runs one model over one cache, bound to its slabs (graphs know addresses). No more thread-safe than the model."""
+class FusedDecoder:
+    """Runs one model over one cache; bound to its slabs, because graphs hold addresses. Not thread-safe."""
 
     def __init__(
         self,
@@ -97,48 +96,48 @@ class QuestionPass:
         tables: RotaryTables,
         *,
         graphs: bool = True,
-        glue: Glue | None = None,
+        ops: FusedOps | None = None,
         layers_per_graph: int = LAYERS_PER_GRAPH,
     ) -> None:
-        """`layers` have slabs [B, H, capacity, D]; B questions of equal length are then run side by side.
+        """`layers` have slabs [B, H, capacity, D]; B questions of equal length are run side by side.
 
-        `glue` is what runs between the matrix products, by default the fastest that is right on the model's device.
-        `layers_per_graph` of 0 leaves attentions between the graphs. Moves the model's projections (see `Packed`),
-        which takes no more memory than one layer's for a moment.
+        `ops` are the operations between matrix products, by default the fastest proven on the model's device. With
+        `layers_per_graph` of 0 attention runs between piecewise graphs. Packs the model's projections (see `Packed`),
+        which temporarily takes the memory of one layer's.
         """
         assert supports(model), "this model needs its own forward pass"
         assert len(tables.cos) == 1 and 2 * tables.cos[0].shape[1] == model.spec.head_dim, "partial or double rotary"
         self._model = model
         self._layers = model.decoder_layers
         self._packed = [Packed.of(layer) for layer in self._layers]
-        self._head_norms = [head_norms(layer.self_attn) for layer in self._layers]
-        self._glue = glue_for(model.device, model.spec.dtype) if glue is None else glue
+        self._qk_norms = [qk_norms(layer.self_attn) for layer in self._layers]
+        self._ops = fused_ops_for(model.device, model.spec.dtype) if ops is None else ops
         if model.device.type == "cuda":
-            torch.cuda.empty_cache()  # the places that the projections moved from
+            torch.cuda.empty_cache()  # the memory that the packed projections were copied from
         self._keys = [layer.key_slab for layer in layers]
         self._values = [layer.value_slab for layer in layers]
         cos, sin = tables.cos[0], tables.sin[0]
         self._batch, kv_heads, capacity, dim = self._keys[0].shape
-        self._split = split_attention_for(model.device, model.spec.dtype, model.spec.num_heads, kv_heads, dim)
+        self._split = flash_decoding_for(model.device, model.spec.dtype, model.spec.num_heads, kv_heads, dim)
         self._room = min(capacity, len(cos))
-        # Rounded to the compute dtype as transformers rounds them for the model's own tokens.
+        # Rounded to the compute dtype, as in transformers.
         self._cos = torch.cat((cos, cos), -1).to(model.spec.dtype)
         self._sin = torch.cat((-sin, sin), -1).to(model.spec.dtype)
-        # LLM.int8 looks for outliers on the host in every product, so a capture of it can only fail, and a failed one
-        # may leave torch's allocator as if it still went on.
+        # LLM.int8 searches for outliers on the host in every product, so recording it fails, and a failed recording
+        # may leave torch's allocator in recording state.
         recordable = model.device.type == "cuda" and model.spec.weight_quantization != "int8"
         self._graphs = graphs and recordable
         self._layers_per_graph = layers_per_graph
-        self._captured: dict[int, Pieces] = {}
-        self._stretched: dict[int, Stretches] = {}
+        self._piecewise_graphs: dict[int, PiecewiseGraphs] = {}
+        self._attention_graphs: dict[int, AttentionGraphs] = {}
 
     @property
     def uses_graphs(self) -> bool:
-        """False without a GPU, when told so, and after a capture has failed."""
+        """False without a GPU, with `graphs=False`, and after a recording has failed."""
         return self._graphs
 
     def prepare(self, count: int) -> None:
-        """Capture now what a pass of `count` tokens will replay; without it the first such pass takes longer."""
+        """Record the graphs for passes of `count` tokens now; otherwise the first such pass does."""
         bucket = next((size for size in _BUCKETS if size >= count), 0)
         if self._graphs and bucket and bucket <= self._room:
             with torch.inference_mode():
@@ -153,11 +152,11 @@ class QuestionPass:
         before: Callable[[int], None] | None = None,
         attention: Attention | None = None,
     ) -> torch.Tensor:
-        """Run ids int64 [B, N], on any device, at slots and positions start..start+N-1; logits [B, vocab] of the last.
+        """Run ids int64 [B, N] at slots and positions start..start+N-1; logits [B, vocab] of the last token.
 
-        `before` is called with each layer's number, in order, somewhere in front of its attention and must leave slots
-        0..start-1 of that layer filled in the current stream's order. `attention` is by default what is fastest for so
-        many tokens. The logits are valid until the next pass.
+        `before` is called with each layer's index, in order, before its attention; on return slots 0..start-1 of that
+        layer must be filled in the current stream's order. `attention` is by default the fastest for N tokens. The ids
+        may be on any device; the logits are valid until the next pass.
         """
         batch, count = token_ids.shape
         assert batch == self._batch and start + count <= self._room
@@ -184,13 +183,13 @@ class QuestionPass:
         self,
         index: int,
         inputs: Inputs,
-        places: Places,
+        places: TokenSlots,
         hidden: torch.Tensor | None,
         attended: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """What follows layer index - 1's attention and precedes layer index's: (hidden [B, N, E], query).
+        """Run what lies between the attentions of layers index - 1 and index: (hidden [B, N, E], query).
 
-        After the last layer (hidden [B, 1, E], logits [B, vocab]): nobody asks for more than the last token then.
+        After the last layer it returns (hidden [B, 1, E], logits [B, vocab]) of the last token only.
         """
         decoder = self._model.module.model
         ends = index == len(self._layers)
@@ -210,10 +209,10 @@ class QuestionPass:
     def _add_norm(
         self, hidden: torch.Tensor, delta: torch.Tensor | None, norm: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._glue.add_norm(hidden, delta, norm.weight, norm.variance_epsilon)
+        return self._ops.add_norm(hidden, delta, norm.weight, norm.variance_epsilon)
 
-    def _project(self, index: int, places: Places, x: torch.Tensor) -> torch.Tensor:
-        """Write the tokens' keys and values into the slabs; returns the rotated query [B, heads, N, D]."""
+    def _project(self, index: int, places: TokenSlots, x: torch.Tensor) -> torch.Tensor:
+        """Write the tokens' keys and values into the slabs; return the rotated query [B, heads, N, D]."""
         packed = self._packed[index]
         if packed is not None:
             projected = linear(x, packed.qkv, packed.qkv_bias)
@@ -221,7 +220,7 @@ class QuestionPass:
             attention: Any = self._layers[index].self_attn
             projected = torch.cat([part(x) for part in (attention.q_proj, attention.k_proj, attention.v_proj)], -1)
         keys, values = self._keys[index], self._values[index]
-        return self._glue.rotate_scatter(projected, self._head_norms[index], places, keys, values)
+        return self._ops.rotate_scatter(projected, self._qk_norms[index], places, keys, values)
 
     def _widened(self, index: int, x: torch.Tensor) -> torch.Tensor:
         """The layer's MLP."""
@@ -232,7 +231,7 @@ class QuestionPass:
             return out
         both = linear(x, packed.gate_up)
         if packed.silu:
-            out = mlp.down_proj(self._glue.swiglu(both))
+            out = mlp.down_proj(self._ops.swiglu(both))
         else:
             gate, up = both.chunk(2, -1)
             out = mlp.down_proj(mlp.act_fn(gate) * up)
@@ -246,16 +245,16 @@ class QuestionPass:
         attention: Attention | None,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """[B, N, heads * D], in `out` if that is given."""
+        """Attention of one layer, [B, N, heads * D], written to `out` if given."""
         keys, values = (slabs[layer].narrow(2, 0, length) for slabs in (self._keys, self._values))
-        if attention is None and self._split is not None and worth(query.shape[2]):
+        if attention is None and self._split is not None and is_worthwhile(query.shape[2]):
             return self._split(query, keys, values, out)
         attended = (attention or attend)(query, keys, values)
         return attended if out is None else out.copy_(attended)
 
-    def _places(self, inputs: Inputs) -> Places:
+    def _places(self, inputs: Inputs) -> TokenSlots:
         slots = torch.arange(inputs.ids.shape[1], device=inputs.ids.device) + inputs.numbers[0]
-        return Places(slots, self._cos.index_select(0, slots), self._sin.index_select(0, slots))
+        return TokenSlots(slots, self._cos.index_select(0, slots), self._sin.index_select(0, slots))
 
     # Graphs -------------------------------------------------------------------------------------------------------
 
@@ -267,7 +266,7 @@ class QuestionPass:
         before: Callable[[int], None] | None,
         attention: Attention | None,
     ) -> torch.Tensor | None:
-        """The pass by its bucket's graphs; None where this machine cannot record them."""
+        """Run the pass by its bucket's graphs; None where this machine cannot record them."""
         if attention is None:
             stretches = self._stretches_for(bucket)
             if stretches is not None:
@@ -277,14 +276,14 @@ class QuestionPass:
 
     def _replay(
         self,
-        pieces: Pieces,
+        pieces: PiecewiseGraphs,
         token_ids: torch.Tensor,
         start: int,
         before: Callable[[int], None] | None,
         attention: Attention | None,
     ) -> torch.Tensor:
         count = token_ids.shape[1]
-        pieces.inputs.tell(token_ids, start)
+        pieces.inputs.set(token_ids, start)
         attended = pieces.attended[:, :count]
         pieces.graphs[0].replay()
         for layer, query in enumerate(pieces.queries):
@@ -295,9 +294,9 @@ class QuestionPass:
         return pieces.logits
 
     def _replay_stretches(
-        self, stretches: Stretches, token_ids: torch.Tensor, start: int, before: Callable[[int], None] | None
+        self, stretches: AttentionGraphs, token_ids: torch.Tensor, start: int, before: Callable[[int], None] | None
     ) -> torch.Tensor:
-        stretches.inputs.tell(token_ids, start)
+        stretches.inputs.set(token_ids, start)
         done = 0
         for end, graph in zip(stretches.ends, stretches.graphs, strict=True):
             if before is not None:
@@ -307,38 +306,38 @@ class QuestionPass:
             done = end
         return stretches.logits
 
-    def _stretches_for(self, bucket: int) -> Stretches | None:
-        """The bucket's graphs with attentions in them; None where there is no kernel for those, or as it was asked."""
-        if self._split is None or not self._layers_per_graph or not worth(bucket):
+    def _stretches_for(self, bucket: int) -> AttentionGraphs | None:
+        """The bucket's graphs with attention; None without an attention kernel for them or if disabled."""
+        if self._split is None or not self._layers_per_graph or not is_worthwhile(bucket):
             return None
-        if bucket not in self._stretched and self._graphs:
+        if bucket not in self._attention_graphs and self._graphs:
             try:
-                self._stretched[bucket] = self._record_stretches(bucket)
+                self._attention_graphs[bucket] = self._record_stretches(bucket)
             except RuntimeError as error:
-                _log.warning("A pass cannot be recorded with its attentions here, it will take longer: %s", error)
+                _log.warning("CUDA graphs with attention cannot be recorded here; passes will be slower: %s", error)
                 self._layers_per_graph = 0
-        return self._stretched.get(bucket)
+        return self._attention_graphs.get(bucket)
 
-    def _pieces_for(self, bucket: int) -> Pieces | None:
-        """The bucket's graphs; None, from now on for every bucket, where this machine cannot record them."""
-        if bucket not in self._captured and self._graphs:
+    def _pieces_for(self, bucket: int) -> PiecewiseGraphs | None:
+        """The bucket's piecewise graphs; None, for all buckets from then on, if recording fails."""
+        if bucket not in self._piecewise_graphs and self._graphs:
             try:
-                self._captured[bucket] = self._record_pieces(bucket)
-            except RuntimeError as error:  # an old driver, a module that waits for the device while it is recorded
-                _log.warning("CUDA graphs cannot be used here, passes will take longer: %s", error)
+                self._piecewise_graphs[bucket] = self._record_pieces(bucket)
+            except RuntimeError as error:  # an old driver, or a module that synchronizes while it is recorded
+                _log.warning("CUDA graphs cannot be recorded on this machine; passes will be slower: %s", error)
                 self._graphs = False
-        return self._captured.get(bucket)
+        return self._piecewise_graphs.get(bucket)
 
-    def _record_pieces(self, bucket: int) -> Pieces:
+    def _record_pieces(self, bucket: int) -> PiecewiseGraphs:
         inputs, attended = self._memory(bucket)
-        graphs, left = record(self._model.device, functools.partial(self._pieces, inputs, attended))
-        return Pieces(inputs, attended, graphs, tuple(left[0]), left[1])
+        graphs, (queries, logits) = record(self._model.device, functools.partial(self._pieces, inputs, attended))
+        return PiecewiseGraphs(inputs, attended, graphs, tuple(queries), logits)
 
-    def _record_stretches(self, bucket: int) -> Stretches:
+    def _record_stretches(self, bucket: int) -> AttentionGraphs:
         inputs, attended = self._memory(bucket)
         ends = self._ends(bucket)
         graphs, logits = record(self._model.device, functools.partial(self._stretches, inputs, attended, ends))
-        return Stretches(inputs, attended, ends, graphs, logits)
+        return AttentionGraphs(inputs, attended, ends, graphs, logits)
 
     def _memory(self, bucket: int) -> tuple[Inputs, torch.Tensor]:
         device, spec = self._model.device, self._model.spec
@@ -349,17 +348,19 @@ class QuestionPass:
         )
 
     def _ends(self, bucket: int) -> tuple[int, ...]:
-        """Where graphs with attentions end. A decode step waits for no chunks, so one is all of it; a question's first
-        does what needs none of them."""
+        """Layers before which each graph with attention ends.
+
+        A decode step waits for no chunks and is one graph; a question's first graph contains no attention.
+        """
         count = len(self._layers)
         return (count,) if bucket == 1 else (*range(0, count, self._layers_per_graph), count)
 
     def _pieces(
-        self, inputs: Inputs, attended: torch.Tensor, each: Callable[[Part], None]
+        self, inputs: Inputs, attended: torch.Tensor, handle: Callable[[Part], None]
     ) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """Hand every piece of a pass to `each`, in order; returns the queries and the logits they leave behind."""
+        """Pass every piece of a forward pass to `handle`, in order; return their queries and the logits."""
         hidden: torch.Tensor | None = None
-        places: Places | None = None
+        places: TokenSlots | None = None
         results: list[torch.Tensor] = []
 
         def piece(index: int) -> None:
@@ -369,17 +370,17 @@ class QuestionPass:
             results.append(result)
 
         for index in range(len(self._layers) + 1):
-            each(functools.partial(piece, index))
+            handle(functools.partial(piece, index))
         return results[:-1], results[-1]
 
     def _stretches(
-        self, inputs: Inputs, attended: torch.Tensor, ends: Sequence[int], each: Callable[[Part], None]
+        self, inputs: Inputs, attended: torch.Tensor, ends: Sequence[int], handle: Callable[[Part], None]
     ) -> torch.Tensor:
-        """Hand a pass to `each`, from one of `ends` to the next; returns the logits that are left behind."""
+        """Pass a forward pass to `handle`, from one of `ends` to the next; return the logits."""
         split, done = self._split, 0
         assert split is not None
         state: list[torch.Tensor] = []
-        places: list[Places] = []
+        places: list[TokenSlots] = []
 
         def stretch(begin: int, end: int) -> None:
             if not places:
@@ -391,6 +392,6 @@ class QuestionPass:
                 state[:] = self._piece(layer + 1, inputs, places[0], state[0], attended)
 
         for end in ends:
-            each(functools.partial(stretch, done, end))
+            handle(functools.partial(stretch, done, end))
             done = end
         return state[1]

@@ -1,7 +1,4 @@
-"""The weights of a plain decoder layer as the lean pass wants them: side by side where they share an input.
-
-Knows the modules of a layer and moves their memory; knows no pass and computes nothing.
-"""
+"""Pack the weights of a decoder layer that share an input side by side, so that one product computes them."""
 
 from __future__ import annotations
 
@@ -11,17 +8,17 @@ from typing import Any
 
 import torch
 
-from desk_rag.kv.kernels.fused_inputs import HeadNorms
+from desk_rag.kv.kernels.fused_inputs import QKNorms
 
 _SILU = frozenset({"SiLU", "SiLUActivation"})
-"""torch's module and transformers'."""
+"""Class names of SiLU in torch and transformers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Projections of one input that lie side by side in memory, and so are one matrix product instead of three or two.
+    """Projections of one input that are side by side in memory: one matrix product instead of two or three.
 
-    At the width of a question a product of few columns leaves most of a GPU idle.
+    For the few tokens of a question, small products leave most of a GPU idle.
     """
 
     qkv: torch.Tensor
@@ -30,13 +27,13 @@ class Packed:
     gate_up: torch.Tensor
     """[2 I, E]."""
     silu: bool
-    """True if that is what the gate goes through, so that both halves are multiplied in one launch."""
+    """True if the gate's activation is SiLU, so that a fused SwiGLU can be used."""
 
     @classmethod
     def of(cls, layer: Any) -> Packed | None:
-        """Move the layer's projections side by side, once; its modules keep their weights as views and work as before.
+        """Pack the layer's projections, once; its modules keep views of the weights and work as before.
 
-        None where they are not plain matrices (quantised weights) or have biases on some only.
+        None if they are not plain matrices (quantized weights) or only some have biases.
         """
         attention, mlp = layer.self_attn, layer.mlp
         inward = [attention.q_proj, attention.k_proj, attention.v_proj]
@@ -52,17 +49,17 @@ class Packed:
             return cls(_side_by_side(inward), bias, _side_by_side(widening), silu)
 
 
-def head_norms(attention: Any) -> HeadNorms | None:
-    """The norms that an attention module has for single heads; Qwen3 has them, None for other families."""
+def qk_norms(attention: Any) -> QKNorms | None:
+    """Query and key norms of an attention module, as in Qwen3; None for other families."""
     if not hasattr(attention, "q_norm"):
         return None
     query, key = attention.q_norm, attention.k_norm
     assert query.variance_epsilon == key.variance_epsilon, "no family has two"
-    return HeadNorms(query.weight, key.weight, query.variance_epsilon)
+    return QKNorms(query.weight, key.weight, query.variance_epsilon)
 
 
 def _side_by_side(modules: Sequence[torch.nn.Linear]) -> torch.Tensor:
-    """One matrix of the modules' weights, of which these become views; what is packed already stays where it is."""
+    """Copy the modules' weights into one matrix and make them views of it; packed ones are left as they are."""
     weights = [module.weight.data for module in modules]
     first, size = weights[0], weights[0].element_size()
     ends = [weight.data_ptr() + weight.numel() * size for weight in weights]

@@ -1,7 +1,7 @@
-"""How a model runs over one cache: by its own forward pass or by the lean one; and the slab an engine runs over.
+"""Run a model over one cache, by transformers' forward pass or by the fused one, whichever is proven and faster.
 
-Knows passes, slabs and what lies in them; knows no chunk, no file and no text. On a GPU the lean pass takes a fraction
-of the launches. On a CPU both are level over many tokens, so there the model's own pass stays but for single ones.
+On a GPU the fused pass takes a fraction of the launches. On a CPU both take equally long over many tokens, so there
+transformers' pass is used for all but single tokens.
 """
 
 from __future__ import annotations
@@ -19,50 +19,50 @@ from desk_rag.errors import OutOfMemory
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.forward import fused_decoder
 from desk_rag.kv.forward.cpu_decode import DecodeStep
-from desk_rag.kv.forward.fused_decoder import QuestionPass, attend_whole
-from desk_rag.kv.loading.layerwise import Slots
+from desk_rag.kv.forward.fused_decoder import FusedDecoder, attend_whole
+from desk_rag.kv.loading.layerwise import CacheTarget
 from desk_rag.kv.prefill import PrefixKV
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.model.language_model import LanguageModel
 
 Before = Callable[[int], None]
-"""Called with each layer's number; returns when the chunks of that layer are in the slab."""
-_USUAL = (1, 16, 32, 48, 64)
-"""Tokens of a decode step and of most questions."""
-_APART_AT_MOST = 0.3
-"""Of the logits' standard deviation: about what two orders of summing in bf16 differ by through 28 layers is 0.2."""
-_STEP_APART_AT_MOST = 0.01
-"""Of the same; fp32 differs by 1e-5."""
+"""Called with each layer's index; returns when the chunks of that layer are in the cache."""
+_USUAL_TOKENS = (1, 16, 32, 48, 64)
+"""Token counts of a decode step and of most questions."""
+_MAX_DEVIATION = 0.3
+"""Tolerance in standard deviations of the logits; reordering bf16 sums over 28 layers gives about 0.2."""
+_MAX_STEP_DEVIATION = 0.01
+"""Tolerance for the fp32 decode step, in the same unit; its actual deviation is about 1e-5."""
 _log = logging.getLogger(__name__)
 
 
 class Pass(Protocol):
-    """One way to run a model over one cache."""
+    """One implementation to run a model over one cache."""
 
     def forward(self, token_ids: Sequence[int], start: int) -> torch.Tensor:
-        """Run ids at positions start..; logits [vocab] of the last one, valid until the next pass.
+        """Run ids from position `start` on; logits [vocab] of the last one, valid until the next pass.
 
-        Everything before `start` must be in the cache, or come while the pass runs. May raise ChunksLost then.
+        Slots before `start` must be filled, or be filled while the pass runs, which may raise ChunksLost.
         """
         ...
 
     def forward_all(self, token_ids: Sequence[int], start: int) -> torch.Tensor:
-        """As `forward`, behind the first pass: logits [N, vocab] of every token, in memory of their own."""
+        """Run ids after the first pass; logits [N, vocab] of every token, in memory of their own."""
         ...
 
     def rewind(self, count: int) -> None:
-        """Give up the last `count` tokens: the next pass begins where they began."""
+        """Drop the last `count` tokens: the next pass starts where they started."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPass:
-    """transformers' own, over whatever it takes for a cache."""
+    """transformers' own forward pass, over any cache it accepts."""
 
     model: LanguageModel
     cache: Any
     step: DecodeStep | None = None
-    """For single tokens over this cache, once nobody waits in front of the layers."""
+    """Faster step for single tokens over this cache, used when no layer has hooks."""
 
     def forward(self, token_ids: Sequence[int], start: int) -> torch.Tensor:
         """As in `Pass`."""
@@ -78,28 +78,28 @@ class ModelPass:
         return self.model.forward_all(torch.tensor(list(token_ids), device=self.model.device), self.cache, start)
 
     def rewind(self, count: int) -> None:
-        """As in `Pass`; layer by layer, because lazy ones count what is not in their slabs, too."""
+        """As in `Pass`; layer by layer, because lazy layers also count tokens outside their slabs."""
         for layer in self.cache.layers:
             layer.crop(-count)
 
 
-class LeanPass:
-    """The lean one over a slab; `before` is for the first pass only, behind which every layer is filled."""
+class FusedPass:
+    """The fused pass over a slab cache; `before` is called in the first pass only."""
 
-    def __init__(self, lean: QuestionPass, cache: SlabCache, before: Before | None = None) -> None:
-        self._lean, self._cache, self._before = lean, cache, before
+    def __init__(self, fused: FusedDecoder, cache: SlabCache, before: Before | None = None) -> None:
+        self._fused, self._cache, self._before = fused, cache, before
 
     def forward(self, token_ids: Sequence[int], start: int) -> torch.Tensor:
         """As in `Pass`."""
         before, self._before = self._before, None
-        logits = self._lean.run(torch.tensor([list(token_ids)]), start, before=before)[0]
+        logits = self._fused.run(torch.tensor([list(token_ids)]), start, before=before)[0]
         self._cache.set_length(start + len(token_ids))
         return logits
 
     def forward_all(self, token_ids: Sequence[int], start: int) -> torch.Tensor:
-        """As in `Pass`; token by token, since the recorded passes keep the last one's logits alone."""
-        each = (self.forward([token_id], start + place).clone() for place, token_id in enumerate(token_ids))
-        return torch.stack(list(each))
+        """As in `Pass`; token by token, because recorded passes return only the last token's logits."""
+        logits = [self.forward([token_id], start + index).clone() for index, token_id in enumerate(token_ids)]
+        return torch.stack(logits)
 
     def rewind(self, count: int) -> None:
         """As in `Pass`."""
@@ -107,8 +107,8 @@ class LeanPass:
             layer.crop(-count)
 
 
-class Slab:
-    """An engine's slab: how its model runs over it, and whether the shared prefix still lies in it."""
+class ModelRunner:
+    """An engine's cache and the pass that its model runs over it; tracks whether the prefix is in it."""
 
     def __init__(
         self,
@@ -117,151 +117,151 @@ class Slab:
         tables: RotaryTables,
         capacity: int,
         *,
-        lean: bool | None = None,
+        fused: bool | None = None,
         graphs: bool = True,
         known: dict[int, str] | None = None,
     ) -> None:
-        """`lean` is the lean pass wherever the model has one; by default on a GPU only. Raises OutOfMemory.
+        """`fused` uses the fused pass wherever the model supports it; by default on a GPU only. Raises OutOfMemory.
 
-        `known` is what slabs before this one found out about full prefill, and is added to.
+        `known` holds the fastest implementation of full prefill by prompt size, as measured by earlier runners; it is
+        updated.
         """
         self._model, self._prefix = model, prefix
         try:
             self.cache = SlabCache(model, capacity)
         except torch.OutOfMemoryError as error:
             raise OutOfMemory(
-                f"The GPU has no room for a context of {capacity:,} tokens.",
+                f"The GPU does not have enough free memory for a context of {capacity:,} tokens.",
                 remedy="Close other programs on the GPU, or lower `context_tokens` under [answer].",
             ) from error
-        self.slots = Slots.of(tables, self.cache)
-        wanted = model.device.type == "cuda" if lean is None else lean
+        self.slots = CacheTarget.of(tables, self.cache)
+        use_fused = model.device.type == "cuda" if fused is None else fused
         whole_heads = len(tables.cos) == 1 and 2 * tables.cos[0].shape[1] == model.spec.head_dim
-        fits = wanted and whole_heads and fused_decoder.supports(model)
-        self.lean = self._made_lean(tables, graphs) if fits else None
-        self.step = None if self.lean is not None else DecodeStep.of(model, self.cache, tables)
+        fits = use_fused and whole_heads and fused_decoder.supports(model)
+        self.fused = self._build_fused(tables, graphs) if fits else None
+        self.step = None if self.fused is not None else DecodeStep.of(model, self.cache, tables)
         self._has_prefix = False
         self._fastest = {} if known is None else known
 
-    def _made_lean(self, tables: RotaryTables, graphs: bool) -> QuestionPass | None:
-        """None where there is no room to move a layer's projections; those moved so far work as before."""
+    def _build_fused(self, tables: RotaryTables, graphs: bool) -> FusedDecoder | None:
+        """Build the fused pass; None if memory is too short to pack the projections."""
         try:
-            return QuestionPass(self._model, self.cache.layers, tables, graphs=graphs)
+            return FusedDecoder(self._model, self.cache.layers, tables, graphs=graphs)
         except torch.OutOfMemoryError as error:
-            _log.warning("no room for the lean pass, the model's own is used: %s", error)
+            _log.warning("Not enough memory for the fused pass; transformers' pass is used: %s", error)
             return None
 
     def run(self, before: Before | None = None) -> Pass:
-        """The pass over this slab; `before` only where there is a lean one, others are waited for by their layers."""
-        if self.lean is not None:
-            return LeanPass(self.lean, self.cache, before)
+        """The pass over this cache; `before` is allowed with the fused pass only, others wait by layer hooks."""
+        if self.fused is not None:
+            return FusedPass(self.fused, self.cache, before)
         assert before is None, "the model's own pass does not call it"
         return ModelPass(self._model, self.cache, self.step)
 
     def lay_prefix(self) -> None:
-        """Have the shared prefix in its slots; written only where something else may have been."""
+        """Write the shared prefix to its slots unless it is there already."""
         if not self._has_prefix:
             self._prefix.write_to(self.cache)
             self._has_prefix = True
 
     def forget_prefix(self) -> None:
-        """Somebody is about to write where the prefix lies."""
+        """Declare that the prefix's slots are about to be overwritten."""
         self._has_prefix = False
 
     def prepare(self, probe_ids: Sequence[int]) -> None:
-        """Capture what decode steps and questions of usual length will replay, and prove the lean pass on `probe_ids`.
+        """Record graphs for usual token counts and compare the fused pass with transformers' on `probe_ids`.
 
-        Where it fails, or says something else than the model's own pass, it is not used: slower, never wrong. So with
-        the decode step, on the first of them.
+        A pass that fails or differs is not used: slower, never wrong. On a CPU the decode step is checked instead, on
+        the first id.
         """
-        if self.lean is None:
-            self._prove_step(probe_ids[:1])
+        if self.fused is None:
+            self._check_step(probe_ids[:1])
             return
         try:
-            for count in _USUAL:
-                self.lean.prepare(count)
-            apart = self._apart(LeanPass(self.lean, self.cache), probe_ids)
+            for count in _USUAL_TOKENS:
+                self.fused.prepare(count)
+            deviation = self._deviation(FusedPass(self.fused, self.cache), probe_ids)
         except Exception as error:  # a kernel that does not fit this GPU raises a type of Triton's own
-            _log.warning("the lean pass cannot be used here, the model's own is: %s", error)
-            self.lean = None
+            _log.warning("The fused pass cannot be used on this machine; transformers' pass is used: %s", error)
+            self.fused = None
             return
-        if not apart < _APART_AT_MOST:
-            _log.warning("the lean pass is off by %.2g here, the model's own is used", apart)
-            self.lean = None
+        if not deviation < _MAX_DEVIATION:
+            _log.warning("The fused pass differs from the reference by %.2g; transformers' pass is used", deviation)
+            self.fused = None
 
-    def _prove_step(self, probe_ids: Sequence[int]) -> None:
+    def _check_step(self, probe_ids: Sequence[int]) -> None:
         if self.step is None:
             return
         try:
-            apart = self._apart(ModelPass(self._model, self.cache, self.step), probe_ids)
-        except (RuntimeError, AttributeError) as error:  # torch without an operator that is asked for
-            _log.warning("the decode step cannot be used here, the model's own pass is: %s", error)
+            deviation = self._deviation(ModelPass(self._model, self.cache, self.step), probe_ids)
+        except (RuntimeError, AttributeError) as error:  # torch without a required operator
+            _log.warning("The decode step cannot be used on this machine; transformers' pass is used: %s", error)
             self.step = None
             return
-        if not apart < _STEP_APART_AT_MOST:
-            _log.warning("the decode step is off by %.2g here, the model's own pass is used", apart)
+        if not deviation < _MAX_STEP_DEVIATION:
+            _log.warning("The decode step differs from the reference by %.2g; transformers' pass is used", deviation)
             self.step = None
 
-    def _apart(self, other: Pass, probe_ids: Sequence[int]) -> float:
-        """Root mean square difference of logits to the model's own pass, over the prefix alone, in their standard
-        deviations."""
+    def _deviation(self, other: Pass, probe_ids: Sequence[int]) -> float:
+        """RMS difference of logits from transformers' pass behind the prefix, in their standard deviations."""
         start = self._prefix.num_tokens
-        told = []
+        logits = []
         for run in (ModelPass(self._model, self.cache), other):
             self.lay_prefix()
             self.cache.set_length(start)
-            told.append(run.forward(probe_ids, start).float().clone())
-        return float((told[0] - told[1]).square().mean().sqrt() / told[0].std())
+            logits.append(run.forward(probe_ids, start).float().clone())
+        return float((logits[0] - logits[1]).square().mean().sqrt() / logits[0].std())
 
     # Full prefill -------------------------------------------------------------------------------------------------
 
     def whole(self, prompt_ids: Sequence[int]) -> Callable[[], torch.Tensor]:
-        """Full prefill of a prompt from position 0, ready to run: logits [vocab], by what is fastest on this machine.
+        """Return a function that prefills a prompt from position 0 by the fastest implementation; logits [vocab].
 
-        Where there is a choice, the first prompt of about this length tries every way, now.
+        The first prompt of about this length times every implementation now.
         """
         self.forget_prefix()
         self.cache.set_length(0)
-        if self.lean is None:
+        if self.fused is None:
             run = self.run()
             return lambda: run.forward(prompt_ids, 0)
         ids = torch.tensor(list(prompt_ids), device=self._model.device)
-        ways = self._ways(ids, self.lean)
+        implementations = self._implementations(ids, self.fused)
         size = len(prompt_ids).bit_length()
         if size not in self._fastest:
-            self._fastest[size] = self._compare(ways)
-        return ways[self._fastest[size]]
+            self._fastest[size] = self._fastest_of(implementations)
+        return implementations[self._fastest[size]]
 
-    def _ways(self, ids: torch.Tensor, lean: QuestionPass) -> dict[str, Callable[[], torch.Tensor]]:
-        def stock() -> torch.Tensor:
+    def _implementations(self, ids: torch.Tensor, fused: FusedDecoder) -> dict[str, Callable[[], torch.Tensor]]:
+        def by_transformers() -> torch.Tensor:
             self.cache.set_length(0)
             logits = self._model.forward(ids, self.cache, 0, logits=True)
             assert logits is not None
             return logits
 
-        def leanly(**how: Any) -> torch.Tensor:
-            logits = lean.run(ids[None], 0, **how)[0]
+        def by_fused(**how: Any) -> torch.Tensor:
+            logits = fused.run(ids[None], 0, **how)[0]
             self.cache.set_length(len(ids))
             return logits
 
         def by_cudnn() -> torch.Tensor:
             with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-                return leanly(attention=attend_whole)
+                return by_fused(attention=attend_whole)
 
-        ways: dict[str, Callable[[], torch.Tensor]] = {"lean": leanly, "transformers": stock}
-        return {**ways, "lean, cuDNN": by_cudnn} if self._model.device.type == "cuda" else ways
+        implementations: dict[str, Callable[[], torch.Tensor]] = {"fused": by_fused, "transformers": by_transformers}
+        return {**implementations, "fused, cuDNN": by_cudnn} if self._model.device.type == "cuda" else implementations
 
-    def _compare(self, ways: dict[str, Callable[[], torch.Tensor]]) -> str:
-        """The name of the fastest way; one that this machine cannot go is none, unless no other is left."""
+    def _fastest_of(self, implementations: dict[str, Callable[[], torch.Tensor]]) -> str:
+        """Name of the fastest implementation; those that fail are left out if another one works."""
         seconds: dict[str, float] = {}
-        for name, way in ways.items():
+        for name, implementation in implementations.items():
             try:
-                seconds[name] = min(_timed(way) for _ in range(3))
+                seconds[name] = min(_timed(implementation) for _ in range(3))
             except RuntimeError:
                 continue
-        return min(seconds, key=lambda name: seconds[name]) if seconds else next(iter(ways))
+        return min(seconds, key=lambda name: seconds[name]) if seconds else next(iter(implementations))
 
 
-def _timed(way: Callable[[], torch.Tensor]) -> float:
+def _timed(implementation: Callable[[], torch.Tensor]) -> float:
     began = time.perf_counter()
-    way().argmax().item()  # waits for the device
+    implementation().argmax().item()  # waits for the device
     return time.perf_counter() - began

@@ -1,8 +1,7 @@
-"""What scattered rows see: which keys are before each of them, attention over those, and the weights of the last rows.
+"""Causal attention of selected tokens (rows) over a cache, and recording of attention weights.
 
-Knows slots, masks and the question pass's attention; runs no layer. Rows are cut into blocks in order of position. A
-block reads only the keys that its last row may see, and a sliding layer only those that its first row may still see,
-which saves the masked half of the work and its memory.
+Rows are divided into blocks by position. A block reads only the keys up to its last row's position, and in a
+sliding-window layer only those within its first row's window, which saves the masked half of work and memory.
 """
 
 from __future__ import annotations
@@ -17,96 +16,96 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from desk_rag.kv.forward import fused_decoder
 from desk_rag.kv.kernels import sparse_queries
-from desk_rag.kv.kernels.flash_decoding import SplitAttend, worth
+from desk_rag.kv.kernels.flash_decoding import FlashAttend, is_worthwhile
 from desk_rag.kv.kernels.upload import upload
 from desk_rag.model.language_model import LanguageModel
 
 Numbers = Sequence[int] | npt.NDArray[np.int64]
 _BLOCK = {"cpu": 64, "cuda": 512}
-"""Query rows per block: few enough that little is masked, enough to fill the device."""
+"""Query rows per block: small enough that little is masked, large enough to fill the device."""
 _SHORT = 256
-"""Rows at a context's end, as a question's, up to which FlashAttention is asked: it divides long keys as well."""
+"""Maximum rows at a context's end for which FlashAttention is used, which also splits long keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A run of rows and the keys they may see."""
+    """Consecutive rows and the keys that they may attend to."""
 
     rows: slice
     keys: slice
     mask: torch.Tensor | None
-    """bool [1, 1, rows, keys], True where visible; None where all of it is."""
+    """bool [1, 1, rows, keys], True where visible; None if all keys are."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """Which rows a pass computes; shared by all its layers."""
+class QueryRows:
+    """The tokens that a pass computes; shared by all its layers."""
 
     slots: torch.Tensor
-    """int64 [R] on the model's device, ascending; slot and position at once."""
+    """int64 [R] on the model's device, ascending; both slot and position."""
     total: int
-    """Slots in use once the pass is done."""
+    """Slots in use after the pass."""
     numbers: npt.NDArray[np.int64]
-    """The same slots, on the host."""
+    """The same slots on the host."""
     block: int
-    """Most rows of one block."""
-    cut: dict[int | None, tuple[_Block, ...]] = field(default_factory=dict)
-    """Blocks by window, as far as they have been asked for."""
+    """Maximum rows of one block."""
+    blocks_by_window: dict[int | None, tuple[_Block, ...]] = field(default_factory=dict)
+    """Blocks computed so far, by sliding window."""
 
     @classmethod
-    def of(cls, model: LanguageModel, slots: Numbers) -> Rows:
-        """Rows at these ascending slots, the last of which is the context's last."""
+    def of(cls, model: LanguageModel, slots: Numbers) -> QueryRows:
+        """Rows at these ascending slots; the last one is the last slot of the context."""
         numbers = np.asarray(slots, np.int64)
         assert len(numbers) and bool((np.diff(numbers) > 0).all()), "slots must ascend"
-        at = upload(numbers, model.device)
-        return cls(at, int(numbers[-1]) + 1, numbers, _BLOCK.get(model.device.type, 64))
+        slots_on_device = upload(numbers, model.device)
+        return cls(slots_on_device, int(numbers[-1]) + 1, numbers, _BLOCK.get(model.device.type, 64))
 
     @property
     def at_end(self) -> bool:
-        """True if no slot between the first row and the last is left out."""
+        """True if the rows are all slots from the first row to the end."""
         return int(self.numbers[0]) + len(self.numbers) == self.total
 
     def blocks(self, window: int | None) -> tuple[_Block, ...]:
-        """The blocks for layers with this window, None for layers without; their masks are shared by all layers."""
-        if window not in self.cut:
-            self.cut[window] = _cut(self.numbers, self.slots, window, self.block)
-        return self.cut[window]
+        """Blocks for layers with this sliding window, None for full attention; shared by these layers."""
+        if window not in self.blocks_by_window:
+            self.blocks_by_window[window] = _blocks(self.numbers, self.slots, window, self.block)
+        return self.blocks_by_window[window]
 
 
 @dataclass(slots=True)
-class Probe:
-    """What the pass's last rows looked at, kept layer by layer; made per pass."""
+class AttentionRecorder:
+    """Records the attention weights of a pass's last rows; one per pass."""
 
     layers: frozenset[int]
     last: int
-    """How many of the last rows are looked over the shoulder."""
+    """Number of last rows whose weights are recorded."""
     fold: Callable[[torch.Tensor], torch.Tensor] = lambda weights: weights
-    """What is kept of a layer's attention weights, fp32 [heads, last, total]: all of them would fill a small GPU."""
-    seen: dict[int, torch.Tensor] = field(default_factory=dict)
-    """Per layer what `fold` left."""
-    hidden: dict[int | None, tuple[int, torch.Tensor]] = field(default_factory=dict)
-    """By window: the first slot that any of the rows does not see, and what is added to scores from there on."""
+    """Reduces a layer's attention weights, fp32 [heads, last, total]: all layers' would fill a small GPU."""
+    weights: dict[int, torch.Tensor] = field(default_factory=dict)
+    """Result of `fold` by layer."""
+    unseen: dict[int | None, tuple[int, torch.Tensor]] = field(default_factory=dict)
+    """By window: first slot that any of the rows does not see, and the additive mask from there on."""
 
 
 def attend_last(
-    rows: Rows, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, split: SplitAttend | None = None
+    rows: QueryRows, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, split: FlashAttend | None = None
 ) -> torch.Tensor:
     """Attention of query [1, heads, N, D] over keys, values [1, H, total, D] for the last N rows -> [1, N, heads * D].
 
-    These are all rows, or so few that no slot between the first of them and the last is left out. `split` is used for
-    few rows at the end, where there is one.
+    These are all rows, or so few that they are consecutive slots. `split` is the flash-decoding kernel, used for few
+    rows at the end.
     """
     count = query.shape[2]
     short = rows.at_end and count <= _SHORT and query.device.type == "cuda"
     if short or count < len(rows.numbers):
-        if split is not None and worth(count):
+        if split is not None and is_worthwhile(count):
             return split(query, keys, values)
         return fused_decoder.attend(query, keys, values)
     return attend(rows, query, keys, values, query.shape[3] ** -0.5).flatten(2)
 
 
 def attend(
-    rows: Rows,
+    rows: QueryRows,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -114,16 +113,16 @@ def attend(
     sliding_window: int | None = None,
     softcap: float | None = None,
 ) -> torch.Tensor:
-    """Attention of all rows, query [1, heads, R, D], over key, value [1, H, total, D] -> [1, R, heads, D]."""
+    """Attention of all rows: query [1, heads, R, D] over key, value [1, H, total, D] -> [1, R, heads, D]."""
     kernel = sparse_queries.attend_for(query) if softcap is None else None
     if kernel is not None:
         return kernel(query, key, value, rows.slots, scale, sliding_window)
     return _by_blocks(query, key, value, rows.blocks(sliding_window), scale, softcap)
 
 
-def look(
-    rows: Rows,
-    probe: Probe | None,
+def record(
+    rows: QueryRows,
+    recorder: AttentionRecorder | None,
     layer: int,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -131,25 +130,25 @@ def look(
     window: int | None = None,
     softcap: float | None = None,
 ) -> None:
-    """Keep what the probe wants of this layer's attention weights; query [1, heads, R, D], key [1, H, total, D]."""
-    if probe is None or layer not in probe.layers:
+    """Record this layer's attention weights, if wanted; query [1, heads, R, D], key [1, H, total, D]."""
+    if recorder is None or layer not in recorder.layers:
         return
-    if window not in probe.hidden:
-        probe.hidden[window] = _hidden(rows, probe.last, window, query)
-    start, unseen = probe.hidden[window]
+    if window not in recorder.unseen:
+        recorder.unseen[window] = _unseen_by(rows, recorder.last, window, query)
+    start, unseen = recorder.unseen[window]
     kv_heads, dim = key.shape[1], key.shape[3]
-    packed = query[:, :, -probe.last :].reshape(kv_heads, -1, dim)
-    # One launch for product and scale; what is added to is not read.
+    packed = query[:, :, -recorder.last :].reshape(kv_heads, -1, dim)
+    # One launch for product and scale; with beta=0 the first argument is not read.
     scores = torch.baddbmm(query.new_empty((1, 1, 1)), packed, key[0].transpose(-1, -2), beta=0, alpha=scale)
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
-    scores = scores.view(-1, probe.last, rows.total)
+    scores = scores.view(-1, recorder.last, rows.total)
     scores[..., start:] += unseen
-    probe.seen[layer] = probe.fold(scores.softmax(-1, dtype=torch.float32))
+    recorder.weights[layer] = recorder.fold(scores.softmax(-1, dtype=torch.float32))
 
 
-def _hidden(rows: Rows, last: int, window: int | None, query: torch.Tensor) -> tuple[int, torch.Tensor]:
-    """(start, [last, total - start]): -inf where the last rows do not see, 0 where they do; all see before start."""
+def _unseen_by(rows: QueryRows, last: int, window: int | None, query: torch.Tensor) -> tuple[int, torch.Tensor]:
+    """(start, mask [last, total - start]): -inf for keys after a row or outside its window, else 0."""
     start = int(rows.numbers[-last]) + 1 if window is None else 0
     behind = rows.slots[-last:, None] - torch.arange(start, rows.total, device=rows.slots.device)[None]
     unseen = behind < 0 if window is None else (behind < 0) | (behind >= window)
@@ -164,15 +163,15 @@ def _by_blocks(
     scale: float,
     softcap: float | None,
 ) -> torch.Tensor:
-    """The reference: exact for every family, in torch alone."""
+    """The torch reference, exact for every model family."""
     _, heads, count, dim = query.shape
     kv_heads = key.shape[1]
-    # KV heads take the batch's place and a group's query heads that of the heads: one key serves its group uncopied.
+    # KV heads become the batch and the query heads of a group the heads, so keys are not copied per query head.
     packed = query.reshape(kv_heads, heads // kv_heads, count, dim)
     out = torch.empty(count, kv_heads, heads // kv_heads, dim, dtype=query.dtype, device=query.device)
     for block in blocks:
         q, k, v = packed[:, :, block.rows], key[0, :, block.keys], value[0, :, block.keys]
-        # Few rows over many keys would leave most of a GPU idle in a fused kernel, which divides rows and heads only.
+        # A fused kernel is parallel over rows and heads only: few rows over many keys would leave a GPU idle.
         if softcap is None and not (query.device.type == "cuda" and count <= sparse_queries.FEW):
             k, v = (t[:, None].expand(-1, q.shape[1], -1, -1) for t in (k, v))
             part = scaled_dot_product_attention(q, k, v, attn_mask=block.mask, scale=scale)
@@ -196,13 +195,15 @@ def _softmax(
     return weights
 
 
-def _cut(slots: npt.NDArray[np.int64], at: torch.Tensor, window: int | None, block: int) -> tuple[_Block, ...]:
+def _blocks(
+    slots: npt.NDArray[np.int64], slots_on_device: torch.Tensor, window: int | None, block: int
+) -> tuple[_Block, ...]:
     blocks = []
     for start in range(0, len(slots), block):
         rows = slice(start, min(start + block, len(slots)))
         first, last = int(slots[rows.start]), int(slots[rows.stop - 1])
         keys = slice(0 if window is None else max(0, first - window + 1), last + 1)
-        behind = at[rows, None] - torch.arange(keys.start, keys.stop, device=at.device)[None]
+        behind = slots_on_device[rows, None] - torch.arange(keys.start, keys.stop, device=slots_on_device.device)[None]
         visible = behind >= 0 if window is None else (behind >= 0) & (behind < window)
         alone = len(range(*rows.indices(len(slots)))) == 1
         blocks.append(_Block(rows, keys, None if alone else visible[None, None]))

@@ -1,11 +1,10 @@
-"""Scattered rows through plain pre-norm decoder layers in as few launches as the question's pass takes.
+"""Fused forward pass of selected tokens (rows) through plain pre-norm decoder layers.
 
-Knows the layers of plain families, their own weights and what lies between the matrix products; knows no reason why
-these rows were chosen and no mask. A pass over a fifth of a context is so short on a fast GPU that a processor which
-issues a thousand launches takes longer than the GPU takes to run them. The layers are walked here instead of called,
-but whoever waits in front of one for its chunks is still asked, and a layer that nobody reads is not begun.
+Like `fused_decoder`, with rows at arbitrary slots. A pass over a fifth of a context is so short on a fast GPU that
+issuing the thousand launches of transformers' pass would take longer than running them. Forward pre-hooks of the layers
+are called, because they wait for chunks that are still being loaded.
 
-In the last layer only the last row goes on behind its keys: nobody reads what the others would become.
+In the last layer only the last row is computed beyond its keys and values; the others are not needed.
 """
 
 from __future__ import annotations
@@ -18,32 +17,32 @@ import torch
 from torch.nn.functional import linear
 
 from desk_rag.kv.forward.fused_decoder import supports
-from desk_rag.kv.forward.projections import Packed, head_norms
-from desk_rag.kv.kernels.flash_decoding import SplitAttend, split_attention_for
-from desk_rag.kv.kernels.fused_inputs import HeadNorms, Places
-from desk_rag.kv.kernels.fused_ops import Glue, PlainGlue, glue_for
+from desk_rag.kv.forward.projections import Packed, qk_norms
+from desk_rag.kv.kernels.flash_decoding import FlashAttend, flash_decoding_for
+from desk_rag.kv.kernels.fused_inputs import QKNorms, TokenSlots
+from desk_rag.kv.kernels.fused_ops import FusedOps, TorchOps, fused_ops_for
 from desk_rag.model.language_model import LanguageModel
 
 _log = logging.getLogger(__name__)
 
 
 class Slabs(Protocol):
-    """Where a layer's keys and values are, slot by slot; all [1, H, slots, D]."""
+    """Access to a layer's keys and values by slot, all [1, H, slots, D]."""
 
     def slabs(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """What new keys and values of rows are scattered over."""
+        """Slabs that the rows' new keys and values are written to."""
         ...
 
     def filled(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What rows may read of `slabs(layer)`, now that the new ones lie there."""
+        """Keys and values that the rows attend to, after the new ones were written."""
         ...
 
 
-class Over(Protocol):
-    """What rows do with keys and values; their number and places are known to whoever made it."""
+class RowAttention(Protocol):
+    """Attention of a pass's rows; an implementation knows their slots."""
 
-    def look(self, layer: int, query: torch.Tensor, keys: torch.Tensor) -> None:
-        """Take note of what query [1, heads, R, D], all rows, sees in keys [1, H, T, D]."""
+    def record(self, layer: int, query: torch.Tensor, keys: torch.Tensor) -> None:
+        """Record attention weights of query [1, heads, R, D], all rows, over keys [1, H, T, D]."""
         ...
 
     def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -52,69 +51,76 @@ class Over(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class LeanRows:
-    """A model as these passes want it: worked out once, kept by whoever keeps the model."""
+class SparseDecoder:
+    """A model prepared for sparse passes; create it once and keep it with the model."""
 
     model: LanguageModel
     packed: tuple[Packed | None, ...]
-    norms: tuple[HeadNorms | None, ...]
-    glue: Glue
-    split: SplitAttend | None = None
-    """For few rows at a context's end, where its kernels are right: torch's operator leaves a GPU idle there."""
+    norms: tuple[QKNorms | None, ...]
+    ops: FusedOps
+    split: FlashAttend | None = None
+    """Flash-decoding kernel for few rows at a context's end; None where it cannot be used."""
 
     @classmethod
-    def of(cls, model: LanguageModel, *, pack: bool | None = None, glue: Glue | None = None) -> LeanRows | None:
-        """None for a model that has to run its own way: windows, soft caps, heads that are rotated in part.
+    def of(cls, model: LanguageModel, *, pack: bool | None = None, ops: FusedOps | None = None) -> SparseDecoder | None:
+        """Prepare a model; None if it needs its own pass (sliding windows, soft caps, partial rotary heads).
 
-        `pack` moves the model's projections side by side (see `Packed`), by default on a GPU only: a CPU gains nothing
-        by it, and weights that are still a file's pages would become memory. Where there is no room to move a layer's,
-        they stay. `glue` is by default the fastest that fits the model and is right on its device.
+        `pack` moves the model's projections side by side (see `Packed`), by default on a GPU only: a CPU gains nothing,
+        and memory-mapped weights would have to be copied. Layers for which memory is short are left unpacked. `ops` is
+        by default the fastest implementation that was proven on the model's device.
         """
         if not supports(model) or not _rotates_whole_heads(model):
             return None
-        wanted = model.device.type == "cuda" if pack is None else pack
-        packed = tuple(_packed(layer) if wanted else None for layer in model.decoder_layers)
-        norms = tuple(head_norms(layer.self_attn) for layer in model.decoder_layers)
+        packs = model.device.type == "cuda" if pack is None else pack
+        packed = tuple(_packed(layer) if packs else None for layer in model.decoder_layers)
+        norms = tuple(qk_norms(layer.self_attn) for layer in model.decoder_layers)
         spec = model.spec
-        split = split_attention_for(model.device, spec.dtype, spec.num_heads, spec.num_kv_heads, spec.head_dim)
-        return cls(model, packed, norms, _fitting(model, norms[0]) if glue is None else glue, split)
+        split = flash_decoding_for(model.device, spec.dtype, spec.num_heads, spec.num_kv_heads, spec.head_dim)
+        return cls(model, packed, norms, _fitting(model, norms[0]) if ops is None else ops, split)
 
     def run(
-        self, ids: torch.Tensor, slots: torch.Tensor, slabs: Slabs, over: Over, *, logits: bool, until: int | None
+        self,
+        ids: torch.Tensor,
+        slots: torch.Tensor,
+        slabs: Slabs,
+        attention: RowAttention,
+        *,
+        logits: bool,
+        stop_layer: int | None,
     ) -> torch.Tensor | None:
-        """Run ids int64 [R] at ascending slots int64 [R], the last of which is the context's last.
+        """Run ids int64 [R] at ascending slots int64 [R]; the last one is the last slot of the context.
 
-        Returns logits [vocab] of the last row, or None. `until` ends the pass before that layer. Where nothing is to
-        come out, the last layer ends with its keys and what `over` sees in them.
+        Returns logits [vocab] of the last row, or None. The pass ends before layer `stop_layer`. Without `logits` the
+        last layer only writes its keys and values and records attention.
         """
         decoder = self.model.module.model
-        layers = self.model.decoder_layers[:until]
+        layers = self.model.decoder_layers[:stop_layer]
         hidden, delta = decoder.embed_tokens(ids[None]), None
         places = _places(decoder, hidden, slots)
         layer: Any
         for index, layer in enumerate(layers):
-            _arrive(layer)
+            _call_pre_hooks(layer)
             hidden, x = self._add_norm(hidden, delta, layer.input_layernorm)
             keys, values = slabs.slabs(index)
             projected = self._projected(index, layer.self_attn, x)
-            query = self.glue.rotate_scatter(projected, self.norms[index], places, keys, values)
+            query = self.ops.rotate_scatter(projected, self.norms[index], places, keys, values)
             keys, values = slabs.filled(index, keys, values)
-            over.look(index, query, keys)
+            attention.record(index, query, keys)
             if index == len(layers) - 1:
                 if not logits:
                     return None
                 query, hidden = query[:, :, -1:], hidden[:, -1:]
-            attended = layer.self_attn.o_proj(over.attend(query, keys, values))
+            attended = layer.self_attn.o_proj(attention.attend(query, keys, values))
             hidden, x = self._add_norm(hidden, attended, layer.post_attention_layernorm)
             delta = self._widened(index, layer.mlp, x)
         _, x = self._add_norm(hidden, delta, decoder.norm)
-        told: torch.Tensor = self.model.module.lm_head(x)[0, -1]
-        return told
+        logits_of_last: torch.Tensor = self.model.module.lm_head(x)[0, -1]
+        return logits_of_last
 
     def _add_norm(
         self, hidden: torch.Tensor, delta: torch.Tensor | None, norm: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.glue.add_norm(hidden, delta, norm.weight, norm.variance_epsilon)
+        return self.ops.add_norm(hidden, delta, norm.weight, norm.variance_epsilon)
 
     def _projected(self, index: int, attention: Any, x: torch.Tensor) -> torch.Tensor:
         """Queries, keys and values side by side, [1, R, (heads + 2 H) * D]."""
@@ -129,21 +135,21 @@ class LeanRows:
         if packed is None or not packed.silu:
             out: torch.Tensor = mlp(x)
         else:
-            out = mlp.down_proj(self.glue.swiglu(linear(x, packed.gate_up)))
+            out = mlp.down_proj(self.ops.swiglu(linear(x, packed.gate_up)))
         return out
 
 
-def _arrive(layer: torch.nn.Module) -> None:
-    """Ask whoever waits in front of a layer: its forward pre-hooks. They see no inputs and may change none."""
+def _call_pre_hooks(layer: torch.nn.Module) -> None:
+    """Call a layer's forward pre-hooks, which wait for its chunks. They get no inputs and must change none."""
     for hook in tuple(layer._forward_pre_hooks.values()):
         assert hook(layer, ()) is None, "a hook that changes a layer's inputs"
 
 
-def _places(decoder: Any, hidden: torch.Tensor, slots: torch.Tensor) -> Places:
-    """Slot and position are one number; the tables are the model's own, of every kind of scaling."""
+def _places(decoder: Any, hidden: torch.Tensor, slots: torch.Tensor) -> TokenSlots:
+    """Slots and rotation tables, from the model's own rotary module; slot and position are equal."""
     cos, sin = (table[0] for table in decoder.rotary_emb(hidden, slots[None]))
     half = sin.shape[-1] // 2
-    return Places(slots, cos, torch.cat((-sin[:, :half], sin[:, half:]), -1))
+    return TokenSlots(slots, cos, torch.cat((-sin[:, :half], sin[:, half:]), -1))
 
 
 def _rotates_whole_heads(model: LanguageModel) -> bool:
@@ -154,27 +160,27 @@ def _packed(layer: Any) -> Packed | None:
     try:
         return Packed.of(layer)
     except torch.OutOfMemoryError as error:
-        _log.warning("no room to move a layer's projections side by side, which would be faster: %s", error)
+        _log.warning("Not enough memory to pack a layer's projections; passes will be slower: %s", error)
         return None
 
 
-def _fitting(model: LanguageModel, norms: HeadNorms | None) -> Glue:
-    """The kernels if they can be compiled for this model's shapes, which its first pass would do; or the reference."""
-    glue = glue_for(model.device, model.spec.dtype)
-    if isinstance(glue, PlainGlue):
-        return glue
+def _fitting(model: LanguageModel, norms: QKNorms | None) -> FusedOps:
+    """The fused kernels if they compile for this model's shapes (tried here), else the torch reference."""
+    ops = fused_ops_for(model.device, model.spec.dtype)
+    if isinstance(ops, TorchOps):
+        return ops
     spec, norm = model.spec, model.module.model.norm
     try:
         with torch.inference_mode():
             hidden = norm.weight.new_zeros((1, 2, norm.weight.shape[0]))
-            glue.add_norm(hidden, hidden, norm.weight, norm.variance_epsilon)
+            ops.add_norm(hidden, hidden, norm.weight, norm.variance_epsilon)
             table = norm.weight.new_zeros((2, spec.head_dim))
-            places = Places(torch.arange(2, device=model.device), table, table)
+            places = TokenSlots(torch.arange(2, device=model.device), table, table)
             projected = table.new_zeros((1, 2, (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim))
             slab = table.new_zeros((1, spec.num_kv_heads, 2, spec.head_dim))
-            glue.rotate_scatter(projected, norms, places, slab, slab.clone())
-            glue.swiglu(table.new_zeros((1, 2, 2 * int(model.module.config.intermediate_size))))
+            ops.rotate_scatter(projected, norms, places, slab, slab.clone())
+            ops.swiglu(table.new_zeros((1, 2, 2 * int(model.module.config.intermediate_size))))
     except Exception as error:  # a kernel that does not fit this GPU raises a type of Triton's own
-        _log.warning("The kernels between matrix products do not fit this model here (%s); torch is used.", error)
-        return PlainGlue()
-    return glue
+        _log.warning("The fused kernels cannot be used for this model on this GPU (%s); torch is used.", error)
+        return TorchOps()
+    return ops

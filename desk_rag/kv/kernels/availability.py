@@ -1,8 +1,8 @@
-"""Which kernels this process may use: asked once per device, proven by a small run, never assumed.
+"""Decide which Triton kernels this process may use, by comparing a small run with the torch reference.
 
-Triton is optional, needs a GPU it knows and a C compiler, and a kernel compiled wrongly would give wrong answers in
-silence. So the first question costs one small launch whose result is compared with the torch reference; any failure
-means that the reference is used from then on, slower and right.
+Triton is optional and needs a supported GPU and a C compiler; a miscompiled kernel would give wrong answers silently.
+So each kernel is run once per device and compared with its reference. After any failure the reference is used: slower,
+but correct.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _TOLERANCE = 1e-5
 _LARGE_GPUS = frozenset({(8, 0), (9, 0), (10, 0), (10, 3)})
-"""Compute capabilities."""
+"""Compute capabilities of data-centre GPUs."""
 
 
 class PlaceGroup(Protocol):
-    """Writes int8 layers of all chunks into a cache in one launch; see `kernels.place_chunks.place_group`."""
+    """Type of `kernels.place_chunks.place_group`: writes int8 layers of all chunks in one launch."""
 
     def __call__(
         self,
@@ -44,7 +44,7 @@ class PlaceGroup(Protocol):
 
 
 def is_large(device: torch.device) -> bool:
-    """True for data-centre GPUs, whose multiprocessors have 160 KiB of shared memory and more."""
+    """True for data-centre GPUs, with at least 160 KiB of shared memory per multiprocessor."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) in _LARGE_GPUS
 
 
@@ -56,7 +56,7 @@ def available(device: torch.device) -> bool:
 
 
 def place_group(device: torch.device) -> PlaceGroup | None:
-    """The kernel that places int8 layers on `device`, or None where the torch reference has to do it."""
+    """The kernel that places int8 layers on `device`, or None if the torch reference is to be used."""
     if not available(device):
         return None
     from desk_rag.kv.kernels import place_chunks
@@ -66,23 +66,23 @@ def place_group(device: torch.device) -> PlaceGroup | None:
 
 @functools.cache
 def _proven(index: int) -> bool:
-    """True if the placing kernel gives on this GPU what the reference gives."""
+    """True if the placing kernel agrees with the reference on this GPU."""
     return proves(_agrees, torch.device("cuda", index))
 
 
 def proves(check: Callable[[torch.device], bool], device: torch.device) -> bool:
-    """Run `check`, which holds a kernel against its reference; False where it fails or cannot be run."""
+    """Run `check`, which compares a kernel with its reference; False if they disagree or it cannot run."""
     try:
         if check(device):
             return True
         _log.warning("The Triton kernel disagrees with its reference on this GPU; the reference is used.")
-    except Exception as error:  # a missing compiler, an old driver and an unknown GPU each raise a type of their own
+    except Exception as error:  # a missing compiler, an old driver and an unknown GPU raise different types
         _log.warning("Triton cannot be used here (%s: %s); the reference is used.", type(error).__name__, error)
     return False
 
 
 def some_layer(heads: int, tokens: int, dim: int, groups: int, device: torch.device) -> Int8Layer:
-    """A layer of random int8 chunk KV for such a check, the same for the same number of tokens."""
+    """Create a layer of random int8 chunk KV for a check; equal token counts give equal layers."""
     generator = torch.Generator().manual_seed(tokens)
     return Int8Layer(
         keys=torch.randint(-127, 128, (heads, tokens, dim), dtype=torch.int8, generator=generator).to(device),
@@ -94,7 +94,7 @@ def some_layer(heads: int, tokens: int, dim: int, groups: int, device: torch.dev
 
 
 def some_tables(positions: int, dim: int, device: torch.device) -> RotaryTables:
-    """Rotary tables of one plain base frequency for such a check."""
+    """Create rotary tables without scaling for a check."""
     angle = torch.outer(torch.arange(float(positions)), 0.5 ** torch.arange(dim // 2.0)).to(device)
     return RotaryTables((angle.cos(),), (angle.sin(),), (0,))
 
@@ -111,8 +111,8 @@ def _agrees(device: torch.device) -> bool:
     row = place_chunks.row_of(coded, target, 0, position=1, slot=0)
     place_chunks.launch(place_chunks.batch_of_rows(row[None, None], target), target)
     keys, values = dequantize_layer(coded)
-    turned = torch.empty_like(keys)
-    rotate_into(keys, tables.cos[0][1:], tables.sin[0][1:], turned)
+    rotated = torch.empty_like(keys)
+    rotate_into(keys, tables.cos[0][1:], tables.sin[0][1:], rotated)
     largest = max(keys.abs().max().item(), values.abs().max().item())
-    near = [(slots.key_slab[0] - turned).abs().max().item(), (slots.value_slab[0] - values).abs().max().item()]
-    return max(near) <= _TOLERANCE * largest
+    errors = [(slots.key_slab[0] - rotated).abs().max().item(), (slots.value_slab[0] - values).abs().max().item()]
+    return max(errors) <= _TOLERANCE * largest

@@ -1,8 +1,8 @@
-"""Launches of one Triton kernel that spare the host a look at every argument.
+"""Launch a Triton kernel without the host overhead of Triton's argument specialization.
 
-Knows how Triton launches what it has compiled; knows no kernel. At every launch Triton's own way asks each argument
-anew what the kernel would have to be compiled for, which takes the host longer than small kernels take a GPU. Here it
-is asked at the first launch on each device only; from then on the compiled form is called with addresses.
+At every launch Triton inspects each argument to find the matching compiled kernel, which takes the host longer than
+small kernels take a GPU. Here only the first launch on each device does so; later ones call the compiled kernel with
+addresses.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from typing import Any
 import torch
 
 _ALIGNED = 16
-"""Bytes, and elements of a stride: what Triton tells apart."""
+"""Alignment that Triton specializes on: bytes of an address, elements of a stride."""
 _MOST = 2**31
-"""From here on numbers have 64 bits, which is another compilation."""
+"""Integers from here on have 64 bits, which is another specialization."""
 
 
 @dataclass(slots=True)
 class CompiledLaunch:
     """A kernel whose arguments are tensors, then numbers, then constants, in this order.
 
-    Whoever makes one promises that the types of tensors and numbers never differ, and that each number is either one
-    that the kernel's `do_not_specialize` names or passes `alike`. Tensors that do not begin at a multiple of 16 bytes
-    are another compilation; they go Triton's own way every time.
+    The creator guarantees that the types of tensors and numbers never change, and that each number is either named in
+    the kernel's `do_not_specialize` or passes `alike`. Tensors that are not aligned to 16 bytes need another
+    specialization and are always launched by Triton.
     """
 
     kernel: Any
     constants: dict[str, object]
     """In the kernel's order."""
     options: dict[str, object]
-    """How it is compiled: warps, stages."""
+    """Compile options: warps, stages."""
     forms: dict[int, Any] = field(default_factory=dict)
-    """By device: what has been compiled there. Empty in Triton's interpreter, which compiles nothing."""
+    """Compiled kernel by device; empty in Triton's interpreter."""
 
     def __call__(self, grid: tuple[int, int, int], tensors: tuple[torch.Tensor, ...], *numbers: float) -> None:
-        """Launch on the current stream of the tensors' device, which is the current one."""
+        """Launch on the current stream; the tensors' device must be the current device."""
         addresses = [tensor.data_ptr() for tensor in tensors]
         together = 0
         for address in addresses:
@@ -54,5 +54,5 @@ class CompiledLaunch:
 
 
 def alike(*strides: int) -> bool:
-    """True if a kernel that was compiled for some strides of which this was true is right for these."""
+    """True if a kernel compiled for strides that pass this test is also valid for these."""
     return math.gcd(*strides) % _ALIGNED == 0 and max(strides) < _MOST

@@ -1,8 +1,7 @@
-"""Whether the Triton kernels for a question's attention may be used: proven per GPU and model shape, never assumed.
+"""Choose flash decoding for a question's attention, once it agreed with the reference on this GPU and shape.
 
-Knows the reference, and for how many tokens the kernels are worth it; how they divide the work is known by
-`kernels.flash_decoding_triton`. The proof runs every class of numbers of rows with the model's own heads, so what it
-compiles is what the model's first question would have waited for.
+The check runs every class of row counts with the model's own heads, so that it also compiles what the first question
+needs. `kernels.flash_decoding_triton` divides the work among programs.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from torch.nn.functional import scaled_dot_product_attention
 
 _log = logging.getLogger(__name__)
 _TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
-"""Of the largest number of a result: a rounding of the weights and one of the result, and some more for fp32."""
+"""Tolerance relative to a result's largest number: one rounding of weights and result, more for fp32."""
 _MOST_TOKENS = 256
-"""Longer passes fill a GPU without a division of the keys."""
+"""Longer passes fill a GPU without splitting the keys."""
 _PROVEN_LENGTHS = (9, 61, 700, 4000)
-"""The last is merged from more shares than are read at once."""
+"""Context lengths of the check; the last one has more shares than the merge reads at once."""
 
 
-class SplitAttend(Protocol):
-    """Causal attention of the last N of S tokens; see `kernels.flash_decoding_triton.SplitAttention`."""
+class FlashAttend(Protocol):
+    """Causal attention of the last N of S tokens, as `kernels.flash_decoding_triton.FlashDecoding`."""
 
     def __call__(
         self,
@@ -37,48 +36,48 @@ class SplitAttend(Protocol):
     ) -> torch.Tensor: ...
 
 
-def split_attention_for(
+def flash_decoding_for(
     device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, dim: int
-) -> SplitAttend | None:
-    """The kernels for a model's heads, or None where the reference has to do it. For one stream at a time."""
+) -> FlashAttend | None:
+    """The kernels for a model's heads, or None if the reference is to be used; for one stream at a time."""
     half = dtype in (torch.bfloat16, torch.float16)
     if device.type != "cuda" or not half or dim % 16 or dim > 128 or heads % kv_heads:
         return None
     index = torch.cuda.current_device() if device.index is None else device.index
     if not _proven(index, dtype, heads, kv_heads, dim):
         return None
-    from desk_rag.kv.kernels.flash_decoding_triton import SplitAttention
+    from desk_rag.kv.kernels.flash_decoding_triton import FlashDecoding
 
-    return SplitAttention(heads, kv_heads, dim, dtype, torch.device("cuda", index))
+    return FlashDecoding(heads, kv_heads, dim, dtype, torch.device("cuda", index))
 
 
-def worth(count: int) -> bool:
-    """True for so few tokens that torch's operator would leave a GPU idle."""
+def is_worthwhile(count: int) -> bool:
+    """True for so few tokens that torch's operator would leave most of a GPU idle."""
     return count <= _MOST_TOKENS
 
 
 @functools.cache
 def _proven(index: int, dtype: torch.dtype, heads: int, kv_heads: int, dim: int) -> bool:
-    """True if the kernels give on this GPU what the reference gives."""
+    """True if the kernels agree with the reference on this GPU."""
     if importlib.util.find_spec("triton") is None:
         return False
     try:
-        from desk_rag.kv.kernels.flash_decoding_triton import SplitAttention
+        from desk_rag.kv.kernels.flash_decoding_triton import FlashDecoding
 
         device = torch.device("cuda", index)
         with torch.inference_mode():
-            if agrees(SplitAttention(heads, kv_heads, dim, dtype, device), heads, kv_heads, dim, dtype, device):
+            if agrees(FlashDecoding(heads, kv_heads, dim, dtype, device), heads, kv_heads, dim, dtype, device):
                 return True
-        _log.warning("The kernels for a question's attention disagree with their reference on this GPU; it is used.")
+        _log.warning("The flash-decoding kernels disagree with their reference on this GPU; the reference is used.")
     except Exception as error:  # a missing compiler, an old driver and an unknown GPU each raise a type of their own
         _log.warning("Triton cannot be used here (%s: %s); the reference is used.", type(error).__name__, error)
     return False
 
 
-def agrees(attend: SplitAttend, heads: int, kv_heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> bool:
-    """True if attention of one token up to some hundred rows ends as with the reference, in the memory it was given.
+def agrees(attend: FlashAttend, heads: int, kv_heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> bool:
+    """True if attention of one token up to hundreds of rows gives the reference's results, written only to `out`.
 
-    Both where the length is told and where the start lies in memory, behind which a slab has more slots.
+    Checked with a known length, and with the start read from memory in a slab that has further slots.
     """
     generator = torch.Generator().manual_seed(11)
     group = heads // kv_heads
@@ -86,26 +85,26 @@ def agrees(attend: SplitAttend, heads: int, kv_heads: int, dim: int, dtype: torc
         count = max(1, rows // group)
         if count > length:
             continue
-        # Peaked, and most of all near the end: one slot more or less must be seen among hundreds.
+        # Peaked near the end, so that one slot more or less changes the result visibly.
         query = torch.randn(1, count, heads, dim, generator=generator) * 3
         slabs = torch.full((2, 1, kv_heads, length + 7, dim), float("nan"))
         slabs[:, :, :, :length] = torch.randn(2, 1, kv_heads, length, dim, generator=generator)
         slabs[1, :, :, length - count : length] *= 4
-        turned = query.to(device, dtype).transpose(1, 2)
+        heads_first = query.to(device, dtype).transpose(1, 2)
         keys, values = slabs.to(device, dtype)
         start = torch.tensor([length - count], device=device)
-        wanted = reference(turned, keys[:, :, :length], values[:, :, :length])
-        for used, told in ((slice(length), None), (slice(None), start)):
+        expected = reference(heads_first, keys[:, :, :length], values[:, :, :length])
+        for used, given_start in ((slice(length), None), (slice(None), start)):
             out = torch.full((1, count + 2, heads * dim), 777.0, dtype=dtype, device=device)
-            attend(turned, keys[:, :, used], values[:, :, used], out[:, :count], told)
-            near = (out[:, :count].float() - wanted).abs().max() <= _TOLERANCE[dtype] * wanted.abs().max()
-            if not near or not bool((out[:, count:] == 777.0).all()):
+            attend(heads_first, keys[:, :, used], values[:, :, used], out[:, :count], given_start)
+            agreed = (out[:, :count].float() - expected).abs().max() <= _TOLERANCE[dtype] * expected.abs().max()
+            if not agreed or not bool((out[:, count:] == 777.0).all()):
                 return False
     return True
 
 
 def reference(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """[B, heads, N, D] over [B, H, S, D] -> fp32 [B, N, heads * D]: with a mask in memory, in fp32."""
+    """Attention in fp32 with an explicit mask: [B, heads, N, D] over [B, H, S, D] -> [B, N, heads * D]."""
     count, length = query.shape[2], keys.shape[2]
     group = query.shape[1] // keys.shape[1]
     wide, wide_values = (part.float().repeat_interleave(group, 1) for part in (keys, values))

@@ -1,7 +1,6 @@
-"""The programs of attention whose keys are divided among them, in Triton's language.
+"""Triton programs of flash decoding: attention with the keys split among programs.
 
-Knows addresses; what they mean and how many programs there are is decided by `kernels.flash_decoding_triton`. Needs
-Triton at import.
+`kernels.flash_decoding_triton` launches them.
 
 The query heads of one key head are rows of one matrix product, token by token: row m is token m // group, head
 m % group of the group. So a block of rows ends within a few tokens, and only its last tiles of keys need a mask. A

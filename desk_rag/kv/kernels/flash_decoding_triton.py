@@ -1,15 +1,13 @@
-"""How attention of a few tokens over a long cache is divided among programs, and the launches that it takes.
+"""Launch flash decoding: attention of a few tokens over a long cache, with the keys split among programs.
 
-Knows Triton, strides and the GPU's size; the programs are `kernels.flash_decoding_kernel`, and whether they are right,
-and for what they are worth their launches, is known by `kernels.flash_decoding`. Needs Triton at import, so it is
-imported only there.
+The programs are in `kernels.flash_decoding_kernel`; `kernels.flash_decoding` imports this module where Triton can be
+used.
 
-Blocks of query rows alone leave most of a GPU idle; so the keys of each are divided among as many programs as run at
-once, and what these found is merged by log-sum-exp in a second, small launch (Flash-Decoding: Dao et al. 2023). Where
-one share is enough there is none. Nothing that changes from question to question is compiled in, and where a question
-begins may be told in memory, so that a CUDA graph of a whole pass serves every length: it has programs for all slots of
-a slab, which divide those in use among themselves. Since hardly more are started for a long context than run at once,
-a short one is divided about as well as by itself.
+Blocks of query rows alone leave most of a GPU idle, so the keys of each block are split among as many programs as run
+at once, and a second, small launch merges their results by log-sum-exp (Flash-Decoding: Dao et al. 2023). With a single
+share there is no merge. Nothing that changes between questions is compiled in, and a question's start can be read from
+memory, so one CUDA graph serves every length: it has programs for all slots of a slab, which divide the slots in use
+among themselves.
 """
 
 from __future__ import annotations
@@ -78,7 +76,7 @@ class _Way:
     merge: CompiledLaunch
 
 
-class SplitAttention:
+class FlashDecoding:
     """One model's attention on one GPU, or on a CPU in Triton's interpreter.
 
     Calls must be in the order of one stream: every call leaves its shares in the same memory.

@@ -1,4 +1,4 @@
-"""What the fused operations take besides activations: token slots with rotations, and query and key norms."""
+"""Inputs of the fused operations besides activations: token slots with rotations, query and key norms."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 
 
 @dataclass(frozen=True, slots=True)
-class HeadNorms:
-    """RMS norms of single heads in front of the rotation (Qwen3, arXiv:2505.09388, section 2)."""
+class QKNorms:
+    """RMS norms of query and key heads before the rotation (Qwen3, arXiv:2505.09388, section 2)."""
 
     query: torch.Tensor
     """[D]."""
@@ -19,12 +19,12 @@ class HeadNorms:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """Where N tokens are: slots of the slab, and what rotates to their positions."""
+class TokenSlots:
+    """Cache slots of N tokens, and cos and sin of their positions."""
 
     slots: torch.Tensor
-    """int64 [N], each within the slab: nobody checks on the device."""
+    """int64 [N], each within the slab; not checked on the device."""
     cos: torch.Tensor
-    """[N, D] in the compute dtype, both halves."""
+    """[N, D] in the compute dtype, repeated for both halves."""
     sin: torch.Tensor
-    """[N, D], the first half negated."""
+    """[N, D], with the first half negated."""

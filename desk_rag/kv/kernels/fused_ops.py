@@ -1,9 +1,8 @@
-"""What lies between a decoder layer's matrix products: residual sums, norms, rotation, the cache's slots, SwiGLU.
+"""Operations between a decoder layer's matrix products: residual sum with norm, rotation, cache write, SwiGLU.
 
-Knows the reference in torch and which implementation a device gets; knows no model, no pass and no graph. One by one
-these operations are a dozen launches per layer, each of which moves a few megabytes and waits for the one before; the
-three kernels of `kernels.fused_ops_triton` do the same work in four. They are proven once per GPU against the
-reference, never assumed.
+Separately they are a dozen launches per layer, each of which moves a few megabytes and waits for the one before; the
+three kernels of `kernels.fused_ops_triton` need four. Here are the torch reference and the choice per device: the
+kernels are used once they have agreed with the reference on this GPU.
 """
 
 from __future__ import annotations
@@ -16,34 +15,35 @@ from typing import Protocol
 import torch
 from torch.nn.functional import rms_norm, silu
 
-from desk_rag.kv.kernels.fused_inputs import HeadNorms, Places
+from desk_rag.kv.kernels.fused_inputs import QKNorms, TokenSlots
 
 _log = logging.getLogger(__name__)
 _TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-"""Of the largest number of a result: two roundings of its type, and more than that for fp32."""
+"""Tolerance relative to a result's largest number: two roundings of its type, more for fp32."""
 
 
-class Glue(Protocol):
-    """All tensors in one of bf16, fp16 and fp32, contiguous, on one device; nothing waits for the device."""
+class FusedOps(Protocol):
+    """Fused operations on contiguous tensors of one dtype (bf16, fp16 or fp32) and device; no call blocks."""
 
     def add_norm(
         self, hidden: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(hidden + delta, its RMS norm times weight [E]) for [B, N, E]; without a delta the former is hidden itself.
+        """Return (hidden + delta, its RMS norm times weight [E]) for [B, N, E].
 
-        The sum is rounded to its type first; the norm is fp32 and rounded once. (Zhang & Sennrich, arXiv:1910.07467)
+        Without delta, hidden itself is returned. The sum is rounded to its type first; the norm is computed in fp32 and
+        rounded once. (Zhang & Sennrich, arXiv:1910.07467)
         """
         ...
 
     def rotate_scatter(
         self,
         projected: torch.Tensor,
-        norms: HeadNorms | None,
-        places: Places,
+        norms: QKNorms | None,
+        places: TokenSlots,
         key_slab: torch.Tensor,
         value_slab: torch.Tensor,
     ) -> torch.Tensor:
-        """Rotate queries and keys of projected [B, N, (heads + 2 H) * D]; keys and values go to the slabs' slots.
+        """Rotate queries and keys of projected [B, N, (heads + 2 H) * D]; write keys and values to the slabs.
 
         Slabs are [B, H, capacity, D]. Returns the rotated query [B, heads, N, D], whose memory is [B, N, heads, D].
         """
@@ -52,30 +52,30 @@ class Glue(Protocol):
     def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor:
         """SiLU(gate) * up for [B, N, 2 I] -> [B, N, I]. (Shazeer, arXiv:2002.05202, section 2)
 
-        SiLU is rounded to its type in front of the product, as the models' own modules do.
+        SiLU is rounded to its type before the product, as in the models' own modules.
         """
         ...
 
 
-class PlainGlue:
-    """The reference, on any device. Rotated in two steps: x * cos is rounded before the other half is added."""
+class TorchOps:
+    """The torch reference, on any device; x * cos is rounded before the other half is added."""
 
     def add_norm(
         self, hidden: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `Glue`."""
+        """See `FusedOps`."""
         total = hidden if delta is None else hidden + delta
         return total, rms_norm(total, weight.shape, weight, eps)
 
     def rotate_scatter(
         self,
         projected: torch.Tensor,
-        norms: HeadNorms | None,
-        places: Places,
+        norms: QKNorms | None,
+        places: TokenSlots,
         key_slab: torch.Tensor,
         value_slab: torch.Tensor,
     ) -> torch.Tensor:
-        """See `Glue`; halves are exchanged by rolling, signs are in the table."""
+        """See `FusedOps`; halves are swapped by rolling, their signs are in the sin table."""
         _, kv_heads, _, dim = key_slab.shape
         parts = projected.view(*projected.shape[:2], -1, dim)
         heads = parts.shape[2] - 2 * kv_heads
@@ -91,51 +91,51 @@ class PlainGlue:
         return turned[:, :, :heads].transpose(1, 2)
 
     def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor:
-        """See `Glue`."""
+        """See `FusedOps`."""
         gate, up = gate_up.chunk(2, -1)
         return silu(gate) * up
 
 
-def glue_for(device: torch.device, dtype: torch.dtype) -> Glue:
-    """The kernels where they are proven to be right, otherwise the reference."""
+def fused_ops_for(device: torch.device, dtype: torch.dtype) -> FusedOps:
+    """The kernels if they agree with the reference on this device, else the reference."""
     if device.type != "cuda" or dtype not in _TOLERANCE:
-        return PlainGlue()
+        return TorchOps()
     if not _proven(torch.cuda.current_device() if device.index is None else device.index, dtype):
-        return PlainGlue()
-    from desk_rag.kv.kernels.fused_ops_triton import FusedGlue
+        return TorchOps()
+    from desk_rag.kv.kernels.fused_ops_triton import TritonOps
 
-    return FusedGlue()
+    return TritonOps()
 
 
 @functools.cache
 def _proven(index: int, dtype: torch.dtype) -> bool:
-    """True if the kernels give on this GPU what the reference gives."""
+    """True if the kernels agree with the reference on this GPU."""
     if importlib.util.find_spec("triton") is None:
         return False
     try:
-        from desk_rag.kv.kernels.fused_ops_triton import FusedGlue
+        from desk_rag.kv.kernels.fused_ops_triton import TritonOps
 
-        if agrees(FusedGlue(), torch.device("cuda", index), dtype):
+        if agrees(TritonOps(), torch.device("cuda", index), dtype):
             return True
-        _log.warning("The kernels between matrix products disagree with their reference on this GPU; it is used.")
+        _log.warning("The fused kernels disagree with their reference on this GPU; the reference is used.")
     except Exception as error:  # a missing compiler, an old driver and an unknown GPU each raise a type of their own
         _log.warning("Triton cannot be used here (%s: %s); the reference is used.", type(error).__name__, error)
     return False
 
 
-def agrees(glue: Glue, device: torch.device, dtype: torch.dtype) -> bool:
-    """True if a small run of everything `glue` does ends as with the reference, untouched slots included."""
-    pairs = zip(_results(glue, device, dtype), _results(PlainGlue(), device, dtype), strict=True)
+def agrees(ops: FusedOps, device: torch.device, dtype: torch.dtype) -> bool:
+    """True if a small run of all `ops` gives the reference's results, untouched slots included."""
+    pairs = zip(_results(ops, device, dtype), _results(TorchOps(), device, dtype), strict=True)
     return all(
-        got.shape == wanted.shape and bool((got - wanted).abs().max() <= _TOLERANCE[dtype] * wanted.abs().max())
-        for got, wanted in pairs
+        got.shape == expected.shape and bool((got - expected).abs().max() <= _TOLERANCE[dtype] * expected.abs().max())
+        for got, expected in pairs
     )
 
 
-def _results(glue: Glue, device: torch.device, dtype: torch.dtype) -> list[torch.Tensor]:
-    """Everything `glue` makes of some random numbers, in fp32; no size is a power of two but the head's.
+def _results(ops: FusedOps, device: torch.device, dtype: torch.dtype) -> list[torch.Tensor]:
+    """Results of all `ops` on random numbers, in fp32; no size but the head's is a power of two.
 
-    All of it twice: from the second launch on a kernel is launched in another way.
+    Everything runs twice, because later launches take another path (see `compiled_launch`).
     """
     generator = torch.Generator().manual_seed(5)
 
@@ -144,12 +144,12 @@ def _results(glue: Glue, device: torch.device, dtype: torch.dtype) -> list[torch
 
     batch, count, width, heads, kv_heads, dim, capacity = 2, 5, 3000, 6, 2, 128, 17
     hidden, delta, weight = random(batch, count, width), random(batch, count, width), random(width)
-    found = [part for other in (delta, None) * 2 for part in glue.add_norm(hidden, other, weight, 1e-6)]
+    results = [part for other in (delta, None) * 2 for part in ops.add_norm(hidden, other, weight, 1e-6)]
     slots = torch.tensor([3, 1, 16, 8, 0], device=device)
-    places = Places(slots, random(count, dim), random(count, dim))
+    places = TokenSlots(slots, random(count, dim), random(count, dim))
     projected = random(batch, count, (heads + 2 * kv_heads) * dim)
-    for norms in (None, HeadNorms(random(dim), random(dim), 1e-6)) * 2:
+    for norms in (None, QKNorms(random(dim), random(dim), 1e-6)) * 2:
         slabs = [random(batch, kv_heads, capacity, dim) for _ in range(2)]
-        found += [glue.rotate_scatter(projected, norms, places, slabs[0], slabs[1]), *slabs]
-    found += [glue.swiglu(random(batch, count, 2 * width)) for _ in range(2)]
-    return [tensor.float() for tensor in found]
+        results += [ops.rotate_scatter(projected, norms, places, slabs[0], slabs[1]), *slabs]
+    results += [ops.swiglu(random(batch, count, 2 * width)) for _ in range(2)]
+    return [tensor.float() for tensor in results]

@@ -1,12 +1,11 @@
-"""Residual sum with norm, rotation with the cache's slots, and SwiGLU as one Triton kernel each.
+"""Triton kernels for residual sum with norm, rotation with cache write, and SwiGLU.
 
-Knows Triton and addresses; the reference is in `glue`. Needs Triton at import, so it is imported only where `glue` has
-seen it agree with the reference.
+The reference is in `fused_ops`, which imports this module only where Triton can be used.
 
-Everything is computed in fp32. Rounded are what the reference leaves in memory for others (the residual sum, the norm
-of a head, SiLU) and the results; a rotation is rounded once where the reference rounds twice, and so is nearer to the
-exact one. Shapes are compiled in, numbers of tokens are not: the kernels of a model are compiled at its first pass.
-Outside of graphs their launches take the host longer than their work takes a GPU; see `compiled_launch`.
+Everything is computed in fp32. Results are rounded, and so are intermediate results that the reference writes to memory
+(residual sum, head norm, SiLU); a rotation is rounded once where the reference rounds twice. Shapes are compiled in,
+token counts are not, so a model's kernels are compiled at its first pass. Outside of graphs a launch takes the host
+longer than the work takes a GPU; see `compiled_launch`.
 """
 
 from __future__ import annotations
@@ -18,23 +17,23 @@ import triton
 import triton.language as tl
 
 from desk_rag.kv.kernels.compiled_launch import CompiledLaunch
-from desk_rag.kv.kernels.fused_inputs import HeadNorms, Places
+from desk_rag.kv.kernels.fused_inputs import QKNorms, TokenSlots
 
 HEADS_AT_ONCE = 4
 """Heads of one token per program: enough to load 16 bytes per thread, few enough to fill a GPU with 128 tokens."""
 ROTATE_WARPS = 1
 COLUMNS = 1024
-"""Of SwiGLU per program."""
+"""Columns of SwiGLU per program."""
 SWIGLU_WARPS = 4
 
 
-class FusedGlue:
-    """See `glue.Glue`; on a GPU, or on a CPU in Triton's interpreter."""
+class TritonOps:
+    """See `fused_ops.FusedOps`; on a GPU, or on a CPU in Triton's interpreter."""
 
     def add_norm(
         self, hidden: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `glue.Glue`."""
+        """See `fused_ops.FusedOps`."""
         width = hidden.shape[-1]
         assert hidden.is_contiguous() and weight.shape == (width,) and weight.is_contiguous()
         added = delta is not None
@@ -49,12 +48,12 @@ class FusedGlue:
     def rotate_scatter(
         self,
         projected: torch.Tensor,
-        norms: HeadNorms | None,
-        places: Places,
+        norms: QKNorms | None,
+        places: TokenSlots,
         key_slab: torch.Tensor,
         value_slab: torch.Tensor,
     ) -> torch.Tensor:
-        """See `glue.Glue`."""
+        """See `fused_ops.FusedOps`."""
         batch, count, width = projected.shape
         _, kv_heads, capacity, dim = key_slab.shape
         heads = width // dim - 2 * kv_heads
@@ -69,7 +68,7 @@ class FusedGlue:
         assert norms is None or (norms.query.shape == norms.key.shape == (dim,))
         query = torch.empty((batch, count, heads, dim), dtype=projected.dtype, device=projected.device)
         # Without norms something has to be passed that is not read.
-        used = HeadNorms(cos, cos, 0.0) if norms is None else norms
+        used = QKNorms(cos, cos, 0.0) if norms is None else norms
         types = (projected.dtype, used.query.dtype, used.key.dtype)
         launch = _rotation_launch(types, heads, kv_heads, dim, norms is not None)
         launch(
@@ -79,7 +78,7 @@ class FusedGlue:
         return query.transpose(1, 2)
 
     def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor:
-        """See `glue.Glue`."""
+        """See `fused_ops.FusedOps`."""
         assert gate_up.is_contiguous() and gate_up.shape[-1] % 2 == 0
         inner = gate_up.shape[-1] // 2
         result = torch.empty((*gate_up.shape[:-1], inner), dtype=gate_up.dtype, device=gate_up.device)

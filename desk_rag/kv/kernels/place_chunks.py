@@ -1,12 +1,11 @@
-"""Kernel A: int8 codes as they lie in a file become rotated keys and plain values inside the slabs, in one launch.
+"""Triton kernel that places int8 chunks into the cache: dequantize, rotate and write, in one launch.
 
-Knows Triton and addresses; knows no file and no plan. The torch reference is `stitch.place_layer`; this module needs
-Triton at import, so nobody imports it but `kernels`, which knows whether it can be used.
+Called "Kernel A" in bench/LOG.md. The torch reference is `stitch.place_layer`. The module imports Triton, so import it
+only where `kernels.availability` allows it.
 
-Every (chunk, layer) pair is one row of an int64 table that says where its codes, scales and rotary tables lie and
-where its slots begin, counted in elements from one anchor tensor per dtype. Chunks, layers, rotary tables and slabs
-may thus be separate allocations and still be handled by a single launch, and nothing is stacked, padded or
-concatenated first. Arithmetic is fp32 with one rounding at the end, as in the reference.
+Every (chunk, layer) pair is one row of an int64 table: offsets of its codes, scales, rotary tables and slots, in
+elements from one anchor tensor per dtype. Chunks, layers, tables and slabs can thus be separate allocations, and
+nothing is stacked, padded or concatenated first. Arithmetic is fp32 with one rounding at the end, as in the reference.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 
 from desk_rag.kv.cache import SlabCache, SlabLayer
 from desk_rag.kv.kernels.upload import upload
-from desk_rag.kv.payload import Layout
+from desk_rag.kv.payload import PayloadLayout
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.types import Int8Layer, QuantizedKV
 
@@ -40,7 +39,7 @@ Offsets = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What the kernel may choose freely; `bench kernels --sweep` finds the best."""
+    """Launch parameters of the kernel; `bench kernels --sweep` measures the best."""
 
     tile: int = 32
     """Tokens per program."""
@@ -54,7 +53,7 @@ DEFAULT_TUNING = Tuning()
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where rows may point to: tables and slabs, as offsets from one anchor each. `layerwise.Slots` keeps it."""
+    """Offsets of rotary tables and slabs from one anchor each; `layerwise.CacheTarget` keeps it."""
 
     codes: torch.Tensor
     """int8 anchor, any tensor on the device."""
@@ -69,7 +68,7 @@ class Target:
 
     @classmethod
     def of(cls, tables: RotaryTables, layers: Sequence[SlabLayer]) -> Target:
-        """Look up where everything is; asserts that slabs and tables are alike, contiguous and on one device."""
+        """Compute the offsets; asserts that slabs and tables are uniform, contiguous and on one device."""
         slab, table = layers[0].key_slab, tables.cos[0]
         assert slab.dim() == 4 and slab.shape[0] == 1 and slab.is_floating_point()
         slabs = [each for layer in layers for each in (layer.key_slab, layer.value_slab)]
@@ -90,7 +89,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The rows of an answer on the device, layer by layer, and what is true of all of them."""
+    """The kernel's rows of an answer on the device, by layer, and facts that hold for all of them."""
 
     rows: torch.Tensor
     """int64 [L, chunks, 12]; rows of 0 tokens are skipped."""
@@ -98,7 +97,7 @@ class Batch:
     one_group: bool
     """Every row has a single group of key scales."""
     codes_by: int
-    """What divides every address of codes, scales and angles, in elements."""
+    """Powers of two that divide every address of codes, scales and angles, in elements."""
     scales_by: int
     angles_by: int
 
@@ -110,7 +109,7 @@ def place_group(
     tables: RotaryTables,
     cache: SlabCache,
 ) -> None:
-    """Write `layers` of all chunks into the slabs: dequantised, rotated to their places' positions. One launch.
+    """Write `layers` of all chunks into the slabs, dequantized and rotated, in one launch.
 
     All layers named must be int8 and on the cache's device. Same result as `stitch.place_layer` for each of them.
     """
@@ -146,7 +145,7 @@ def row_of(coded: Int8Layer, target: Target, layer: int, position: int, slot: in
 
 
 def batch_of_rows(rows: Offsets, target: Target) -> Batch:
-    """Upload rows [L, chunks, 12] that came one by one; what they point to must live until the kernel is done."""
+    """Check and upload rows [L, chunks, 12]; what they point to must live until the kernel is done."""
     flat = rows.reshape(-1, NUM_FIELDS)
     flat = flat[flat[:, 0] > 0]
     _check(flat, target)
@@ -164,30 +163,32 @@ def batch_of_rows(rows: Offsets, target: Target) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A chunk's payload as loaded (uint8 [bytes], on the device), and where it belongs."""
+    """A loaded payload (uint8 [bytes], on the device) with its position and slot."""
 
-    layout: Layout
+    layout: PayloadLayout
     payload: torch.Tensor
     position: int
     slot: int
 
 
 def batch_of_payloads(chunks: Sequence[Loaded], target: Target) -> Batch:
-    """Work out and upload the rows of every layer of all chunks; layers that are not int8 are skipped.
+    """Compute and upload the rows of every layer of all chunks; layers that are not int8 are skipped.
 
-    In front of everything else of an answer, while the GPU waits for its first work: no tensor is made per layer, what
-    a layout says of itself was worked out when it was first seen, and what has to be proven is proven chunk by chunk.
+    This runs before the first GPU work of an answer, so it is kept short: no tensor per layer, layouts are computed
+    once per file, and checks are made per chunk.
     """
     rows = rows_of_payloads(chunks, target)
     layouts = [one.layout for one in chunks]
     addresses = functools.reduce(operator.or_, (one.payload.data_ptr() for one in chunks))
+    code_bits = functools.reduce(operator.or_, (layout.code_offset_bits for layout in layouts))
+    scale_bits = functools.reduce(operator.or_, (layout.scale_offset_bits for layout in layouts))
     dim, half = target.slab.shape[3], target.table.shape[1]
     return Batch(
         rows=upload(rows, target.slab.device),
         most_tokens=max(each.num_tokens for each in layouts),
         one_group=all(each.one_group for each in layouts),
-        codes_by=_divisor(addresses | functools.reduce(operator.or_, (each.codes_at for each in layouts)), 1, 8, dim),
-        scales_by=_divisor(addresses | functools.reduce(operator.or_, (each.scales_at for each in layouts)), 2, 8, dim),
+        codes_by=_divisor(addresses | code_bits, 1, 8, dim),
+        scales_by=_divisor(addresses | scale_bits, 2, 8, dim),
         angles_by=_divisor(target.places[:, :2] * 4 + target.table.data_ptr(), 4, 4, half),
     )
 

@@ -1,7 +1,6 @@
-"""Whether the Triton kernel for scattered rows may be used: proven once per GPU against plain attention, never assumed.
+"""Choose the Triton kernel for attention of selected rows, once it agreed with torch on this GPU.
 
-Knows when it is worth a launch; the arithmetic is in `kernels.sparse_queries_triton`, the reference in
-`forward.sparse_attention`.
+The kernel is in `kernels.sparse_queries_triton`, the reference in `forward.sparse_attention`.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from torch.nn.functional import scaled_dot_product_attention
 
 _log = logging.getLogger(__name__)
 FEW = 64
-"""Rows up to which the kernel, which divides rows and heads only, leaves most of a GPU idle."""
+"""Row count up to which the kernel, parallel over rows and heads only, leaves most of a GPU idle."""
 _TOLERANCE = 2e-2
-"""Of numbers of size 1 in half precision."""
+"""Absolute tolerance for numbers of size 1 in half precision."""
 
 
 class AttendRows(Protocol):
-    """Attention of scattered rows; see `kernels.sparse_queries_triton.attend`."""
+    """Type of `kernels.sparse_queries_triton.attend`: attention of selected rows."""
 
     def __call__(
         self,
@@ -36,7 +35,7 @@ class AttendRows(Protocol):
 
 
 def attend_for(query: torch.Tensor) -> AttendRows | None:
-    """The kernel for query [1, heads, R, D], or None where the reference has to do it, or does it as fast."""
+    """The kernel for query [1, heads, R, D], or None if the reference is as fast or must be used."""
     half = query.dtype in (torch.bfloat16, torch.float16)
     if query.device.type != "cuda" or not half or query.shape[2] <= FEW:
         return None
@@ -50,7 +49,7 @@ def attend_for(query: torch.Tensor) -> AttendRows | None:
 
 @functools.cache
 def _proven(index: int) -> bool:
-    """True if the kernel gives on this GPU what plain attention gives."""
+    """True if the kernel agrees with torch's attention on this GPU."""
     if importlib.util.find_spec("triton") is None:
         return False
     try:
@@ -75,11 +74,11 @@ def _agrees(device: torch.device) -> bool:
 
     query, keys, values = random(1, heads, count, dim), random(1, kv_heads, total, dim), random(1, kv_heads, total, dim)
     behind = slots[:, None] - torch.arange(total, device=device)[None]
-    near = []
-    # All of it twice: from the second launch on the kernel is launched in another way.
+    errors = []
+    # Everything runs twice, because later launches take another path (see `compiled_launch`).
     for window, visible in ((None, behind >= 0), (64, (behind >= 0) & (behind < 64))) * 2:
         got = sparse_queries_triton.attend(query, keys, values, slots, dim**-0.5, window).float()
         wide, wide_values = (t.float().repeat_interleave(heads // kv_heads, 1) for t in (keys, values))
-        wanted = scaled_dot_product_attention(query.float(), wide, wide_values, attn_mask=visible, scale=dim**-0.5)
-        near.append((got - wanted.transpose(1, 2)).abs().max().item())
-    return max(near) <= _TOLERANCE
+        expected = scaled_dot_product_attention(query.float(), wide, wide_values, attn_mask=visible, scale=dim**-0.5)
+        errors.append((got - expected.transpose(1, 2)).abs().max().item())
+    return max(errors) <= _TOLERANCE

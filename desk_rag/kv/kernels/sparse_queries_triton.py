@@ -1,11 +1,10 @@
-"""Attention of scattered rows as one Triton kernel: no mask in memory, no key read that no row of a block may see.
+"""Triton kernel for causal attention of selected rows, without a mask in memory.
 
-Knows Triton and strides; the reference is in `forward.sparse_attention`. Needs Triton at import, so it is imported only
-where `kernels.sparse_queries` has seen it agree with the reference.
+The reference is in `forward.sparse_attention`; `kernels.sparse_queries` imports this module where Triton can be used.
 
-Rows ascend, so a block's first row says which keys all of its rows see, and its last row where keys end: whole tiles
-before the former need no comparison, tiles past the latter are not read. Blocks with most keys are started first. Each
-query head reads its group's key head; the second-level cache serves the others of the group.
+Rows ascend: tiles of keys before a block's first row need no comparison, tiles past its last row are not read. Blocks
+with the most keys are started first. Each query head reads the key head of its group, which the L2 cache then holds for
+the group's other heads.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Small arrays of numbers to the GPU, past the chunks that are crossing the bus.
+"""Copy small int64 arrays to the GPU without queueing behind chunk transfers.
 
-Knows one rule of the driver: what is copied from ordinary memory in pieces of at most 64 KB is taken over at once (CUDA
-driver API, "API synchronization behavior"), and as measured on an H200 it does not wait for copies that were enqueued
-before it on other streams. Rows sent from page-locked memory came only after every chunk that was on the bus.
+The driver takes over copies of at most 64 KB from pageable memory at once (CUDA driver API, "API synchronization
+behavior"); they do not wait for copies enqueued earlier on other streams. Copies from page-locked memory do wait for
+the chunks that are being transferred (both measured on an H200).
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-_AT_ONCE = 6144
-"""Numbers per piece: 48 KB."""
+_PART = 6144
+"""Numbers per copy: 48 KB."""
 
 
 def upload(numbers: npt.NDArray[np.int64], device: torch.device) -> torch.Tensor:
-    """int64 of the same shape on `device`, in the current stream's order; on a CPU a view of `numbers`."""
+    """Copy to int64 of the same shape on `device`, in stream order; on a CPU a view of `numbers`."""
     flat = torch.from_numpy(np.ascontiguousarray(numbers).reshape(-1))
     if device.type == "cuda":
-        sent = torch.empty(flat.shape, dtype=torch.int64, device=device)
-        for at in range(0, len(flat), _AT_ONCE):
-            sent[at : at + _AT_ONCE].copy_(flat[at : at + _AT_ONCE], non_blocking=True)
-        flat = sent
+        target = torch.empty(flat.shape, dtype=torch.int64, device=device)
+        for start in range(0, len(flat), _PART):
+            target[start : start + _PART].copy_(flat[start : start + _PART], non_blocking=True)
+        flat = target
     return flat.view(numbers.shape)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from desk_rag.kv.lazy import decode_kernel, merge_kernel, prefill_kernel
 from desk_rag.kv.lazy.reference import LazyContext
-from desk_rag.kv.lazy.tiles import Run, pack_shares
+from desk_rag.kv.lazy.tiles import TokenRun, pack_shares
 from desk_rag.kv.lazy.tuning import LEAST_BLOCK, LazyTuning
 from desk_rag.kv.types import Int8Layer
 
@@ -240,7 +240,7 @@ class LazyKernel:
             tile=tile,
             plain_tile=plain_tile,
             plain_tiles=plain_tiles,
-            one_tile=all(Run.unpack(int(word)).count <= tile for word in words),
+            one_tile=all(TokenRun.unpack(int(word)).count <= tile for word in words),
             block=block,
             blocks=blocks,
             arrived=torch.zeros(self.kv_heads * blocks, dtype=torch.int32, device=device),

@@ -4,8 +4,8 @@ Knows addresses; what they mean and how many programs there are is decided by `l
 
 A program takes a share of the keys of one KV head and a block of its query rows (flash-decoding). The first shares are
 tiles of the slab, whose keys are rotated already; the others are runs of chunk tokens, each told by one 64-bit word
-(`lazy.tiles.Run`). Every program leaves its normalised output and log-sum-exp; the last to finish, known by an atomic
-count, merges them and sets the count back, so that a layer is one launch and a graph of launches can be replayed.
+(`lazy.tiles.TokenRun`). Every program leaves its normalised output and log-sum-exp; the last to finish, known by an
+atomic count, merges them and resets the count, so that a layer is one launch and a graph of launches can be replayed.
 
 Rotation, by angle addition: q R(-p0) R(j) k is the score of a token j places behind p0, so one of two can happen.
   KEYS   the query stays, keys are turned by their position: for many query rows

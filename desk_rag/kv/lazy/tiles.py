@@ -17,7 +17,7 @@ MOST_TOKENS = 1 << _COUNT_BITS
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class TokenRun:
     """Consecutive tokens of one chunk, packed as [start : 19 | count - 1 : 12 | segment : 12 | position : 20]."""
 
     start: int
@@ -37,7 +37,7 @@ class Run:
         return (word << _SEGMENT_BITS | self.segment) << _POSITION_BITS | self.position
 
     @classmethod
-    def unpack(cls, word: int) -> Run:
+    def unpack(cls, word: int) -> TokenRun:
         """The inverse of `pack`; the kernel does the same with shifts."""
         position = word & (1 << _POSITION_BITS) - 1
         word >>= _POSITION_BITS
@@ -66,7 +66,7 @@ def pack_shares(
                 left = most // tile
             tiles = min(left, longest, -(-(place.num_tokens - start) // tile))
             count = min(tiles * tile, place.num_tokens - start)
-            words.append(Run(start, count, segment, place.position + start).pack())
+            words.append(TokenRun(start, count, segment, place.position + start).pack())
             start, left = start + count, left - tiles
     firsts.append(len(words))
     return np.array(words, dtype=np.int64), np.array(firsts if words else [0], dtype=np.int32)

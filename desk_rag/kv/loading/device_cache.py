@@ -1,7 +1,7 @@
-"""Chunk payloads where they are computed with: in GPU memory, or in host memory when there is no GPU.
+"""LRU cache of chunk payloads on the computing device: GPU memory, or host memory without a GPU.
 
-Knows buffers and a byte cap; knows no file and no layer. Complete payloads stay after their answer, least recently
-used first to go, so that a chunk asked for again is not loaded again.
+Complete payloads stay after their answer, up to a number of bytes, so that a chunk that is used again is not loaded
+again.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ class Buffer:
     data: torch.Tensor
     """uint8, at least the payload, rounded up to 4,096 bytes."""
     complete: bool
-    """Everything is in it and was checked."""
+    """All bytes are in it and were verified."""
     extent: Extent | None = None
 
 
-class Residency(Protocol):
-    """Lends buffers and keeps complete ones."""
+class PayloadCache(Protocol):
+    """Lends buffers and keeps the complete ones."""
 
-    def borrow(self, wanted: Sequence[tuple[Hashable, int]]) -> list[Buffer]:
-        """Per (key, bytes) the complete payload of `key` if it is here, else an empty buffer of that size."""
+    def borrow(self, requests: Sequence[tuple[Hashable, int]]) -> list[Buffer]:
+        """Return per (key, bytes) the complete payload of `key` if it is cached, else an empty buffer."""
 
     def give_back(self, buffer: Buffer, *, keep: bool) -> None:
-        """The borrower is done; `keep` says that the buffer is complete and right."""
+        """Return a borrowed buffer; `keep` if it is complete and verified."""
 
     def clear(self) -> None:
-        """Forget what nobody uses."""
+        """Drop every payload that is not in use."""
 
 
-class HostResidency:
-    """In an arena, because the first touch of fresh memory costs more than reading a cached file into used memory."""
+class HostPayloadCache:
+    """Payloads in host memory, in an arena: touching fresh memory costs more than reading a cached file."""
 
     def __init__(self, nbytes: int) -> None:
         self._arena = Arena(nbytes, pinned=False)
 
-    def borrow(self, wanted: Sequence[tuple[Hashable, int]]) -> list[Buffer]:
-        return [self._one(key, nbytes) for key, nbytes in wanted]
+    def borrow(self, requests: Sequence[tuple[Hashable, int]]) -> list[Buffer]:
+        return [self._buffer(key, nbytes) for key, nbytes in requests]
 
-    def _one(self, key: Hashable, nbytes: int) -> Buffer:
-        found = self._arena.find(key)
-        if found is not None:
-            return Buffer(key, found.data, complete=True, extent=found)
-        fresh = self._arena.reserve(nbytes)
-        if fresh is None:  # more than the cap is in use at once: memory of its own, for this answer only
+    def _buffer(self, key: Hashable, nbytes: int) -> Buffer:
+        cached = self._arena.find(key)
+        if cached is not None:
+            return Buffer(key, cached.data, complete=True, extent=cached)
+        empty = self._arena.reserve(nbytes)
+        if empty is None:  # more than the cap is in use at once: allocate memory for this answer only
             return Buffer(key, aligned(round_up(nbytes)), complete=False)
-        return Buffer(key, fresh.data, complete=False, extent=fresh)
+        return Buffer(key, empty.data, complete=False, extent=empty)
 
     def give_back(self, buffer: Buffer, *, keep: bool) -> None:
         if buffer.extent is None:
@@ -71,8 +71,8 @@ class HostResidency:
         self._arena.clear()
 
 
-class DeviceResidency:
-    """In GPU memory, from torch's allocator; at most `nbytes` are kept between answers."""
+class DevicePayloadCache:
+    """Payloads in GPU memory from torch's allocator; at most `nbytes` are kept between answers."""
 
     def __init__(self, nbytes: int, device: torch.device, stream: torch.cuda.Stream) -> None:
         self._cap, self._device, self._stream = nbytes, device, stream
@@ -80,37 +80,37 @@ class DeviceResidency:
         self._kept: OrderedDict[Hashable, torch.Tensor] = OrderedDict()
         self._kept_bytes = 0
         self._lent_bytes = 0
-        """Of buffers that are being filled; they count, so that loading ahead takes no more than the cap."""
+        """Size of the buffers being filled; it counts towards the cap, so prefetching stays below it."""
 
-    def borrow(self, wanted: Sequence[tuple[Hashable, int]]) -> list[Buffer]:
+    def borrow(self, requests: Sequence[tuple[Hashable, int]]) -> list[Buffer]:
         with self._lock:
-            here = {key: self._kept[key] for key, _ in wanted if key in self._kept}
-            for key in here:
+            cached = {key: self._kept[key] for key, _ in requests if key in self._kept}
+            for key in cached:
                 self._kept.move_to_end(key)
         try:
-            lent = self._lend(wanted, here)
-        except torch.OutOfMemoryError:  # what is kept for later gives way to what is needed now
+            lent = self._lend(requests, cached)
+        except torch.OutOfMemoryError:  # free cached payloads and try again
             self.clear()
             torch.cuda.empty_cache()
-            lent = self._lend(wanted, here)
+            lent = self._lend(requests, cached)
         with self._lock:
             self._lent_bytes += sum(int(buffer.data.shape[0]) for buffer in lent if not buffer.complete)
             self._evict()
         return lent
 
-    def _lend(self, wanted: Sequence[tuple[Hashable, int]], here: dict[Hashable, torch.Tensor]) -> list[Buffer]:
-        # Allocated on the copying stream: memory that the computing stream has just freed may still be read there.
-        # A tensor born in inference mode could not be written by another thread that is not in it.
+    def _lend(self, requests: Sequence[tuple[Hashable, int]], cached: dict[Hashable, torch.Tensor]) -> list[Buffer]:
+        # Allocate on the copy stream: the compute stream may still read memory that it has just freed.
+        # Threads outside inference mode cannot write to a tensor that was created in it.
         with torch.cuda.stream(self._stream), torch.inference_mode(mode=False):
             return [
-                Buffer(key, here[key], complete=True)
-                if key in here
+                Buffer(key, cached[key], complete=True)
+                if key in cached
                 else Buffer(key, torch.empty(round_up(nbytes), dtype=torch.uint8, device=self._device), complete=False)
-                for key, nbytes in wanted
+                for key, nbytes in requests
             ]
 
     def give_back(self, buffer: Buffer, *, keep: bool) -> None:
-        if buffer.complete:  # it was kept all the while, or given up and lives as long as somebody uses it
+        if buffer.complete:  # still cached, or evicted and alive as long as an answer refers to it
             return
         size = int(buffer.data.shape[0])
         with self._lock:

@@ -1,7 +1,7 @@
-"""Bytes of KV files into given memory, past the page cache where that is faster, checked once per process.
+"""Read byte ranges of KV files, by direct I/O where possible, and verify each range once per process.
 
-Knows descriptors, alignment and checksums; knows no threads and no device. A file is trusted while device, inode,
-size, mtime and ctime stay the same; a group's checksum (xxh3-64) is computed at its first use in a process.
+A file is trusted as long as device, inode, size, mtime and ctime stay the same. The checksum (xxh3-64) of a layer group
+is computed at its first use in a process.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import xxhash
 
 from desk_rag.errors import CorruptKV
 from desk_rag.kv.loading.host_memory import BLOCK, round_up
-from desk_rag.kv.payload import Group
+from desk_rag.kv.payload import LayerGroup
 
 Identity = tuple[int, int, int, int, int]
 """Device, inode, size, mtime_ns, ctime_ns."""
 
 
 def identity_of(path: Path) -> Identity:
-    """What `path` is now. Raises OSError (FileNotFoundError for a miss)."""
+    """Current identity of the file at `path`. Raises OSError (FileNotFoundError if there is no file)."""
     return _identity(path.stat())
 
 
 class FileReader:
-    """Reads runs of files; remembers what was verified and which drives refuse direct reads. Thread-safe."""
+    """Reads byte ranges of files; remembers verified groups and drives without direct I/O. Thread-safe."""
 
     def __init__(self, *, direct: bool) -> None:
         self._direct = direct and hasattr(os, "O_DIRECT")
@@ -41,7 +41,7 @@ class FileReader:
     def read(self, path: Path, identity: Identity, offset: int, nbytes: int, into: torch.Tensor) -> None:
         """Fill `into` (uint8, page aligned, at least `nbytes` rounded up to 4,096) from `offset`, a multiple of 4,096.
 
-        Raises CorruptKV when the file is no longer the one that `identity` names or is too short; OSError.
+        Raises OSError, and CorruptKV if the file is too short or no longer the one that `identity` names.
         """
         view = into[: round_up(nbytes)].numpy().data
         done = 0
@@ -52,27 +52,32 @@ class FileReader:
         with self._lock:
             self.bytes_read += nbytes
 
-    def verify(self, path: Path, identity: Identity, groups: Sequence[tuple[int, Group]], run: torch.Tensor) -> None:
-        """Check consecutive (index, group)s that `run` holds, unless this process saw them right before."""
+    def verify(
+        self, path: Path, identity: Identity, groups: Sequence[tuple[int, LayerGroup]], data: torch.Tensor
+    ) -> None:
+        """Check the consecutive (index, group) pairs in `data` that this process has not verified yet.
+
+        Raises CorruptKV for a group whose checksum differs.
+        """
         start = groups[0][1].start
-        seen = self._verified.get(identity, 0)
+        verified = self._verified.get(identity, 0)
         for index, group in groups:
-            if seen >> index & 1:
+            if verified >> index & 1:
                 continue
-            content = run[group.start - start : group.end - start].numpy()
+            content = data[group.start - start : group.end - start].numpy()
             if xxhash.xxh3_64_hexdigest(content.data) != group.checksum:
-                raise CorruptKV(f"{path} has a damaged layer group {index}.")
-            seen |= 1 << index
+                raise CorruptKV(f"{path} is damaged: the checksum of layer group {index} does not match.")
+            verified |= 1 << index
         with self._lock:
-            self._verified[identity] = self._verified.get(identity, 0) | seen
+            self._verified[identity] = self._verified.get(identity, 0) | verified
 
     def forget_verified(self) -> None:
-        """Check everything again at its next use, as after a restart."""
+        """Verify every group again at its next use, as after a restart."""
         with self._lock:
             self._verified.clear()
 
     def _read_direct(self, path: Path, identity: Identity, offset: int, nbytes: int, view: memoryview) -> int:
-        """Bytes read past the page cache: all, or fewer where the file system wants the rest read otherwise."""
+        """Read with O_DIRECT; returns the bytes read, fewer than `nbytes` if the rest needs a buffered read."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
         except OSError as error:
@@ -81,12 +86,12 @@ class FileReader:
             self._buffered_only.add(identity[0])
             return 0
         try:
-            _same(descriptor, identity, path)
+            _check_identity(descriptor, identity, path)
             done = 0
             while done < nbytes and not done % BLOCK:
                 count = os.preadv(descriptor, [view[done:]], offset + done)
                 if count == 0:
-                    raise CorruptKV(f"{path} became shorter while it was read.")
+                    raise CorruptKV(f"{path} was truncated while it was being read.")
                 done += count
             return done
         except OSError as error:
@@ -102,13 +107,13 @@ class FileReader:
     ) -> None:
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            _same(descriptor, identity, path)
+            _check_identity(descriptor, identity, path)
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(descriptor, offset, nbytes, os.POSIX_FADV_WILLNEED)
             while done < nbytes:
                 count = os.preadv(descriptor, [view[done:nbytes]], offset + done)
                 if count == 0:
-                    raise CorruptKV(f"{path} became shorter while it was read.")
+                    raise CorruptKV(f"{path} was truncated while it was being read.")
                 done += count
         finally:
             os.close(descriptor)
@@ -118,6 +123,6 @@ def _identity(status: os.stat_result) -> Identity:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _same(descriptor: int, identity: Identity, path: Path) -> None:
+def _check_identity(descriptor: int, identity: Identity, path: Path) -> None:
     if _identity(os.fstat(descriptor)) != identity:
-        raise CorruptKV(f"{path} is not the file it was when the answer began.")
+        raise CorruptKV(f"{path} was replaced or changed while it was being loaded.")

@@ -1,9 +1,8 @@
-"""Host memory for file bytes: allocated once, page-locked where a GPU reads it, handed out in runs, reused by age.
+"""Host buffer with LRU reuse, allocated once and page-locked where a GPU reads from it.
 
-Knows bytes and keys; knows no file format and no GPU stream. It is both the ring that reads land in and the tier of
-bytes that were read before: a run that is published stays until its room is needed, least recently used first.
-Allocating once matters: locking pages costs about a quarter of a second per GiB, and the first touch of fresh memory
-costs more than reading a cached file.
+It serves as read buffer and as cache of file bytes: a published extent stays until its space is needed, and the least
+recently used goes first. It is allocated once because locking pages takes about a quarter of a second per GiB, and
+because touching fresh memory takes longer than reading a cached file.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ import numpy as np
 import torch
 
 BLOCK = 4096
-"""Alignment of runs: what O_DIRECT asks of buffer, offset and length."""
+"""Alignment of extents in bytes, as O_DIRECT requires of buffer, offset and length."""
 
 
 @dataclass(slots=True, eq=False)
 class Extent:
-    """A run of the arena that somebody uses, or used."""
+    """A byte range of the arena that is in use or published."""
 
     start: int
     data: torch.Tensor
     """uint8, a multiple of 4,096 bytes at an aligned address."""
     users: int = 1
     key: Hashable | None = None
-    """Under which it can be found again; None until it is published."""
+    """Name under which `Arena.find` returns it; None until it is published."""
 
     @property
     def end(self) -> int:
@@ -39,7 +38,7 @@ class Extent:
 
 
 class Arena:
-    """One block of host memory. Safe to use from several threads."""
+    """One block of host memory, divided into extents. Thread-safe."""
 
     def __init__(self, nbytes: int, *, pinned: bool) -> None:
         nbytes = round_up(max(nbytes, BLOCK))
@@ -54,11 +53,11 @@ class Arena:
         return int(self.memory.shape[0])
 
     def holds(self, key: Hashable) -> bool:
-        """Whether `find` would find that key now; it may be gone a moment later."""
+        """Whether `key` is published now; it may be evicted at any time."""
         return key in self._published
 
     def find(self, key: Hashable) -> Extent | None:
-        """The published run of that key, now in use by the caller too."""
+        """Return the published extent of `key` and count the caller as a user; None if there is none."""
         with self._lock:
             extent = self._published.get(key)
             if extent is not None:
@@ -67,13 +66,13 @@ class Arena:
             return extent
 
     def reserve(self, nbytes: int) -> Extent | None:
-        """A run of at least `nbytes`, in use by the caller; None while everything that stands in its way is in use."""
+        """Return a free extent of at least `nbytes`, used by the caller; None while no space can be freed."""
         size = round_up(nbytes)
         with self._lock:
             while size <= self.nbytes:
-                found = self._gap(size)
-                if found is not None:
-                    index, start = found
+                gap = self._gap(size)
+                if gap is not None:
+                    index, start = gap
                     extent = Extent(start, self.memory[start : start + size])
                     self._extents.insert(index, extent)
                     return extent
@@ -84,14 +83,14 @@ class Arena:
         return None
 
     def publish(self, extent: Extent, key: Hashable) -> None:
-        """Let others find the run; its bytes must be complete and right. The first to publish a key wins."""
+        """Make a complete, verified extent available to `find`; the first to publish a key wins."""
         with self._lock:
             if key not in self._published:
                 extent.key = key
                 self._published[key] = extent
 
     def release(self, extent: Extent) -> None:
-        """The caller no longer reads or writes the run. One that is not published is free at once."""
+        """Declare that the caller no longer uses the extent; an unpublished one is free at once."""
         with self._lock:
             extent.users -= 1
             assert extent.users >= 0
@@ -99,7 +98,7 @@ class Arena:
                 self._extents.remove(extent)
 
     def discard(self, key: Hashable) -> None:
-        """Make a key unknown; the run is free as soon as nobody uses it."""
+        """Unpublish a key; its extent is free as soon as it has no users."""
         with self._lock:
             extent = self._published.pop(key, None)
             if extent is not None:
@@ -108,13 +107,13 @@ class Arena:
                     self._extents.remove(extent)
 
     def clear(self) -> None:
-        """Forget everything that is not in use."""
+        """Drop every extent that is not in use."""
         with self._lock:
             for extent in [extent for extent in self._published.values() if not extent.users]:
                 self._forget(extent)
 
     def close(self) -> None:
-        """Unlock the pages; nobody may use a run any more."""
+        """Unlock the pages. No extent may be used afterwards."""
         if self.pinned:
             torch.cuda.cudart().cudaHostUnregister(self.memory.data_ptr())  # type: ignore[no-untyped-call]
             self.pinned = False
@@ -124,7 +123,7 @@ class Arena:
         self._extents.remove(extent)
 
     def _gap(self, size: int) -> tuple[int, int] | None:
-        """(index, start) of the first hole of that size; extents are kept in order of address."""
+        """(index, start) of the first gap of that size between extents, which are sorted by address."""
         start = 0
         for index, extent in enumerate(self._extents):
             if extent.start - start >= size:
@@ -134,23 +133,23 @@ class Arena:
 
 
 def aligned(nbytes: int) -> torch.Tensor:
-    """uint8 [nbytes] at the start of a page, outside any arena."""
+    """Allocate page-aligned uint8 [nbytes] outside any arena."""
     return torch.from_numpy(np.frombuffer(mmap.mmap(-1, round_up(max(nbytes, BLOCK))), dtype=np.uint8))[:nbytes]
 
 
 def round_up(nbytes: int) -> int:
-    """The next multiple of 4,096."""
+    """Round up to a multiple of 4,096."""
     return -(-nbytes // BLOCK) * BLOCK
 
 
 def _page_lock(memory: torch.Tensor) -> bool:
-    """cudaHostRegister: exact to the byte, while torch's own pinned allocator rounds up to a power of two."""
+    """Page-lock memory; False where CUDA refuses. torch's pinned allocator would round up to a power of two."""
     if not torch.cuda.is_available():
         return False
     runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     if int(runtime.cudaHostRegister(memory.data_ptr(), memory.shape[0], 0)) == 0:
         return True
-    # CUDA remembers the refusal, and torch would blame it on whatever this thread launches next.
+    # CUDA keeps the error, and torch would report it at the next launch of this thread: clear it here.
     with contextlib.suppress(RuntimeError):
         torch.zeros(1, device="cuda")
     return False

@@ -1,7 +1,7 @@
-"""The question's forward pass and the loading of its context at the same time: each layer waits for its own wave.
+"""Overlap the question's forward pass with loading: each layer waits for its own wave.
 
-Knows loads, plans and slabs; knows no file and no question. Right before the first layer of a wave runs, the wave's
-layers of all chunks are placed into the slabs: by the kernel in one launch where there is one, else by the reference.
+Right before the first layer of a wave runs, the wave's layers of all chunks are placed into the cache: by the kernel in
+one launch where it is available, else by the torch reference.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Slots:
-    """Where chunks may be placed: a cache, its rotary tables, what the kernel knows of both. Made once per cache."""
+class CacheTarget:
+    """A cache that chunks are placed into, its rotary tables, and the kernel's view of both; one per cache."""
 
     tables: RotaryTables
     cache: SlabCache
-    target: Target | None
-    """None where the reference has to do the work."""
+    kernel_target: Target | None
+    """None if the torch reference does the placing."""
 
     @classmethod
-    def of(cls, tables: RotaryTables, cache: SlabCache) -> Slots:
-        """Looks up every slab's address, and proves the kernel if this process has not used it yet."""
+    def of(cls, tables: RotaryTables, cache: SlabCache) -> CacheTarget:
+        """Look up every slab's address; checks the kernel at its first use in this process."""
         if not availability.available(cache.layers[0].key_slab.device):
             return cls(tables, cache, None)
         from desk_rag.kv.kernels import place_chunks
@@ -49,118 +49,116 @@ class Slots:
 
 
 class Placer:
-    """Puts a load's chunks where the plan wants them, wave by wave. Made per answer."""
+    """Places a load's chunks as the plan says, wave by wave; one per answer."""
 
-    def __init__(self, load: Load, plan: StitchPlan, slots: Slots) -> None:
+    def __init__(self, load: Load, plan: StitchPlan, target: CacheTarget) -> None:
         assert len(load.items) == len(plan.placements), "plan and load differ in chunks"
-        assert plan.num_slots <= slots.cache.capacity, "slab too small"
-        self._load, self._placements, self._slots = load, plan.placements, slots
+        assert plan.num_slots <= target.cache.capacity, "slab too small"
+        self._load, self._placements, self._target = load, plan.placements, target
         self._batch: Batch | None = None
         self._chunks: dict[int, QuantizedKV] = {}
         self._placed = 0
-        """Layers."""
+        """Number of layers placed."""
 
     def place_through(self, layer: int) -> None:
-        """Have every layer up to and with `layer` in the slabs, in the current stream's order. Raises ChunksLost."""
+        """Place every layer up to and including `layer`, in stream order. Raises ChunksLost."""
         while self._placed <= layer:
-            self._look_up()
-            wave = bisect_right(self._load.cuts, self._placed, hi=len(self._load.cuts) - 1)
+            self._prepare_batch()
+            wave = bisect_right(self._load.wave_ends, self._placed, hi=len(self._load.wave_ends) - 1)
             try:
                 self._load.wait(wave)
             except ChunksLost:
-                # What will stand in for them lies elsewhere, and the layers placed so far are theirs, too.
+                # The replacements lie elsewhere in memory, and layers placed so far contain the lost chunks.
                 self._batch, self._placed = None, 0
                 raise
             self._place(range(self._placed, self._end_of(wave)))
 
     def place_resident(self) -> None:
-        """Place everything now if nothing has to be loaded: a GPU then has work while the pass is being issued."""
+        """Place everything now if nothing has to be loaded: the GPU works while the pass is being issued."""
         if self._load.resident:
             self.place_all()
 
     @property
     def begun(self) -> bool:
-        """True once something was placed."""
+        """True once a layer has been placed."""
         return self._placed > 0
 
     def place_all(self) -> None:
-        """Have everything in the slabs. Raises ChunksLost."""
-        self.place_through(len(self._slots.cache.layers) - 1)
+        """Place every layer. Raises ChunksLost."""
+        self.place_through(len(self._target.cache.layers) - 1)
 
     def _end_of(self, wave: int) -> int:
-        """The layer behind what that wave brings. A load of which nothing was on disk knows of no layers: its only wave
-        is all there is.
-        """
-        return len(self._slots.cache.layers) if wave == len(self._load.cuts) - 1 else self._load.cuts[wave]
+        """First layer after `wave`. A load without any file does not know the layers: its only wave is all of them."""
+        return len(self._target.cache.layers) if wave == len(self._load.wave_ends) - 1 else self._load.wave_ends[wave]
 
     def _place(self, layers: range) -> None:
         with torch.inference_mode():
-            if self._slots.target is not None:
-                self._launch(layers, self._slots.target)
-            for index, place in enumerate(self._placements):
-                for layer in self._by_reference(index, layers):
-                    place_layer(layer, place, self._chunk(index), self._slots.tables, self._slots.cache)
+            if self._target.kernel_target is not None:
+                self._launch(layers, self._target.kernel_target)
+            for index, placement in enumerate(self._placements):
+                for layer in self._reference_layers(index, layers):
+                    place_layer(layer, placement, self._chunk(index), self._target.tables, self._target.cache)
         self._placed = layers.stop
 
-    def _look_up(self) -> None:
-        """Work out where everything is, once, for all layers, and send it while chunks are still on their way.
+    def _prepare_batch(self) -> None:
+        """Compute and upload the kernel's table for all layers, once, while chunks are still being loaded.
 
-        A chunk that has no place yet is lost: waiting says so.
+        A chunk without a buffer is lost; waiting for it raises ChunksLost.
         """
-        target = self._slots.target
-        known = all(item.given is not None or item.buffer is not None for item in self._load.items)
-        if self._batch is None and target is not None and self._placements and known:
+        target = self._target.kernel_target
+        has_addresses = all(item.replacement is not None or item.buffer is not None for item in self._load.items)
+        if self._batch is None and target is not None and self._placements and has_addresses:
             with torch.inference_mode():
-                self._batch = self._whereabouts(target)
+                self._batch = self._batch_of(target)
 
     def _launch(self, layers: range, target: Target) -> None:
-        """Place what is int8 by the kernel."""
+        """Place the int8 layers by the kernel."""
         from desk_rag.kv.kernels import place_chunks
 
         if not self._placements:
             return
-        assert self._batch is not None, "looked up before waiting, and nothing was missing since"
+        assert self._batch is not None, "prepared before waiting, and no chunk was lost since"
         place_chunks.launch(self._batch, target, slice(layers.start, layers.stop))
 
-    def _whereabouts(self, target: Target) -> Batch:
+    def _batch_of(self, target: Target) -> Batch:
         from desk_rag.kv.kernels import place_chunks
 
-        loaded, given = [], []
-        for index, (item, place) in enumerate(zip(self._load.items, self._placements, strict=True)):
-            if item.given is not None:
-                given.append(index)
+        loaded, replaced = [], []
+        for index, (item, placement) in enumerate(zip(self._load.items, self._placements, strict=True)):
+            if item.replacement is not None:
+                replaced.append(index)
                 continue
             assert item.layout is not None and item.buffer is not None
-            assert item.layout.num_tokens == place.num_tokens, "plan and chunk differ in length"
-            loaded.append(place_chunks.Loaded(item.layout, item.buffer.data, place.position, place.slot))
-        if not given:
+            assert item.layout.num_tokens == placement.num_tokens, "plan and chunk differ in length"
+            loaded.append(place_chunks.Loaded(item.layout, item.buffer.data, placement.position, placement.slot))
+        if not replaced:
             return place_chunks.batch_of_payloads(loaded, target)
         rows = np.zeros((len(target.places), len(self._placements), place_chunks.NUM_FIELDS), dtype=np.int64)
         if loaded:
-            others = [index for index in range(len(self._placements)) if index not in given]
+            others = [index for index in range(len(self._placements)) if index not in replaced]
             rows[:, others] = place_chunks.rows_of_payloads(loaded, target)
-        for index in given:
-            place, chunk = self._placements[index], self._chunk(index)
-            assert chunk.num_tokens == place.num_tokens, "plan and chunk differ in length"
+        for index in replaced:
+            placement, chunk = self._placements[index], self._chunk(index)
+            assert chunk.num_tokens == placement.num_tokens, "plan and chunk differ in length"
             for layer, coded in enumerate(chunk.layers):
                 if isinstance(coded, Int8Layer):
-                    rows[layer, index] = place_chunks.row_of(coded, target, layer, place.position, place.slot)
+                    rows[layer, index] = place_chunks.row_of(coded, target, layer, placement.position, placement.slot)
         return place_chunks.batch_of_rows(rows, target)
 
-    def _by_reference(self, index: int, layers: range) -> Sequence[int]:
-        """What the kernel leaves of a chunk."""
+    def _reference_layers(self, index: int, layers: range) -> Sequence[int]:
+        """Layers of a chunk that the kernel does not place."""
         item = self._load.items[index]
-        if self._slots.target is None:
+        if self._target.kernel_target is None:
             return layers
-        if item.given is not None:
-            return [layer for layer in layers if not isinstance(item.given.layers[layer], Int8Layer)]
+        if item.replacement is not None:
+            return [layer for layer in layers if not isinstance(item.replacement.layers[layer], Int8Layer)]
         assert item.layout is not None
         return () if item.layout.all_int8 else [layer for layer in layers if not item.layout.is_int8[layer]]
 
     def _chunk(self, index: int) -> QuantizedKV:
-        given = self._load.items[index].given
-        if given is not None:
-            return given
+        replacement = self._load.items[index].replacement
+        if replacement is not None:
+            return replacement
         if index not in self._chunks:
             self._chunks[index] = self._load.quantized(index)
         return self._chunks[index]
@@ -168,17 +166,17 @@ class Placer:
 
 @contextmanager
 def layerwise(
-    model: LanguageModel, load: Load, plan: StitchPlan, prefix: PrefixKV | None, slots: Slots
+    model: LanguageModel, load: Load, plan: StitchPlan, prefix: PrefixKV | None, target: CacheTarget
 ) -> Iterator[None]:
-    """While open, a forward pass over the slots' cache finds prefix and chunks in it, each layer once it is loaded.
+    """While open, a forward pass over the target's cache waits at each layer until its chunks are placed.
 
-    None for `prefix` says that it lies there already. The pass raises ChunksLost if a chunk is; the cache must then be
-    filled again. Open it for the question's first pass only: when it is left, everything has been placed.
+    `prefix` is None if it is in the cache already. The pass raises ChunksLost if a chunk is lost; the cache must then
+    be filled again. Open it for the question's first pass only: on exit everything has been placed.
     """
     if prefix is not None:
-        prefix.write_to(slots.cache)
-    slots.cache.set_length(plan.num_slots)
-    placer = Placer(load, plan, slots)
+        prefix.write_to(target.cache)
+    target.cache.set_length(plan.num_slots)
+    placer = Placer(load, plan, target)
 
     def before(layer: int) -> Any:
         def place(_module: torch.nn.Module, _inputs: Any) -> None:
@@ -190,6 +188,6 @@ def layerwise(
         for index, module in enumerate(model.decoder_layers):
             stack.callback(module.register_forward_pre_hook(before(index)).remove)
         yield
-        # Were a pass to go round the layers' modules, it would have read slabs that nobody had filled.
+        # A pass that bypasses the layer modules would have read slots that were never filled.
         assert placer.begun, "the forward pass did not call the decoder's layers"
         placer.place_all()

@@ -1,6 +1,6 @@
-"""One load under way: which chunks, in which waves, what has come and what was lost. The book-keeping of `loader`.
+"""State of one asynchronous load: its chunks, its waves, what has arrived and what could not be loaded.
 
-Knows runs, waves and conditions; reads nothing, copies nothing and owns no memory: that is its `Ground`, the loader.
+Reading, copying and memory are the loader's (`loader`); this is its book-keeping.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from desk_rag.errors import CorruptKV
 from desk_rag.kv import payload
 from desk_rag.kv.loading.device_cache import Buffer
 from desk_rag.kv.loading.file_io import Identity
-from desk_rag.kv.payload import ChunkFile, Group, Layout
+from desk_rag.kv.payload import ChunkFile, LayerGroup, PayloadLayout
 from desk_rag.kv.types import QuantizedKV
 
 NOT_ON_DISK = "not on disk"
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Consecutive layer groups of one file that are read together; worked out once per file."""
+class ReadRange:
+    """Consecutive layer groups of one file that are read together; computed once per file."""
 
     step: int
-    """When, of the steps that a load of all layers takes."""
-    groups: tuple[tuple[int, Group], ...]
-    """(index, group)."""
+    """Step of a full load that it belongs to (`schedule.LoadSchedule.step_ends`)."""
+    groups: tuple[tuple[int, LayerGroup], ...]
+    """Pairs (index in the file, group)."""
     start: int
     """First byte in the payload."""
     nbytes: int
-    """Of all groups."""
-    slices: tuple[Piece, ...] = ()
-    """How it crosses the bus once it is in RAM, first layers first; empty for a slice."""
+    """Size of all groups."""
+    slices: tuple[ReadRange, ...] = ()
+    """Sub-ranges in which it is copied from RAM, first layers first; empty for a slice."""
 
     @classmethod
-    def of(cls, step: int, groups: Sequence[tuple[int, Group]], slices: Sequence[Piece] = ()) -> Piece:
+    def of(cls, step: int, groups: Sequence[tuple[int, LayerGroup]], slices: Sequence[ReadRange] = ()) -> ReadRange:
         start = groups[0][1].start
         return cls(step, tuple(groups), start, groups[-1][1].end - start, tuple(slices))
 
 
 class ChunksLost(CorruptKV):
-    """Some chunks cannot be had from disk; a miss for whoever loads them, found before the first token."""
+    """Some chunks cannot be loaded; raised before the first token, so that they can be prefilled instead."""
 
     def __init__(self, indices: Sequence[int], reasons: Sequence[str]) -> None:
         super().__init__(f"{len(indices)} chunk KVs could not be loaded: {'; '.join(reasons)}")
@@ -53,92 +53,98 @@ class ChunksLost(CorruptKV):
 
 
 @dataclass(slots=True, eq=False)
-class Item:
+class ChunkLoad:
     """One chunk of a load."""
 
     file: ChunkFile | None
     identity: Identity | None = None
     buffer: Buffer | None = None
-    layout: Layout | None = None
-    pieces: tuple[Piece, ...] = ()
+    layout: PayloadLayout | None = None
+    read_ranges: tuple[ReadRange, ...] = ()
     lost: str | None = None
-    """Why it cannot be had from disk."""
-    given: QuantizedKV | None = None
-    """What the caller put in its place."""
+    """Why it cannot be loaded; None if it can."""
+    replacement: QuantizedKV | None = None
+    """Chunk KV that the caller computed in its place."""
     dropped: bool = False
-    open_runs: dict[int, int] = field(default_factory=dict)
-    """Runs that nobody has dealt with yet, by wave."""
-    not_brought: int = 0
-    """Runs whose bytes are not there; 0 makes the buffer complete."""
+    open_transfers: dict[int, int] = field(default_factory=dict)
+    """Number of unfinished transfers by wave."""
+    outstanding: int = 0
+    """Transfers whose bytes have not arrived; the buffer is complete at 0."""
 
 
-@dataclass(slots=True, eq=False)  # not frozen, which takes three times as long to make: a load has hundreds
-class Run:
-    """One piece of one chunk on its way: one read, one copy. Or one slice of a piece that is in RAM: one copy."""
+@dataclass(slots=True, eq=False)  # not frozen: a load creates hundreds, and frozen ones take three times as long
+class Transfer:
+    """One read and copy of a range of one chunk, or one copy of a slice that is in RAM already."""
 
-    item: Item
+    item: ChunkLoad
     wave: int
-    piece: Piece
-    whole: Piece
-    """What it was, or will be, read as a part of."""
+    part: ReadRange
+    parent: ReadRange
+    """The range in which it was, or will be, read from disk."""
 
     @property
     def key(self) -> tuple[Identity | None, int, int]:
-        """Under which the whole's bytes are found again."""
-        return self.item.identity, self.whole.start, self.whole.nbytes
+        """Key of the parent's bytes in the RAM tier."""
+        return self.item.identity, self.parent.start, self.parent.nbytes
 
     @property
     def offset(self) -> int:
-        """Of its first byte in the whole."""
-        return self.piece.start - self.whole.start
+        """Offset of its first byte in the parent."""
+        return self.part.start - self.parent.start
 
-    def by_itself(self) -> Run:
-        """As something that is read: a slice whose whole is in RAM no longer is read alone."""
-        return self if self.piece is self.whole else Run(self.item, self.wave, self.piece, self.piece)
+    def as_read(self) -> Transfer:
+        """The transfer as a read of its own, for a slice whose parent is no longer in RAM."""
+        return self if self.part is self.parent else Transfer(self.item, self.wave, self.part, self.part)
 
     @property
     def target(self) -> torch.Tensor:
-        """Where its bytes belong on the computing device, uint8 [nbytes]."""
+        """Destination on the computing device, uint8 [nbytes]."""
         assert self.item.buffer is not None
-        return self.item.buffer.data.narrow(0, self.piece.start, self.piece.nbytes)
+        return self.item.buffer.data.narrow(0, self.part.start, self.part.nbytes)
 
 
-class Ground(Protocol):
-    """What a load needs of its loader."""
+class LoaderCallbacks(Protocol):
+    """What a load calls on its loader."""
 
     def mark(self) -> torch.cuda.Event | None:
-        """An event behind everything copied so far; None where nothing has to be copied."""
+        """Record an event behind every copy enqueued so far; None without a GPU."""
 
     def computing(self) -> torch.cuda.Stream | None:
-        """The stream of whoever asks; None where there are none."""
+        """Current stream of the calling thread; None without a GPU."""
 
     def give_back(self, buffer: Buffer, *, keep: bool) -> None:
-        """A buffer is no longer used; `keep` says that it is complete and right."""
+        """Return a buffer that is no longer used; `keep` if it is complete and verified."""
 
 
 class Load:
-    """Chunk KVs on their way. Made by `Loader.start`, used by one thread, closed when placed or no longer wanted."""
+    """Chunk KVs being loaded. Created by `Loader.start`, used by one thread, closed after placement."""
 
-    def __init__(self, ground: Ground, items: list[Item], cuts: tuple[int, ...], runs: Sequence[Run]) -> None:
+    def __init__(
+        self,
+        callbacks: LoaderCallbacks,
+        items: list[ChunkLoad],
+        wave_ends: tuple[int, ...],
+        transfers: Sequence[Transfer],
+    ) -> None:
         self.items = items
-        self.cuts = cuts
-        """Wave w brings the layers below cuts[w]."""
-        self._events: list[torch.cuda.Event | None] = [None] * len(cuts)
-        self._ground = ground
+        self.wave_ends = wave_ends
+        """Wave w loads the layers below wave_ends[w]."""
+        self._events: list[torch.cuda.Event | None] = [None] * len(wave_ends)
+        self._callbacks = callbacks
         self._every_item = tuple(items)
         self._changed = threading.Condition()
-        self._open_runs = [0] * len(cuts)
-        self._under_way = len(runs)
-        for run in runs:
-            self._open_runs[run.wave] += 1
-            run.item.open_runs[run.wave] = run.item.open_runs.get(run.wave, 0) + 1
-            run.item.not_brought += 1
-        if not runs:  # all resident, but the last of it may still be on its way over the bus
-            self._events[0] = ground.mark()
-        self.resident = not runs
-        """True if nothing has to be brought."""
+        self._open_transfers = [0] * len(wave_ends)
+        self._in_flight = len(transfers)
+        for transfer in transfers:
+            self._open_transfers[transfer.wave] += 1
+            transfer.item.open_transfers[transfer.wave] = transfer.item.open_transfers.get(transfer.wave, 0) + 1
+            transfer.item.outstanding += 1
+        if not transfers:  # all resident, but the last copies may not be done yet
+            self._events[0] = callbacks.mark()
+        self.resident = not transfers
+        """True if nothing has to be loaded."""
         self._failure: BaseException | None = None
-        self._left = False
+        self._unattended = False
         self._given_back = False
         self._joined: tuple[torch.cuda.Stream | None, int] = (None, 0)
         self._blocked = 0.0
@@ -146,20 +152,20 @@ class Load:
 
     @property
     def nbytes(self) -> int:
-        """Payload bytes of the chunks that come from disk or a tier."""
-        return sum(item.file.payload for item in self.items if item.file is not None and item.given is None)
+        """Payload bytes of the chunks that come from disk or from memory."""
+        return sum(item.file.payload for item in self.items if item.file is not None and item.replacement is None)
 
     def layers_of(self, wave: int) -> range:
-        """The layers that wave brings."""
-        return range(self.cuts[wave - 1] if wave else 0, self.cuts[wave])
+        """Layers that this wave loads."""
+        return range(self.wave_ends[wave - 1] if wave else 0, self.wave_ends[wave])
 
     def wait(self, wave: int) -> None:
-        """Return when the current stream may use that wave's layers of every chunk. Raises ChunksLost."""
-        stream = self._ground.computing()
+        """Wait until the current stream may use the layers of `wave` of every chunk. Raises ChunksLost."""
+        stream = self._callbacks.computing()
         stall = _Stall(stream) if stream is not None else None
         began = time.perf_counter()
         with self._changed:
-            self._changed.wait_for(lambda: self._failure or not any(self._open_runs[: wave + 1]))
+            self._changed.wait_for(lambda: self._failure or not any(self._open_transfers[: wave + 1]))
         self._blocked += time.perf_counter() - began
         if self._failure is not None:
             raise RuntimeError("a reader thread failed") from self._failure
@@ -170,115 +176,114 @@ class Load:
             raise ChunksLost(lost, [self.items[index].lost or "" for index in lost])
 
     def wait_all(self) -> None:
-        """As `wait` for the last wave."""
-        self.wait(len(self.cuts) - 1)
+        """Wait for the last wave. Raises ChunksLost."""
+        self.wait(len(self.wave_ends) - 1)
 
     def missing(self) -> list[int]:
-        """The chunks that are known to be lost by now and were not replaced."""
-        return [index for index, item in enumerate(self.items) if item.lost is not None and item.given is None]
+        """Indices of the chunks known to be lost and not yet replaced."""
+        return [index for index, item in enumerate(self.items) if item.lost is not None and item.replacement is None]
 
     def waited(self) -> float:
-        """Seconds for which computing stood still because something was not loaded yet.
+        """Seconds for which computation was stalled by loading.
 
-        On a GPU by the device's clock, between the end of the work before and the arrival of the wave; let the device
-        finish first.
+        On a GPU this is device time from the end of the previous work to the arrival of a wave; synchronize first.
         """
         if not self._stalls:
             return self._blocked
         return sum(float(begin.elapsed_time(end)) for begin, end in self._stalls) / 1e3
 
     def keep(self, indices: Sequence[int | None]) -> None:
-        """Go on with these chunks in this order; what only the others need is neither read nor waited for any more.
+        """Continue with these chunks in this order; the others are neither read nor waited for.
 
-        None stands for one that is known to be missing.
+        None stands for a chunk that is known to be missing.
         """
-        chosen = [Item(None, lost=NOT_ON_DISK) if index is None else self.items[index] for index in indices]
+        kept = [ChunkLoad(None, lost=NOT_ON_DISK) if index is None else self.items[index] for index in indices]
         with self._changed:
             for item in self.items:
-                if item not in chosen:
+                if item not in kept:
                     self._drop(item)
-            self.items = chosen
+            self.items = kept
             self._changed.notify_all()
 
     def replace(self, index: int, chunk: QuantizedKV) -> None:
-        """Use this chunk KV (on the computing device) instead of what could not be loaded."""
-        self.items[index].given = chunk
+        """Use this chunk KV, on the computing device, in place of one that could not be loaded."""
+        self.items[index].replacement = chunk
 
     def quantized(self, index: int) -> QuantizedKV:
-        """One chunk as a whole: views of what was loaded, valid until `close`; call `wait_all` first."""
+        """View one chunk's loaded payload as a chunk KV, valid until `close`; call `wait_all` first."""
         item = self.items[index]
-        if item.given is not None:
-            return item.given
+        if item.replacement is not None:
+            return item.replacement
         assert item.file is not None and item.buffer is not None
         return payload.as_quantized(item.file.header, item.buffer.data)
 
     def leave(self) -> None:
-        """Nobody waits for it: what comes goes into the tiers, and the memory is given back when the last has come."""
+        """Let the load finish unattended: payloads are cached, buffers are returned after the last transfer."""
         with self._changed:
-            self._left = True
+            self._unattended = True
         self._give_back_if_done()
 
     def take_back(self) -> bool:
-        """Somebody waits for it after all; False if it is over: everything has come and was given back."""
+        """Attend to the load again after `leave`; False if it has finished and returned its buffers."""
         with self._changed:
-            self._left = self._given_back
+            self._unattended = self._given_back
             return not self._given_back
 
     def close(self) -> None:
-        """Give the memory back; reads that have not begun are cancelled. Complete chunks are kept."""
+        """Return the buffers and cancel reads that have not begun; complete chunks stay cached."""
         with self._changed:
-            self._left = True
+            self._unattended = True
             for item in self._every_item:
                 self._drop(item)
         self._give_back_if_done()
 
-    def brought(self, runs: Sequence[Run]) -> None:
-        """All of these runs were brought, in one go."""
+    def completed(self, transfers: Sequence[Transfer]) -> None:
+        """Count these transfers as completed."""
         with self._changed:
-            for run in runs:
-                self._dealt_with(run, brought=True)
+            for transfer in transfers:
+                self._count_off(transfer, completed=True)
             self._changed.notify_all()
         self._give_back_if_done()
 
-    def arrived(self, run: Run, *, lost: str | None = None, failure: BaseException | None = None) -> None:
-        """A run was brought, skipped or lost."""
+    def settle(self, transfer: Transfer, *, lost: str | None = None, failure: BaseException | None = None) -> None:
+        """Count one transfer as completed, skipped, lost (with the reason) or failed."""
         with self._changed:
-            if lost is not None and run.item.lost is None:
-                run.item.lost = lost
+            if lost is not None and transfer.item.lost is None:
+                transfer.item.lost = lost
             self._failure = self._failure or failure
-            self._dealt_with(run, brought=lost is None and failure is None)
+            self._count_off(transfer, completed=lost is None and failure is None)
             self._changed.notify_all()
         self._give_back_if_done()
 
-    def _dealt_with(self, run: Run, *, brought: bool) -> None:
-        item = run.item
-        self._under_way -= 1
-        item.open_runs[run.wave] -= 1
+    def _count_off(self, transfer: Transfer, *, completed: bool) -> None:
+        item = transfer.item
+        self._in_flight -= 1
+        item.open_transfers[transfer.wave] -= 1
         if not item.dropped:
-            item.not_brought -= int(brought)
-            self._count_down(run.wave, 1)
+            item.outstanding -= int(completed)
+            self._count_down(transfer.wave, 1)
 
     def fail(self, error: BaseException) -> None:
-        """Something went wrong that belongs to no run; whoever waits must learn of it, or would wait for ever."""
+        """Record an error that belongs to no single transfer, and wake up waiting threads."""
         with self._changed:
             self._failure = self._failure or error
             self._changed.notify_all()
 
-    def _drop(self, item: Item) -> None:
+    def _drop(self, item: ChunkLoad) -> None:
         if not item.dropped:
             item.dropped = True
-            for wave, count in item.open_runs.items():
+            for wave, count in item.open_transfers.items():
                 self._count_down(wave, count)
 
     def _count_down(self, wave: int, count: int) -> None:
         if not count:
             return
-        self._open_runs[wave] -= count
-        if not self._open_runs[wave]:
-            self._events[wave] = self._ground.mark()
+        self._open_transfers[wave] -= count
+        if not self._open_transfers[wave]:
+            self._events[wave] = self._callbacks.mark()
 
     def _join(self, stream: torch.cuda.Stream, wave: int) -> None:
-        """Make the stream wait for the copies of all waves up to `wave`."""
+        """Make `stream` wait for the copies of all waves up to `wave`."""
         known, first = self._joined
         if known is None or known != stream:
             first = 0
@@ -292,17 +297,17 @@ class Load:
 
     def _give_back_if_done(self) -> None:
         with self._changed:
-            if self._given_back or not self._left or self._under_way:
+            if self._given_back or not self._unattended or self._in_flight:
                 return
             self._given_back = True
         for item in self._every_item:
             if item.buffer is not None:
-                whole = item.lost is None and not item.not_brought
-                self._ground.give_back(item.buffer, keep=whole)
+                complete = item.lost is None and not item.outstanding
+                self._callbacks.give_back(item.buffer, keep=complete)
 
 
 class _Stall:
-    """Two events around what a stream may have to wait for."""
+    """Two timing events around a point where a stream may wait."""
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
         self._stream = stream

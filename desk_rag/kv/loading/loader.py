@@ -1,13 +1,12 @@
-"""KV files become payloads on the computing device, first layers of every chunk first, while the caller goes on.
+"""Load KV files to the computing device asynchronously, the first layers of every chunk first.
 
-Knows threads, waves and CUDA streams; knows no question, places nothing (`layerwise` does) and decides no budget of the
-disk. A wave is a run of layers over all chunks. Reader threads fill page-locked memory, raw int8 crosses the bus on a
-stream of its own, and whoever needs a wave waits for that wave alone. Without a GPU the threads read straight into
-the memory that is computed with; the interface is the same. (The shape of start_load and wait_for_layer in layer-wise
-KV connectors; loading while another answer decodes after MatKV.)
+A wave is a range of layers of all chunks. Reader threads fill page-locked memory, int8 payloads are copied to the GPU
+on a separate stream, and a caller waits only for the wave it needs. Without a GPU the threads read straight into the
+memory that is computed on. (Layer-wise like the start_load and wait_for_layer of KV connectors; loading while another
+answer decodes as in MatKV.) `layerwise` places what was loaded into the cache.
 
-A file that is missing, changed or damaged never reaches an answer: waiting for its wave raises ChunksLost, the caller
-prefills those chunks live, hands them in with `Load.replace` and goes on.
+A missing, changed or damaged file never reaches an answer: waiting for its wave raises ChunksLost; the caller prefills
+those chunks, passes them to `Load.replace` and continues.
 """
 
 from __future__ import annotations
@@ -23,59 +22,58 @@ import torch
 
 from desk_rag.errors import Cancelled, CorruptKV
 from desk_rag.kv import payload
-from desk_rag.kv.loading.device_cache import Buffer, DeviceResidency, HostResidency, Residency
+from desk_rag.kv.loading.device_cache import Buffer, DevicePayloadCache, HostPayloadCache, PayloadCache
 from desk_rag.kv.loading.file_io import FileReader, Identity, identity_of
 from desk_rag.kv.loading.host_memory import aligned, round_up
-from desk_rag.kv.loading.load import NOT_ON_DISK, ChunksLost, Item, Load, Piece, Run
-from desk_rag.kv.loading.schedule import Cuts
+from desk_rag.kv.loading.load import NOT_ON_DISK, ChunkLoad, ChunksLost, Load, ReadRange, Transfer
+from desk_rag.kv.loading.schedule import LoadSchedule
 from desk_rag.kv.loading.staging import Staging
-from desk_rag.kv.payload import ChunkFile, Header, Layout
+from desk_rag.kv.payload import ChunkFile, KVHeader, PayloadLayout
 
 __all__ = ["ChunksLost", "Load", "Loader", "LoaderSettings"]
 
 _KNOWN_FILES = 4096
-_AHEAD = 1 << 20
-"""Bytes that cross the bus, at 50 GB/s, while one more chunk is looked up and given memory (20 us)."""
+_AHEAD_BYTES = 1 << 20
+"""Bytes copied in the 20 us that it takes to look up one more chunk (at 50 GB/s)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoaderSettings:
-    """Sizes and habits of the load path; `drive_tuning` finds the best of the first two for a drive."""
+    """Settings of the loader; `drive_tuning` measures the best `threads` and `waves` for a drive."""
 
     threads: int = 8
     waves: int = 1
-    """Into how many equal steps reading is divided: with more, computing begins earlier and reads are shorter. On a
-    drive of 1.7 GB/s two cost a twelfth of the time to the first token, four a seventh."""
+    """Number of waves that are read from disk. With more waves computation starts earlier, and reads are shorter
+    (bench/LOG.md, "Waves of the loader")."""
     ram_waves: int = 2
-    """The same for what is in RAM already (GPU only), about which no drive has a say. First tokens of Qwen2-7B's shape
-    on an H200 with 1, 2, 4 and 8, in ms: 5.7, 5.8, 6.0 and 6.4 at 750 tokens, 10.8, 8.8, 8.7 and 10.2 at 8,192."""
+    """Number of waves that are copied from RAM (GPU only), independent of the drive."""
     run_bytes: int = 15 << 20
-    """Most bytes of one read and copy; a layer group that is larger is read as a whole."""
+    """Maximum bytes of one read and copy; a larger layer group is still read at once."""
     direct: bool = True
-    """Read past the page cache where the file system allows it. GPU only: on the CPU the page cache is the RAM tier."""
+    """Bypass the page cache where the file system allows it (GPU only; on a CPU the page cache is the RAM tier)."""
     staging_bytes: int = 1 << 30
-    """Page-locked memory, allocated once: what reads land in and what was read before (GPU only)."""
+    """Size of the page-locked memory for reads and for the RAM tier, allocated once (GPU only)."""
     resident_bytes: int = 2 << 30
-    """int8 payloads kept on the computing device between answers."""
+    """Bytes of int8 payloads kept on the computing device between answers."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """What follows from a file's header, worked out once per file."""
+class _FileFacts:
+    """Facts computed once per file from its header."""
 
-    header: Header
-    layout: Layout
-    pieces: tuple[Piece, ...]
+    header: KVHeader
+    layout: PayloadLayout
+    read_ranges: tuple[ReadRange, ...]
 
 
 @dataclass(order=True, slots=True)
 class _Task:
     order: tuple[int, int]
-    work: tuple[Load, Run] | None = field(compare=False)
+    work: tuple[Load, Transfer] | None = field(compare=False)
 
 
 class Loader:
-    """The threads, the memory and the tiers; one per process and device. A context manager."""
+    """Reader threads and memory tiers; one per process and device. A context manager."""
 
     def __init__(self, device: torch.device, settings: LoaderSettings = LoaderSettings()) -> None:
         self.device = device
@@ -83,14 +81,14 @@ class Loader:
         on_gpu = device.type == "cuda"
         self.reader = FileReader(direct=settings.direct and on_gpu)
         self._staging = Staging(device, settings.staging_bytes) if on_gpu else None
-        self.residency: Residency = (
-            DeviceResidency(settings.resident_bytes, device, self._staging.stream)
+        self.payload_cache: PayloadCache = (
+            DevicePayloadCache(settings.resident_bytes, device, self._staging.stream)
             if self._staging is not None
-            else HostResidency(settings.resident_bytes)
+            else HostPayloadCache(settings.resident_bytes)
         )
-        self._known: dict[Identity, _Known] = {}
-        self._cuts: dict[int, Cuts] = {}
-        """By the number of layers."""
+        self._facts: dict[Identity, _FileFacts] = {}
+        self._schedules: dict[int, LoadSchedule] = {}
+        """Load schedule by number of layers."""
         self._serial = itertools.count()
         self._tasks: PriorityQueue[_Task] = PriorityQueue()
         self._gate = threading.Lock()
@@ -109,40 +107,39 @@ class Loader:
         self.close()
 
     def start(self, files: Sequence[ChunkFile | None], *, urgent: bool = True) -> Load:
-        """Begin to load these chunks and return at once; None stands for one that is known to be missing.
+        """Start loading these chunks and return at once; None stands for a chunk known to be missing.
 
-        A load that is not urgent (neighbours, the next question in the queue) is read when no other one waits.
-        Raises torch.OutOfMemoryError if the computing device has no room even with its tier emptied, Cancelled if the
-        loader was closed.
+        A load that is not urgent (a prefetch) is read when no other load waits. Raises torch.OutOfMemoryError if the
+        computing device has too little memory even without cached payloads, and Cancelled if the loader was closed.
         """
-        items, ahead = self._items(files)
-        cuts, runs = self._divide(items)
-        load = Load(self, items, cuts, runs)
+        items, ahead = self._load_chunks(files)
+        wave_ends, transfers = self._plan_transfers(items)
+        load = Load(self, items, wave_ends, transfers)
         rank = 0 if urgent else 1
-        for wave in _by_wave(runs):
-            early, late = _told_apart(wave, items[0], ahead) if ahead else ([], wave)
-            there = self._send_again(late)
-            load.brought([*early, *itertools.compress(late, there)])
-            for run, sent in zip(late, there, strict=True):
+        for wave in _by_wave(transfers):
+            early, late = _partition(wave, items[0], ahead) if ahead else ([], wave)
+            in_ram = self._send_again(late)
+            load.completed([*early, *itertools.compress(late, in_ram)])
+            for transfer, sent in zip(late, in_ram, strict=True):
                 if not sent:
-                    self._put(_Task((rank, next(self._serial)), (load, run.by_itself())))
+                    self._enqueue(_Task((rank, next(self._serial)), (load, transfer.as_read())))
         return load
 
     def mark(self) -> torch.cuda.Event | None:
-        """An event behind everything copied so far; None where nothing has to be copied."""
+        """Record an event behind every copy enqueued so far; None without a GPU."""
         return self._staging.mark() if self._staging is not None else None
 
     def computing(self) -> torch.cuda.Stream | None:
-        """The current stream of the calling thread; None without a GPU."""
+        """Current stream of the calling thread; None without a GPU."""
         return torch.cuda.current_stream(self.device) if self._staging is not None else None
 
     def give_back(self, buffer: Buffer, *, keep: bool) -> None:
-        """As `Residency.give_back`."""
-        self.residency.give_back(buffer, keep=keep)
+        """Return a borrowed buffer; `keep` if it is complete and verified."""
+        self.payload_cache.give_back(buffer, keep=keep)
 
     def forget(self, *, staged: bool = True) -> None:
-        """Empty the tiers and verify every file again, as after a restart; without `staged` the RAM tier stays."""
-        self.residency.clear()
+        """Empty the memory tiers and verify files again; without `staged`, keep the RAM tier and verification."""
+        self.payload_cache.clear()
         if staged:
             self.reader.forget_verified()
         if staged and self._staging is not None:
@@ -150,7 +147,7 @@ class Loader:
             self._staging.arena.clear()
 
     def close(self) -> None:
-        """End the threads and give up all memory. Loads that are open must be closed first."""
+        """Stop the threads and free all memory. Open loads must be closed first."""
         with self._gate:
             if self._closed:
                 return
@@ -159,168 +156,172 @@ class Loader:
                 self._tasks.put(_Task((2, next(self._serial)), None))
         for thread in self._threads:
             thread.join()
-        self.residency.clear()
+        self.payload_cache.clear()
         if self._staging is not None:
             self._staging.close()
 
-    def _put(self, task: _Task) -> None:
-        with self._gate:  # behind the threads' last task nobody would take it, and somebody would wait for it
+    def _enqueue(self, task: _Task) -> None:
+        with self._gate:  # a task behind the stop markers would never run, and its load would wait forever
             if self._closed:
                 raise Cancelled("The loader was closed.")
             self._tasks.put(task)
 
-    def _items(self, files: Sequence[ChunkFile | None]) -> tuple[list[Item], list[Piece]]:
-        """Every chunk with its buffer, and what of the first one crosses the bus by now.
+    def _load_chunks(self, files: Sequence[ChunkFile | None]) -> tuple[list[ChunkLoad], list[ReadRange]]:
+        """Look up every chunk and its buffer; also returns the slices of the first chunk that are being copied.
 
-        The bus would else stand still until all are looked up: of sixteen chunks an H200 had 93 instead of 96 % of it.
+        Copying starts with the first chunk so that the bus is not idle while the others are looked up.
         """
         if self._staging is None or not files:
-            items = [self._item(file) for file in files]
+            items = [self._chunk_load(file) for file in files]
             self._borrow(items)
             return items, []
-        first = self._item(files[0])
+        first = self._chunk_load(files[0])
         self._borrow([first])
         try:
-            ahead = self._send_ahead(first, _AHEAD * (len(files) - 1))
-            others = [self._item(file) for file in files[1:]]
+            ahead = self._send_ahead(first, _AHEAD_BYTES * (len(files) - 1))
+            others = [self._chunk_load(file) for file in files[1:]]
             self._borrow(others)
-        except BaseException:  # no room for the others; on its stream the buffer's next user comes after these copies
+        except BaseException:  # no room for the others; the buffer's next user follows these copies in stream order
             if first.buffer is not None:
                 self.give_back(first.buffer, keep=False)
             raise
         return [first, *others], ahead
 
-    def _send_ahead(self, item: Item, most: int) -> list[Piece]:
-        """Send slices of what the RAM tier holds of a chunk, first layers first, until that many bytes are reached."""
+    def _send_ahead(self, item: ChunkLoad, max_bytes: int) -> list[ReadRange]:
+        """Copy slices of a chunk from the RAM tier, first layers first, up to about `max_bytes`."""
         if item.buffer is None or item.buffer.complete:
             return []
-        slices = [Run(item, 0, one, whole) for whole in item.pieces if self._holds(item, whole) for one in whole.slices]
-        before = itertools.accumulate((run.piece.nbytes for run in slices), initial=0)
-        wanted = [run for run, nbytes in zip(slices, before, strict=False) if nbytes < most]
-        return [run.piece for run in itertools.compress(wanted, self._send_again(wanted))]
+        in_ram = [parent for parent in item.read_ranges if self._holds(item, parent)]
+        slices = [Transfer(item, 0, part, parent) for parent in in_ram for part in parent.slices]
+        before = itertools.accumulate((transfer.part.nbytes for transfer in slices), initial=0)
+        early = [transfer for transfer, nbytes in zip(slices, before, strict=False) if nbytes < max_bytes]
+        return [transfer.part for transfer in itertools.compress(early, self._send_again(early))]
 
-    def _item(self, file: ChunkFile | None) -> Item:
+    def _chunk_load(self, file: ChunkFile | None) -> ChunkLoad:
         if file is None:
-            return Item(None, lost=NOT_ON_DISK)
+            return ChunkLoad(None, lost=NOT_ON_DISK)
         try:
             identity = identity_of(file.path)
         except OSError as error:
-            return Item(file, lost=f"{file.path}: {error.strerror}")
-        known = self._known.get(identity)
-        # Another header than then: the file was exchanged between the reading of its header and a look at its identity.
-        if known is None or known.header is not file.header:
-            if len(self._known) >= _KNOWN_FILES:
-                self._known.clear()
-            known = self._known[identity] = _Known(
+            return ChunkLoad(file, lost=f"{file.path}: {error.strerror}")
+        facts = self._facts.get(identity)
+        # A different header means that the file was replaced between reading its header and this call.
+        if facts is None or facts.header is not file.header:
+            if len(self._facts) >= _KNOWN_FILES:
+                self._facts.clear()
+            facts = self._facts[identity] = _FileFacts(
                 file.header,
                 payload.layout(file.header),
-                self._cuts_of(file.num_layers).pieces(file.header.groups, self.settings.run_bytes),
+                self._schedule_of(file.num_layers).read_ranges(file.header.groups, self.settings.run_bytes),
             )
-        return Item(file, identity, layout=known.layout, pieces=known.pieces)
+        return ChunkLoad(file, identity, layout=facts.layout, read_ranges=facts.read_ranges)
 
-    def _borrow(self, items: Sequence[Item]) -> None:
-        """Give every item that there is a file of its buffer."""
-        wanted = [item for item in items if item.file is not None and item.identity is not None]
-        buffers = self.residency.borrow([(item.identity, item.file.payload) for item in wanted if item.file])
-        for item, buffer in zip(wanted, buffers, strict=True):
+    def _borrow(self, items: Sequence[ChunkLoad]) -> None:
+        """Borrow a buffer for every item that has a file."""
+        with_file = [item for item in items if item.file is not None and item.identity is not None]
+        buffers = self.payload_cache.borrow([(item.identity, item.file.payload) for item in with_file if item.file])
+        for item, buffer in zip(with_file, buffers, strict=True):
             item.buffer = buffer
 
-    def _divide(self, items: Sequence[Item]) -> tuple[tuple[int, ...], list[Run]]:
-        """Cut the layers into waves and the files into runs, in the order in which they should come."""
+    def _plan_transfers(self, items: Sequence[ChunkLoad]) -> tuple[tuple[int, ...], list[Transfer]]:
+        """Divide the layers into waves and the files into transfers, in the order of loading."""
         layers = {item.file.num_layers for item in items if item.file is not None}
         assert len(layers) <= 1, "chunks of different models in one load"
         total = layers.pop() if layers else 1
         staged = self._staging is not None
-        coming = [
-            (item, piece, whole)
+        ranges = [
+            (item, part, parent)
             for item in items
             if item.buffer is not None and not item.buffer.complete
-            for whole in item.pieces
-            for piece in (whole.slices if staged and self._holds(item, whole) else (whole,))
+            for parent in item.read_ranges
+            for part in (parent.slices if staged and self._holds(item, parent) else (parent,))
         ]
-        # Steps that bring nothing are joined to the one before, so that everything resident is one wave.
-        used = sorted({piece.step for _, piece, _ in coming}) or [0]
-        ends = self._cuts_of(total).steps
-        cuts = (*(ends[following - 1] for following in used[1:]), total)
+        # Join steps without transfers to the step before, so that a fully resident load is one wave.
+        used = sorted({part.step for _, part, _ in ranges}) or [0]
+        ends = self._schedule_of(total).step_ends
+        wave_ends = (*(ends[following - 1] for following in used[1:]), total)
         number = {step: wave for wave, step in enumerate(used)}
-        runs = [Run(item, number[piece.step], piece, whole) for item, piece, whole in coming]
-        return cuts, sorted(runs, key=lambda run: run.wave)
+        transfers = [Transfer(item, number[part.step], part, parent) for item, part, parent in ranges]
+        return wave_ends, sorted(transfers, key=lambda transfer: transfer.wave)
 
-    def _cuts_of(self, layers: int) -> Cuts:
-        if layers not in self._cuts:
-            self._cuts[layers] = Cuts.of(layers, self.settings.waves, self.settings.ram_waves)
-        return self._cuts[layers]
+    def _schedule_of(self, layers: int) -> LoadSchedule:
+        if layers not in self._schedules:
+            self._schedules[layers] = LoadSchedule.of(layers, self.settings.waves, self.settings.ram_waves)
+        return self._schedules[layers]
 
-    def _holds(self, item: Item, piece: Piece) -> bool:
-        return self._staging is not None and self._staging.arena.holds((item.identity, piece.start, piece.nbytes))
+    def _holds(self, item: ChunkLoad, part: ReadRange) -> bool:
+        return self._staging is not None and self._staging.arena.holds((item.identity, part.start, part.nbytes))
 
     # Reading ------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         while (work := self._tasks.get().work) is not None:
             try:
-                self._deal(*work)
-            except BaseException as error:  # even the book-keeping can fail, on a device that has gone
+                self._process(*work)
+            except BaseException as error:  # even book-keeping can fail, for example when the GPU is lost
                 work[0].fail(error)
-            del work  # or an idle thread would keep that answer's chunks in memory until the next one is asked for
+            del work  # an idle thread must not keep the chunks of its last load in memory
 
-    def _deal(self, load: Load, run: Run) -> None:
-        if run.item.dropped or run.item.lost is not None:
-            load.arrived(run)
+    def _process(self, load: Load, transfer: Transfer) -> None:
+        if transfer.item.dropped or transfer.item.lost is not None:
+            load.settle(transfer)
             return
         try:
-            self._bring(run)
+            self._fetch(transfer)
         except (OSError, CorruptKV) as error:
-            load.arrived(run, lost=str(error))
-        except BaseException as error:  # the waiting thread must learn of it, or it would wait for ever
-            load.arrived(run, failure=error)
+            load.settle(transfer, lost=str(error))
+        except BaseException as error:  # pass it to the waiting thread, which would otherwise wait forever
+            load.settle(transfer, failure=error)
         else:
-            load.arrived(run)
+            load.settle(transfer)
 
-    def _bring(self, run: Run) -> None:
-        """Read one run, check it, and have it on the computing device or on its way there."""
-        item, staging = run.item, self._staging
+    def _fetch(self, transfer: Transfer) -> None:
+        """Read and verify one range; it is then on the computing device or being copied there."""
+        item, staging = transfer.item, self._staging
         assert item.buffer is not None
         if staging is None:
-            self._read(run, item.buffer.data[run.piece.start :])
+            self._read(transfer, item.buffer.data[transfer.part.start :])
             return
-        if all(self._send_again([run])):  # another load has read it meanwhile
+        if all(self._send_again([transfer])):  # another load has read it in the meantime
             return
-        nbytes = run.piece.nbytes
+        nbytes = transfer.part.nbytes
         extent = staging.room(nbytes)
-        if extent is None:  # larger than all page-locked memory: slower, but it goes
-            room = aligned(round_up(nbytes))
-            self._read(run, room)
-            staging.copy(room[:nbytes], run.target)
+        if extent is None:  # larger than all page-locked memory: copy from ordinary memory, which is slower
+            buffer = aligned(round_up(nbytes))
+            self._read(transfer, buffer)
+            staging.copy(buffer[:nbytes], transfer.target)
             staging.stream.synchronize()
             return
         try:
-            self._read(run, extent.data)
+            self._read(transfer, extent.data)
         except BaseException:
             staging.arena.release(extent)
             raise
-        staging.send(extent, nbytes, run.target, run.key)
+        staging.send(extent, nbytes, transfer.target, transfer.key)
 
-    def _read(self, run: Run, room: torch.Tensor) -> None:
-        file, identity = run.item.file, run.item.identity
+    def _read(self, transfer: Transfer, into: torch.Tensor) -> None:
+        file, identity = transfer.item.file, transfer.item.identity
         assert file is not None and identity is not None
-        piece = run.piece
-        self.reader.read(file.path, identity, file.header.data_start + piece.start, piece.nbytes, room)
-        self.reader.verify(file.path, identity, piece.groups, room)
+        part = transfer.part
+        self.reader.read(file.path, identity, file.header.data_start + part.start, part.nbytes, into)
+        self.reader.verify(file.path, identity, part.groups, into)
 
-    def _send_again(self, runs: Sequence[Run]) -> list[bool]:
-        """Send the runs that the RAM tier holds; says of each whether it did."""
+    def _send_again(self, transfers: Sequence[Transfer]) -> list[bool]:
+        """Copy the transfers whose bytes the RAM tier has; returns which were copied."""
         if self._staging is None:
-            return [False] * len(runs)
-        return self._staging.send_again((run.key, run.offset, run.target) for run in runs)
+            return [False] * len(transfers)
+        return self._staging.send_again((transfer.key, transfer.offset, transfer.target) for transfer in transfers)
 
 
-def _told_apart(runs: Sequence[Run], item: Item, pieces: Sequence[Piece]) -> tuple[list[Run], list[Run]]:
-    """Those of these pieces of that chunk, and the others."""
-    ours = [run.item is item and any(run.piece is piece for piece in pieces) for run in runs]
-    return list(itertools.compress(runs, ours)), [run for run, our in zip(runs, ours, strict=True) if not our]
+def _partition(
+    transfers: Sequence[Transfer], item: ChunkLoad, parts: Sequence[ReadRange]
+) -> tuple[list[Transfer], list[Transfer]]:
+    """Separate the transfers of these parts of `item` from the others."""
+    matches = [transfer.item is item and any(transfer.part is part for part in parts) for transfer in transfers]
+    others = [transfer for transfer, match in zip(transfers, matches, strict=True) if not match]
+    return list(itertools.compress(transfers, matches)), others
 
 
-def _by_wave(runs: Sequence[Run]) -> Iterator[list[Run]]:
-    for _, wave in itertools.groupby(runs, key=lambda run: run.wave):
+def _by_wave(transfers: Sequence[Transfer]) -> Iterator[list[Transfer]]:
+    for _, wave in itertools.groupby(transfers, key=lambda transfer: transfer.wave):
         yield list(wave)

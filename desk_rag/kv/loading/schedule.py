@@ -1,7 +1,7 @@
-"""Where the layers of a load are cut into waves, and each file into what is read together. Arithmetic; reads nothing.
+"""Divide a load into waves of layers, and each file into ranges that are read together.
 
-Knows layer groups and `load.Piece`; knows neither drive nor GPU. Reading and the bus are cut by themselves: a drive
-decides how long its reads have to be, while memory can be sent in slices of what was read as one.
+Reads from disk and copies over the bus are divided separately: a drive needs long reads, while memory can be copied in
+slices of what was read at once.
 """
 
 from __future__ import annotations
@@ -11,53 +11,53 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from desk_rag.kv.loading.load import Piece
-from desk_rag.kv.payload import Group
+from desk_rag.kv.loading.load import ReadRange
+from desk_rag.kv.payload import LayerGroup
 
 
 @dataclass(frozen=True, slots=True)
-class Cuts:
-    """Of one model; each cut is the number of layers below it, the last one all of them."""
+class LoadSchedule:
+    """Wave boundaries of one model: each wave ends before the given layer, the last one at the layer count."""
 
-    reading: tuple[int, ...]
-    bus: tuple[int, ...]
-    """For what is in RAM already."""
-    steps: tuple[int, ...]
-    """Both together: what waves are numbered by."""
+    read_ends: tuple[int, ...]
+    """Ends of the waves that are read from disk."""
+    copy_ends: tuple[int, ...]
+    """Ends of the waves that are copied from RAM."""
+    step_ends: tuple[int, ...]
+    """Union of both: boundaries of the steps that waves are made of."""
 
     @classmethod
-    def of(cls, layers: int, waves: int, ram_waves: int) -> Cuts:
-        """For so many waves of reading, and of what is in RAM."""
-        reading, bus = ends(layers, waves), ends(layers, ram_waves)
-        return cls(reading, bus, tuple(sorted({*reading, *bus})))
+    def of(cls, layers: int, waves: int, ram_waves: int) -> LoadSchedule:
+        """Divide `layers` into `waves` waves read from disk and `ram_waves` waves copied from RAM."""
+        read_ends, copy_ends = wave_ends(layers, waves), wave_ends(layers, ram_waves)
+        return cls(read_ends, copy_ends, tuple(sorted({*read_ends, *copy_ends})))
 
-    def pieces(self, groups: Sequence[Group], most: int) -> tuple[Piece, ...]:
-        """What of one file is read together: groups that begin in the same wave, at most `most` bytes of them."""
-        numbered = list(enumerate(groups))
+    def read_ranges(self, groups: Sequence[LayerGroup], max_bytes: int) -> tuple[ReadRange, ...]:
+        """Ranges of one file to read at once: groups that begin in the same wave, at most `max_bytes` of them."""
         return tuple(
-            Piece.of(self._step(part), part, [Piece.of(self._step(one), one) for one in _parts(part, self.bus)])
-            for part in _parts(numbered, self.reading, most)
+            ReadRange.of(self._step(part), part, [ReadRange.of(self._step(s), s) for s in _split(part, self.copy_ends)])
+            for part in _split(list(enumerate(groups)), self.read_ends, max_bytes)
         )
 
-    def _step(self, part: Sequence[tuple[int, Group]]) -> int:
-        return bisect_right(self.steps, part[0][1].first_layer)
+    def _step(self, part: Sequence[tuple[int, LayerGroup]]) -> int:
+        return bisect_right(self.step_ends, part[0][1].first_layer)
 
 
-def ends(layers: int, waves: int) -> tuple[int, ...]:
-    """Where each wave ends, in layers: as even as can be, no more waves than layers."""
+def wave_ends(layers: int, waves: int) -> tuple[int, ...]:
+    """End of each wave, in layers: waves as even as possible, and no more of them than layers."""
     waves = min(waves, layers)
     return tuple(-(-layers * (wave + 1) // waves) for wave in range(waves))
 
 
-def _parts(
-    groups: Sequence[tuple[int, Group]], cuts: Sequence[int], most: int | None = None
-) -> Iterator[list[tuple[int, Group]]]:
-    """Neighbours that begin between the same cuts, at most `most` bytes of them, or a single group."""
-    for _, between in itertools.groupby(groups, key=lambda one: bisect_right(cuts, one[1].first_layer)):
-        held: list[tuple[int, Group]] = []
-        for one in between:
-            if held and most is not None and one[1].end - held[0][1].start > most:
-                yield held
-                held = []
-            held.append(one)
-        yield held
+def _split(
+    groups: Sequence[tuple[int, LayerGroup]], ends: Sequence[int], max_bytes: int | None = None
+) -> Iterator[list[tuple[int, LayerGroup]]]:
+    """Consecutive (index, group) pairs of the same wave, at most `max_bytes` of them or a single group."""
+    for _, wave in itertools.groupby(groups, key=lambda numbered: bisect_right(ends, numbered[1].first_layer)):
+        part: list[tuple[int, LayerGroup]] = []
+        for index, group in wave:
+            if part and max_bytes is not None and group.end - part[0][1].start > max_bytes:
+                yield part
+                part = []
+            part.append((index, group))
+        yield part

@@ -1,7 +1,7 @@
-"""The way from host memory to the GPU: page-locked runs, one copying stream, events that say what has arrived.
+"""Copies from page-locked host memory to the GPU on a stream of their own.
 
-Knows CUDA streams and the arena; knows no file and no layer. A run stays in the arena after its copy and is the RAM
-tier: asked for again, it is sent again without being read.
+Extents stay in the arena after their copy and form the RAM tier: bytes that are needed again are copied again without
+being read from disk.
 """
 
 from __future__ import annotations
@@ -16,83 +16,83 @@ from desk_rag.kv.loading.host_memory import Arena, Extent
 
 
 class Staging:
-    """Page-locked memory and the stream that empties it. Thread-safe."""
+    """Page-locked memory and the stream that copies from it. Thread-safe."""
 
     def __init__(self, device: torch.device, nbytes: int) -> None:
         self.arena = Arena(nbytes, pinned=True)
         self.stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._leaving: deque[tuple[torch.cuda.Event, Sequence[Extent]]] = deque()
+        self._copying: deque[tuple[torch.cuda.Event, Sequence[Extent]]] = deque()
         self._lock = threading.Lock()
 
     def room(self, nbytes: int) -> Extent | None:
-        """Memory for one run, waiting for the oldest copy under way if need be. None if there can be none."""
+        """Reserve memory, waiting for copies to finish if necessary; None if `nbytes` can never fit."""
         while (extent := self.arena.reserve(nbytes)) is None:
             if not self._free(wait=True):
                 return None
         return extent
 
     def send(self, extent: Extent, nbytes: int, target: torch.Tensor, key: Hashable) -> None:
-        """Copy the run's bytes to `target` on the GPU and keep it under `key`; the caller is done with the run."""
+        """Copy an extent to `target` on the GPU and publish it as `key`; the caller gives the extent up."""
         self.copy(extent.data[:nbytes], target)
         self.arena.publish(extent, key)
-        self._watch([extent])
+        self._release_after_copies([extent])
 
-    def send_again(self, wanted: Iterable[tuple[Hashable, int, torch.Tensor]]) -> list[bool]:
-        """Copy those of (key, offset in what it names, target) that were read before; says which are here.
+    def send_again(self, requests: Iterable[tuple[Hashable, int, torch.Tensor]]) -> list[bool]:
+        """Copy those (key, offset in its extent, target) that the RAM tier has; returns which were copied.
 
-        Each is sent as soon as it is found: the bus should not wait for the processor to have looked for all.
+        Each copy starts as soon as its extent is looked up, so that the bus does not wait for all look-ups.
         """
-        held: list[Extent] = []
+        extents: list[Extent] = []
         sent = []
         try:
             with torch.cuda.stream(self.stream):
-                for key, offset, target in wanted:
+                for key, offset, target in requests:
                     extent = self.arena.find(key)
                     sent.append(extent is not None)
                     if extent is not None:
-                        held.append(extent)
+                        extents.append(extent)
                         target.copy_(extent.data.narrow(0, offset, target.shape[0]), non_blocking=True)
         finally:
-            if held:
-                self._watch(held)
+            if extents:
+                self._release_after_copies(extents)
             self._free(wait=False)
         return sent
 
     def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Enqueue one copy; from page-locked memory it returns at once."""
+        """Enqueue one copy; returns at once if `source` is page-locked."""
         with torch.cuda.stream(self.stream):
             target.copy_(source, non_blocking=True)
 
     def mark(self) -> torch.cuda.Event:
-        """An event behind everything copied so far."""
+        """Record an event behind every copy enqueued so far."""
         event: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(self.stream)
         return event
 
     def drain(self) -> None:
-        """Wait for every copy, so that no run is in use any more."""
+        """Wait for every copy, so that no extent is in use."""
         while self._free(wait=True):
             pass
 
     def close(self) -> None:
-        """Give the page-locked memory back."""
+        """Wait for every copy and unlock the memory."""
         self.drain()
         self.arena.close()
 
-    def _watch(self, extents: Sequence[Extent]) -> None:
-        """Release these runs once the copies enqueued so far are done."""
+    def _release_after_copies(self, extents: Sequence[Extent]) -> None:
+        """Release these extents once the copies enqueued so far are done."""
         event = self.mark()
         with self._lock:
-            self._leaving.append((event, extents))
+            self._copying.append((event, extents))
 
     def _free(self, *, wait: bool) -> bool:
-        """Release the runs whose copies are done, waiting for the oldest; False if none was under way."""
+        """Release extents whose copies are done; with `wait`, wait for the oldest. False if none was freed."""
         freed = False
         while True:
             with self._lock:
-                if not self._leaving or not ((wait and not freed) or _is_done(self._leaving[0][0])):
+                if not self._copying or not ((wait and not freed) or _is_done(self._copying[0][0])):
                     return freed
-                event, extents = self._leaving.popleft()
+                event, extents = self._copying.popleft()
             event.synchronize()
             for extent in extents:
                 self.arena.release(extent)

@@ -1,13 +1,12 @@
-"""Fixed passages that stand before a chunk while it is prefilled for a later place. Data only; changing one makes every
-chunk KV of the rungs above it a miss.
+"""Fixed passages that precede a chunk while it is prefilled for a later place in a context.
 
-They are about as long as a chunk, of unlike subjects, and name nobody and nothing that a question would ask for: what a
-chunk takes from them is that there is text before it, not what the text says.
+Changing a passage invalidates the chunk KV of every variant that uses it. The passages are about as long as a chunk, on
+unrelated subjects, and name no person or fact that a question would ask for: only their length should matter.
 """
 
 from __future__ import annotations
 
-PRIMERS: tuple[str, ...] = (
+FILLER_PASSAGES: tuple[str, ...] = (
     "Baking bread\n"
     "A plain loaf needs flour, water, salt and yeast. The flour is mixed with most of the water and left to stand "
     "for half an hour, so that it takes up the water before the salt goes in. After that the dough is folded every "
@@ -72,4 +71,4 @@ PRIMERS: tuple[str, ...] = (
     "about a year most pupils learn to shift the hand along the neck, and the slow trembling of a held note follows "
     "later.",
 )
-"""The first r of them stand before a chunk on rung r, in this order."""
+"""Variant r uses the first r passages, in this order."""

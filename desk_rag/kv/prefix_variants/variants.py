@@ -1,11 +1,11 @@
-"""One chunk, several KVs: prefilled behind the shared prefix and none, some or many primers, for early and late places.
+"""Prefill each chunk behind 0 to n filler passages, for early and late places in a context.
 
-Knows primers, prefixes and names; knows no store and no question. A model that was never taught to read chunks apart
-from each other answers worse from stitched chunk KV, and on the one model that was measured nearly all of that comes
-from how many chunks a chunk should have had before it, hardly from what they say. So the same chunk is prefilled once
-per *rung*: rung r is behind the shared prefix and the first r primers. A chunk that is laid at place p, 0 being right
-behind the prefix, takes the largest rung that is not above p. The primers' own KV is never in an answer's cache; keys
-are kept before RoPE as ever, so the stitch does not know of any of this. Rung 0 is plain chunk KV, names included.
+A model that was not fine-tuned to read chunks that were prefilled apart answers worse from stitched chunk KV. Most of
+the loss comes from *how many* chunks a chunk should have had before it, little from what they say (bench/LOG.md). So
+the same chunk is prefilled once per variant: variant r stands behind the shared prefix and the first r filler passages.
+The chunk at place p of the context, 0 being right behind the prefix, uses the largest variant r <= p. The KV of the
+passages themselves never enters an answer's cache. Variant 0 is plain chunk KV, in the same namespace. The setting that
+lists the variants is called `rungs`.
 """
 
 from __future__ import annotations
@@ -20,67 +20,67 @@ from desk_rag.errors import ConfigError
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.identity import identify
 from desk_rag.kv.prefill import PrefixKV
-from desk_rag.kv.prefix_variants.filler_passages import PRIMERS
+from desk_rag.kv.prefix_variants.filler_passages import FILLER_PASSAGES
 from desk_rag.kv.quant import QuantScheme
 from desk_rag.kv.types import Namespace
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.prompt import PromptFormat
 
 PLAIN: tuple[int, ...] = (0,)
-"""Every chunk behind the shared prefix alone: the default."""
+"""Variant 0 only, chunks behind the shared prefix alone: the default."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
-    """What a chunk stands behind while it is prefilled."""
+class PrefixVariant:
+    """The tokens that precede a chunk while it is prefilled, and where its KV is stored."""
 
     count: int
-    """Primers between the shared prefix and the chunk."""
+    """Number of filler passages between the shared prefix and the chunk."""
     prefix: PrefixKV
-    """Shared prefix and primers, as `prefill_chunk` takes it; rung 0 has the shared prefix itself."""
+    """KV of shared prefix and passages, for `prefill_chunk`; variant 0 has the shared prefix itself."""
     namespace: Namespace
-    """Of the chunk KV made here."""
+    """Namespace of the chunk KV prefilled behind it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ladder:
-    """The rungs of one model, ascending; the first is rung 0."""
+class PrefixVariants:
+    """All variants of one model, in ascending order; the first is variant 0."""
 
-    rungs: tuple[Rung, ...]
+    variants: tuple[PrefixVariant, ...]
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Primers of every rung."""
-        return tuple(rung.count for rung in self.rungs)
+        """Number of filler passages of each variant."""
+        return tuple(variant.count for variant in self.variants)
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is rung 0 alone."""
-        return len(self.rungs) == 1
+        """Whether variant 0 is the only one."""
+        return len(self.variants) == 1
 
-    def at(self, place: int) -> Rung:
-        """The rung of the chunk that is laid at `place`: the largest that is not above it."""
-        return self.serving(place)[0]
+    def for_place(self, place: int) -> PrefixVariant:
+        """The variant for the chunk at `place`: the largest with at most that many passages."""
+        return self.candidates_for(place)[0]
 
-    def serving(self, place: int) -> tuple[Rung, ...]:
-        """The rungs that may serve `place`, the right one first and then those below it, down to rung 0."""
-        return tuple(rung for rung in reversed(self.rungs) if rung.count <= place)
+    def candidates_for(self, place: int) -> tuple[PrefixVariant, ...]:
+        """Variants that may serve `place`: the right one first, then smaller ones down to variant 0."""
+        return tuple(variant for variant in reversed(self.variants) if variant.count <= place)
 
 
-def parse_rungs(given: str | Sequence[int], setting: str = "rungs") -> tuple[int, ...]:
-    """As `config.rungs_of`, with a ConfigError that names `setting`."""
+def parse_variants(counts: str | Sequence[int], setting: str = "rungs") -> tuple[int, ...]:
+    """Parse the numbers of filler passages; raises a ConfigError that names `setting`."""
     try:
-        return rungs_of(given)
+        return rungs_of(counts)
     except ValueError as error:
-        raise ConfigError(f"{setting}: {error}.", remedy="0 alone means chunk KV as it always was.") from error
+        raise ConfigError(f"{setting}: {error}.", remedy="Use 0 alone for ordinary chunk KV.") from error
 
 
-def primed_ids(prompt: PromptFormat, count: int, primers: Sequence[str] = PRIMERS) -> tuple[int, ...]:
-    """Token ids that stand before a chunk on rung `count`: the shared prefix and so many primers, framed as chunks."""
-    return (*prompt.prefix_ids, *(token for text in primers[:count] for token in prompt.chunk_ids(text)))
+def variant_prefix_ids(prompt: PromptFormat, count: int, passages: Sequence[str] = FILLER_PASSAGES) -> tuple[int, ...]:
+    """Token ids before a chunk of variant `count`: shared prefix and that many passages, framed as chunks."""
+    return (*prompt.prefix_ids, *(token for text in passages[:count] for token in prompt.chunk_ids(text)))
 
 
-def build_ladder(
+def build_prefix_variants(
     model: LanguageModel,
     prefix: PrefixKV,
     counts: Sequence[int],
@@ -88,33 +88,36 @@ def build_ladder(
     *,
     drift_epoch: int = 0,
     largest: int | None = None,
-    primers: Sequence[str] = PRIMERS,
-) -> Ladder:
-    """Prefill the primers of `counts` behind `prefix` and name every rung.
+    passages: Sequence[str] = FILLER_PASSAGES,
+) -> PrefixVariants:
+    """Prefill the filler passages behind `prefix` and build the variants of `counts`.
 
-    Primers are run one after the other, so that a rung is the same numbers whatever rungs stand above it; all rungs
-    share one stretch of memory. `largest` is the longest chunk in tokens, frame included; by default the longest that
-    the model's prompt allows. Raises ConfigError where it does not fit into the model's context behind the last rung.
+    Passages are prefilled one at a time, so that a variant is the same numbers whichever larger ones exist; all
+    variants share memory. `largest` is the longest chunk in tokens, frame included; by default the longest that the
+    model's prompt allows. Raises ConfigError if such a chunk does not fit into the model's context behind the largest
+    variant.
     """
-    counts = parse_rungs(counts)
-    ends = [len(primed_ids(model.prompt, count, primers)) for count in range(counts[-1] + 1)]
+    counts = parse_variants(counts)
+    ends = [len(variant_prefix_ids(model.prompt, count, passages)) for count in range(counts[-1] + 1)]
     longest = largest or model.prompt.chunk_size.largest + len(model.prompt.chunk_ids(""))
     if counts[-1] and ends[-1] + longest > model.spec.max_context:
         raise ConfigError(
-            f"rungs: {counts[-1]} primers take {ends[-1]} of the {model.spec.max_context} positions of "
+            f"rungs: {counts[-1]} filler passages take {ends[-1]} of the {model.spec.max_context} positions of "
             f"'{model.spec.name}', which leaves too few for a chunk of {longest} tokens.",
-            remedy="Lower the last of the rungs.",
+            remedy="Lower the last number of `rungs` under [model].",
         )
-    whole = _prefill_primers(model, prefix, ends, primed_ids(model.prompt, counts[-1], primers))
-    rungs = []
+    prefilled = _prefill_passages(model, prefix, ends, variant_prefix_ids(model.prompt, counts[-1], passages))
+    variants = []
     for count in counts:
-        before = prefix if count == 0 else PrefixKV(whole.keys[:, :, : ends[count]], whole.values[:, :, : ends[count]])
-        ids = primed_ids(model.prompt, count, primers)
-        rungs.append(Rung(count, before, identify(model.spec, ids, scheme, drift_epoch=drift_epoch).namespace()))
-    return Ladder(tuple(rungs))
+        end = ends[count]
+        before = prefix if count == 0 else PrefixKV(prefilled.keys[:, :, :end], prefilled.values[:, :, :end])
+        ids = variant_prefix_ids(model.prompt, count, passages)
+        namespace = identify(model.spec, ids, scheme, drift_epoch=drift_epoch).namespace()
+        variants.append(PrefixVariant(count, before, namespace))
+    return PrefixVariants(tuple(variants))
 
 
-def _prefill_primers(model: LanguageModel, prefix: PrefixKV, ends: Sequence[int], ids: Sequence[int]) -> PrefixKV:
+def _prefill_passages(model: LanguageModel, prefix: PrefixKV, ends: Sequence[int], ids: Sequence[int]) -> PrefixKV:
     if len(ends) == 1:
         return prefix
     cache = SlabCache(model, ends[-1])

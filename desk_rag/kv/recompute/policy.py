@@ -1,8 +1,8 @@
-"""How much to recompute, and by which selector: the user's choice, or one made from the question and measured cost.
+"""Ratio and selector of selective recompute: the user's choice, or 'auto' by question and measured cost.
 
-Knows words, counts and seconds; knows no tensor, so that the command line can name the choices at no cost. What
-recompute buys is attention between chunks, which a question needs when no single chunk answers it. Whether it does is
-guessed from its words and from where they stand; what it may cost is bounded by what this machine was measured to take.
+Imports no torch, so that the command line can list the choices quickly. Recompute restores attention between chunks,
+which a question needs when no single chunk answers it. 'auto' guesses from the question's words whether it does, and
+bounds the cost by what was measured on this machine.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 
 
 class SelectorName(Enum):
-    """Who chooses the chunk tokens that are computed anew."""
+    """How the chunk tokens to recompute are selected."""
 
     FIRST_K = "first-k"
     """The first tokens of every chunk (EPIC, arXiv 2410.15332)."""
     DELTA_KV = "delta-kv"
-    """Those whose keys and values at layer 1 differ most from full prefill (CacheBlend, EuroSys 2025)."""
+    """Tokens whose keys and values at layer 1 differ most from full prefill (CacheBlend, EuroSys 2025)."""
     AUX = "aux"
-    """Windows that an auxiliary model's question tokens look at (CacheClip, arXiv 2510.10129), filled to the ratio."""
+    """Windows that an auxiliary model's question attends to (CacheClip, arXiv 2510.10129), filled to the ratio."""
     AUX_STRICT = "aux-strict"
-    """The same with windows exactly as published, which recomputes far less than the ratio says."""
+    """As `AUX` with windows exactly as published, which recompute far less than the ratio says."""
     QUERY = "query"
-    """Those that the question looks at over the stitched cache (ProphetKV, arXiv 2602.02579)."""
+    """Tokens that the question attends to over the stitched cache (ProphetKV, arXiv 2602.02579)."""
     EDGE_QUERY = "edge-query"
-    """The first few tokens of every chunk, then those that the question looks at. The default."""
+    """The first few tokens of every chunk, then those that the question attends to. The default."""
 
     @property
     def needs_cache(self) -> bool:
-        """True if it reads the stitched cache; the others can choose while chunk KV is still on its way."""
+        """True if it reads the stitched cache; others can select while chunk KV is still being loaded."""
         return self in {SelectorName.DELTA_KV, SelectorName.QUERY, SelectorName.EDGE_QUERY}
 
 
 @dataclass(frozen=True, slots=True)
 class RecomputeChoice:
-    """The knob."""
+    """Ratio and selector of one engine or answer."""
 
     ratio: float | Literal["auto"] = 0.0
     """Share of chunk tokens from 0, plain stitching, to 1, full prefill; 'auto' decides per question."""
@@ -53,7 +53,7 @@ class RecomputeChoice:
 
     @classmethod
     def parse(cls, ratio: str, selector: str = SelectorName.EDGE_QUERY.value) -> RecomputeChoice:
-        """From the words of a command line or a settings file. Raises ConfigError."""
+        """Parse values of the command line or the settings file. Raises ConfigError."""
         names = [name.value for name in SelectorName]
         if selector not in names:
             raise ConfigError(f"There is no selector '{selector}'.", remedy=f"Known: {', '.join(names)}.")
@@ -69,8 +69,8 @@ class RecomputeChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
-    """One pass that was measured."""
+class PassTiming:
+    """Measured time of one pass."""
 
     rows: int
     keys: int
@@ -79,64 +79,63 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
-    """What a pass takes on this machine with this model: fixed + rows * per_row + rows * keys * per_pair seconds."""
+class PassCosts:
+    """Cost model of a pass: fixed + rows * per_row + rows * keys * per_pair seconds."""
 
     fixed: float
     per_row: float
     per_pair: float
 
     @classmethod
-    def fit(cls, timings: Sequence[Timed]) -> Costs:
-        """Least squares over at least three passes that differ in size; relative, so that short passes count as well.
+    def fit(cls, timings: Sequence[PassTiming]) -> PassCosts:
+        """Fit at least three passes of different sizes by least squares of relative errors.
 
-        No part of the cost is negative: a part that comes out so is left out and the others are fitted again.
+        A term that comes out negative is dropped, and the others are fitted again.
         """
-        assert len(timings) >= 3, "a plane through fewer than three points"
+        assert len(timings) >= 3, "three unknowns need three measurements"
         columns = np.array([[1.0, t.rows, t.rows * t.keys] for t in timings])
         seconds = np.array([t.seconds for t in timings])
-        kept = [0, 1, 2]
+        terms = [0, 1, 2]
         while True:
-            found = np.linalg.lstsq(columns[:, kept] / seconds[:, None], np.ones(len(seconds)), rcond=None)[0]
-            if len(kept) == 1 or found.min() >= 0:
+            solution = np.linalg.lstsq(columns[:, terms] / seconds[:, None], np.ones(len(seconds)), rcond=None)[0]
+            if len(terms) == 1 or solution.min() >= 0:
                 break
-            kept.pop(int(found.argmin()))
-        parts = dict(zip(kept, found.tolist(), strict=True))
-        return cls(parts.get(0, 0.0), parts.get(1, 0.0), parts.get(2, 0.0))
+            terms.pop(int(solution.argmin()))
+        costs = dict(zip(terms, solution.tolist(), strict=True))
+        return cls(costs.get(0, 0.0), costs.get(1, 0.0), costs.get(2, 0.0))
 
     def seconds(self, rows: int, keys: int) -> float:
         """Predicted time of a pass of `rows` that ends with `keys` slots in use."""
         return self.fixed + rows * self.per_row + rows * keys * self.per_pair
 
 
-RUNGS = (1.0, 0.5, 0.3, 0.2, 0.15, 0.1, 0.05)
+RATIOS = (1.0, 0.5, 0.3, 0.2, 0.15, 0.1, 0.05)
 _UNNOTICED = 0.12
-"""Seconds that nobody waits for: below them an answer's first word seems to come at once."""
+"""Seconds of extra delay of the first word that users do not notice."""
 _SPEED_UP = 3.5
-"""How much faster than full prefill an answer with recompute has to stay."""
-_WANTED = (0.0, 0.1, 0.2)
-"""Ratio by number of cues that the question needs several chunks; the last one for all beyond."""
+"""Minimum speed-up over full prefill that an answer with recompute keeps."""
+_RATIO_BY_CUES = (0.0, 0.1, 0.2)
+"""Ratio by the number of cues that a question needs several chunks; the last entry also for more cues."""
 
 
-def choose(question: str, texts: Sequence[str], costs: Costs, plan: StitchPlan, question_tokens: int = 32) -> float:
-    """The ratio for one question over `texts`, the chunks of `plan`.
+def choose(question: str, texts: Sequence[str], costs: PassCosts, plan: StitchPlan, question_tokens: int = 32) -> float:
+    """Choose the ratio for one question over `texts`, the chunks of `plan`.
 
-    No cue, no recompute. With cues the ratio follows their number, lowered to what keeps the pass 3.5 times faster than
-    full prefill, unless all the extra time would go unnoticed: then it is raised as far as that holds.
+    Without cues nothing is recomputed. Otherwise the number of cues sets the ratio. It is lowered until the pass is 3.5
+    times faster than full prefill, or raised as long as the extra time stays unnoticed.
     """
-    found = cues(question, texts)
-    wanted = _WANTED[min(found, len(_WANTED) - 1)]
+    target = _RATIO_BY_CUES[min(cues(question, texts), len(_RATIO_BY_CUES) - 1)]
     chunk_tokens = plan.num_slots - plan.prefix_tokens
-    if not wanted or len(texts) < 2 or not chunk_tokens:
+    if not target or len(texts) < 2 or not chunk_tokens:
         return 0.0
     keys = plan.num_slots + question_tokens
     plain, full = costs.seconds(question_tokens, keys), costs.seconds(keys, keys)
 
     def affordable(ratio: float) -> bool:
-        took = costs.seconds(question_tokens + round(ratio * chunk_tokens), keys)
-        return took - plain <= _UNNOTICED or (ratio <= wanted and took * _SPEED_UP <= full)
+        seconds = costs.seconds(question_tokens + round(ratio * chunk_tokens), keys)
+        return seconds - plain <= _UNNOTICED or (ratio <= target and seconds * _SPEED_UP <= full)
 
-    return next((rung for rung in RUNGS if affordable(rung)), 0.0)
+    return next((ratio for ratio in RATIOS if affordable(ratio)), 0.0)
 
 
 def _words(text: str) -> frozenset[str]:
@@ -158,32 +157,31 @@ _EMPTY = _words(
     "will"
 )
 _OPENING = 2
-"""Words at a question's beginning, where a question word asks and does not yet refer to something else."""
+"""Number of first words in which a question word is the question itself, not a relative clause."""
 _RARE = 2
-"""Chunks that may hold a word before it says nothing about where the answer is."""
+"""Maximum number of chunks that contain a word for it to count as rare."""
 _STEM = 5
-"""Letters by which forms of one word are taken for the same; enough for most, in most languages with letters."""
+"""Number of first letters by which two words count as forms of the same word."""
 
 
 def cues(question: str, texts: Sequence[str]) -> int:
-    """How many signs there are that no single chunk answers `question`; 0 to 4.
+    """Count cues, 0 to 4, that no single chunk answers `question`.
 
-    A second question word, or a clause that says which thing is meant; words that join, compare or speak of a change;
-    a rare word of the question, or two, that the chunk with most of them lacks and another has. The first two know
-    English, the others no language. (Of written questions that need two chunks, 5 chunks to read, about 75 % show a
-    sign; of those that need one, 10 to 33 %.)
+    One for a second question word or a relative clause; one for words that join, compare or speak of a change; one and
+    two for rare words of the question that the chunk with most of them lacks and another chunk has. The first two cues
+    are for English only. How often they occur: bench/LOG.md, "Cues for recompute".
     """
     words = [word.casefold() for word in re.findall(r"\w+", question)]
     referring = (_ASKING | {"that"}).intersection(words[_OPENING:])
     content = {word[:_STEM] for word in words if len(word) > 2 and word not in _EMPTY | _ASKING | _JOINING}
-    held = [{word[:_STEM] for word in re.findall(r"\w+", text.casefold())} for text in texts]
-    rare = {word for word in content if 0 < sum(word in stems for stems in held) <= _RARE}
-    elsewhere = _scattered(rare, held)
+    chunk_stems = [{word[:_STEM] for word in re.findall(r"\w+", text.casefold())} for text in texts]
+    rare = {word for word in content if 0 < sum(word in stems for stems in chunk_stems) <= _RARE}
+    elsewhere = _num_elsewhere(rare, chunk_stems)
     signs = (bool(referring), bool((_JOINING | _CHANGED).intersection(words)), elsewhere > 0, elsewhere > 1)
     return sum(signs)
 
 
-def _scattered(wanted: set[str], held: Sequence[set[str]]) -> int:
-    """How many of the `wanted` words that any chunk has are missing from the chunk that has most of them."""
-    present = [wanted & words for words in held]
+def _num_elsewhere(stems: set[str], chunk_stems: Sequence[set[str]]) -> int:
+    """Number of `stems` that occur in some chunk but not in the chunk with most of them."""
+    present = [stems & words for words in chunk_stems]
     return len(set[str]().union(*present)) - max((len(words) for words in present), default=0)

@@ -1,10 +1,9 @@
-"""Chosen chunk tokens are computed anew with full attention, in the same pass as the question.
+"""Selective recompute: run selected chunk tokens with full attention, in the same pass as the question.
 
-Knows a stitched cache and which of its slots were chosen; does not know who chose them or why. Between nothing, which
-is plain stitching, and everything, which is full prefill, the ratio is a knob at run time. The chosen tokens and the
-question are the query rows of one layer-wise pass: at every layer the fresh keys and values of all chosen tokens lie in
-the slab before any row attends, so a chosen token reads the chunks before its own as if they had been prefilled with it
-(CacheBlend, EuroSys 2025, section 4.2; here with the question in the same pass instead of a second one).
+The ratio of selected tokens ranges from 0, plain stitching, to 1, full prefill. Selected tokens and question are the
+query rows of one layer-wise pass. Each layer writes the new keys and values of all selected tokens into the cache
+before any row attends, so a selected token attends to earlier chunks as if it had been prefilled with them (CacheBlend,
+EuroSys 2025, section 4.2; here the question is in the same pass instead of a second one).
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from itertools import chain
 import torch
 
 from desk_rag.errors import ConfigError
-from desk_rag.kv.forward.sparse_attention import Rows
-from desk_rag.kv.forward.sparse_decoder import LeanRows
+from desk_rag.kv.forward.sparse_attention import QueryRows
+from desk_rag.kv.forward.sparse_decoder import SparseDecoder
 from desk_rag.kv.forward.sparse_rows import ScatterCache, run_rows
 from desk_rag.kv.positions import Positions, StitchPlan
 from desk_rag.kv.rope import RotaryTables
@@ -27,28 +26,28 @@ from desk_rag.model.language_model import LanguageModel
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which chunk tokens are computed anew."""
+    """The chunk tokens to recompute."""
 
     slots: tuple[int, ...]
-    """Ascending slots of the stitched cache, all of them of chunks."""
+    """Ascending cache slots, all of them chunk tokens."""
     ratio: float
-    """Share of all chunk tokens that these are: what is done, not what was asked for."""
+    """Effective share of all chunk tokens, which may differ from the requested ratio."""
 
     @classmethod
     def of(cls, slots: Iterable[int], plan: StitchPlan) -> Selection:
-        """These slots of `plan`, in any order and with repetitions."""
-        chosen = tuple(sorted(set(slots)))
-        assert not chosen or (chosen[0] >= plan.prefix_tokens and chosen[-1] < plan.num_slots), "slots of chunks only"
-        return cls(chosen, len(chosen) / max(plan.num_slots - plan.prefix_tokens, 1))
+        """Select these slots of `plan`, given in any order and with repetitions."""
+        selected = tuple(sorted(set(slots)))
+        assert not selected or (selected[0] >= plan.prefix_tokens and selected[-1] < plan.num_slots), "chunk slots only"
+        return cls(selected, len(selected) / max(plan.num_slots - plan.prefix_tokens, 1))
 
     @classmethod
     def everything(cls, plan: StitchPlan) -> Selection:
-        """All chunk tokens: full prefill behind the stored prefix."""
+        """Select all chunk tokens: full prefill behind the stored prefix."""
         return cls.of(range(plan.prefix_tokens, plan.num_slots), plan)
 
 
 NOTHING = Selection((), 0.0)
-"""Plain stitching."""
+"""Select no token: plain stitching."""
 
 
 def recompute(
@@ -59,19 +58,19 @@ def recompute(
     selection: Selection,
     tables: RotaryTables,
     *,
-    lean: LeanRows | None = None,
+    decoder: SparseDecoder | None = None,
 ) -> torch.Tensor:
-    """Run the chosen chunk tokens and the question over `stitched`; logits [vocab] of the question's last token.
+    """Run selected chunk tokens and the question over `stitched`; logits [vocab] of the last token.
 
     `chunk_token_ids` are the chunks' tokens in the plan's order, frames included. Afterwards the cache holds the
-    context and the question, ready for decoding at position `next_position + len(question_ids)`. Where loading goes
-    by layers, each layer waits for its own chunks only. `lean`: see `run_rows`. Raises ConfigError for the ablation
+    context and the question, ready for decoding at position `next_position + len(question_ids)`. With layer-wise
+    loading, each layer waits only for its own chunks. `decoder`: see `run_rows`. Raises ConfigError for ablation
     positions.
     """
     plan, cache = stitched.plan, stitched.cache
     start = plan.next_position
     if not selection.slots:
-        # Not only equal: the very same pass, so that nothing changes for those who do not want recompute.
+        # The same pass as without recompute, so that a ratio of 0 gives identical results.
         logits = model.forward(torch.tensor(list(question_ids), device=model.device), cache, start, logits=True)
         assert logits is not None
         return logits
@@ -80,15 +79,15 @@ def recompute(
     flat = flat_tokens(plan, chunk_token_ids)
     slots = [*selection.slots, *range(start, start + len(question_ids))]
     tokens = [flat[slot - plan.prefix_tokens] for slot in selection.slots]
-    rows = Rows.of(model, slots)
-    logits = run_rows(model, ScatterCache(cache, rows), [*tokens, *question_ids], rows, lean=lean)
+    rows = QueryRows.of(model, slots)
+    logits = run_rows(model, ScatterCache(cache, rows), [*tokens, *question_ids], rows, decoder=decoder)
     assert logits is not None
     cache.set_length(rows.total)
     return logits
 
 
 def require_reordered(plan: StitchPlan) -> None:
-    """Raises ConfigError where slot and position differ: what comes before a token is then not well defined."""
+    """Raise ConfigError for ablation positions, where the tokens before a token are not well defined."""
     if plan.positions is not Positions.REORDERED:
         raise ConfigError(
             f"Chunk tokens cannot be recomputed at '{plan.positions.value}' positions, where chunks overlap.",
@@ -97,7 +96,7 @@ def require_reordered(plan: StitchPlan) -> None:
 
 
 def flat_tokens(plan: StitchPlan, chunk_token_ids: Sequence[Sequence[int]]) -> list[int]:
-    """The chunks' tokens one after the other, as they lie behind the prefix."""
+    """Token ids of all chunks in slot order."""
     lengths = [len(ids) for ids in chunk_token_ids]
     assert lengths == [place.num_tokens for place in plan.placements], "plan and chunks differ in length"
     return list(chain.from_iterable(chunk_token_ids))

@@ -1,7 +1,7 @@
-"""One door to all selectors: a name, a ratio and what is known of the answer become a Selection.
+"""Select the chunk tokens to recompute, by the name of a selector and a ratio.
 
-Knows which selector needs what; the looking, the picking and the recomputing are done elsewhere. The question is never
-part of a selection: it is always computed, all of it. (The published code of CacheBlend counts its last token only.)
+The question is never part of a selection: all of its tokens are always computed. (CacheBlend's published code counts
+only its last token.)
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy.typing as npt
 import torch
 
 from desk_rag.errors import ConfigError
-from desk_rag.kv.forward.sparse_decoder import LeanRows
+from desk_rag.kv.forward.sparse_decoder import SparseDecoder
 from desk_rag.kv.recompute import attention_scores, token_selection
-from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.policy import SelectorName
 from desk_rag.kv.recompute.run import NOTHING, Selection, require_reordered
 from desk_rag.kv.recompute.token_alignment import overlapping, token_spans
@@ -24,40 +24,39 @@ from desk_rag.kv.stitch import StitchedCache
 from desk_rag.model.language_model import LanguageModel
 
 _EDGE = 4
-"""Chunk beginnings that the default always takes, as far as they fit into three quarters of the ratio: a chunk's
-first tokens were computed without what stands before it, which all later ones lean on. Measured on the embedded reader
-with 5 chunks at 20 %: 2 leave twice the divergence from full prefill that 4 leave; 6 and 8 take room from the rest."""
-_LOOKING = (0.3, 0.7)
-"""Depths between which the default watches the question: earlier layers look at words, later ones at the answer."""
+"""First tokens per chunk that the default selector always takes, within three quarters of the budget: they were
+prefilled without the chunks before them, and later tokens rely on them (bench/LOG.md, "Edge tokens")."""
+_OBSERVED_DEPTHS = (0.3, 0.7)
+"""Relative depths between which the default selector observes the question's attention: the middle layers."""
 
 
 @dataclass(frozen=True, slots=True)
 class SelectionContext:
-    """What is known of the answer in hand."""
+    """The inputs of a selector for one answer."""
 
     model: LanguageModel
     stitched: StitchedCache
-    """Read only by the selectors that say `needs_cache`; the others look at its plan alone."""
+    """Selectors without `needs_cache` read only its plan."""
     chunk_ids: Sequence[Sequence[int]]
     """Token ids of the chunks in the plan's order, frames included."""
     question_ids: Sequence[int]
     texts: Sequence[str] = ()
-    """The chunks' texts in the plan's order; for the auxiliary model, as is the question."""
+    """Texts of the chunks in the plan's order; only the auxiliary model needs them and the question."""
     question: str = ""
-    auxiliary: Auxiliary | None = None
-    lean: LeanRows | None = None
-    """The model as looking at the cache wants it; worked out for every look where it is missing."""
+    auxiliary: AuxiliaryModel | None = None
+    decoder: SparseDecoder | None = None
+    """The model prepared for sparse passes; see `run_rows`."""
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of each chunk."""
+        """Number of tokens of each chunk."""
         return [place.num_tokens for place in self.stitched.plan.placements]
 
 
 def select(name: SelectorName, ratio: float, context: SelectionContext) -> Selection:
-    """Choose about `ratio` of the chunk tokens; 0 is none of them and 1 all, whoever chooses.
+    """Select about `ratio` of the chunk tokens; 0 selects none and 1 all, by every selector.
 
-    Raises ConfigError for ablation positions and for an auxiliary selector without its model.
+    Raises ConfigError for ablation positions and for an auxiliary selector without an auxiliary model.
     """
     plan = context.stitched.plan
     total = plan.num_slots - plan.prefix_tokens
@@ -78,18 +77,18 @@ def _first_k(context: SelectionContext, budget: int) -> list[int]:
 
 
 def _delta_kv(context: SelectionContext, budget: int) -> list[int]:
-    found = attention_scores.deviation(context.model, context.stitched, context.chunk_ids, lean=context.lean)
-    return token_selection.best(token_selection.on_host(found), budget)
+    scores = attention_scores.deviation(context.model, context.stitched, context.chunk_ids, decoder=context.decoder)
+    return token_selection.best(token_selection.on_host(scores), budget)
 
 
 def _query(context: SelectionContext, budget: int) -> list[int]:
-    return token_selection.best(_looked_at(context, range(context.model.spec.num_layers), _mean), budget)
+    return token_selection.best(_question_scores(context, range(context.model.spec.num_layers), _mean), budget)
 
 
 def _edge_query(context: SelectionContext, budget: int) -> list[int]:
     lengths = context.lengths
     edges = token_selection.beginnings(lengths, min(_EDGE, token_selection.even_share(lengths, budget * 3 // 4)))
-    scores = _looked_at(context, watched_layers(context.model), _hardest)
+    scores = _question_scores(context, observed_layers(context.model), _max_over_question)
     scores[edges] = np.inf
     return token_selection.best(scores, budget)
 
@@ -98,24 +97,25 @@ def _mean(weights: torch.Tensor) -> torch.Tensor:
     return weights.mean((0, 1))
 
 
-def _hardest(weights: torch.Tensor) -> torch.Tensor:
-    """Each word of the question may ask for something else, so the one that looks hardest counts, not their mean."""
+def _max_over_question(weights: torch.Tensor) -> torch.Tensor:
+    """Maximum over the question's tokens, since each may ask for something else; mean over the heads."""
     return weights.amax(1).mean(0)
 
 
-def _looked_at(
+def _question_scores(
     context: SelectionContext, layers: Sequence[int], fold: Callable[[torch.Tensor], torch.Tensor]
 ) -> npt.NDArray[np.float32]:
-    """fp32 [chunk tokens]: the mean over `layers` of what `fold` makes of weights [heads, question, chunk tokens]."""
+    """fp32 [chunk tokens]: mean over `layers` of `fold`, which reduces weights [heads, question, chunk tokens]."""
     model, stitched, ids = context.model, context.stitched, context.question_ids
-    seen = attention_scores.question_attention(model, stitched, ids, layers, fold=fold, lean=context.lean)
-    return token_selection.on_host(seen.mean(0))
+    scores = attention_scores.question_attention(model, stitched, ids, layers, fold=fold, decoder=context.decoder)
+    return token_selection.on_host(scores.mean(0))
 
 
-def watched_layers(model: LanguageModel) -> list[int]:
-    """The middle layers; of a model with sliding layers those that see everything, if there are any among them."""
+def observed_layers(model: LanguageModel) -> list[int]:
+    """The middle layers; of these only the ones with full attention, if there are any."""
     count = model.spec.num_layers
-    middle = list(range(int(count * _LOOKING[0]), max(int(count * _LOOKING[1]), int(count * _LOOKING[0]) + 1)))
+    first, end = (int(count * depth) for depth in _OBSERVED_DEPTHS)
+    middle = list(range(first, max(end, first + 1)))
     kinds = getattr(model.module.config, "layer_types", None) or ["full_attention"] * count
     return [layer for layer in middle if kinds[layer] == "full_attention"] or middle
 
@@ -133,23 +133,23 @@ def _by_auxiliary(context: SelectionContext, budget: int, *, strict: bool) -> li
         raise ConfigError(
             "The selector 'aux' needs an auxiliary model.", remedy="Name one, or use the selector 'edge-query'."
         )
-    assert len(context.texts) == len(context.chunk_ids), "the auxiliary model reads texts"
-    looked = context.auxiliary.look(context.texts, context.question)
-    weights = token_selection.on_host(torch.cat([scores.weights for scores in looked]))
-    lengths = [len(scores.spans) for scores in looked]
+    assert len(context.texts) == len(context.chunk_ids), "the auxiliary model needs the texts"
+    auxiliary_scores = context.auxiliary.score(context.texts, context.question)
+    weights = token_selection.on_host(torch.cat([scores.weights for scores in auxiliary_scores]))
+    lengths = [len(scores.spans) for scores in auxiliary_scores]
     share = token_selection.budget_of(budget / sum(context.lengths), len(weights))
     if strict:
-        picked = set(token_selection.windows(token_selection.best(weights, share), lengths))
+        selected = set(token_selection.windows(token_selection.best(weights, share), lengths))
     else:
-        picked = set(token_selection.windows_within(weights, lengths, share))
+        selected = set(token_selection.windows_within(weights, lengths, share))
     chosen: list[int] = []
-    start, first = 0, 0
-    for text, ids, scores in zip(context.texts, context.chunk_ids, looked, strict=True):
-        wanted = [span for index, span in enumerate(scores.spans) if start + index in picked]
+    auxiliary_start, start = 0, 0
+    for text, ids, scores in zip(context.texts, context.chunk_ids, auxiliary_scores, strict=True):
+        selected_spans = [span for index, span in enumerate(scores.spans) if auxiliary_start + index in selected]
         spans = token_spans(context.model.prompt, text)
         assert len(spans) == len(ids), "chunk ids and text belong together"
-        chosen += [first + token for token in overlapping(spans, wanted)]
-        start, first = start + len(scores.spans), first + len(ids)
+        chosen += [start + token for token in overlapping(spans, selected_spans)]
+        auxiliary_start, start = auxiliary_start + len(scores.spans), start + len(ids)
     return chosen
 
 

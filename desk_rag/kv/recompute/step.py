@@ -1,6 +1,6 @@
-"""The step of an answer between laid chunks and its first token: decide how much, choose which, compute anew.
+"""Selective recompute as a step of an answer: decide the ratio, select tokens, recompute them with the question.
 
-Knows the order of these three and which of them may run while chunk KV is still being loaded; each is done elsewhere.
+Selectors that do not need the stitched cache run while chunk KV is still being loaded.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from functools import cached_property
 import torch
 
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.forward.sparse_decoder import LeanRows
+from desk_rag.kv.forward.sparse_decoder import SparseDecoder
 from desk_rag.kv.positions import StitchPlan
 from desk_rag.kv.recompute import costs
-from desk_rag.kv.recompute.auxiliary_model import Auxiliary
-from desk_rag.kv.recompute.policy import Costs, RecomputeChoice, SelectorName, choose
+from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
+from desk_rag.kv.recompute.policy import PassCosts, RecomputeChoice, SelectorName, choose
 from desk_rag.kv.recompute.run import Selection, recompute
 from desk_rag.kv.recompute.selectors import SelectionContext, select
 from desk_rag.kv.rope import RotaryTables
@@ -29,22 +29,22 @@ _AUXILIARY = frozenset({SelectorName.AUX, SelectorName.AUX_STRICT})
 
 
 @dataclass(frozen=True, slots=True)
-class Prefilled:
-    """What the answer goes on with."""
+class PrefillResult:
+    """Result of the question's first pass."""
 
     logits: torch.Tensor
-    """[vocab], of the question's last token."""
+    """[vocab], for the question's last token."""
     selection: Selection
-    """What was computed anew; `selection.ratio` is the effective ratio."""
+    """The recomputed tokens; `selection.ratio` is the effective ratio."""
     wanted: float
-    """The ratio that was asked for, by the user or by 'auto'."""
+    """The ratio requested by the user or by 'auto'."""
     choosing_seconds: float
-    """Time of choosing that was not hidden behind loading; the device may go on a little longer."""
+    """Seconds of selecting that were not hidden behind loading; host time, the device may take longer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """One question over its chunks, in the plan's order."""
+class RecomputeRequest:
+    """One question and its chunks, in the plan's order."""
 
     plan: StitchPlan
     texts: Sequence[str]
@@ -55,7 +55,7 @@ class Ask:
 
 
 class Recomputer:
-    """One engine's knob. As little thread-safe as its model; the auxiliary model works on a thread of its own."""
+    """Selective recompute of one engine. Not thread-safe; an auxiliary model runs on its own thread."""
 
     def __init__(
         self,
@@ -63,80 +63,81 @@ class Recomputer:
         cache: SlabCache,
         tables: RotaryTables,
         choice: RecomputeChoice,
-        auxiliary: Auxiliary | None = None,
+        auxiliary: AuxiliaryModel | None = None,
     ) -> None:
         self.model, self.cache, self.tables, self.choice, self.auxiliary = model, cache, tables, choice, auxiliary
-        self._costs: Costs | None = None
-        self._aside = ThreadPoolExecutor(1, thread_name_prefix="auxiliary") if choice.selector in _AUXILIARY else None
+        self._costs: PassCosts | None = None
+        needs_thread = choice.selector in _AUXILIARY
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="auxiliary") if needs_thread else None
 
     @cached_property
-    def lean(self) -> LeanRows | None:
-        """The model as row passes want it; worked out once, by the first answer or rehearsal that recomputes."""
-        return LeanRows.of(self.model)
+    def decoder(self) -> SparseDecoder | None:
+        """The model prepared for sparse passes, once, by the first answer or rehearsal that recomputes."""
+        return SparseDecoder.of(self.model)
 
     def rehearse(self) -> None:
-        """Pay one-off costs (a kernel's compilation, measuring what 'auto' needs); the cache's contents are lost."""
+        """Compile kernels and measure what 'auto' needs, ahead of a question; the cache's contents are lost."""
         if self.choice.ratio == "auto":
-            self._costs = costs.measure(self.model, self.cache, lean=self.lean)
+            self._costs = costs.measure(self.model, self.cache, decoder=self.decoder)
         elif self.choice.ratio:
-            most = self.cache.capacity
-            costs.timed(self.model, self.cache, min(128, most), most, lean=self.lean)
+            capacity = self.cache.capacity
+            costs.timed(self.model, self.cache, min(128, capacity), capacity, decoder=self.decoder)
 
-    def begin(self, ask: Ask, choice: RecomputeChoice | None = None) -> Recomputing:
-        """Decide on a ratio and, if its selector can do without the cache, start choosing.
+    def begin(self, request: RecomputeRequest, choice: RecomputeChoice | None = None) -> RecomputeHandle:
+        """Decide the ratio and, if the selector does not need the cache, start selecting.
 
-        Comes before the chunks are laid, because what 'auto' has not measured yet it measures now. `choice` is this
-        answer's own.
+        Call it before the chunks are placed: 'auto' may have to measure now, which overwrites the cache. `choice`
+        replaces the engine's for this answer.
         """
         chosen = choice or self.choice
-        ratio = chosen.ratio if chosen.ratio != "auto" else self._automatic(ask)
-        stitched = StitchedCache(self.cache, ask.plan)
+        ratio = chosen.ratio if chosen.ratio != "auto" else self._automatic(request)
+        stitched = StitchedCache(self.cache, request.plan)
         context = SelectionContext(
-            self.model, stitched, ask.chunk_ids, ask.question_ids, ask.texts, ask.question, self.auxiliary,
-            self.lean if ratio else None,
+            self.model, stitched, request.chunk_ids, request.question_ids, request.texts, request.question,
+            self.auxiliary, self.decoder if ratio else None,
         )  # fmt: skip
         early: Future[Selection] | None = None
-        if ratio and chosen.selector in _AUXILIARY and self._aside is not None:
-            early = self._aside.submit(select, chosen.selector, ratio, context)
-        return Recomputing(self, context, chosen.selector, ratio, early)
+        if ratio and chosen.selector in _AUXILIARY and self._executor is not None:
+            early = self._executor.submit(select, chosen.selector, ratio, context)
+        return RecomputeHandle(self, context, chosen.selector, ratio, early)
 
     def close(self) -> None:
-        """End the auxiliary model's thread."""
-        if self._aside is not None:
-            self._aside.shutdown(wait=True)
+        """Stop the auxiliary model's thread."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=True)
 
-    def _automatic(self, ask: Ask) -> float:
+    def _automatic(self, request: RecomputeRequest) -> float:
         if self._costs is None:
-            self._costs = costs.measure(self.model, self.cache, lean=self.lean)
-        return choose(ask.question, ask.texts, self._costs, ask.plan, len(ask.question_ids))
+            self._costs = costs.measure(self.model, self.cache, decoder=self.decoder)
+        return choose(request.question, request.texts, self._costs, request.plan, len(request.question_ids))
 
 
 @dataclass(frozen=True, slots=True)
-class Recomputing:
-    """One answer's recompute, decided and not yet done."""
+class RecomputeHandle:
+    """Selective recompute of one answer, decided and not yet run."""
 
-    _by: Recomputer
+    _recomputer: Recomputer
     _context: SelectionContext
     _selector: SelectorName
     ratio: float
-    """What is wanted."""
+    """Requested ratio."""
     _early: Future[Selection] | None
 
-    def prefill(self) -> Prefilled:
-        """Choose, unless that was begun earlier, and run the question's first pass over the laid chunks.
+    def prefill(self) -> PrefillResult:
+        """Select tokens, unless already done, and run them with the question over the placed chunks.
 
-        Call it where the question's first pass belongs: inside of what makes each layer wait for its chunks. May be
-        called again after the chunks were laid again. Raises what loading raises.
+        Call it in place of the question's first pass, inside the context manager that makes layers wait for their
+        chunks. May be called again after the chunks were placed again. Raises what loading raises.
         """
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         if self._early is not None:
             selection = self._early.result()
         else:
             selection = select(self._selector, self.ratio, self._context)
-        chosen = time.perf_counter()
+        selected_time = time.perf_counter()
         context = self._context
         logits = recompute(
-            context.model, context.stitched, context.chunk_ids, context.question_ids, selection, self._by.tables,
-            lean=context.lean,
+            context.model, context.stitched, context.chunk_ids, context.question_ids, selection,
+            self._recomputer.tables, decoder=context.decoder,
         )  # fmt: skip
-        return Prefilled(logits, selection, self.ratio, chosen - began)
+        return PrefillResult(logits, selection, self.ratio, selected_time - start_time)

@@ -1,7 +1,4 @@
-"""Which characters each token of a chunk stands for, and what follows from it across two tokenizers.
-
-Knows prompts and offsets; knows no model. Two tokenizers agree on nothing but the text, so characters are the currency.
-"""
+"""Align the tokens of two tokenizers by the characters that they cover."""
 
 from __future__ import annotations
 
@@ -11,27 +8,27 @@ from collections.abc import Iterable, Sequence
 from desk_rag.model.prompt import PromptFormat
 
 Span = tuple[int, int]
-"""First character and the one behind the last."""
+"""Character range [start, end)."""
 
 
 def token_spans(prompt: PromptFormat, text: str) -> list[Span | None]:
-    """Per token of `prompt.chunk_ids(text)` its characters in `text`; None for the frame's tokens."""
+    """Character range in `text` of each token of `prompt.chunk_ids(text)`; None for the frame's tokens."""
     frame = len(prompt._open), len(prompt._close)
     offsets = prompt._plain.encode(text, add_special_tokens=False).offsets
     return [*(None for _ in range(frame[0])), *((int(a), int(b)) for a, b in offsets), *(None for _ in range(frame[1]))]
 
 
-def overlapping(spans: Sequence[Span | None], wanted: Iterable[Span | None]) -> list[int]:
-    """Numbers of those `spans` that share a character with any of `wanted`, ascending. Frames share none.
+def overlapping(spans: Sequence[Span | None], others: Iterable[Span | None]) -> list[int]:
+    """Indices of the `spans` that share a character with any of `others`, ascending.
 
-    `spans` are one chunk's, in the order of its text.
+    `spans` are one chunk's, in the order of its text; None, for a frame's token, overlaps nothing.
     """
     numbered = [(span, index) for index, span in enumerate(spans) if span is not None and span[0] < span[1]]
     firsts, lasts = [span[0] for span, _ in numbered], [span[1] for span, _ in numbered]
-    hit: set[int] = set()
-    for piece in wanted:
-        if piece is None or piece[0] >= piece[1]:
+    overlaps: set[int] = set()
+    for other in others:
+        if other is None or other[0] >= other[1]:
             continue
-        # Spans of one text ascend at both ends, even where several tokens share the bytes of one character.
-        hit.update(range(bisect_right(lasts, piece[0]), bisect_left(firsts, piece[1])))
-    return sorted(numbered[at][1] for at in hit)
+        # Starts and ends both ascend, even where several tokens share the bytes of one character.
+        overlaps.update(range(bisect_right(lasts, other[0]), bisect_left(firsts, other[1])))
+    return sorted(numbered[number][1] for number in overlaps)

@@ -18,7 +18,7 @@ from desk_rag.answering.evidence.trie_decoding import Decoded, LookaheadConfig, 
 from desk_rag.config import ModelSettings
 from desk_rag.documents.sentences import quotable
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.forward.runner import ModelPass, Pass, Slab
+from desk_rag.kv.forward.runner import ModelPass, ModelRunner, Pass
 from desk_rag.kv.lazy.cache import LazyCache
 from desk_rag.kv.lazy.reference import LazyContext
 from desk_rag.kv.positions import plan
@@ -100,8 +100,8 @@ def over_full(model: LanguageModel, question: str, texts: Sequence[str] = TEXTS)
 
 
 def over_lean(model: LanguageModel, question: str) -> Asked:
-    slab = Slab(model, prefill_prefix(model), build_tables(model, 700), 700, lean=True)
-    assert slab.lean is not None
+    slab = ModelRunner(model, prefill_prefix(model), build_tables(model, 700), 700, fused=True)
+    assert slab.fused is not None
     ids = [*model.prompt.prefix_ids, *(token for text in TEXTS for token in model.prompt.chunk_ids(text))]
     ids += model.prompt.question_ids(question)
     run = slab.run()

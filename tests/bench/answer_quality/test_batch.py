@@ -18,7 +18,7 @@ from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.forward.runner import ModelPass
 from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
-from desk_rag.kv.prefix_variants.variants import Rung, build_ladder
+from desk_rag.kv.prefix_variants.variants import PrefixVariant, build_prefix_variants
 from desk_rag.kv.quant import LayerScheme, QuantScheme, quantize
 from desk_rag.kv.rope import build_tables
 from desk_rag.kv.stitch import stitch
@@ -52,7 +52,7 @@ def samples() -> list[Sample]:
 def run(setting: Setting, mode: Mode, asked: list[Sample], full: list[Said] | None = None) -> list[Said]:
     items = [to_item(sample, setting) for sample in asked]
     scheme = QuantScheme.uniform(setting.model.spec.num_layers)
-    rungs = setting.ladder.rungs if setting.ladder else [Rung(0, setting.prefix, Namespace(""))]
+    rungs = setting.ladder.variants if setting.ladder else [PrefixVariant(0, setting.prefix, Namespace(""))]
     chunks = [ids for item in items for ids in item.chunks]
     known = {
         (rung.count, ids): kv
@@ -126,12 +126,13 @@ def test_primed_chunks_are_those_of_the_product(name: str) -> None:
     """Each chunk's KV is of the largest rung that is not above its place; the rest is as in 'reordered'."""
     plain = setting_of(model_of(name))
     model, scheme = plain.model, QuantScheme.uniform(plain.model.spec.num_layers)
-    ladder = build_ladder(model, plain.prefix, (0, 1, 2), scheme, primers=("Beans are dry.", "It rained all day."))
+    short = ("Beans are dry.", "It rained all day.")
+    ladder = build_prefix_variants(model, plain.prefix, (0, 1, 2), scheme, passages=short)
     setting = replace(plain, ladder=ladder)
     primed = run(setting, Mode(Way.REORDERED, primed=True), samples())
     for sample, said in zip(samples(), primed, strict=True):
         chunks = [model.prompt.chunk_ids(text) for text in sample.contexts]
-        before = [ladder.at(place).prefix for place in range(len(chunks))]
+        before = [ladder.for_place(place).prefix for place in range(len(chunks))]
         coded = [quantize(prefill_chunk(model, *pair), scheme) for pair in zip(before, chunks, strict=True)]
         where = plan(setting.prefix.num_tokens, [len(chunk) for chunk in chunks])
         cache = SlabCache(model, 400)

@@ -22,8 +22,8 @@ from desk_rag.bench.answer_quality.bootstrap import mean_of, ratio_of
 from desk_rag.bench.answer_quality.modes import STITCHED, parse_modes
 from desk_rag.bench.quality import FULL, Coding, Mode, QualitySettings, Report, Sample, Way, evaluate
 from desk_rag.errors import ConfigError
-from desk_rag.kv.prefix_variants.variants import build_ladder
-from desk_rag.kv.recompute.auxiliary_model import Auxiliary, AuxiliaryScores, MemoryShelf
+from desk_rag.kv.prefix_variants.variants import build_prefix_variants
+from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel, AuxiliaryScores, MemoryKVStore
 from desk_rag.kv.types import QuantizedKV
 from desk_rag.model.language_model import LanguageModel
 from tests.models import FAMILIES, build_model
@@ -124,7 +124,7 @@ def test_a_report_over_two_tasks() -> None:
 
 def test_primed_chunks_beside_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     short = ("Beans are dry.", "It rained all day.")
-    monkeypatch.setattr(evaluation, "build_ladder", partial(build_ladder, primers=short))
+    monkeypatch.setattr(evaluation, "build_prefix_variants", partial(build_prefix_variants, passages=short))
     modes = parse_modes("full,reordered,primed,primed+recompute:edge-query:0.25")
     settings = replace(SETTINGS, rungs=(0, 1, 2))
     report = evaluate(tiny(), samples(), modes, settings)
@@ -145,7 +145,7 @@ def test_uncoded_chunks_and_an_auxiliary_model() -> None:
     with pytest.raises(ConfigError, match="auxiliary"):
         evaluate(model, samples(), [FULL, mode], SETTINGS)
     settings = replace(SETTINGS, coding=Coding.EXACT)
-    report = evaluate(model, samples()[:3], [FULL, mode, STITCHED[0]], settings, auxiliary=Auxiliary(model))
+    report = evaluate(model, samples()[:3], [FULL, mode, STITCHED[0]], settings, auxiliary=AuxiliaryModel(model))
     coded = evaluate(model, samples()[:3], [FULL, STITCHED[0]], SETTINGS)
     assert report.row(mode.label).recomputed > 0.1
     exact, int8 = (one.row("reordered").scores["kl"].mean for one in (report, coded))
@@ -155,23 +155,24 @@ def test_uncoded_chunks_and_an_auxiliary_model() -> None:
 
 def test_the_auxiliary_model_knows_whole_chunks_before_the_clock_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny()
-    shelf = MemoryShelf()
+    shelf = MemoryKVStore()
     lengths: list[int] = []
     missing: list[int] = []
-    put, look = shelf.put, Auxiliary.look
+    put, look = shelf.put, AuxiliaryModel.score
 
     def counted(token_ids: tuple[int, ...], kv: QuantizedKV) -> None:
         lengths.append(len(token_ids))
         put(token_ids, kv)
 
-    def looked(self: Auxiliary, texts: Sequence[str], question: str) -> list[AuxiliaryScores]:
+    def looked(self: AuxiliaryModel, texts: Sequence[str], question: str) -> list[AuxiliaryScores]:
         known = shelf.get([tuple(model.prompt.chunk_ids(text)) for text in texts])
         missing.append(sum(kv is None for kv in known))
         return look(self, texts, question)
 
     monkeypatch.setattr(shelf, "put", counted)
-    monkeypatch.setattr(Auxiliary, "look", looked)
-    evaluate(model, samples()[:2], [Mode(Way.RECOMPUTE, "aux", 0.4)], SETTINGS, auxiliary=Auxiliary(model, shelf=shelf))
+    monkeypatch.setattr(AuxiliaryModel, "score", looked)
+    auxiliary = AuxiliaryModel(model, shelf=shelf)
+    evaluate(model, samples()[:2], [Mode(Way.RECOMPUTE, "aux", 0.4)], SETTINGS, auxiliary=auxiliary)
     assert missing == [0, 0]
     assert sorted(lengths) == sorted(len(model.prompt.chunk_ids(text)) for text in TEXTS[:3])
 

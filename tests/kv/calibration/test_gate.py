@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from desk_rag.kv.calibration.gate import MAX_MEAN_KL, MIN_TOP1, drifted, probe_kv, run_gate
-from desk_rag.kv.calibration.texts import GROUPS, CanaryGroup
+from desk_rag.kv.calibration.texts import GROUPS, CalibrationGroup
 from desk_rag.kv.prefill import prefill_prefix
 from desk_rag.kv.types import ChunkKV
 from desk_rag.model.language_model import LanguageModel
 from tests.models import FAMILIES, build_model
 
 SHORT = tuple(
-    CanaryGroup(
+    CalibrationGroup(
         chunks=tuple(
             f"{word} {index} has the code {index * 37 + len(word)}." for word in ("Lamp", "Gate", "Boat", "Tree")
         ),

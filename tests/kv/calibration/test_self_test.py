@@ -36,7 +36,7 @@ def test_interleaved_pairs_are_refused(dtype: torch.dtype, monkeypatch: pytest.M
 
     monkeypatch.setattr(modeling_qwen3, "rotate_half", interleaved)
     model = build_model(next(family for family in FAMILIES if family.name == "qwen3"), dtype)
-    with pytest.raises(UnsupportedModel, match="do not turn") as caught:
+    with pytest.raises(UnsupportedModel, match="do not match") as caught:
         check_keys(model)
     assert caught.value.remedy
 
@@ -49,7 +49,7 @@ def test_a_layer_without_position_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         return (q, k) if len(calls) == 2 else real(q, k, *rest)
 
     monkeypatch.setattr(modeling_qwen3, "apply_rotary_pos_emb", second_layer_unturned)
-    with pytest.raises(UnsupportedModel, match="do not turn"):
+    with pytest.raises(UnsupportedModel, match="do not match"):
         check_keys(qwen3())
 
 
@@ -59,7 +59,7 @@ def test_keys_tapped_at_the_wrong_place_are_refused() -> None:
         for layer in model.decoder_layers:
             layer.self_attn.k_norm.weight.uniform_(0.5, 2.0)
     support = replace(model.spec.support, key_tap=KeyTap.K_PROJ)
-    with pytest.raises(UnsupportedModel, match="do not turn"):
+    with pytest.raises(UnsupportedModel, match="do not match"):
         check_keys(replace(model, spec=replace(model.spec, support=support)))
 
 

@@ -8,7 +8,7 @@ import torch
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.forward.cpu_decode import DecodeStep, _Norm
 from desk_rag.kv.forward.fused_decoder import supports
-from desk_rag.kv.forward.runner import ModelPass, Slab
+from desk_rag.kv.forward.runner import ModelPass, ModelRunner
 from desk_rag.kv.prefill import prefill_prefix
 from desk_rag.kv.rope import build_tables
 from desk_rag.model.language_model import LanguageModel
@@ -150,19 +150,19 @@ def test_past_the_slab_is_a_programming_error() -> None:
 def test_an_engines_slab_decodes_by_it_unless_it_has_the_lean_pass() -> None:
     model = build_model(family("qwen3"))
     prefix = prefill_prefix(model)
-    run = Slab(model, prefix, build_tables(model, 60), 60).run()
+    run = ModelRunner(model, prefix, build_tables(model, 60), 60).run()
     assert isinstance(run, ModelPass)
     assert run.step is not None
-    lean = Slab(model, prefix, build_tables(model, 60), 60, lean=True)
-    assert lean.lean is not None
-    assert lean.step is None
+    runner = ModelRunner(model, prefix, build_tables(model, 60), 60, fused=True)
+    assert runner.fused is not None
+    assert runner.step is None
 
 
 def test_a_step_that_says_something_else_is_not_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = build_model(family("qwen3"))
-    slab = Slab(model, prefill_prefix(model), build_tables(model, 60), 60)
+    slab = ModelRunner(model, prefill_prefix(model), build_tables(model, 60), 60)
     slab.prepare(PROMPT[:5])
     assert slab.step is not None
 
@@ -170,7 +170,7 @@ def test_a_step_that_says_something_else_is_not_used(
         raise RuntimeError("no such product here")
 
     for wrong in (lambda *_: torch.ones(VOCABULARY), broken):
-        slab = Slab(model, prefill_prefix(model), build_tables(model, 60), 60)
+        slab = ModelRunner(model, prefill_prefix(model), build_tables(model, 60), 60)
         with monkeypatch.context() as patch:
             patch.setattr(DecodeStep, "run", wrong)
             slab.prepare(PROMPT[:5])
@@ -178,5 +178,5 @@ def test_a_step_that_says_something_else_is_not_used(
         run = slab.run()
         assert isinstance(run, ModelPass)
         assert run.step is None
-    assert "off by" in caplog.text
+    assert "differs from the reference by" in caplog.text
     assert "no such product" in caplog.text

@@ -1,4 +1,4 @@
-"""The lean pass gives the logits and the cache that transformers' own forward pass gives."""
+"""The fused decoder gives the logits and the cache that transformers' own forward pass gives."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from desk_rag.kv.cache import SlabCache, SlabLayer
-from desk_rag.kv.forward.cuda_graphs import Inputs, Pieces, Stretches
-from desk_rag.kv.forward.fused_decoder import QuestionPass, attend, attend_whole, supports
-from desk_rag.kv.kernels.fused_inputs import Places
-from desk_rag.kv.kernels.fused_ops import PlainGlue
+from desk_rag.kv.forward.cuda_graphs import AttentionGraphs, Inputs, PiecewiseGraphs
+from desk_rag.kv.forward.fused_decoder import FusedDecoder, attend, attend_whole, supports
+from desk_rag.kv.kernels.fused_inputs import TokenSlots
+from desk_rag.kv.kernels.fused_ops import TorchOps
 from desk_rag.kv.rope import build_tables
 from desk_rag.model.language_model import LanguageModel
 from tests.models import FAMILIES, Family, build_model
@@ -41,7 +41,7 @@ def test_a_question_over_a_filled_cache_has_the_models_own_logits(name: str) -> 
     cache = SlabCache(model, 60)
     model.forward(prompt[0, :41], cache, 0, logits=False)
     asked: list[int] = []
-    logits = QuestionPass(model, cache.layers, build_tables(model, 60)).run(prompt[:, 41:], 41, before=asked.append)
+    logits = FusedDecoder(model, cache.layers, build_tables(model, 60)).run(prompt[:, 41:], 41, before=asked.append)
     spread = expected.std().item()
     assert (logits[0] - expected).abs().max().item() < 1e-4 * spread
     assert asked == [0, 1, 2]
@@ -49,7 +49,7 @@ def test_a_question_over_a_filled_cache_has_the_models_own_logits(name: str) -> 
         torch.testing.assert_close(mine.key_slab, other.key_slab, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(mine.value_slab, other.value_slab, rtol=1e-4, atol=1e-4)
     # The control: one position earlier is another answer, so the comparison above can fail.
-    moved = QuestionPass(model, theirs.layers, build_tables(model, 60)).run(prompt[:, 41:], 40)
+    moved = FusedDecoder(model, theirs.layers, build_tables(model, 60)).run(prompt[:, 41:], 40)
     assert (moved[0] - expected).abs().max().item() > 1e-2 * spread
 
 
@@ -59,7 +59,7 @@ def test_a_whole_prompt_and_two_questions_side_by_side() -> None:
     spec = model.spec
     shape = (2, spec.num_kv_heads, 40, spec.head_dim)
     layers = [SlabLayer(torch.zeros(shape), torch.zeros(shape)) for _ in range(spec.num_layers)]
-    both = QuestionPass(model, layers, build_tables(model, 40))
+    both = FusedDecoder(model, layers, build_tables(model, 40))
     for attention in (attend, attend_whole):
         logits = both.run(prompts, 0, attention=attention)
         for row, prompt in enumerate(prompts):
@@ -89,12 +89,12 @@ def test_passes_padded_to_a_bucket_are_the_same(count: int) -> None:
     expected, theirs = reference(model, prompt, 41)
     cache = SlabCache(model, 100)
     model.forward(prompt[0, :41], cache, 0, logits=False)
-    lean = QuestionPass(model, cache.layers, build_tables(model, 100))
+    decoder = FusedDecoder(model, cache.layers, build_tables(model, 100))
     bucket = next(size for size in (1, 16, 32) if size >= count)
     with torch.inference_mode():
         numbers = torch.tensor([100 - bucket, bucket - 1])
         inputs = Inputs(torch.zeros((1, bucket), dtype=torch.int64), numbers)
-        spots: list[Places] = []
+        spots: list[TokenSlots] = []
         attended = torch.zeros((1, bucket, model.spec.num_heads * model.spec.head_dim))
         state: list[torch.Tensor] = []
         pieces, results = [], []
@@ -103,15 +103,15 @@ def test_passes_padded_to_a_bucket_are_the_same(count: int) -> None:
 
             def piece(index: int = index, before: torch.Tensor | None = before) -> None:
                 if not index:
-                    spots[:] = [lean._places(inputs)]
-                state[:] = lean._piece(index, inputs, spots[0], before, attended)
+                    spots[:] = [decoder._places(inputs)]
+                state[:] = decoder._piece(index, inputs, spots[0], before, attended)
 
             pieces.append(Rerun(piece, lambda: list(state)))
             results.append(state[1])
         queries, logits = tuple(results[:-1]), results[-1]
-        captured = Pieces(inputs, attended, tuple(pieces), queries, logits)  # type: ignore[arg-type]
+        captured = PiecewiseGraphs(inputs, attended, tuple(pieces), queries, logits)  # type: ignore[arg-type]
         for _ in range(2):
-            found = lean._replay(captured, prompt[:, 41:], 41, None, attend)
+            found = decoder._replay(captured, prompt[:, 41:], 41, None, attend)
     assert (found[0] - expected).abs().max().item() < 1e-4 * expected.std().item()
     for mine, other in zip(cache.layers, theirs.layers, strict=True):
         torch.testing.assert_close(mine.key_slab[:, :, : 41 + count], other.key_slab, rtol=1e-4, atol=1e-4)
@@ -141,12 +141,12 @@ def test_stretches_with_their_attentions_are_the_same(count: int, layers: int) -
         layer.key_slab.fill_(float("nan"))
         layer.value_slab.fill_(float("nan"))
     model.forward(prompt[0, :41], cache, 0, logits=False)
-    lean = QuestionPass(model, cache.layers, build_tables(model, 100), layers_per_graph=layers)
-    lean._split = by_torch
+    decoder = FusedDecoder(model, cache.layers, build_tables(model, 100), layers_per_graph=layers)
+    decoder._split = by_torch
     bucket = next(size for size in (1, 16, 32) if size >= count)
     with torch.inference_mode():
-        inputs, attended = lean._memory(bucket)
-        ends = lean._ends(bucket)
+        inputs, attended = decoder._memory(bucket)
+        ends = decoder._ends(bucket)
         assert ends == ((3,) if count == 1 else {1: (0, 1, 2, 3), 2: (0, 2, 3), 3: (0, 3)}[layers])
         asked: list[int] = []
 
@@ -156,12 +156,12 @@ def test_stretches_with_their_attentions_are_the_same(count: int, layers: int) -
             def replay(self) -> None:
                 asked.append(-1)
 
-        inputs.tell(prompt[:, 41:], 41)
+        inputs.set(prompt[:, 41:], 41)
         assert inputs.ids[0, :count].equal(prompt[0, 41:]) and (inputs.ids[0, count:] == prompt[0, -1]).all()
-        logits = lean._stretches(inputs, attended, ends, lambda part: part())
+        logits = decoder._stretches(inputs, attended, ends, lambda part: part())
         graphs: Any = tuple(Once() for _ in ends)
-        told = Stretches(inputs, attended, ends, graphs, logits)
-        assert lean._replay_stretches(told, prompt[:, 41:], 41, asked.append) is logits
+        told = AttentionGraphs(inputs, attended, ends, graphs, logits)
+        assert decoder._replay_stretches(told, prompt[:, 41:], 41, asked.append) is logits
     assert [layer for layer in asked if layer >= 0] == [0, 1, 2] and asked[-1] == -1 and len(asked) == 3 + len(ends)
     assert (logits[0] - expected).abs().max().item() < 1e-4 * expected.std().item()
     for mine, other in zip(cache.layers, theirs.layers, strict=True):
@@ -169,7 +169,7 @@ def test_stretches_with_their_attentions_are_the_same(count: int, layers: int) -
     # The control: told another beginning, the same pass is another one.
     with torch.inference_mode():
         inputs.numbers[0] = 40
-        moved = lean._stretches(inputs, attended, ends, lambda part: part())
+        moved = decoder._stretches(inputs, attended, ends, lambda part: part())
     assert (moved[0] - expected).abs().max().item() > 1e-2 * expected.std().item()
 
 
@@ -179,7 +179,7 @@ def test_a_machine_that_cannot_record_runs_the_pass_as_it_is(monkeypatch: pytest
     expected, _ = reference(model, prompt, 41)
     cache = SlabCache(model, 100)
     model.forward(prompt[0, :41], cache, 0, logits=False)
-    lean = QuestionPass(model, cache.layers, build_tables(model, 100))
+    decoder = FusedDecoder(model, cache.layers, build_tables(model, 100))
     tried: list[str] = []
 
     def refuse(device: torch.device, parts: Any) -> None:
@@ -187,14 +187,15 @@ def test_a_machine_that_cannot_record_runs_the_pass_as_it_is(monkeypatch: pytest
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr("desk_rag.kv.forward.fused_decoder.record", refuse)
-    lean._graphs, lean._split = True, lambda query, keys, values, out=None, start=None: attend(query, keys, values)
+    decoder._graphs = True
+    decoder._split = lambda query, keys, values, out=None, start=None: attend(query, keys, values)
     for _ in range(2):
-        logits = lean.run(prompt[:, 41:], 41)
+        logits = decoder.run(prompt[:, 41:], 41)
         assert (logits[0] - expected).abs().max().item() < 1e-4 * expected.std().item()
-    assert tried == ["_stretches", "_pieces"] and not lean.uses_graphs
+    assert tried == ["_stretches", "_pieces"] and not decoder.uses_graphs
 
 
-class Counting(PlainGlue):
+class Counting(TorchOps):
     """The reference, and how often its SwiGLU was asked for."""
 
     def __init__(self) -> None:
@@ -210,11 +211,11 @@ def test_only_gates_that_go_through_silu_are_given_to_the_glue(activation: str, 
     model_class, config = BY_NAME["qwen2"].build()
     config.hidden_act = activation
     model = build_model(Family("qwen2", lambda: (model_class, config)))
-    prompt, glue = ids(30), Counting()
+    prompt, ops = ids(30), Counting()
     expected, _ = reference(model, prompt, 1)
-    lean = QuestionPass(model, SlabCache(model, 30).layers, build_tables(model, 30), glue=glue)
-    assert (lean.run(prompt, 0)[0] - expected).abs().max().item() < 1e-4 * expected.std().item()
-    assert glue.asked == asked
+    decoder = FusedDecoder(model, SlabCache(model, 30).layers, build_tables(model, 30), ops=ops)
+    assert (decoder.run(prompt, 0)[0] - expected).abs().max().item() < 1e-4 * expected.std().item()
+    assert ops.asked == asked
 
 
 def test_projections_are_moved_once_and_still_belong_to_their_modules() -> None:
@@ -224,7 +225,7 @@ def test_projections_are_moved_once_and_still_belong_to_their_modules() -> None:
     layer = model.decoder_layers[0]
     places = []
     for _ in range(2):
-        QuestionPass(model, SlabCache(model, 20).layers, build_tables(model, 20))
+        FusedDecoder(model, SlabCache(model, 20).layers, build_tables(model, 20))
         places.append([layer.self_attn.q_proj.weight.data_ptr(), layer.self_attn.v_proj.weight.data_ptr()])
         again, _ = reference(model, prompt, 5)
         assert torch.equal(again, expected)
@@ -253,17 +254,17 @@ def test_graphs_give_what_the_eager_pass_gives(count: int, layers: int) -> None:
     for graphs in (False, True):
         cache = SlabCache(model, 512)
         model.forward(prompt[0, :50], cache, 0, logits=False)
-        lean = QuestionPass(model, cache.layers, tables, graphs=graphs, layers_per_graph=layers)
+        decoder = FusedDecoder(model, cache.layers, tables, graphs=graphs, layers_per_graph=layers)
         # Another beginning first: a graph that had learnt it would now read and write there.
-        lean.run(prompt[:, 50 : 50 + count], 30)
+        decoder.run(prompt[:, 50 : 50 + count], 30)
         # Graphs know addresses alone: what a pass does not keep for them is another tensor's now.
         torch.cuda.empty_cache()
         others = [torch.full((1 << size,), float("nan"), device="cuda") for size in range(8, 22) for _ in range(8)]
         cache.set_length(0)
         model.forward(prompt[0, :50], cache, 0, logits=False)
-        found.append(lean.run(prompt[:, 50 : 50 + count], 50)[0].float().clone())
+        found.append(decoder.run(prompt[:, 50 : 50 + count], 50)[0].float().clone())
         assert all(bool(other.isnan().all()) for other in others), "the pass wrote into memory that is not its own"
-    recorded = lean._stretched if layers and lean._split is not None else lean._captured
+    recorded = decoder._attention_graphs if layers and decoder._split is not None else decoder._piecewise_graphs
     assert recorded, "no graph was recorded: both passes were the same one"
     assert (found[0] - found[1]).abs().max().item() <= 0.25 * found[0].std().item()
     expected, _ = reference(model, prompt, 50)

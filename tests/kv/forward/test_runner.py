@@ -9,7 +9,7 @@ import torch
 
 from desk_rag.errors import OutOfMemory
 from desk_rag.kv.forward import runner
-from desk_rag.kv.forward.runner import LeanPass, ModelPass, Slab
+from desk_rag.kv.forward.runner import FusedPass, ModelPass, ModelRunner
 from desk_rag.kv.prefill import PrefixKV, prefill_prefix
 from desk_rag.kv.rope import build_tables
 from desk_rag.model.language_model import LanguageModel
@@ -29,13 +29,13 @@ def prefix(model: LanguageModel) -> PrefixKV:
     return prefill_prefix(model)
 
 
-def a_slab(model: LanguageModel, prefix: PrefixKV, *, lean: bool | None = None, capacity: int = ROOM) -> Slab:
-    return Slab(model, prefix, build_tables(model, capacity), capacity, lean=lean)
+def a_slab(model: LanguageModel, prefix: PrefixKV, *, fused: bool | None = None, capacity: int = ROOM) -> ModelRunner:
+    return ModelRunner(model, prefix, build_tables(model, capacity), capacity, fused=fused)
 
 
-def steps(slab: Slab, asked: list[int]) -> list[torch.Tensor]:
+def steps(slab: ModelRunner, asked: list[int]) -> list[torch.Tensor]:
     """A prompt, then two tokens one by one; `asked` collects what the first pass asks for."""
-    run = slab.run(asked.append if slab.lean is not None else None)
+    run = slab.run(asked.append if slab.fused is not None else None)
     found = [run.forward(PROMPT, 0).clone()]
     found += [run.forward([token], len(PROMPT) + index).clone() for index, token in enumerate((9, 12))]
     assert slab.cache.get_seq_length() == len(PROMPT) + 2
@@ -44,9 +44,9 @@ def steps(slab: Slab, asked: list[int]) -> list[torch.Tensor]:
 
 def test_both_passes_give_the_same_logits_and_only_the_first_one_waits(model: LanguageModel, prefix: PrefixKV) -> None:
     asked: list[int] = []
-    theirs, ours = a_slab(model, prefix), a_slab(model, prefix, lean=True)
+    theirs, ours = a_slab(model, prefix), a_slab(model, prefix, fused=True)
     assert isinstance(theirs.run(), ModelPass)
-    assert isinstance(ours.run(), LeanPass)
+    assert isinstance(ours.run(), FusedPass)
     for one, other in zip(steps(ours, asked), steps(theirs, asked), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
     assert asked == list(range(model.spec.num_layers))
@@ -54,8 +54,8 @@ def test_both_passes_give_the_same_logits_and_only_the_first_one_waits(model: La
 
 def test_a_model_without_a_lean_pass_keeps_its_own(prefix: PrefixKV) -> None:
     sliding = build_model(next(family for family in FAMILIES if family.name.startswith("gemma")))
-    slab = a_slab(sliding, prefill_prefix(sliding), lean=True)
-    assert slab.lean is None
+    slab = a_slab(sliding, prefill_prefix(sliding), fused=True)
+    assert slab.fused is None
     slab.prepare(PROMPT)
 
 
@@ -79,10 +79,10 @@ def test_full_prefill_takes_the_fastest_way_that_there_is(
     expected = a_slab(model, prefix).whole(PROMPT)()
     known: dict[int, str] = {}
     taken: list[str] = []
-    seconds = {"lean": 3.0, "transformers": 2.0}
-    real = Slab._ways
+    seconds = {"fused": 3.0, "transformers": 2.0}
+    real = ModelRunner._implementations
 
-    def named(self: Slab, *arguments: object) -> dict[str, Callable[[], torch.Tensor]]:
+    def named(self: ModelRunner, *arguments: object) -> dict[str, Callable[[], torch.Tensor]]:
         def told(name: str, way: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
             def run() -> torch.Tensor:
                 taken.append(name)
@@ -99,10 +99,10 @@ def test_full_prefill_takes_the_fastest_way_that_there_is(
             raise RuntimeError("no kernel for this")
         return seconds[taken[-1]]
 
-    monkeypatch.setattr(Slab, "_ways", named)
+    monkeypatch.setattr(ModelRunner, "_implementations", named)
     monkeypatch.setattr(runner, "_timed", clocked)
-    for fastest in ("transformers", "lean"):
-        slab = Slab(model, prefix, build_tables(model, ROOM), ROOM, lean=True, known=known)
+    for fastest in ("transformers", "fused"):
+        slab = ModelRunner(model, prefix, build_tables(model, ROOM), ROOM, fused=True, known=known)
         torch.testing.assert_close(slab.whole(PROMPT)(), expected, rtol=1e-4, atol=1e-4)
         assert taken[-1] == fastest
         assert slab.cache.get_seq_length() == len(PROMPT)
@@ -110,9 +110,9 @@ def test_full_prefill_takes_the_fastest_way_that_there_is(
         slab.whole(PROMPT[1:])()
         assert len(taken) == tried + 1, "known by now"
         known.clear()
-        del seconds["transformers" if fastest == "transformers" else "lean"]
+        del seconds["transformers" if fastest == "transformers" else "fused"]
     slab.whole(PROMPT)()
-    assert taken[-1] == "lean", "where nothing can be timed the first way has to do"
+    assert taken[-1] == "fused", "where nothing can be timed the first way has to do"
 
 
 def test_no_room_is_told_with_a_remedy(
@@ -132,26 +132,26 @@ def test_a_lean_pass_that_finds_no_room_is_left_out(
     def full(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(runner, "QuestionPass", full)
-    slab = a_slab(model, prefix, lean=True)
-    assert slab.lean is None and "no room for the lean pass" in caplog.text
+    monkeypatch.setattr(runner, "FusedDecoder", full)
+    slab = a_slab(model, prefix, fused=True)
+    assert slab.fused is None and "Not enough memory for the fused pass" in caplog.text
     assert isinstance(slab.run(), ModelPass)
 
 
 def test_a_lean_pass_has_to_prove_itself(
     model: LanguageModel, prefix: PrefixKV, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sound = a_slab(model, prefix, lean=True)
+    sound = a_slab(model, prefix, fused=True)
     sound.prepare(PROMPT)
-    assert sound.lean is not None and not caplog.records
-    wrong = a_slab(model, prefix, lean=True)
-    assert wrong.lean is not None
-    right = wrong.lean.run
-    monkeypatch.setattr(wrong.lean, "run", lambda *args, **how: right(*args, **how).roll(1, -1))
+    assert sound.fused is not None and not caplog.records
+    wrong = a_slab(model, prefix, fused=True)
+    assert wrong.fused is not None
+    right = wrong.fused.run
+    monkeypatch.setattr(wrong.fused, "run", lambda *args, **how: right(*args, **how).roll(1, -1))
     wrong.prepare(PROMPT)
-    assert wrong.lean is None and "is off by" in caplog.text
-    broken = a_slab(model, prefix, lean=True)
-    assert broken.lean is not None
+    assert wrong.fused is None and "differs from the reference by" in caplog.text
+    broken = a_slab(model, prefix, fused=True)
+    assert broken.fused is not None
 
     class OutOfResources(Exception):
         """As Triton's: no RuntimeError."""
@@ -159,6 +159,6 @@ def test_a_lean_pass_has_to_prove_itself(
     def fails(*_: object, **__: object) -> torch.Tensor:
         raise OutOfResources("no such kernel")
 
-    monkeypatch.setattr(broken.lean, "run", fails)
+    monkeypatch.setattr(broken.fused, "run", fails)
     broken.prepare(PROMPT)
-    assert broken.lean is None and "no such kernel" in caplog.text
+    assert broken.fused is None and "no such kernel" in caplog.text

@@ -16,10 +16,10 @@ if not torch.cuda.is_available():
 
 from desk_rag.bench.models import shapes
 from desk_rag.kv.forward.fused_decoder import attend
-from desk_rag.kv.forward.sparse_attention import Rows
-from desk_rag.kv.forward.sparse_decoder import LeanRows
+from desk_rag.kv.forward.sparse_attention import QueryRows
+from desk_rag.kv.forward.sparse_decoder import SparseDecoder
 from desk_rag.kv.forward.sparse_rows import ScatterCache, run_rows
-from desk_rag.kv.kernels.fused_ops import PlainGlue
+from desk_rag.kv.kernels.fused_ops import TorchOps
 from desk_rag.kv.recompute.attention_scores import deviation, question_attention
 from desk_rag.kv.recompute.run import Selection, recompute
 from desk_rag.model.packed_linear import available, pack_linears
@@ -47,9 +47,11 @@ UNUSUAL = [
 ]
 
 
-def run(case: Case, lean: LeanRows | None = None) -> torch.Tensor:
+def run(case: Case, decoder: SparseDecoder | None = None) -> torch.Tensor:
     selection = Selection.of(list(case.chunk_slots)[::2], case.stitched.plan)
-    return recompute(case.model, case.stitched, case.chunk_ids, case.question_ids, selection, case.tables, lean=lean)
+    return recompute(
+        case.model, case.stitched, case.chunk_ids, case.question_ids, selection, case.tables, decoder=decoder
+    )
 
 
 def as_transformers_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,13 +66,13 @@ def test_lean_equals_the_modules_own_forward(family: Family, pack: bool, monkeyp
         for name, parameter in model.module.named_parameters():
             if name.endswith("bias") or "norm" in name:
                 parameter.add_(0.3 * torch.randn_like(parameter))
-    lean = LeanRows.of(model, pack=pack)
-    assert lean is not None
-    assert all((one is not None) is (pack and family.name != "biased-llama") for one in lean.packed)
+    decoder = SparseDecoder.of(model, pack=pack)
+    assert decoder is not None
+    assert all((one is not None) is (pack and family.name != "biased-llama") for one in decoder.packed)
     mine = stitched_case(model)
-    seen = question_attention(model, mine.stitched, mine.question_ids, [0, 2], lean=lean)
-    apart = deviation(model, mine.stitched, mine.chunk_ids, 2, lean=lean)
-    logits = run(mine, lean)
+    seen = question_attention(model, mine.stitched, mine.question_ids, [0, 2], decoder=decoder)
+    apart = deviation(model, mine.stitched, mine.chunk_ids, 2, decoder=decoder)
+    logits = run(mine, decoder)
     as_transformers_has_it(monkeypatch)
     theirs = stitched_case(model)
     expected = question_attention(model, theirs.stitched, theirs.question_ids, [0, 2])
@@ -85,7 +87,7 @@ def test_lean_equals_the_modules_own_forward(family: Family, pack: bool, monkeyp
 def test_the_last_row_alone_is_given_to_whoever_divides_keys() -> None:
     """On a GPU a question's rows as well; on any device the last layer's only row that goes on."""
     model = build_model(BY_NAME["qwen2"])
-    plain = LeanRows.of(model)
+    plain = SparseDecoder.of(model)
     assert plain is not None and plain.split is None, "the kernels are for GPUs"
     asked: list[tuple[int, ...]] = []
 
@@ -109,11 +111,11 @@ def test_the_last_row_alone_is_given_to_whoever_divides_keys() -> None:
 def test_matrices_packed_for_a_cpu_stay_where_they_are() -> None:
     model = build_model(BY_NAME["qwen2"])
     pack_linears(model.module)
-    lean = LeanRows.of(model, pack=True)
-    assert lean is not None and not any(lean.packed)
+    decoder = SparseDecoder.of(model, pack=True)
+    assert decoder is not None and not any(decoder.packed)
     mine, theirs = stitched_case(model), stitched_case(model)
     everything = Selection.everything(mine.stitched.plan)
-    found = recompute(model, mine.stitched, mine.chunk_ids, mine.question_ids, everything, mine.tables, lean=lean)
+    found = recompute(model, mine.stitched, mine.chunk_ids, mine.question_ids, everything, mine.tables, decoder=decoder)
     theirs.stitched.cache.set_length(0)
     full = model.forward(torch.tensor(theirs.all_ids), theirs.stitched.cache, 0, logits=True)
     assert full is not None
@@ -123,11 +125,11 @@ def test_matrices_packed_for_a_cpu_stay_where_they_are() -> None:
 def test_the_kernels_between_matrix_products_serve_scattered_rows() -> None:
     """In Triton's interpreter, or compiled on a GPU."""
     pytest.importorskip("triton")
-    from desk_rag.kv.kernels.fused_ops_triton import FusedGlue
+    from desk_rag.kv.kernels.fused_ops_triton import TritonOps
 
     model = build_model(BY_NAME["qwen3"])
     fused, plain = stitched_case(model, TEXTS[:2]), stitched_case(model, TEXTS[:2])
-    logits = run(fused, LeanRows.of(model, pack=True, glue=FusedGlue()))
+    logits = run(fused, SparseDecoder.of(model, pack=True, ops=TritonOps()))
     expected = run(plain)
     assert (logits - expected).abs().max().item() < 1e-4 * max(expected.std().item(), 1.0)
     for one, other in zip(fused.stitched.cache.layers, plain.stitched.cache.layers, strict=True):
@@ -136,34 +138,34 @@ def test_the_kernels_between_matrix_products_serve_scattered_rows() -> None:
 
 def test_kernels_that_do_not_fit_a_model_leave_torch_to_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
-    from desk_rag.kv.kernels.fused_ops_triton import FusedGlue
+    from desk_rag.kv.kernels.fused_ops_triton import TritonOps
 
     model = build_model(BY_NAME["qwen3"])
-    monkeypatch.setattr("desk_rag.kv.forward.sparse_decoder.glue_for", lambda device, dtype: FusedGlue())
-    fits = LeanRows.of(model)
-    assert fits is not None and isinstance(fits.glue, FusedGlue)
+    monkeypatch.setattr("desk_rag.kv.forward.sparse_decoder.fused_ops_for", lambda device, dtype: TritonOps())
+    fits = SparseDecoder.of(model)
+    assert fits is not None and isinstance(fits.ops, TritonOps)
 
     def too_wide(*_: object) -> None:
         raise RuntimeError("out of shared memory")
 
-    monkeypatch.setattr(FusedGlue, "swiglu", too_wide)
-    other = LeanRows.of(model)
-    assert other is not None and isinstance(other.glue, PlainGlue)
+    monkeypatch.setattr(TritonOps, "swiglu", too_wide)
+    other = SparseDecoder.of(model)
+    assert other is not None and isinstance(other.ops, TorchOps)
 
 
 def test_only_models_it_knows_run_lean() -> None:
     for family in FAMILIES:
-        assert (LeanRows.of(build_model(family)) is not None) is (family in LEAN), family.name
+        assert (SparseDecoder.of(build_model(family)) is not None) is (family in LEAN), family.name
     model = build_model(BY_NAME["llama"])
     rotary = model.module.model.rotary_emb
     rotary.inv_freq = rotary.inv_freq[: rotary.inv_freq.shape[0] // 2]  # of every head only half is rotated
-    assert LeanRows.of(model) is None
+    assert SparseDecoder.of(model) is None
 
 
 def test_what_belongs_to_another_model_is_refused() -> None:
     case = stitched_case(build_model(BY_NAME["llama"]))
     with pytest.raises(AssertionError, match="another model"):
-        run(case, LeanRows.of(build_model(BY_NAME["llama"])))
+        run(case, SparseDecoder.of(build_model(BY_NAME["llama"])))
 
 
 def test_weights_are_moved_only_where_that_is_wanted() -> None:
@@ -174,9 +176,9 @@ def test_weights_are_moved_only_where_that_is_wanted() -> None:
         query = attention.q_proj.weight
         return bool(attention.k_proj.weight.data_ptr() == query.data_ptr() + query.numel() * query.element_size())
 
-    LeanRows.of(model)
+    SparseDecoder.of(model)
     assert not side_by_side()
-    LeanRows.of(model, pack=True)
+    SparseDecoder.of(model, pack=True)
     assert side_by_side()
 
 
@@ -185,8 +187,8 @@ def test_without_room_a_layer_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) ->
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr("desk_rag.kv.forward.sparse_decoder.Packed.of", full)
-    lean = LeanRows.of(build_model(BY_NAME["qwen2"]), pack=True)
-    assert lean is not None and not any(lean.packed)
+    decoder = SparseDecoder.of(build_model(BY_NAME["qwen2"]), pack=True)
+    assert decoder is not None and not any(decoder.packed)
 
 
 def test_nothing_is_computed_that_nobody_reads() -> None:
@@ -273,39 +275,39 @@ def test_a_look_folds_each_layer_s_weights() -> None:
 
 def test_rows_ascend_and_know_whether_they_are_the_last() -> None:
     model = build_model(BY_NAME["qwen2"])
-    assert Rows.of(model, range(3, 9)).at_end and not Rows.of(model, [3, 5, 6]).at_end
-    assert Rows.of(model, [4]).at_end and Rows.of(model, [3, 5, 6]).total == 7
+    assert QueryRows.of(model, range(3, 9)).at_end and not QueryRows.of(model, [3, 5, 6]).at_end
+    assert QueryRows.of(model, [4]).at_end and QueryRows.of(model, [3, 5, 6]).total == 7
     for wrong in ([], [2, 2], [3, 1]):
         with pytest.raises(AssertionError):
-            Rows.of(model, wrong)
+            QueryRows.of(model, wrong)
     case = stitched_case(model)
-    rows = Rows.of(model, [1, 2])
+    rows = QueryRows.of(model, [1, 2])
     with pytest.raises(AssertionError, match="as many"):
         run_rows(model, ScatterCache(case.stitched.cache, rows), [1], rows)
-    with pytest.raises(AssertionError, match="behind the last"):
-        run_rows(model, ScatterCache(case.stitched.cache, rows), [1, 2], rows, until=1)
+    with pytest.raises(AssertionError, match="need the last layer"):
+        run_rows(model, ScatterCache(case.stitched.cache, rows), [1, 2], rows, stop_layer=1)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_on_a_gpu_the_fused_way_says_what_torch_alone_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    from desk_rag.kv.kernels.fused_ops_triton import FusedGlue
+    from desk_rag.kv.kernels.fused_ops_triton import TritonOps
 
     model = shapes.build("tiny", torch.device("cuda"), positions=2048)
     texts = [f"{text} {number}. " * 6 for number, text in enumerate(TEXTS)]
     fused, plain = stitched_case(model, texts), stitched_case(model, texts)
-    reference = LeanRows.of(model, pack=False, glue=PlainGlue())
-    fast = LeanRows.of(model)
+    reference = SparseDecoder.of(model, pack=False, ops=TorchOps())
+    fast = SparseDecoder.of(model)
     assert reference is not None
     slow = replace(reference, split=None)
-    assert fast is not None and all(fast.packed) and isinstance(fast.glue, FusedGlue)
+    assert fast is not None and all(fast.packed) and isinstance(fast.ops, TritonOps)
     found = []
-    for case, lean in ((fused, fast), (plain, slow)):
-        if lean is slow:  # torch's own attention as well
+    for case, decoder in ((fused, fast), (plain, slow)):
+        if decoder is slow:  # torch's own attention as well
             monkeypatch.setattr("desk_rag.kv.forward.sparse_attention._SHORT", 0)
             monkeypatch.setattr("desk_rag.kv.kernels.sparse_queries.attend_for", lambda query: None)
-        seen = question_attention(model, case.stitched, case.question_ids, [0, 1, 2], lean=lean)
-        apart = deviation(model, case.stitched, case.chunk_ids, lean=lean)
-        found.append((seen, apart, run(case, lean).float(), case.stitched.cache.layers[2].keys.float()))
+        seen = question_attention(model, case.stitched, case.question_ids, [0, 1, 2], decoder=decoder)
+        apart = deviation(model, case.stitched, case.chunk_ids, decoder=decoder)
+        found.append((seen, apart, run(case, decoder).float(), case.stitched.cache.layers[2].keys.float()))
     for one, other in zip(*found, strict=True):
         assert (one - other).norm() < 0.05 * other.norm()

@@ -15,10 +15,10 @@ pytest.importorskip("triton")
 
 from desk_rag.kv.forward.fused_decoder import attend
 from desk_rag.kv.kernels import flash_decoding
-from desk_rag.kv.kernels.flash_decoding import agrees, reference, split_attention_for, worth
+from desk_rag.kv.kernels.flash_decoding import agrees, flash_decoding_for, is_worthwhile, reference
 from desk_rag.kv.kernels.flash_decoding_kernel import attend_share, merge_rows
 from desk_rag.kv.kernels.flash_decoding_triton import (
-    SplitAttention,
+    FlashDecoding,
     SplitTuning,
     merge_constants,
     share_constants,
@@ -43,9 +43,9 @@ def inputs(
     return query.transpose(1, 2).narrow(2, 0, count), keys, values
 
 
-def split(tensors: Tensors, tuning: SplitTuning | None = SMALL) -> SplitAttention:
+def split(tensors: Tensors, tuning: SplitTuning | None = SMALL) -> FlashDecoding:
     query, keys, _ = tensors
-    return SplitAttention(query.shape[1], keys.shape[1], query.shape[3], query.dtype, query.device, tuning)
+    return FlashDecoding(query.shape[1], keys.shape[1], query.shape[3], query.dtype, query.device, tuning)
 
 
 def close(got: torch.Tensor, tensors: Tensors) -> None:
@@ -235,7 +235,7 @@ def test_the_kernels_pass_their_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     if DEVICE.type == "cpu":
         monkeypatch.setattr(flash_decoding, "_PROVEN_LENGTHS", (9, 90))
     for dtype in (torch.float32, torch.float16):
-        attention = SplitAttention(8, 2, 16, dtype, DEVICE, replace(SMALL, tile=32, block=64))
+        attention = FlashDecoding(8, 2, 16, dtype, DEVICE, replace(SMALL, tile=32, block=64))
         assert agrees(attention, 8, 2, 16, dtype, DEVICE)
 
 
@@ -248,10 +248,10 @@ def test_constants_are_told_in_the_kernels_order() -> None:
 
 
 def test_without_a_gpu_the_reference_is_used() -> None:
-    assert split_attention_for(torch.device("cpu"), torch.bfloat16, 28, 4, 128) is None
-    assert split_attention_for(torch.device("cuda", 0), torch.float32, 28, 4, 128) is None
-    assert split_attention_for(torch.device("cuda", 0), torch.float16, 28, 4, 72) is None
-    assert worth(1) and worth(128) and not worth(4000)
+    assert flash_decoding_for(torch.device("cpu"), torch.bfloat16, 28, 4, 128) is None
+    assert flash_decoding_for(torch.device("cuda", 0), torch.float32, 28, 4, 128) is None
+    assert flash_decoding_for(torch.device("cuda", 0), torch.float16, 28, 4, 72) is None
+    assert is_worthwhile(1) and is_worthwhile(128) and not is_worthwhile(4000)
 
 
 @pytest.mark.gpu
@@ -262,8 +262,8 @@ def test_without_a_gpu_the_reference_is_used() -> None:
 def test_on_a_gpu_the_kernels_are_proven_and_as_near_as_flash_attention(
     heads: int, kv_heads: int, dim: int, dtype: torch.dtype
 ) -> None:
-    attention = split_attention_for(DEVICE, dtype, heads, kv_heads, dim)
-    assert isinstance(attention, SplitAttention)
+    attention = flash_decoding_for(DEVICE, dtype, heads, kv_heads, dim)
+    assert isinstance(attention, FlashDecoding)
     for count, length in ((1, 1), (1, 8320), (3, 2000), (32, 801), (128, 8320), (129, 129), (256, 32_896)):
         tensors = inputs(1, heads, kv_heads, dim, count, length, dtype)
         wanted = reference(*tensors)

@@ -14,10 +14,10 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton")
 
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.forward.fused_decoder import QuestionPass
-from desk_rag.kv.kernels.fused_inputs import HeadNorms, Places
-from desk_rag.kv.kernels.fused_ops import Glue, PlainGlue, agrees, glue_for
-from desk_rag.kv.kernels.fused_ops_triton import FusedGlue
+from desk_rag.kv.forward.fused_decoder import FusedDecoder
+from desk_rag.kv.kernels.fused_inputs import QKNorms, TokenSlots
+from desk_rag.kv.kernels.fused_ops import FusedOps, TorchOps, agrees, fused_ops_for
+from desk_rag.kv.kernels.fused_ops_triton import TritonOps
 from desk_rag.kv.rope import build_tables
 from desk_rag.model.language_model import LanguageModel
 from tests.models import FAMILIES, build_model
@@ -49,25 +49,25 @@ def close(got: torch.Tensor, wanted: torch.Tensor) -> None:
 def test_sums_are_added_and_normed(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
     hidden, delta = random(*shape, dtype=dtype) * 3, random(*shape, dtype=dtype, seed=1)
     weight = random(shape[-1], dtype=dtype, seed=2)
-    total, normed = FusedGlue().add_norm(hidden, delta, weight, 1e-2)
-    expected_total, expected = PlainGlue().add_norm(hidden, delta, weight, 1e-2)
+    total, normed = TritonOps().add_norm(hidden, delta, weight, 1e-2)
+    expected_total, expected = TorchOps().add_norm(hidden, delta, weight, 1e-2)
     close(total, expected_total)
     if dtype != torch.bfloat16 or DEVICE.type == "cuda":
         assert torch.equal(total, expected_total), "the sum is the one that others go on with"
     close(normed, expected)
-    alone, normed = FusedGlue().add_norm(hidden, None, weight, 1e-2)
+    alone, normed = TritonOps().add_norm(hidden, None, weight, 1e-2)
     assert alone is hidden
-    close(normed, PlainGlue().add_norm(hidden, None, weight, 1e-2)[1])
+    close(normed, TorchOps().add_norm(hidden, None, weight, 1e-2)[1])
 
 
 def test_the_epsilon_and_the_rounding_of_the_sum_are_seen() -> None:
     """Rows so small that epsilon is all there is; and a sum of which fp16 keeps nothing of the second number."""
     hidden, weight = torch.full((1, 2, 64), 1e-3, device=DEVICE), torch.ones(64, device=DEVICE)
-    _, normed = FusedGlue().add_norm(hidden, None, weight, 1e-2)
+    _, normed = TritonOps().add_norm(hidden, None, weight, 1e-2)
     close(normed, torch.full_like(hidden, 1e-3 / (1e-6 + 1e-2) ** 0.5))
     hidden, delta, weight = (torch.full((64,), number, device=DEVICE).half() for number in (2048.0, 0.0, 2047.0))
     delta[9] = 1.0
-    total, normed = FusedGlue().add_norm(hidden[None, None], delta[None, None], weight, 0.0)
+    total, normed = TritonOps().add_norm(hidden[None, None], delta[None, None], weight, 0.0)
     assert total.unique().tolist() == [2048.0], "2049 has no place in fp16"
     assert normed.unique().tolist() == [2047.0], "so that number is like all others, and not 2048 after its norm"
 
@@ -79,19 +79,19 @@ SHAPES = [
 
 
 def rotated(
-    glue: Glue, shape: tuple[int, int, int, int, int], dtype: torch.dtype, normed: bool
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Places]:
+    ops: FusedOps, shape: tuple[int, int, int, int, int], dtype: torch.dtype, normed: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, TokenSlots]:
     """(query, key slab, value slab, places) of random projections at scattered slots."""
     batch, count, heads, kv_heads, dim = shape
     slots = torch.randperm(CAPACITY, generator=torch.Generator().manual_seed(dim))[:count].to(DEVICE)
     angle = torch.rand(count, dim // 2, generator=torch.Generator().manual_seed(count)) * 6
     cos = torch.cat((angle.cos(), angle.cos()), -1).to(DEVICE, dtype)
     sin = torch.cat((-angle.sin(), angle.sin()), -1).to(DEVICE, dtype)
-    places = Places(slots, cos, sin)
-    norms = HeadNorms(random(dim, dtype=dtype, seed=3), random(dim, dtype=dtype, seed=4), 1e-2) if normed else None
+    places = TokenSlots(slots, cos, sin)
+    norms = QKNorms(random(dim, dtype=dtype, seed=3), random(dim, dtype=dtype, seed=4), 1e-2) if normed else None
     slabs = [torch.full((batch, kv_heads, CAPACITY, dim), UNTOUCHED, dtype=dtype, device=DEVICE) for _ in range(2)]
     projected = random(batch, count, (heads + 2 * kv_heads) * dim, dtype=dtype)
-    query = glue.rotate_scatter(projected, norms, places, slabs[0], slabs[1])
+    query = ops.rotate_scatter(projected, norms, places, slabs[0], slabs[1])
     return query, slabs[0], slabs[1], places
 
 
@@ -102,8 +102,8 @@ def test_queries_turn_and_keys_and_values_find_their_slots(
     shape: tuple[int, int, int, int, int], normed: bool, dtype: torch.dtype
 ) -> None:
     batch, count, heads, kv_heads, dim = shape
-    query, keys, values, places = rotated(FusedGlue(), shape, dtype, normed)
-    expected = rotated(PlainGlue(), shape, dtype, normed)
+    query, keys, values, places = rotated(TritonOps(), shape, dtype, normed)
+    expected = rotated(TorchOps(), shape, dtype, normed)
     assert query.shape == (batch, heads, count, dim) and query.transpose(1, 2).is_contiguous()
     close(query, expected[0])
     others = torch.ones(CAPACITY, dtype=torch.bool, device=DEVICE)
@@ -121,8 +121,8 @@ def test_one_rotation_is_what_its_angle_says() -> None:
     projected = torch.zeros(1, 1, 3 * 64, device=DEVICE)
     projected[..., 5] = projected[..., 64 + 7] = 1
     slabs = [torch.zeros(1, 1, 4, 64, device=DEVICE) for _ in range(2)]
-    places = Places(torch.tensor([2], device=DEVICE), cos, sin)
-    query = FusedGlue().rotate_scatter(projected, None, places, slabs[0], slabs[1])
+    places = TokenSlots(torch.tensor([2], device=DEVICE), cos, sin)
+    query = TritonOps().rotate_scatter(projected, None, places, slabs[0], slabs[1])
     assert query.nonzero().tolist() == [[0, 0, 0, 5 + 32]] and slabs[0].nonzero().tolist() == [[0, 0, 2, 7 + 32]]
     assert not slabs[1].any()
 
@@ -133,51 +133,51 @@ def test_one_rotation_is_what_its_angle_says() -> None:
 def test_gates_open(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
     both = random(*shape[:2], 2 * shape[2], dtype=dtype) * 4
     both[0, 0, 0], both[0, 0, 1] = -200.0, 200.0
-    got = FusedGlue().swiglu(both)
+    got = TritonOps().swiglu(both)
     assert got.shape == shape and got.isfinite().all()
-    close(got, PlainGlue().swiglu(both))
+    close(got, TorchOps().swiglu(both))
 
 
 def test_what_is_not_contiguous_is_refused() -> None:
     wide = torch.zeros(2, 3, 128, device=DEVICE)
     strided, weight = wide[..., ::2], torch.ones(64, device=DEVICE)
     for refused in (
-        lambda: FusedGlue().swiglu(wide[..., :64]),
-        lambda: FusedGlue().add_norm(strided, None, weight, 1e-6),
-        lambda: FusedGlue().add_norm(strided.contiguous(), strided, weight, 1e-6),
+        lambda: TritonOps().swiglu(wide[..., :64]),
+        lambda: TritonOps().add_norm(strided, None, weight, 1e-6),
+        lambda: TritonOps().add_norm(strided.contiguous(), strided, weight, 1e-6),
     ):
         with pytest.raises(AssertionError):
             refused()
     slab, table = torch.zeros(2, 1, 9, 32, device=DEVICE), torch.ones(3, 32, device=DEVICE)
     slots = torch.arange(3, device=DEVICE)
     for keys, places in (
-        (torch.zeros(2, 1, 18, 32, device=DEVICE)[:, :, ::2], Places(slots, table, table)),
-        (slab, Places(torch.arange(6, device=DEVICE)[::2], table, table)),
-        (slab, Places(slots, table[:2], table)),
+        (torch.zeros(2, 1, 18, 32, device=DEVICE)[:, :, ::2], TokenSlots(slots, table, table)),
+        (slab, TokenSlots(torch.arange(6, device=DEVICE)[::2], table, table)),
+        (slab, TokenSlots(slots, table[:2], table)),
     ):
         with pytest.raises(AssertionError):
-            FusedGlue().rotate_scatter(wide, None, places, keys, slab)
+            TritonOps().rotate_scatter(wide, None, places, keys, slab)
 
 
 def test_what_is_rounded_on_the_way_and_what_is_not() -> None:
     """Nearly every number of fp16 to the bit; one rounding more or less would move a third of them."""
     both = random(1, 20, 400, dtype=torch.float16)
     gate, up = both.chunk(2, -1)
-    same = FusedGlue().swiglu(both) == (silu(gate.float()).half().float() * up.float()).half()
+    same = TritonOps().swiglu(both) == (silu(gate.float()).half().float() * up.float()).half()
     assert same.float().mean().item() > 0.98
     heads, dim = 12, 64
     projected = random(1, 5, (heads + 2) * dim, dtype=torch.float16)
     cos, sin, weight = (random(5, dim, dtype=torch.float16, seed=seed) for seed in (5, 6, 7))
-    places, norms = Places(torch.arange(5, device=DEVICE), cos, sin), HeadNorms(weight[0], weight[1], 1e-6)
+    places, norms = TokenSlots(torch.arange(5, device=DEVICE), cos, sin), QKNorms(weight[0], weight[1], 1e-6)
     slabs = [torch.zeros(1, 1, 5, dim, device=DEVICE).half() for _ in range(2)]
-    query = FusedGlue().rotate_scatter(projected, norms, places, slabs[0], slabs[1])
+    query = TritonOps().rotate_scatter(projected, norms, places, slabs[0], slabs[1])
     rows = projected.view(1, 5, heads + 2, dim)[:, :, :heads].float()
     rounded = rms_norm(rows, (dim,), weight[0].float(), 1e-6).half().float()
     turned = rounded * cos[:, None].float() + rounded.roll(dim // 2, -1) * sin[:, None].float()
     assert (query.transpose(1, 2) == turned.half()).float().mean().item() > 0.98
 
 
-class Broken(PlainGlue):
+class Broken(TorchOps):
     """The reference with one fault."""
 
     def __init__(self, fault: str) -> None:
@@ -192,17 +192,17 @@ class Broken(PlainGlue):
     def rotate_scatter(
         self,
         projected: torch.Tensor,
-        norms: HeadNorms | None,
-        places: Places,
+        norms: QKNorms | None,
+        places: TokenSlots,
         key_slab: torch.Tensor,
         value_slab: torch.Tensor,
     ) -> torch.Tensor:
         if self._fault == "head norms":
             norms = None
         if self._fault == "sine":
-            places = Places(places.slots, places.cos, -places.sin)
+            places = TokenSlots(places.slots, places.cos, -places.sin)
         if self._fault == "slots":
-            places = Places(places.slots.flip(0), places.cos, places.sin)
+            places = TokenSlots(places.slots.flip(0), places.cos, places.sin)
         query = super().rotate_scatter(projected, norms, places, key_slab, value_slab)
         if self._fault == "another slot":
             value_slab[-1, -1, 2] = 0
@@ -215,15 +215,15 @@ class Broken(PlainGlue):
 
 @DTYPES
 def test_the_proof_tells_right_from_wrong(dtype: torch.dtype) -> None:
-    assert agrees(FusedGlue(), DEVICE, dtype)
+    assert agrees(TritonOps(), DEVICE, dtype)
     for fault in ("sum", "norm", "head norms", "sine", "slots", "another slot", "no number", "gate"):
         assert not agrees(Broken(fault), DEVICE, dtype), fault
     assert agrees(Broken("none"), DEVICE, dtype)
 
 
 def test_without_a_gpu_the_reference_is_used() -> None:
-    assert isinstance(glue_for(torch.device("cpu"), torch.float32), PlainGlue)
-    assert isinstance(glue_for(torch.device("cuda", 0), torch.float64), PlainGlue)
+    assert isinstance(fused_ops_for(torch.device("cpu"), torch.float32), TorchOps)
+    assert isinstance(fused_ops_for(torch.device("cuda", 0), torch.float64), TorchOps)
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
@@ -237,35 +237,35 @@ def test_a_pass_with_the_kernels_has_the_models_own_logits(name: str) -> None:
     expected = model.forward(prompt[0, 31:], theirs, 31, logits=True)
     assert expected is not None
     model.forward(prompt[0, :31], mine, 0, logits=False)
-    lean = QuestionPass(model, mine.layers, build_tables(model, 45), glue=FusedGlue(), graphs=False)
-    logits = lean.run(prompt[:, 31:], 31)
+    decoder = FusedDecoder(model, mine.layers, build_tables(model, 45), ops=TritonOps(), graphs=False)
+    logits = decoder.run(prompt[:, 31:], 31)
     spread = expected.std().item()
     assert (logits[0] - expected).abs().max().item() < 1e-4 * spread
     for layer, other in zip(mine.layers, theirs.layers, strict=True):
         torch.testing.assert_close(layer.key_slab[:, :, :40], other.key_slab, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(layer.value_slab[:, :, :40], other.value_slab, rtol=1e-4, atol=1e-4)
     # The control: one position earlier is another answer, so the comparison above can fail.
-    moved = lean.run(prompt[:, 31:], 30)
+    moved = decoder.run(prompt[:, 31:], 30)
     assert (moved[0] - expected).abs().max().item() > 1e-2 * spread
 
 
 @pytest.mark.gpu
 @DTYPES
 def test_on_a_gpu_the_kernels_are_proven_and_used(dtype: torch.dtype) -> None:
-    assert isinstance(glue_for(torch.device("cuda"), dtype), FusedGlue)
+    assert isinstance(fused_ops_for(torch.device("cuda"), dtype), TritonOps)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("make", [PlainGlue, FusedGlue])
-def test_a_recorded_graph_follows_the_slots_in_memory(make: Callable[[], Glue]) -> None:
-    glue, dim = make(), 64
+@pytest.mark.parametrize("make", [TorchOps, TritonOps])
+def test_a_recorded_graph_follows_the_slots_in_memory(make: Callable[[], FusedOps]) -> None:
+    ops, dim = make(), 64
     projected = random(1, 2, 4 * dim, dtype=torch.bfloat16)
-    places = Places(torch.tensor([0, 1], device=DEVICE), *(random(2, dim, dtype=torch.bfloat16) for _ in range(2)))
+    places = TokenSlots(torch.tensor([0, 1], device=DEVICE), *(random(2, dim, dtype=torch.bfloat16) for _ in range(2)))
     keys, values = (torch.zeros(1, 1, 9, dim, dtype=torch.bfloat16, device=DEVICE) for _ in range(2))
 
     def piece() -> torch.Tensor:
-        _, normed = glue.add_norm(projected, projected, projected[0, 0].clone(), 1e-6)
-        return glue.rotate_scatter(glue.swiglu(torch.cat((normed, normed), -1)), None, places, keys, values)
+        _, normed = ops.add_norm(projected, projected, projected[0, 0].clone(), 1e-6)
+        return ops.rotate_scatter(ops.swiglu(torch.cat((normed, normed), -1)), None, places, keys, values)
 
     piece()
     torch.cuda.synchronize()

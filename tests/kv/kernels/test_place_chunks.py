@@ -23,7 +23,7 @@ from desk_rag.kv.loading import layerwise
 from desk_rag.kv.loading.file_io import Identity
 from desk_rag.kv.loading.load import ChunksLost
 from desk_rag.kv.loading.loader import Loader, LoaderSettings
-from desk_rag.kv.payload import ChunkFile, Group, as_quantized, layout
+from desk_rag.kv.payload import ChunkFile, LayerGroup, as_quantized, layout
 from desk_rag.kv.positions import Placement, plan
 from desk_rag.kv.quant import LayerScheme, QuantScheme, keep_exact, quantize
 from desk_rag.kv.rope import RotaryTables
@@ -253,7 +253,7 @@ def test_the_placer_fills_the_slabs_by_the_kernel_as_by_the_reference(
     where = plan(5, [file.header.num_tokens for file in files])
     caches = [a_cache(4, 2, 128, 160, torch.float32) for _ in range(2)]
     chunks = [as_quantized(file.header, data) for file, data in zip(files, payloads, strict=True)]
-    slots = layerwise.Slots(tables, caches[0], place_chunks.Target.of(tables, caches[0].layers))
+    slots = layerwise.CacheTarget(tables, caches[0], place_chunks.Target.of(tables, caches[0].layers))
     settings = LoaderSettings(threads=2, waves=waves, staging_bytes=1 << 22, resident_bytes=1 << 22)
     with Loader(DEVICE, settings) as loader:
         load = loader.start(files)
@@ -283,7 +283,7 @@ def test_a_placer_goes_on_with_what_stands_in_for_a_lost_chunk(
     files[2].path.write_bytes(damaged)
     tables, where = some_tables(200, 64, (0, 0, 0, 0)), plan(5, [file.header.num_tokens for file in files])
     got, wanted = (a_cache(4, 2, 128, 160, torch.float32) for _ in range(2))
-    slots = layerwise.Slots(tables, got, place_chunks.Target.of(tables, got.layers))
+    slots = layerwise.CacheTarget(tables, got, place_chunks.Target.of(tables, got.layers))
     chunks = [as_quantized(file.header, data) for file, data in zip(files, payloads, strict=True)]
     for layer in range(4):
         for chunk, place in zip(chunks, where.placements, strict=True):
@@ -292,7 +292,7 @@ def test_a_placer_goes_on_with_what_stands_in_for_a_lost_chunk(
     with Loader(DEVICE, settings) as loader:
         verify, placed = loader.reader.verify, threading.Event()
 
-        def late(path: Path, identity: Identity, groups: Sequence[tuple[int, Group]], run: torch.Tensor) -> None:
+        def late(path: Path, identity: Identity, groups: Sequence[tuple[int, LayerGroup]], run: torch.Tensor) -> None:
             if groups[0][1].first_layer >= 2:
                 assert placed.wait(10)
             verify(path, identity, groups, run)

@@ -20,7 +20,7 @@ from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.lazy import reference
 from desk_rag.kv.lazy.cache import LazyCache, arriving, supports
 from desk_rag.kv.lazy.reference import LazyContext, attend
-from desk_rag.kv.lazy.tiles import MOST_TOKENS, Run, pack_shares
+from desk_rag.kv.lazy.tiles import MOST_TOKENS, TokenRun, pack_shares
 from desk_rag.kv.positions import Placement, Positions, plan
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
 from desk_rag.kv.quant import LayerScheme, QuantScheme, quantize
@@ -240,7 +240,7 @@ def test_kernel_division_fills_one_wave_and_gives_all_the_same() -> None:
         division = kernel._division(4, fp32=False, few=True, slots=slots)
         programs = (division.shares + -(-slots // (division.plain_tile * division.plain_tiles))) * 2
         assert programs <= max(2 * processors, 2), (processors, slots)
-        runs = [Run.unpack(int(word)) for word in division.words]
+        runs = [TokenRun.unpack(int(word)) for word in division.words]
         firsts = division.firsts.tolist()
         tiles = [sum(-(-run.count // 64) for run in runs[a:b]) for a, b in itertools.pairwise(firsts)]
         assert len(set(tiles[:-1])) <= 1 and 0 < tiles[-1] <= tiles[0]
@@ -285,23 +285,24 @@ def test_kernel_plain_part_is_causal(queries: int, plain: int) -> None:
 def test_words_hold_every_field_and_refuse_what_does_not_fit() -> None:
     edges = itertools.product((0, 1, (1 << 19) - 1), (1, 128, MOST_TOKENS), (0, 4095), (0, 1, (1 << 20) - 1))
     for edge in edges:
-        word = Run(*edge).pack()
+        word = TokenRun(*edge).pack()
         assert 0 <= word < 1 << 63
-        assert Run.unpack(word) == Run(*edge)
+        assert TokenRun.unpack(word) == TokenRun(*edge)
     for bad in [(1 << 19, 1, 0, 0), (0, 0, 0, 0), (0, 4097, 0, 0), (0, 1, 4096, 0), (0, 1, 0, 1 << 20), (0, 1, 0, -1)]:
         with pytest.raises(AssertionError):
-            Run(*bad).pack()
+            TokenRun(*bad).pack()
 
 
 def test_shares_have_equally_many_tiles_and_go_on_in_the_next_chunk() -> None:
     words, firsts = pack_shares(plan(7, [40, 32, 1, 70]).placements, 64, 16)
-    assert [Run.unpack(int(word)) for word in words] == [
-        Run(0, 40, 0, 7), Run(0, 16, 1, 47), Run(16, 16, 1, 63), Run(0, 1, 2, 79), Run(0, 32, 3, 80),
-        Run(32, 38, 3, 112),
+    assert [TokenRun.unpack(int(word)) for word in words] == [
+        TokenRun(0, 40, 0, 7), TokenRun(0, 16, 1, 47), TokenRun(16, 16, 1, 63), TokenRun(0, 1, 2, 79),
+        TokenRun(0, 32, 3, 80),
+        TokenRun(32, 38, 3, 112),
     ]  # fmt: skip
     assert firsts.tolist() == [0, 2, 5, 6]
     long, firsts = pack_shares(plan(0, [3 * MOST_TOKENS]).placements, 2 * MOST_TOKENS, 64)
-    assert [Run.unpack(int(word)).count for word in long] == [MOST_TOKENS] * 3 and firsts.tolist() == [0, 2, 3]
+    assert [TokenRun.unpack(int(word)).count for word in long] == [MOST_TOKENS] * 3 and firsts.tolist() == [0, 2, 3]
     assert [part.tolist() for part in pack_shares((), 64, 16)] == [[], [0]]
 
 

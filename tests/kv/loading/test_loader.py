@@ -19,7 +19,7 @@ from desk_rag.kv.kernels import availability
 from desk_rag.kv.loading import host_memory as arenas
 from desk_rag.kv.loading import loader as loading
 from desk_rag.kv.loading.file_io import FileReader, identity_of
-from desk_rag.kv.loading.layerwise import Placer, Slots, layerwise
+from desk_rag.kv.loading.layerwise import CacheTarget, Placer, layerwise
 from desk_rag.kv.loading.loader import ChunksLost, Load, Loader, LoaderSettings
 from desk_rag.kv.payload import ChunkFile
 from desk_rag.kv.positions import plan
@@ -89,9 +89,9 @@ def test_what_was_written_is_what_arrives(loader: Loader, tmp_path: Path) -> Non
 def test_waves_bring_the_layers_they_promise(loader: Loader, tmp_path: Path) -> None:
     written = [some_kv(700, seed=seed) for seed in range(2)]
     load = loader.start([write(tmp_path, number, kv) for number, kv in enumerate(written)])
-    assert load.cuts[-1] == 6 and len(load.cuts) > 1
-    assert [layer for wave in range(len(load.cuts)) for layer in load.layers_of(wave)] == list(range(6))
-    for wave in range(len(load.cuts)):
+    assert load.wave_ends[-1] == 6 and len(load.wave_ends) > 1
+    assert [layer for wave in range(len(load.wave_ends)) for layer in load.layers_of(wave)] == list(range(6))
+    for wave in range(len(load.wave_ends)):
         load.wait(wave)
         for index, kv in enumerate(written):
             got = load.quantized(index)
@@ -232,7 +232,7 @@ def test_every_division_brings_the_same(tmp_path: Path, run_bytes: int, waves: i
     files = [write(tmp_path, number, kv) for number, kv in enumerate(written)]
     with Loader(DEVICE, LoaderSettings(threads=2, waves=waves, run_bytes=run_bytes, resident_bytes=1 << 24)) as loader:
         load = loader.start(files)
-        assert load.cuts[-1] == 6 and list(load.cuts) == sorted(set(load.cuts))
+        assert load.wave_ends[-1] == 6 and list(load.wave_ends) == sorted(set(load.wave_ends))
         assert load.nbytes == sum(file.payload for file in files)
         assert all(same(a, b) for a, b in zip(whole(load), written, strict=True))
         load.close()
@@ -410,11 +410,11 @@ def test_the_forward_pass_over_a_load_equals_the_one_over_a_stitched_cache(
         files[2].path.unlink()
     load = loader.start(files)
     if broken:
-        with pytest.raises(ChunksLost) as caught, layerwise(model, load, where, prefix, Slots.of(tables, cache)):
+        with pytest.raises(ChunksLost) as caught, layerwise(model, load, where, prefix, CacheTarget.of(tables, cache)):
             model.forward_all(question, cache, where.next_position)
         assert caught.value.indices == (2,)
         load.replace(2, chunks[2])
-    with layerwise(model, load, where, prefix, Slots.of(tables, cache)):
+    with layerwise(model, load, where, prefix, CacheTarget.of(tables, cache)):
         got = model.forward_all(question, cache, where.next_position)
     load.close()
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
@@ -429,7 +429,7 @@ def test_placing_without_a_forward_pass(loader: Loader, model: LanguageModel, tm
     expected, cache = SlabCache(model, where.num_slots), SlabCache(model, where.num_slots)
     stitch(model, where, prefix, [chunk, chunk], tables, expected)
     load = loader.start([write(tmp_path, 1, chunk)] * 2)
-    Placer(load, where, Slots.of(tables, cache)).place_all()
+    Placer(load, where, CacheTarget.of(tables, cache)).place_all()
     load.close()
     start = prefix.num_tokens
     for mine, reference in zip(cache.layers, expected.layers, strict=True):
@@ -448,7 +448,7 @@ def test_a_wave_without_anything_for_the_kernel(
     monkeypatch.setattr(availability, "available", lambda _device: True)
     load = loader.start([None])
     load.replace(0, chunk)
-    Placer(load, where, Slots.of(tables, cache)).place_all()
+    Placer(load, where, CacheTarget.of(tables, cache)).place_all()
     load.close()
     for index, layer in enumerate(cache.layers):
         coded = chunk.layers[index]

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from desk_rag.kv.loading.device_cache import DeviceResidency
+from desk_rag.kv.loading.device_cache import DevicePayloadCache
 from desk_rag.kv.loading.file_io import Identity
 from desk_rag.kv.loading.host_memory import Arena
-from desk_rag.kv.loading.load import Item
+from desk_rag.kv.loading.load import ChunkLoad
 from desk_rag.kv.loading.loader import Load, Loader, LoaderSettings
 from desk_rag.kv.loading.staging import Staging
 from desk_rag.kv.payload import ChunkFile
@@ -40,7 +40,7 @@ class OnHost(Staging):
     def __init__(self, nbytes: int) -> None:
         self.arena = Arena(nbytes, pinned=True)
         self.stream = None  # type: ignore[assignment]
-        self._leaving = deque()
+        self._copying = deque()
         self._lock = threading.Lock()
         self.log: list[tuple[object, int, int]] = []
         """(key, offset, bytes) of what was in RAM and sent again."""
@@ -48,12 +48,12 @@ class OnHost(Staging):
     def mark(self) -> torch.cuda.Event:
         return Done()  # type: ignore[return-value]
 
-    def send_again(self, wanted: Iterable[tuple[Hashable, int, torch.Tensor]]) -> list[bool]:
-        asked = list(wanted)
-        found = super().send_again(asked)
-        held = itertools.compress(asked, found)
-        self.log.extend((key, offset, int(target.shape[0])) for key, offset, target in held)
-        return found
+    def send_again(self, requests: Iterable[tuple[Hashable, int, torch.Tensor]]) -> list[bool]:
+        listed = list(requests)
+        sent = super().send_again(listed)
+        copied = itertools.compress(listed, sent)
+        self.log.extend((key, offset, int(target.shape[0])) for key, offset, target in copied)
+        return sent
 
 
 class HostLoader(Loader):
@@ -63,7 +63,7 @@ class HostLoader(Loader):
         super().__init__(torch.device("cpu"), settings)
         self.bus = OnHost(settings.staging_bytes)
         self._staging = self.bus
-        self.residency = DeviceResidency(settings.resident_bytes, self.device, self.bus.stream)
+        self.payload_cache = DevicePayloadCache(settings.resident_bytes, self.device, self.bus.stream)
 
     def computing(self) -> torch.cuda.Stream | None:
         return None
@@ -111,11 +111,11 @@ def test_every_division_brings_the_same_from_disk_and_from_ram(
 ) -> None:
     with HostLoader(settings(waves, ram_waves, run_mib)) as loader:
         cold = loader.start(files)
-        assert cold.cuts[-1] == LAYERS and list(cold.cuts) == sorted(set(cold.cuts))
+        assert cold.wave_ends[-1] == LAYERS and list(cold.wave_ends) == sorted(set(cold.wave_ends))
         assert loaded(cold, written)
         read = loader.reader.bytes_read
         again = hot(loader, files)
-        assert again.cuts[-1] == LAYERS and list(again.cuts) == sorted(set(again.cuts))
+        assert again.wave_ends[-1] == LAYERS and list(again.wave_ends) == sorted(set(again.wave_ends))
         assert loaded(again, written)
         assert loader.reader.bytes_read == read == sum(file.payload for file in files)
         assert sum(nbytes for _, _, nbytes in loader.bus.log) == read, "each byte crosses once"
@@ -126,10 +126,10 @@ def test_what_is_in_ram_comes_in_its_own_waves_whatever_the_drive_likes(
 ) -> None:
     with HostLoader(settings(waves=1, ram_waves=4)) as loader:
         cold = loader.start(files)
-        assert cold.cuts == (LAYERS,), "one read for each"
+        assert cold.wave_ends == (LAYERS,), "one read for each"
         assert loaded(cold, written)
         load = hot(loader, [files[1]])
-        assert load.cuts == (3, 6, 9, 12)
+        assert load.wave_ends == (3, 6, 9, 12)
         offsets = [offset for _, offset, _ in loader.bus.log]
         assert offsets == sorted(offsets) and len(offsets) == 4
         for wave in range(4):
@@ -142,7 +142,7 @@ def test_half_in_ram_and_half_on_the_drive(files: list[ChunkFile], written: list
         assert loaded(loader.start(files[1:]), written[1:])
         read = loader.reader.bytes_read
         load = hot(loader, files)
-        assert load.cuts == (4, 6, 8, 12), "of both"
+        assert load.wave_ends == (4, 6, 8, 12), "of both"
         for wave in range(4):
             load.wait(wave)
             for index, kv in enumerate(written):
@@ -159,7 +159,7 @@ def test_what_leaves_the_ram_meanwhile_is_read(
     with HostLoader(settings(waves=1, ram_waves=3)) as loader:
         monkeypatch.setattr(loader.bus.arena, "holds", lambda _key: True, raising=False)
         load = loader.start(files)
-        assert load.cuts == (4, 8, 12)
+        assert load.wave_ends == (4, 8, 12)
         assert loaded(load, written)
         assert loader.reader.bytes_read == sum(file.payload for file in files)
 
@@ -170,21 +170,21 @@ def test_the_first_chunk_is_on_its_way_before_the_others_are_looked_up(
     with HostLoader(settings(waves=1, ram_waves=12)) as loader:
         assert loaded(loader.start(files), written)
         sent_by_then: list[list[tuple[object, int, int]]] = []
-        item = loader._item
+        item = loader._chunk_load
 
-        def noted(file: ChunkFile | None) -> Item:
+        def noted(file: ChunkFile | None) -> ChunkLoad:
             sent_by_then.append(list(loader.bus.log))
             return item(file)
 
-        monkeypatch.setattr(loader, "_item", noted)
+        monkeypatch.setattr(loader, "_chunk_load", noted)
         load = hot(loader, files)
         before_first, before_second = sent_by_then
         assert not before_first
         assert [offset for _, offset, _ in before_second] == [0], "a MiB for each other chunk, in whole groups"
-        assert len(set(loader.bus.log)) == len(loader.bus.log) == 2 * len(load.cuts), "nothing is sent twice"
+        assert len(set(loader.bus.log)) == len(loader.bus.log) == 2 * len(load.wave_ends), "nothing is sent twice"
         assert loaded(load, written)
         alone = hot(loader, files[:1])
-        assert len(loader.bus.log) == len(set(loader.bus.log)) == len(alone.cuts)
+        assert len(loader.bus.log) == len(set(loader.bus.log)) == len(alone.wave_ends)
         assert loaded(alone, written[:1])
 
 
@@ -193,9 +193,9 @@ def test_no_room_for_the_others_leaves_nothing_lent(
 ) -> None:
     with HostLoader(settings()) as loader:
         assert loaded(loader.start(files), written)
-        residency = loader.residency
-        assert isinstance(residency, DeviceResidency)
-        borrow = residency.borrow
+        payload_cache = loader.payload_cache
+        assert isinstance(payload_cache, DevicePayloadCache)
+        borrow = payload_cache.borrow
 
         def full(wanted: Sequence[tuple[Identity, int]]) -> object:
             if wanted[0][1] == files[1].payload:
@@ -203,10 +203,10 @@ def test_no_room_for_the_others_leaves_nothing_lent(
             return borrow(wanted)
 
         with monkeypatch.context() as patch:
-            patch.setattr(residency, "borrow", full)
+            patch.setattr(payload_cache, "borrow", full)
             with pytest.raises(torch.OutOfMemoryError):
                 hot(loader, files)
-        assert residency._lent_bytes == 0 and residency._kept_bytes == 0
+        assert payload_cache._lent_bytes == 0 and payload_cache._kept_bytes == 0
         assert loaded(hot(loader, files), written)
 
 

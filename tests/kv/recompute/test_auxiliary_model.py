@@ -9,7 +9,7 @@ import torch
 
 from desk_rag.errors import UnsupportedModel
 from desk_rag.kv.recompute import attention_scores
-from desk_rag.kv.recompute.auxiliary_model import Auxiliary, AuxiliaryScores, MemoryShelf
+from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel, AuxiliaryScores, MemoryKVStore
 from desk_rag.kv.recompute.policy import SelectorName
 from desk_rag.kv.recompute.selectors import SelectionContext, select
 from desk_rag.kv.types import QuantizedKV
@@ -23,7 +23,7 @@ def small() -> LanguageModel:
     return build_model(next(family for family in FAMILIES if family.name == "qwen3"))
 
 
-class CountingShelf(MemoryShelf):
+class CountingShelf(MemoryKVStore):
     """Counts what had to be prefilled."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class CountingShelf(MemoryShelf):
 
 
 def test_weights_are_the_last_layer_s_attention(small: LanguageModel) -> None:
-    looked = Auxiliary(small).look(TEXTS, QUESTION)
+    looked = AuxiliaryModel(small).score(TEXTS, QUESTION)
     case = stitched_case(small)
     seen = attention_scores.question_attention(small, case.stitched, case.question_ids, [small.spec.num_layers - 1])
     start = 0
@@ -51,19 +51,19 @@ def test_weights_are_the_last_layer_s_attention(small: LanguageModel) -> None:
 
 def test_a_chunk_is_prefilled_once_whatever_stands_around_it(small: LanguageModel) -> None:
     shelf = CountingShelf()
-    auxiliary = Auxiliary(small, shelf=shelf)
-    auxiliary.learn(TEXTS[1:2])
+    auxiliary = AuxiliaryModel(small, shelf=shelf)
+    auxiliary.prefill(TEXTS[1:2])
     assert shelf.learnt == 1
-    auxiliary.look(TEXTS, QUESTION)
-    auxiliary.look(TEXTS[::-1], "What was serviced?")
+    auxiliary.score(TEXTS, QUESTION)
+    auxiliary.score(TEXTS[::-1], "What was serviced?")
     assert shelf.learnt == len(TEXTS)
 
 
 def test_the_shelf_lets_go_of_what_was_used_longest_ago(small: LanguageModel) -> None:
-    auxiliary = Auxiliary(small)
-    kvs = auxiliary.learn(TEXTS)
+    auxiliary = AuxiliaryModel(small)
+    kvs = auxiliary.prefill(TEXTS)
     ids = [tuple(small.prompt.chunk_ids(text)) for text in TEXTS]
-    shelf = MemoryShelf(kvs[0].nbytes + kvs[2].nbytes)
+    shelf = MemoryKVStore(kvs[0].nbytes + kvs[2].nbytes)
     shelf.put(ids[0], kvs[0])
     shelf.put(ids[1], kvs[1])
     assert shelf.get(ids[:1]) == kvs[:1]
@@ -74,27 +74,27 @@ def test_the_shelf_lets_go_of_what_was_used_longest_ago(small: LanguageModel) ->
 
 
 def test_more_text_than_fits_is_read_in_turns(small: LanguageModel) -> None:
-    whole = Auxiliary(small)
-    narrow = Auxiliary(small)
-    narrow._room = len(small.prompt.chunk_ids(TEXTS[2])) + 2
-    apart = narrow.look(TEXTS, QUESTION)
-    assert [scores.spans for scores in apart] == [scores.spans for scores in whole.look(TEXTS, QUESTION)]
+    whole = AuxiliaryModel(small)
+    narrow = AuxiliaryModel(small)
+    narrow._max_chunk_tokens = len(small.prompt.chunk_ids(TEXTS[2])) + 2
+    apart = narrow.score(TEXTS, QUESTION)
+    assert [scores.spans for scores in apart] == [scores.spans for scores in whole.score(TEXTS, QUESTION)]
     assert all(torch.isfinite(scores.weights).all() for scores in apart)
     with pytest.raises(UnsupportedModel, match="auxiliary"):
-        narrow.look([TEXTS[2] + " And on."], QUESTION)
+        narrow.score([TEXTS[2] + " And on."], QUESTION)
 
 
 def test_no_text_is_nothing_to_look_at(small: LanguageModel) -> None:
-    assert Auxiliary(small).look([], QUESTION) == []
+    assert AuxiliaryModel(small).score([], QUESTION) == []
 
 
-class Pointing(Auxiliary):
+class Pointing(AuxiliaryModel):
     """Looks hard at one word, in tokens of three letters."""
 
     def __init__(self, word: str) -> None:
         self.word = word
 
-    def look(self, texts: object, question: str) -> list[AuxiliaryScores]:
+    def score(self, texts: object, question: str) -> list[AuxiliaryScores]:
         looked = []
         for text in TEXTS:
             spans = tuple((at, min(at + 3, len(text))) for at in range(0, len(text), 3))

@@ -29,5 +29,5 @@ def test_a_pass_may_be_as_long_as_its_cache() -> None:
     assert min(vars_of(recompute_costs.measure(model, cache))) >= 0
 
 
-def vars_of(costs: recompute_costs.Costs) -> tuple[float, ...]:
+def vars_of(costs: recompute_costs.PassCosts) -> tuple[float, ...]:
     return costs.fixed, costs.per_row, costs.per_pair

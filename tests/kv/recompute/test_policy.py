@@ -9,7 +9,7 @@ import pytest
 
 from desk_rag.errors import ConfigError
 from desk_rag.kv.positions import StitchPlan, plan
-from desk_rag.kv.recompute.policy import Costs, RecomputeChoice, SelectorName, Timed, choose, cues
+from desk_rag.kv.recompute.policy import PassCosts, PassTiming, RecomputeChoice, SelectorName, choose, cues
 
 PLUMBER = "Hi Oskar, the plumber coming on Thursday is Denny Quarles, not Piet. He needs the key, which sits in box 14."
 CONTACTS = "Contractor contacts\nPiet Vandamme, heating, 0441 220 118\nDenny Quarles, plumbing, 0441 229 507"
@@ -31,15 +31,16 @@ def test_naming_the_choices_loads_no_torch() -> None:
 
 
 def test_costs_are_found_again_from_timings() -> None:
-    true = Costs(fixed=0.01, per_row=2e-5, per_pair=3e-9)
+    true = PassCosts(fixed=0.01, per_row=2e-5, per_pair=3e-9)
     sizes = [(16, 500), (16, 4000), (800, 1000), (800, 4000), (4000, 4000)]
-    found = Costs.fit([Timed(rows, keys, true.seconds(rows, keys)) for rows, keys in sizes])
+    found = PassCosts.fit([PassTiming(rows, keys, true.seconds(rows, keys)) for rows, keys in sizes])
     for rows, keys in [(100, 2000), (8000, 8000)]:
         assert found.seconds(rows, keys) == pytest.approx(true.seconds(rows, keys), rel=1e-6)
 
 
 def test_no_part_of_the_cost_is_negative() -> None:
-    found = Costs.fit([Timed(10, 100, 0.010), Timed(100, 100, 0.1), Timed(1000, 1000, 0.9), Timed(2000, 2000, 1.7)])
+    measured = [(10, 100, 0.010), (100, 100, 0.1), (1000, 1000, 0.9), (2000, 2000, 1.7)]
+    found = PassCosts.fit([PassTiming(*timing) for timing in measured])
     assert min(found.fixed, found.per_row, found.per_pair) >= 0
     assert found.seconds(1000, 1000) == pytest.approx(0.9, rel=0.2)
 
@@ -73,8 +74,8 @@ def a_plan(tokens: int, chunks: int = 2) -> StitchPlan:
     return plan(20, [tokens // chunks] * chunks)
 
 
-SLOW = Costs(fixed=0.02, per_row=1e-3, per_pair=0.0)
-FAST = Costs(fixed=0.02, per_row=1e-5, per_pair=0.0)
+SLOW = PassCosts(fixed=0.02, per_row=1e-3, per_pair=0.0)
+FAST = PassCosts(fixed=0.02, per_row=1e-5, per_pair=0.0)
 HOP = "Who was going to come before Denny Quarles, and what is his number?"
 
 
@@ -88,7 +89,7 @@ def test_a_question_with_cues_gets_what_the_machine_can_afford() -> None:
     # Where everything can be recomputed unnoticed it is, and the answer is that of full prefill.
     assert choose(HOP, TEXTS, FAST, a_plan(4000)) == 1.0
     # Where a pass costs much by itself there is nothing to save, and a little recompute would cost the advantage.
-    stuck = Costs(fixed=1.0, per_row=5e-4, per_pair=0.0)
+    stuck = PassCosts(fixed=1.0, per_row=5e-4, per_pair=0.0)
     assert choose(HOP, TEXTS, stuck, a_plan(4000)) in (0.0, 0.05)
     assert stuck.seconds(32 + 200, 4052) - stuck.seconds(32, 4052) < 0.12
 

@@ -11,10 +11,10 @@ import torch
 from desk_rag.errors import ConfigError
 from desk_rag.kv.positions import Positions
 from desk_rag.kv.recompute import attention_scores
-from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.policy import SelectorName
 from desk_rag.kv.recompute.run import NOTHING, Selection
-from desk_rag.kv.recompute.selectors import select, watched_layers
+from desk_rag.kv.recompute.selectors import observed_layers, select
 from tests.kv.stitched_cases import Case, stitched_case
 from tests.models import FAMILIES, build_model
 
@@ -24,13 +24,13 @@ def case_of(name: str = "qwen3", **options: Positions) -> Case:
 
 
 @pytest.fixture(scope="module")
-def auxiliary() -> Auxiliary:
-    return Auxiliary(build_model(next(family for family in FAMILIES if family.name == "llama-mqa"), seed=3))
+def auxiliary() -> AuxiliaryModel:
+    return AuxiliaryModel(build_model(next(family for family in FAMILIES if family.name == "llama-mqa"), seed=3))
 
 
 @pytest.mark.parametrize("name", list(SelectorName))
 @pytest.mark.parametrize("family", ["qwen3", "gemma3", "gemma2"])
-def test_within_the_ratio_and_without_a_trace(name: SelectorName, family: str, auxiliary: Auxiliary) -> None:
+def test_within_the_ratio_and_without_a_trace(name: SelectorName, family: str, auxiliary: AuxiliaryModel) -> None:
     case = case_of(family)
     context = replace(case.context, auxiliary=auxiliary)
     end = case.stitched.plan.num_slots
@@ -132,7 +132,7 @@ def test_the_default_takes_beginnings_first_and_looks_hardest_next() -> None:
     edges = {place.slot + at for place in places for at in range(4)}
     assert edges < chosen
     seen = attention_scores.question_attention(
-        case.model, case.stitched, case.question_ids, watched_layers(case.model)
+        case.model, case.stitched, case.question_ids, observed_layers(case.model)
     ).amax(2).mean((0, 1))  # fmt: skip
     others = [slot for slot in case.chunk_slots if slot not in edges]
 
@@ -151,8 +151,8 @@ def test_the_default_takes_beginnings_first_and_looks_hardest_next() -> None:
 
 
 def test_sliding_layers_are_not_watched_where_others_can_be() -> None:
-    assert watched_layers(case_of("gemma3").model) == [1]
-    assert watched_layers(case_of("mistral-sliding").model) == [0, 1]
+    assert observed_layers(case_of("gemma3").model) == [1]
+    assert observed_layers(case_of("mistral-sliding").model) == [0, 1]
 
 
 def test_the_auxiliary_selector_says_what_it_lacks() -> None:

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from desk_rag.errors import ConfigError
-from desk_rag.kv.recompute.auxiliary_model import Auxiliary
+from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.policy import RecomputeChoice, SelectorName
 from desk_rag.kv.recompute.run import NOTHING, recompute
 from desk_rag.kv.recompute.selectors import select
-from desk_rag.kv.recompute.step import Ask, Recomputer
+from desk_rag.kv.recompute.step import Recomputer, RecomputeRequest
 from tests.kv.stitched_cases import QUESTION, Case, stitched_case
 from tests.models import FAMILIES, build_model
 
@@ -21,18 +21,18 @@ def model_of(name: str = "qwen3", seed: int = 7):  # type: ignore[no-untyped-def
     return build_model(next(family for family in FAMILIES if family.name == name), seed=seed)
 
 
-def recomputer(case: Case, choice: RecomputeChoice, auxiliary: Auxiliary | None = None) -> Recomputer:
+def recomputer(case: Case, choice: RecomputeChoice, auxiliary: AuxiliaryModel | None = None) -> Recomputer:
     return Recomputer(case.model, case.stitched.cache, case.tables, choice, auxiliary)
 
 
-def ask(case: Case, question: str = QUESTION) -> Ask:
-    return Ask(case.stitched.plan, case.texts, case.chunk_ids, question, case.question_ids)
+def ask(case: Case, question: str = QUESTION) -> RecomputeRequest:
+    return RecomputeRequest(case.stitched.plan, case.texts, case.chunk_ids, question, case.question_ids)
 
 
 @pytest.mark.parametrize("selector", [SelectorName.EDGE_QUERY, SelectorName.FIRST_K, SelectorName.AUX])
 def test_the_step_is_selecting_and_recomputing(selector: SelectorName) -> None:
     model = model_of()
-    auxiliary = Auxiliary(model_of("llama", seed=3))
+    auxiliary = AuxiliaryModel(model_of("llama", seed=3))
     case, other = stitched_case(model), stitched_case(model)
     step = recomputer(case, RecomputeChoice(0.3, selector), auxiliary)
     got = step.begin(ask(case)).prefill()
@@ -54,7 +54,7 @@ def test_the_auxiliary_model_needs_no_chunk_to_be_there_yet() -> None:
     for layer in case.stitched.cache.layers:
         layer.key_slab.fill_(float("nan"))
         layer.value_slab.fill_(float("nan"))
-    step = recomputer(case, RecomputeChoice(0.3, SelectorName.AUX), Auxiliary(model_of("llama", seed=3)))
+    step = recomputer(case, RecomputeChoice(0.3, SelectorName.AUX), AuxiliaryModel(model_of("llama", seed=3)))
     begun = step.begin(ask(case))
     for layer, source in zip(case.stitched.cache.layers, ready.stitched.cache.layers, strict=True):
         layer.key_slab.copy_(source.key_slab)
@@ -86,12 +86,12 @@ def test_the_model_is_worked_out_once_and_only_where_something_is_recomputed() -
     step = recomputer(case, RecomputeChoice(0.0))
     step.rehearse()
     step.begin(ask(case)).prefill()
-    assert "lean" not in vars(step)
+    assert "decoder" not in vars(step)
     step.begin(ask(case), RecomputeChoice(0.2)).prefill()
-    first = step.lean
+    first = step.decoder
     assert first is not None and first.model is case.model
     step.begin(ask(case), RecomputeChoice(0.3, SelectorName.QUERY)).prefill()
-    assert step.lean is first
+    assert step.decoder is first
 
 
 def test_rehearsing_loses_the_cache_and_nothing_else() -> None:

@@ -170,7 +170,7 @@ def test_a_full_disk_at_any_step_of_the_record_costs_no_answer(reader: LanguageM
     assert stored_gates(tmp_path / "third") == []
 
 
-def _full(path: Path, content: bytes) -> None:
+def _full(path: Path, _content: bytes, _root: Path | None = None) -> None:
     raise OSError(28, "No space left on device", str(path))
 
 

@@ -159,7 +159,7 @@ def test_a_full_disk_at_any_step_of_the_record_costs_no_answer(reader: LanguageM
         if disk.calls < step:
             break
         failures += not file.exists()  # the last two calls flush its name, after it has one
-        assert serving_model._read(file) is None or serving_model._read(file).told == record.told  # type: ignore[union-attr]
+        assert serving_model._read(file) is None or serving_model._read(file).gate == record.gate  # type: ignore[union-attr]
         assert list(file.parent.glob("*.tmp")) == []
         file.unlink(missing_ok=True)
     assert failures >= 3 and serving_model._read(file) is not None

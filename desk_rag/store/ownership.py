@@ -47,7 +47,6 @@ _BEGUN = re.compile(
 _OF_THE_SYSTEM = frozenset({"lost+found", ".DS_Store", "Thumbs.db", "desktop.ini"})
 _OWN_DIRECTORY = re.compile(r"kv(/[0-9a-f]{16}(/[0-9a-f]{2})?)?|vectors|quarantine|run(/answering)?|logs|models")
 _LOG_LINE = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ \S")
-_SECTOR = 512
 _SQLITE = b"SQLite format 3\x00"
 _GRAPH_DATA_AT = 132
 """Where hnswlib puts a vector in an element of a graph with M = 16."""
@@ -236,18 +235,8 @@ def _unwritten(start: bytes) -> bool:
 def _kv_header(start: bytes, namespace: str, tokens: str) -> bool:
     """The header of a KV file says what its place says, whether or not its checksum still holds."""
     head = start[:4096]
-    return head[8:].startswith(b'{"__metadata__":{') and all(piece in head for piece in _kv_words(namespace, tokens))
-
-
-def _kv_words(namespace: str, tokens: str) -> tuple[bytes, ...]:
-    return b'"producer":"desk-rag ', f'"namespace":"{namespace}'.encode(), f'"key":"{tokens}"'.encode()
-
-
-def _torn_kv_header(start: bytes, namespace: str, tokens: str) -> bool:
-    """Sectors of zeros, as a power cut leaves them, beside one that says what the place says."""
-    head = start[:4096]
-    torn = any(not any(head[at : at + _SECTOR]) for at in range(0, len(head), _SECTOR))
-    return torn and any(piece in head for piece in _kv_words(namespace, tokens))
+    wanted = (b'"producer":"desk-rag ', f'"namespace":"{namespace}'.encode(), f'"key":"{tokens}"'.encode())
+    return head[8:].startswith(b'{"__metadata__":{') and all(piece in head for piece in wanted)
 
 
 def _kv(entry: Entry, match: re.Match[str]) -> bool:
@@ -255,9 +244,7 @@ def _kv(entry: Entry, match: re.Match[str]) -> bool:
 
 
 def _kv_temporary(entry: Entry, match: re.Match[str]) -> bool:
-    return match["tokens"].startswith(match["folder"]) and (
-        _unwritten(entry.start()) or _kv(entry, match) or _torn_kv_header(entry.start(), match["n"], match["tokens"])
-    )
+    return match["tokens"].startswith(match["folder"]) and (_unwritten(entry.start()) or _kv(entry, match))
 
 
 def _put_aside(entry: Entry, match: re.Match[str]) -> bool:

@@ -110,7 +110,7 @@ def _no_temporary_file() -> None:
 
 
 def _records_in_place() -> None:
-    _in_place(r"([0-9a-f]{32}\.safetensors|names\.json|drives\.json)\.\d+(-\d+)?\.tmp$", r"\1")
+    _in_place(r"([0-9a-f]{32}\.safetensors|names\.json|drives\.json)\.\d+(?:-\d+)?\.tmp$", r"\1")
 
 
 def _lazy_commits() -> None:

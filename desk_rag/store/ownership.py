@@ -52,7 +52,6 @@ SYSTEM_NAMES = frozenset(
 """Entries that operating systems make by themselves; they are neither ours nor foreign."""
 _OWN_DIRECTORY = re.compile(r"kv(/[0-9a-f]{16}(/[0-9a-f]{2})?)?|vectors|quarantine|run(/answering)?|logs|models")
 _LOG_LINE = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ \S")
-_SECTOR = 512
 _SQLITE = b"SQLite format 3\x00"
 _GRAPH_DATA_AT = 132
 """Offset of the vector in an element of an hnswlib graph with M = 16."""

@@ -72,11 +72,6 @@ def _no_removal_flush() -> None:
     _skip_flushes(just_emptied)
 
 
-def _no_log_flush() -> None:
-    """The emptied write-ahead log is not flushed."""
-    _skip_flushes(lambda status, path: path.endswith("-wal"))
-
-
 def _rename_first() -> None:
     """A KV file gets its name, then its flush."""
     real_sync, real_replace = os.fsync, os.replace
@@ -170,7 +165,6 @@ BREAKS: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
     "no flush of the data directory's name": (_no_root_flush, KV),
     "records written in place": (_records_in_place, RECORDS),
     "no flush after removals": (_no_removal_flush, PURGES),
-    "no flush of the emptied log": (_no_log_flush, ("purge",)),
     "commits that do not wait": (_lazy_commits, KV),
     "catalog never flushed": (_no_catalog_flush, KV),
 }

@@ -45,6 +45,8 @@ _ABSORB_PER_PUT = 2_000
 _SAVE_AFTER = 5_000
 _ROWS_PER_READ = 10_000
 _NORM_TOLERANCE = 1e-3
+_MAX_DIM = 1 << 16
+_STRAY = "SELECT 1 FROM vectors WHERE embedder NOT IN (SELECT id FROM embedders) LIMIT 1"
 _DAMAGED = "Vectors are damaged; the passages they belong to are found by their words alone."
 
 
@@ -179,6 +181,10 @@ class VectorSearch:
         if index is None:
             with self._database.read() as connection:
                 row = connection.execute("SELECT id, dim FROM embedders WHERE name = ?", (embedder,)).fetchone()
+                stray = row is None and connection.execute(_STRAY).fetchone() is not None
+            if stray or (row is not None and not (isinstance(row[1], int) and 0 < row[1] <= _MAX_DIM)):
+                self._database.faults.add(_DAMAGED)
+                return None
             if row is None:
                 return None
             head = HnswIndex.load(self._file(embedder), row[1])

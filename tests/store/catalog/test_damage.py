@@ -110,6 +110,16 @@ def test_a_damaged_vector_finds_nothing_and_is_made_anew_after_a_repair(filled: 
         assert [chunk.text for chunk in store.chunks_without_vector(EMBEDDER, 9)] == [TEXT]
 
 
+@pytest.mark.parametrize("how", ["SET dim = 'ninety'", "SET dim = -4", "SET name = 'another'"])
+def test_a_damaged_embedder_finds_nothing_and_is_said(filled: Path, how: str) -> None:
+    change(filled, f"UPDATE embedders {how}")
+    if "name" in how:
+        change(filled, "UPDATE embedders SET id = 77")
+    with Store.open(filled, made.settings(), writer=False) as store:
+        assert store.search_vectors(EMBEDDER, np.array([1, 0, 0, 0], dtype=np.float32), 2) == []
+        assert [fault.what[:7] for fault in store.faults()] == ["Vectors"]
+
+
 def test_nothing_is_made_from_a_damaged_text(filled: Path) -> None:
     change(filled, "UPDATE chunks SET text = 'The chimney sweep comes in Narch.' WHERE id = 2")
     with Store.open(filled, made.settings(), writer=True) as store:

@@ -1,7 +1,6 @@
-"""Every setting with its default, strict TOML loading, and where data lives on this system.
+"""Define every setting with its default, load them strictly from TOML, and locate data on this system.
 
-Knows names, types and limits of settings; knows nothing of what they are used for. An unknown key is an error that
-names the nearest known one. Precedence: command line, then the file, then the default.
+An unknown key is an error that names the nearest known one. Precedence: command line, then the file, then the default.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
 
 GIB = 1024**3
 _MOST = 4e9
-"""Of sizes and times: a century of seconds. Larger numbers overflow in the operating system's calls."""
+"""Largest size or time, about a century in seconds: larger numbers overflow in calls of the operating system."""
 _MOST_MIB = 1 << 24
-"""16 TiB: more is a slip of the pen, and too large for the operating system's limits."""
+"""Largest size in MiB, 16 TiB: more is a typing error, and exceeds the operating system's limits."""
 MOST_PRIMERS = 7
-"""The highest rung: as many passages as there are to stand before a chunk (kv/prefix_variants/filler_passages.py)."""
+"""The highest rung: the number of filler passages there are (kv/prefix_variants/filler_passages.py)."""
 
 
 def _whole(part: object) -> int:
@@ -36,7 +35,7 @@ def _whole(part: object) -> int:
 
 
 def rungs_of(given: object) -> tuple[int, ...]:
-    """'0,1,3', or the numbers themselves, as the rungs of a ladder. Raises ValueError that says what is wrong."""
+    """Return rungs from '0,1,3' or from a list of numbers. Raises ValueError that says what is wrong."""
     parts = given.split(",") if isinstance(given, str) else given
     example = "; for one: rungs = [0, 1, 3]"
     try:
@@ -86,7 +85,7 @@ _PLAIN = {
     **dict.fromkeys(("string_type", "path_type"), "must be text in quotes"),
     "finite_number": "must be a finite number",
 }
-"""pydantic's kinds of error as sentences about a setting."""
+"""Sentences about a setting for pydantic's kinds of error."""
 
 
 class _Section(BaseModel):

@@ -1,8 +1,7 @@
-"""Background mode: `desk-rag watch FOLDER...`, a process that indexes until it gets SIGTERM or SIGINT.
+"""Run `desk-rag watch FOLDER...`: a process that indexes until it gets SIGTERM or SIGINT.
 
-Knows signals, exit codes and the plain lines it prints; what is done, and when, is the service's. Nothing is kept
-between runs but the store: a run begins with a look at all folders and goes on where the last one was stopped or
-killed.
+It handles signals and exit codes and prints plain lines; the service does the work. Only the store is kept between
+runs: a run starts with a sweep of all folders and continues where the last one was stopped or killed.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ from desk_rag.store.store import Store
 _EVERY = 5.0
 """Seconds between two lines of the same kind of progress."""
 _MOST_FILE_LINES = 20
-"""Lines about files in that time; the rest is counted."""
+"""Lines about files in that time; further files are only counted."""
 _EXIT_OK = 0
 
 
 def run_watch(
     settings: Settings, folders: Sequence[Path], out: TextIO | None = None, errors: TextIO | None = None
 ) -> int:
-    """Index `folders` until a signal comes; one plain line per event on `out` (stdout). Returns the exit code.
+    """Index `folders` until a signal arrives, with one plain line per event on `out` (stdout); return the exit code.
 
-    0 after SIGTERM or SIGINT; 2 when no folder was named, 4 when another process is the writer, 5 when the model has no
-    tokenizer here, each with a message and the remedy on `errors` (stderr), as every command has them. A known folder
-    that is absent now is waited for.
+    The code is 0 after SIGTERM or SIGINT, 2 if no folder was named, 4 if another process is the writer, and 5 if the
+    model's tokenizer is missing; errors print a message and a remedy on `errors` (stderr). If a known folder is absent,
+    the process waits for it.
     """
     printer = Printer(out or sys.stdout)
     try:
@@ -54,13 +53,13 @@ def run_watch(
             raise ConfigError("No folder to watch.", remedy="Name one: desk-rag watch FOLDER")
         with _signals() as stop, Store.open(settings.data_dir, settings.store, writer=True) as store:
             for folder in folders:
-                # One that was indexed before may be on a drive that comes back; a new one is a slip of the pen.
+                # A folder indexed before may be on a drive that is reconnected later; an unknown one is a typing error.
                 if folder.exists() or not store.documents(folder.absolute()):
                     discovery.check_root(folder)
             if store.kv_away:
                 printer.line(store.kv_away)
             lower_priority()
-            # Chunks of every length would fill the cache of compiled CPU kernels: 950 MB after 2,000 chunks, 780 so.
+            # Chunks of many lengths would fill the cache of compiled CPU kernels (bench/LOG.md, "Memory of a watcher").
             os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
             service = Service(lazy_parts(store, settings), folders, settings)
             service.subscribe(printer.event)
@@ -78,7 +77,7 @@ def run_watch(
 
 
 class Printer:
-    """Events as plain lines; safe to call from several threads. A closed pipe is no reason to stop indexing."""
+    """Prints events as plain lines, from any thread. A closed pipe does not stop the indexing."""
 
     def __init__(self, out: TextIO, *, every: float = _EVERY) -> None:
         self._out = out
@@ -95,25 +94,25 @@ class Printer:
                 print(part, file=self._out, flush=True)
 
     def watching(self, state: WatchState) -> None:
-        """Tell how a folder is watched."""
+        """Print how a folder is watched."""
         if not state.polling:
             self.line(f"watching {state.root}")
             return
-        self.line(f"looking at {state.root} now and then: {state.polling}")
+        self.line(f"checking {state.root} at intervals: {state.polling}")
         if state.remedy:
             self.line(f"  {state.remedy}")
 
     def event(self, event: IndexEvent) -> None:
-        """Print an event unless enough of its kind was said lately."""
+        """Print an event unless enough of its kind were printed recently."""
         match event:
             case FileEvent():
                 self._file(event)
             case StageProgress():
                 self._progress(event)
             case RootAbsent():
-                self.line(f"left alone: {event.root}: {event.reason}")
+                self.line(f"skipped: {event.root}: {event.reason}")
             case DeletionsWaiting():
-                self.line(f"left alone: {event.root}: {event.sentence}")
+                self.line(f"kept: {event.root}: {event.sentence}")
             case IndexFinished():
                 further = f", {event.chunk_kvs} chunk KVs made" if event.chunk_kvs > event.warm else ""
                 further += f", {event.beginnings} too long to be indexed to the end" if event.beginnings else ""
@@ -153,7 +152,7 @@ class Printer:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set; a second one ends the process the usual way."""
+    """Yield an event that SIGTERM and SIGINT set; a second signal ends the process as usual."""
     stop = threading.Event()
     before = {}
 
@@ -171,10 +170,9 @@ def _signals() -> Iterator[threading.Event]:
 
 
 def _leave(store: Store, printer: Printer) -> None:
-    """End the process while a step that cannot be interrupted goes on in another thread.
+    """End the process while a step that cannot be interrupted continues in another thread.
 
-    Everything that matters is on disk after each transaction. The interpreter's own way out would wait for that step,
-    or unload libraries under it.
+    All work is on disk after each transaction. A normal exit would wait for that step, or unload libraries it uses.
     """
     store.close()
     for child in psutil.Process().children():

@@ -1,8 +1,7 @@
-"""May background prefill run now? A decision over one reading of the machine, and the sampler that takes the reading.
+"""Decide whether background prefill may run now, from readings of the computer's load.
 
-Knows NVML, psutil and the battery; knows nothing of models, files or the store. With NVML the load of *other*
-processes on the GPU decides; without it (no driver, no NVIDIA GPU) the CPU load of other processes. Own load never
-counts, or prefill would stop itself.
+With NVML, the GPU load of other processes decides; without it (no driver, no NVIDIA GPU), their CPU load. The load of
+this process never counts, or prefill would stop itself.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ import psutil
 from desk_rag.config import IdleSettings
 
 _SAMPLE_EVERY = 0.5
-"""Seconds between looks at the machine; shorter windows make CPU load jump."""
+"""Seconds between readings; the CPU load of shorter windows is erratic."""
 _SHORTEST_WINDOW = 0.2
-"""Core-seconds that a CPU reading must cover; the kernel counts in steps of 10 ms."""
+"""Core-seconds that a CPU reading must cover: the kernel counts in steps of 10 ms."""
 _MIB = 1024**2
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The machine at one moment, without what this process does itself."""
+    """Load of the computer at one moment, without that of this process."""
 
     gpu_busy_percent: int | None = None
-    """Load by other processes; None without NVML."""
+    """GPU load of other processes; None without NVML."""
     gpu_free_mib: int | None = None
     cpu_others_percent: float = 0.0
-    """Of all cores together."""
+    """CPU load of other processes, over all cores."""
     on_battery: bool = False
     answering: bool = False
     paused_seconds: float = 0.0
@@ -42,7 +41,7 @@ class Reading:
 
 
 def decide(reading: Reading, settings: IdleSettings) -> str:
-    """Return '' when nothing speaks against running, else the reason to wait, as the user reads it."""
+    """Return '' if prefill may run, or else the reason to wait, as the user reads it."""
     if reading.paused_seconds > 0:
         return describe_pause(reading.paused_seconds)
     if reading.answering:
@@ -61,14 +60,14 @@ def decide(reading: Reading, settings: IdleSettings) -> str:
 
 
 def describe_pause(seconds: float) -> str:
-    """'paused for 52 min', 'paused for 40 s', or 'paused' where no end is set."""
+    """Return 'paused for 52 min', 'paused for 40 s', or 'paused' if no end is set."""
     if seconds > 365 * 86400:
         return "paused"
     return f"paused for {seconds / 60:.0f} min" if seconds >= 90 else f"paused for {max(seconds, 1):.0f} s"
 
 
 class CpuLoad:
-    """CPU load by other processes between two calls, from the system's and this process's own counters."""
+    """Measures the CPU load of other processes between two calls."""
 
     def __init__(self) -> None:
         self._own = psutil.Process()
@@ -76,7 +75,7 @@ class CpuLoad:
         self._percent = 0.0
 
     def percent(self) -> float:
-        """Load of all cores together since the last call, 0 to 100, own work and own ended children left out."""
+        """Return the load over all cores since the last call, 0 to 100, without this process and its ended children."""
         now = self._look()
         total, busy, own = (b - a for a, b in zip(self._last, now, strict=True))
         if total >= _SHORTEST_WINDOW:
@@ -94,7 +93,7 @@ class CpuLoad:
 
 
 class GpuLoad:
-    """Load and free memory of the NVIDIA GPUs through NVML; `look` gives None where there is no driver."""
+    """Reads load and free memory of the NVIDIA GPUs through NVML."""
 
     def __init__(self) -> None:
         self._nvml: Any = None
@@ -102,7 +101,7 @@ class GpuLoad:
         self.start()
 
     def start(self) -> None:
-        """Open NVML anew; handles do not live through a suspend or a driver reset."""
+        """Open NVML again; handles do not survive a suspend or a driver reset."""
         self.stop()
         try:
             import pynvml
@@ -118,17 +117,17 @@ class GpuLoad:
         self._nvml = pynvml
 
     def stop(self) -> None:
-        """Give the NVML handle back."""
+        """Close NVML."""
         if self._nvml is not None:
             with contextlib.suppress(self._nvml.NVMLError):
                 self._nvml.nvmlShutdown()
         self._nvml = None
 
     def look(self, working: bool) -> tuple[int, int] | None:
-        """(percent used by other processes, free MiB) of the busiest GPU, or None without NVML.
+        """Return (percent used by other processes, free MiB) of the busiest GPU; None without NVML.
 
-        `working`: this process used the GPU lately. Where the load cannot be told apart by process, all of it is then
-        ours for all we know and counts as 0; the free memory still tells of others.
+        `working` says that this process used the GPU recently. If the load is not known by process, it then counts as
+        our own, 0 for others; free memory still shows what others use.
         """
         nvml = self._nvml
         if nvml is None:
@@ -148,25 +147,25 @@ class GpuLoad:
     def _busy(self, nvml: Any, handle: Any, working: bool) -> int:
         try:
             samples = nvml.nvmlDeviceGetProcessUtilization(handle, self._seen_us)
-        except nvml.NVMLError_NotFound:  # no process did anything since the last look
+        except nvml.NVMLError_NotFound:  # no process used the GPU since the last reading
             return 0
         except nvml.NVMLError:
             return 0 if working else int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
         loads = {int(sample.pid): int(sample.smUtil) for sample in samples if sample.smUtil <= 100}
-        # In a container NVML tells process ids of the host, among which our own cannot be found.
+        # In a container NVML reports process ids of the host, so our own cannot be identified.
         if working and os.getpid() not in loads:
             return 0
         return min(100, sum(load for pid, load in loads.items() if pid != os.getpid()))
 
 
 def _uses_gpu() -> bool:
-    """True if this process has begun to use a GPU; loads nothing to find out."""
+    """Return whether this process has begun to use a GPU, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and bool(torch.cuda.is_initialized())
 
 
 def on_battery() -> bool:
-    """True if the machine has a battery and is not plugged in."""
+    """Return whether the computer has a battery and is not plugged in."""
     try:
         battery = psutil.sensors_battery()
     except (AttributeError, OSError, NotImplementedError, RuntimeError):
@@ -175,7 +174,7 @@ def on_battery() -> bool:
 
 
 class IdleGate:
-    """Answers `may_run` from readings at most every half second; the machine must have been quiet for a while."""
+    """Decides `may_run` from readings at most every half second; the computer must have been idle for a while."""
 
     def __init__(
         self,
@@ -207,7 +206,7 @@ class IdleGate:
         return self._reason
 
     def sample(self, now: float) -> Reading:
-        """Read the machine; `now` in the gate's clock."""
+        """Take a reading; `now` is in the gate's clock."""
         working = self._ran is not None and now - self._ran < 2.0 and _uses_gpu()
         gpu = self._gpu.look(working)
         until = self._paused_until()
@@ -221,12 +220,12 @@ class IdleGate:
         )
 
     def after_sleep(self) -> None:
-        """Start over: after a suspend, GPU handles are stale and the quiet time means nothing."""
+        """Start over after a suspend: GPU handles are stale and the idle time is meaningless."""
         self._gpu.start()
         self._quiet_since = self._looked = None
 
     def close(self) -> None:
-        """Give the NVML handle back."""
+        """Close NVML."""
         self._gpu.stop()
 
     def _judge(self, now: float, reading: Reading) -> str:
@@ -241,7 +240,7 @@ class IdleGate:
 
 
 def lower_priority() -> None:
-    """Let every other process go first: nice 10 (below normal on Windows) and idle disk access. Never raises."""
+    """Lower this process's priority: nice 10 (below normal on Windows) and idle disk access. Never raises."""
     process = psutil.Process()
     with contextlib.suppress(psutil.Error, OSError, ValueError):
         if sys.platform == "win32":

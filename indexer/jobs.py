@@ -1,8 +1,7 @@
-"""A de-duplicating priority queue of index jobs: the newest change of a path wins.
+"""Queue index jobs by due time, one per path: the newest change of a path wins.
 
-Knows paths and due times; knows nothing of files' content, of the store or of threads other than its own lock.
-Bounded: past `most` waiting files of one folder they become one sweep of that folder, which finds the same changes
-by looking.
+The queue is bounded: when more than `most` files wait, those of a folder become one sweep of that folder, which finds
+the same changes.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from enum import Enum
 from pathlib import Path
 
 _SWEEP_HANDICAP = 5.0
-"""Seconds by which a sweep stands behind a changed file: one edit should not wait for a look at the whole folder, and a
-stream of edits should not put the sweep off for ever."""
+"""Seconds by which changed files precede a sweep: one edit should not wait for a sweep of the whole folder, and many
+edits should not delay the sweep for ever."""
 
 
 class Change(Enum):
-    """What a hint says happened; the file system has the last word."""
+    """What a hint says happened; the file system decides."""
 
     CHANGED = "changed"
     GONE = "gone"
@@ -29,7 +28,7 @@ class Change(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FileSnapshot:
-    """What a file looked like; two equal looks with time between them mean that it stands still."""
+    """State of a file at one moment; two equal snapshots some time apart mean that it is not being written."""
 
     size: int
     mtime_ns: int
@@ -37,7 +36,7 @@ class FileSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class FileJob:
-    """Look at one path."""
+    """Bring one path up to date."""
 
     path: Path
     root: Path
@@ -45,9 +44,9 @@ class FileJob:
     due: float
     """In the queue's clock."""
     seen: FileSnapshot | None = None
-    """What the file looked like when the job was queued; None when it was not there."""
+    """State of the file when the job was queued; None if it did not exist."""
     tries: int = 0
-    """How often it was put back because the file would not stand still."""
+    """How often the job was queued again because the file kept changing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ Job = FileJob | SweepJob
 
 
 class JobQueue:
-    """Safe to use from several threads. `take` never blocks; `wait` sleeps until a job is due or `wake` is called."""
+    """A thread-safe queue. `take` never blocks; `wait` sleeps until a job is due or `wake` is called."""
 
     def __init__(self, most: int = 10_000, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
@@ -91,7 +90,7 @@ class JobQueue:
             self._changed.notify_all()
 
     def take(self) -> Job | None:
-        """The most urgent job that is due, removed from the queue; None when nothing is due."""
+        """Remove and return the most urgent job that is due; None if none is."""
         with self._changed:
             now = self._clock()
             file, sweep = self._first_file(), self._first_sweep()
@@ -103,17 +102,17 @@ class JobQueue:
             return self._take_file(file, now)
 
     def take_file(self) -> FileJob | None:
-        """The same, but never a sweep: for whoever is in the middle of one."""
+        """Remove and return the most urgent file job that is due; None if none is. For use during a sweep."""
         with self._changed:
             return self._take_file(self._first_file(), self._clock())
 
     def gone_files(self, root: Path) -> int:
-        """How many files of a folder wait here that were gone when they were queued."""
+        """Return how many waiting files of a folder were gone when they were queued."""
         with self._changed:
             return sum(job.root == root and job.change is Change.GONE for job in self._files.values())
 
     def due(self, within: float = 0.0) -> bool:
-        """True if `take` would return a job now, or `within` so many seconds."""
+        """Return whether `take` would return a job now or within so many seconds."""
         with self._changed:
             next_due = self._next_due()
             return next_due is not None and next_due <= self._clock() + within
@@ -131,7 +130,7 @@ class JobQueue:
             self._woken = False
 
     def wake(self) -> None:
-        """End the present or the next `wait` at once."""
+        """End the current or the next `wait` at once."""
         with self._changed:
             self._woken = True
             self._changed.notify_all()

@@ -1,7 +1,7 @@
-"""What background work needs, each part made when it is first needed: words must be findable before torch is imported.
+"""Load what background work needs, each part on first use, so that text can be searched before torch is imported.
 
-Knows how the parts are loaded; runs none of them. A process that answers anyway hands over its own (`parts_of`), so
-that there is one model in memory and one turn.
+A process that already answers questions hands over its own parts (`parts_of`), so that there is one model in memory
+and one device lock.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WarmParts:
-    """What makes a chunk warm."""
+    """What background prefill needs."""
 
     model: LanguageModel
     prefix: PrefixKV
     namespace: Namespace
     scheme: QuantScheme
     later: tuple[PrefixVariant, ...] = ()
-    """Rungs above the plain one, whose prefix and namespace are those above."""
+    """Prefix variants above the plain one, which `prefix` and `namespace` describe."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the worker works with. The two loaders are called from its thread, once each, when their stage begins."""
+    """What the worker needs. It calls each of the two loaders once, when their stage begins."""
 
     store: Store
     counter: PortableCounter
@@ -53,7 +53,7 @@ class Parts:
 
 
 def lazy_parts(store: Store, settings: Settings) -> Parts:
-    """Parts that load what `settings` name. Raises ModelNotFound when the model has no tokenizer here."""
+    """Return parts that load what `settings` name. Raises ModelNotFound if the model's tokenizer is missing."""
     prompt = load_prompt(weights.resolve(settings.model.name, allow_download=settings.model.allow_download))
     return Parts(
         store=store,
@@ -66,7 +66,7 @@ def lazy_parts(store: Store, settings: Settings) -> Parts:
 
 
 def parts_of(engine: AnswerEngine) -> Parts:
-    """The parts of an engine that is loaded already."""
+    """Return the parts of an engine that is already loaded."""
     prompt = engine.model.prompt
     return Parts(
         store=engine.store,

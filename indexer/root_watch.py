@@ -1,7 +1,7 @@
-"""Watches one folder tree: through the kernel where every folder in it got its watch, by polling otherwise.
+"""Watch one folder tree: through the kernel if every folder in it gets a watch, by polling otherwise.
 
-Knows watchdog and the limits of inotify; knows nothing of what the events mean. watchdog swallows the error when a
-subfolder gets no watch (7.1.0), so the watches that really exist are counted in /proc/self/fdinfo.
+watchdog 7.1.0 ignores the error when a subfolder gets no watch, so the existing watches are counted in
+/proc/self/fdinfo.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver
 from watchdog.observers.polling import PollingObserver
 
-# Opening, and closing without writing, are left out: our own reading would come back as changes, for ever.
+# Opening, and closing without writing, are left out: our own reading would be reported as changes for ever.
 _EVENTS: list[type[FileSystemEvent]] = [
     FileCreatedEvent,
     FileModifiedEvent,
@@ -43,7 +43,7 @@ _EVENTS: list[type[FileSystemEvent]] = [
     DirDeletedEvent,
 ]
 _STALLED = 0.5
-"""Seconds without a new watch after which no more are expected."""
+"""Seconds without a new watch after which none is expected any more."""
 _FOLDERS_REMEDY = "More can be allowed with: sudo sysctl fs.inotify.max_user_watches=524288"
 _INSTANCES_REMEDY = "More watchers can be allowed with: sudo sysctl fs.inotify.max_user_instances=1024"
 
@@ -59,7 +59,7 @@ class WatchState:
 
 
 class RootWatch:
-    """One root and its observer; `check` begins, repairs and reports."""
+    """One root and its observer; `check` starts or repairs the watching and reports its state."""
 
     def __init__(self, root: Path, handler: FileSystemEventHandler, poll_seconds: float) -> None:
         self._root = root
@@ -70,9 +70,9 @@ class RootWatch:
         self._state: WatchState | None = None
 
     def check(self) -> WatchState | None:
-        """Watch the root if it is there (again), poll it if watches ran out. Returns how, or None while it is absent.
+        """Watch the root if it is present, or poll it if watches ran out; return how, or None while it is absent.
 
-        To be called now and then: a folder made later gets no watch once the limit is reached, silently.
+        Call this at intervals: once the limit is reached, a new folder silently gets no watch.
         """
         if not self._root.is_dir():
             self.stop()
@@ -84,7 +84,7 @@ class RootWatch:
         return self._state
 
     def stop(self) -> BaseObserver | None:
-        """End watching; returns the observer, whose thread may need a moment to end."""
+        """Stop watching; return the observer, whose thread may need a moment to end."""
         observer, self._observer, self._state = self._observer, None, None
         if observer is not None:
             _end(observer)
@@ -118,14 +118,14 @@ class RootWatch:
     def _poll(self, reason: str, remedy: str) -> WatchState:
         observer = PollingObserver(timeout=self._poll_seconds)
         observer.schedule(self._handler, str(self._root), recursive=True, event_filter=_EVENTS)
-        # A root that vanishes just now is found absent by the next check.
+        # If the root vanishes just now, the next check reports it absent.
         with contextlib.suppress(OSError):
             observer.start()
         self._observer = observer
         return WatchState(self._root, reason, remedy)
 
     def _complete(self) -> bool:
-        """True if every readable folder has its watch, or where that cannot be counted."""
+        """Return whether every readable folder has its watch; True if watches cannot be counted."""
         if not sys.platform.startswith("linux") or not self._instances:
             return True
         most, since = -1, time.monotonic()
@@ -138,7 +138,7 @@ class RootWatch:
         return True
 
     def _count(self) -> int:
-        """Watches the kernel holds for this root's observer."""
+        """Count the kernel's watches for this root's observer."""
         count = 0
         for instance in self._instances:
             with contextlib.suppress(OSError):
@@ -148,19 +148,19 @@ class RootWatch:
 
 
 def _inotify_instances() -> set[str]:
-    """File descriptors of this process that are inotify instances."""
-    found: set[str] = set()
+    """Return the file descriptors of this process that are inotify instances."""
+    descriptors: set[str] = set()
     folder = Path("/proc/self/fd")
     if folder.is_dir():
         for entry in folder.iterdir():
             with contextlib.suppress(OSError):
                 if str(entry.readlink()) in ("anon_inode:inotify", "anon_inode:[inotify]"):
-                    found.add(entry.name)
-    return found
+                    descriptors.add(entry.name)
+    return descriptors
 
 
 def _folders(root: Path) -> Iterator[Path]:
-    """Folders that a watch can be had for: readable, not reached through a link."""
+    """Yield the folders that can be watched: readable ones, not reached through a link."""
     for place, names, _ in os.walk(root):
         yield Path(place)
         names[:] = [name for name in names if _watchable(Path(place, name))]

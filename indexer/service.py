@@ -1,8 +1,8 @@
-"""Background indexing of some folders: start, stop, pause. Owns watcher, job queue, worker and timers.
+"""Index folders in the background: start, stop, pause. Owns the watcher, the job queue, the worker and the timer.
 
-Knows when: a first look at every folder, then what the watcher reports, then a sweep every `sweep_seconds`, and one
-after the machine slept. Knows nothing of parsing or prefill. One thread works, one keeps time; both sleep when
-there is nothing to do. Other processes see the progress through the store's activity and may ask for a pause there.
+Each folder is swept at the start, every `sweep_seconds`, and after the computer was suspended; in between, the watcher
+reports changed files. One thread works and one keeps time; both sleep when there is nothing to do. Other processes see
+the progress in the store's activity, and may request a pause there.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ _log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
 _HEARTBEAT_SECONDS = 15.0
-"""How often the activity is published when it does not change; a reader takes a minute of silence for the end."""
+"""Seconds between publications of an unchanged activity; readers treat a minute of silence as the end."""
 _SLEPT_SECONDS = 60.0
 _IGNORE_FILES = (".gitignore", ".deskragignore")
 _REMEMBERED = 50_000
 
 
 class ClockJump:
-    """Notices that the machine slept or its clock was set: wall clock and monotonic clock drift apart."""
+    """Detects a suspend or a changed system time: wall clock and monotonic clock drift apart."""
 
     def __init__(self, wall: float, monotonic: float) -> None:
         self._offset = wall - monotonic
 
     def jumped(self, wall: float, monotonic: float) -> bool:
-        """True once per jump of more than a minute in either direction."""
+        """Return True once per jump of more than a minute in either direction."""
         offset = wall - monotonic
         moved = abs(offset - self._offset) > _SLEPT_SECONDS
         if moved:
@@ -68,7 +68,7 @@ class Service:
         gate: IdleGate | None = None,
         tick_seconds: float = TICK_SECONDS,
     ) -> None:
-        """`parts.store` must be open as the writer; it stays the caller's to close, after `stop`."""
+        """`parts.store` must be open as the writer; the caller closes it after `stop`."""
         self._store, self._settings, self._tick = parts.store, settings, tick_seconds
         self.folders = outermost(folders)
         self._callbacks: list[Callable[[IndexEvent], None]] = []
@@ -89,9 +89,9 @@ class Service:
         self._watcher = Watcher(self.folders, self._take_batch, ignore=(settings.data_dir.absolute(),))
         self._activity = AT_REST
         self._current = ""
-        self._said: set[int] = set()
+        self._emitted: set[int] = set()
         self._confirmed: set[Path] = set()
-        """Folders whose deletions the user has confirmed, as of the last look at the store."""
+        """Folders whose deletions the user had confirmed when the store was last read."""
         self._last_waiting: dict[IndexStage, str] = {}
         self._threads = (
             threading.Thread(target=self._worker.run, name="index-worker", daemon=True),
@@ -108,7 +108,7 @@ class Service:
         self._watch_callbacks.append(callback)
 
     def start(self) -> None:
-        """Begin: first look at all folders, in the order given."""
+        """Start the threads, and sweep all folders in the given order."""
         self._log_handler = _open_log(self._settings.data_dir / "logs")
         now = time.monotonic()
         for number, folder in enumerate(self.folders):
@@ -120,8 +120,11 @@ class Service:
             thread.start()
 
     def stop(self, timeout: float = 2.0) -> bool:
-        """End cleanly. False if after `timeout` seconds the worker is still in a step that cannot be interrupted
-        (a model being loaded, a file being parsed): its thread ends by itself and the store may be closed meanwhile."""
+        """Stop within `timeout` seconds; return whether all threads have ended.
+
+        A step that cannot be interrupted (loading a model) may take longer: its thread then ends by itself, and the
+        store may be closed meanwhile.
+        """
         self._stopping.set()
         self._jobs.wake()
         end = time.monotonic() + timeout
@@ -135,13 +138,13 @@ class Service:
         return not any(thread.is_alive() for thread in self._threads)
 
     def pause(self, until: float | None) -> None:
-        """Do nothing until the unix time `until` (math.inf: until resumed), work in hand given up; None resumes."""
+        """Interrupt all work until the Unix time `until` (math.inf: until resumed); None resumes."""
         self._pause_until = until
         self._store.request_pause(until)
         self._jobs.wake()
 
     def sweep(self) -> None:
-        """Look at all folders now."""
+        """Sweep all folders now."""
         for folder in self.folders:
             self._jobs.put(SweepJob(folder, time.monotonic()))
 
@@ -160,7 +163,7 @@ class Service:
         now, index = time.monotonic(), self._settings.index
         for path, change in batch.changes.items():
             seen = look(path)
-            # A file that is back already was saved by delete and create; one that is gone already changed its name.
+            # A file that exists again was saved by deleting and creating it; one that is gone again was renamed.
             change = Change.GONE if seen is None else Change.CHANGED
             self._jobs.put(FileJob(path, batch.root, change, now + settle_wait(index, change), seen))
 
@@ -197,7 +200,7 @@ class Service:
     def _check_watches(self, *, start: bool = False) -> None:
         try:
             states = self._watcher.start() if start else self._watcher.check()
-        except Exception as error:  # the sweep goes on without hints
+        except Exception as error:  # sweeps continue without hints
             _log.error("watching failed: %s", type(error).__name__)
             return
         for state in states:
@@ -211,7 +214,7 @@ class Service:
             self._jobs.wake()
 
     def _heed_confirmed(self) -> None:
-        """Look at folders whose deletions were confirmed, here or in another process."""
+        """Sweep folders whose deletions were confirmed, in this or another process."""
         confirmed = {deletion.root for deletion in self._store.deletions.all(decision=Decision.CONFIRMED)}
         for root in confirmed - self._confirmed:
             if root in self.folders:
@@ -252,7 +255,7 @@ class Service:
                 _log.error("a listener failed: %s", type(error).__name__)
 
     def _repeats(self, event: IndexEvent) -> bool:
-        """True for what was said before: every sweep meets the same broken files and waits for the same reason."""
+        """Return whether an event was emitted before: every sweep meets the same broken files and reasons to wait."""
         if isinstance(event, StageProgress):
             before = self._last_waiting.get(event.stage, "")
             self._last_waiting[event.stage] = _without_numbers(event.waiting)
@@ -264,16 +267,16 @@ class Service:
                 return True
             if event.state not in (FileState.FAILED, FileState.SKIPPED):
                 return False
-        if len(self._said) >= _REMEMBERED:
-            self._said.clear()
-        said = hash(event)
-        repeated = said in self._said
-        self._said.add(said)
+        if len(self._emitted) >= _REMEMBERED:
+            self._emitted.clear()
+        event_hash = hash(event)
+        repeated = event_hash in self._emitted
+        self._emitted.add(event_hash)
         return repeated
 
 
 def outermost(folders: Sequence[Path]) -> tuple[Path, ...]:
-    """The folders as absolute paths, without doubles and without those that lie in another one."""
+    """Return the folders as absolute paths, without duplicates and without folders inside another."""
     absolute = list(dict.fromkeys(folder.absolute() for folder in folders))
     return tuple(folder for folder in absolute if not any(other in folder.parents for other in absolute))
 
@@ -283,7 +286,7 @@ def _without_numbers(reason: str) -> str:
 
 
 def _open_log(folder: Path) -> logging.Handler:
-    """A log of at most 2 MB, readable by its owner only."""
+    """Open a log of at most 2 MB that only its owner can read."""
     handler = PrivateLog(folder, "indexer.log", most_bytes=1_000_000, old_files=1, delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     handler.setLevel(logging.WARNING)

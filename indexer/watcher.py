@@ -1,7 +1,7 @@
-"""Folders become batches of changed paths, debounced and filtered. Events are hints; the sweep is the truth.
+"""Watch folders and deliver batches of changed paths, debounced and filtered.
 
-Knows event names and what editors leave behind while saving; knows no store and reads no file. A flood, an overflow
-of the kernel's queue or a change of a whole folder becomes one sweep of the root instead of many paths.
+Events are only hints; sweeps find what they miss. A flood of events, an overflow of the kernel's queue or a change of a
+whole folder becomes one sweep of the root.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _PASSING_NAMES = (
     "*~", ".#*", "#*#", "*.sw?", "4913", "*___jb_*___", ".goutputstream-*", ".~lock.*", "~$*", "*.tmp", "*.part",
     "*.crdownload", ".nfs*", "*.kate-swp", "sed??????",
 )  # fmt: skip
-"""What editors, office programs and browsers write beside a file while they save it."""
+"""Temporary files that editors, office programs and browsers write while they save."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one root's folders reported since the last batch."""
+    """Changes below one root since the last batch."""
 
     root: Path
     changes: dict[Path, Change]
     sweep: bool
-    """True when the changes do not tell all: look at the whole folder."""
+    """The changes are incomplete: the whole root must be swept."""
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Watcher:
         most: int = 2000,
         poll_seconds: float = 10.0,
     ) -> None:
-        """`ignore`: absolute folders whose changes are our own. `longest`: a batch is not put off more than this."""
+        """`ignore`: absolute folders that only desk-rag changes. `longest`: maximum delay of a batch, in seconds."""
         self._on_batch = on_batch
         self._ignore = tuple(ignore)
         self._debounce, self._longest, self._most = debounce, longest, most
@@ -74,13 +74,13 @@ class Watcher:
         self._overflow = _OverflowListener(self.sweep_all)
 
     def start(self) -> list[WatchState]:
-        """Begin to watch every root that is there; returns how."""
+        """Start to watch every root that is present, and return how each is watched."""
         logging.getLogger("watchdog").addHandler(self._overflow)
         self._thread.start()
         return self.check()
 
     def stop(self) -> None:
-        """End watching; what is pending is dropped (the next sweep finds it). Returns within about a second."""
+        """Stop watching within about a second; pending changes are dropped, and the next sweep finds them."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -92,7 +92,7 @@ class Watcher:
         logging.getLogger("watchdog").removeHandler(self._overflow)
 
     def check(self) -> list[WatchState]:
-        """Begin with roots that have come back, poll those whose watches ran out; returns the states that changed."""
+        """Watch roots that are present again, poll those that lack watches, and return the states that changed."""
         changed = []
         for root, watch in self._watches.items():
             state = watch.check()
@@ -104,16 +104,16 @@ class Watcher:
         return changed
 
     def sweep_all(self) -> None:
-        """Ask for a look at every root: events were lost."""
+        """Request a sweep of every root, because events were lost."""
         for root in self._watches:
             self._note(root, {}, sweep=True)
 
     def note(self, root: Path, event: FileSystemEvent) -> None:
-        """Take one event of watchdog's; called from its threads."""
+        """Record one watchdog event; called from its threads."""
         source = Path(os.fsdecode(event.src_path))
         target = Path(os.fsdecode(event.dest_path)) if event.dest_path else None
         if event.is_directory:
-            # Its files are reported too, but not reliably; one look at the root covers them all.
+            # Its files are not reported reliably; a sweep of the root covers them all.
             if not all(self._ignored(path) for path in (source, target) if path is not None):
                 self._note(root, {}, sweep=True)
             return
@@ -166,7 +166,7 @@ class Watcher:
         return min(pending.last + self._debounce, pending.first + self._longest)
 
     def _wait_seconds(self) -> float | None:
-        """Until the first batch is ready; None while there is nothing, 0 when one is."""
+        """Return the seconds until a batch is ready; None if nothing is pending."""
         if not self._pending:
             return None
         return max(0.0, min(map(self._ready_at, self._pending.values())) - time.monotonic())
@@ -181,7 +181,7 @@ class _Handler(FileSystemEventHandler):
 
 
 class _OverflowListener(logging.Handler):
-    """watchdog tells of an overflow of the kernel's queue only in its log."""
+    """Listens to watchdog's log, the only place where it reports an overflow of the kernel's queue."""
 
     def __init__(self, on_overflow: Callable[[], None]) -> None:
         super().__init__(logging.WARNING)

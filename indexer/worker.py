@@ -1,8 +1,8 @@
-"""One thread that takes jobs, calls desk_rag.ingest.pipeline and emits events; between jobs it embeds and prefills.
+"""Run index jobs in one thread and emit events; between jobs, embed and prefill.
 
-Knows the order of work: changed files first, then whole folders, then vectors, then chunk KV. Knows no watcher and
-no timer. What goes wrong with a file or a stage is logged and told, and the thread goes on. The log gets kinds of
-errors and places in the program, never a message: a parser's message may quote the document.
+The order of work is: changed files, whole folders, vectors, chunk KV. Failures of a file or a stage are logged and
+reported, and the thread continues. The log holds kinds of errors and places in the program, never a message, because a
+parser's message may quote the document.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from desk_rag.retrieval.embedding import Embedder
 _log = logging.getLogger(__name__)
 
 GONE_SECONDS = 3.0
-"""A file that is gone is looked at again after this long: some editors delete and write anew to save."""
+"""Seconds after which a vanished file is checked again: some editors save by deleting and writing again."""
 _TOGETHER_SECONDS = 60.0
-"""Files that vanish within this time vanish together."""
+"""Seconds within which vanished files count as deleted together."""
 _LONGEST_BACKOFF = 300.0
 _SOON = 10.0
 _LOOK_SECONDS = 30.0
 _FULL_SECONDS = 600.0
 AT_REST = StageProgress(IndexStage.SCAN, 0, 0, "files", 0.0, None)
-"""What is told when there is nothing to do."""
+"""Event for an indexer with nothing to do."""
 _TIDY_SECONDS = 15.0
-"""Between two looks for text that was edited away or deleted; a minute later it is to be in no file any more."""
+"""Seconds between two checks for deleted text, which must be in no file of the store after a minute."""
 _LONGEST_TIDY_WAIT = 40.0
 _RETRY_SECONDS = 60.0
-"""After a sweep or a stage failed as a whole."""
+"""Seconds until a sweep or a stage that failed as a whole is tried again."""
 
 
 class Worker:
@@ -61,27 +61,27 @@ class Worker:
         stopping: Callable[[], bool],
         paused: Callable[[], str],
     ) -> None:
-        """`paused` answers '' or the pause as the user reads it; `may_run` the same for chunk KV."""
+        """`paused` returns '' or the reason for a pause, as the user reads it; `may_run` the same for chunk KV."""
         self._parts, self._settings, self._jobs, self._emit = parts, settings, jobs, emit
         self._may_run, self._stopping, self._paused = may_run, stopping, paused
         self._embedder: Embedder | None = None
         self._warm: WarmParts | None = None
         self._stages: Iterator[None] | None = None
         self._stages_again = 0.0
-        """When the stages are begun anew after one of them failed, in monotonic time; 0 for never."""
+        """When to start the stages again, in monotonic time; 0 for never."""
         self._tally = Tally()
         self._unfinished = True
-        """There is something to tell in a summary; at the start, that all is up to date."""
+        """A summary is due; at the start, to say that everything is up to date."""
         self._rests = False
-        """The last that was told is a pause."""
+        """The last event was a pause."""
         self._full_until = 0.0
-        """The disk has no room, or prefill fails: until then only new content is worth another try."""
+        """Until when prefill is suspended, because the disk is full or prefill fails; new content ends that."""
         self._gone_at: list[float] = []
-        """When files with a document turned out to be gone, in monotonic time; only the last of them."""
+        """When indexed files turned out to be gone, in monotonic time; only those of the last minute."""
         self._tidy_at = 0.0
-        """When to look for deleted text again, in monotonic time."""
+        """When to check for deleted text again, in monotonic time."""
         self._sweeps: dict[Path, tuple[float, float]] = {}
-        """Per root: when its last sweep ended, and how long it took."""
+        """When the last sweep of each root ended, and how long it took."""
 
     def run(self) -> None:
         """Work until told to stop. Raises nothing."""
@@ -93,12 +93,12 @@ class Worker:
                 self._jobs.wait(1.0)
 
     def next_sweep_of(self, root: Path) -> float:
-        """When a sweep that events ask for may begin: not more than a tenth of the time goes into looking."""
+        """Return when a sweep requested by events may start: sweeps take at most a tenth of the time."""
         ended, took = self._sweeps.get(root, (0.0, 0.0))
         return max(time.monotonic(), ended + max(5.0, 10 * took)) if ended else time.monotonic()
 
     def begin_stages(self) -> None:
-        """Look for chunks without vector or KV again; called from any thread."""
+        """Check again for chunks without vector or KV. May be called from any thread."""
         self._stages_again = time.monotonic()
         self._jobs.wake()
 
@@ -111,18 +111,18 @@ class Worker:
             return
         if self._rests:
             self._rests = False
-            self._emit(AT_REST)  # there may be nothing to do, and then nothing else would take the pause back
+            self._emit(AT_REST)  # without work, no other event would end the pause
         job = self._jobs.take()
         if job is not None:
             self._do(job)
         elif not self._advance_stages():
-            # An answer of another process may ask for chunks at any time; the store does not call us.
+            # An answer in another process may request chunks at any time, and the store does not notify us.
             self._jobs.wait(_LOOK_SECONDS)
             if not self._stages_again:
                 self._stages_again = time.monotonic()
 
     def _tidy(self) -> None:
-        """Rewrite what deleted text can still be read from, now and then, however much else there is to do."""
+        """Scrub deleted text from the store at intervals, however much other work there is."""
         began = time.monotonic()
         if began < self._tidy_at:
             return
@@ -169,7 +169,7 @@ class Worker:
             self._tell(event)
             self._tidy()
             # The first look at a large folder takes long; a file that is saved meanwhile should not wait for its end.
-            # A halt gives the file in hand back to the queue, so that this would not end.
+            # On a halt the current file goes back to the queue, so this loop would not end.
             while not self._halt() and (job := self._jobs.take_file()) is not None:
                 self._do_file(job)
         if finished or not self._halt():
@@ -178,7 +178,7 @@ class Worker:
             self._jobs.put(SweepJob(root, time.monotonic()))
 
     def _put_off(self, found: FoundFile, root: Path) -> bool:
-        """True for a file written so lately that it may not be complete; it is queued for when it stands still."""
+        """Queue a file written so recently that it may be incomplete; return whether it was."""
         age = time.time() - found.mtime_ns / 1e9
         if not 0 <= age < self._settings.settle_seconds:
             return False
@@ -215,21 +215,21 @@ class Worker:
                 self._stages_again = time.monotonic()
 
     def _many_gone(self, job: FileJob) -> bool:
-        """True if this file vanished together with more than a few others: a look at all of them decides then."""
+        """Return whether this file vanished together with many others, so that a sweep must decide."""
         if self._parts.store.document(job.path) is None:
             return False  # renamed, and dealt with under its new name
         now = time.monotonic()
-        self._gone_at = [at for at in self._gone_at if at > now - _TOGETHER_SECONDS] + [now]
+        self._gone_at = [moment for moment in self._gone_at if moment > now - _TOGETHER_SECONDS] + [now]
         return len(self._gone_at) + self._jobs.gone_files(job.root) > HANDFUL
 
     def _again(self, job: FileJob, seen: FileSnapshot | None, change: Change) -> None:
-        """Put a job back until its file stands still; one that never does is looked at ever less often."""
+        """Queue a job again until its file stops changing, with growing waits."""
         wait = settle_wait(self._settings, change, job.tries)
         self._jobs.put(FileJob(job.path, job.root, change, time.monotonic() + wait, seen, job.tries + 1))
 
     def _tell(self, event: IndexEvent) -> None:
         if isinstance(event, IndexFinished):
-            return  # of one folder; the summary of all comes when the stages are through
+            return  # one folder's; the summary of all follows when the stages are done
         if isinstance(event, FileEvent):
             self._tally.add(event)
             if event.state in (FileState.INDEXED, FileState.REMOVED, FileState.RENAMED):
@@ -241,7 +241,7 @@ class Worker:
     # Vectors and chunk KV
 
     def _advance_stages(self) -> bool:
-        """One step of the stages; False when there is nothing to do."""
+        """Do one step of the stages; return False if there is nothing to do."""
         if self._stages_again and self._stages_again <= time.monotonic():
             self._stages, self._stages_again = self._run_stages(), 0.0
         if self._stages is None:
@@ -267,7 +267,7 @@ class Worker:
             if self._halt():
                 self._stages_again = time.monotonic()
                 return
-        # Files that only wait to stand still belong to this run; one that never does must not put its end off for ever.
+        # Files that will soon stop changing belong to this run; one that never does must not delay its end for ever.
         if self._unfinished and not self._jobs.due(within=_SOON):
             self._tidy_at = 0.0
             self._tidy()
@@ -305,18 +305,18 @@ class Worker:
 
 
 def look(path: Path) -> FileSnapshot | None:
-    """What the file at `path` looks like now; None if it is not there or cannot be looked at."""
+    """Return the present state of the file at `path`; None if it does not exist or is inaccessible."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return FileSnapshot(found.st_size, found.st_mtime_ns)
+    return FileSnapshot(status.st_size, status.st_mtime_ns)
 
 
 def settle_wait(settings: IndexSettings, change: Change, tries: int = 0) -> float:
-    """Seconds until a changed file is read, or one that is gone is taken for gone.
+    """Return the seconds until a changed file is read or a vanished one counts as deleted.
 
-    A vanished file waits longer than a new one, so that a rename is seen as one: the new name comes first.
+    A vanished file waits longer than a new one, so that a rename is recognised: its new name is handled first.
     """
     if change is Change.GONE:
         return max(GONE_SECONDS, settings.settle_seconds + 1)

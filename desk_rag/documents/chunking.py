@@ -1,7 +1,4 @@
-"""A Document becomes Chunks of bounded token length.
-
-Knows blocks, headings and how to count; knows no file, no format and no model. Others call `split` and nothing else.
-"""
+"""Cut a document into chunks of bounded token length. `split` is the only entry point."""
 
 from __future__ import annotations
 
@@ -103,7 +100,7 @@ class _Unit:
 
 
 _BIND = 50.0
-"""Cutting a heading from what it heads: only where nothing else fits."""
+"""Cost of cutting a heading from its text: only where nothing else fits."""
 _PIECES_PER_TARGET = 4
 _TITLE_SHARE = 4
 """A title line takes at most a quarter of the largest chunk."""
@@ -115,7 +112,7 @@ def chunk_id_of(text: str) -> ChunkId:
 
 
 class Text(Protocol):
-    """What is cut: a Document, or what a parser found."""
+    """Text to cut: a Document, or a parser's result."""
 
     @property
     def title(self) -> str:
@@ -159,13 +156,13 @@ class _Packer:
         self._size = size
         self._titles: dict[tuple[str, ...], tuple[str, int, frozenset[int]]] = {}
         self._costs: dict[int, float] = {}
-        """By tokens; few are ever asked for."""
+        """Cost by number of tokens."""
         self._cutter = SentenceCutter(counter, max(8, size.target // _PIECES_PER_TARGET))
 
     # Blocks to units ------------------------------------------------------------------------------------------------
 
     def units(self, block: Block, before: Block | None) -> Iterator[_Unit]:
-        """The block as one unit, or as several where it is longer than a chunk should be."""
+        """Yield the block as one unit, or as several if it is longer than a chunk should be."""
         shown = block.text if block.kind is BlockKind.CODE else block.text.replace("\n", " ")
         joint = _joint(before, block)
         if len(shown) <= 16 * self._size.target:
@@ -279,7 +276,7 @@ class _Packer:
             levels.pop(0)
 
     def divide(self, group: Sequence[_Unit]) -> list[list[_Unit]]:
-        """A chunk whose estimate was too low, in two; empty where one character is all there is."""
+        """Split a chunk that turned out too long in two; return nothing if it is a single character."""
         if len(group) > 1:
             middle = len(group) // 2
             if group[middle - 1].is_heading and middle + 1 < len(group):
@@ -296,7 +293,7 @@ class _Packer:
 
 
 class _LineFinder:
-    """Which lines of the file a part of a block's text stands on."""
+    """Finds the lines of the file that a part of a block's text stands on."""
 
     def __init__(self, block: Block) -> None:
         self._whole = (block.line_start, block.line_end)

@@ -1,10 +1,9 @@
-"""Which old code page a text was written in, by the languages that are written in it. Knows alphabets and common words.
+"""Guess which old code page a text was written in, from the letters and common words of languages.
 
-Single bytes above 127 mean other letters in every page, and nearly any page decodes nearly any text: what tells them
-apart is that no language uses most of what the wrong page shows. A reading is scored by the share of its letters beyond
-ASCII that one single language has, by that language's commonest words, and against symbols inside words, capitals
-behind small letters and letters that the language does not have. Equal readings go to cp1252, which is by far the
-commonest. Pages that no listed language is written in, such as those of Chinese, are left to whoever asks.
+Bytes above 127 mean different letters in every page, and nearly any page decodes nearly any text; but the wrong page
+shows letters that no single language uses. A decoded text scores for the share of its non-ASCII letters that one
+language has, and for that language's common words; symbols inside words, capitals after small letters and foreign
+letters count against it. Equal scores go to cp1252, by far the most common page. Chinese pages are not covered.
 """
 
 from __future__ import annotations
@@ -111,7 +110,7 @@ OTHERS = (
 
 
 def code_page(data: bytes) -> str | None:
-    """The name of the page, None where no listed language explains the bytes. `data` is no UTF-8 and not all ASCII."""
+    """Return the page's name, or None if no listed language explains the bytes; `data` is neither UTF-8 nor ASCII."""
     sample = _telling(data)
     if japanese := _japanese(sample):
         return japanese

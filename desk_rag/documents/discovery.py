@@ -1,8 +1,8 @@
-"""The files of a folder, one at a time, with every file that is left out named and its rule given.
+"""Walk a folder: yield its files one at a time, and every file that is left out with the rule for it.
 
-Obeys, from weakest to strongest: built-in rules for tool folders and editor leftovers; `.gitignore` and
-`.deskragignore` of each directory with git's precedence; built-in rules for secrets; the user's own `exclude`. Ignore
-files are read as patterns and nothing else. Reads no document; never follows a link to a directory.
+Rules, from weakest to strongest: built-in rules for tool folders and editor leftovers; `.gitignore` and
+`.deskragignore` of each directory with git's precedence; built-in rules for secrets; the user's own `exclude`. No
+document is read, and no link to a directory is followed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _OWN = "exclude"
 """How the reason of a rule from the settings begins."""
 _LOOP = "link in a loop, or over too many links"
 _LISTED_AT_ONCE = 4096
-"""Entries of one directory between two questions whether to stop."""
+"""Entries of one directory listed between two calls of `stop`."""
 _CACHE_TAG = b"Signature: 8a477f597d28d172789f06886806bc55"
 
 
@@ -56,7 +56,7 @@ class FoundFile:
     mtime_ns: int
     inode: int
     allowed: bool = False
-    """A `!pattern` of the user's `exclude` names it: it is read even where its content is a secret."""
+    """A `!pattern` of the user's `exclude` matches: the file is read even if its content is a secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +147,9 @@ def walk(root: Path, settings: IndexSettings, stop: Callable[[], bool] = _never)
 
 
 def examine(root: Path, path: Path, settings: IndexSettings) -> FoundFile | LeftOut | None:
-    """What `walk(root)` would say of this one path; None where it would not come by it at all.
+    """Return what `walk(root)` would yield for one path; None if it would not meet the path.
 
-    For a single changed file: reads the ignore files on the way down, and nothing else.
+    Only the ignore files on the way down are read, so this suits single changed files.
     """
     root, path = root.absolute(), path.absolute()
     if root == path or root not in path.parents:

@@ -1,8 +1,8 @@
-"""What is left out because it is a secret: rules for names, and a look at the content.
+"""Recognise secrets, which are not indexed, by file name and by content.
 
-A name rule must not cost an ordinary document its place: it asks for a suffix that holds data, so that 'secrets.yaml'
-is left out and 'secret-garden.md' is not. Content is a secret where it holds a private key, or where access tokens of a
-known form are most of it; a guide that shows one token stays. The user's `!pattern` in `exclude` outranks both.
+Name rules must not exclude ordinary documents: they require a suffix for data, so that 'secrets.yaml' is left out and
+'secret-garden.md' is not. Content is a secret if it holds a private key, or if it consists mostly of access tokens of a
+known form; a guide that shows one token stays. The user's `!pattern` in `exclude` overrides both.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NAME_RULES: tuple[tuple[str, str], ...] = (
     ("recovery codes", rf"(?:.*[-_. ])?(?:seed|recovery|mnemonic|backup)[-_ ]?(?:phrase|codes)\.{_PAPERS}"),
     ("kubeconfig", rf"(?:.*[-_.])?kubeconfig(?:\.{_SETTINGS})?|kubeconfig[-_][^.]*(?:\.ya?ml)?"),
 )
-"""What is said of it, and the whole name as a regular expression; files only, capital and small letters the same."""
+"""Kind of secret, and a regular expression for the whole file name; case is ignored."""
 
 NAME_WORDS = r"passw|kennw|contrase|mots.de|secret|credential|account|token|keys?|wallet|phrase|codes|kubeconfig"
 """Every name that one of NAME_RULES matches holds one of these."""
@@ -92,7 +92,7 @@ _TOKEN_SHARE = 4
 
 
 def secret_in(text: str) -> str:
-    """What makes `text` a secret, as a noun phrase; '' for an ordinary document."""
+    """Return what makes `text` a secret, as a noun phrase; '' for an ordinary document."""
     keys = (_holds_key(text, match.end()) for match in _PEM.finditer(text))
     if _AGE.search(text) or (_PUTTY.match(text) and _PUTTY_DATA.search(text)) or any(keys):
         return "a private key"

@@ -1,8 +1,8 @@
-"""Puts a LoRA adapter (a peft directory) onto a loaded model, and gives it the fingerprint that names its chunk KV.
+"""Apply a LoRA adapter (a peft directory) to a loaded model, and compute the fingerprint that names its chunk KV.
 
-Safetensors only: an adapter is never unpickled, and what its configuration could make peft import or compute is
-refused. Over plain weights the adapter is merged, so that answers cost nothing more; over quantised weights it stays
-beside them.
+Only safetensors are read: an adapter is never unpickled, and settings that make peft import or compute anything else
+are refused. The adapter is merged into plain weights, so that answers take no longer; beside quantised weights it stays
+separate.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 CONFIG, WEIGHTS, RECORD = "adapter_config.json", "adapter_model.safetensors", "desk_rag.json"
 _BESIDE_THE_POINT = frozenset({"base_model_name_or_path", "inference_mode", "peft_version", "revision"})
-"""Of adapter_config.json: what says nothing about the numbers computed."""
+"""Keys of adapter_config.json that do not affect the computed numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class AdapterFiles:
 
 
 def inspect(directory: Path) -> AdapterFiles:
-    """Read what an adapter says of itself. Raises ModelNotFound or ModelError."""
+    """Read and check an adapter's configuration. Raises ModelNotFound or ModelError."""
     folder = directory.expanduser()
     if regular_file(folder, CONFIG) is None or regular_file(folder, WEIGHTS) is None:
         unsafe = checkpoint_files.unsafe_files(folder)
@@ -127,15 +127,15 @@ def _check_loaded(folder: Path, wanted: set[str]) -> None:
 
 
 _IMPORTING = ("megatron_config", "layer_replication", "loftq_config", "eva_config", "corda_config")
-"""Of adapter_config.json: what makes peft import modules or compute on the base model."""
+"""Keys of adapter_config.json that make peft import modules or compute on the base model."""
 _LIBRARY = "transformers."
 _MOST_ALPHA = 1 << 18
 _NESTED_REPEAT = re.compile(r"[*+}][^()]*\)\s*[*+{]")
-"""A repeated group that ends in a repetition: such a pattern can take for ever over one name."""
+"""A repeated group that ends in a repetition: matching one name against it may take for ever."""
 
 
 def _check_config(file: Path, config: dict[str, Any]) -> None:
-    """Raise for what would make peft import modules, change the base model or never end."""
+    """Raise ModelError for settings that make peft import modules, change the base model or never end."""
     for name in _IMPORTING:
         if config.get(name):
             raise UnsupportedModel(f"{file} sets '{name}', which is not served.", remedy="Train a plain LoRA adapter.")
@@ -181,7 +181,7 @@ def _absurd(file: Path, name: str, value: object) -> ModelError:
 
 
 def _check_ranks(folder: Path, config: dict[str, Any], tensors: dict[str, checkpoint_files.TensorInfo]) -> None:
-    """Raise ModelError where the matrices do not come in pairs, or have a rank that the configuration does not name."""
+    """Raise ModelError unless the matrices come in pairs of the configured rank."""
     patterned = (config.get("rank_pattern") or {}).values()
     ranks = {config.get("r", 8), *patterned}
     for name, info in tensors.items():

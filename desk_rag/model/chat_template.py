@@ -26,10 +26,10 @@ _MOST_OUTPUT = 64 * 1024
 _MOST_TOKEN = 256
 _CPU_SECONDS = 2
 _WALL_SECONDS = 20.0
-"""For systems without a limit on CPU time; elsewhere only a machine under heavy load comes near it."""
+"""Wall-clock limit for systems without a limit on CPU time; others reach it only under heavy load."""
 _MEMORY_MIB = 512
 _DATE = datetime.datetime(2026, 1, 1)
-"""What a template is told the date is: today's would change the shared prefix, and with it all chunk KV, every day."""
+"""Date given to templates: today's date would change the shared prefix, and with it all chunk KV, every day."""
 
 Turn = Mapping[str, str]
 
@@ -76,7 +76,7 @@ def _refusal(source: Path, what: str) -> ModelError:
 
 
 def main() -> None:
-    """Answer the one request on stdin."""
+    """Serve the one request on stdin."""
     answers = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)
     _limit()
@@ -118,7 +118,7 @@ def _bounded(program: Any, turns: list[dict[str, str]], tokens: dict[str, str]) 
 
 
 def _environment() -> Any:
-    """The environment that transformers gives chat templates, without what only training needs."""
+    """Build the environment that transformers gives chat templates, without the parts for training."""
     import jinja2.ext
     from jinja2 import nodes
     from jinja2.exceptions import SecurityError, TemplateError

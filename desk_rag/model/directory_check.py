@@ -1,4 +1,4 @@
-"""Check a model directory whole before its weights are loaded.
+"""Check a whole model directory before its weights are loaded.
 
 `load_model` and `desk-rag doctor` both come through here, so that both say the same: the numbers of config.json, the
 family, the tensors in the safetensors headers, the package that unpacks quantised weights, and the prompt.
@@ -49,7 +49,7 @@ def check(directory: Path, settings: ModelSettings) -> tuple[Any, model_support.
 
 
 def check_prompt(directory: Path, settings: ModelSettings, config: Any) -> PromptFormat:
-    """The prompt format of the model, if its tokenizer makes only tokens that the model knows. Raises ModelError."""
+    """Load the prompt format and check that the model has all of the tokenizer's tokens. Raises ModelError."""
     prompt = load_prompt(directory)
     if settings.name != "embedded" and prompt.largest_id >= config.vocab_size:
         raise ModelError(
@@ -81,7 +81,7 @@ def _build(config: Any) -> Any:
 
 
 def _check_quantizer(directory: Path, config: Any) -> None:
-    """Raise UnsupportedModel where the package that unpacks these weights is missing, or a GPU it needs."""
+    """Raise UnsupportedModel if quantised weights need a package or a GPU that is missing."""
     from transformers.quantizers.auto import AutoHfQuantizer
 
     quantization = config.quantization_config
@@ -104,7 +104,7 @@ _QUANTIZERS = {
     "compressed-tensors": "compressed-tensors",
     "fp8": "accelerate",
 }
-"""The package that each form of quantised weights needs."""
+"""Package that each form of quantised weights needs."""
 
 
 def _no_quantizer(directory: Path, method: str, error: Exception) -> UnsupportedModel:

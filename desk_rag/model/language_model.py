@@ -1,4 +1,4 @@
-"""A loaded model and what it is, as data. Loading one is the job of `loading`."""
+"""A loaded language model with its shape and identity."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ModelSpec:
     weights_fingerprint: str
     tokenizer_fingerprint: str
     weight_quantization: str
-    """none | nf4 | int8."""
+    """'none', 'nf4' or 'int8'."""
     dtype: torch.dtype
     """Compute dtype; the shared prefix's KV is kept in it."""
     config_json: str
@@ -35,7 +35,7 @@ class ModelSpec:
 
     @property
     def max_context(self) -> int:
-        """Most positions one context may have."""
+        """Largest number of positions in one context."""
         return self.support.max_context
 
     @property
@@ -46,7 +46,7 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class LanguageModel:
-    """A model ready to run. Not thread-safe: one caller at a time (see gpu_turn)."""
+    """A model ready to run. Not thread-safe: callers take turns (device_lock.py)."""
 
     spec: ModelSpec
     module: Any
@@ -56,7 +56,7 @@ class LanguageModel:
 
     @property
     def is_embedded(self) -> bool:
-        """True for the reader as it ships, whose doubt the judge of evidence is calibrated for."""
+        """Whether this is the embedded reader, for which evidence verification is calibrated."""
         return self.spec.name == "embedded" and not self.spec.adapter
 
     @property

@@ -1,7 +1,6 @@
-"""Loads the language model: weights, tokenizer, prompt format, and the facts about it that decide identity and cost.
+"""Load the language model: weights, tokenizer, prompt format, and the facts that decide its identity and cost.
 
-Knows transformers and bitsandbytes; knows nothing of chunks, caches on disk or questions. Every model that loads here
-passed `model.support.check`.
+Every model that is loaded here has passed `model.support.check`.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _IRRELEVANT_FIELDS = frozenset(
 )
 """Of a configuration: who wrote it, how it is run; the rest is part of a chunk KV's identity."""
 _SMALL = 1_000_000_000
-"""Parameters below which a CPU computes in fp32; larger models take bf16 where the CPU has the instructions."""
+"""Parameters below which a CPU computes in fp32; larger models use bf16 if the CPU supports it."""
 
 
 def load_model(settings: ModelSettings, *, pack: bool = True) -> LanguageModel:
@@ -75,7 +74,7 @@ def load_model(settings: ModelSettings, *, pack: bool = True) -> LanguageModel:
 def wrap(
     module: Any, prompt: PromptFormat, *, name: str, directory: Path | None, quantization: str = "none"
 ) -> LanguageModel:
-    """Make a LanguageModel of a loaded transformers module; `directory` None means weights that live in memory only."""
+    """Wrap a loaded transformers module; `directory` is None for weights that exist in memory only."""
     from desk_rag.model import sdpa as attention
 
     config = module.config
@@ -232,7 +231,7 @@ def _default_threads() -> int:
 
 
 def quiet_libraries() -> None:
-    """No progress bars, no advice on stderr, no network, no telemetry: a UI owns the terminal."""
+    """Turn off the libraries' progress bars, advice on stderr, network and telemetry: a UI owns the terminal."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("USE_HUB_KERNELS", "0")

@@ -1,9 +1,7 @@
-"""A model's matrices in the form in which a CPU multiplies few rows fastest: fp16 weights, fp32 activations and sums.
+"""Pack a model's matrices so that a CPU multiplies few rows fast: fp16 weights, fp32 activations and sums.
 
-Knows modules and FBGEMM's packed matrices; knows no model family and no cache. A question of 25 tokens and every
-decoded token read all weights once and multiply little, so bytes decide: half of them, laid out ahead of time, take 0.6
-(25 tokens) and 0.25 (one token) of the time of fp32, and at 2,000 tokens they are no slower. The only rounding is that
-of the weights to 11 bits; activations are not coded.
+Questions and decoded tokens read all weights once and multiply little, so memory traffic decides; fp16 halves it
+(bench/LOG.md, "Packed matrices"). Only the weights are rounded, to 11 bits; activations are not quantised.
 """
 
 from __future__ import annotations

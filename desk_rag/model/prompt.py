@@ -1,9 +1,8 @@
-"""The one place that makes prompts: shared prefix, chunk frame, question suffix, and the sentence for 'not found'.
+"""Make prompts: shared prefix, chunk frame, question suffix, and the sentence for 'not found'.
 
-The words of the trained frame are spelled in `trained_frame`, those of the chat frame here. Knows tokenizers and chat
-templates; knows no model weights, no cache and no retrieval. Token ids are joined, never text, so that a chunk has the
-same ids whatever stands around it. Document text and questions are encoded with special tokens read as plain text: a
-file that contains '<|im_end|>' cannot end its own frame.
+The words of the trained frame are in `trained_frame`, those of the chat frame here. Token ids are joined, never text,
+so that a chunk has the same ids in every context. Special tokens in document text and questions are encoded as plain
+text: a file that contains '<|im_end|>' cannot end its own frame.
 
 Two forms:
   trained   tokenizers that have <|doc_start|> and <|doc_end|> (the embedded reader, and models fine-tuned by desk-rag)

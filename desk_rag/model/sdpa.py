@@ -1,8 +1,8 @@
-"""Attention for stitched caches: stock SDPA, except that grouped query heads are packed where that is faster.
+"""Compute attention over stitched caches: stock SDPA, with grouped query heads packed where that is faster.
 
-Knows transformers' attention interface; knows no cache. With grouped-query attention the stock function either asks
-torch for `enable_gqa`, whose CPU kernel is 3 to 15 times slower, or copies every key and value once per query head.
-Folding the query heads of a group into the query dimension does the same sums over the keys as they lie.
+For grouped-query attention, the stock function either asks torch for `enable_gqa`, whose CPU kernel is slow
+(bench/LOG.md, "Packed matrices"), or copies every key and value once per query head. Folding the query heads of a group
+into the query dimension computes the same sums without copies.
 """
 
 from __future__ import annotations

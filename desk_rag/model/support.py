@@ -1,7 +1,7 @@
-"""Which models chunk KV can be served for exactly, and why the others are refused.
+"""Decide from a model's configuration whether its chunk KV can be served exactly, or why it is refused.
 
-Knows configurations, not weights. The rule is an allow-list: a decoder whose keys are rotated by split-half RoPE
-after a module we can listen to. Everything else (interleaved rotary, layers without position, shared KV, latent
+The rule is an allow-list: a decoder whose keys are rotated by split-half RoPE after a module that can be hooked.
+Everything else (interleaved rotary, layers without position, shared KV, latent
 attention, linear attention) would be served wrong, so it raises UnsupportedModel with the property that forbids it.
 
 RoPE scaling: 'default', 'linear', 'llama3' and 'yarn' have fixed frequencies and are exact at any length. 'dynamic' and

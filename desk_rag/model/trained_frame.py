@@ -1,6 +1,6 @@
-"""The words and marks of the trained prompt frame, spelled once, for `prompt` and for `finetune.reader`.
+"""Words and marks of the trained prompt frame, shared by `prompt` and the training of the reader.
 
-Knows strings only and imports nothing, so that the recipe of the reader needs nothing of the product.
+This module imports nothing, so that the training depends on no other part of the product.
 """
 
 NO_ANSWER = "I could not find that in the documents."

@@ -30,7 +30,7 @@ _OLLAMA_NAME = re.compile(r"[a-z0-9][\w.-]*(/[\w.-]+)?:[\w.-]+")
 _DISTRIBUTED = re.compile(r"shard-\d{5}-model-\d{5}-of-\d{5}\.safetensors")
 _FETCH = ["*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model"]
 _NO_FETCH = ["consolidated*", "original/*", "onnx/*", "openvino/*"]
-"""Further copies of the same weights, which nothing here reads."""
+"""Further copies of the same weights, which are never read."""
 
 
 def resolve(name: str, *, allow_download: bool) -> Path:

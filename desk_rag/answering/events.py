@@ -12,6 +12,7 @@ from enum import Enum
 from pathlib import Path
 
 from desk_rag.documents.chunking import ChunkId, Location
+from desk_rag.ingest.unread import UnreadFiles
 
 
 class AnswerMode(Enum):
@@ -147,6 +148,8 @@ class Answer:
     """Tokens of the question that were read, where its end was left out because it is longer; else 0."""
     notices: tuple[str, ...] = ()
     """Sentences about what this answer may lack: damage in the index, a run of indexing that was cut short."""
+    not_read: UnreadFiles | None = None
+    """Files below the asked folders that were not read; None if the answer was found or every file was read."""
 
     @property
     def cut_notice(self) -> str:

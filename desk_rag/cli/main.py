@@ -6,6 +6,7 @@ body. Errors of the tree in `errors` become a message, a remedy and an exit code
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ import typer
 
 from desk_rag import __version__
 from desk_rag.cli import help
+from desk_rag.cli.signals import Commands, ReaderLeft
 from desk_rag.cli.words import split_globals
 from desk_rag.errors import EXIT_CODES, ConfigError, told_to_user
 
@@ -31,6 +33,7 @@ _EPILOG = (
 _DEBUG = "DESK_RAG_TRACEBACK"
 
 app = typer.Typer(
+    cls=Commands,
     name="desk-rag",
     help="Answer questions about your own folders, with quotes. Nothing leaves this computer.",
     epilog=_EPILOG,
@@ -336,16 +339,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if (reconfigure := getattr(stream, "reconfigure", None)) is not None:
             reconfigure(errors="replace")
+    code = 0
     try:
-        app(route(sys.argv[1:] if argv is None else argv), prog_name="desk-rag")
-    except SystemExit as done:
-        return done.code if isinstance(done.code, int) else 0 if done.code is None else 1
-    except BrokenPipeError:
-        return _reader_left()
+        code = _run(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
+    except (BrokenPipeError, ReaderLeft):
+        # Nobody reads our output any more (`desk-rag search x | head -1`): end without a message.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
+
+
+def _run(argv: Sequence[str]) -> int:
+    try:
+        app(route(argv), prog_name="desk-rag")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    except (BrokenPipeError, ReaderLeft):
+        raise
     except Exception as error:
-        told = told_to_user(error)
-        if told is not None:
-            return _failed(str(told), told.exit_code)
+        user_error = told_to_user(error)
+        if user_error is not None:
+            return _failed(str(user_error), user_error.exit_code)
         if os.environ.get(_DEBUG):
             raise
         remedy = f"This is a bug in desk-rag. Run the command again with {_DEBUG}=1 and report what it prints."
@@ -380,15 +394,6 @@ def _command_names() -> list[str]:
 def _failed(text: str, code: int) -> int:
     from desk_rag.sanitize import clean
 
-    try:
+    with contextlib.suppress(BrokenPipeError):
         sys.stderr.write(f"desk-rag: {clean(text)}\n")
-    except BrokenPipeError:
-        return _reader_left()
     return code
-
-
-def _reader_left() -> int:
-    """Whoever read our output has gone (`desk-rag search x | head`): end without a word."""
-    devnull = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(devnull, sys.stdout.fileno())
-    return 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,18 +25,11 @@ if TYPE_CHECKING:
     from desk_rag.store.types import Activity, DocumentRow, PurgeReport, VerifyReport
 
 _MOST_LISTED = 20
-_RULES = {
-    "secret": "that may hold secrets",
-    "default": "of tools",
-    "empty": "empty",
-    **dict.fromkeys((".gitignore", ".deskragignore", "exclude"), "by your rules"),
-}
-"""Why files are left out, by the beginning of the recorded reason, as `status` counts them."""
 
 
 def status(settings: Settings, *, as_json: bool) -> int:
     """Print what is indexed, how much room it takes, and what the writer is doing."""
-    from desk_rag.ingest import damage, deletions
+    from desk_rag.ingest import damage, deletions, unread
     from desk_rag.store import presence
 
     if not exists(settings):
@@ -48,6 +40,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
         counts, activity, pause = store.coverage(), store.activity(), store.pause_requested()
         notices = damage.notices(store, (), ())
         outlook = store.outlook(None, 0.0)
+        skipped = unread.skipped_files(store, ())
         rows = store.documents()
         failed = [row for row in rows if row.state is FileState.FAILED]
         beginnings = [row for row in rows if row.state is FileState.INDEXED and is_beginning_only(row.reason)]
@@ -89,7 +82,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
         f"chunk KV  {out.size(counts.kv_bytes)} of at most {out.size(counts.budget_bytes)}",
         *([f"chunk KV  in {settings.store.kv_place}"] if settings.store.kv_place else []),
         *([f"away      {away}"] if away else []),
-        f"left out  {_left_out(rows)}",
+        f"left out  {out.unread_line(skipped) if skipped.files else 'nothing'}",
         f"now       {_activity_text(activity, pause)}",
     ]
     if outlook is not None:
@@ -107,23 +100,6 @@ def _listed(label: str, rows: Sequence[DocumentRow]) -> list[str]:
     lines = [f"{label}  {out.reason_line(row.path, row.reason)}" for row in rows[:_MOST_LISTED]]
     more = len(rows) - _MOST_LISTED
     return [*lines, f"{label}  … and {more:,} more; --json has them all"] if more > 0 else lines
-def _group(path: Path, reason: str) -> str:
-    """The group that a file which was left out is counted in."""
-    from desk_rag.documents.formats import KIND_NOT_READ, unread_kind
-
-    if reason.startswith(KIND_NOT_READ):
-        return unread_kind(path.name) or "binary files"
-    return _RULES.get(reason.partition(":")[0], "others")
-
-
-def _left_out(rows: Sequence[DocumentRow]) -> str:
-    """'62 files not read: 25 images, 21 mail, 16 by your rules', the largest group first."""
-    reasons = [(row.path, row.reason) for row in rows if row.state is FileState.SKIPPED]
-    if not reasons:
-        return "nothing"
-    groups = Counter(_group(path, reason) for path, reason in reasons)
-    shown = ", ".join(f"{count:,} {group}" for group, count in groups.most_common())
-    return f"{out.plural(len(reasons), 'file')} not read: {shown} (desk-rag why FOLDER lists them)"
 
 
 def _share(part: int, whole: int) -> str:

@@ -14,14 +14,6 @@ from desk_rag.sanitize import clean, shown_path
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
 
-_MOST_LISTED = 20
-_RULES = {
-    "secret": "that may hold secrets",
-    "default": "of tools",
-    "empty": "empty",
-    **dict.fromkeys((".gitignore", ".deskragignore", "exclude"), "by your rules"),
-}
-"""Why files are left out, by the beginning of the recorded reason, as `status` counts them."""
 
 
 def exists(settings: Settings) -> bool:

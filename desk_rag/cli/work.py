@@ -29,8 +29,10 @@ from desk_rag.errors import (
     StoreLocked,
     catalog_lost,
 )
+from desk_rag.ingest import unread
 from desk_rag.ingest.events import IndexFinished
 from desk_rag.ingest.progress import Tally
+from desk_rag.ingest.unread import UnreadFiles
 from desk_rag.sanitize import shown_path
 
 if TYPE_CHECKING:
@@ -88,13 +90,14 @@ def index(settings: Settings, folders: Sequence[Path], *, warm: bool, as_json: b
         if store.kv_away:
             progress.say(store.kv_away)
         done = Run(lazy_parts(store, settings), settings, stop, progress, tally).run(roots, warm=warm)
-        stopped = stop()
+        skipped, stopped = unread.skipped_files(store, roots), stop()
     progress.clear()
     if as_json:
         names = [str(root) for root in roots]
-        out.print_json(sys.stdout, {**_finished_json(done), "folders": names, "stopped": stopped})
+        report = {**_finished_json(done), "not_read": out.unread_json(skipped)}
+        out.print_json(sys.stdout, {**report, "folders": names, "stopped": stopped})
     else:
-        progress.say(out.index_summary(done))
+        _say_summary(progress, done, skipped)
     if stopped:
         return INTERRUPTED
     if done.disk_full:
@@ -165,8 +168,15 @@ def _index_unknown(
         )
     progress.say(f"Indexing {', '.join(shown_path(root) for root in unknown)} first, once.")
     done = index_with(engine, unknown, settings, stop, progress)
-    progress.say(out.index_summary(done))
+    _say_summary(progress, done, unread.skipped_files(engine.store, unknown))
     return done.failed
+
+
+def _say_summary(progress: out.Progress, done: IndexFinished, skipped: UnreadFiles) -> None:
+    """Say what a run did, then which kinds of files it left unread."""
+    progress.say(out.index_summary(done))
+    if skipped.files:
+        progress.say(f"{out.unread_line(skipped)}.")
 
 
 def _unknown(store: Store, roots: Sequence[Path]) -> list[Path]:
@@ -187,6 +197,12 @@ def _check_something_is_there(store: Store, roots: Sequence[Path], remedy: str) 
     if store.is_lost:
         raise catalog_lost(store.root)
     if roots and not any(row.state is FileState.INDEXED for root in roots for row in store.documents(root)):
+        if len(roots) == 1 and roots[0].is_file():
+            raise DeskRagError(
+                f"{shown_path(roots[0])} is not indexed.",
+                remedy=f"desk-rag index {shown_path(roots[0].parent)} reads its folder; "
+                f"desk-rag why {shown_path(roots[0])} says whether the file can be read.",
+            )
         names = ", ".join(shown_path(root) for root in roots)
         raise DeskRagError(
             f"There is nothing indexed under {names}.",

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 
 def exists(settings: Settings) -> bool:
+    """Whether anything was ever indexed into this data directory."""
     return (settings.data_dir / "catalog.sqlite").is_file()
 
 
 def nothing_indexed(settings: Settings, *, as_json: bool) -> int:
+    """Say that nothing is indexed yet. Raises CatalogLost if there are traces of an index."""
     from desk_rag.store.opening import has_traces
 
     if has_traces(settings.data_dir):
@@ -33,12 +35,14 @@ def nothing_indexed(settings: Settings, *, as_json: bool) -> int:
 
 
 def open_store(settings: Settings, *, writer: bool) -> Store:
+    """Open the store of these settings. Raises StoreError subclasses."""
     from desk_rag.store.store import Store
 
     return Store.open(settings.data_dir, settings.store, writer=writer)
 
 
 def print_lines(lines: Sequence[str]) -> None:
+    """Write lines to stdout, cleaned of control sequences."""
     for line in lines:
         sys.stdout.write(clean(line) + "\n")
     sys.stdout.flush()

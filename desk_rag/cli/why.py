@@ -1,4 +1,4 @@
-"""`desk-rag why`: what became of a file or a folder, and which rule or reason decided."""
+"""Run `desk-rag why`: print the state of a file or folder, and the rule or reason behind it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def why(settings: Settings, file: Path, *, as_json: bool) -> int:
 
 
 def _as_met(file: Path) -> Path:
-    """The path as a walk comes by it: a link itself, in the folder that it is really in. A link to a folder is that."""
+    """Return the path as the catalog holds it: folders resolved, but a link to a file kept as a link."""
     given = Path(os.path.abspath(file.expanduser()))  # noqa: PTH100 - resolve() would follow the link
     if given.is_dir():
         return Path(os.path.realpath(given))
@@ -66,7 +66,7 @@ def _as_met(file: Path) -> Path:
 
 
 def _explain(row: DocumentRow | None, path: Path, bases: Sequence[Path], settings: Settings) -> tuple[str, str]:
-    """State and reason of one file, as words."""
+    """Return state and reason of one file, in words."""
     from desk_rag.documents import document
     from desk_rag.documents.discovery import LeftOut
     from desk_rag.documents.formats import KIND_NOT_READ, unread_kind
@@ -78,41 +78,41 @@ def _explain(row: DocumentRow | None, path: Path, bases: Sequence[Path], setting
     if row is not None:
         state = "left out" if row.state is FileState.SKIPPED else row.state.value
         return state, row.reason + _allowing(path, row.reason)
-    found = _ruled(path, bases, settings)
-    if isinstance(found, LeftOut):
-        return "left out", found.reason + _allowing(found.path, found.reason)
+    verdict = _verdict(path, bases, settings)
+    if isinstance(verdict, LeftOut):
+        return "left out", verdict.reason + _allowing(verdict.path, verdict.reason)
     if not path.exists():
         return "unknown", "it is a link to a file that is not there"
     if not document.supported(path):
         return "left out", f"{KIND_NOT_READ} ({unread_kind(path.name) or 'binary'})"
-    if found is None:
+    if verdict is None:
         return "unknown", "it is in no folder that was indexed"
     return "not indexed yet", "the next run reads it"
 
 
 def _allowing(path: Path, reason: str) -> str:
-    """How to have something indexed that was taken for a secret; '' for any other reason."""
+    """Return how to index a file that was taken for a secret; '' for any other reason."""
     if not reason.startswith("secret: "):
         return ""
     name = path.name + ("/" if os.path.isdir(path) else "")  # noqa: PTH112 - it never raises
     return f'; to index it all the same, put "!{name}" into `exclude` under [index]'
 
 
-def _ruled(path: Path, bases: Sequence[Path], settings: Settings) -> FoundFile | LeftOut | None:
-    """What the walk says of `path`; the first folder whose rules leave it out decides."""
+def _verdict(path: Path, bases: Sequence[Path], settings: Settings) -> FoundFile | LeftOut | None:
+    """Return what the rules say about `path`; the first folder whose rules leave it out decides."""
     from desk_rag.documents.discovery import LeftOut, examine
 
-    seen: FoundFile | LeftOut | None = None
+    accepted: FoundFile | None = None
     for base in bases:
-        found = examine(base, path, settings.index)
-        if isinstance(found, LeftOut):
-            return found
-        seen = seen or found
-    return seen
+        verdict = examine(base, path, settings.index)
+        if isinstance(verdict, LeftOut):
+            return verdict
+        accepted = accepted or verdict
+    return accepted
 
 
 def _bases(store: Store, settings: Settings, path: Path) -> Iterator[Path]:
-    """Folders that may have been named for indexing: those of the settings, then parents that hold documents."""
+    """Yield folders that may have been indexed: those of the settings, then parents with documents."""
     yield from (folder.expanduser().resolve() for folder in settings.folders if folder.expanduser() in path.parents)
     for parent in path.parents:
         if parent == Path.home() or parent == parent.parent:

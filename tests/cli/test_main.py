@@ -215,10 +215,10 @@ def test_nothing_but_the_answer_is_printed(desk: Desk) -> None:
 
 def test_what_is_asked_for_on_the_command_line_goes_before_the_file() -> None:
     kept = Settings(answer=AnswerSettings(attention="lazy", recompute=0.3, selector="aux", top_k=5))
-    assert work.answering(kept, None, None, None) == kept
-    changed = work.answering(kept, "materialize", "auto", "query").answer
+    assert work.with_answer_options(kept, None, None, None) == kept
+    changed = work.with_answer_options(kept, "materialize", "auto", "query").answer
     assert changed == AnswerSettings(attention="materialize", recompute="auto", selector="query", top_k=5)
-    assert work.answering(kept, None, "0", None).answer.recompute == 0.0
+    assert work.with_answer_options(kept, None, "0", None).answer.recompute == 0.0
     assert kept.answer.recompute == 0.3
 
 
@@ -447,7 +447,7 @@ def test_unknown_setting_names_the_nearest(tmp_path: Path, capsys: pytest.Captur
         (["ask", "why?", "--attention", "magic"], 2, "magic"),
         ([".", "--recompute", "-1"], 2, "'-1' is no share"),
         (["ask", "why?", "--adapter", "/no/such/adapter"], 5, "/no/such/adapter is no adapter"),
-        (["finetune", "--out", "x"], 2, "Which data?"),
+        (["finetune", "--out", "x"], 2, "No training data is named"),
         (["finetune", "--data", "/no/such.jsonl", "--out", "x"], 2, "/no/such.jsonl cannot be read"),
         (["verify", "--subset", "8/7"], 2, "not a part"),
         (["purge"], 2, "Name a folder to purge, or use --all."),

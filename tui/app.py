@@ -1,7 +1,7 @@
-"""The app: paints first, starts the backend in a thread, turns events into messages for the screen.
+"""Run the UI: draw the screen first, start the backend in a thread, turn its events into messages.
 
-Knows the Backend protocol and no model. Slow work runs in thread workers that touch no widget; they post messages, and
-the screen's handlers own all state. Nothing may write to the terminal meanwhile, so logging goes to a file.
+Slow work runs in thread workers that touch no widget: they post messages, and the screen's handlers own all state.
+Nothing else may write to the terminal, so logging goes to a file.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from desk_rag.errors import Cancelled, DeskRagError
 from desk_rag.ingest.events import IndexEvent
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Backend, Freshness, Status
-from desk_rag.tui.leaving import leave_at_once, new_loop, threads_ended
 from desk_rag.tui.logfile import log_to_file
 from desk_rag.tui.opener import opening
 from desk_rag.tui.screens.chat import ChatScreen
 from desk_rag.tui.screens.help import HelpScreen
+from desk_rag.tui.shutdown import leave_at_once, new_loop, threads_ended
 from desk_rag.tui.themes import DARK, LIGHT
 from desk_rag.tui.widgets.question_input import QuestionInput
 from desk_rag.tui.wording import count, safe
@@ -203,7 +203,7 @@ class DeskRagApp(App[int]):
         try:
             number = self.backend.decide_deletions(keep=keep)
             done = "kept in the index" if keep else "on the way out of the index"
-            told = f"{count(number, 'document')} {done}." if number else "No document is kept whose file is gone."
+            told = f"{count(number, 'document')} {done}." if number else "No documents are kept whose files are gone."
             self.call_from_thread(self.notify, told, markup=False)
             self._status = self.backend.status()
             self._tell(m.StatusCame(self._status))

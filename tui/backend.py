@@ -1,7 +1,7 @@
-"""What the UI needs from the rest of desk-rag, as one Protocol, and the values that cross it.
+"""Protocol between the UI and the rest of desk-rag, and the values that cross it.
 
-Knows no torch and no store, so that the window can be drawn first. The real backend is `tui.live_backend`; every method
-may be slow, so the app calls them in thread workers only.
+Imports no torch and no store, so that the screen can be drawn first. `tui.live_backend` implements it. Every method may
+be slow, so the app calls them in thread workers only.
 """
 
 from __future__ import annotations

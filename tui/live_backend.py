@@ -1,7 +1,7 @@
-"""The real Backend: an AnswerEngine and, when this process is the writer, the background indexing beside it.
+"""Implement Backend with an AnswerEngine and, if this process is the writer, background indexing.
 
-Loads torch only in `start`. Where another process is the writer already, it answers from the same store and shows that
-process's progress; once that process has ended, it becomes the writer and indexes itself.
+Imports torch only in `start`. While another process is the writer, it answers from the same store and shows that
+process's progress; once that process has ended, it becomes the writer and indexes.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _QUIET = {
     "TRANSFORMERS_VERBOSITY": "error",
     "TOKENIZERS_PARALLELISM": "false",
 }
-"""Nothing may be written over the screen."""
+"""Environment that keeps libraries from writing to the terminal."""
 _SOON = 20.0
-"""Seconds without a sign of the writer that a start takes; after that nobody is watching."""
+"""Seconds that a writer may take to start; without activity after that, nobody is watching."""
 _TRY_SECONDS = 3.0
-"""Between two tries to become the writer. The lock says whether there is one: a killed process publishes no end."""
+"""Seconds between two attempts to become the writer."""
 
 
 class LiveBackend:
@@ -57,10 +57,9 @@ class LiveBackend:
         self._service: Service | None = None
         self._started_at = 0.0
         self._reader: Store | None = None
-        """What the engine was opened with, where it writes through another store by now."""
+        """The store that the engine was opened with, if it writes through another one now."""
         self._stopping = threading.Event()
         self._changing = threading.Lock()
-        self._heir: threading.Thread | None = None
 
     def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
         """Load model and store and begin indexing. Raises ModelError, StoreError, ConfigError."""
@@ -78,8 +77,8 @@ class LiveBackend:
         if engine.store.writer:
             self._begin_indexing(engine, listen)
         else:
-            self._heir = threading.Thread(target=self._succeed, args=(engine, listen), name="heir", daemon=True)
-            self._heir.start()
+            takeover = threading.Thread(target=self._take_over, args=(engine, listen), name="takeover", daemon=True)
+            takeover.start()
         name = self._settings.model.name
         return Started("embedded reader" if name == "embedded" else engine.model.spec.name, _device(engine))
 
@@ -171,13 +170,13 @@ class LiveBackend:
         service.start()
         self._service = service
 
-    def _succeed(self, engine: AnswerEngine, listen: Callable[[IndexEvent], None]) -> None:
-        """Try to become the writer until it works: then index, and keep what answers prefill live."""
+    def _take_over(self, engine: AnswerEngine, listen: Callable[[IndexEvent], None]) -> None:
+        """Try until this process becomes the writer; then index, and store caches that answers computed."""
         from desk_rag.store.store import Store
 
         while not self._stopping.wait(_TRY_SECONDS):
             if not (self._settings.data_dir / "catalog.sqlite").is_file():
-                continue  # it is being purged: not to be made anew by who only looks on
+                continue  # it is being purged; a reader must not create it again
             try:
                 store = Store.open(self._settings.data_dir, self._settings.store, writer=True)
             except StoreLocked:
@@ -192,8 +191,8 @@ class LiveBackend:
                 before = engine.store
                 try:
                     store.register_model([rung.namespace for rung in engine.ladder.variants])
-                    # An answer under way may go on with either: both are views of the same catalog and files. What
-                    # loads chunk KV keeps the one it was made with.
+                    # An answer in progress may use either: both are views of the same catalog and files. The KV
+                    # loader keeps the store it was created with.
                     self._reader, engine.store = before, store
                     self._begin_indexing(engine, listen)
                 except Exception:

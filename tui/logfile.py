@@ -1,4 +1,4 @@
-"""Logging into a file of the data directory, because nothing may write to the terminal while the UI draws on it.
+"""Log to a file in the data directory, because nothing else may write to the terminal of the UI.
 
 Records say what happened to desk-rag; document text has no place in them.
 """

@@ -1,4 +1,4 @@
-"""Which program opens a source, and where: an argument list, never a shell line. Starts nothing itself.
+"""Choose the program that opens a source, and its arguments: a list, never a shell command line.
 
 A name such as `-rf` or `$(x).md` stays one absolute argument. What could run as a program is refused, because a
 desktop opener might run it.

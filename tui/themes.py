@@ -1,4 +1,4 @@
-"""Two quiet colour themes. Knows colours only; every state also has a letter, so none of them carries meaning alone."""
+"""Define the dark and the light colour theme; no colour carries meaning alone."""
 
 from __future__ import annotations
 

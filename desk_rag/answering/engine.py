@@ -31,7 +31,7 @@ from desk_rag.config import Settings
 from desk_rag.device_lock import DeviceLock
 from desk_rag.documents.chunking import ChunkId
 from desk_rag.errors import ConfigError, UnsupportedModel
-from desk_rag.ingest import damage
+from desk_rag.ingest import damage, unread
 from desk_rag.kv.calibration.gate import GateReport
 from desk_rag.kv.calibration.texts import PROBE
 from desk_rag.kv.forward.runner import ModelRunner
@@ -184,8 +184,8 @@ class AnswerEngine:
             if not context.sources:
                 # Without documents a model makes something up, so it is not run.
                 empty = answer_context.nothing_to_read(question, mode, self.model.spec.name, timings(watch.stages))
-                notices = damage.notices(self.store, mended, under)
-                yield Finished(replace(empty, question_cut_at=cut_at, notices=notices))
+                notices, not_read = damage.notices(self.store, mended, under), unread.may_hold_answer(self.store, under)
+                yield Finished(replace(empty, question_cut_at=cut_at, notices=notices, not_read=not_read))
                 return
             if load is None:
                 begun = self._full(context, readable, watch, stop)
@@ -222,12 +222,12 @@ class AnswerEngine:
                 timings=replace(begun.timings, decode_seconds=decoding, decoded_tokens=count - 1),
                 warm_chunks=warm,
                 cold_chunks=len(context.sources) - warm,
-                mode=mode,
-                model=self.model.spec.name,
+                mode=mode, model=self.model.spec.name,
                 raw=raw,
                 stopped=stopped,
                 question_cut_at=cut_at,
                 notices=damage.notices(self.store, mended, under),
+                not_read=None if parsed.found or stopped else unread.may_hold_answer(self.store, under),
             )
         )
 

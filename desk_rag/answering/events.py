@@ -12,6 +12,7 @@ from enum import Enum
 from pathlib import Path
 
 from desk_rag.documents.chunking import ChunkId, Location
+from desk_rag.ingest.unread import UnreadFiles
 
 
 class AnswerMode(Enum):
@@ -150,6 +151,8 @@ class Answer:
     """Number of tokens to which a question that is too long was cut; else 0."""
     notices: tuple[str, ...] = ()
     """Sentences about what the answer may lack, such as damage in the index or an interrupted indexing run."""
+    not_read: UnreadFiles | None = None
+    """Files below the asked folders that were not read; None if the answer was found or every file was read."""
 
     @property
     def cut_notice(self) -> str:

@@ -1,4 +1,4 @@
-"""The command `deletions`: what is kept in the index although its file is gone, and what is to become of it."""
+"""Run `desk-rag deletions`: list documents whose files are gone, and keep or remove them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_LISTED = 20
 
 
 def run(settings: Settings, confirm: Path | None, keep: Path | None, *, as_json: bool) -> int:
-    """Decide about the folder that is given as `confirm` or `keep`, or list what there is to decide about."""
+    """Remove (`confirm`) or keep (`keep`) the missing documents of a folder, or list all of them."""
     if confirm is not None and keep is not None:
         raise ConfigError("--confirm and --keep contradict each other.", remedy="Give one of them.")
     if confirm is not None:
@@ -41,30 +41,30 @@ def _list(settings: Settings, *, as_json: bool) -> int:
     if as_json:
         rows = [
             {
-                "path": str(one.path),
-                "folder": str(one.root),
-                "missing_seconds": one.age,
-                "decision": one.decision.value or None,
+                "path": str(row.path),
+                "folder": str(row.root),
+                "missing_seconds": row.age,
+                "decision": row.decision.value or None,
             }
-            for one in deletions
+            for row in deletions
         ]
         out.print_json(sys.stdout, {"documents": rows, "seconds_left": {str(f.root): f.seconds_left for f in folders}})
         return 0
     lines = []
     for folder in folders:
         lines.append(out.missing_line(folder.root, folder.waiting, folder.kept, folder.seconds_left))
-        paths = [one.path for one in deletions if one.root == folder.root]
+        paths = [row.path for row in deletions if row.root == folder.root]
         lines += [f"  {shown_path(path, [folder.root])}" for path in paths[:_MOST_LISTED]]
         if len(paths) > _MOST_LISTED:
-            lines.append(f"  … and {len(paths) - _MOST_LISTED:,} more; --json has them all")
+            lines.append(f"  … and {len(paths) - _MOST_LISTED:,} more; --json lists them all")
     if lines:
         lines.append("desk-rag deletions --confirm FOLDER removes them now, --keep FOLDER keeps them in the index.")
-    _print(lines or ["No document is kept whose file is gone."])
+    _print(lines or ["No documents are kept whose files are gone."])
     return 0
 
 
 def _decide(settings: Settings, folder: Path, *, keep: bool, as_json: bool) -> int:
-    """Note what is to become of the documents below `folder` whose files are gone; remove them if that is wished."""
+    """Keep the documents below `folder` whose files are gone, or remove them from the index."""
     from desk_rag.ingest import deletions as removals
     from desk_rag.store.catalog.deletion_rows import Decision
 
@@ -86,12 +86,12 @@ def _decide(settings: Settings, folder: Path, *, keep: bool, as_json: bool) -> i
     elif removed:
         _print([f"Removed from the index: {out.plural(removed, 'document')}."])
     else:
-        _print([f"{out.plural(count, 'document')}: the desk-rag that is running removes them at once."])
+        _print([f"{out.plural(count, 'document')}: the running desk-rag removes them at once."])
     return 0
 
 
 def _open(settings: Settings) -> Store:
-    """Open the store as the writer; beside another writer, which then obeys what is noted."""
+    """Open the store as the writer, or as a reader if another process writes; that process obeys the decision."""
     from desk_rag.store.store import Store
 
     try:

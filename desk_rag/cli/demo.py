@@ -1,8 +1,7 @@
-"""What `make demo` runs: index the sample documents, ask sample questions, and show what the caches are worth.
+"""Run the demo: index the sample documents, ask sample questions, compare cached answers with full prefill.
 
-Knows the sample files and the order of the show; measures nothing itself: each time is the engine's own TTFT. Every
-answer is held against the one that the documents give, and a question that needs two files counts as answered only if
-both are quoted.
+Each time is the engine's own TTFT. Every answer is compared with the one in the documents; a question that needs two
+files counts as answered only if both are quoted.
 """
 
 from __future__ import annotations

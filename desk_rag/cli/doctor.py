@@ -1,7 +1,7 @@
-"""What could be wrong with this installation, looked at one by one, each with a remedy.
+"""Run `desk-rag doctor`: check the installation and name a remedy for each fault.
 
-Files, packages and devices are looked at; no weights are loaded and nothing on disk is changed. A model and an embedder
-go through the same checks as before they are loaded for an answer.
+Checks files, packages and devices; loads no weights and changes nothing on disk. Model and embedder go through the same
+checks as before an answer.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 _MOST_NAMED = 10
 _LITTLE_ROOM = 256 << 20
-"""Bytes: less is soon full."""
+"""Bytes of remaining room below which a warning is given."""
 
 
 class Verdict(Enum):
-    """How bad it is."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARN = "warn"
@@ -44,7 +44,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at."""
+    """Result of one check."""
 
     name: str
     verdict: Verdict
@@ -70,20 +70,20 @@ def run(settings: Settings, *, as_json: bool) -> int:
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
-    """All checks, in the order in which a fault would show."""
+    """Run all checks, in the order in which a fault would show."""
     checks: tuple[Callable[[Settings], Finding | list[Finding]], ...] = (
         *(_python, _torch, _gpu, _quantization, _model, _adapter, _auxiliary, _rungs, _embedder, _words, _vectors),
         *(_data_dir, _kv_dir, _disk, _drive, _store, _foreign, _notices, _coding, _break_even, _watches),
     )
-    told: set[str] = set()
+    reported: set[str] = set()
     for check in checks:
         try:
-            found = check(settings)
-            yield from found if isinstance(found, list) else [found]
+            findings = check(settings)
+            yield from findings if isinstance(findings, list) else [findings]
         except DeskRagError as error:
-            if error.message in told:
-                continue  # several checks open the store, and one fault keeps it shut for all of them
-            told.add(error.message)
+            if error.message in reported:
+                continue  # several checks open the store and meet the same fault
+            reported.add(error.message)
             yield Finding(check.__name__.strip("_").replace("_", " "), Verdict.FAIL, error.message, error.remedy)
 
 
@@ -110,17 +110,17 @@ def _gpu(settings: Settings) -> Finding:
     if driver:
         cause = "this torch was built without CUDA" if torch.version.cuda is None else "torch cannot use it"
         remedy = "Install the build of torch that fits this machine (desk-rag help install)."
-        return Finding("gpu", Verdict.WARN, f"an NVIDIA driver is there, but {cause}", remedy)
+        return Finding("gpu", Verdict.WARN, f"an NVIDIA driver is installed, but {cause}", remedy)
     verdict = Verdict.FAIL if settings.model.device == "cuda" else Verdict.OK
     return Finding("gpu", verdict, "none; the model runs on the CPU", "Take `device = \"cuda\"` out of the settings.")
 
 
 def _quantization(settings: Settings) -> Finding:
-    there = importlib.util.find_spec("bitsandbytes") is not None
-    if settings.model.quantization != "none" and not there:
+    installed = importlib.util.find_spec("bitsandbytes") is not None
+    if settings.model.quantization != "none" and not installed:
         detail = f"'{settings.model.quantization}' is set, but bitsandbytes is not installed"
         return Finding("bitsandbytes", Verdict.FAIL, detail, "pip install 'desk-rag[gpu]'")
-    detail = "installed" if there else "not installed; only needed for nf4 and int8 weights"
+    detail = "installed" if installed else "not installed; only needed for nf4 and int8 weights"
     return Finding("bitsandbytes", Verdict.OK, detail)
 
 
@@ -129,7 +129,7 @@ def _model(settings: Settings) -> Finding:
 
 
 def _auxiliary(settings: Settings) -> list[Finding]:
-    """The auxiliary model that is set; the embedded one is the default."""
+    """Check the auxiliary model if it is not the embedded one."""
     from desk_rag.answering.auxiliary import model_settings
 
     if settings.answer.auxiliary == "embedded":
@@ -138,7 +138,7 @@ def _auxiliary(settings: Settings) -> list[Finding]:
 
 
 def _checked(settings: ModelSettings) -> str:
-    """Name, size and place of a model, after all checks that an answer makes before it loads the weights."""
+    """Run all checks that precede loading a model; return its name, size and directory."""
     from desk_rag.model.weights import resolve, weight_files
 
     directory = resolve(settings.name, allow_download=False)
@@ -154,7 +154,7 @@ def _checked(settings: ModelSettings) -> str:
 
 
 def _adapter(settings: Settings) -> list[Finding]:
-    """The adapter that is set; without one there is nothing to say."""
+    """Check the adapter if one is set."""
     from desk_rag.model import adapters
 
     if not settings.model.adapter:
@@ -167,7 +167,7 @@ def _adapter(settings: Settings) -> list[Finding]:
 
 
 def _rungs(settings: Settings) -> list[Finding]:
-    """For how many places chunk KV is made; for one there is nothing to say."""
+    """Check the cache variants (`rungs`) if there are several."""
     rungs = settings.model.rungs
     if len(rungs) == 1:
         return []
@@ -208,8 +208,8 @@ def _words(_settings: Settings) -> Finding:
 
 
 def _vectors(_settings: Settings) -> Finding:
-    there = importlib.util.find_spec("hnswlib") is not None
-    return Finding("vector search", Verdict.OK, "hnswlib" if there else "exact, without hnswlib")
+    installed = importlib.util.find_spec("hnswlib") is not None
+    return Finding("vector search", Verdict.OK, "hnswlib" if installed else "exact, without hnswlib")
 
 
 def _data_dir(settings: Settings) -> Finding:
@@ -217,7 +217,7 @@ def _data_dir(settings: Settings) -> Finding:
     if not place.exists():
         parent = next(p for p in place.parents if p.exists())
         if os.access(parent, os.W_OK):
-            return Finding("data", Verdict.OK, f"{shown_path(place)} will be made when something is indexed")
+            return Finding("data", Verdict.OK, f"{shown_path(place)} will be created by the first index")
         return Finding("data", Verdict.FAIL, f"{parent} cannot be written to", "Name another place with --data-dir.")
     if not os.access(place, os.W_OK):
         remedy = "Correct its permissions, or name another place with --data-dir."
@@ -230,7 +230,7 @@ def _data_dir(settings: Settings) -> Finding:
 
 
 def _kv_dir(settings: Settings) -> list[Finding]:
-    """Where the chunk KV lies and whether it can be used; in its usual place and in order there is nothing to say."""
+    """Check the directory of the caches if it is not the default one."""
     place = settings.store.kv_place
     if not _has_store(settings):
         return [] if place is None else [Finding("kv_dir", Verdict.OK, f"{place}, set up when something is indexed")]
@@ -287,7 +287,7 @@ def _disk(settings: Settings) -> Finding:
 
 
 def _drive(settings: Settings) -> list[Finding]:
-    """How the drive of the data directory likes to be read, where that was measured."""
+    """Report the measured read speed of the drive, if there is one."""
     from desk_rag.answering.drive_tuning import remembered
 
     tuned = remembered(settings.data_dir, settings.store.kv_place)
@@ -317,7 +317,7 @@ def _store(settings: Settings) -> Finding:
 
 
 def _notices(settings: Settings) -> list[Finding]:
-    """What the store had to mend or give up when it was opened last; nothing to say is nothing to print."""
+    """Report what the store repaired or lost when it was last opened."""
     if not _has_store(settings):
         return []
     with _open(settings) as store:
@@ -325,7 +325,7 @@ def _notices(settings: Settings) -> list[Finding]:
     if past is None:
         return []
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(past[0]))
-    remedy = "desk-rag verify --repair checks everything and puts this note away."
+    remedy = "desk-rag verify --repair checks everything and clears this note."
     return [Finding("store", Verdict.WARN, f"{when}: {' '.join(past[1])}", remedy)]
 
 
@@ -348,14 +348,14 @@ def _quality(stored: StoredGate) -> Finding:
         f" keys turn {f'to within {stored.key_error:.0e}' if stored.key_error else 'exactly'}"
     )
     if stored.drift_epoch:
-        detail += f"; made anew {out.plural(stored.drift_epoch, 'time')} since this machine computes otherwise"
+        detail += f"; computed again {out.plural(stored.drift_epoch, 'time')} because this machine's results changed"
     passed = gate.score.passes and gate.needles_found == gate.needles_expected
     verdict = Verdict.OK if passed else Verdict.WARN
     return Finding("int8 quality", verdict, detail, "Answers from chunk KV may differ; --mode full is exact.")
 
 
 def _break_even(settings: Settings) -> list[Finding]:
-    """MatKV's question, with this machine's rates: what prefill took here, and what reading takes now."""
+    """Compare the cost of prefill with that of loading, at this machine's rates (MatKV)."""
     from desk_rag.answering.serving_model import stored_gates
 
     found = []

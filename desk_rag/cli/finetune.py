@@ -1,8 +1,4 @@
-"""`desk-rag finetune`: reads its options, gathers data, trains, says what changed.
-
-Knows options, signals and the layout of what is printed; knows nothing of rows and gradients. Options of its own are
-parsed here and not in `cli`, as those of the benchmarks are.
-"""
+"""Run `desk-rag finetune`: parse its options, load the data, train, and print what changed."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ from desk_rag.config import Settings
 from desk_rag.errors import ConfigError, DeskRagError
 from desk_rag.finetune.data import Sample, load_samples, save_samples
 from desk_rag.finetune.distract import Distractors
-from desk_rag.finetune.rules import FolderChunk, make_samples, told
+from desk_rag.finetune.rules import FolderChunk, describe, make_samples
 from desk_rag.finetune.settings import (
     REPLAY_SHARE,
     AnswerForm,
@@ -41,12 +37,12 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 FOLDER_DATA = "data.jsonl"
-_TOLD = frozenset({"f1", "contains", "right_quote", "refused", "false_refusal"})
-"""Of the harness's scores; all of them stand in the report."""
+_REPORTED = frozenset({"f1", "contains", "right_quote", "refused", "false_refusal"})
+"""Scores of the harness that are printed; the report holds all of them."""
 _PROSE = frozenset({".md", ".txt", ".rst"})
 _LINE_EVERY = 10.0
 _TOLERATED = 1.0
-"""Percent by which the loss of general text may rise before it is called a loss of general ability."""
+"""Rise of the loss on general text, in percent, above which a warning is printed."""
 
 
 def finetune(settings: Settings, arguments: Sequence[str]) -> int:
@@ -68,7 +64,8 @@ def finetune(settings: Settings, arguments: Sequence[str]) -> int:
         replay=_texts(options.replay or ()),
         resume=options.resume,
     )
-    with stoppable(lambda: screen.say("stopping after this step, which is kept; once more to end at once …")) as stop:
+    stopping = "stopping after this step, which is kept; press Ctrl+C again to end at once …"
+    with stoppable(lambda: screen.say(stopping)) as stop:
         report = run(task, evaluate=_judge(options), say=screen.say, on_step=screen.step, stop=stop)
     screen.clear()
     if options.json:
@@ -154,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _check(options: argparse.Namespace) -> None:
     if bool(options.data) == bool(options.folder):
-        raise ConfigError("Which data?", remedy="Give either --data FILE or --folder F.")
+        raise ConfigError("No training data is named.", remedy="Give either --data FILE or --folder F.")
     if options.full and options.lora is not None:
         raise ConfigError("--full and --lora exclude each other.", remedy="Leave one of them out.")
     if options.save_every < 1 or (options.lora is not None and options.lora < 1):
@@ -194,32 +191,33 @@ def _train_settings(options: argparse.Namespace) -> TrainSettings:
 def _samples(settings: Settings, options: argparse.Namespace, screen: _Screen) -> tuple[Sample, ...]:
     if options.data:
         return tuple(sample for file in options.data for sample in load_samples(file.expanduser()))
-    kept = options.out.expanduser() / FOLDER_DATA
-    if options.resume and kept.is_file():
-        return tuple(load_samples(kept))  # the folder may have changed since
-    made = make_samples(_folder_chunks(settings, options.folder), options.seed)
-    if not made:
+    data_file = options.out.expanduser() / FOLDER_DATA
+    if options.resume and data_file.is_file():
+        return tuple(load_samples(data_file))  # the folder may have changed since
+    samples = make_samples(_folder_chunks(settings, options.folder), options.seed)
+    if not samples:
         raise DeskRagError(
-            "The documents give no questions.", remedy="Index a folder with prose in it, or write some and give --data."
+            "No questions could be made from the documents.",
+            remedy="Index a folder with prose in it, or write questions and give them with --data.",
         )
-    screen.say(told(made))
+    screen.say(describe(samples))
     from desk_rag.owned_directory import OwnedDirectory
 
     try:
-        kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        OwnedDirectory(kept.parent).write(kept, save_samples(made))
+        data_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        OwnedDirectory(data_file.parent).write(data_file, save_samples(samples))
     except OSError as error:
-        raise ConfigError(f"{kept} cannot be written: {error.strerror}.", remedy="Give another --out.") from error
-    # Read back: --resume reads them from there too, and what was written twice has become one.
-    return tuple(load_samples(kept))
+        raise ConfigError(f"{data_file} cannot be written: {error.strerror}.", remedy="Give another --out.") from error
+    # Read back, as --resume does; this also merges duplicates.
+    return tuple(load_samples(data_file))
 
 
 def _folder_chunks(settings: Settings, folders: Sequence[Path]) -> list[FolderChunk]:
-    """Every chunk indexed under the folders, in the order of paths and places."""
+    """Return every chunk indexed under the folders, in the order of paths and positions."""
     from desk_rag.documents.status import FileState
     from desk_rag.store.store import Store
 
-    found = []
+    chunks = []
     with Store.open(settings.data_dir, settings.store, writer=False) as store:
         for folder in folders:
             root = folder.expanduser().resolve()
@@ -231,12 +229,12 @@ def _folder_chunks(settings: Settings, folders: Sequence[Path]) -> list[FolderCh
                 )
             for row in sorted(rows, key=lambda row: str(row.path)):
                 passages = sorted(store.passages_of(row.path), key=lambda passage: passage.chunk.ordinal)
-                found += [FolderChunk(passage.chunk.text, row.title or row.path.name) for passage in passages]
-    return found
+                chunks += [FolderChunk(passage.chunk.text, row.title or row.path.name) for passage in passages]
+    return chunks
 
 
 def _judge(options: argparse.Namespace) -> Evaluate:
-    """The quality harness over held-out samples: one question each, among other held-out chunks, in both ways."""
+    """Return a judge that runs the quality harness: one question per held-out sample, in both modes."""
 
     def judge(model: LanguageModel, samples: Sequence[Sample]) -> dict[str, Any]:
         from desk_rag.bench import quality
@@ -244,18 +242,18 @@ def _judge(options: argparse.Namespace) -> Evaluate:
 
         modes = (Mode(Way.FULL), Mode(Way(options.positions)))
         asked = judged_questions(samples, options.distractors, Distract(options.distract), options.seed)
-        found = quality.evaluate(model, [quality.Sample(**one, task="held out") for one in asked], modes)
+        results = quality.evaluate(model, [quality.Sample(**one, task="held out") for one in asked], modes)
         return {
             f"{name}, {mode.label}": estimate.mean
             for mode in modes
-            for name, estimate in found.row(mode.label).scores.items()
+            for name, estimate in results.row(mode.label).scores.items()
         }
 
     return judge
 
 
 def judged_questions(samples: Sequence[Sample], others: int, how: Distract, seed: int) -> list[dict[str, Any]]:
-    """Per sample its first question, answers and the texts it is asked over, as the quality harness names them."""
+    """Return the first question of each sample, with answers and contexts, in the quality harness's terms."""
     pool = Distractors([chunk for sample in samples for chunk in sample.chunks])
     asked = []
     for number, sample in enumerate(samples):
@@ -284,7 +282,7 @@ def _texts(files: Sequence[Path]) -> tuple[str, ...]:
 
 
 def _bundled_texts() -> tuple[str, ...]:
-    """The sample documents: prose that no data of the user's holds."""
+    """Return the sample documents: prose that is not in the user's data."""
     files = sorted(file for file in (assets_dir() / "sample_docs").rglob("*") if file.suffix in _PROSE)
     return tuple(file.read_text(encoding="utf-8") for file in files)
 
@@ -321,5 +319,5 @@ def _numbers(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, s
     return [
         (name, f"{before[name]:.3f} -> {value:.3f}")
         for name, value in after.items()
-        if name.split(",")[0] in _TOLD and isinstance(before.get(name), int | float)
+        if name.split(",")[0] in _REPORTED and isinstance(before.get(name), int | float)
     ]

@@ -1,4 +1,4 @@
-"""The command line: parses arguments and hands over to the room that does the work; holds no logic of its own.
+"""Parse the command line and call the module that does the work.
 
 Imports typer and the standard library only, so that `--help` answers at once; what a command needs is imported in its
 body. Errors of the tree in `errors` become a message, a remedy and an exit code, never a traceback.
@@ -6,6 +6,7 @@ body. Errors of the tree in `errors` become a message, a remedy and an exit code
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ import typer
 
 from desk_rag import __version__
 from desk_rag.cli import help
+from desk_rag.cli.signals import Commands, ReaderLeft
 from desk_rag.cli.words import split_globals
 from desk_rag.errors import EXIT_CODES, ConfigError, told_to_user
 
@@ -31,6 +33,7 @@ _EPILOG = (
 _DEBUG = "DESK_RAG_TRACEBACK"
 
 app = typer.Typer(
+    cls=Commands,
     name="desk-rag",
     help="Answer questions about your own folders, with quotes. Nothing leaves this computer.",
     epilog=_EPILOG,
@@ -43,25 +46,25 @@ app = typer.Typer(
 
 @dataclass(frozen=True, slots=True)
 class _Overrides:
-    """Settings named on the command line; None where the file or the default decides."""
+    """Settings given on the command line; None where the settings file or the default decides."""
 
     config: Path | None
     data_dir: Path | None
     model: dict[str, object]
 
     def settings(self) -> Settings:
-        """The settings in force: command line, then file, then default. Raises ConfigError."""
+        """Merge the settings: command line before file before default. Raises ConfigError."""
         from desk_rag import config
 
-        found = config.load(self.config)
-        changes: dict[str, object] = {"model": config.with_changes(found.model, self.model)}
+        from_file = config.load(self.config)
+        changes: dict[str, object] = {"model": config.with_changes(from_file.model, self.model)}
         if self.data_dir is not None:
             changes["data_dir"] = self.data_dir
-        merged = found.model_copy(update=changes)
+        merged = from_file.model_copy(update=changes)
         return merged.model_copy(update={"data_dir": merged.data_dir.expanduser().absolute()})
 
 
-# Paths that cannot be read get a message and a remedy from the room they are for, hence `readable=False`.
+# `readable=False`: the command itself reports an unreadable path, with a remedy.
 Folders = Annotated[list[Path], typer.Argument(help="Folders with your documents.", show_default=False, readable=False)]
 OptionalFolders = Annotated[
     list[Path] | None, typer.Argument(help="Folders; without one those of the settings.", readable=False)
@@ -80,11 +83,11 @@ Recompute = Annotated[
 ]
 Selector = Annotated[str | None, typer.Option(metavar="NAME", help="How they are selected (desk-rag help recompute).")]
 _OWN_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-"""Of commands that parse what follows their name themselves."""
+"""Context settings of commands that parse their own options."""
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"desk-rag {__version__}")
         raise typer.Exit
 
@@ -115,9 +118,9 @@ def _globals(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    named: dict[str, object] = {"name": model, "adapter": adapter, "quantization": quantization}
-    named |= {"embedder": embedder, "device": device, "rungs": rungs, "allow_download": download or None}
-    changes = {key: value for key, value in named.items() if value is not None}
+    options: dict[str, object] = {"name": model, "adapter": adapter, "quantization": quantization}
+    options |= {"embedder": embedder, "device": device, "rungs": rungs, "allow_download": download or None}
+    changes = {key: value for key, value in options.items() if value is not None}
     ctx.obj = _Overrides(config, data_dir, changes)
 
 
@@ -138,7 +141,7 @@ def open_ui(
     """Open the UI (also: desk-rag [FOLDER])."""
     from desk_rag.cli import work
 
-    settings = work.answering(_settings(ctx), attention, recompute, selector)
+    settings = work.with_answer_options(_settings(ctx), attention, recompute, selector)
     raise typer.Exit(work.open_ui(settings, folders or []))
 
 
@@ -177,8 +180,8 @@ def ask(
     from desk_rag.cli import work
 
     text = sys.stdin.read() if question == "-" else question
-    wish = work.Wish(text.strip(), tuple(folder or ()), mode, top_k, index_first=not no_index, as_json=as_json)
-    raise typer.Exit(work.ask(work.answering(_settings(ctx), attention, recompute, selector), wish))
+    options = work.AskOptions(text.strip(), tuple(folder or ()), mode, top_k, index_first=not no_index, as_json=as_json)
+    raise typer.Exit(work.ask(work.with_answer_options(_settings(ctx), attention, recompute, selector), options))
 
 
 @app.command()
@@ -301,9 +304,9 @@ def pin(
 @app.command()
 def doctor(ctx: typer.Context, as_json: Json = False) -> None:
     """Check the installation and say how to fix what is wrong."""
-    from desk_rag.cli import doctor as room
+    from desk_rag.cli import doctor as doctor_command
 
-    raise typer.Exit(room.run(_settings(ctx), as_json=as_json))
+    raise typer.Exit(doctor_command.run(_settings(ctx), as_json=as_json))
 
 
 @app.command(context_settings=_OWN_OPTIONS, add_help_option=False)
@@ -336,16 +339,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if (reconfigure := getattr(stream, "reconfigure", None)) is not None:
             reconfigure(errors="replace")
+    code = 0
     try:
-        app(route(sys.argv[1:] if argv is None else argv), prog_name="desk-rag")
-    except SystemExit as done:
-        return done.code if isinstance(done.code, int) else 0 if done.code is None else 1
-    except BrokenPipeError:
-        return _reader_left()
+        code = _run(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
+    except (BrokenPipeError, ReaderLeft):
+        # Nobody reads our output any more (`desk-rag search x | head -1`): end without a message.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
+
+
+def _run(argv: Sequence[str]) -> int:
+    try:
+        app(route(argv), prog_name="desk-rag")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    except (BrokenPipeError, ReaderLeft):
+        raise
     except Exception as error:
-        told = told_to_user(error)
-        if told is not None:
-            return _failed(str(told), told.exit_code)
+        user_error = told_to_user(error)
+        if user_error is not None:
+            return _failed(str(user_error), user_error.exit_code)
         if os.environ.get(_DEBUG):
             raise
         remedy = f"This is a bug in desk-rag. Run the command again with {_DEBUG}=1 and report what it prints."
@@ -354,7 +368,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def route(argv: Sequence[str]) -> list[str]:
-    """The arguments as typer wants them: global options first, and `open` where no command is named.
+    """Return the arguments in typer's order: global options first, and `open` where no command is named.
 
     `help COMMAND` becomes `COMMAND --help`. Raises ConfigError for a first word that is neither a command nor a path.
     """
@@ -380,15 +394,6 @@ def _command_names() -> list[str]:
 def _failed(text: str, code: int) -> int:
     from desk_rag.sanitize import clean
 
-    try:
+    with contextlib.suppress(BrokenPipeError):
         sys.stderr.write(f"desk-rag: {clean(text)}\n")
-    except BrokenPipeError:
-        return _reader_left()
     return code
-
-
-def _reader_left() -> int:
-    """Whoever read our output has gone (`desk-rag search x | head`): end without a word."""
-    devnull = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(devnull, sys.stdout.fileno())
-    return 0

@@ -1,8 +1,8 @@
-"""What the command line prints: progress, answers, tables, JSON. Knows events and text; knows no store and no model.
+"""Print progress, answers, tables and JSON for the command line.
 
-Answers go to stdout, progress and messages to stderr. On a terminal progress is one line that is written over;
-elsewhere there are plain lines and not a single escape sequence. Every text that comes from documents, file names or
-models passes `clean`; JSON is written in ASCII, which escapes what `clean` would remove.
+Answers go to stdout, progress and messages to stderr. On a terminal, progress is one line that is overwritten;
+elsewhere there are plain lines without escape sequences. All text from documents, file names and models passes `clean`;
+JSON is ASCII, which escapes what `clean` would remove.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from desk_rag.answering.events import Absence, Answer, AnswerEvent, AnswerText, 
 from desk_rag.documents.chunking import Location
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
-from desk_rag.sanitize import clean
+from desk_rag.sanitize import clean, shown_path
 
 if TYPE_CHECKING:
+    from desk_rag.ingest.unread import UnreadFiles
     from desk_rag.retrieval.search import RetrievedChunk
-from desk_rag.sanitize import shown_path
 
 _STAGE_WORDS = {
     IndexStage.SCAN: "looking through the folder",
@@ -32,7 +32,7 @@ _STAGE_WORDS = {
 }
 _TERMINAL_EVERY = 0.1
 _PLAIN_EVERY = 10.0
-"""Seconds between two progress lines of one stage."""
+"""Seconds between two progress lines of a stage, without a terminal."""
 
 
 def duration(seconds: float) -> str:
@@ -79,13 +79,13 @@ class Progress:
         self._shown = False
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Write a line that stays."""
         self.clear()
         self._stream.write(clean(text) + "\n")
         self._stream.flush()
 
     def passing(self, text: str) -> None:
-        """A line that is written over by the next one; not written at all where there is no terminal."""
+        """Show a line that the next one overwrites; without a terminal, show nothing."""
         if not self._terminal:
             return
         width = shutil.get_terminal_size().columns - 1
@@ -94,14 +94,14 @@ class Progress:
         self._shown = True
 
     def clear(self) -> None:
-        """Take the passing line away."""
+        """Erase the passing line."""
         if self._shown:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
             self._shown = False
 
     def end(self) -> None:
-        """Take the passing line away for good: on a terminal it would write over the answer that follows."""
+        """Erase the passing line and show no more: it would overwrite the answer that follows."""
         self.clear()
         self._terminal = False
 
@@ -149,18 +149,17 @@ def stage_line(event: StageProgress) -> str:
 
 
 def index_summary(done: IndexFinished) -> str:
-    """One line that says what a run did."""
+    """Summarise an index run in one line."""
     if not (done.indexed or done.removed or done.failed or done.vectors or done.chunk_kvs):
         unchanged = f"{plural(done.unchanged, 'file')} unchanged" if done.unchanged else "no file that can be read"
         return f"Nothing to do: {unchanged} ({duration(done.seconds)})."
     read = bool(done.indexed or done.failed)
-    # A text that stands in several files is one chunk with one KV; without a word the figures would not agree.
+    # Equal text in several files is one chunk with one KV; without this the figures would not add up.
     different = f", {done.different_chunks:,} different" if 0 < done.different_chunks < done.chunks else ""
     parts = [f"{plural(done.indexed, 'file')} read ({plural(done.chunks, 'chunk')}{different})"] if read else []
     for number, word in (
         (done.unchanged, "unchanged"),
         (done.removed, "removed"),
-        (done.skipped, "left out"),
         (done.failed, "could not be read"),
         (done.beginnings, "too long to be indexed to the end (desk-rag status names them)"),
     ):
@@ -169,12 +168,12 @@ def index_summary(done: IndexFinished) -> str:
     made = [f"{plural(done.vectors, 'vector')} made"] if done.vectors and not done.indexed else []
     made += [f"{plural(done.warm, 'chunk')} made warm"] if done.warm else []
     made += [f"{plural(done.chunk_kvs, 'chunk KV')} made"] if done.chunk_kvs > done.warm else []
-    told = [", ".join(parts) or "nothing read", *([", ".join(made)] if made else []), duration(done.seconds)]
-    return f"{'; '.join(told)}."
+    clauses = [", ".join(parts) or "nothing read", *([", ".join(made)] if made else []), duration(done.seconds)]
+    return f"{'; '.join(clauses)}."
 
 
 class AnswerPrinter:
-    """Prints one answer as it streams: quotes with their places, then the answer's own words, then the footer."""
+    """Prints one answer as it streams: quotes with their locations, the answer's text, the footer."""
 
     def __init__(self, stream: TextIO, bases: Sequence[Path] = ()) -> None:
         self._stream = stream
@@ -192,7 +191,7 @@ class AnswerPrinter:
                 quote = clean(citation.quote, single_line=True)
                 self._write(f"[{citation.source_number}] {where}{origin} “{quote}”\n")
             case AnswerText(text=text):
-                # Where the quote is the whole answer, the words are the quote once more.
+                # If the quote is the whole answer, the text repeats it.
                 if text != "\n".join(self._quotes):
                     self._wrote_words = self._wrote_words or bool(text)
                     self._write(clean(text))
@@ -210,22 +209,31 @@ class AnswerPrinter:
             self._write("Nearest passages:\n")
             for source in answer.sources[:3]:
                 self._write(f"  {source_line(source, self._bases)}\n")
-        if answer.dropped_quotes:
-            count = len(answer.dropped_quotes)
-            self._write(f"({count} of the model's quotes {'is' if count == 1 else 'are'} in no document; left out)\n")
-        if answer.cut_notice:
-            self._write(f"({answer.cut_notice})\n")
-        for source in answer.sources:
-            if source.stale and any(c.source_number == source.number for c in answer.citations):
-                notice = source.absence.notice if source.absence else "changed on disk since it was indexed"
-                self._write(f"([{source.number}] {notice})\n")
-        for notice in answer.notices:
-            self._write(f"({clean(notice, single_line=True)})\n")
+        for remark in _remarks(answer):
+            self._write(f"({clean(remark, single_line=True)})\n")
         self._write(f"-- {footer(answer)}\n")
 
     def _write(self, text: str) -> None:
         self._stream.write(text)
         self._stream.flush()
+
+
+def _remarks(answer: Answer) -> list[str]:
+    """Return what a reader must know about an answer besides its text: what it lacks, what has changed since."""
+    remarks = []
+    if answer.dropped_quotes:
+        count = len(answer.dropped_quotes)
+        remarks.append(f"{count} of the model's quotes {'is' if count == 1 else 'are'} in no document; left out")
+    if answer.cut_notice:
+        remarks.append(answer.cut_notice)
+    cited = {citation.source_number for citation in answer.citations}
+    for source in answer.sources:
+        if source.stale and source.number in cited:
+            notice = source.absence.notice if source.absence else "changed on disk since it was indexed"
+            remarks.append(f"[{source.number}] {notice}")
+    if answer.not_read is not None:
+        remarks.append(f"{answer.not_read.summary}; {answer.not_read.hint}")
+    return [*remarks, *answer.notices]
 
 
 def place(path: Path, location: Location, bases: Sequence[Path] = ()) -> str:
@@ -234,7 +242,7 @@ def place(path: Path, location: Location, bases: Sequence[Path] = ()) -> str:
 
 
 def source_line(source: Source, bases: Sequence[Path] = ()) -> str:
-    """One passage with its place, its score and how it begins."""
+    """Return a source's number, score, location and beginning."""
     start = shorten(source.text, 90)
     return f"[{source.number}] {source.score:.2f} {place(source.path, source.location, bases)}: {start}"
 
@@ -245,7 +253,7 @@ def stages_text(timings: Timings) -> str:
 
 
 def footer(answer: Answer) -> str:
-    """First word, stages, warm chunks, context and speed in one line."""
+    """Return time to first token, stages, warm chunks, context and speed in one line."""
     timings = answer.timings
     parts = [f"first token {timings.ttft:.3f} s ({stages_text(timings)})"]
     chunks = answer.warm_chunks + answer.cold_chunks
@@ -258,37 +266,37 @@ def footer(answer: Answer) -> str:
     return " · ".join(parts)
 
 
-def retrieved_line(number: int, found: RetrievedChunk, bases: Sequence[Path] = ()) -> str:
-    """One line of `search`: number, score, place and how the chunk begins."""
-    passage = found.passage
+def retrieved_line(number: int, result: RetrievedChunk, bases: Sequence[Path] = ()) -> str:
+    """Return one line of `search`: number, score, location and the beginning of the chunk."""
+    passage = result.passage
     start = shorten(passage.chunk.text, 100)
-    return f"{number:>3} {found.score:.2f} {place(passage.path, passage.chunk.location, bases)}: {start}"
+    return f"{number:>3} {result.score:.2f} {place(passage.path, passage.chunk.location, bases)}: {start}"
 
 
-def retrieved_json(found: RetrievedChunk) -> dict[str, object]:
-    """One result of `search --json`."""
-    passage = found.passage
+def retrieved_json(result: RetrievedChunk) -> dict[str, object]:
+    """Return one result of `search --json`."""
+    passage = result.passage
     return {
         "path": str(passage.path),
         "title": passage.title,
         "chunk": passage.chunk.chunk_id,
         "text": passage.chunk.text,
-        "score": round(found.score, 6),
-        "words_rank": found.words_rank,
-        "vector_rank": found.vector_rank,
-        "similarity": round(found.similarity, 6),
+        "score": round(result.score, 6),
+        "words_rank": result.words_rank,
+        "vector_rank": result.vector_rank,
+        "similarity": round(result.similarity, 6),
         **location_json(passage.chunk.location),
     }
 
 
 def shorten(text: str, most: int) -> str:
-    """The beginning of `text` on one line, safe to print."""
+    """Return the beginning of `text` on one line, safe to print."""
     text = clean(text, single_line=True)
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def location_json(location: Location) -> dict[str, object]:
-    """The fields of a location; null where the format has none."""
+    """Return the fields of a location; null where the format has none."""
     return {
         "heading": location.heading,
         "page_start": location.page_start,
@@ -299,7 +307,7 @@ def location_json(location: Location) -> dict[str, object]:
 
 
 def answer_json(answer: Answer) -> dict[str, object]:
-    """The object that `ask --json` prints; its keys are documented in assets/guides/json.md and stay."""
+    """Return the object that `ask --json` prints; assets/guides/json.md documents its keys."""
     timings = answer.timings
     return {
         "question": answer.question,
@@ -343,8 +351,19 @@ def answer_json(answer: Answer) -> dict[str, object]:
         "decoded_tokens": timings.decoded_tokens,
         "stopped": answer.stopped,
         "notices": list(answer.notices),
+        "not_read": None if answer.not_read is None else unread_json(answer.not_read),
         "question_cut_at": answer.question_cut_at or None,
     }
+
+
+def unread_line(unread: UnreadFiles) -> str:
+    """'46 files not read: 25 images, 21 archives (desk-rag why FOLDER lists them)'."""
+    return f"{unread.summary} ({unread.hint})"
+
+
+def unread_json(unread: UnreadFiles) -> dict[str, object]:
+    """Return the number of files that were not read, in all and by kind."""
+    return {"files": unread.files, "kinds": dict(unread.kinds)}
 
 
 def _date(at: float) -> str:
@@ -371,11 +390,11 @@ def roughly(seconds: float) -> str:
 
 
 def absence_json(absence: Absence | None) -> dict[str, object] | None:
-    """Why a source's file is not there and when it was read (unix time); null if it is there."""
+    """Return why a source's file is missing and when it was read (Unix time); null if it is not missing."""
     return None if absence is None else {"why": absence.why.value, "indexed_at": absence.indexed_at}
 
 
 def reason_line(path: Path, reason: str, bases: Sequence[Path] = ()) -> str:
-    """'letters/x.pdf: damaged'; a reason that begins with the path does not say it twice."""
+    """'letters/x.pdf: damaged'; the path is not repeated if the reason begins with it."""
     text = clean(reason.removeprefix(str(path)), single_line=True)
     return f"{shown_path(path, bases)}: {text}"

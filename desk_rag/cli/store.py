@@ -1,14 +1,10 @@
-"""What the commands about the store do: status, why, verify, purge, pin. No model is loaded here.
-
-Knows the store's doorway and the walk's rules; knows no argument syntax (that is `cli`).
-"""
+"""Run the commands `status`, `verify`, `purge` and `pin`, none of which loads a model."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,18 +22,11 @@ if TYPE_CHECKING:
     from desk_rag.store.types import Activity, DocumentRow, PurgeReport, VerifyReport
 
 _MOST_LISTED = 20
-_RULES = {
-    "secret": "that may hold secrets",
-    "default": "of tools",
-    "empty": "empty",
-    **dict.fromkeys((".gitignore", ".deskragignore", "exclude"), "by your rules"),
-}
-"""Why files are left out, by the beginning of the recorded reason, as `status` counts them."""
 
 
 def status(settings: Settings, *, as_json: bool) -> int:
-    """Print what is indexed, how much room it takes, and what the writer is doing."""
-    from desk_rag.ingest import damage, deletions
+    """Print what is indexed, how much space it takes, and what the indexing process is doing."""
+    from desk_rag.ingest import damage, deletions, unread
     from desk_rag.store import presence
 
     if not exists(settings):
@@ -48,6 +37,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
         counts, activity, pause = store.coverage(), store.activity(), store.pause_requested()
         notices = damage.notices(store, (), ())
         outlook = store.outlook(None, 0.0)
+        skipped = unread.skipped_files(store, ())
         rows = store.documents()
         failed = [row for row in rows if row.state is FileState.FAILED]
         beginnings = [row for row in rows if row.state is FileState.INDEXED and is_beginning_only(row.reason)]
@@ -89,7 +79,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
         f"chunk KV  {out.size(counts.kv_bytes)} of at most {out.size(counts.budget_bytes)}",
         *([f"chunk KV  in {settings.store.kv_place}"] if settings.store.kv_place else []),
         *([f"away      {away}"] if away else []),
-        f"left out  {_left_out(rows)}",
+        f"left out  {out.unread_line(skipped) if skipped.files else 'nothing'}",
         f"now       {_activity_text(activity, pause)}",
     ]
     if outlook is not None:
@@ -106,24 +96,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
 def _listed(label: str, rows: Sequence[DocumentRow]) -> list[str]:
     lines = [f"{label}  {out.reason_line(row.path, row.reason)}" for row in rows[:_MOST_LISTED]]
     more = len(rows) - _MOST_LISTED
-    return [*lines, f"{label}  … and {more:,} more; --json has them all"] if more > 0 else lines
-def _group(path: Path, reason: str) -> str:
-    """The group that a file which was left out is counted in."""
-    from desk_rag.documents.formats import KIND_NOT_READ, unread_kind
-
-    if reason.startswith(KIND_NOT_READ):
-        return unread_kind(path.name) or "binary files"
-    return _RULES.get(reason.partition(":")[0], "others")
-
-
-def _left_out(rows: Sequence[DocumentRow]) -> str:
-    """'62 files not read: 25 images, 21 mail, 16 by your rules', the largest group first."""
-    reasons = [(row.path, row.reason) for row in rows if row.state is FileState.SKIPPED]
-    if not reasons:
-        return "nothing"
-    groups = Counter(_group(path, reason) for path, reason in reasons)
-    shown = ", ".join(f"{count:,} {group}" for group, count in groups.most_common())
-    return f"{out.plural(len(reasons), 'file')} not read: {shown} (desk-rag why FOLDER lists them)"
+    return [*lines, f"{label}  … and {more:,} more; --json lists them all"] if more > 0 else lines
 
 
 def _share(part: int, whole: int) -> str:
@@ -137,28 +110,28 @@ def verify(settings: Settings, *, repair: bool, subset: str, as_json: bool) -> i
         return nothing_indexed(settings, as_json=as_json)
     report, notices, away = _verified(settings, part, repair=repair)
     if repair and report.unusable:
-        report, notices, away = _begun_anew(settings, part, report)
-    left = [problem for problem in report.problems if not problem.repaired]
+        report, notices, away = _replace_catalog(settings, part, report)
+    unrepaired = [problem for problem in report.problems if not problem.repaired]
     foreign = [f"not desk-rag's, left alone: {path}" for path in report.foreign]
     if as_json:
-        told = asdict(report) | {"foreign": [str(path) for path in report.foreign], "kv_away": away}
-        out.print_json(sys.stdout, told | {"clean": report.clean, "notices": list(notices)})
+        shown = asdict(report) | {"foreign": [str(path) for path in report.foreign], "kv_away": away}
+        out.print_json(sys.stdout, shown | {"clean": report.clean, "notices": list(notices)})
     else:
         lines = [f"{'repaired' if problem.repaired else 'wrong'}: {problem.what}" for problem in report.problems]
         read = f"{report.kv_files:,} KV files ({out.size(report.kv_bytes)})"
-        held = f"{out.plural(report.documents, 'document')} and {out.plural(report.chunks, 'chunk')}"
+        contents = f"{out.plural(report.documents, 'document')} and {out.plural(report.chunks, 'chunk')}"
         outcome = "nothing wrong" if report.clean else f"{out.plural(len(report.problems), 'problem')}"
         notices += (away,) if away and away not in notices else ()
-        print_lines([*notices, *lines, *foreign, f"Checked {read}, {held}: {outcome}."])
-        if left and not repair:
+        print_lines([*notices, *lines, *foreign, f"Checked {read}, {contents}: {outcome}."])
+        if unrepaired and not repair:
             print_lines(["desk-rag verify --repair removes what is damaged; it is made again when needed."])
-    return StoreError.exit_code if left else 0
+    return StoreError.exit_code if unrepaired else 0
 
 
 def _verified(
     settings: Settings, part: tuple[int, int] | None, *, repair: bool
 ) -> tuple[VerifyReport, tuple[str, ...], str]:
-    """The report, the store's notices, and why its chunk KV is away, if it is."""
+    """Return the report, the store's notices, and why its chunk KV cannot be reached ('' if it can)."""
     from desk_rag.store.types import Problem, VerifyReport
 
     try:
@@ -168,10 +141,10 @@ def _verified(
         return VerifyReport(0, 0, 0, 0, (Problem(error.message, repaired=False),), unusable=True), (), ""
 
 
-def _begun_anew(
+def _replace_catalog(
     settings: Settings, part: tuple[int, int] | None, damaged: VerifyReport
 ) -> tuple[VerifyReport, tuple[str, ...], str]:
-    """Put a catalog aside that nothing else would mend, and check what is left."""
+    """Put an unusable catalog aside, begin a new one, and check what is left."""
     from desk_rag.store.opening import CATALOG_RESET
     from desk_rag.store.store import Store
 
@@ -199,9 +172,9 @@ def purge(settings: Settings, folder: Path | None, *, check: bool, sure: bool, a
         if report.verified and not report.traces:
             lines.append("Searched the whole store for their text: no trace.")
         if check and report.unsearched:
-            why = "too short to be told from anything else, or other documents say the same"
-            lines.append(f"Nothing could be looked for of {out.plural(report.unsearched, 'chunk')}: {why}.")
-        lines += [f"a piece of the text is still in {trace}" for trace in report.traces]
+            why = "their text is too short to search for, or other documents hold it too"
+            lines.append(f"{out.plural(report.unsearched, 'chunk')} could not be searched for: {why}.")
+        lines += [f"Part of the text is still in {trace}." for trace in report.traces]
         print_lines(lines)
     return StoreError.exit_code if report.traces else 0
 
@@ -222,8 +195,8 @@ def _purge_all(settings: Settings, *, as_json: bool) -> int:
         return nothing_indexed(settings, as_json=as_json)
     cleared, away = _delete_all(settings.data_dir)
     if as_json:
-        left = [str(path) for path in cleared.remaining]
-        report = {"deleted": str(settings.data_dir), "freed_bytes": cleared.freed_bytes, "left": left, "away": away}
+        foreign = [str(path) for path in cleared.remaining]
+        report = {"deleted": str(settings.data_dir), "freed_bytes": cleared.freed_bytes, "left": foreign, "away": away}
         out.print_json(sys.stdout, report)
     elif not cleared.remaining:
         print_lines([f"Deleted {settings.data_dir} ({out.size(cleared.freed_bytes)})."])
@@ -233,19 +206,19 @@ def _purge_all(settings: Settings, *, as_json: bool) -> int:
         print_lines([f"Deleted what desk-rag had in {settings.data_dir} ({out.size(cleared.freed_bytes)})."])
         print_lines([f"Left there, since it is not desk-rag's: {names}."])
     if away and not as_json:
-        remedy = "Delete that directory once its drive is back."
-        print_lines([f"Not deleted: the chunk KV in {away}, which is away. {remedy}"])
+        remedy = "Delete that directory once its drive is connected."
+        print_lines([f"Not deleted: the caches in {away}, which is not connected. {remedy}"])
     return StoreError.exit_code if away else 0
 
 
 def pin(settings: Settings, folder: Path, *, remove: bool) -> int:
-    """Keep a folder's chunk KV, or treat it like the rest again."""
+    """Pin a folder, so that its caches are evicted last, or remove the pin."""
     path = Path(os.path.realpath(folder.expanduser()))
-    # Before the store is opened, which would make an empty one.
+    # Check before opening the store, which would create an empty one.
     if not path.exists() and not exists(settings):
         raise _unknown_path(path)
     with open_store(settings, writer=True) as store:
-        # A drive that is not plugged in now is known all the same, by its documents or by its pin.
+        # A drive that is not connected is known by its documents or its pin.
         if not path.exists() and path not in store.pins() and not store.documents(path):
             raise _unknown_path(path)
         if remove:
@@ -282,9 +255,9 @@ def _confirm(what: str, *, sure: bool) -> None:
 
 
 def _delete_all(root: Path) -> tuple[Cleared, str]:
-    """Remove desk-rag's own files while holding the lock, so that no other process is writing. Needs no room.
+    """Remove desk-rag's own files while holding the writer's lock. Needs no free disk space.
 
-    Also returns the `kv_dir` that could not be reached; empty if there is none, or it was emptied too.
+    Also returns the `kv_dir` that could not be reached, '' if there is none.
     """
     from desk_rag.store.layout import Layout
     from desk_rag.store.maintenance.data_directory import clear_all
@@ -301,7 +274,7 @@ def _activity_json(activity: Activity | None) -> dict[str, object] | None:
 
 
 def _activity_text(activity: Activity | None, pause: float | None) -> str:
-    paused = " (a pause is asked for)" if pause is not None and pause > time.time() else ""
+    paused = " (a pause was requested)" if pause is not None and pause > time.time() else ""
     if activity is None:
         return "no process is watching; desk-rag watch FOLDER keeps the index fresh" + paused
     from desk_rag.ingest.events import StageProgress

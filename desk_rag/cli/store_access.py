@@ -14,21 +14,15 @@ from desk_rag.sanitize import clean, shown_path
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
 
-_MOST_LISTED = 20
-_RULES = {
-    "secret": "that may hold secrets",
-    "default": "of tools",
-    "empty": "empty",
-    **dict.fromkeys((".gitignore", ".deskragignore", "exclude"), "by your rules"),
-}
-"""Why files are left out, by the beginning of the recorded reason, as `status` counts them."""
 
 
 def exists(settings: Settings) -> bool:
+    """Whether anything was ever indexed into this data directory."""
     return (settings.data_dir / "catalog.sqlite").is_file()
 
 
 def nothing_indexed(settings: Settings, *, as_json: bool) -> int:
+    """Say that nothing is indexed yet. Raises CatalogLost if there are traces of an index."""
     from desk_rag.store.opening import has_traces
 
     if has_traces(settings.data_dir):
@@ -41,12 +35,14 @@ def nothing_indexed(settings: Settings, *, as_json: bool) -> int:
 
 
 def open_store(settings: Settings, *, writer: bool) -> Store:
+    """Open the store of these settings. Raises StoreError subclasses."""
     from desk_rag.store.store import Store
 
     return Store.open(settings.data_dir, settings.store, writer=writer)
 
 
 def print_lines(lines: Sequence[str]) -> None:
+    """Write lines to stdout, cleaned of control sequences."""
     for line in lines:
         sys.stdout.write(clean(line) + "\n")
     sys.stdout.flush()

@@ -1,10 +1,11 @@
-"""`desk-rag why`: what became of a file or a folder, and which rule or reason decided."""
+"""Run `desk-rag why`: print the state of a file or folder, and the rule or reason behind it."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,8 @@ from desk_rag.cli import output as out
 from desk_rag.cli.store_access import exists, open_store, print_lines
 from desk_rag.config import Settings
 from desk_rag.documents.status import FileState
-from desk_rag.sanitize import shown_path
+from desk_rag.errors import DeskRagError
+from desk_rag.sanitize import clean, shown_path
 
 if TYPE_CHECKING:
     from desk_rag.documents.discovery import FoundFile, LeftOut
@@ -21,17 +23,15 @@ if TYPE_CHECKING:
     from desk_rag.store.types import DocumentRow
 
 _MOST_LISTED = 20
-_RULES = {
-    "secret": "that may hold secrets",
-    "default": "of tools",
-    "empty": "empty",
-    **dict.fromkeys((".gitignore", ".deskragignore", "exclude"), "by your rules"),
-}
-"""Why files are left out, by the beginning of the recorded reason, as `status` counts them."""
+"""File names shown for one reason; `--json` lists all."""
+_STATE_WORDS = {FileState.SKIPPED.value: "left out"}
 
 
 def why(settings: Settings, file: Path, *, as_json: bool) -> int:
-    """Print what became of a file and the rule or reason behind it; a folder gets a summary of its files."""
+    """Print the state of a file and the rule or reason behind it; for a folder, of all files in it.
+
+    Raises DeskRagError if there is no such file or folder and nothing from there is indexed.
+    """
     path = _as_met(file)
     rows = []
     row = None
@@ -43,6 +43,11 @@ def why(settings: Settings, file: Path, *, as_json: bool) -> int:
         bases = list(settings.folders)
     if path.is_dir() or (row is None and rows):
         return _why_folder(path, rows, as_json=as_json)
+    if row is None and not os.path.lexists(path):
+        raise DeskRagError(
+            f"There is no file or folder {path}, and nothing from there is indexed.",
+            remedy="Check the spelling; desk-rag why FOLDER lists the files that were not read.",
+        )
     state, reason = _explain(row, path, bases, settings)
     if as_json:
         chunks = row.num_chunks if row else 0
@@ -53,7 +58,7 @@ def why(settings: Settings, file: Path, *, as_json: bool) -> int:
 
 
 def _as_met(file: Path) -> Path:
-    """The path as a walk comes by it: a link itself, in the folder that it is really in. A link to a folder is that."""
+    """Return the path as the catalog holds it: folders resolved, but a link to a file kept as a link."""
     given = Path(os.path.abspath(file.expanduser()))  # noqa: PTH100 - resolve() would follow the link
     if given.is_dir():
         return Path(os.path.realpath(given))
@@ -61,7 +66,7 @@ def _as_met(file: Path) -> Path:
 
 
 def _explain(row: DocumentRow | None, path: Path, bases: Sequence[Path], settings: Settings) -> tuple[str, str]:
-    """State and reason of one file, as words."""
+    """Return state and reason of one file, in words."""
     from desk_rag.documents import document
     from desk_rag.documents.discovery import LeftOut
     from desk_rag.documents.formats import KIND_NOT_READ, unread_kind
@@ -73,41 +78,41 @@ def _explain(row: DocumentRow | None, path: Path, bases: Sequence[Path], setting
     if row is not None:
         state = "left out" if row.state is FileState.SKIPPED else row.state.value
         return state, row.reason + _allowing(path, row.reason)
-    found = _ruled(path, bases, settings)
-    if isinstance(found, LeftOut):
-        return "left out", found.reason + _allowing(found.path, found.reason)
+    verdict = _verdict(path, bases, settings)
+    if isinstance(verdict, LeftOut):
+        return "left out", verdict.reason + _allowing(verdict.path, verdict.reason)
     if not path.exists():
-        return "unknown", "there is no such file"
+        return "unknown", "it is a link to a file that is not there"
     if not document.supported(path):
         return "left out", f"{KIND_NOT_READ} ({unread_kind(path.name) or 'binary'})"
-    if found is None:
+    if verdict is None:
         return "unknown", "it is in no folder that was indexed"
     return "not indexed yet", "the next run reads it"
 
 
 def _allowing(path: Path, reason: str) -> str:
-    """How to have something indexed that was taken for a secret; '' for any other reason."""
+    """Return how to index a file that was taken for a secret; '' for any other reason."""
     if not reason.startswith("secret: "):
         return ""
     name = path.name + ("/" if os.path.isdir(path) else "")  # noqa: PTH112 - it never raises
     return f'; to index it all the same, put "!{name}" into `exclude` under [index]'
 
 
-def _ruled(path: Path, bases: Sequence[Path], settings: Settings) -> FoundFile | LeftOut | None:
-    """What the walk says of `path`; the first folder whose rules leave it out decides."""
+def _verdict(path: Path, bases: Sequence[Path], settings: Settings) -> FoundFile | LeftOut | None:
+    """Return what the rules say about `path`; the first folder whose rules leave it out decides."""
     from desk_rag.documents.discovery import LeftOut, examine
 
-    seen: FoundFile | LeftOut | None = None
+    accepted: FoundFile | None = None
     for base in bases:
-        found = examine(base, path, settings.index)
-        if isinstance(found, LeftOut):
-            return found
-        seen = seen or found
-    return seen
+        verdict = examine(base, path, settings.index)
+        if isinstance(verdict, LeftOut):
+            return verdict
+        accepted = accepted or verdict
+    return accepted
 
 
 def _bases(store: Store, settings: Settings, path: Path) -> Iterator[Path]:
-    """Folders that may have been named for indexing: those of the settings, then parents that hold documents."""
+    """Yield folders that may have been indexed: those of the settings, then parents with documents."""
     yield from (folder.expanduser().resolve() for folder in settings.folders if folder.expanduser() in path.parents)
     for parent in path.parents:
         if parent == Path.home() or parent == parent.parent:
@@ -117,15 +122,39 @@ def _bases(store: Store, settings: Settings, path: Path) -> Iterator[Path]:
 
 
 def _why_folder(path: Path, rows: Sequence[DocumentRow], *, as_json: bool) -> int:
-    states = {state.value: sum(row.state is state for row in rows) for state in FileState}
-    states = {name: count for name, count in states.items() if count}
+    """Print the number of files by state, then the files that have a reason, grouped by it."""
+    counts = Counter(row.state.value for row in rows)
+    states = {state.value: counts[state.value] for state in FileState if counts[state.value]}
     if as_json:
-        out.print_json(sys.stdout, {"path": str(path), "states": states})
+        files = [
+            {"path": str(row.path), "state": row.state.value, "reason": row.reason, "chunks": row.num_chunks}
+            for row in rows
+        ]
+        out.print_json(sys.stdout, {"path": str(path), "states": states, "files": files})
         return 0
-    summary = ", ".join(f"{count:,} {name}" for name, count in states.items()) or "nothing in it was ever looked at"
-    print_lines([f"{shown_path(path)}: {summary}"])
-    print_lines([f"  {row.state.value} {out.reason_line(row.path, row.reason, [path])}" for row in rows if row.reason])
+    summary = ", ".join(f"{count:,} {_STATE_WORDS.get(state, state)}" for state, count in states.items())
+    lines = [f"{shown_path(path)}: {summary or 'nothing in it was ever looked at'}"]
+    groups: defaultdict[tuple[str, str], list[Path]] = defaultdict(list)
+    for row in rows:
+        if row.reason:
+            groups[row.state.value, _group_reason(row)].append(row.path)
+    for (state, reason), paths in sorted(groups.items(), key=lambda group: -len(group[1])):
+        lines.append(f"{len(paths):,} {_STATE_WORDS.get(state, state)}: {reason}")
+        lines += [f"  {shown_path(file, [path])}" for file in paths[:_MOST_LISTED]]
+        if len(paths) > _MOST_LISTED:
+            lines.append(f"  … and {len(paths) - _MOST_LISTED:,} more; --json lists every file")
+    print_lines(lines)
     return 0
+
+
+def _group_reason(row: DocumentRow) -> str:
+    """Return the recorded reason without the file's path; kinds that are not read share one reason per kind."""
+    from desk_rag.documents.formats import KIND_NOT_READ
+    from desk_rag.ingest.unread import kind_of
+
+    if row.state is FileState.SKIPPED and row.reason.startswith(KIND_NOT_READ):
+        return f"{kind_of(row.reason)}, {KIND_NOT_READ}"
+    return clean(row.reason.removeprefix(str(row.path)).strip(), single_line=True)
 
 
 def _same(row: DocumentRow, path: Path) -> bool:

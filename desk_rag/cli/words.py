@@ -1,4 +1,4 @@
-"""Words of the command line: global options may stand before or after the command."""
+"""Sort global options before the command; users may write them before or after it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _FLAG_OPTIONS = ("--download",)
 
 def split_globals(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the global options with their values, and the other words. Raises ConfigError."""
-    ahead, rest = list[str](), list[str]()
+    global_words, rest = list[str](), list[str]()
     words = iter(argv)
     for word in words:
         if word == "--" or (word == "bench" and not rest):
-            # What follows is not ours: plain words, or the options of a benchmark.
+            # Plain words, or the options of a benchmark.
             rest.extend([word, *words])
         elif word in _VALUE_OPTIONS:
-            ahead.extend([word, _value(word, next(words, "-"))])
+            global_words.extend([word, _value(word, next(words, "-"))])
         elif word in _FLAG_OPTIONS or word.split("=", 1)[0] in _VALUE_OPTIONS:
-            ahead.append(word)
+            global_words.append(word)
         else:
             rest.append(word)
-    return ahead, rest
+    return global_words, rest
 
 
 def _value(option: str, following: str) -> str:

@@ -1,6 +1,6 @@
-"""What the commands that read, ask and watch do: opens rooms in order, hands their events to `cli.output`.
+"""Run the commands `index`, `ask`, `search`, `watch`, `open` and `bench`, and return their exit codes.
 
-Knows the rooms' doorways, signals and exit codes; knows no argument syntax (that is `cli`) and no layout of the output.
+`cli.main` parses the arguments; `cli.output` lays out what is printed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from desk_rag.errors import (
     StoreLocked,
     catalog_lost,
 )
+from desk_rag.ingest import unread
 from desk_rag.ingest.events import IndexFinished
 from desk_rag.ingest.progress import Tally
+from desk_rag.ingest.unread import UnreadFiles
 from desk_rag.sanitize import shown_path
 
 if TYPE_CHECKING:
@@ -43,8 +45,8 @@ _ASK_REMEDY = 'Name a folder: desk-rag ask "…" --folder ~/Documents'
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """One question as asked on the command line."""
+class AskOptions:
+    """A question and its options from the command line."""
 
     question: str
     folders: tuple[Path, ...]
@@ -54,18 +56,20 @@ class Wish:
     as_json: bool
 
 
-def answering(settings: Settings, attention: str | None, recompute: str | None, selector: str | None) -> Settings:
-    """The settings with what the command line says about answers; None leaves a field as it is. Raises ConfigError."""
+def with_answer_options(
+    settings: Settings, attention: str | None, recompute: str | None, selector: str | None
+) -> Settings:
+    """Return the settings with these options of answers; None leaves a setting as it is. Raises ConfigError."""
     from desk_rag.kv.recompute.policy import RecomputeChoice
 
-    kept = settings.answer
-    choice = RecomputeChoice.parse(str(kept.recompute if recompute is None else recompute), selector or kept.selector)
-    changes = {"attention": attention or kept.attention, "recompute": choice.ratio, "selector": choice.selector.value}
-    return settings.model_copy(update={"answer": kept.model_copy(update=changes)})
+    old = settings.answer
+    choice = RecomputeChoice.parse(str(old.recompute if recompute is None else recompute), selector or old.selector)
+    changes = {"attention": attention or old.attention, "recompute": choice.ratio, "selector": choice.selector.value}
+    return settings.model_copy(update={"answer": old.model_copy(update=changes)})
 
 
 def open_ui(settings: Settings, folders: Sequence[Path]) -> int:
-    """Hand over to the UI; returns its exit code."""
+    """Open the UI and return its exit code."""
     chosen = _roots(settings, folders) if folders else [folder.expanduser().absolute() for folder in settings.folders]
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("The UI needs a terminal.", remedy='Without one: desk-rag ask "…" --folder FOLDER')
@@ -76,7 +80,7 @@ def open_ui(settings: Settings, folders: Sequence[Path]) -> int:
 
 def index(settings: Settings, folders: Sequence[Path], *, warm: bool, as_json: bool) -> int:
     """Bring the index of `folders` up to date; 3 if some files could not be read."""
-    tally = Tally()  # takes the time, that of the imports and of opening the store included
+    tally = Tally()  # starts the clock before the imports, so that the reported time includes them
     from desk_rag.indexer.once import Run
     from desk_rag.indexer.parts import lazy_parts
     from desk_rag.store.store import Store
@@ -88,13 +92,14 @@ def index(settings: Settings, folders: Sequence[Path], *, warm: bool, as_json: b
         if store.kv_away:
             progress.say(store.kv_away)
         done = Run(lazy_parts(store, settings), settings, stop, progress, tally).run(roots, warm=warm)
-        stopped = stop()
+        skipped, stopped = unread.skipped_files(store, roots), stop()
     progress.clear()
     if as_json:
         names = [str(root) for root in roots]
-        out.print_json(sys.stdout, {**_finished_json(done), "folders": names, "stopped": stopped})
+        report = {**_finished_json(done), "not_read": out.unread_json(skipped)}
+        out.print_json(sys.stdout, {**report, "folders": names, "stopped": stopped})
     else:
-        progress.say(out.index_summary(done))
+        _say_summary(progress, done, skipped)
     if stopped:
         return INTERRUPTED
     if done.disk_full:
@@ -105,43 +110,43 @@ def index(settings: Settings, folders: Sequence[Path], *, warm: bool, as_json: b
 def index_with(
     engine: AnswerEngine, roots: Sequence[Path], settings: Settings, stop: Callable[[], bool], progress: out.Progress
 ) -> IndexFinished:
-    """Words, vectors, then chunk KV, with the model that is already loaded."""
+    """Index `roots` with the model that `engine` has loaded."""
     from desk_rag.indexer.once import Run
     from desk_rag.indexer.parts import parts_of
 
     return Run(parts_of(engine), settings, stop, progress).run(roots, loaded=True)
 
 
-def ask(settings: Settings, wish: Wish) -> int:
-    """Answer one question on stdout; indexes a folder first that never was."""
-    if not wish.question:
+def ask(settings: Settings, options: AskOptions) -> int:
+    """Answer one question on stdout; a folder that was never indexed is indexed first."""
+    if not options.question:
         raise ConfigError("The question is empty.", remedy='desk-rag ask "When does the warranty end?"')
     from desk_rag.store.store import Store
 
-    roots = _indexed(settings, wish.folders)
+    roots = _indexed(settings, options.folders)
     _check_model(settings)
-    # The catalog is asked before the model is loaded, which takes seconds.
+    # Check the catalog first: loading the model takes seconds.
     with Store.open(settings.data_dir, settings.store, writer=False) as store:
-        if not (wish.index_first and _unknown(store, roots)):
-            _check_something_is_there(store, roots, _ASK_REMEDY)
+        if not (options.index_first and _new_folders(store, roots)):
+            _check_not_empty(store, roots, _ASK_REMEDY)
     progress = out.Progress(sys.stderr, roots)
     failed = 0
     with _engine(settings, progress) as engine, _stoppable(progress) as stop:
-        if wish.index_first:
-            failed = _index_unknown(engine, roots, settings, stop, progress)
+        if options.index_first:
+            failed = _index_new_folders(engine, roots, settings, stop, progress)
         progress.end()
         if stop():
             return INTERRUPTED
-        _check_something_is_there(engine.store, roots, _ASK_REMEDY)
+        _check_not_empty(engine.store, roots, _ASK_REMEDY)
         away = engine.store.kv_away
         if away:
             progress.say(away)
         printer = out.AnswerPrinter(sys.stdout, roots)
         events = engine.ask(
-            wish.question, mode=AnswerMode(wish.mode), top_k=wish.top_k, under=roots, stop=stop
+            options.question, mode=AnswerMode(options.mode), top_k=options.top_k, under=roots, stop=stop
         )
         for event in events:
-            if not wish.as_json:
+            if not options.as_json:
                 printer.show(event)
             elif isinstance(event, Finished):
                 out.print_json(sys.stdout, out.answer_json(event.answer) | ({"kv_away": away} if away else {}))
@@ -150,32 +155,39 @@ def ask(settings: Settings, wish: Wish) -> int:
     return SOME_UNREADABLE if failed else 0
 
 
-def _index_unknown(
+def _index_new_folders(
     engine: AnswerEngine, roots: Sequence[Path], settings: Settings, stop: Callable[[], bool], progress: out.Progress
 ) -> int:
-    """Index those of `roots` that the catalog has nothing of; returns how many files could not be read."""
-    unknown = _unknown(engine.store, roots)
-    if not unknown:
+    """Index those of `roots` that were never indexed; returns how many files could not be read."""
+    new = _new_folders(engine.store, roots)
+    if not new:
         return 0
     if not engine.store.writer:
         raise StoreLocked(
-            f"{shown_path(unknown[0])} was never indexed, and the index cannot be written: another desk-rag writes "
-            "it, or its drive is full or read-only.",
-            remedy="desk-rag index FOLDER says which; once it has run, ask again.",
+            f"{shown_path(new[0])} was never indexed, and the index cannot be written: another desk-rag is writing "
+            "to it, or its drive is full or read-only.",
+            remedy="Run desk-rag index FOLDER to see the reason; once it succeeds, ask again.",
         )
-    progress.say(f"Indexing {', '.join(shown_path(root) for root in unknown)} first, once.")
-    done = index_with(engine, unknown, settings, stop, progress)
-    progress.say(out.index_summary(done))
+    progress.say(f"Indexing {', '.join(shown_path(root) for root in new)} first, once.")
+    done = index_with(engine, new, settings, stop, progress)
+    _say_summary(progress, done, unread.skipped_files(engine.store, new))
     return done.failed
 
 
-def _unknown(store: Store, roots: Sequence[Path]) -> list[Path]:
-    """The folders that the catalog has nothing of."""
+def _say_summary(progress: out.Progress, done: IndexFinished, skipped: UnreadFiles) -> None:
+    """Say what a run did, then which kinds of files it left unread."""
+    progress.say(out.index_summary(done))
+    if skipped.files:
+        progress.say(f"{out.unread_line(skipped)}.")
+
+
+def _new_folders(store: Store, roots: Sequence[Path]) -> list[Path]:
+    """Return the folders of which nothing is in the catalog."""
     return [root for root in roots if root.is_dir() and not store.documents(root)]
 
 
 def _check_model(settings: Settings) -> None:
-    """What can be said against the model without loading it. Raises ModelError subclasses."""
+    """Check the model as far as possible without loading it. Raises ModelError subclasses."""
     from desk_rag.model import adapters, weights
 
     weights.resolve(settings.model.name, allow_download=settings.model.allow_download)
@@ -183,14 +195,20 @@ def _check_model(settings: Settings) -> None:
         adapters.inspect(Path(settings.model.adapter))
 
 
-def _check_something_is_there(store: Store, roots: Sequence[Path], remedy: str) -> None:
+def _check_not_empty(store: Store, roots: Sequence[Path], remedy: str) -> None:
     if store.is_lost:
         raise catalog_lost(store.root)
     if roots and not any(row.state is FileState.INDEXED for root in roots for row in store.documents(root)):
+        if len(roots) == 1 and roots[0].is_file():
+            raise DeskRagError(
+                f"{shown_path(roots[0])} is not indexed.",
+                remedy=f"desk-rag index {shown_path(roots[0].parent)} reads its folder; "
+                f"desk-rag why {shown_path(roots[0])} says whether the file can be read.",
+            )
         names = ", ".join(shown_path(root) for root in roots)
         raise DeskRagError(
             f"There is nothing indexed under {names}.",
-            remedy="`desk-rag why FILE` says what became of a file; `desk-rag index FOLDER` reads what changed.",
+            remedy="`desk-rag why FOLDER` says why files were not read; `desk-rag index FOLDER` reads what changed.",
         )
     if not roots and not store.counts(None, None).files:
         raise DeskRagError("Nothing is indexed yet.", remedy=remedy)
@@ -208,35 +226,34 @@ def search(
         raise ConfigError("The query is empty.", remedy="desk-rag search warranty")
     roots = _indexed(settings, folders)
     with Store.open(settings.data_dir, settings.store, writer=False) as store:
-        _check_something_is_there(store, roots, "Name a folder first: desk-rag index FOLDER")
+        _check_not_empty(store, roots, "Name a folder first: desk-rag index FOLDER")
         embedder = None
         if not words_only:
             from desk_rag.retrieval.embedding import load_embedder
 
             out.Progress(sys.stderr).passing("loading the embedder …")
             embedder = load_embedder(settings.model)
-        found = retrieve(store, embedder, query, limit, roots)
+        chunks = retrieve(store, embedder, query, limit, roots)
         notices = damage.notices(store, (), roots)
     out.Progress(sys.stderr).clear()
     if as_json:
-        results = [out.retrieved_json(chunk) for chunk in found]
+        results = [out.retrieved_json(chunk) for chunk in chunks]
         out.print_json(sys.stdout, {"query": query, "results": results, "notices": list(notices)})
         return 0
     for notice in notices:
         out.Progress(sys.stderr).say(notice)
-    for number, chunk in enumerate(found, start=1):
+    for number, chunk in enumerate(chunks, start=1):
         sys.stdout.write(out.retrieved_line(number, chunk, roots) + "\n")
-    if not found:
+    if not chunks:
         sys.stdout.write("Nothing found.\n")
     return 0
 
 
 def watch(settings: Settings, folders: Sequence[Path]) -> int:
-    """Follow `folders` until told to stop; one that is absent now, a drive perhaps, is waited for."""
+    """Keep `folders` indexed until stopped by a signal; waits for folders on drives that are not connected."""
     from desk_rag.indexer.daemon import run_watch
 
     roots = [folder.expanduser().resolve() for folder in folders or settings.folders]
-
     return run_watch(settings, roots, sys.stdout)
 
 
@@ -246,33 +263,33 @@ def bench(name: str, arguments: Sequence[str]) -> int:
     chosen = name.replace("_", "-")
     if name in ("-h", "--help"):
         sys.stdout.write("Usage: desk-rag bench NAME [OPTIONS]\n\nNAME is one of\n")
-        for one, what in known.items():
-            sys.stdout.write(f"  {one:<12} {what}\n")
-        sys.stdout.write("The options of one: desk-rag bench NAME --help\n")
+        for benchmark, summary in known.items():
+            sys.stdout.write(f"  {benchmark:<12} {summary}\n")
+        sys.stdout.write("desk-rag bench NAME --help lists the options of a benchmark.\n")
         return 0
     if chosen not in known:
         raise ConfigError(
-            f"There is no benchmark '{name}'." if name else "Which benchmark?",
-            remedy=f"Known: {', '.join(known)}. For one: desk-rag bench ttft",
+            f"There is no benchmark '{name}'." if name else "Name a benchmark.",
+            remedy=f"Benchmarks: {', '.join(known)}. For example: desk-rag bench ttft",
         )
     module = importlib.import_module(f"desk_rag.bench.{chosen.replace('-', '_')}")
     return int(module.main(list(arguments)) or 0)
 
 
 def benchmarks() -> dict[str, str]:
-    """Every benchmark by name, and what it measures in a few words: the beginning of its docstring. Imports none."""
-    found = {}
+    """Return the summary of every benchmark by name, taken from the docstrings without importing the modules."""
+    summaries = {}
     for file in sorted((Path(__file__).parent.parent / "bench").glob("*.py")):
         source = file.read_text(encoding="utf-8")
         if "\ndef main(argv" in source:
             first = (ast.get_docstring(ast.parse(source)) or "").split("\n\n")[0]
-            found[file.stem.replace("_", "-")] = out.shorten(first.split(". ")[0].rstrip("."), 160)
-    return found
+            summaries[file.stem.replace("_", "-")] = out.shorten(first.split(". ")[0].rstrip("."), 160)
+    return summaries
 
 
 @contextlib.contextmanager
 def _engine(settings: Settings, progress: out.Progress) -> Iterator[AnswerEngine]:
-    """The engine, loaded; the writer if nobody else is."""
+    """Load the engine and close it at the end; it writes to the store unless another process does."""
     progress.passing("loading the model …")
     try:
         engine = _load_engine(settings)
@@ -294,8 +311,8 @@ def _load_engine(settings: Settings) -> AnswerEngine:
 
 
 def _stoppable(progress: out.Progress) -> AbstractContextManager[Callable[[], bool]]:
-    """The first Ctrl+C or SIGTERM asks for a stop after the work in flight."""
-    return stoppable(lambda: progress.passing("stopping; once more to end at once …"))
+    """Turn the first Ctrl+C or SIGTERM into a request to stop after the work in flight."""
+    return stoppable(lambda: progress.passing("stopping; press Ctrl+C again to end at once …"))
 
 
 def _roots(settings: Settings, folders: Sequence[Path]) -> list[Path]:
@@ -306,7 +323,7 @@ def _roots(settings: Settings, folders: Sequence[Path]) -> list[Path]:
 
 
 def _folders(folders: Sequence[Path], *, files: bool = True) -> list[Path]:
-    """Absolute paths, each checked to be a folder that can be read, or with `files` a file. Raises DeskRagError."""
+    """Return absolute paths of readable folders, and of files if `files` is true. Raises DeskRagError."""
     from desk_rag.documents.discovery import check_root
 
     checked = []
@@ -319,7 +336,7 @@ def _folders(folders: Sequence[Path], *, files: bool = True) -> list[Path]:
 
 
 def _indexed(settings: Settings, folders: Sequence[Path]) -> list[Path]:
-    """As `_folders`, but for one that is not there now it is enough that the index has documents of it."""
+    """Like `_folders`, but accept a folder that is absent now if the index holds documents of it."""
     try:
         return _folders(folders)
     except ConfigError:

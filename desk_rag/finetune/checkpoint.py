@@ -1,7 +1,7 @@
-"""Where a run can go on after a stop: weights, optimiser, random numbers and place in the data, whole or not at all.
+"""Save and load checkpoints: weights, optimiser, random state and position in the data.
 
-Knows files and tensors by name; knows no model and no data. Safetensors and JSON only. A checkpoint is written beside
-its place, synced, then renamed, so that a killed run leaves the one before; the newest two are kept.
+Safetensors and JSON only. A checkpoint is written to a temporary name, synced and renamed, so that a killed run leaves
+the previous one; the newest two are kept.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""Training data on disk becomes samples: chunks, and questions whose answer and evidence are known.
+"""Read training data: chunks, and questions with known answers and evidence.
 
-Knows file forms and text; knows no tokens. One JSON object a line, in a `.jsonl` or `.jsonl.xz` file, of one of these
-forms (they may be mixed in one file):
+A `.jsonl` or `.jsonl.xz` file holds one JSON object per line, each in one of these forms:
 
     {"chunks": ["…", …], "qas": [{"question": "…", "answer": "…", "quotes": ["…", …]}, …]}
-        the general one; `answer` null: the chunks do not hold it; `quotes` may be left out, and is looked for then
+        the general form; `answer` is null if the chunks do not hold it; without `quotes`, they are searched for
     {"texts": ["…", …], "qas": [["question", "answer"], …], "evidence": [["…", …], …]}
-        questions that need several chunks; `evidence` may be left out
+        questions that need several chunks; `evidence` is optional
     {"passage": "…", "title": "…", "question": "…", "answer": "…"}
-        one question to one chunk; rows with the same passage become one sample; without `answer`: unanswerable
+        one question about one chunk; rows with the same passage form one sample; without `answer`: unanswerable
 """
 
 from __future__ import annotations

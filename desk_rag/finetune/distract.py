@@ -1,7 +1,6 @@
-"""Chunks that do not answer: for a context, those of the same data that look most like it, or any.
+"""Choose distractors for a context: the most similar chunks of the same data, or random ones.
 
-Knows words and their rarity; knows no tokens and no model. Deterministic: what is drawn depends on the texts and on the
-random numbers handed in, not on what was drawn before.
+Deterministic: the choice depends on the texts and the given random numbers only, not on earlier choices.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from desk_rag.finetune.data import words
 from desk_rag.finetune.settings import Distract
 
 _TELLING = 24
-"""Rarest words of a text that are compared."""
+"""Number of a text's rarest words that are compared."""
 _CANDIDATES = 24
 _COMMON = 0.1
 """Words in more than this share of the texts say nothing about likeness."""

@@ -1,7 +1,6 @@
-"""What a run leaves: an adapter directory, or a model directory in the form of the one it started from.
+"""Write the result of a run: an adapter directory, or a model directory like that of the base model.
 
-Knows file forms and how to put them in place; knows no training. Files are written beside, synced and renamed, the
-weights last, so that a directory that has weights has everything. The base model's files are only read.
+Files are written to a temporary name, synced and renamed, the weights last: a directory that has weights is complete.
 """
 
 from __future__ import annotations

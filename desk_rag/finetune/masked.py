@@ -1,8 +1,7 @@
-"""Rows become one masked forward pass: attention masks, logits where they count, and the loss.
+"""Run rows as one masked forward pass: attention masks, logits where they count, and the loss.
 
-Knows transformers' masks and one module; knows no data and no optimiser. A mask is bool for SDPA and additive for
-eager attention, which would add a bool as 0 and 1. Masks of sliding layers count positions: what is near is decided as
-a stitched cache decides it, where slot and position are equal.
+Masks are bool for SDPA and additive for eager attention, which would add a bool as 0 and 1. Masks of sliding layers
+compare positions, as a stitched cache does, where slot and position are equal.
 """
 
 from __future__ import annotations

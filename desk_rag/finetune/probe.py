@@ -1,7 +1,4 @@
-"""How well a model reads held-out contexts in both kinds of attention, and what it lost of its general ability.
-
-Knows losses only; answers themselves are judged by the quality harness, which whoever starts a run hands in.
-"""
+"""Measure losses on held-out contexts, in both kinds of attention, and on general text."""
 
 from __future__ import annotations
 

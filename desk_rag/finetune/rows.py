@@ -1,6 +1,4 @@
-"""Contexts with questions become rows of tokens that say who may see whom, exactly as a stitched cache would.
-
-Knows token ids, positions and visibility as plain numbers; knows no torch and no data source.
+"""Lay out contexts and questions as rows of tokens with the visibility that a stitched cache has.
 
 A chunk was prefilled right behind the shared prefix, and moving its keys moves the prefix with it as far as that chunk
 is concerned. In a row every chunk therefore stands behind its own copy of the prefix, at the positions just before it,

@@ -1,8 +1,7 @@
-"""Questions made by rule from a person's own documents, for those who have no written ones.
+"""Generate questions by rule from a user's own documents, where no written questions are at hand.
 
-Knows chunk texts and where they stand; knows no tokens and no model. Every answer is a run of its chunk's own words, so
-each can be checked. The questions are plainly made by rule: they teach the form (read chunks that were prefilled apart,
-copy the sentence that proves the answer, say when there is none), not the way people ask.
+Every answer is a run of words of its chunk, so each can be checked. The questions teach the form (read separately
+prefilled chunks, copy the sentence that proves the answer, refuse if there is none), not the way people ask.
 """
 
 from __future__ import annotations
@@ -126,7 +125,7 @@ class _Maker:
         return [QA(self._rng.choice(frames), first, (first,))]
 
 
-def told(samples: Sequence[Sample]) -> str:
-    """What a person is told about the questions that were made."""
+def describe(samples: Sequence[Sample]) -> str:
+    """Describe the generated questions in one sentence."""
     count = sum(len(sample.qas) for sample in samples)
     return f"{count:,} questions made by rule from {len(samples):,} chunks; they teach the form, not how people ask."

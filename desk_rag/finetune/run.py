@@ -1,7 +1,7 @@
-"""One fine-tuning run from settings and samples to a directory that desk-rag loads, with a report of what it changed.
+"""Fine-tune a model, write it to a directory that desk-rag loads, and report what changed.
 
-Knows the order of the steps; the judge of answers (`Evaluate`) is handed in, because the harness lies above this room.
-What is measured afterwards is the result as it was written and loaded again.
+The result is measured as written and loaded again. The caller passes the judge of answers (`Evaluate`), because the
+quality harness is in `bench`, which this package may not import.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from desk_rag.model.loading import PRODUCER, load_model
 from desk_rag.owned_directory import OwnedDirectory
 
 Evaluate = Callable[[LanguageModel, Sequence[Sample]], dict[str, Any]]
-"""Judges the answers of a model to held-out samples; what it says is passed on as it is."""
+"""Scores a model's answers to held-out samples; the scores go into the report unchanged."""
 CHECKPOINTS, REPORT = "checkpoints", "finetune.json"
 
 
@@ -58,11 +58,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of a run."""
+    """Result of a run."""
 
     out: Path
     stopped: bool
-    """True if it was asked to stop; --resume goes on."""
+    """True if the run was stopped; --resume continues it."""
     steps: int
     before: Probe | None
     after: Probe | None
@@ -76,7 +76,7 @@ class Report:
 
     @property
     def text_change(self) -> float | None:
-        """By how many percent the loss of general text rose."""
+        """Change of the loss on general text, in percent."""
         if self.before is None or self.after is None:
             return None
         return change_percent(self.before.text, self.after.text)
@@ -89,7 +89,7 @@ class Report:
         return change_error(self.before.text_nats, self.after.text_nats)
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, and the change."""
+        """Return all fields, and the change of the loss on general text."""
         return {
             **asdict(self),
             "out": str(self.out),
@@ -128,7 +128,7 @@ def run(
         standing = Standing(0, Place(), (), measure(model))
     base_weights, name = model.spec.weights_fingerprint, model.spec.name
     trainable = make_trainable(model, task.train)
-    say(_told(task, trained, held, sum(weight.numel() for weight in trainable.parameters.values())))
+    say(_overview(task, trained, held, sum(weight.numel() for weight in trainable.parameters.values())))
     outcome = train(
         trainable, stream, task.train, checkpoints, start=standing, on_step=on_step, stop=stop
     )  # fmt: skip
@@ -155,7 +155,7 @@ def run(
 
 
 def load_result(settings: ModelSettings, out: Path, method: Method) -> LanguageModel:
-    """The model as desk-rag will serve it: the base with the adapter in `out`, or the model in `out`."""
+    """Load the model as desk-rag serves it: the base with the adapter in `out`, or the model in `out`."""
     if method is Method.LORA:
         model = adapters.attach(load_model(settings, pack=False), out)
         packed_linear.pack_linears(model.module)
@@ -213,7 +213,7 @@ def _identity(task: Task, model: LanguageModel) -> RunIdentity:
     )  # fmt: skip
 
 
-def _told(task: Task, trained: Sequence[Sample], held: Sequence[Sample], moving: int) -> str:
+def _overview(task: Task, trained: Sequence[Sample], held: Sequence[Sample], moving: int) -> str:
     questions = sum(len(sample.qas) for sample in trained)
     return (
         f"{questions:,} questions over {len(trained):,} samples, {len(held):,} samples held out; "

@@ -1,7 +1,4 @@
-"""What a fine-tuning run is asked to do, as data: two runs with equal settings and data make equal weights.
-
-Knows names, defaults and limits; imports no torch.
-"""
+"""Settings of a fine-tuning run; equal settings and data give equal weights. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,13 +9,14 @@ from enum import Enum
 from desk_rag.errors import ConfigError
 
 REPLAY_SHARE = 0.15
-"""Of the rows, where there is text to replay. Such a row counts with all its tokens and the others with their answers
-only (260 of 2,048 in written questions about textbooks and desk documents): this is more than half of what is learned
-from, and most of the time still goes to contexts."""
+"""Share of rows of plain text, if there is text to replay.
+
+All tokens of such a row count in the loss, but only the answers of the other rows (about an eighth of their tokens).
+"""
 
 
 class Method(Enum):
-    """Which weights move."""
+    """Which weights are trained."""
 
     LORA = "lora"
     """Low-rank adapters on every linear layer (arXiv 2106.09685); over nf4 weights this is QLoRA (arXiv 2305.14314)."""
@@ -27,18 +25,18 @@ class Method(Enum):
 
 
 class Schedule(Enum):
-    """How the learning rate goes after the warm-up."""
+    """Course of the learning rate after the warm-up."""
 
     COSINE = "cosine"
     WSD = "wsd"
-    """Constant, then a linear way down over the last `decay` of the steps (arXiv 2404.06395)."""
+    """Constant, then linear decay over the last `decay` of the steps (arXiv 2404.06395)."""
 
 
 class Distract(Enum):
-    """Where the chunks that do not answer come from."""
+    """How chunks that do not hold the answer are chosen."""
 
     WORDS = "words"
-    """Mostly those of the same data that share the most telling words, some at random."""
+    """Mostly chunks of the same data that share the rarest words, some at random."""
     RANDOM = "random"
 
 
@@ -79,26 +77,26 @@ class TrainSettings:
     warmup: float = 0.05
     decay: float = 0.3
     lowest: float = 0.05
-    """Of the learning rate, where the schedule ends."""
+    """Share of the peak learning rate at the end of the schedule."""
     clip: float = 1.0
     weight_decay: float = 0.0
     full_share: float = 0.3
-    """Contexts read with full attention, so that one model serves both."""
+    """Share of contexts read with full attention, so that one model serves both ways."""
     layout: Layout = Layout.REORDERED
     refuse_share: float = 0.1
-    """Contexts whose own chunks are left out, to which the answer is that there is none."""
+    """Share of contexts without the answering chunks, to which the right answer is a refusal."""
     distractors: int = 4
-    """Most chunks added to a context."""
+    """Maximum number of other chunks added to a context."""
     distract: Distract = Distract.WORDS
     questions: int = 8
-    """Most questions per context; they cannot see each other."""
+    """Maximum number of questions per context; they do not attend to each other."""
     context_weight: float = 0.0
-    """Loss weight of the chunks' own tokens, beside 1 for those of answers."""
+    """Loss weight of the chunks' own tokens; that of answers is 1."""
     replay_share: float = 0.0
-    """Rows of plain text between the others, against forgetting; see `REPLAY_SHARE`."""
+    """Share of rows of plain text, against forgetting; see `REPLAY_SHARE`."""
     answers: AnswerForm = AnswerForm.QUOTED
     checkpointing: bool = False
-    """Compute activations again in the backward pass: half the speed for a fraction of the memory."""
+    """Recompute activations in the backward pass: half the speed for a fraction of the memory."""
     save_every: int = 50
     seed: int = 0
 
@@ -107,8 +105,8 @@ class TrainSettings:
             raise ConfigError("steps and rows must be at least 1, row tokens at least 64.")
         if self.rows_per_step % self.rows_at_once:
             raise ConfigError(
-                f"{self.rows_per_step} rows a step cannot be done {self.rows_at_once} at once.",
-                remedy="Give a number of rows at once that divides the rows of a step.",
+                f"{self.rows_per_step} rows a step cannot be split into batches of {self.rows_at_once}.",
+                remedy="Give --rows-at-once a divisor of --rows.",
             )
         if self.questions < 1 or self.distractors < 0 or self.clip <= 0:
             raise ConfigError("questions must be at least 1, distractors at least 0, clip above 0.")
@@ -120,16 +118,16 @@ class TrainSettings:
 
     @property
     def peak(self) -> float:
-        """The learning rate in force."""
+        """Peak learning rate: the one set, or the default of the method."""
         return self.learning_rate or (2e-4 if self.method is Method.LORA else 2e-5)
 
     def as_json(self) -> dict[str, object]:
-        """Every setting by name, enums as their values."""
+        """Return every setting by name, enums as their values."""
         return {key: value.value if isinstance(value, Enum) else value for key, value in asdict(self).items()}
 
 
 def rate_at(settings: TrainSettings, step: int) -> float:
-    """Learning rate of step 0 .. steps - 1."""
+    """Return the learning rate of step 0 .. steps - 1."""
     warm = max(1, round(settings.warmup * settings.steps))
     if step < warm:
         return settings.peak * (step + 1) / warm

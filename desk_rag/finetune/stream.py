@@ -1,6 +1,6 @@
-"""Samples become an endless stream of rows; where it stands is two numbers, so that it can go on after a stop.
+"""Turn samples into an endless stream of rows whose position is two numbers, so that it can be resumed.
 
-Knows samples, the prompt and lengths; knows no torch. Each context depends on the seed, the epoch and its sample alone.
+Each context depends on the seed, the epoch and its sample alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""A loaded model made ready to learn: which weights move, in which dtype, and how a forward pass is run.
+"""Make a loaded model trainable: which weights, in which dtype, and how a forward pass runs.
 
-Knows peft and torch; knows no data and no schedule. The module is the one that serves: attention, masks and prompt stay
-as they are, only gradients are let in.
+The module is the one that serves answers: attention, masks and prompt are unchanged, only gradients are enabled.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The loop: rows, gradients, steps, checkpoints. The same whether it ran through or was stopped and resumed.
+"""Run the training loop: rows, gradients, steps, checkpoints.
 
-Knows a trainable module, a stream of rows and a place for checkpoints; knows no files of results and no terminal.
+A run that was stopped and resumed gives the same weights as one that was not.
 """
 
 from __future__ import annotations

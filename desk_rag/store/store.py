@@ -173,6 +173,10 @@ class Store(StoreHealth):
         """Return all known paths at or below `under`, failed and skipped ones included, in path order."""
         return self._catalog.documents(under)
 
+    def unread_reasons(self, under: Sequence[Path] = ()) -> list[tuple[FileState, str, int]]:
+        """Return (state, reason, number of files) of the skipped and failed files, grouped by reason."""
+        return self._catalog.unread_reasons(under)
+
     def documents_with_digest(self, digest: str) -> list[DocumentRow]:
         """Return the documents with exactly this content."""
         return self._catalog.with_digest(digest)

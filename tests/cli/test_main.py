@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -214,10 +215,10 @@ def test_nothing_but_the_answer_is_printed(desk: Desk) -> None:
 
 def test_what_is_asked_for_on_the_command_line_goes_before_the_file() -> None:
     kept = Settings(answer=AnswerSettings(attention="lazy", recompute=0.3, selector="aux", top_k=5))
-    assert work.answering(kept, None, None, None) == kept
-    changed = work.answering(kept, "materialize", "auto", "query").answer
+    assert work.with_answer_options(kept, None, None, None) == kept
+    changed = work.with_answer_options(kept, "materialize", "auto", "query").answer
     assert changed == AnswerSettings(attention="materialize", recompute="auto", selector="query", top_k=5)
-    assert work.answering(kept, None, "0", None).answer.recompute == 0.0
+    assert work.with_answer_options(kept, None, "0", None).answer.recompute == 0.0
     assert kept.answer.recompute == 0.3
 
 
@@ -265,7 +266,6 @@ def test_status_why_and_verify_tell_what_happened(desk: Desk, capsys: pytest.Cap
     assert "failed" in desk.run(capsys, "why", str(desk.documents / "broken.pdf")).out
     assert "indexed; 1 chunk" in desk.run(capsys, "why", str(desk.documents / "club.txt")).out
     assert "left out" in desk.run(capsys, "why", str(desk.documents / "photo.jpg")).out
-    assert "no such file" in desk.run(capsys, "why", str(desk.documents / "nowhere.md")).out
     checked = desk.run(capsys, "verify", "--json")
     assert checked.code == 0 and json.loads(checked.out)["clean"] is True
 
@@ -294,7 +294,7 @@ def test_doctor_finds_nothing_broken(desk: Desk, capsys: pytest.CaptureFixture[s
 def test_purge_asks_first_and_leaves_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     documents, data = tmp_path / "documents", tmp_path / "data"
     documents.mkdir()
-    secret = documents / "hideout.txt"
+    secret = documents / "quartermaster.txt"  # a name with "secret" in it would not be read
     secret.write_text("The quartermaster hides zanzibarbarossa beneath the staircase.\n", encoding="utf-8")
     where = ("--data-dir", str(data))
     assert run(capsys, "index", str(documents), "--no-kv", *where).code == 0
@@ -308,22 +308,97 @@ def test_purge_asks_first_and_leaves_no_trace(tmp_path: Path, capsys: pytest.Cap
     assert not data.exists()
 
 
-def test_status_counts_left_out_files_by_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    documents = tmp_path / "documents"
+# Files that were not read -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def partly_read(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Ran]:
+    """A folder with one note and many files that cannot be read, its data directory, and what `index` printed."""
+    documents = tmp_path_factory.mktemp("partly") / "documents"
     documents.mkdir()
-    for name in ("a.png", "b.jpg", "song.mp3", "debug.log", ".env"):
+    (documents / "club.txt").write_text(CLUB, encoding="utf-8")
+    for number in range(22):
+        (documents / f"photo-{number:02}.jpg").write_bytes(b"\xff\xd8\xff\xe0")
+    for name in ("old.doc", "films.zip", "setup.exe", "debug.log", ".env"):
         (documents / name).write_text("something\n", encoding="utf-8")
-    (documents / "thing.zzz").write_bytes(bytes(range(256)))
+    (documents / "broken.pdf").write_bytes(b"%PDF-1.7\nthis is no PDF")
     (documents / ".deskragignore").write_text("*.log\n", encoding="utf-8")
-    where = ("--data-dir", str(tmp_path / "data"))
-    assert run(capsys, "index", str(documents), *where).code == 0
-    shown = run(capsys, "status", *where).out
-    groups = "2 images, 1 that may hold secrets, 1 by your rules, 1 audio, 1 binary files"
-    assert f"left out  6 files not read: {groups} (desk-rag why FOLDER lists them)" in shown
-    (tmp_path / "later.zip").touch()
-    assert "not a kind of file that desk-rag reads (archives)" in run(
-        capsys, "why", str(tmp_path / "later.zip"), *where
-    ).out
+    data = documents.parent / "data"
+    return documents, data, child("index", str(documents), "--no-kv", "--data-dir", str(data))
+
+
+def test_index_and_status_count_unread_files_by_kind(
+    partly_read: tuple[Path, Path, Ran], capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents, data, indexed = partly_read
+    where = ("--data-dir", str(data))
+    groups = {
+        "22 images", "1 old Office or iWork file", "1 archive", "1 program", "1 by your rules",
+        "1 that may hold secrets",
+    }  # fmt: skip
+    assert indexed.code == 3
+    status = run(capsys, "status", *where).out
+    for shown in (indexed.err.splitlines()[-1], next(line for line in status.splitlines() if "left out" in line)):
+        counted = re.search(r"27 files not read: (.*) \(desk-rag why FOLDER lists them\)", shown)
+        assert counted and set(counted[1].split(", ")) == groups and counted[1].startswith("22 images")
+    told = json.loads(run(capsys, "index", str(documents), "--no-kv", "--json", *where).out)["not_read"]
+    assert told["files"] == 27 and told["kinds"]["images"] == 22
+
+
+def test_refusal_counts_unread_files_that_may_hold_the_answer(
+    partly_read: tuple[Path, Path, Ran], capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents, data, _ = partly_read
+    question = ("ask", "What is the atomic weight of caesium?", "--data-dir", str(data))
+    answer = json.loads(run(capsys, *question, "--json").out)
+    assert answer["found"] is False
+    assert answer["not_read"] == {
+        "files": 26,
+        "kinds": {
+            "images": 22, "old Office and iWork files": 1, "by your rules": 1, "that may hold secrets": 1,
+            "that could not be read": 1,
+        },
+    }  # fmt: skip
+    assert "(26 files not read: 22 images, " in run(capsys, *question).out
+    one_file = json.loads(run(capsys, *question, "--folder", str(documents / "club.txt"), "--json").out)
+    assert one_file["found"] is False and one_file["not_read"] is None
+    found = json.loads(run(capsys, "ask", "Who was elected treasurer?", "--json", "--data-dir", str(data)).out)
+    assert found["found"] is True and found["not_read"] is None
+
+
+def test_why_groups_the_files_of_a_folder_by_reason(
+    partly_read: tuple[Path, Path, Ran], capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents, data, _ = partly_read
+    where = ("--data-dir", str(data))
+    shown = run(capsys, "why", str(documents), *where).out.splitlines()
+    first = shown.index("22 left out: images, not a kind of file that desk-rag reads")
+    assert shown[first + 1 : first + 21] == [f"  photo-{number:02}.jpg" for number in range(20)]
+    assert shown[first + 21] == "  … and 2 more; --json lists every file"
+    assert shown[shown.index("1 left out: .deskragignore: *.log") + 1] == "  debug.log"
+    assert len([line for line in shown if line.startswith("1 failed: ")]) == 1
+    told = json.loads(run(capsys, "why", str(documents), "--json", *where).out)
+    assert told["states"] == {"indexed": 1, "skipped": 27, "failed": 1}
+    rows = {Path(row["path"]).name: row for row in told["files"]}
+    assert len(rows) == 29 and rows["photo-21.jpg"]["state"] == "skipped" and rows["club.txt"]["chunks"] == 1
+    assert "damaged" in rows["broken.pdf"]["reason"]
+
+
+def test_why_of_a_missing_file_fails(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    for options in ((), ("--json",)):
+        refused = desk.run(capsys, "why", str(desk.documents / "nowhere.md"), *options)
+        assert refused.code == 1 and refused.out == ""
+        assert "There is no file or folder" in refused.err and "nowhere.md" in refused.err
+
+
+def test_ask_answers_from_one_file(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    question = ("ask", "Who was elected treasurer of the garden club?", "--folder")
+    assert "Ruth" in desk.run(capsys, *question, str(desk.documents / "club.txt")).out
+    elsewhere = json.loads(desk.run(capsys, *question, str(desk.documents / "house" / "boiler.md"), "--json").out)
+    assert {Path(source["path"]).name for source in elsewhere["sources"]} == {"boiler.md"}
+    refused = desk.run(capsys, *question, str(desk.documents / "photo.jpg"))
+    assert refused.code == 1 and "photo.jpg is not indexed" in refused.err
+    assert f"desk-rag index {desk.documents} reads its folder" in refused.err
 
 
 def test_internal_error_asks_for_a_report(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,7 +447,7 @@ def test_unknown_setting_names_the_nearest(tmp_path: Path, capsys: pytest.Captur
         (["ask", "why?", "--attention", "magic"], 2, "magic"),
         ([".", "--recompute", "-1"], 2, "'-1' is no share"),
         (["ask", "why?", "--adapter", "/no/such/adapter"], 5, "/no/such/adapter is no adapter"),
-        (["finetune", "--out", "x"], 2, "Which data?"),
+        (["finetune", "--out", "x"], 2, "No training data is named"),
         (["finetune", "--data", "/no/such.jsonl", "--out", "x"], 2, "/no/such.jsonl cannot be read"),
         (["verify", "--subset", "8/7"], 2, "not a part"),
         (["purge"], 2, "Name a folder to purge, or use --all."),
@@ -440,11 +515,12 @@ def test_every_kind_of_bad_file_has_its_reason_and_the_rest_goes_on(tmp_path: Pa
         writer.write(documents / name)
     indexed = child("index", str(documents), "--no-kv", "--data-dir", str(tmp_path / "data"))
     assert indexed.code == 3
-    said = {line.split(":")[1].strip(): line for line in indexed.err.splitlines() if "not read" in line}
+    said = {line.split(":")[1].strip(): line for line in indexed.err.splitlines() if "  not read: " in line}
     assert set(said) == {"noise.md", "noise.docx", "cut.pdf", "scan.pdf", "secret.pdf"}
     assert "binary" in said["noise.md"] and "not a docx" in said["noise.docx"] and "damaged" in said["cut.pdf"]
     assert "no text layer" in said["scan.pdf"] and "password" in said["secret.pdf"]
-    assert "1 file read (1 chunk), 1 left out, 5 could not be read" in indexed.err
+    assert "1 file read (1 chunk), 5 could not be read" in indexed.err
+    assert "\n1 file not read: 1 empty (desk-rag why FOLDER lists it).\n" in indexed.err
     assert "Traceback" not in indexed.err
 
 
@@ -537,13 +613,16 @@ def test_a_pipe_gets_no_escape_sequence(desk: Desk, tmp_path: Path) -> None:
     assert not {"\x1b", "\x07", "\r"} & set(asked.out + asked.err + found.out + found.err)
 
 
-def test_a_reader_that_leaves_is_no_fault(desk: Desk) -> None:
-    command = [sys.executable, "-m", "desk_rag", "--data-dir", str(desk.data), "status", "--json"]
+@pytest.mark.parametrize(
+    "words", [("status", "--json"), ("search", "treasurer", "--words"), ("--help",), ("ask", "--help")]
+)
+def test_a_reader_that_leaves_is_no_fault(desk: Desk, words: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "desk_rag", "--data-dir", str(desk.data), *words]
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False)
     os.close(writing)
-    assert done.stderr == b""
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_interrupt_ends_with_130_and_loses_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,7 +95,7 @@ def test_leaving_does_not_wait_for_a_step_that_cannot_be_interrupted() -> None:
     """A long prefill must not keep the terminal's owner waiting; the exit code stays the one that was meant."""
     code = (
         "import sys, threading, time\n"
-        "from desk_rag.tui.leaving import leave_at_once, new_loop, threads_ended\n"
+        "from desk_rag.tui.shutdown import leave_at_once, new_loop, threads_ended\n"
         "loop = new_loop()\n"
         "loop.run_in_executor(None, time.sleep, 60)\n"
         "loop.close()\n"
@@ -106,7 +106,7 @@ def test_leaving_does_not_wait_for_a_step_that_cannot_be_interrupted() -> None:
 
 
 def test_idle_workers_count_as_ended() -> None:
-    from desk_rag.tui.leaving import new_loop, threads_ended
+    from desk_rag.tui.shutdown import new_loop, threads_ended
 
     loop = new_loop()
     loop.run_until_complete(loop.run_in_executor(None, lambda: None))

@@ -11,6 +11,7 @@ from desk_rag.answering.events import AnswerMode, AnswerText, Finished, FirstTok
 from desk_rag.documents.status import IndexStage
 from desk_rag.errors import Cancelled, ModelNotFound, StoreError
 from desk_rag.ingest.events import RootAbsent, StageProgress
+from desk_rag.ingest.unread import UnreadFiles
 from desk_rag.tui.app import DeskRagApp
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.question_input import QuestionInput
@@ -171,6 +172,16 @@ async def test_that_the_end_of_the_question_was_left_out_is_told(running: Run) -
         await until(pilot, lambda: over(pilot.app))
         told = "! The question is longer than 247 tokens; its end was left out"
         assert text_of(pilot.app, ".note") == told
+
+
+async def test_refusal_counts_the_files_that_were_not_read(running: Run) -> None:
+    unread = UnreadFiles(13, (("images", 12), ("too large", 1)))
+    final = replace(answer(Q, "I could not find that in the documents.", found=False, sources=()), not_read=unread)
+    async with running(ScriptedBackend({Q: play(final)})) as pilot:
+        await ask(pilot, Q)
+        await until(pilot, lambda: over(pilot.app))
+        expected = "! 13 files not read: 12 images, 1 too large (desk-rag why FOLDER lists them)"
+        assert text_of(pilot.app, ".note") == expected
 
 
 async def test_the_palettes_key_lies_over_no_other(running: Run) -> None:

@@ -1,6 +1,6 @@
-"""The main screen: transcript, sources, prompt and status bar, and the line of questions waiting for an answer.
+"""Main screen: transcript, sources, prompt and status bar, and the queue of questions.
 
-Owns which turn runs and which is shown; starts no work itself but posts what it wants to the app.
+It decides which question is answered next and which turn is shown, and posts messages to the app, which does the work.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keys and signs on one page. Knows no state."""
+"""Show keys and signs on one page."""
 
 from __future__ import annotations
 

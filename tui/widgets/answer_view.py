@@ -1,7 +1,7 @@
-"""One turn of the transcript: the question, the evidence as quotes, the answer as it streams, and its timing line.
+"""One turn of the transcript: the question, quotes as evidence, the streamed answer, the timing line.
 
-A projection of one answer's events. Text is kept plain on purpose: nothing a document or the model writes becomes a
-link, a heading or a style; only citation numbers that stand in the retrieved set are marked.
+Text stays plain on purpose: nothing from a document or the model becomes a link, a heading or a style; only the numbers
+of retrieved sources are marked.
 """
 
 from __future__ import annotations
@@ -185,6 +185,8 @@ class AnswerView(Vertical):
             for source in answer.sources
             if source.stale and source.number in cited
         ]
+        if answer.not_read is not None:
+            lines.append(Content(f"! {answer.not_read.summary} ({answer.not_read.hint})"))
         lines += [Content.assemble("! ", safe(notice, single_line=True)) for notice in answer.notices]
         return Content("\n").join(lines)
 

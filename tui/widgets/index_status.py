@@ -1,4 +1,4 @@
-"""One line that always answers: is it fresh, is it working, is it warm. A pure function of `Status` and the width."""
+"""Status bar: whether the index is fresh, at work and warm, as a function of `Status` and the width."""
 
 from __future__ import annotations
 

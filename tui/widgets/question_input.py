@@ -1,7 +1,4 @@
-"""Where the question is typed: Enter asks, Ctrl+J makes a new line, Up and Down recall earlier questions.
-
-Knows text only; what a question does is the screen's business.
-"""
+"""Input for questions: Enter asks, Ctrl+J starts a new line, Up and Down recall earlier questions."""
 
 from __future__ import annotations
 

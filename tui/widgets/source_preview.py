@@ -1,7 +1,4 @@
-"""One source in its document: the chunk set off, quotes marked, the neighbouring chunks above and below.
-
-Knows chunks of text; asks for neighbours through `show_neighbours`, which others fill from the store.
-"""
+"""Preview of a source: its chunk with marked quotes, between the neighbouring chunks of the document."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The line below an answer: TTFT, warm chunks, speed, citations; two bars when the same question was asked both ways.
-
-Knows `Timings` and `Answer`; measures nothing itself.
-"""
+"""Line below an answer: TTFT, warm chunks, speed, citations; two bars if it was asked both ways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The column of turns, newest at the bottom, one of them selected. Knows nothing of how turns are made."""
+"""Column of turns, newest at the bottom, one of them selected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands in an empty transcript. A pure function of folders, status and a failed start."""
+"""Text of an empty transcript, from the folders, the status and a failed start."""
 
 from __future__ import annotations
 

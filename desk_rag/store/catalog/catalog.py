@@ -315,6 +315,14 @@ class Catalog:
         )
         return indexed, failed, skipped, chunks
 
+    def unread_reasons(self, under: Sequence[Path]) -> list[tuple[FileState, str, int]]:
+        """Return (state, reason, number of files) of the skipped and failed files, grouped by reason."""
+        scope, states = Scope(under), (FileState.SKIPPED.value, FileState.FAILED.value)
+        with self._database.snapshot() as connection:
+            query = "SELECT state, reason, count(*) FROM documents WHERE state IN (?, ?)"
+            rows = connection.execute(f"{query}{scope.and_path('path')} GROUP BY 1, 2", (*states, *scope.values))
+            return [(FileState(state), reason, count) for state, reason, count in rows]
+
     def scrub(self) -> bool:
         """Rewrite the word indexes so that words of deleted chunks are in no page any more, and empty the log.
 

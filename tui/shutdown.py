@@ -1,7 +1,4 @@
-"""How the process ends once the screen is gone: promptly, even while a long prefill still runs in a thread.
-
-Knows threads and child processes; the terminal is restored before any of this.
-"""
+"""End the process promptly once the screen is closed, even while a long prefill runs in a thread."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from typing import NoReturn
 import psutil
 
 _PATIENCE_SECONDS = 3.0
-"""How long leaving waits for work that was asked to stop."""
+"""Seconds to wait for work that was asked to stop."""
 _LOOK_EVERY = 0.02
 _WORKERS = "window-worker"
 

@@ -65,12 +65,12 @@ def test_a_folder_becomes_an_adapter_and_a_stop_is_kept(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "Which data"),
-        (["--data", "a", "--folder", "b"], "Which data"),
+        ([], "No training data"),
+        (["--data", "a", "--folder", "b"], "No training data"),
         (["--data", "a", "--lora", "8", "--full"], "exclude each other"),
         (["--data", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
         (["--folder", "."], "nothing indexed under"),
-        (["--data", "DATA", "--rows", "3", "--rows-at-once", "2"], "3 rows a step cannot be done 2 at once"),
+        (["--data", "DATA", "--rows", "3", "--rows-at-once", "2"], "cannot be split into batches of 2"),
         (["--data", "DATA", "--full-attention", "1.5"], "'full_share' is 1.5"),
         (["--data", "DATA", "--questions", "0"], "questions must be at least 1"),
         (["--data", "DATA", "--learning-rate", "-1"], "must not be negative"),

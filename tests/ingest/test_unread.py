@@ -1,0 +1,58 @@
+"""Files that were not read are counted by kind, with SQL that stays fast when there are many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from desk_rag.documents.status import FileState
+from desk_rag.ingest import unread
+from desk_rag.store.store import Store
+from tests.store import made
+
+KIND = "not a kind of file that desk-rag reads"
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        (f"{KIND} ('.PNG')", "images"),
+        (f"{KIND} ('.zip')", "archives"),
+        (f"{KIND} (binary)", "binary files"),
+        (f"{KIND} ('.odd)(name')", "binary files"),
+        ("larger than 50 MiB", "too large"),
+        ("secret: *.pem", "that may hold secrets"),
+        (".gitignore: *.log", "by your rules"),
+        ("default: .git/", "of tools"),
+        ("empty", "empty"),
+        ("link to a folder", "others"),
+    ],
+)
+def test_reason_belongs_to_a_kind(reason: str, kind: str) -> None:
+    assert unread.kind_of(reason) == kind
+
+
+def test_only_the_asked_folders_are_counted(tmp_path: Path) -> None:
+    home = Path("/home/ada")
+    outcomes = {
+        home / "docs" / "a.png": (FileState.SKIPPED, f"{KIND} ('.png')"),
+        home / "docs" / "b.gif": (FileState.SKIPPED, f"{KIND} ('.gif')"),
+        home / "docs" / "c.exe": (FileState.SKIPPED, f"{KIND} ('.exe')"),
+        home / "docs" / "d.pdf": (FileState.FAILED, f"{home / 'docs' / 'd.pdf'} is damaged"),
+        home / "docs-2" / "e.png": (FileState.SKIPPED, f"{KIND} ('.png')"),
+        home / "tools" / "f.exe": (FileState.SKIPPED, f"{KIND} ('.exe')"),
+    }
+    with Store.open(tmp_path, made.settings(), writer=True) as store:
+        for path, (state, reason) in outcomes.items():
+            store.record_outcome(path, state, reason, None)
+        docs = unread.may_hold_answer(store, [home / "docs"])
+        assert docs == unread.UnreadFiles(3, (("images", 2), ("that could not be read", 1)))
+        assert docs.summary == "3 files not read: 2 images, 1 that could not be read"
+        skipped = unread.skipped_files(store, [home / "docs"])
+        assert skipped.summary == "3 files not read: 2 images, 1 program"
+        assert unread.skipped_files(store, []).files == 5
+        only_programs = unread.may_hold_answer(store, [home / "tools"])
+        assert only_programs is not None and only_programs.summary == "1 file not read: 1 program"
+        assert only_programs.hint == "desk-rag why FOLDER lists it"
+        assert unread.may_hold_answer(store, [home / "elsewhere"]) is None

@@ -66,7 +66,7 @@ class LiveBackend:
         for name, value in _QUIET.items():
             os.environ.setdefault(name, value)
         report("loading the libraries")
-        from desk_rag.answering.engine import open_engine
+        from desk_rag.answering.opening import open_engine
 
         report("loading the model")
         try:

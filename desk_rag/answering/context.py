@@ -13,7 +13,7 @@ from typing import Protocol
 from desk_rag.answering.events import Absence, Answer, AnswerMode, Missing, Source, Stage, Timings
 from desk_rag.kv.identity import kv_key
 from desk_rag.kv.prefix_variants.variants import PrefixVariant, PrefixVariants
-from desk_rag.kv.types import KVKey
+from desk_rag.kv.types import KVKey, QuantizedKV
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.prompt import NO_ANSWER
 from desk_rag.retrieval.search import RetrievedChunk
@@ -54,6 +54,17 @@ class RecomputeStats(Protocol):
 
     def choosing(self, waited: float) -> float:
         """Seconds of token selection within the pass, without the `waited` seconds for loading."""
+
+
+@dataclass(frozen=True, slots=True)
+class LivePrefill:
+    """Chunk KV that had to be prefilled for the answer."""
+
+    index: int
+    """Index of the chunk in its context."""
+    kv: QuantizedKV
+    seconds: float
+    """Duration of the prefill."""
 
 
 def build(

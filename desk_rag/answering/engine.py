@@ -18,14 +18,13 @@ import torch
 
 from desk_rag.answering import context as answer_context
 from desk_rag.answering import generation
-from desk_rag.answering.auxiliary import open_auxiliary, prepare_auxiliary
-from desk_rag.answering.context import Context, timings
+from desk_rag.answering.context import Context, LivePrefill, timings
 from desk_rag.answering.events import Answer, AnswerEvent, AnswerMode, Finished, FirstToken, Retrieved, Timings
 from desk_rag.answering.evidence.citation_check import CitationCheck
 from desk_rag.answering.kv_connector import CacheTarget, KVConnector, KVLoadHandle, open_connector
 from desk_rag.answering.prefetch import Prefetcher
-from desk_rag.answering.serving_model import ServingModel, prepare
-from desk_rag.answering.strategy import Decoding, Recompute, attention_path, wants_auxiliary
+from desk_rag.answering.serving_model import ServingModel
+from desk_rag.answering.strategy import Decoding, Recompute, attention_path
 from desk_rag.answering.stream import AnswerStream
 from desk_rag.config import Settings
 from desk_rag.device_lock import DeviceLock
@@ -43,25 +42,14 @@ from desk_rag.kv.quant import QuantScheme, quantize
 from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.policy import RecomputeChoice
 from desk_rag.kv.rope import RotaryTables, build_tables
-from desk_rag.kv.types import KVKey, Namespace, QuantizedKV
-from desk_rag.retrieval.embedding import Embedder, QuestionCache, load_embedder
+from desk_rag.kv.types import KVKey, Namespace
+from desk_rag.retrieval.embedding import Embedder, QuestionCache
 from desk_rag.retrieval.search import RetrievedChunk, retrieve
 from desk_rag.store.store import Store
 from desk_rag.timing import Stopwatch
 
 _QUESTION_ROOM = 256
 """Maximum tokens of a question and the prompt around it."""
-
-
-@dataclass(frozen=True, slots=True)
-class LivePrefill:
-    """Chunk KV that had to be prefilled for the answer."""
-
-    index: int
-    """Index of the chunk in its context."""
-    kv: QuantizedKV
-    seconds: float
-    """Duration of the prefill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,21 +394,3 @@ class AnswerEngine:
         # Only this thread's stream: copies on the loader's stream must not be waited for.
         if self.model.device.type == "cuda":
             torch.cuda.current_stream(self.model.device).synchronize()
-
-
-def open_engine(settings: Settings, *, writer: bool) -> AnswerEngine:
-    """Open the store and load embedder and model.
-
-    Raises StoreLocked, ModelError subclasses, ConfigError.
-    """
-    store = Store.open(settings.data_dir, settings.store, writer=writer)
-    try:
-        prepared, embedder = prepare(settings), load_embedder(settings.model)
-        auxiliary = None
-        if wants_auxiliary(settings.answer):
-            auxiliary = open_auxiliary(prepare_auxiliary(settings, settings.answer.auxiliary), store)
-        turn = DeviceLock(settings.data_dir / "run")
-        return AnswerEngine(prepared, embedder, store, turn, settings, auxiliary=auxiliary)
-    except BaseException:
-        store.close()
-        raise

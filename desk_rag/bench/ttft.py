@@ -18,8 +18,9 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from desk_rag.answering.engine import AnswerEngine, open_engine
+from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import Answer, AnswerMode, Finished, FirstToken, Retrieved, Timings
+from desk_rag.answering.opening import open_engine
 from desk_rag.bench.harness import corpus, report
 from desk_rag.bench.harness.agreement import Agreement
 from desk_rag.config import AnswerSettings, ModelSettings, Settings

@@ -79,7 +79,7 @@ def _run(arguments: list[str]) -> int:
     print(f"Index and chunk KV of this demo go to {shown_path(data)}, which is made anew each time.")
     progress = out.Progress(sys.stderr, [documents])
     progress.passing("loading the model …")
-    from desk_rag.answering.engine import open_engine
+    from desk_rag.answering.opening import open_engine
     from desk_rag.cli.work import index_with
 
     engine = open_engine(settings, writer=True)

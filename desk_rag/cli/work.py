@@ -302,7 +302,7 @@ def _engine(settings: Settings, progress: out.Progress) -> Iterator[AnswerEngine
 
 
 def _load_engine(settings: Settings) -> AnswerEngine:
-    from desk_rag.answering.engine import open_engine
+    from desk_rag.answering.opening import open_engine
 
     try:
         return open_engine(settings, writer=True)

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.answering.engine import AnswerEngine, open_engine
+from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import Answer, AnswerMode, AnswerText, Evidence, Finished, FirstToken, Retrieved
+from desk_rag.answering.opening import open_engine
 from desk_rag.cli.output import AnswerPrinter, answer_json
 from desk_rag.config import AnswerSettings, Settings
 from desk_rag.errors import ConfigError

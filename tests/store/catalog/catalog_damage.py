@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from desk_rag.answering.engine import AnswerEngine, open_engine
+from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import Answer, Finished
+from desk_rag.answering.opening import open_engine
 from desk_rag.cli import store as cli_store
 from desk_rag.cli.work import _check_not_empty
 from desk_rag.config import AnswerSettings, Settings

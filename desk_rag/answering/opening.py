@@ -1,0 +1,30 @@
+"""Open the store and load the models that an answer engine needs."""
+
+from __future__ import annotations
+
+from desk_rag.answering.auxiliary import open_auxiliary, prepare_auxiliary
+from desk_rag.answering.engine import AnswerEngine
+from desk_rag.answering.serving_model import prepare
+from desk_rag.answering.strategy import wants_auxiliary
+from desk_rag.config import Settings
+from desk_rag.device_lock import DeviceLock
+from desk_rag.retrieval.embedding import load_embedder
+from desk_rag.store.store import Store
+
+
+def open_engine(settings: Settings, *, writer: bool) -> AnswerEngine:
+    """Open the store and load embedder and model.
+
+    Raises StoreLocked, ModelError subclasses, ConfigError.
+    """
+    store = Store.open(settings.data_dir, settings.store, writer=writer)
+    try:
+        prepared, embedder = prepare(settings), load_embedder(settings.model)
+        auxiliary = None
+        if wants_auxiliary(settings.answer):
+            auxiliary = open_auxiliary(prepare_auxiliary(settings, settings.answer.auxiliary), store)
+        turn = DeviceLock(settings.data_dir / "run")
+        return AnswerEngine(prepared, embedder, store, turn, settings, auxiliary=auxiliary)
+    except BaseException:
+        store.close()
+        raise

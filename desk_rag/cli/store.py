@@ -164,6 +164,8 @@ def purge(settings: Settings, folder: Path | None, *, check: bool, sure: bool, a
     if not exists(settings):
         return nothing_indexed(settings, as_json=as_json)
     report = _purge_folder(settings, path, check=check)
+    if not report.documents and not path.exists():
+        raise ConfigError(f"Nothing was indexed from {path}, and it does not exist.", remedy="Check the spelling.")
     if as_json:
         out.print_json(sys.stdout, asdict(report))
     else:

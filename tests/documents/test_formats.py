@@ -132,7 +132,7 @@ def test_notebook_cells_hold_text_code_and_output(read: Read) -> None:
 def test_events_are_cited_by_title_and_time(read: Read) -> None:
     document = read("2026.ics", desk_files.ICS)
     assert places(document, "Mill Street 4") == "Dentist, 4 June 2026 10:00"
-    assert "Dentist: 4 June 2026 10:00 to 4 June 2026 10:45" in text_of(document)
+    assert "Dentist; Start: 4 June 2026 10:00; End: 4 June 2026 10:45; Place: Mill Street 4" in text_of(document)
     assert "With: Dr Weiss" in text_of(document) and "freq=yearly" in text_of(document)
 
 

@@ -109,7 +109,11 @@ def _add_event(builder: Builder, event: Any, number: int) -> None:
     start, end = _moment(event, "DTSTART"), _moment(event, "DTEND") or _moment(event, "DUE")
     summary = _words(event.get("SUMMARY")) or "(no title)"
     builder.heading(1, f"{summary}, {start}" if start else summary, page=number)
-    facts = [f"{summary}: {start}" + (f" to {end}" if end and end != start else "")] if start else [summary]
+    facts = [summary]
+    if start:
+        facts.append(f"Start: {start}")
+    if end and end != start:
+        facts.append(f"End: {end}")
     facts += [f"{label}: {words}" for name, label in _EVENT_FIELDS if (words := _words(event.get(name)))]
     organisers, guests = _people(event.get("ORGANIZER")), _people(event.get("ATTENDEE"))
     if organisers:
@@ -118,8 +122,8 @@ def _add_event(builder: Builder, event: Any, number: int) -> None:
         facts.append(f"With: {', '.join(guests)}")
     for rule in _values(event.get("RRULE")):
         facts.append(f"Repeats: {rule.to_ical().decode('utf-8', 'replace').lower().replace(';', ', ')}")
-    for fact in facts:
-        builder.add(fact, BlockKind.LIST, page=number)
+    # One row, so that a quote of the place also names the event.
+    builder.add("; ".join(facts), BlockKind.TABLE, page=number)
 
 
 def _values(values: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from desk_rag.answering.generation import SelectQuote, Token, decode, refusal_pr
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.forward.runner import ModelPass, Pass
 from desk_rag.model.language_model import LanguageModel
-from tests.models import FAMILIES, build_model
+from tests.models import FAMILIES, build_model, stream
 
 CONTEXT = list(range(40, 60))
 STOP_ID = 2
@@ -24,19 +24,6 @@ STOP_ID = 2
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
     return build_model(next(family for family in FAMILIES if family.name == "qwen2"))
-
-
-def stream(
-    model: LanguageModel,
-    cache: SlabCache,
-    token_ids: Sequence[int],
-    start: int,
-    *,
-    max_new_tokens: int,
-    stop: Callable[[], bool],
-) -> Iterator[Token]:
-    run = ModelPass(model, cache)
-    return decode(model.prompt, run, token_ids, start, max_new_tokens=max_new_tokens, stop=stop)
 
 
 @contextmanager

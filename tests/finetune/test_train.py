@@ -12,7 +12,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from desk_rag.answering.generation import stream
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError, DeskRagError, ModelError, ModelNotFound
 from desk_rag.finetune import run as run_module
@@ -31,6 +30,7 @@ from desk_rag.model import adapters, weights
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.loading import load_model
 from tests.finetune.conftest import SHED, TEA, TOY
+from tests.models import stream
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = TrainSettings(

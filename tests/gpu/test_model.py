@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from desk_rag.answering.generation import stream
 from desk_rag.answering.serving_model import prepare_model
 from desk_rag.config import ModelSettings
 from desk_rag.kv.cache import SlabCache
@@ -19,7 +18,7 @@ from desk_rag.kv.rope import build_tables
 from desk_rag.kv.stitch import stitch
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.loading import load_model
-from tests.models import FAMILIES, build_model, byte_tokenizer
+from tests.models import FAMILIES, build_model, byte_tokenizer, stream
 
 pytestmark = pytest.mark.gpu
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from desk_rag.answering.generation import stream
 from desk_rag.errors import UnsupportedModel
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.lazy import reference
@@ -28,7 +27,7 @@ from desk_rag.kv.rope import RotaryTables, build_tables
 from desk_rag.kv.stitch import stitch
 from desk_rag.kv.types import ChunkKV, LayerKV, QuantizedKV
 from desk_rag.model.language_model import LanguageModel
-from tests.models import FAMILIES, build_model
+from tests.models import FAMILIES, build_model, stream
 
 if TYPE_CHECKING:
     from desk_rag.kv.lazy.launcher import LazyKernel

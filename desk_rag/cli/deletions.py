@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.cli import output as out
+from desk_rag.cli.store_access import exists, nothing_indexed
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError, StoreLocked
 from desk_rag.sanitize import clean, shown_path
@@ -33,8 +34,8 @@ def _list(settings: Settings, *, as_json: bool) -> int:
     from desk_rag.ingest import deletions as removals
     from desk_rag.store.store import Store
 
-    if not (settings.data_dir / "catalog.sqlite").is_file():
-        raise ConfigError("Nothing is indexed yet.", remedy="desk-rag index FOLDER")
+    if not exists(settings):
+        return nothing_indexed(settings, as_json=as_json)
     with Store.open(settings.data_dir, settings.store, writer=False) as store:
         folders = removals.missing_files(store, settings.index.deletion_grace_hours)
         deletions = store.deletions.all()

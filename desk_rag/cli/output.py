@@ -242,9 +242,9 @@ def place(path: Path, location: Location, bases: Sequence[Path] = ()) -> str:
 
 
 def source_line(source: Source, bases: Sequence[Path] = ()) -> str:
-    """Return a source's number, score, location and beginning."""
+    """Return a source's number, location and beginning."""
     start = shorten(source.text, 90)
-    return f"[{source.number}] {source.score:.2f} {place(source.path, source.location, bases)}: {start}"
+    return f"[{source.number}] {place(source.path, source.location, bases)}: {start}"
 
 
 def stages_text(timings: Timings) -> str:
@@ -267,10 +267,11 @@ def footer(answer: Answer) -> str:
 
 
 def retrieved_line(number: int, result: RetrievedChunk, bases: Sequence[Path] = ()) -> str:
-    """Return one line of `search`: number, score, location and the beginning of the chunk."""
+    """Return one line of `search`: number, location and the beginning of the chunk; a file that is gone is marked."""
     passage = result.passage
     start = shorten(passage.chunk.text, 100)
-    return f"{number:>3} {result.score:.2f} {place(passage.path, passage.chunk.location, bases)}: {start}"
+    gone = "" if passage.path.exists() else " (the file is not there now)"
+    return f"{number:>3} {place(passage.path, passage.chunk.location, bases)}{gone}: {start}"
 
 
 def retrieved_json(result: RetrievedChunk) -> dict[str, object]:

@@ -127,7 +127,9 @@ def unread_formats() -> str:
 
 def secrets() -> str:
     """Names that are taken for secrets."""
-    return _names(sensitive.NAME_PATTERNS)
+    kinds = ", ".join(dict.fromkeys(kind for kind, _ in sensitive.NAME_RULES))
+    rest = textwrap.fill(f"and settings, text and office files whose name says that they hold: {kinds}.", _WIDTH)
+    return f"{_names(sensitive.NAME_PATTERNS)}\n\n{rest}"
 
 
 def tools() -> str:

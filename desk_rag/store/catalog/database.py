@@ -106,6 +106,8 @@ class Database:
             yield connection
         except sqlite3.Error as error:
             raise explained(error, self._path) from error
+        except UnicodeDecodeError as error:  # a column of a damaged schema
+            raise explained(_malformed_schema(), self._path) from error
         finally:
             self._give(connection)
 
@@ -181,6 +183,9 @@ class Database:
                 connection.execute("PRAGMA secure_delete = ON")
             connection.execute("PRAGMA temp_store = MEMORY")  # no document text in temporary files
             connection.execute("PRAGMA cell_size_check = ON")  # a page is looked at as a whole when it is first read
+        except UnicodeDecodeError as error:  # SQLite's message quotes a damaged schema
+            connection.close()
+            raise _malformed_schema() from error
         except BaseException:
             connection.close()
             raise
@@ -192,6 +197,12 @@ class Database:
                 self._idle.append(connection)
                 return
         connection.close()
+
+
+def _malformed_schema() -> sqlite3.DatabaseError:
+    error = sqlite3.DatabaseError("malformed database schema")
+    error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_CORRUPT, "SQLITE_CORRUPT"
+    return error
 
 
 def explained(error: sqlite3.Error, path: Path) -> Exception:

@@ -36,7 +36,7 @@ def filled(root: Path) -> Path:
 def change(root: Path, statement: str) -> None:
     """Change a row behind the store's back, as a flipped bit does: SQLite itself finds nothing wrong."""
     with closing(sqlite3.connect(root / "catalog.sqlite")) as connection:
-        connection.execute("DROP TRIGGER none")
+        connection.execute("DROP TRIGGER IF EXISTS none")
         assert connection.execute(statement).rowcount > 0
         connection.commit()
 
@@ -291,3 +291,18 @@ def test_no_error_quotes_a_document(filled: Path) -> None:
                 ask()
             except StoreError as error:
                 assert "crowns" not in str(error)
+
+
+@pytest.mark.parametrize("writer", [False, True])
+def test_a_schema_that_is_no_text_any_more_is_a_damaged_catalog(filled: Path, writer: bool) -> None:
+    catalog = filled / "catalog.sqlite"
+    content = catalog.read_bytes()
+    assert content.count(b"CREATE TABLE namespaces") == 1
+    catalog.write_bytes(content.replace(b"CREATE TABLE namespaces", b"CREATE TABLE name\xe3paces"))
+    try:
+        Store.open(filled, made.settings(), writer=writer).close()
+    except CorruptCatalog as error:
+        assert "verify --repair" in error.remedy
+    Store.reset_catalog(filled, made.settings()).close()
+    with Store.open(filled, made.settings(), writer=True) as store:
+        assert store.verify().clean

@@ -46,7 +46,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 EMBED_BATCH = 8
-"""Chunks per call of the embedder. An answer or a stop waits at most for one call, about a second on a slow core."""
+"""Maximum chunks per call of the embedder."""
+_EMBED_SECONDS = 0.15
+"""Longest that a batch should take: an answer or a stop waits for it."""
 _DISK_FULL = "the disk is full"
 _REMOVE_BATCH = 64
 """Documents removed in one transaction, between two checks that their folder is still present."""
@@ -296,24 +298,30 @@ def _gone_twin(
 
 
 def embed_pending(store: Store, embedder: Embedder, stop: Callable[[], bool]) -> Iterator[StageProgress]:
-    """Embed every chunk that has no vector; yields one event per batch of EMBED_BATCH chunks.
+    """Embed every chunk that has no vector; yields one event per batch of at most EMBED_BATCH chunks.
+
+    Batches are as large as they can be computed in 0.15 s here, because `stop` is asked between them.
 
     A chunk that the embedder rejects is skipped until the next call. Ends with a reason in `waiting` if the disk is
     full. Raises ModelError if the embedder itself fails, StoreError if the catalog cannot be written.
     """
     counts = store.counts(None, embedder.fingerprint)
     done, total, meter, refused = 0, counts.chunks - counts.with_vectors, ProgressRate(), set[ChunkId]()
+    batch_size = 1
     while not stop():
-        pending = store.chunks_without_vector(embedder.fingerprint, EMBED_BATCH + len(refused))
-        pending = [chunk for chunk in pending if chunk.chunk_id not in refused][:EMBED_BATCH]
+        pending = store.chunks_without_vector(embedder.fingerprint, batch_size + len(refused))
+        pending = [chunk for chunk in pending if chunk.chunk_id not in refused][:batch_size]
         if not pending:
             return
+        started = time.monotonic()
         try:
             refused.update(_embed(store, embedder, pending))
         except StoreFull as error:
             store.begin_run(None, _DISK_FULL)
             yield replace(meter.progress(IndexStage.VECTORS, done, total, "chunks", error.message), disk_full=True)
             return
+        seconds_per_chunk = (time.monotonic() - started) / len(pending)
+        batch_size = max(1, min(EMBED_BATCH, int(_EMBED_SECONDS / max(seconds_per_chunk, 1e-6))))
         done += len(pending)
         total = max(total, done)
         yield meter.progress(IndexStage.VECTORS, done, total, "chunks")

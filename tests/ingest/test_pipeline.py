@@ -462,7 +462,8 @@ def test_embed_pending_gives_every_chunk_its_vector(sync: Sync, embedder: Embedd
         (docs / f"{n}.txt").write_text(f"Line {n} about the canal.\n")
     sync()
     events = list(embed_pending(sync.store, embedder, never))
-    assert [(e.done, e.total, e.unit) for e in events] == [(8, 14, "chunks"), (14, 14, "chunks")]
+    dones = [event.done for event in events]
+    assert dones == sorted(dones) and (events[-1].done, events[-1].total, events[-1].unit) == (14, 14, "chunks")
     assert sync.store.counts(None, embedder.fingerprint).with_vectors == 14
     hits = sync.store.search_vectors(embedder.fingerprint, embedder.embed_question("Where is the key?"), 1)
     passage = sync.store.passage(hits[0].chunk_id)
@@ -487,8 +488,36 @@ class Fussy:
 def test_one_chunk_that_cannot_be_embedded_does_not_hold_up_the_rest(sync: Sync, embedder: Embedder) -> None:
     sync()
     events = list(embed_pending(sync.store, Fussy(embedder), never))  # type: ignore[arg-type]
-    assert len(events) == 1
+    assert events[-1].done == 2
     assert sync.store.counts(None, embedder.fingerprint).with_vectors == 1
+
+
+class Timed:
+    """An embedder that takes `seconds` per chunk by a clock of its own."""
+
+    def __init__(self, embedder: Embedder, seconds: float) -> None:
+        self._embedder, self._seconds = embedder, seconds
+        self.fingerprint = embedder.fingerprint
+        self.now = 0.0
+        self.sizes: list[int] = []
+
+    def embed_chunks(self, texts: list[str]) -> object:
+        self.now += self._seconds * len(texts)
+        self.sizes.append(len(texts))
+        return self._embedder.embed_chunks(texts)
+
+
+@pytest.mark.parametrize(("seconds", "sizes"), [(0.1, [1] * 10), (0.04, [1, 3, 3, 3]), (0.001, [1, 8, 1])])
+def test_a_batch_is_as_large_as_it_may_delay_a_stop(
+    sync: Sync, embedder: Embedder, docs: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, sizes: list[int]
+) -> None:
+    for n in range(8):
+        (docs / f"{n}.txt").write_text(f"Line {n} about the canal.\n")
+    sync()
+    timed = Timed(embedder, seconds)
+    monkeypatch.setattr("desk_rag.ingest.pipeline.time.monotonic", lambda: timed.now)
+    list(embed_pending(sync.store, timed, never))  # type: ignore[arg-type]
+    assert timed.sizes == sizes
 
 
 def test_warm_pending_makes_chunks_warm_one_at_a_time(sync: Sync, prepared: ServingModel, tmp_path: Path) -> None:

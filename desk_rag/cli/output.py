@@ -268,8 +268,7 @@ def footer(answer: Answer) -> str:
 
 def retrieved_line(number: int, result: RetrievedChunk, bases: Sequence[Path] = ()) -> str:
     """Return one line of `search`: number, location and the beginning of the chunk; a file that is gone is marked."""
-    passage = result.passage
-    start = shorten(passage.chunk.text, 100)
+    passage, start = result.passage, shorten(result.passage.chunk.text, 100)
     gone = "" if passage.path.exists() else " (the file is not there now)"
     return f"{number:>3} {place(passage.path, passage.chunk.location, bases)}{gone}: {start}"
 

@@ -90,9 +90,9 @@ def build(
     warm = store.has_kv([key for chunk_keys in keys for key in chunk_keys])
     picks = [next((index for index, key in enumerate(chunk_keys) if key in warm), 0) for chunk_keys in keys]
     read_keys = tuple(chunk_keys[pick] for chunk_keys, pick in zip(keys, picks, strict=True))
-    files = _Files(store)
+    files = SourceFiles(store)
     sources = tuple(
-        _source(number, chunk, files, warm=key in warm)
+        source_of(number, chunk.passage, files, score=chunk.score, warm=key in warm)
         for number, ((chunk, _), key) in enumerate(zip(chosen, read_keys, strict=True), start=1)
     )
     rungs = tuple(usable[pick] for usable, pick in zip(variants, picks, strict=True))
@@ -151,7 +151,7 @@ def nothing_to_read(question: str, mode: AnswerMode, model: str, timings_so_far:
     )
 
 
-class _Files:
+class SourceFiles:
     """Compares the files of one answer with the index.
 
     Folders are only checked if a file is missing.
@@ -182,8 +182,8 @@ class _Files:
         return absent_folders(self._store)
 
 
-def _source(number: int, chunk: RetrievedChunk, files: _Files, *, warm: bool) -> Source:
-    passage = chunk.passage
+def source_of(number: int, passage: Passage, files: SourceFiles, *, score: float = 0.0, warm: bool = False) -> Source:
+    """The passage as a numbered source."""
     stale, absence = files.state(passage)
     return Source(
         number=number,
@@ -192,7 +192,7 @@ def _source(number: int, chunk: RetrievedChunk, files: _Files, *, warm: bool) ->
         title=passage.title,
         location=passage.chunk.location,
         text=passage.chunk.text,
-        score=chunk.score,
+        score=score,
         warm=warm,
         stale=stale,
         absence=absence,

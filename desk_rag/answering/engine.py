@@ -23,6 +23,7 @@ from desk_rag.answering.events import Answer, AnswerEvent, AnswerMode, Finished,
 from desk_rag.answering.evidence.citation_check import CitationCheck
 from desk_rag.answering.kv_connector import CacheTarget, KVConnector, KVLoadHandle, open_connector
 from desk_rag.answering.prefetch import Prefetcher
+from desk_rag.answering.questions.asking import ChooseChunks, Reader, answer
 from desk_rag.answering.serving_model import ServingModel
 from desk_rag.answering.strategy import Decoding, Recompute, attention_path
 from desk_rag.answering.stream import AnswerStream
@@ -154,8 +155,24 @@ class AnswerEngine:
             stop: checked between tokens; the partial text is kept.
             recompute: overrides the settings.
 
-        A question longer than the model can read is cut, for retrieval too.
+        A question longer than the model can read is cut, for retrieval too. Questions for two facts, or for the whole
+        folder, are read in several steps; see `answering.questions`.
         """
+        once = partial(self._ask_once, mode=mode, stop=stop, recompute=recompute)
+        reader = Reader(self.store, self.embedder, self._decoding.span_scorer, top_k or self.top_k, stop, once)
+        return answer(reader, question, under)
+
+    def _ask_once(
+        self,
+        question: str,
+        choose: ChooseChunks,
+        under: Sequence[Path],
+        *,
+        mode: AnswerMode,
+        stop: Callable[[], bool],
+        recompute: RecomputeChoice | None,
+    ) -> Iterator[AnswerEvent]:
+        """Answer from the chunks that `choose` returns for the question."""
         watch = Stopwatch(self._sync)
         asked_at = time.perf_counter()
         self._prefetcher.question_asked(question)
@@ -164,9 +181,9 @@ class AnswerEngine:
             with watch.stage("retrieve"):
                 readable, cut_at = self.model.prompt.readable(question, _QUESTION_ROOM)
                 embedder = QuestionCache(self.embedder)
-                chunks = retrieve(self.store, embedder, readable, top_k or self.top_k, under)
+                chunks = choose(embedder, readable)
                 if mended := damage.read_damaged(self.store, self.model.prompt, self.settings.index):
-                    chunks = retrieve(self.store, embedder, readable, top_k or self.top_k, under)
+                    chunks = choose(embedder, readable)
                 context, load = self._settle_context(chunks, loads, mode)
             yield Retrieved(context.sources)
             if not context.sources:
@@ -184,7 +201,9 @@ class AnswerEngine:
             go_ahead()
             token = begun.first
             refusal = token.refusal_probability if self.model.is_embedded else None
-            stream = AnswerStream(readable, context.sources, embedder, refusal, self._decoding.span_scorer)
+            scorer = self._decoding.span_scorer
+            extractive = self.model.is_embedded
+            stream = AnswerStream(readable, context.sources, embedder, refusal, scorer, extractive=extractive)
             check = CitationCheck(context.sources)
             first_at, raw, count = token.sampled_at, token.text, 1
             yield from map(check.event, stream.feed(token.text))
@@ -216,6 +235,7 @@ class AnswerEngine:
                 question_cut_at=cut_at,
                 notices=damage.notices(self.store, mended, under),
                 not_read=None if parsed.found or stopped else unread.may_hold_answer(self.store, under),
+                support=stream.support,
             )
         )
 

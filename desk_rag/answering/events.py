@@ -14,6 +14,9 @@ from pathlib import Path
 from desk_rag.documents.chunking import ChunkId, Location
 from desk_rag.ingest.unread import UnreadFiles
 
+DOUBTFUL = 0.4
+"""Support below which an answer is shown with a word of doubt; see "A second look" in bench/LOG.md."""
+
 
 class AnswerMode(Enum):
     """How the context gets into the model."""
@@ -126,6 +129,24 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
+class Basis:
+    """What an answer was made from."""
+
+    passages: int
+    """Passages that were read for it."""
+    of_passages: int
+    """Indexed passages in the folders that were asked about."""
+    files: int
+    """Files of the passages that were read."""
+
+    @property
+    def summary(self) -> str:
+        """'5 of 1,433 passages, 3 files'"""
+        files = f"{self.files:,} file{'' if self.files == 1 else 's'}"
+        return f"{self.passages:,} of {self.of_passages:,} passage{'' if self.of_passages == 1 else 's'}, {files}"
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """The whole result of one question."""
 
@@ -153,6 +174,15 @@ class Answer:
     """Sentences about what the answer may lack, such as damage in the index or an interrupted indexing run."""
     not_read: UnreadFiles | None = None
     """Files below the asked folders that were not read; None if the answer was found or every file was read."""
+    support: float | None = None
+    """Probability that the answer is right, as verification estimates it; None if there was no verification."""
+    basis: Basis | None = None
+    """What the answer was made from; None if nothing is indexed."""
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the evidence may well not answer the question; the user is told so."""
+        return self.found and self.support is not None and self.support < DOUBTFUL
 
     @property
     def cut_notice(self) -> str:
@@ -169,6 +199,15 @@ class Retrieved:
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """Progress of an answer that reads the whole folder."""
+
+    passages: int
+    """Passages read so far."""
+    of_passages: int
+
+
+@dataclass(frozen=True, slots=True)
 class FirstToken:
     """The first token was sampled; carries the time to first token."""
 
@@ -180,6 +219,8 @@ class Evidence:
     """A quote is complete and a source contains it."""
 
     citation: Citation
+    support: float | None = None
+    """Probability that the answer is right, as verification estimates it; None if there was no verification."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,4 +237,4 @@ class Finished:
     answer: Answer
 
 
-AnswerEvent = Retrieved | FirstToken | Evidence | AnswerText | Finished
+AnswerEvent = Retrieved | Reading | FirstToken | Evidence | AnswerText | Finished

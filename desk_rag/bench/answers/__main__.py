@@ -126,6 +126,7 @@ def _record(question: questions.Question, answer: Answer, given: marks.Marks) ->
         "question": question.text,
         "wanted": [list(part) for part in question.answers],
         "answer": answer.text,
+        "support": answer.support,
         "found": answer.found,
         "quotes": [[citation.path.name, citation.quote] for citation in answer.citations],
         "sources": [source.path.name for source in answer.sources],

@@ -46,7 +46,7 @@ class Rate:
         n, p = self.count, self.share
         middle, spread = p + _Z**2 / (2 * n), _Z * math.sqrt(p * (1 - p) / n + _Z**2 / (4 * n**2))
         whole = 1 + _Z**2 / n
-        return (middle - spread) / whole, (middle + spread) / whole
+        return max(0.0, (middle - spread) / whole), min(1.0, (middle + spread) / whole)
 
     def __str__(self) -> str:
         low, high = self.interval

@@ -18,7 +18,7 @@ import torch
 
 from desk_rag.answering import context as answer_context
 from desk_rag.answering import generation
-from desk_rag.answering.context import Context, LivePrefill, timings
+from desk_rag.answering.context import Context, ContextChunk, LivePrefill, timings
 from desk_rag.answering.events import Answer, AnswerEvent, AnswerMode, Finished, FirstToken, Retrieved, Timings
 from desk_rag.answering.evidence.citation_check import CitationCheck
 from desk_rag.answering.kv_connector import CacheTarget, KVConnector, KVLoadHandle, open_connector
@@ -28,7 +28,6 @@ from desk_rag.answering.strategy import Decoding, Recompute, attention_path
 from desk_rag.answering.stream import AnswerStream
 from desk_rag.config import Settings
 from desk_rag.device_lock import DeviceLock
-from desk_rag.documents.chunking import ChunkId
 from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.ingest import damage, unread
 from desk_rag.kv.calibration.gate import GateReport
@@ -210,7 +209,8 @@ class AnswerEngine:
                 timings=replace(begun.timings, decode_seconds=decoding, decoded_tokens=count - 1),
                 warm_chunks=warm,
                 cold_chunks=len(context.sources) - warm,
-                mode=mode, model=self.model.spec.name,
+                mode=mode,
+                model=self.model.spec.name,
                 raw=raw,
                 stopped=stopped,
                 question_cut_at=cut_at,
@@ -267,10 +267,10 @@ class AnswerEngine:
             load = loads.enter_context(closing(self._connector.start_load(partial(self._kv_of, chunks))))
         context = answer_context.build(chunks, self.model, self.ladder, self.store, self.context_tokens)
         if cached and not early:
-            warm_keys = [key for key, source in zip(context.keys, context.sources, strict=True) if source.warm]
+            warm_keys = [chunk.key for chunk in context.chunks if chunk.source.warm]
             load = loads.enter_context(closing(self._connector.start_load(lambda: warm_keys)))
         if load is not None:
-            load.select(context.keys)
+            load.select([chunk.key for chunk in context.chunks])
         return context, load
 
     def _cached(
@@ -282,13 +282,9 @@ class AnswerEngine:
         stop: Callable[[], bool],
         recompute: RecomputeChoice | None,
     ) -> PrefillResult:
-        """Prefill the question over loaded chunk KV; missing chunks are prefilled live first.
-
-        The best chunk stands last, next to the question, where the embedded reader quotes it most often (bench/LOG.md,
-        "Answering and retrieval: constants"). Full prefill uses the same order.
-        """
+        """Prefill the question over loaded chunk KV; missing chunks are prefilled live first."""
         question_ids = self.model.prompt.question_ids(question, _QUESTION_ROOM)
-        stitch_plan = plan(self.prefix.num_tokens, [len(ids) for ids in reversed(context.token_ids)])
+        stitch_plan = plan(self.prefix.num_tokens, [len(chunk.token_ids) for chunk in context.chunks])
         recomputing = self._recompute.begin(recompute, stitch_plan, context, question, question_ids, watch)
         prefill = recomputing.prefill if recomputing is not None else None
         about = question, context.sources
@@ -298,7 +294,7 @@ class AnswerEngine:
                 missing = load.missing()
             if missing:
                 with watch.stage("live prefill"):
-                    live_prefills += [self._prefill_live(context, load, index) for index in missing]
+                    live_prefills += [self._prefill_live(context.chunks[index], load, index) for index in missing]
             with watch.stage("stitch"):
                 attached = load.attach(stitch_plan, by_layers=recomputing is not None)
             try:
@@ -315,7 +311,7 @@ class AnswerEngine:
     def _full(self, context: Context, question: str, watch: Stopwatch, stop: Callable[[], bool]) -> PrefillResult:
         """Prefill prefix, chunks and question as one prompt: the baseline."""
         with watch.stage("stitch"):
-            chunk_ids = [token_id for ids in reversed(context.token_ids) for token_id in ids]
+            chunk_ids = [token_id for chunk in context.chunks for token_id in chunk.token_ids]
             question_ids = self.model.prompt.question_ids(question, _QUESTION_ROOM)
             prompt_ids = [*self.model.prompt.prefix_ids, *chunk_ids, *question_ids]
         # Outside of all stages: finding the fastest pass for this length, once, is not prefill.
@@ -326,13 +322,12 @@ class AnswerEngine:
             first = next(tokens)
         return PrefillResult(first, tokens, timings(watch.stages, len(prompt_ids)), ())
 
-    def _prefill_live(self, context: Context, load: KVLoadHandle, index: int) -> LivePrefill:
+    def _prefill_live(self, chunk: ContextChunk, load: KVLoadHandle, index: int) -> LivePrefill:
         began = time.perf_counter()
-        prefix = context.rungs[index].prefix
-        kv = quantize(prefill_chunk(self.model, prefix, context.token_ids[index]), self.scheme)
+        kv = quantize(prefill_chunk(self.model, chunk.variant.prefix, chunk.token_ids), self.scheme)
         self._sync()
         load.replace(index, kv)
-        return LivePrefill(index, kv, time.perf_counter() - began)
+        return LivePrefill(chunk, kv, time.perf_counter() - began)
 
     def _neighbours(self, context: Context) -> Sequence[KVKey]:
         """Keys of the chunks next to the sources, which a follow-up question may need.
@@ -353,8 +348,8 @@ class AnswerEngine:
         if self.ladder.is_plain:
             return self.store.kv_keys(self.namespace, chunk_ids)
         keys: list[KVKey] = []
-        for index, chunk_id in enumerate(chunk_ids):
-            serving = self.ladder.candidates_for(answer_context.place_of(index, len(chunk_ids)))
+        for rank, chunk_id in enumerate(chunk_ids):
+            serving = self.ladder.candidates_for(answer_context.place_of(rank, len(chunk_ids)))
             stored_keys = (self.store.kv_keys(rung.namespace, [chunk_id]) for rung in serving)
             keys += next(filter(None, stored_keys), [])
         return keys
@@ -380,15 +375,15 @@ class AnswerEngine:
 
         Without write access, request it from the writer.
         """
-        chunk_ids: list[ChunkId] = [source.chunk_id for source in context.sources]
-        self.store.note_use(chunk_ids)  # before the write-back: a full cache admits what was retrieved before
+        # Before the write-back: a full cache admits what was retrieved before.
+        self.store.note_use([source.chunk_id for source in context.sources])
         if not self.store.writer:
             if live_prefills:
-                self.store.want_kv([chunk_ids[prefilled.index] for prefilled in live_prefills])
+                self.store.want_kv([prefilled.chunk.source.chunk_id for prefilled in live_prefills])
             return
         for prefilled in live_prefills:
-            key, chunk_id = context.keys[prefilled.index], chunk_ids[prefilled.index]
-            self._writer.submit(self.store.put_kv, key, prefilled.kv, [chunk_id], prefilled.seconds)
+            chunk = prefilled.chunk
+            self._writer.submit(self.store.put_kv, chunk.key, prefilled.kv, [chunk.source.chunk_id], prefilled.seconds)
 
     def _sync(self) -> None:
         # Only this thread's stream: copies on the loader's stream must not be waited for.

@@ -131,8 +131,8 @@ class Recompute:
         if self._recomputer is None or self._slab is None:
             raise _recompute_needs_slab(f"'{choice.ratio}'")
         self._slab.forget_prefix()
-        texts = [source.text for source in reversed(context.sources)]
-        request = RecomputeRequest(plan, texts, context.token_ids[::-1], question, question_ids)
+        texts = [chunk.source.text for chunk in context.chunks]
+        request = RecomputeRequest(plan, texts, [chunk.token_ids for chunk in context.chunks], question, question_ids)
         with watch.stage("choose"):
             recomputing = self._recomputer.begin(request, choice)
         return TimedRecompute(recomputing, choice.selector) if recomputing.ratio else None

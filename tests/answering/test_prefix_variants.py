@@ -183,11 +183,13 @@ def test_an_answer_takes_each_chunk_from_the_rung_of_its_place(world: World, dat
         assert (got - others).abs().max() > 10 * (got - expected).abs().max()
         found = retrieve(engine.store, engine.embedder, BICYCLE, engine.top_k, ())
         context = answer_context.build(found, engine.model, engine.ladder, engine.store, engine.context_tokens)
-        assert [rung.count for rung in context.rungs] == [2, 1, 0], "the best goes last"
-        assert [key.namespace for key in context.keys] == [rung.namespace for rung in context.rungs]
-        assert list(engine._kv_of(found)) == list(context.keys), "looking ahead guesses the same"
+        assert [chunk.source.number for chunk in context.chunks] == [3, 2, 1], "the best stands last"
+        assert [chunk.variant.count for chunk in context.chunks] == [0, 1, 2]
+        keys = [chunk.key for chunk in context.chunks]
+        assert [key.namespace for key in keys] == [chunk.variant.namespace for chunk in context.chunks]
+        assert list(engine._kv_of(found)) == keys[::-1], "a prefetch names the same, the likeliest first"
         assert list(engine._neighbours(context)) == []
-        assert not streams or read == [set(context.keys)]
+        assert not streams or read == [set(keys)]
 
 
 def test_one_rung_alone_answers_as_before(plain: World, world: World, data: Path) -> None:

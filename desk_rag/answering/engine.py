@@ -286,8 +286,8 @@ class AnswerEngine:
         question_ids = self.model.prompt.question_ids(question, _QUESTION_ROOM)
         stitch_plan = plan(self.prefix.num_tokens, [len(chunk.token_ids) for chunk in context.chunks])
         recomputing = self._recompute.begin(recompute, stitch_plan, context, question, question_ids, watch)
-        prefill = recomputing.prefill if recomputing is not None else None
-        about = question, context.sources
+        strategy = self._decoding.strategy(question, context.sources)
+        start, end = stitch_plan.next_position, stitch_plan.next_position + len(question_ids)
         live_prefills: list[LivePrefill] = []
         while True:
             with watch.stage("load"):
@@ -299,12 +299,12 @@ class AnswerEngine:
                 attached = load.attach(stitch_plan, by_layers=recomputing is not None)
             try:
                 with watch.stage("prefill"), attached as run:
-                    start = stitch_plan.next_position
-                    tokens = self._decoding.tokens(run, question_ids, start, stop, prefill, about)
+                    logits = run.forward(question_ids, start) if recomputing is None else recomputing.prefill()
+                    tokens = self._decoding.tokens(run, logits, end, stop, strategy)
                     first = next(tokens)
             except ChunksLost:
                 continue  # a damaged file was discovered during the pass and counts as missing from now on
-            spent = timings(watch.stages, stitch_plan.next_position + len(question_ids), load, recomputing)
+            spent = timings(watch.stages, end, load, recomputing)
             load.release()
             return PrefillResult(first, tokens, spent, tuple(live_prefills))
 
@@ -318,7 +318,8 @@ class AnswerEngine:
         slab = self._slab or self._new_slab(graphs=False, known=self._ways)
         prefill = slab.whole(prompt_ids)
         with watch.stage("prefill"):
-            tokens = self._decoding.tokens(slab.run(), prompt_ids, 0, stop, prefill, (question, context.sources))
+            strategy = self._decoding.strategy(question, context.sources)
+            tokens = self._decoding.tokens(slab.run(), prefill(), len(prompt_ids), stop, strategy)
             first = next(tokens)
         return PrefillResult(first, tokens, timings(watch.stages, len(prompt_ids)), ())
 
@@ -363,8 +364,9 @@ class AnswerEngine:
             ids = self.model.prompt.chunk_ids(PROBE)
             chunk = quantize(prefill_chunk(self.model, self.prefix, ids), self.scheme)
             stitch_plan = plan(self.prefix.num_tokens, [chunk.num_tokens])
-            run = self._target.fill(stitch_plan, [chunk])
-            next(self._decoding.tokens(run, question_ids, stitch_plan.next_position, lambda: True))
+            run, start = self._target.fill(stitch_plan, [chunk]), stitch_plan.next_position
+            logits, end = run.forward(question_ids, start), start + len(question_ids)
+            next(self._decoding.tokens(run, logits, end, lambda: True, generation.Greedy()))
             if self._decoding.span_scorer is not None:
                 self._decoding.span_scorer.read("When?", [PROBE])
             self._recompute.rehearse()

@@ -11,6 +11,8 @@ from functools import cached_property
 from typing import Protocol
 
 from desk_rag.answering.events import Absence, Answer, AnswerMode, Missing, Source, Stage, Timings
+from desk_rag.config import AnswerSettings
+from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.kv.identity import kv_key
 from desk_rag.kv.prefix_variants.variants import PrefixVariant, PrefixVariants
 from desk_rag.kv.types import KVKey, QuantizedKV
@@ -74,6 +76,27 @@ class LivePrefill:
     kv: QuantizedKV
     seconds: float
     """Duration of the prefill."""
+
+
+def max_tokens(settings: AnswerSettings, model: LanguageModel, room: int) -> int:
+    """Number of tokens that the chunks of an answer may have, beside `room` for everything else.
+
+    Raises ConfigError or UnsupportedModel if a chunk may not fit.
+    """
+    largest = model.prompt.chunk_size.largest
+    if 0 < settings.context_tokens < largest:
+        raise ConfigError(
+            f"context_tokens = {settings.context_tokens} under [answer] is less than the largest chunk "
+            f"({largest} tokens).",
+            remedy=f"Set it to {largest} or more, or to 0 to follow the model.",
+        )
+    tokens = min(settings.context_tokens or model.prompt.context_tokens, model.spec.max_context - room)
+    if tokens < largest:
+        raise UnsupportedModel(
+            f"'{model.spec.name}' has a context of {model.spec.max_context} tokens: too few for a chunk.",
+            remedy="Use a model with a longer context, or lower max_new_tokens under [answer].",
+        )
+    return tokens
 
 
 def build(

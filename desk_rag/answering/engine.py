@@ -28,7 +28,6 @@ from desk_rag.answering.strategy import Decoding, Recompute, attention_path
 from desk_rag.answering.stream import AnswerStream
 from desk_rag.config import Settings
 from desk_rag.device_lock import DeviceLock
-from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.ingest import damage, unread
 from desk_rag.kv.calibration.gate import GateReport
 from desk_rag.kv.calibration.texts import PROBE
@@ -95,23 +94,12 @@ class AnswerEngine:
         self.ladder = prepared.ladder
         self.gate: GateReport = prepared.gate
         self.embedder, self.store, self.turn, self.settings = embedder, store, turn, settings
-        store.register_model([rung.namespace for rung in self.ladder.variants])
+        self._former_store: Store | None = None
+        self._register_model(store)
         self.top_k = settings.answer.top_k or model.prompt.top_k
-        context_tokens = settings.answer.context_tokens or model.prompt.context_tokens
         answer_room = _QUESTION_ROOM + settings.answer.max_new_tokens
         room = self.prefix.num_tokens + answer_room
-        self.context_tokens = min(context_tokens, model.spec.max_context - room)
-        largest = model.prompt.chunk_size.largest
-        if 0 < settings.answer.context_tokens < largest:
-            raise ConfigError(
-                f"context_tokens = {context_tokens} under [answer] is less than the largest chunk ({largest} tokens).",
-                remedy=f"Set it to {largest} or more, or to 0 to follow the model.",
-            )
-        if self.context_tokens < largest:
-            raise UnsupportedModel(
-                f"'{model.spec.name}' has a context of {model.spec.max_context} tokens: too few for a chunk.",
-                remedy="Use a model with a longer context, or lower max_new_tokens under [answer].",
-            )
+        self.context_tokens = answer_context.max_tokens(settings.answer, model, room)
         capacity = self.context_tokens + room
         self._tables: RotaryTables = build_tables(model, capacity)
         self._new_slab = partial(ModelRunner, model, self.prefix, self._tables, capacity, fused=lean)
@@ -226,10 +214,6 @@ class AnswerEngine:
         """
         self._prefetcher.prefetch_question(question, partial(self._needed, question, top_k or self.top_k, tuple(under)))
 
-    def forget_prefetch(self) -> None:
-        """Drop the question given to `prefetch`."""
-        self._prefetcher.clear()
-
     def forget_loaded(self) -> None:
         """Drop chunk KV that this process holds in memory, as after a restart (for measurements)."""
         self._prefetcher.clear()
@@ -245,6 +229,19 @@ class AnswerEngine:
         self._writer.submit(lambda: None).result()
         self._prefetcher.settle()
 
+    def become_writer(self, store: Store) -> None:
+        """Write through `store` from now on; it is a writer over the same data directory, and closed by `close`.
+
+        An answer in progress may use either store, because both are views of the same catalog and files. What loads
+        chunk KV keeps the one it was created with. If this raises, `store` is closed and nothing has changed.
+        """
+        try:
+            self._register_model(store)
+        except BaseException:
+            store.close()
+            raise
+        self._former_store, self.store = self.store, store
+
     def close(self) -> None:
         """Finish write-backs, end all threads and close the store."""
         self._writer.shutdown(wait=True)
@@ -252,6 +249,11 @@ class AnswerEngine:
         self._recompute.close()
         self._connector.close()
         self.store.close()
+        if self._former_store is not None:
+            self._former_store.close()
+
+    def _register_model(self, store: Store) -> None:
+        store.register_model([variant.namespace for variant in self.ladder.variants])
 
     def _settle_context(
         self, chunks: Sequence[RetrievedChunk], loads: ExitStack, mode: AnswerMode

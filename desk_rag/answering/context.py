@@ -14,7 +14,8 @@ from desk_rag.answering.events import Absence, Answer, AnswerMode, Missing, Sour
 from desk_rag.config import AnswerSettings
 from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.kv.identity import kv_key
-from desk_rag.kv.prefix_variants.variants import PrefixVariant, PrefixVariants
+from desk_rag.kv.prefix_variants.variants import PrefixVariant
+from desk_rag.kv.serving import ServingModel
 from desk_rag.kv.types import KVKey, QuantizedKV
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.prompt import NO_ANSWER
@@ -99,9 +100,7 @@ def max_tokens(settings: AnswerSettings, model: LanguageModel, room: int) -> int
     return tokens
 
 
-def build(
-    chunks: Sequence[RetrievedChunk], model: LanguageModel, ladder: PrefixVariants, store: Store, max_tokens: int
-) -> Context:
+def build(chunks: Sequence[RetrievedChunk], serving: ServingModel, store: Store, max_tokens: int) -> Context:
     """Select the best chunks that fit into `max_tokens` together, numbered from 1.
 
     The chunks stand in the cache as `place_of` says. Each takes the prefix variant for its place. If that is not on
@@ -110,13 +109,14 @@ def build(
     """
     chosen: list[tuple[RetrievedChunk, tuple[int, ...]]] = []
     for chunk in chunks:
-        ids = tuple(model.prompt.chunk_ids(chunk.passage.chunk.text))
+        ids = tuple(serving.model.prompt.chunk_ids(chunk.passage.chunk.text))
         if len(ids) <= max_tokens:
             max_tokens -= len(ids)
             chosen.append((chunk, ids))
+    variants = serving.prefix_variants
     candidates = [
-        [(kv_key(variant.namespace, ids), variant) for variant in ladder.candidates_for(place_of(index, len(chosen)))]
-        for index, (_, ids) in enumerate(chosen)
+        [(kv_key(variant.namespace, ids), variant) for variant in variants.candidates_for(place_of(rank, len(chosen)))]
+        for rank, (_, ids) in enumerate(chosen)
     ]
     warm = store.has_kv([key for usable in candidates for key, _ in usable])
     files = _Files(store)

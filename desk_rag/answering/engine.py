@@ -23,23 +23,22 @@ from desk_rag.answering.events import Answer, AnswerEvent, AnswerMode, Finished,
 from desk_rag.answering.evidence.citation_check import CitationCheck
 from desk_rag.answering.kv_connector import CacheTarget, KVConnector, KVLoadHandle, open_connector
 from desk_rag.answering.prefetch import Prefetcher
-from desk_rag.answering.serving_model import ServingModel
 from desk_rag.answering.strategy import Decoding, Recompute, attention_path
 from desk_rag.answering.stream import AnswerStream
 from desk_rag.config import Settings
 from desk_rag.device_lock import DeviceLock
 from desk_rag.ingest import damage, unread
-from desk_rag.kv.calibration.gate import GateReport
 from desk_rag.kv.calibration.texts import PROBE
 from desk_rag.kv.forward.runner import ModelRunner
 from desk_rag.kv.lazy.memory import AttentionPath
 from desk_rag.kv.loading.load import ChunksLost
 from desk_rag.kv.positions import plan
-from desk_rag.kv.prefill import PrefixKV, prefill_chunk
-from desk_rag.kv.quant import QuantScheme, quantize
+from desk_rag.kv.prefill import prefill_chunk
+from desk_rag.kv.quant import quantize
 from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.policy import RecomputeChoice
 from desk_rag.kv.rope import RotaryTables, build_tables
+from desk_rag.kv.serving import ServingModel
 from desk_rag.kv.types import KVKey, Namespace
 from desk_rag.retrieval.embedding import Embedder, QuestionCache
 from desk_rag.retrieval.search import RetrievedChunk, retrieve
@@ -68,7 +67,7 @@ class AnswerEngine:
 
     def __init__(
         self,
-        prepared: ServingModel,
+        serving: ServingModel,
         embedder: Embedder,
         store: Store,
         turn: DeviceLock,
@@ -87,12 +86,9 @@ class AnswerEngine:
 
         Raises ConfigError or UnsupportedModel if no chunk fits into the context.
         """
-        self.model = model = prepared.model
-        self.prefix: PrefixKV = prepared.prefix
-        self.scheme: QuantScheme = prepared.gate.scheme
-        self.namespace: Namespace = prepared.namespace
-        self.ladder = prepared.ladder
-        self.gate: GateReport = prepared.gate
+        self.serving, self.model, self.prefix = serving, serving.model, serving.prefix
+        self.namespace: Namespace = serving.namespace
+        model = serving.model
         self.embedder, self.store, self.turn, self.settings = embedder, store, turn, settings
         self._former_store: Store | None = None
         self._register_model(store)
@@ -253,7 +249,7 @@ class AnswerEngine:
             self._former_store.close()
 
     def _register_model(self, store: Store) -> None:
-        store.register_model([variant.namespace for variant in self.ladder.variants])
+        store.register_model(self.serving.prefix_variants.namespaces)
 
     def _settle_context(
         self, chunks: Sequence[RetrievedChunk], loads: ExitStack, mode: AnswerMode
@@ -263,11 +259,11 @@ class AnswerEngine:
         Loading starts with the keys in the catalog, while the token ids that decide are still being computed. With
         several prefix variants it starts after that, because the choice among them depends on the number of chunks.
         """
-        cached, early = mode is AnswerMode.CACHED, self.ladder.is_plain
+        cached, early = mode is AnswerMode.CACHED, self.serving.prefix_variants.is_plain
         load = None
         if cached and early:
             load = loads.enter_context(closing(self._connector.start_load(partial(self._kv_of, chunks))))
-        context = answer_context.build(chunks, self.model, self.ladder, self.store, self.context_tokens)
+        context = answer_context.build(chunks, self.serving, self.store, self.context_tokens)
         if cached and not early:
             warm_keys = [chunk.key for chunk in context.chunks if chunk.source.warm]
             load = loads.enter_context(closing(self._connector.start_load(lambda: warm_keys)))
@@ -327,7 +323,7 @@ class AnswerEngine:
 
     def _prefill_live(self, chunk: ContextChunk, load: KVLoadHandle, index: int) -> LivePrefill:
         began = time.perf_counter()
-        kv = quantize(prefill_chunk(self.model, chunk.variant.prefix, chunk.token_ids), self.scheme)
+        kv = quantize(prefill_chunk(self.model, chunk.variant.prefix, chunk.token_ids), self.serving.scheme)
         self._sync()
         load.replace(index, kv)
         return LivePrefill(chunk, kv, time.perf_counter() - began)
@@ -337,7 +333,7 @@ class AnswerEngine:
 
         Empty with several prefix variants, because the place in the next context is not known.
         """
-        if not self.ladder.is_plain:
+        if not self.serving.prefix_variants.is_plain:
             return ()
         return self.store.kv_keys(self.namespace, [source.chunk_id for source in context.sources], beside=True)
 
@@ -348,11 +344,11 @@ class AnswerEngine:
     def _kv_of(self, chunks: Sequence[RetrievedChunk]) -> Sequence[KVKey]:
         """Keys in the catalog that `answering.context.build` will choose if all chunks fit."""
         chunk_ids = [chunk.passage.chunk.chunk_id for chunk in chunks]
-        if self.ladder.is_plain:
+        if self.serving.prefix_variants.is_plain:
             return self.store.kv_keys(self.namespace, chunk_ids)
         keys: list[KVKey] = []
         for rank, chunk_id in enumerate(chunk_ids):
-            serving = self.ladder.candidates_for(answer_context.place_of(rank, len(chunk_ids)))
+            serving = self.serving.prefix_variants.candidates_for(answer_context.place_of(rank, len(chunk_ids)))
             stored_keys = (self.store.kv_keys(rung.namespace, [chunk_id]) for rung in serving)
             keys += next(filter(None, stored_keys), [])
         return keys
@@ -364,7 +360,7 @@ class AnswerEngine:
             if self._slab is not None:  # first, since it finds out whether this machine can run the fused pass
                 self._slab.prepare(question_ids)
             ids = self.model.prompt.chunk_ids(PROBE)
-            chunk = quantize(prefill_chunk(self.model, self.prefix, ids), self.scheme)
+            chunk = quantize(prefill_chunk(self.model, self.prefix, ids), self.serving.scheme)
             stitch_plan = plan(self.prefix.num_tokens, [chunk.num_tokens])
             run, start = self._target.fill(stitch_plan, [chunk]), stitch_plan.next_position
             logits, end = run.forward(question_ids, start), start + len(question_ids)

@@ -57,7 +57,8 @@ def is_worthwhile(count: int) -> bool:
 def _agrees(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, dim: int) -> bool:
     from desk_rag.kv.kernels.flash_decoding_triton import FlashDecoding
 
-    return agrees(FlashDecoding(heads, kv_heads, dim, dtype, device), heads, kv_heads, dim, dtype, device)
+    with torch.inference_mode():
+        return agrees(FlashDecoding(heads, kv_heads, dim, dtype, device), heads, kv_heads, dim, dtype, device)
 
 
 def agrees(attend: FlashAttend, heads: int, kv_heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> bool:

@@ -27,9 +27,8 @@ def proven(kernel: str, check: Callable[..., bool], index: int, *shape: Hashable
     if importlib.util.find_spec("triton") is None:
         return False
     try:
-        with torch.inference_mode():
-            if check(torch.device("cuda", index), *shape):
-                return True
+        if check(torch.device("cuda", index), *shape):
+            return True
         _log.warning("The kernel for %s disagrees with its reference on this GPU; the reference is used.", kernel)
     except Exception as error:  # a missing compiler, an old driver and an unknown GPU each raise a type of their own
         _log.warning("Triton cannot be used here (%s: %s); the reference is used.", type(error).__name__, error)

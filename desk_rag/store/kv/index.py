@@ -140,7 +140,8 @@ class KVIndex:
 
     def unlinked(self, row: int, chunk_ids: Sequence[str]) -> list[str]:
         """Return those of the chunks of a file that exist and are not linked to its row."""
-        query = "SELECT 1 FROM chunks WHERE chunk_id = ? AND chunk_id NOT IN (SELECT chunk_id FROM kv_chunks WHERE kv = ?)"
+        linked = "SELECT chunk_id FROM kv_chunks WHERE kv = ?"
+        query = f"SELECT 1 FROM chunks WHERE chunk_id = ? AND chunk_id NOT IN ({linked})"
         with self._database.read() as connection:
             return [chunk_id for chunk_id in chunk_ids if connection.execute(query, (chunk_id, row)).fetchone()]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerText, Evidence, Source
@@ -40,7 +39,7 @@ class AnswerStream:
         With `extractive`, words of the answer that no quote contains are never shown.
         """
         self._question, self._sources = question, sources
-        self._verify = partial(verify_answer, embedder=embedder, refusal=refusal, span_scorer=span_scorer)
+        self._embedder, self._refusal, self._span_scorer = embedder, refusal, span_scorer
         self._parser = AnswerParser(sources)
         self._extractive, self._words = extractive, ""
         self._unverified: list[Evidence] = []
@@ -113,7 +112,9 @@ class AnswerStream:
         """
         self._verified = True
         citations = [event.citation for event in self._unverified]
-        dropped = self._parser.dropped_quotes
-        verdict = self._verify(self._question, citations, dropped, self._sources)
-        self.support = verdict.probability if citations or dropped else None
+        verdict = verify_answer(
+            self._question, citations, self._parser.dropped_quotes, self._sources,
+            embedder=self._embedder, refusal=self._refusal, span_scorer=self._span_scorer,
+        )  # fmt: skip
+        self.support = verdict.probability if citations or self._parser.dropped_quotes else None
         return verdict.supported

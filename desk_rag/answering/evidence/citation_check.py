@@ -53,7 +53,9 @@ class CitationCheck:
 
     def event(self, event: Evidence | AnswerText) -> Evidence | AnswerText:
         """The event with its citation checked."""
-        return Evidence(self.citation(event.citation)) if isinstance(event, Evidence) else event
+        if isinstance(event, Evidence):
+            return replace(event, citation=self.citation(event.citation))
+        return event
 
     def citation(self, citation: Citation) -> Citation:
         """The citation with the quote's present lines, or with the time its file was indexed."""

@@ -12,9 +12,7 @@ _FIELD = re.compile(r"(?:^|;\s)(?P<key>[^:;]{1,60}):\s(?P<value>[^;]*)")
 _NUMBER = re.compile(r"(?<![\w.,:/-])[-−]?(?:\d{1,3}(?:[,\u00a0\u202f ]\d{3})+|\d+)(?:\.\d+)?(?![\w:/]|[.,-]\d|-\w)")
 _MONEY_WORDS = r"(?:crowns?|euros?|dollars?|pounds?|francs?|kroner|kronor|cents?|EUR|USD|GBP|CHF|SEK|NOK|DKK|[€$£¥])"
 _MONEY = re.compile(rf"(?:[€$£¥]\s?(?P<after>{_NUMBER.pattern}))|(?P<before>{_NUMBER.pattern})\s?{_MONEY_WORDS}")
-_MONEY_KEYS = content_stems(
-    "amount price total cost costs sum fee income value paid payment charge expense expenses"
-)
+_MONEY_KEYS = content_stems("amount price total cost costs sum fee income value paid payment charge expense expenses")
 
 
 def amount_of(text: str, asked: str) -> Decimal | None:

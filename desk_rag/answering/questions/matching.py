@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from desk_rag.answering.events import Reading
 from desk_rag.answering.evidence.verification import content_stems
 from desk_rag.answering.questions import narrowing
+from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.documents.sentences import quotable
-from desk_rag.documents.status import FileState
 from desk_rag.store.catalog.words import name_words
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
-    from desk_rag.store.types import DocumentRow, Passage
+    from desk_rag.store.types import Passage
 
 _REPORT_EVERY = 200
 _PREFIX = 5
@@ -84,12 +84,6 @@ def match(store: Store, subject: str, under: Sequence[Path]) -> Iterator[Reading
     best = max((score[1] for score, _ in chosen), default=0.0)
     enough = best if wanted.names or best == 1.0 else 1.1
     yield Matches(_distinct(row for score, row in chosen if score[1] >= enough), read, files)
-
-
-def indexed(store: Store, under: Sequence[Path]) -> list[DocumentRow]:
-    """The indexed documents below the folders `under` (all, if empty)."""
-    rows = (row for folder in (under or [None]) for row in store.documents(folder))
-    return [row for row in rows if row.state is FileState.INDEXED]
 
 
 def stands_for_files(store: Store, noun: str, under: Sequence[Path]) -> bool:

@@ -13,6 +13,7 @@ from desk_rag.documents.status import FileState
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
+    from desk_rag.store.types import DocumentRow
 
 _MONTHS = tuple(
     "january february march april may june july august september october november december".split()  # noqa: SIM905
@@ -78,6 +79,13 @@ def dates(text: str) -> list[Date]:
     return found
 
 
+def indexed(store: Store, under: Sequence[Path]) -> list[DocumentRow]:
+    """The indexed documents below the folders `under` (all, if empty)."""
+    folders: Sequence[Path | None] = under or [None]
+    rows = (row for folder in folders for row in store.documents(folder))
+    return [row for row in rows if row.state is FileState.INDEXED]
+
+
 def narrow(store: Store, question: str, under: Sequence[Path]) -> Narrowed | None:
     """The files that the question names by a kind of file, or by a date in their names; None if it names none.
 
@@ -87,9 +95,7 @@ def narrow(store: Store, question: str, under: Sequence[Path]) -> Narrowed | Non
     kind = next((formats for pattern, formats in _KINDS.items() if pattern.search(question)), None)
     if not asked and kind is None:
         return None
-    files = [
-        row.path for folder in (under or [None]) for row in store.documents(folder) if row.state is FileState.INDEXED
-    ]
+    files = [row.path for row in indexed(store, under)]
     chosen = [path for path in files if kind is None or format_of_name(path.name) in kind]
     if kind is not None:
         chosen = _by_person(store, chosen, question) or chosen

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from desk_rag.answering.events import AnswerEvent, Reading
 from desk_rag.answering.evidence.verification import content_stems
-from desk_rag.answering.questions.matching import Row, indexed
+from desk_rag.answering.questions.matching import Row
+from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.answering.questions.whole_folder import finish, show
 from desk_rag.documents.sentences import quotable
 from desk_rag.store.catalog.words import name_words

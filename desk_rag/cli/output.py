@@ -16,23 +16,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from desk_rag.answering.events import (
-    Absence,
-    Answer,
-    AnswerEvent,
-    AnswerText,
-    Evidence,
-    Finished,
-    Reading,
-    Source,
-    Timings,
-)  # fmt: skip
+from desk_rag.answering.events import Answer, AnswerEvent, AnswerText, Evidence, Finished, Reading
 from desk_rag.documents.chunking import Location
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
 from desk_rag.sanitize import clean, shown_path
 
 if TYPE_CHECKING:
+    from desk_rag.answering.events import Absence, Source, Timings
     from desk_rag.ingest.unread import UnreadFiles
     from desk_rag.retrieval.search import RetrievedChunk
 

@@ -128,8 +128,8 @@ class AnswerSettings(_Section):
     attention: Literal["auto", "materialize", "lazy"] = "auto"
     """'materialize' expands the int8 cache to 16 or 32 bits first; 'lazy' reads it in place and halves its memory.
     'auto' uses lazy only on a GPU where materialize does not fit."""
-    recompute: Literal["auto"] | Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of chunk tokens recomputed for each question: 0 is fastest, 1 is a full prefill, "auto" decides."""
+    recompute: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of chunk tokens recomputed for each question: 0 is fastest, 1 is a full prefill."""
     selector: Literal["first-k", "delta-kv", "aux", "aux-strict", "query", "edge-query"] = "edge-query"
     """Method that selects the tokens to recompute."""
     auxiliary: str = "embedded"

@@ -274,7 +274,7 @@ def _explain(error: ValidationError) -> str:
             lines.append(f"unknown setting '{'.'.join(where)}'{_hint(tuple(where))}")
         else:
             wrong.setdefault(".".join(_setting(where)), []).append(_plainly(problem))
-    lines += [f"'{setting}': {_either(said)}" for setting, said in wrong.items()]
+    lines += [f"'{setting}': {'; '.join(said)}" for setting, said in wrong.items()]
     text = "; ".join(lines)
     return text if text.endswith("?") else f"{text}."
 
@@ -308,14 +308,6 @@ def _plainly(problem: ErrorDetails) -> str:
     if kind in ("model_type", "model_attributes_type"):
         return f"is a section: write [{problem['loc'][0]}] on a line of its own, and its settings below"
     return _PLAIN.get(kind, problem["msg"].removeprefix("Value error, "))
-
-
-def _either(said: list[str]) -> str:
-    """Several complaints about one setting are its alternatives."""
-    must = "must be "
-    if len(said) > 1 and all(one.startswith(must) for one in said):
-        return must + " or ".join(one.removeprefix(must) for one in said)
-    return "; ".join(said)
 
 
 def _setting(where: Sequence[str]) -> list[str]:

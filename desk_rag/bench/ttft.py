@@ -71,7 +71,7 @@ class Cell:
     samples: dict[Condition, list[Sample]] = field(default_factory=lambda: {condition: [] for condition in Condition})
 
     def spread(self, condition: Condition) -> report.Spread:
-        """Of the TTFT, in seconds."""
+        """Spread of the TTFT in seconds."""
         return report.Spread.of([sample.timings.ttft for sample in self.samples[condition]])
 
     def ratios(self, condition: Condition, *, after_retrieval: bool = False) -> report.Spread:

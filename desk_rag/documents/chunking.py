@@ -66,7 +66,7 @@ class Chunk:
     text: str
     """A title line (document title › heading) where the document has one, then the text."""
     num_tokens: int
-    """Of `text`, in the reader's tokens, frame excluded."""
+    """Length of `text` in the reader's tokens, frame excluded."""
     location: Location
 
 
@@ -89,9 +89,9 @@ class _Unit:
     joint: str
     """What stands between it and the unit before when both are in one chunk."""
     num_tokens: int
-    """Of joint and text."""
+    """Tokens of joint and text together."""
     cut_cost: float
-    """Of beginning a chunk here; a well-filled chunk is worth about 0.2."""
+    """Cost of beginning a chunk here; a well-filled chunk is worth about 0.2."""
     is_heading: bool
     path: tuple[str, ...]
     page: int | None
@@ -116,7 +116,7 @@ class Text(Protocol):
 
     @property
     def title(self) -> str:
-        """Of the document; empty where its content names none."""
+        """The document's title; empty if its content names none."""
         ...
 
     @property

@@ -81,7 +81,7 @@ _GREEK = (
 )
 _HEBREW = (_language("אבגדהוזחטיךכלםמןנסעףפץצקרשת", "של את על לא הוא כי גם עם אני זה היא יש או", apart=True),)
 _FREQUENT = frozenset("оеаинтсрвлкмдпуяαοιετσνηυρπκςμλיוהלארתבמשנ")
-"""Of Cyrillic, Greek and Hebrew, whose pages all show letters of theirs for each other's bytes."""
+"""Frequent letters of Cyrillic, Greek and Hebrew, whose pages all show some of them for each other's bytes."""
 _PAGES = (
     ("cp1252", _WESTERN, 0.0),
     ("cp1250", _CENTRAL, 0.02),

@@ -70,7 +70,7 @@ class Report:
     """What the judge said; {} without one."""
     answers_after: dict[str, Any]
     losses: tuple[float, ...]
-    """Of every step."""
+    """Loss of each step."""
     tokens_per_second: float
     device_mib: float
 

@@ -47,7 +47,7 @@ _CHAT_FRAME = ("<document>\n", "\n</document>\n\n")
 _TURN_ENDS = (IM_END, "<|eot_id|>", "<end_of_turn>", "<|end|>", "</s>")
 _SLOT = "\u2402SLOT\u2403"
 _CONTEXT_SHARE = 0.75
-"""Of a chat model's window; the rest is for prefix, question, answer and the user's next question."""
+"""Share of a chat model's window for chunks; the rest is for prefix, question, answer and the next question."""
 _CONTEXT_CAP = 8192
 _MOST_TOKENIZER = 256 * 1024**2
 

@@ -53,7 +53,7 @@ class SplitTuning:
     share_cost: int = 3
     """In tiles: what a program does besides its tiles; more of it makes fewer shares."""
     merge_columns: int = 128
-    """Of one row per program of the merge."""
+    """Columns of a row that one program of the merge handles."""
     merge_step: int = 16
     """Shares that the merge loads at once."""
     merge_warps: int = 1

@@ -55,9 +55,9 @@ class _Division:
     tile: int
     """Tokens that a program reads at once."""
     plain_tile: int
-    """Of the slab."""
+    """Tokens of the slab that a program reads at once."""
     plain_tiles: int
-    """Of the slab per program."""
+    """Tiles of the slab per program."""
     one_tile: bool
     """No run is longer than a tile."""
     block: int
@@ -271,7 +271,7 @@ class LazyKernel:
 
 
 def _plain_tiles(tiles: int, chunk_tiles: float, programs: int) -> int:
-    """Of the slab, of `tiles`, per program, where others have `chunk_tiles` each and a head has `programs`."""
+    """Return the tiles of the slab per program, of `tiles`; each of a head's `programs` has `chunk_tiles` others."""
     found = _PLAIN_TILES[1] if tiles <= _PLAIN_BESIDE * chunk_tiles else _PLAIN_TILES[0]
     while triton.cdiv(tiles, found) > max(1, programs // 4):  # a small GPU, or much room for the answer
         found *= 2

@@ -1,4 +1,4 @@
-"""What Kernel B may choose freely, and what it chooses. Knows sizes and measurements; knows no address."""
+"""What Kernel B may choose freely, and what it chooses."""
 
 from __future__ import annotations
 

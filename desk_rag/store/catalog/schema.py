@@ -1,4 +1,4 @@
-"""The catalog's tables, step by step. Knows SQL and versions; knows nothing of what the rows mean to others.
+"""The catalog's tables, step by step.
 
 A released step is never edited: a change of schema is a further step, and `user_version` says how many were taken.
 """

@@ -39,7 +39,7 @@ class _Line:
     page: int
     size: float = 0.0
     top: float = 0.0
-    """Of the first letter; PDFium gives two printed lines as one where a word is cut between them."""
+    """Top of the first letter; PDFium gives two printed lines as one where a word is cut between them."""
     last_top: float = 0.0
     left: float = 0.0
     right: float = 0.0

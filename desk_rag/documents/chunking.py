@@ -24,7 +24,7 @@ ChunkId = NewType("ChunkId", str)
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a chunk stands in its file; every field may be None because formats differ."""
+    """Place of a chunk in its file; every field may be None because formats differ."""
 
     heading: str = ""
     """Heading path in force at the chunk's start, ' › ' between levels."""
@@ -33,7 +33,7 @@ class Location:
     line_start: int | None = None
     line_end: int | None = None
     units: PlaceUnits = PlaceUnits()
-    """What pages and lines are called in the file's format; set where the file is known (catalog)."""
+    """Names of pages and lines in the file's format; set where the file is known (catalog)."""
 
     def __str__(self) -> str:
         """'p. 4', 'slides 4-5', 'Budget, rows 12-40', or '' when the format has no places.
@@ -87,7 +87,7 @@ class _Unit:
 
     text: str
     joint: str
-    """What stands between it and the unit before when both are in one chunk."""
+    """Text between it and the unit before if both are in one chunk."""
     num_tokens: int
     """Tokens of joint and text together."""
     cut_cost: float

@@ -25,7 +25,7 @@ class TokenRun:
     count: int
     """Tokens, 1..4096."""
     segment: int
-    """Which chunk of the answer."""
+    """Index of the chunk in the answer."""
     position: int
     """Position of its first token."""
 

@@ -13,7 +13,7 @@ from desk_rag.errors import ConfigError
 
 
 class SelectorName(Enum):
-    """How the chunk tokens to recompute are selected."""
+    """Methods that select the chunk tokens to recompute."""
 
     FIRST_K = "first-k"
     """The first tokens of every chunk (EPIC, arXiv 2410.15332)."""

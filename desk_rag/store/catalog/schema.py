@@ -118,7 +118,7 @@ _STEP_3 = (
 
 STEPS: tuple[tuple[str, ...], ...] = (_STEP_1, _STEP_2, _STEP_3)
 _AFTER: dict[int, Callable[[sqlite3.Connection], None]] = {2: seal_everything}
-"""What SQL alone cannot do, by the number of the step that it follows."""
+"""Changes that SQL alone cannot make, by the number of the step they follow."""
 VERSION = len(STEPS)
 
 
@@ -148,5 +148,5 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def version(connection: sqlite3.Connection) -> int:
-    """How many steps a catalog has taken."""
+    """Number of steps a catalog has taken."""
     return int(connection.execute("PRAGMA user_version").fetchone()[0])

@@ -187,7 +187,7 @@ def _usual_gap(lines: list[_Line]) -> float:
 
 
 def _continues(line: _Line, following: _Line, gap: float, column: float) -> bool:
-    """Whether `following` goes on where `line` was wrapped."""
+    """True if `following` goes on where `line` was wrapped."""
     if LIST_ITEM.match(following.text) or line.size != following.size:
         return False
     if not line.size:  # without measures: prose goes on until a line ends a sentence early

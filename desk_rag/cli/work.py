@@ -269,19 +269,27 @@ def bench(name: str, arguments: Sequence[str]) -> int:
             f"There is no benchmark '{name}'." if name else "Name a benchmark.",
             remedy=f"Benchmarks: {', '.join(known)}. For example: desk-rag bench ttft",
         )
-    module = importlib.import_module(f"desk_rag.bench.{chosen.replace('-', '_')}")
+    file = _benchmark_files()[chosen]
+    suffix = ".__main__" if file.stem == "__main__" else ""
+    module = importlib.import_module(f"desk_rag.bench.{chosen.replace('-', '_')}{suffix}")
     return int(module.main(list(arguments)) or 0)
 
 
 def benchmarks() -> dict[str, str]:
     """Return the summary of every benchmark by name, taken from the docstrings without importing the modules."""
     summaries = {}
-    for file in sorted((Path(__file__).parent.parent / "bench").glob("*.py")):
-        source = file.read_text(encoding="utf-8")
-        if "\ndef main(argv" in source:
-            first = (ast.get_docstring(ast.parse(source)) or "").split("\n\n")[0]
-            summaries[file.stem.replace("_", "-")] = out.shorten(first.split(". ")[0].rstrip("."), 160)
+    for name, file in _benchmark_files().items():
+        first = (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").split("\n\n")[0]
+        summaries[name] = out.shorten(first.split(". ")[0].rstrip("."), 160)
     return summaries
+
+
+def _benchmark_files() -> dict[str, Path]:
+    """Return the files with a `main(argv)`, by name of the benchmark: modules, and rooms with a `__main__`."""
+    folder = Path(__file__).parent.parent / "bench"
+    files = {file.stem: file for file in folder.glob("*.py")} | {f.parent.name: f for f in folder.glob("*/__main__.py")}
+    runnable = (item for item in files.items() if "\ndef main(argv" in item[1].read_text(encoding="utf-8"))
+    return {name.replace("_", "-"): file for name, file in sorted(runnable)}
 
 
 @contextlib.contextmanager

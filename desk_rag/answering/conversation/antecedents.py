@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 from desk_rag.answering.conversation import vocabulary as v
-from desk_rag.answering.conversation.noun_phrases import Phrase, phrases
-from desk_rag.answering.conversation.turns import Turn
+from desk_rag.answering.conversation.noun_phrases import phrases
+from desk_rag.answering.conversation.talk import Talk, is_time, names_in
 
-_LONGEST_ANSWER = 6
-"""Words of an answer that can stand for a pronoun; a longer one is a sentence."""
-_ARTICLE = re.compile(r"^(?:the|a|an|my|our|your|this|that|these|those)\s+", re.IGNORECASE)
+_LONGEST_OWNER = 3
+"""Words of a phrase that takes an 's."""
+_ARTICLE = re.compile(r"^(?:the|an?)\s+", re.IGNORECASE)
 _EXPLETIVE = re.compile(
     r"\b(?:how (?:long|much|many \w+) (?:does|did|will|would) it (?:take|cost) to|what time is it|is it"
     r" (?:true|possible|allowed|ok|okay|necessary)|does it (?:say|matter)|it (?:says|is said))\b",
@@ -25,7 +25,7 @@ def leans(body: str) -> bool:
     return any(_kind(body, match) for match in v.WORD.finditer(body))
 
 
-def fill_in(body: str, last: Turn) -> str:
+def fill_in(body: str, talk: Talk) -> str:
     """Replace the leaning pronouns of `body` by what they stand for in the last turn."""
     pieces: list[str] = []
     done = 0
@@ -33,77 +33,62 @@ def fill_in(body: str, last: Turn) -> str:
         kind = _kind(body, match)
         if not kind or match.start() < done:
             continue
-        replacement, end = _replacement(kind, body, match, last)
+        replacement, end = _replacement(kind, body, match, talk)
         if replacement:
             pieces += [body[done : match.start()], replacement]
             done = end
     filled = "".join([*pieces, body[done:]])
-    return attach(filled, last) if not pieces else filled
+    return attach(filled, talk) if not pieces else filled
 
 
-def attach(body: str, last: Turn) -> str:
+def attach(body: str, talk: Talk) -> str:
     """Append the last topic to a question that leans on it without a pronoun."""
-    subject = topic(last)
-    own = v.stems(v.content_words(body))
-    if not subject or v.stems(v.content_words(subject)) <= own:
-        return body
     plain = body.rstrip("?.! ")
     mentioned = [phrase for phrase in phrases(plain) if not phrase.is_name]
-    if len(mentioned) == 1 and not re.search(r"\b(?:of|for)\b", mentioned[0].text):
-        end = mentioned[0].end
-        return f"{plain[:end]} of {subject}{plain[end:]}"
-    return f"{plain} for {subject}"
+    subject = talk.topic
+    about = v.stems(v.content_words(subject))
+    if not about or any(v.stem(phrase.head) in about for phrase in mentioned):
+        return plain
+    year = re.search(r"\b(?:19|20)\d\d\b", talk.asked)
+    when = f" in {year[0]}" if year and year[0] not in subject and not re.search(r"\b(?:19|20)\d\d\b", plain) else ""
+    single = mentioned[0] if len(mentioned) == 1 else None
+    if single and single.text.split()[0].casefold() in v.DETERMINERS and not re.search(r"\b(?:of|for)\b", single.text):
+        owner = re.match(r".*?\bof\s+(.+)", subject)  # the chair of the club, not of its treasurer
+        whole = owner[1] if owner and not is_time(owner[1]) else subject
+        return f"{plain[: single.end]} of {whole}{plain[single.end :]}{when}"
+    return f"{plain} for {subject}{when}"
 
 
-def topic(last: Turn) -> str:
-    """Return what the last question was about as a noun phrase; its document's heading if it names nothing."""
-    things = _things(last.asked)
-    if things:
-        return things[-1] if len(things) == 1 or not _is_asked_for(last.asked) else things[0]
-    names = [phrase.text for phrase in phrases(last.asked) if phrase.is_name and not phrase.text.isdecimal()]
+def person(talk: Talk) -> str:
+    """Return the person that 'he', 'her' or 'their' stand for: the answer to 'who', or a name."""
+    if asks_who(talk) and talk.has_short_answer and v.is_name(talk.answer):
+        return talk.answer
+    names = [name for turn in talk.turns[::-1] for name in names_in(turn.asked)]
     if names:
-        return _without_possessive(names[0])
-    if is_short(last):
-        return last.answer.strip(" .")
-    return last.headings[0].split(" › ")[-1] if last.headings else ""
+        return names[0]
+    return talk.answer if talk.has_short_answer and talk.answer[:1].isupper() else talk.topic
 
 
-def person(last: Turn) -> str:
-    """Return the person that 'he', 'her' or 'their' stand for."""
-    asks_who = re.match(r"(?:\w+ )?(?:who|whom|whose|which \w+)\b", last.asked, re.IGNORECASE) is not None
-    if asks_who and is_short(last) and v.is_name(last.answer.strip()):
-        return last.answer.strip(" .")
-    names = [phrase.text for phrase in phrases(last.asked) if _has_person(phrase)]
-    if names:
-        return _without_possessive(names[0])
-    if is_short(last) and last.answer.strip()[:1].isupper():
-        return last.answer.strip(" .")
-    return topic(last)
-
-
-def thing(last: Turn) -> str:
+def thing(talk: Talk) -> str:
     """Return the thing that 'it', 'they' or 'this' stand for: the last topic, or the answer to 'which' and 'what'."""
-    asked = last.asked
-    which = re.match(r"(?:\w+ )?(?:which|what)\s+(\w+)", asked, re.IGNORECASE)
-    if which and is_short(last):
-        noun = which[1].casefold()
-        others = [text for text in _things(asked) if not text.casefold().startswith(noun)]
-        if noun in v.AUXILIARIES and not others:
-            return last.answer.strip(" .")
-        if noun not in v.AUXILIARIES and not others and noun not in v.ATTRIBUTES:
-            kind = next((phrase.text for phrase in phrases(asked)), noun)
-            return f"the {kind} {last.answer.strip(' .')}"
-    return topic(last)
+    if talk.has_short_answer:
+        if re.match(r"(?:\w+ )?what (?:is|are|was|were|do|does|did|has|have)\b", talk.asked, re.IGNORECASE):
+            return talk.topic if _names_a_thing(talk) else talk.answer
+        which = re.match(r"(?:\w+ )?which\s+([^\W\d_]+)", talk.asked, re.IGNORECASE)
+        first = next(iter(phrases(talk.asked)), None)
+        if which and first is not None and first.head not in v.ATTRIBUTES and first.text.startswith(which[1]):
+            return f"the {first.text} {_ARTICLE.sub('', talk.answer)}"
+    return talk.topic
 
 
-def is_short(last: Turn) -> bool:
-    """Return whether the last answer was found and is a name or a phrase rather than a sentence."""
-    return last.found and 0 < len(last.answer.split()) <= _LONGEST_ANSWER
+def asks_who(talk: Talk) -> bool:
+    """Return whether the last question asks for a person."""
+    return re.match(r"(?:\w+ )?(?:who|whom|whose)\b", talk.asked, re.IGNORECASE) is not None
 
 
-def head_of(last: Turn) -> str:
+def head_of(talk: Talk) -> str:
     """Return the noun that 'one' stands for: 'rehearsal' after 'When is the first rehearsal of the choir?'."""
-    named = [phrase for phrase in phrases(last.asked) if not phrase.is_name]
+    named = [phrase for phrase in phrases(talk.asked) if not phrase.is_name]
     return named[0].head if named else ""
 
 
@@ -157,20 +142,23 @@ def _explained(before: str, low: str) -> bool:
     )
 
 
-def _replacement(kind: str, body: str, match: re.Match[str], last: Turn) -> tuple[str, int]:
+def _replacement(kind: str, body: str, match: re.Match[str], talk: Talk) -> tuple[str, int]:
     """Return what stands in place of a pronoun, and the end of what it replaces."""
     end = match.end()
     if kind == "one":
-        return head_of(last), end
+        return head_of(talk), end
     if kind == "place":
-        return _place(last), end
+        return _place(talk), end
     if kind == "time":
-        return _time(last), end
-    subject = person(last) if kind.startswith("person") else thing(last)
+        return _time(talk), end
+    they = match[0].casefold() in ("they", "them", "their") and asks_who(talk)
+    subject = person(talk) if kind.startswith("person") or they else thing(talk)
     if kind.endswith("'s"):
-        return (f"{subject}'s" if subject else ""), end
+        return _owned(subject, body, end)
     if match[0].casefold() in ("this", "that", "these", "those"):
         noun = re.match(r"\s+([^\W\d_]+)", body[end:])
+        if noun and noun[1].casefold() in ("one", "ones"):
+            return subject, end + noun.end()
         if noun and not v.is_verb(noun[1].casefold()) and noun[1].casefold() not in v.PREPOSITIONS | v.STOP_WORDS:
             head = v.stem(noun[1].casefold())
             same = head in v.stems(v.content_words(subject))
@@ -182,48 +170,28 @@ def _replacement(kind: str, body: str, match: re.Match[str], last: Turn) -> tupl
     return subject, end
 
 
-def _place(last: Turn) -> str:
-    if re.match(r"(?:\w+ )?where\b", last.asked, re.IGNORECASE) and is_short(last):
-        answer = last.answer.strip(" .")
+def _owned(subject: str, body: str, end: int) -> tuple[str, int]:
+    """Return 'the boiler's' for 'its', or 'the password of ...' with a long owner."""
+    noun = re.match(r"\s+([^\W\d_]+(?: [^\W\d_]+)?)$", body[end:].rstrip("?.! "))
+    if noun and len(subject.split()) > _LONGEST_OWNER and noun[1].split()[-1].casefold() in v.ATTRIBUTES:
+        return f"the {noun[1]} of {subject}", end + noun.end()
+    return (f"{subject}'s" if subject else ""), end
+
+
+def _place(talk: Talk) -> str:
+    if re.match(r"(?:\w+ )?where\b", talk.asked, re.IGNORECASE) and talk.has_short_answer:
+        answer = talk.answer
         return answer if answer.split()[0].casefold() in v.PREPOSITIONS else f"at {answer}"
-    subject = thing(last)
+    subject = thing(talk)
     return f"at {subject}" if subject else ""
 
 
-def _time(last: Turn) -> str:
-    if re.match(r"(?:\w+ )?when\b", last.asked, re.IGNORECASE) and is_short(last):
-        return f"on {last.answer.strip(' .')}"
-    year = re.search(r"\b(?:19|20)\d\d\b", last.asked)
+def _time(talk: Talk) -> str:
+    if re.match(r"(?:\w+ )?when\b", talk.asked, re.IGNORECASE) and talk.has_short_answer:
+        return f"on {talk.answer}"
+    year = re.search(r"\b(?:19|20)\d\d\b", talk.asked)
     return f"in {year[0]}" if year else ""
 
 
-def _things(asked: str) -> list[str]:
-    """Return the noun phrases that name things; 'the price of the boiler' names the boiler."""
-    found = []
-    for phrase in phrases(asked):
-        if phrase.is_name or phrase.head in v.TIME_NOUNS:
-            continue
-        owner = re.match(r".*?\bof\s+(.+)", phrase.text)
-        found.append(owner[1] if owner and phrase.head in v.ATTRIBUTES else phrase.text)
-    return found
-
-
-def _is_asked_for(asked: str) -> bool:
-    """Return whether the first noun phrase is the subject, as after 'When was' or 'How much does'."""
-    return (
-        re.match(r"(?:\w+ ){0,3}?(?:is|are|was|were|do|does|did|has|have|can|will|should)\b", asked.casefold())
-        is not None
-    )
-
-
-def _has_person(phrase: Phrase) -> bool:
-    words = v.words_of(phrase.text)
-    named = [word for word in words if word[:1].isupper() and word.casefold() not in v.MONTHS | v.WEEKDAYS]
-    return (
-        bool(named) and (phrase.is_name or re.search(r"['’]s\b", phrase.text) is not None) and not words[0].isdecimal()
-    )
-
-
-def _without_possessive(text: str) -> str:
-    owner = re.match(r"(.+?)['’]s\b", text)
-    return _ARTICLE.sub("", owner[1]) if owner and v.is_name(_ARTICLE.sub("", owner[1])) else text
+def _names_a_thing(talk: Talk) -> bool:
+    return any(not phrase.is_name and not is_time(phrase.text) for phrase in phrases(talk.asked))

@@ -5,7 +5,7 @@ The one way from command line and UI to the engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,7 +65,7 @@ def understand(request: Request, store: Store) -> Understood:
     """Resolve '@' names and rewrite a follow-up. Raises `scope.UnknownName`, StoreError."""
     scope = scopes.resolve(request.question, lambda: indexed_files(store), request.limit or request.under)
     last = request.earlier[-1] if request.earlier else None
-    asked = request.asked_as or stand_alone(scope.question, request.earlier, _said(last, store))
+    asked = request.asked_as or stand_alone(scope.question, request.earlier, _said(request.earlier, store))
     rewritten = asked if asked != scope.question else ""
     if scope.named:
         return Understood(asked, rewritten, scope.paths, scope.paths)
@@ -99,8 +99,9 @@ def _events(
         yield event
 
 
-def _said(last: Turn | None, store: Store) -> frozenset[str]:
+def _said(earlier: Sequence[Turn], store: Store) -> frozenset[str]:
     """Return the stems of the words of the documents quoted last."""
+    last = next((turn for turn in earlier[::-1] if turn.paths), None)
     if last is None:
         return frozenset()
     texts = [*last.quotes, *last.headings]

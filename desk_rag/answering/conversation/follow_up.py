@@ -11,11 +11,12 @@ from collections.abc import Sequence
 
 from desk_rag.answering.conversation import antecedents, ellipsis
 from desk_rag.answering.conversation import vocabulary as v
+from desk_rag.answering.conversation.talk import talk_of
 from desk_rag.answering.conversation.turns import Turn
 
 _CONNECTIVE = re.compile(r"^(?:(?:and|but|or|also|so|then|ok|okay|well|thanks|thank you)\b[,.!]?\s+)+", re.IGNORECASE)
 _ABOUT = re.compile(r"^(?:what|how)\s+about\s+|^same\s+(?:question\s+)?for\s+", re.IGNORECASE)
-_MOST_THIN = 2
+_MOST_THIN = 3
 """Content words up to which a question without names may lean on the last one."""
 
 
@@ -25,19 +26,19 @@ def stand_alone(question: str, turns: Sequence[Turn], said: frozenset[str] = fro
     `said` holds the stems of the words of the documents quoted last: a short question without pronouns leans on the
     last one only if it uses some of these words.
     """
-    last = turns[-1] if turns else None
     plain = question.strip()
-    if last is None or not plain:
+    if not turns or not plain:
         return question
+    talk = talk_of(turns)
     body = _CONNECTIVE.sub("", plain)
     joined = body != plain
     about = _ABOUT.sub("", body)
     if about != body or ellipsis.is_fragment(body, joined=joined):
-        return _sentence(ellipsis.complete(_bare(about), last), question)
+        return _sentence(ellipsis.complete(_bare(about), talk), question)
     if antecedents.leans(body):
-        return _sentence(antecedents.fill_in(body, last), question)
-    if _is_thin(body) and _uses(body, said):
-        return _sentence(antecedents.attach(body, last), question)
+        return _sentence(antecedents.fill_in(body, talk), question)
+    if _is_thin(body) and (_uses(body, said) or (joined and len(v.content_words(body)) == 1)):
+        return _sentence(antecedents.attach(body, talk), question)
     return _sentence(body, question) if joined and len(v.content_words(body)) > 1 else question
 
 

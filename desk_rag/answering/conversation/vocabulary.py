@@ -36,6 +36,7 @@ TIME_NOUNS = SEASONS | _words("year month week morning evening afternoon time da
 BARE_WH = WH_WORDS | PREPOSITIONS | _words("much many long often far old exactly else")
 """Words of a fragment such as 'By whom?' or 'Since when exactly?'."""
 ATTRIBUTES = _words(
+    "excess premium "
     "price cost costs fee fees deposit rent salary amount total budget discount fine penalty tax date deadline "
     "time times duration length width height weight size colour color capacity area distance temperature speed "
     "age name names number phone telephone address email e-mail owner author reason cause result outcome status "
@@ -63,6 +64,10 @@ PREDICATES = _words(
     "insured closed kept sold made paid bought held found hidden lost stored"
 )
 """Adjectives and participles that end a noun phrase which the question asks something about."""
+PARTICIPLES = _words(
+    "built bought brought sold made paid found lost kept held left lent sent spent taught told won cut put set hung"
+)
+"""Irregular verbs whose past form is also the participle."""
 _VAGUE = _words(
     "much many long often far old big large high exactly also too else then still now please tell say says said"
     " mention happen happened cost costs"
@@ -95,7 +100,7 @@ def is_verb(word: str) -> bool:
 
 def is_name(word: str) -> bool:
     """Return whether a word is written like a name or contains a digit."""
-    return word[:1].isupper() or any(character.isdigit() for character in word)
+    return (word[:1].isupper() and word != "I") or any(character.isdigit() for character in word)
 
 
 def stem(word: str) -> str:

@@ -100,7 +100,7 @@ def _kind(body: str, match: re.Match[str]) -> str:
     if low in ("one", "ones") and re.search(r"\b(?:the|which|that|this|\w+er|other)(?: \w+)? $", before.casefold()):
         return "" if following == "of" else "one"
     if low in v.PLACES:
-        return "" if _THERE_IS.search(body) and not body.casefold().rstrip("? ").endswith("there") else "place"
+        return "" if any(one.start() <= match.start() < one.end() for one in _THERE_IS.finditer(body)) else "place"
     if low in v.TIMES:
         return "time" if before.strip() else ""
     if low in v.PERSONAL | v.POSSESSIVE:

@@ -21,7 +21,7 @@ _TOKEN = re.compile(
     r"""(?<![^\s(\[])@(?:"(?P<double>[^"]+)"|'(?P<single>[^']+)'|(?P<plain>(?:\\.|[^\s\\@])+))(?=$|\W)"""
 )
 _LEADING = re.compile(r"^(?:in|from|within|under|of)?\s*$", re.IGNORECASE)
-_TRAILING = re.compile(r"\s*(?:\b(?:in|from|within|under|of|according to|and|or)|,)\s*$", re.IGNORECASE)
+_TRAILING = re.compile(r"[\s,]*(?:\b(?:in|from|within|under|of|according to|and|or)|,)\s*$", re.IGNORECASE)
 _PUNCTUATION = ".,;:!?)]}'\""
 _MOST_COMPARED = 20_000
 """Names among which the nearest ones are looked for."""

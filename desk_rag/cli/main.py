@@ -173,7 +173,9 @@ def chats(
     action: Annotated[
         Literal["list", "show", "search", "export", "delete"], typer.Argument(help="What to do.")
     ] = "list",
-    which: Annotated[str, typer.Argument(metavar="[ID|WORDS]", help="A chat's number, or words to search for.")] = "",
+    which: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID|WORDS]", help="A chat's number, or words to search for.")
+    ] = None,
     form: Annotated[Literal["md", "json"], typer.Option("--format", help="Of an export.")] = "md",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
     as_json: Json = False,
@@ -181,7 +183,7 @@ def chats(
     """List, show, search, export or delete saved chats."""
     from desk_rag.cli.questions import chats as chats_command
 
-    asked = chats_command.Action(action, which, form, sure=yes, as_json=as_json)
+    asked = chats_command.Action(action, " ".join(which or []), form, sure=yes, as_json=as_json)
     raise typer.Exit(chats_command.run(settings_of(ctx), asked))
 
 

@@ -172,7 +172,7 @@ def purge(settings: Settings, folder: Path | None, *, check: bool, sure: bool, a
         counts = f"{out.plural(report.documents, 'document')}, {out.plural(report.chunks, 'chunk')}"
         lines = [f"Forgot {counts} and {out.plural(report.kv_files, 'KV file')} ({out.size(report.freed_bytes)})."]
         if report.chat_turns:
-            lines.append(f"Removed its quotes and answers from {out.plural(report.chat_turns, 'turn')} of saved chats.")
+            lines.append(f"Removed what came from it from {out.plural(report.chat_turns, 'turn')} of saved chats.")
         if report.verified and not report.traces:
             lines.append("Searched the whole store for their text: no trace.")
         if check and report.unsearched:

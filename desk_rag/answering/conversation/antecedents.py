@@ -151,6 +151,8 @@ def _replacement(kind: str, body: str, match: re.Match[str], talk: Talk) -> tupl
         return _place(talk), end
     if kind == "time":
         return _time(talk), end
+    if match[0].casefold() in ("that", "this") and not body[end:].strip("?.! ") and (event := _event(talk)):
+        return event, end
     they = match[0].casefold() in ("they", "them", "their") and asks_who(talk)
     subject = person(talk) if kind.startswith("person") or they else thing(talk)
     if kind.endswith("'s"):
@@ -176,6 +178,18 @@ def _owned(subject: str, body: str, end: int) -> tuple[str, int]:
     if noun and len(subject.split()) > _LONGEST_OWNER and noun[1].split()[-1].casefold() in v.ATTRIBUTES:
         return f"the {noun[1]} of {subject}", end + noun.end()
     return (f"{subject}'s" if subject else ""), end
+
+
+def _event(talk: Talk) -> str:
+    """Return what was done as a noun phrase: 'having the pump replaced' after 'By whom was the pump replaced?'."""
+    asked = talk.asked.rstrip("?.! ")
+    passive = re.match(r".*?\b(?:was|were|is|are|be|been)\s+((?:the|our|my)\s.*)$", asked, re.IGNORECASE)
+    if passive and any(word.endswith("ed") or word in v.PARTICIPLES for word in v.words_of(passive[1].casefold())):
+        return f"having {passive[1]}"
+    done = re.match(r"who\s+(\w+)\s+(.+)$", asked, re.IGNORECASE)
+    if done and (done[1].endswith("ed") or done[1] in v.PARTICIPLES):
+        return f"having {done[2]} {done[1]}"
+    return ""
 
 
 def _place(talk: Talk) -> str:

@@ -20,8 +20,10 @@ from desk_rag.store.chats.chats import FORGOTTEN, Chats, forget_folder, open_cha
 from desk_rag.store.chats.records import SavedSource, SavedTurn
 from desk_rag.store.layout import Layout
 
-LEASE = SavedSource(1, Path("/desk/letters/lease.md"), "Lease", Location("Lease", line_start=3, line_end=4), "lines 3-4",
-                    "The lease ends on 30 June 2027.", "ab" * 32)  # fmt: skip
+LEASE = SavedSource(
+    1, Path("/desk/letters/lease.md"), "Lease", Location("Lease", line_start=3, line_end=4), "lines 3-4",
+    "The lease ends on 30 June 2027.", "ab" * 32,
+)  # fmt: skip
 TURN = SavedTurn(
     "When does the lease end?", "", "30 June 2027", True, False, "embedded", "cached", 1000.0, (LEASE,),
     (Path("/desk/letters"),),
@@ -158,16 +160,6 @@ def test_link_in_place_of_the_chats_is_not_followed(root: Path, tmp_path: Path) 
     chats, notice = open_chats(root)
     assert chats is None and "is a link" in notice
     assert (tmp_path / "mine.sqlite").read_bytes() == b""
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_chats_that_cannot_be_written_are_a_notice(root: Path) -> None:
-    opened(root).close()
-    root.chmod(0o500)
-    (root / "chats.sqlite").chmod(0o400)
-    chats, notice = open_chats(root)
-    root.chmod(0o700)
-    assert chats is None or not notice
 
 
 def test_two_processes_write_at_once(root: Path) -> None:

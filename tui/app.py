@@ -29,6 +29,7 @@ from textual.worker import get_current_worker
 
 from desk_rag.answering.events import AnswerText
 from desk_rag.config import Settings
+from desk_rag.documents.chunking import Chunk
 from desk_rag.errors import Cancelled, DeskRagError
 from desk_rag.ingest.events import IndexEvent
 from desk_rag.tui import messages as m
@@ -343,9 +344,10 @@ class DeskRagApp(App[int]):
     def _show_text(self, wanted: m.TextWanted) -> None:
         from desk_rag.tui.screens.document_text import DocumentTextScreen
 
-        source, chunks = wanted.source, ()
+        source = wanted.source
+        chunks: Sequence[Chunk] = ()
         try:
-            chunks = tuple(self.backend.document(source.path))
+            chunks = self.backend.document(source.path)
         except Exception:
             _LOG.exception("only the source itself can be shown")
         title = f"{source.path} · {place(source)}".rstrip(" ·")

@@ -24,7 +24,7 @@ _MOST_KEYS = 9
 def turn_commands(chat: ChatScreen) -> Iterator[SystemCommand]:
     """Yield what can be done with the selected turn of `chat` now."""
 
-    def doing(action: str) -> Callable[[], Awaitable[bool]]:
+    def doing(action: str) -> Callable[[], Awaitable[None]]:
         return partial(chat.run_action, action)
 
     for action in TURN_ACTIONS:

@@ -43,7 +43,7 @@ class DocumentTextScreen(Screen[None]):
         text, start, end = excerpt(self._source, self._quote, self._chunks)
         area = self.query_one(TextArea)
         area.text = text
-        first, last = (area.document.get_location_from_index(index) for index in (start, end))
+        first, last = _row_and_column(text, start), _row_and_column(text, end)
         area.focus()
         area.selection = Selection(first, last)
         self.call_after_refresh(area.scroll_cursor_visible, center=True)
@@ -52,6 +52,10 @@ class DocumentTextScreen(Screen[None]):
         """Copy what is selected; at first that is the quote."""
         self.app.copy_to_clipboard(self.query_one(TextArea).selected_text)
         self.notify("Copied.", markup=False)
+
+
+def _row_and_column(text: str, index: int) -> tuple[int, int]:
+    return text.count("\n", 0, index), index - text.rfind("\n", 0, index) - 1
 
 
 def excerpt(source: Source, quote: str, chunks: Sequence[Chunk]) -> tuple[str, int, int]:

@@ -27,7 +27,7 @@ class TerminalDriver(LinuxDriver):
 
     def __init__(self, app: App[Any], *, debug: bool = False, mouse: bool = True, size: Any = None) -> None:
         super().__init__(app, debug=debug, mouse=mouse, size=size)
-        self._file = cast("IO[str]", _Output(self._file))
+        self._file = cast("Any", _Output(cast("IO[str]", self._file)))
 
     def run_input_thread(self) -> None:
         """Read until told to end, or until the terminal is closed."""

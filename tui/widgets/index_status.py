@@ -77,10 +77,11 @@ def _doing(status: Status, detail: int) -> str:
         return f"paused, {about(left)} left" if left and detail else "paused"
     if status.freshness is Freshness.INDEXING and status.stage is not None:
         return _stage(status, status.stage, detail)
+    state: str = status.freshness.value
     if status.writer:
         verb = "is watching" if status.freshness is Freshness.WATCHING else "was watching and has ended"
-        return f"another process (pid {status.writer}) {verb}" if detail >= 1 else status.freshness.value
-    return status.freshness.value
+        return f"another process (pid {status.writer}) {verb}" if detail else state
+    return state
 
 
 def _stage(status: Status, stage: IndexStage, detail: int) -> str:

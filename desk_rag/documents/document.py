@@ -47,7 +47,7 @@ _MOST_BYTES_PER_TEXT = 4
 
 
 class BlockKind(Enum):
-    """What a block is; chunking never cuts a heading from what it heads."""
+    """Kinds of blocks; chunking never cuts a heading from what it heads."""
 
     HEADING = "heading"
     PARAGRAPH = "paragraph"

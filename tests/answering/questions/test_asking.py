@@ -14,8 +14,15 @@ from desk_rag.bench.answers import desks
 from desk_rag.bench.harness import corpus
 from desk_rag.config import Settings
 
-FILES = ("notes/turbine.md", "people/contacts.vcf", "mail/2025-08-03-re-complaint.eml", "letters/council-weir-permit.txt",
-         "mail/2025-05-06-flour-order.eml", "mail/2025-05-19-tasting.eml", "recipes/miller-loaf.md")  # fmt: skip
+FILES = (
+    "notes/turbine.md",
+    "people/contacts.vcf",
+    "mail/2025-08-03-re-complaint.eml",
+    "letters/council-weir-permit.txt",
+    "mail/2025-05-06-flour-order.eml",
+    "mail/2025-05-19-tasting.eml",
+    "recipes/miller-loaf.md",
+)
 
 
 @pytest.fixture(scope="module")

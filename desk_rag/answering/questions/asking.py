@@ -26,7 +26,7 @@ from desk_rag.answering.events import (
 from desk_rag.answering.questions import parts, summary
 from desk_rag.answering.questions.forms import Form, Request, whole_folder
 from desk_rag.answering.questions.joining import Joined
-from desk_rag.answering.questions.narrowing import narrow
+from desk_rag.answering.questions.narrowing import narrow, without_dates
 from desk_rag.answering.questions.second_look import SecondLook
 from desk_rag.answering.questions.whole_folder import answer as whole_folder_answer
 from desk_rag.retrieval.search import RetrievedChunk, retrieve
@@ -130,12 +130,14 @@ def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[Answe
     """Answer from the nearest chunks; if they do not convince, from the best of more."""
     narrowed = narrow(reader.store, question, look.under)
     if narrowed is not None and narrowed.strict:
-        inside = list(_twice(reader, question, replace(look, under=narrowed.files), eager=True))
+        # All of these files have the date, and few say it again where the answer stands.
+        plain = without_dates(question) if narrowed.of_date else question
+        inside = list(_twice(reader, plain, replace(look, under=narrowed.files), eager=True))
         done = _finished(inside)
-        if done.found and not done.doubtful:
+        if done.found:
             *events, _ = inside
             yield from events
-            yield Finished(replace(done, notices=(*done.notices, narrowed.notice)))
+            yield Finished(replace(done, question=question, notices=(*done.notices, narrowed.notice)))
             return
     if narrowed is not None:
         look = replace(look, favoured=narrowed.files)

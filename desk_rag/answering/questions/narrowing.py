@@ -62,7 +62,9 @@ class Narrowed:
 
     files: tuple[Path, ...]
     strict: bool
-    """True if the question names a kind of file: then the other files are not searched."""
+    """True if the question names a kind of file or a day: then the other files are searched only if these fail."""
+    of_date: bool
+    """True if the question names a date, and all these files have it."""
     notice: str
     """A sentence about which files were searched."""
 
@@ -104,14 +106,18 @@ def narrow(store: Store, question: str, under: Sequence[Path]) -> Narrowed | Non
     if not 0 < len(chosen) <= _MOST_FILES or len(chosen) == len(files):
         return None
     searched = "file that the question names was" if len(chosen) == 1 else "files that the question names were"
-    return Narrowed(tuple(chosen), kind is not None, f"Only the {len(chosen):,} {searched} searched")
+    notice = f"Only the {len(chosen):,} {searched} searched"
+    one_day = bool(dated) and all(date.day for date in asked)
+    return Narrowed(
+        tuple(chosen), kind is not None or one_day, bool(dated), f"Only the {len(chosen):,} {searched} searched"
+    )
 
 
 def without_dates(text: str) -> str:
-    """The text without its dates."""
+    """The text without its dates, and without a preposition before them."""
     for pattern in (_ISO, _DAY_MONTH, _MONTH_DAY, _MONTH_ONLY):
-        text = pattern.sub(" ", text)
-    return text
+        text = re.sub(rf"(?:\b(?:on|of|at|in|from|dated)\s+)?{pattern.pattern}", " ", text, flags=re.I)
+    return re.sub(r"\s+([?.,!])", r"\1", " ".join(text.split()))
 
 
 def dated_text(store: Store, path: Path) -> str:

@@ -25,6 +25,11 @@ _BY_WAY_OF = re.compile(
     r"(?P<after>\s+(?:live|work|come)s?(?:\s+(?:for|from|in|at))?)?\?*$",
     re.I | re.S,
 )
+_BY_ROLE = re.compile(
+    rf"^(?P<before>(?!who\b).+?\s)(?P<noun_phrase>the\s+(?:{'|'.join(_PERSONS.split())})\s+of\s+.+?)"
+    r"(?P<after>\s+(?:live|work|come|earn|get|charge|want|ask)s?(?:\s+(?:for|from|in|at))?)?\?*$",
+    re.I | re.S,
+)
 _MOST_NAME_WORDS = 6
 
 
@@ -55,6 +60,9 @@ def two_questions(question: str) -> tuple[str, str] | None:
 
 def by_way_of(question: str) -> ByWayOf | None:
     """The two steps of a question such as 'Where does the man who wrote the letter live?'; None for others."""
+    role = _BY_ROLE.match(question.strip())
+    if role is not None:
+        return ByWayOf(f"Who is {role['noun_phrase'].strip()}?", role["before"], role["after"] or "")
     match = _BY_WAY_OF.match(question.strip())
     if match is None:
         return None

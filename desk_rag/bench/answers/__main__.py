@@ -71,6 +71,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--model", default="embedded", help="a model directory or ORG/NAME")
     parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 is the product's own choice")
     parser.add_argument("--data-dir", type=Path, help="where index and caches go; a temporary directory by default")
+    parser.add_argument("--no-kv", action="store_true", help="make no caches ahead of time; only times are affected")
     parser.add_argument("--answers", type=Path, help="write every answer with its marks to this file, as JSON lines")
     parser.add_argument("--markdown", action="store_true", help="the table in Markdown")
     parser.add_argument("--out", type=Path, help="append the JSON line to this file")
@@ -98,7 +99,7 @@ def _measure(
     engine = open_engine(Settings(data_dir=data_dir, model=model), writer=True)
     records, marked = [], []
     try:
-        corpus.index(engine, folder)
+        corpus.index(engine, folder, warm=not options.no_kv)
         for number, question in enumerate(chosen, start=1):
             began = time.perf_counter()
             answer = _ask(engine, question.text, folder)

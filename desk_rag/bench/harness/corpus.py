@@ -82,13 +82,14 @@ def sync(store: Store, folder: Path, prompt: PromptFormat) -> int:
     return chunks
 
 
-def index(engine: AnswerEngine, folder: Path) -> None:
+def index(engine: AnswerEngine, folder: Path, *, warm: bool = True) -> None:
     """Index a folder by words and by meaning and make every chunk warm. Raises ConfigError if there are none."""
     sync(engine.store, folder.expanduser().absolute(), engine.model.prompt)
     for _ in pipeline.embed_pending(engine.store, engine.embedder, lambda: False):
         pass
-    for _ in background_prefill.warm_pending(engine.store, engine.serving, engine.turn, lambda: False):
-        pass
+    if warm:
+        for _ in background_prefill.warm_pending(engine.store, engine.serving, engine.turn, lambda: False):
+            pass
 
 
 def posed_on_samples(store: Store, asked: Sequence[Question], top_k: int) -> list[Posed]:

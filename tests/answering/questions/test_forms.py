@@ -55,6 +55,11 @@ def test_a_question_by_way_of_another() -> None:
     assert company is not None
     assert company.first == "Which company repaired the roof?"
     assert company.then("Vrel") == "Where does Vrel come from?"
+    leader = by_way_of("Which office does the leader of the Lantern project work from?")
+    assert leader is not None
+    assert leader.first == "Who is the leader of the Lantern project?"
+    assert leader.then("Sunniva Oake") == "Which office does Sunniva Oake work from?"
+    assert by_way_of("Who is the leader of the Lantern project?") is None
     assert by_way_of("Who repaired the roof?") is None
 
 

@@ -108,9 +108,7 @@ def narrow(store: Store, question: str, under: Sequence[Path]) -> Narrowed | Non
     searched = "file that the question names was" if len(chosen) == 1 else "files that the question names were"
     notice = f"Only the {len(chosen):,} {searched} searched"
     one_day = bool(dated) and all(date.day for date in asked)
-    return Narrowed(
-        tuple(chosen), kind is not None or one_day, bool(dated), f"Only the {len(chosen):,} {searched} searched"
-    )
+    return Narrowed(tuple(chosen), kind is not None or one_day, bool(dated), notice)
 
 
 def without_dates(text: str) -> str:

@@ -7,6 +7,7 @@ read words that are taken back later.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from desk_rag.retrieval.embedding import EmbedderLike
 
 
+_DOUBT = "The quoted text may not answer the question: read it before you rely on the answer"
+
+
 class AnswerStream:
     """Turns the model's text into Evidence and AnswerText events that will not be revoked."""
 
@@ -30,8 +34,14 @@ class AnswerStream:
         embedder: EmbedderLike | None,
         refusal: float | None = None,
         span_scorer: SpanScorerLike | None = None,
+        *,
+        withholds: bool = True,
     ) -> None:
-        """`refusal` and `span_scorer` are as in `verify_answer`."""
+        """`refusal` and `span_scorer` are as in `verify_answer`.
+
+        Without `withholds` an answer whose evidence fails verification is shown with a notice instead.
+        """
+        self._withholds, self._doubted = withholds, False
         self._question, self._sources = question, sources
         self._verify = partial(verify_answer, embedder=embedder, refusal=refusal, span_scorer=span_scorer)
         self._parser = AnswerParser(sources)
@@ -40,7 +50,12 @@ class AnswerStream:
         self.refused = False
         """True once the evidence failed verification; further text is ignored."""
 
-    def feed(self, piece: str) -> Iterator[Evidence | AnswerText]:
+    @property
+    def ended(self) -> bool:
+        """True once further text would be ignored."""
+        return self.refused
+
+    def feed(self, piece: str, _count: int = 1) -> Iterator[Evidence | AnswerText]:
         """Take the next piece of text; yield the events that became certain."""
         yield from self._pass(self._parser.feed(piece))
 
@@ -55,7 +70,8 @@ class AnswerStream:
         if self._unverified and not self._verified:  # stopped before the answer's own words
             self.refused = not self._supported()
         if not self.refused:
-            return parsed, (*events, *self._unverified)
+            notices = (_DOUBT,) if self._doubted else ()
+            return replace(parsed, notices=notices), (*events, *self._unverified)
         # Refuse on behalf of the model only if it had finished; a stopped answer just loses its evidence.
         text = "" if stopped and not refused_before else NO_ANSWER
         if text:
@@ -84,4 +100,6 @@ class AnswerStream:
         self._verified = True
         citations = [event.citation for event in self._unverified]
         dropped = self._parser.dropped_quotes
-        return self._verify(self._question, citations, dropped, self._sources).supported
+        supported = self._verify(self._question, citations, dropped, self._sources).supported
+        self._doubted = self._doubted or not (supported or self._withholds)
+        return supported or not self._withholds

@@ -14,7 +14,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from desk_rag.answering.events import Absence, Answer, AnswerEvent, AnswerText, Evidence, Finished, Source, Timings
+from desk_rag.answering.events import (
+    Absence,
+    Answer,
+    AnswerEvent,
+    AnswerText,
+    Evidence,
+    Finished,
+    SentenceChecked,
+    Source,
+    Timings,
+)  # fmt: skip
+from desk_rag.cli.questions import written
 from desk_rag.documents.chunking import Location
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
@@ -195,6 +206,8 @@ class AnswerPrinter:
                 if text != "\n".join(self._quotes):
                     self._wrote_words = self._wrote_words or bool(text)
                     self._write(clean(text))
+            case SentenceChecked(sentence=sentence):
+                self._write(written.mark(sentence))
             case Finished(answer=answer):
                 self._finish(answer)
             case _:
@@ -205,6 +218,8 @@ class AnswerPrinter:
             self._write("\n")
         if answer.stopped:
             self._write("(stopped)\n")
+        for line in written.evidence_lines(answer, self._bases):
+            self._write(f"{line}\n")
         if not answer.found and not answer.stopped and answer.sources:
             self._write("Nearest passages:\n")
             for source in answer.sources[:3]:
@@ -220,7 +235,7 @@ class AnswerPrinter:
 
 def _remarks(answer: Answer) -> list[str]:
     """Return what a reader must know about an answer besides its text: what it lacks, what has changed since."""
-    remarks = []
+    remarks = written.remarks(answer)
     if answer.dropped_quotes:
         count = len(answer.dropped_quotes)
         remarks.append(f"{count} of the model's quotes {'is' if count == 1 else 'are'} in no document; left out")
@@ -323,6 +338,8 @@ def answer_json(answer: Answer) -> dict[str, object]:
             }
             for citation in answer.citations
         ],
+        "support": written.support_json(answer),
+        "reasoning": answer.reasoning or None,
         "dropped_quotes": list(answer.dropped_quotes),
         "sources": [
             {
@@ -368,25 +385,6 @@ def unread_json(unread: UnreadFiles) -> dict[str, object]:
 
 def _date(at: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(at))
-
-
-def missing_line(root: Path, waiting: int, kept: int, seconds_left: float) -> str:
-    """'~/docs: the files of 60 documents are gone; they leave the index in 2 days (desk-rag deletions)'."""
-    parts = []
-    if waiting:
-        when = f"in {roughly(seconds_left)}" if seconds_left else "at the next look"
-        parts.append(f"the files of {plural(waiting, 'document')} are gone; they leave the index {when}")
-    if kept:
-        parts.append(f"{plural(kept, 'document')} without a file kept as you wished")
-    return f"{shown_path(root)}: {', '.join(parts)} (desk-rag deletions)"
-
-
-def roughly(seconds: float) -> str:
-    """'5 minutes', '7 hours', '3 days'."""
-    for length, unit in ((172_800, 86_400), (7_200, 3_600)):
-        if seconds >= length:
-            return f"{seconds / unit:.0f} {'days' if unit == 86_400 else 'hours'}"
-    return plural(max(1, round(seconds / 60)), "minute")
 
 
 def absence_json(absence: Absence | None) -> dict[str, object] | None:

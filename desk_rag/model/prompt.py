@@ -178,7 +178,10 @@ class PromptFormat:
             if token_id not in self._visible_ids:
                 run.append(token_id)
                 continue
-            parts += [str(self._special.decode(run, skip_special_tokens=True)), str(self._special.id_to_token(token_id))]
+            parts += [
+                str(self._special.decode(run, skip_special_tokens=True)),
+                str(self._special.id_to_token(token_id)),
+            ]
             run = []
         return "".join([*parts, str(self._special.decode(run, skip_special_tokens=True))])
 
@@ -260,7 +263,9 @@ def _added_tokens(tokenizer: Tokenizer) -> frozenset[str]:
 
 def _visible_ids(tokenizer: Tokenizer, reasoning: Reasoning) -> frozenset[int]:
     """Ids of special tokens that a decoded answer keeps."""
-    special = {token.content: token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    special = {
+        token.content: token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special
+    }
     return frozenset(special[token] for token in visible_tokens(reasoning, special))
 
 

@@ -9,7 +9,7 @@ MARKER = re.compile(
     r"(\d{1,3}(?:\s*[,;–-]\s*(?:(?:doc(?:ument)?|source)\s*)?\d{1,3})*)\s*\](?!\()|【(\d{1,3})[^】\n]{0,40}】)",
     re.IGNORECASE,
 )
-"""A citation as models write it: [2], [1, 3], [1-3], [^2], [Document 2], 【2†source】; no link, which has '(' behind."""
+"""A citation as models write it: [2], [1, 3], [1-3], [^2], [Document 2], 【2†source】; no link."""
 _NUMBER = re.compile(r"\d{1,3}")
 _RANGE = re.compile(r"(\d{1,3})\s*[–-]\s*(\d{1,3})")
 _CODE_SPAN = re.compile(r"(`+[^`]*`+)")

@@ -38,16 +38,15 @@ _NUMBER_WORDS = {
     }.items()
     for word in words.split()
 }  # fmt: skip
-_AMBIGUOUS = frozenset({"to", "ti", "ni", "sei", "once", "elf", "due", "tres", "sept"})
-"""Number words of one language that are ordinary words of another: not taken for numbers."""
-_NO_NAMES = frozenset(
-    """january february march april may june july august september october november december monday tuesday wednesday
-    thursday friday saturday sunday january's i the a an this that these those it he she they we you yes no if when
-    while after before in on at for from with as according based note however also english german french and but or
-    euro euros celsius fahrenheit beaufort internet pdf document documents passage passages source sources""".split()
-)
+_AMBIGUOUS = frozenset({"to", "ti", "ni", "sei", "once", "elf", "due", "tres", "sept", "fire", "sex", "otto"})
+"""Number words of one language that are ordinary words of another."""
+_WORDS_NO_NAMES = """i the a an this that these those it he she they we you yes no if when while after before in on
+    at for from with as according based note however also english german french and but or euro euros celsius fahrenheit
+    beaufort internet pdf document documents passage passages source sources"""
+_NO_NAMES = frozenset(_WORDS_NO_NAMES.split())
 _SENTENCE_START = re.compile(r"(?:^|[.!?:;\n|•]|[-*]\s|[\"“„«(])\s*$")
-_GERMAN = frozenset("der die das und ist nicht ein eine mit für auf wird sind von dem den des im zu zur zum".split())
+_GERMAN_WORDS = "der die das und ist nicht ein eine mit für auf wird sind von dem den des im zu zur zum"
+_GERMAN = frozenset(_GERMAN_WORDS.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +148,9 @@ def _forms_of_number(text: str) -> list[str]:
 
 def _normal(number: str) -> str:
     if ":" in number:
-        return ":".join(str(int(part)) if part.isdigit() and i == 0 else part for i, part in enumerate(number.split(":")))
+        return ":".join(
+            str(int(part)) if part.isdigit() and i == 0 else part for i, part in enumerate(number.split(":"))
+        )
     if _THOUSANDS.fullmatch(number):
         head, _, tail = _decimal(number)
         number = re.sub(r"\D", "", head) + (f".{tail}" if tail else "")

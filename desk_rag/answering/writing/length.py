@@ -19,9 +19,11 @@ _SHARE_OF_WINDOW = 4
 """An answer, reasoning included, takes at most one part in this many of a model's window."""
 _WIDE = re.compile(
     r"\b(?:summar\w+|overview|compare|compari\w+|differ\w*|versus|vs|list|all|every|each|explain|describe|outline|steps?|"
-    r"how (?:do|does|can|should|to)|pros|advantages|write|draft|table|why|detail\w*|tell me about|what are|which are|"
+    r"how (?:do|does|can|should|to)|pros|advantages|write|draft|table|why|detail\w*|tell me about|"
+    r"what are|"
+    r"which are|"
     r"zusammenfass\w*|fasse?|überblick|vergleich\w*|unterschied\w*|liste\w*|alle\w*|erkläre?\w*|beschreib\w*|"
-    r"wie (?:kann|soll|macht|geht)|warum|tabelle|résum\w*|aperçu|compar\w*|différen\w*|liste\w*|toutes?|tous|expliqu\w*|"
+    r"wie (?:kann|soll|macht|geht)|warum|tabelle|résum\w*|aperçu|compar\w*|différen\w*|toutes?|tous|expliqu\w*|"
     r"décri\w*|pourquoi|comment|resum\w*|diferenci\w*|lista\w*|todos|todas|explica\w*|describ\w*|cómo|riassum\w*|"
     r"panoramica|confront\w*|differenz\w*|elenc\w*|tutt[ie]|spieg\w*|descriv\w*|perché|samenvat\w*|vat|overzicht|"
     r"vergelijk\w*|verschil\w*|lijst|alle|leg|uitleg\w*|beschrijf|waarom|hoe|diferenç\w*|liste|todos|explique|descreva|"

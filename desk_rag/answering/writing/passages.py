@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from desk_rag.retrieval.embedding import EmbedderLike
 
+_CLAUSE_END = re.compile(r"[,;:]\s+|\s(?=(?:and|but|because|since|unless|und|aber|weil|denn)\s)")
 _LONGEST_WINDOW = 3
 """Sentences of a window: what a model says in one sentence stands in at most about three."""
 _COVERAGE_WEIGHT, _MISSING_WEIGHT = 0.5, 0.3
@@ -38,10 +40,18 @@ class Window:
     """Share of the claim's content words in the window."""
     missing: int
     """Numbers and names of the claim that the window lacks."""
+    sentences: tuple[tuple[int, int], ...] = ()
+    """Characters of its sentences."""
 
     @property
     def text(self) -> str:
         return self.source.text[self.begin : self.end]
+
+    def core(self, claim: str) -> str:
+        """The sentence or clause of the window that has most words in common with `claim`, and fewest others."""
+        texts = [self.source.text[begin:end] for begin, end in self.sentences]
+        texts += [clause for text in texts for clause in _CLAUSE_END.split(text) if len(clause.split()) > 1]
+        return max(texts, key=lambda text: coverage(claim, text) * coverage(text, claim), default=self.text)
 
     @property
     def rank(self) -> float:
@@ -67,7 +77,17 @@ class SourceWindows:
             text = self.source.text[begin:end]
             similarity = 0.0 if vector is None or window_vector is None else float(vector @ window_vector)
             missing = len(facts.missing(list(found), text, known))
-            windows.append(Window(self.source, begin, end, similarity, coverage(claim, text), missing))
+            windows.append(
+                Window(
+                    self.source,
+                    begin,
+                    end,
+                    similarity,
+                    coverage(claim, text),
+                    missing,
+                    tuple(self._sentences[first : last + 1]),
+                )
+            )
         return windows
 
     @cached_property

@@ -11,6 +11,7 @@ _FRAME = re.compile(
     r"(?:assistant|analysis|final|commentary)?|</?answer>"
 )
 """Marks around an answer or between messages, which belong to neither answer nor reasoning."""
+_PERHAPS_FRAME = re.compile(r"<(?:\|(?:\w*(?:\|(?:>[a-z]{0,10})?)?)?|/?a?n?s?w?e?r?)")
 _LONGEST_MARK = max(len(mark) for marks in MARKS for mark in (marks.opening, marks.closing))
 _LONGEST_FRAME = 40
 
@@ -60,7 +61,7 @@ class ReasoningFilter:
             self._pending = self._pending[index + len(marks.closing) :].lstrip()
             self._inside = None
             return ""
-        held = 0 if final else _held_back(self._pending, (marks.closing,))
+        held = 0 if final else max(_held_back(self._pending, (marks.closing,)), _held_frame(self._pending))
         cut = len(self._pending) - held
         if not cut:
             return None
@@ -118,7 +119,6 @@ def _held_back(text: str, marks: tuple[str, ...] | list[str]) -> int:
 
 
 def _held_frame(text: str) -> int:
-    begin = max(text.rfind("<|", -_LONGEST_FRAME), text.rfind("<", -9))
-    if begin < 0 or not re.fullmatch(r"<(?:\|(?:\w*\|?)?|/?\w*)", text[begin:]):
-        return 0
-    return len(text) - begin
+    """Characters at the end of `text` that may be the beginning of a frame's mark."""
+    begin = text.rfind("<", max(0, len(text) - _LONGEST_FRAME))
+    return len(text) - begin if begin >= 0 and _PERHAPS_FRAME.fullmatch(text[begin:]) else 0

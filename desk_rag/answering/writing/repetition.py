@@ -52,7 +52,11 @@ def tail_loops(text: str) -> bool:
     end = text[-_TAIL_LEAST * 3 :]
     for length in range(1, _TAIL_LONGEST + 1):
         piece = end[-length:]
-        if piece.strip() and len(end) >= length * _TAIL_TIMES and end.endswith(piece * max(_TAIL_TIMES, _TAIL_LEAST // length)):
+        if (
+            piece.strip()
+            and len(end) >= length * _TAIL_TIMES
+            and end.endswith(piece * max(_TAIL_TIMES, _TAIL_LEAST // length))
+        ):
             return True
     return False
 

@@ -1,4 +1,4 @@
-"""Stream an answer that a model writes in its own words: every sentence is compared with the passages before it is shown.
+"""Stream an answer that a model writes in its own words: compare every sentence with the passages first.
 
 Nothing is withheld. A sentence that the passages support carries the numbers of those that do; one that they do not
 support is reported as such, and so is an answer without any support. Events already emitted are never revoked, except
@@ -35,8 +35,11 @@ from desk_rag.answering.writing.support import SupportChecker
 from desk_rag.answering.writing.units import Unit, UnitKind, UnitSplitter
 from desk_rag.model.prompt import NO_ANSWER
 from desk_rag.model.reasoning import Reasoning
+from desk_rag.sanitize import without_terminal_codes
 
-_LABEL = re.compile(r"^(?:\*\*)?(?:answer|antwort|réponse|respuesta|risposta|antwoord|resposta|svar|odpowiedź)\s*:(?:\*\*)?\s*", re.I)
+_LABEL = re.compile(
+    r"^(?:\*\*)?(?:answer|antwort|réponse|respuesta|risposta|antwoord|resposta|svar|odpowiedź)\s*:(?:\*\*)?\s*", re.I
+)
 _PARTIAL_MARKER = re.compile(r"[ \t]*(?:\[[^\]\n]{0,24}|【[^】\n]{0,40})?$")
 _NUMBERS_SHOWN = 3
 """Citations behind one sentence at most."""
@@ -74,6 +77,8 @@ class WrittenStream:
         self._tokens = self._answer_tokens = 0
         self._sentences: list[CheckedSentence] = []
         self._refusals = 0
+        self._header = ""
+        """Of the table that is being written: the cells of its first row."""
         self._limits = _Limits()
 
     @property
@@ -113,11 +118,7 @@ class WrittenStream:
         else:
             rest = self._splitter.feed(self._filter.finish()) + self._splitter.finish()
             events += self._reasoning_events()
-        limits = self._limits
-        self._limits = _Limits()
-        events += self._take(rest)
-        limits = limits if limits != _Limits() else self._limits
-        self._limits = limits
+        events += self._take(rest, finished=not (stopped or self._limits.full))
         states = grounding(tuple(self._sentences))
         supported = any(sentence.support is Support.SUPPORTED for sentence in self._sentences)
         refused = self._refusals > 0 and not supported
@@ -131,18 +132,20 @@ class WrittenStream:
         citations = tuple(dict.fromkeys(each for sentence in self._sentences for each in sentence.citations))
         parsed = ParsedAnswer(
             self._text, found, citations, self._checker.unfound_quotes, (),
-            sentences=tuple(self._sentences), reasoning=self._filter.reasoning.strip(), notices=self._notices(limits),
+            sentences=tuple(self._sentences), reasoning=self._filter.reasoning.strip(),
+            notices=self._notices(stopped=stopped),
         )  # fmt: skip
         return parsed, tuple(events)
 
-    def _take(self, units: Sequence[Unit]) -> Iterator[StreamEvent]:
+    def _take(self, units: Sequence[Unit], *, finished: bool = True) -> Iterator[StreamEvent]:
+        """Show units; without `finished` the last one is cut off."""
         for unit in units:
-            if self.ended:
+            if self._limits.repeated or self._limits.next_turn:
                 return
-            yield from self._show(unit)
+            yield from self._show(unit, finished=finished or unit is not units[-1])
 
-    def _show(self, unit: Unit) -> Iterator[StreamEvent]:
-        text, kind = unit.text, unit.kind
+    def _show(self, unit: Unit, *, finished: bool = True) -> Iterator[StreamEvent]:
+        text, kind = without_terminal_codes(unit.text, bare=False), unit.kind
         if begins_next_turn(text):
             self._limits = _Limits(next_turn=True)
             return
@@ -160,6 +163,8 @@ class WrittenStream:
         start = len(self._text) + len(unit.before if self._text else "")
         before = unit.before if self._text else ""
         if kind in (UnitKind.OTHER, UnitKind.HEADER) or not claims.is_claim(plain):
+            if kind is UnitKind.HEADER:
+                self._header = claims.plain_words(plain)
             yield self._append(before + (text if kind is UnitKind.OTHER else plain))
             return
         words = claims.plain_words(plain)
@@ -167,7 +172,13 @@ class WrittenStream:
             self._refusals += 1
             yield self._append(before + plain)
             return
-        verdict = self._checker.check(words, [number for number in cited if number in self._numbers])
+        if not finished:
+            yield self._append(before + plain)
+            reason = "it is unfinished"
+            yield self._check_done(CheckedSentence(start, start + len(plain), Support.UNCHECKED, reason))
+            return
+        known = [number for number in cited if number in self._numbers]
+        verdict = self._checker.check(words, known, self._header if kind is UnitKind.ROW else "")
         shown = _with_numbers(plain, verdict.citations, is_row=kind is UnitKind.ROW)
         yield self._append(before + shown)
         yield self._check_done(
@@ -193,21 +204,21 @@ class WrittenStream:
 
     def _echoes_prompt(self, text: str) -> bool:
         """True for a first unit that repeats the question."""
-        words = claims.plain_words(text).casefold()
+        words = claims.plain_words(text)
         return same_words(self._question, words) and len(words) < len(self._question) + 24
 
-    def _notices(self, limits: _Limits) -> tuple[str, ...]:
+    def _notices(self, *, stopped: bool) -> tuple[str, ...]:
         notices = []
-        if limits.repeated:
+        if self._limits.repeated:
             notices.append(_REPEATED)
         if self._filter.unmarked:
             notices.append(_UNMARKED)
-        if self._filter.is_open:
+        if self._filter.is_open and not stopped:
             notices.append(
                 f"The model was still reasoning after {self._tokens:,} tokens and was ended there; "
                 "a shorter question, or a model that answers without reasoning, may help"
             )
-        elif limits.full:
+        elif self._limits.full:
             notices.append(
                 f"The answer is cut off at its limit of {self._answer_tokens:,} tokens "
                 "(`max_new_tokens` under [answer] changes it)"

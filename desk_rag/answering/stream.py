@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerText, Evidence, Source
@@ -43,7 +42,7 @@ class AnswerStream:
         """
         self._withholds, self._doubted = withholds, False
         self._question, self._sources = question, sources
-        self._verify = partial(verify_answer, embedder=embedder, refusal=refusal, span_scorer=span_scorer)
+        self._embedder, self._refusal, self._span_scorer = embedder, refusal, span_scorer
         self._parser = AnswerParser(sources)
         self._unverified: list[Evidence] = []
         self._verified = False
@@ -99,7 +98,9 @@ class AnswerStream:
         """
         self._verified = True
         citations = [event.citation for event in self._unverified]
-        dropped = self._parser.dropped_quotes
-        supported = self._verify(self._question, citations, dropped, self._sources).supported
-        self._doubted = self._doubted or not (supported or self._withholds)
-        return supported or not self._withholds
+        verdict = verify_answer(
+            self._question, citations, self._parser.dropped_quotes, self._sources,
+            embedder=self._embedder, refusal=self._refusal, span_scorer=self._span_scorer,
+        )  # fmt: skip
+        self._doubted = self._doubted or not (verdict.supported or self._withholds)
+        return verdict.supported or not self._withholds

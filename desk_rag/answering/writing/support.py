@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Citation, Source, Support
 from desk_rag.answering.evidence.quote_matching import DOUBLE_QUOTES, QuoteFinder, narrow
+from desk_rag.answering.evidence.verification import content_words, coverage
 from desk_rag.answering.writing import facts
 from desk_rag.answering.writing.contrasts import contradicts
 from desk_rag.answering.writing.languages import differ
@@ -35,6 +36,8 @@ _QUOTED_WORDS = 4
 """Words from which on a verbatim sentence, or a quote inside one, is looked up as such."""
 _FRAGMENT_WORDS = 4
 """Sentences of at most this many words are read together with the question: '200 crowns'."""
+_LEAST_COVERAGE = 0.5
+"""Share of a fragment's own content words that its passage must have: the words of the question prove nothing."""
 _MOST_FACTS = 3
 """Facts of a sentence that the span scorer is asked about."""
 _CITED_BONUS = 0.08
@@ -158,12 +161,16 @@ class SupportChecker:
         if verbatim is not None:
             return SupportVerdict(Support.SUPPORTED, score=1.0, citations=(verbatim,))
         found = facts.facts(claim)
+        if not found and not content_words(claim):
+            return SupportVerdict(Support.UNCHECKED, "it has no words of its own to compare")
         windows = self._ranked(f"{context} {claim}".strip(), found, cited)
         best = windows[0]
         also = self._also_needed(windows, found, cited)
         texts = "\n".join(window.source.text for window in (best, *also))
         if absent := facts.missing(found, texts, self._known):
             return SupportVerdict(Support.UNSUPPORTED, _missing_reason(absent), 0.0)
+        if context and coverage(claim, best.source.text) < _LEAST_COVERAGE:
+            return SupportVerdict(Support.UNSUPPORTED, "no passage says this", 0.0)
         weights = _WORDS_ALONE if self._embedder is None else _WITH_SPAN_SCORER
         self.last_signals = self.signals(claim, found, best, context)
         log_odds = weights.log_odds(self.last_signals)

@@ -141,6 +141,8 @@ def ask(settings: Settings, options: AskOptions) -> int:
         away = engine.store.kv_away
         if away:
             progress.say(away)
+        if engine.model.prompt.reasoning.notice:
+            progress.say(f"{settings.model.name} {engine.model.prompt.reasoning.notice}.")
         printer = out.AnswerPrinter(sys.stdout, roots)
         events = engine.ask(
             options.question, mode=AnswerMode(options.mode), top_k=options.top_k, under=roots, stop=stop

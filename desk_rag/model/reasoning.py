@@ -59,6 +59,13 @@ class Reasoning:
     """The marks that the prompt itself opens, so that the model's text begins inside of its reasoning."""
 
     @property
+    def notice(self) -> str:
+        """What to know before such a model is chosen, as a predicate; empty for models that can answer at once."""
+        if self.thinking is not Thinking.ALWAYS:
+            return ""
+        return "reasons before every answer and cannot be asked not to, so answers take much longer to begin"
+
+    @property
     def is_harmony(self) -> bool:
         """True for models whose reasoning and answer are separate messages."""
         return HARMONY in self.marks

@@ -165,8 +165,9 @@ class Decoding:
         reads_spans = (selects_quotes or model.prompt.writes) and embedder.is_embedded
         self.span_scorer = load_span_scorer(embedder) if reads_spans else None
         """Also used to verify the evidence, and to check what a model wrote in its own words; None without either."""
-        selects = selects_quotes and self.span_scorer is not None
-        self._selector = EvidenceSelector(model.prompt, self.span_scorer) if selects else None
+        self._selector: EvidenceSelector | None = None
+        if selects_quotes and self.span_scorer is not None:
+            self._selector = EvidenceSelector(model.prompt, self.span_scorer)
 
     def question_ids(self, question: str, context: Context, most: int) -> list[int]:
         """Token ids behind the last chunk: the question of at most `most` tokens, and what stands around it."""

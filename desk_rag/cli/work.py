@@ -139,10 +139,8 @@ def ask(settings: Settings, options: AskOptions) -> int:
             return INTERRUPTED
         _check_not_empty(engine.store, roots, _ASK_REMEDY)
         away = engine.store.kv_away
-        if away:
-            progress.say(away)
-        if engine.model.prompt.reasoning.notice:
-            progress.say(f"{settings.model.name} {engine.model.prompt.reasoning.notice}.")
+        for notice in filter(None, (away, engine.model.prompt.reasoning.notice)):
+            progress.say(notice)
         printer = out.AnswerPrinter(sys.stdout, roots)
         events = engine.ask(
             options.question, mode=AnswerMode(options.mode), top_k=options.top_k, under=roots, stop=stop

@@ -60,10 +60,10 @@ class Reasoning:
 
     @property
     def notice(self) -> str:
-        """What to know before such a model is chosen, as a predicate; empty for models that can answer at once."""
+        """What to know before such a model is chosen, as a sentence; empty for models that can answer at once."""
         if self.thinking is not Thinking.ALWAYS:
             return ""
-        return "reasons before every answer and cannot be asked not to, so answers take much longer to begin"
+        return "This model reasons before every answer and cannot be asked not to: answers take much longer to begin"
 
     @property
     def is_harmony(self) -> bool:

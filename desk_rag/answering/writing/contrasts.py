@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 _NEGATION = re.compile(
-    r"\b(?:not|no|never|nothing|none|nobody|nowhere|without|cannot|neither|nor|forbidden|prohibited|banned|unavailable|"
-    r"unable|excluded|nicht|kein\w*|niemals|niemand|ohne|verboten|untersagt|pas|aucun\w*|jamais|sans|interdit\w*|nunca|ningun\w*|"
-    r"prohibid\w*|senza|vietat\w*|niet|geen|nooit|zonder|verboden|não|nenhum\w*|sem|proibid\w*|inte|ingen|inget|"
-    r"aldrig|utan|förbjud\w*|ikke|uden|forbudt|nie|żaden|bez|zabronion\w*)\b|n['’]t\b",
+    r"\b(?:not|no|never|nothing|none|nobody|nowhere|without|cannot|neither|nor|unavailable|"
+    r"unable|excluded|nicht|kein\w*|niemals|niemand|ohne|pas|aucun\w*|jamais|sans|nunca|ningun\w*|"
+    r"senza|niet|geen|nooit|zonder|não|nenhum\w*|sem|inte|ingen|inget|"
+    r"aldrig|utan|ikke|uden|nie|żaden|bez)\b|n['’]t\b",
     re.IGNORECASE,
 )
 _NO_NEGATION = re.compile(
@@ -25,6 +25,10 @@ _PAIRS = tuple(
             r"increas\w*|rais\w+|r[io]se[sn]?|higher|went up|goes up|dearer|more expensive",
             r"decreas\w*|reduc\w*|lower\w*|f[ae]ll[sn]?|cheaper",
         ),
+        (
+            r"allowed|permitted|possible|erlaubt|gestattet|permis|permitid\w*|permess\w*|toegestaan|tillåtet|tilladt",
+            r"forbidden|prohibited|banned|verboten|untersagt|interdit\w*|prohibid\w*|vietat\w*|verboden|förbjud\w*|forbudt",
+        ),
         (r"inside|indoors", r"outside|outdoors"),
         (r"before", r"after"),
         (r"includ(?:ed|es|ing)|free of charge|at no cost", r"separately|on top|extra|not included|excluded"),
@@ -37,11 +41,14 @@ _PAIRS = tuple(
 )
 
 
-def contradicts(claim: str, passage: str) -> bool:
-    """True if `claim` reads like the opposite of `passage`, a sentence about the same thing."""
-    if _is_negated(claim) != _is_negated(passage):
+def contradicts(claim: str, core: str, passage: str) -> bool:
+    """True if `claim` reads like the opposite of `core`, the part of `passage` about the same thing.
+
+    A claim may be negated because of any part of the passage; one that is not only answers for its own part.
+    """
+    if not _is_negated(passage) if _is_negated(claim) else _is_negated(core):
         return True
-    return any(_reversed(claim, passage, *pair) or _reversed(passage, claim, *pair) for pair in _PAIRS)
+    return any(_reversed(claim, core, *pair) or _reversed(core, claim, *pair) for pair in _PAIRS)
 
 
 def _is_negated(text: str) -> bool:

@@ -96,7 +96,7 @@ class WrittenStream:
         if not self._filter.is_open:
             self._answer_tokens += count
         yield from self._take(self._splitter.feed(answer))
-        if self.ended:
+        if self._limits != _Limits():
             return
         if tail_loops(self._splitter.pending):
             self._limits = _Limits(repeated=True)

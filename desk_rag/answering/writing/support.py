@@ -87,7 +87,7 @@ class _Weights:
         )
 
 
-_WITH_SPAN_SCORER = _Weights(-2.68, 3.91, 0.52, -2.27, -1.74, 0.11, 0.11)
+_WITH_SPAN_SCORER = _Weights(-2.81, 4.0, 0.58, -2.25, -2.02, 0.12, 0.11)
 _WORDS_ALONE = _Weights(-1.98, 0.0, 2.9, -2.16, -1.38)
 """Without the embedded embedder, whose cosines and span scorer the other weights were fitted on."""
 
@@ -186,7 +186,7 @@ class SupportChecker:
 
     def signals(self, claim: str, found: Sequence[facts.Fact], window: Window, context: str = "") -> Signals:
         """What the judges say about a claim and its best window; `context` is as in `check`."""
-        contrast = contradicts(claim, window.core(claim))
+        contrast = contradicts(claim, window.core(claim), window.text)
         if self._span_scorer is None:
             return Signals(window.similarity, window.coverage, window.missing > 0, contrast)
         text = window.source.text

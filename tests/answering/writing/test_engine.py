@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -72,7 +73,7 @@ def saying(model: LanguageModel, text: str) -> Iterator[None]:
         handle.remove()
 
 
-def told(world: World, question: str, text: str, **settings: object) -> tuple[Answer, list[object]]:
+def told(world: World, question: str, text: str, **settings: Any) -> tuple[Answer, list[object]]:
     with an_engine(world, world.data, **{"max_new_tokens": 0, **settings}) as engine, saying(engine.model, text):
         events: list[object] = list(engine.ask(question))
     last = events[-1]

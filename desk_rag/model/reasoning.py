@@ -13,7 +13,7 @@ from enum import Enum
 
 @dataclass(frozen=True, slots=True)
 class ReasoningMarks:
-    """What opens and closes the reasoning of one family."""
+    """Opening and closing of the reasoning of one family."""
 
     opening: str
     closing: str
@@ -40,7 +40,7 @@ MARKS = (
 
 
 class Thinking(Enum):
-    """When a model reasons, as it is asked here: with reasoning switched off where its template can do that."""
+    """Occasions on which a model reasons as it is asked here, with reasoning switched off where its template can do that."""
 
     NEVER = "never"
     SOMETIMES = "sometimes"
@@ -50,7 +50,7 @@ class Thinking(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """How one model reasons."""
+    """The way one model reasons."""
 
     marks: tuple[ReasoningMarks, ...] = ()
     """Those that the template or the vocabulary names."""
@@ -60,7 +60,7 @@ class Reasoning:
 
     @property
     def notice(self) -> str:
-        """What to know before such a model is chosen, as a sentence; empty for models that can answer at once."""
+        """Sentence to read before such a model is chosen; empty for models that can answer at once."""
         if self.thinking is not Thinking.ALWAYS:
             return ""
         return "This model reasons before every answer and cannot be asked not to: answers take much longer to begin"
@@ -75,7 +75,7 @@ NO_REASONING = Reasoning()
 
 
 def detect(template: str, tail: str, tokens: Collection[str]) -> Reasoning:
-    """How a model reasons, from its chat template.
+    """Find the way a model reasons from its chat template.
 
     Args:
         tail: what the template writes behind the question, rendered with reasoning switched off.

@@ -78,7 +78,7 @@ class WrittenStream:
         self._sentences: list[CheckedSentence] = []
         self._refusals = 0
         self._header = ""
-        """Of the table that is being written: the cells of its first row."""
+        """Cells of the first row of the table that is being written."""
         self._limits = _Limits()
 
     @property

@@ -120,7 +120,7 @@ class SupportChecker:
         self._known = " ".join([question, *(f"{source.title} {source.path.stem}" for source in sources)])
         self._unfound: list[str] = []
         self.last_signals: Signals | None = None
-        """Of the last sentence that was scored, for measurements."""
+        """Signals of the last sentence that was scored, for measurements."""
 
     @property
     def unfound_quotes(self) -> tuple[str, ...]:

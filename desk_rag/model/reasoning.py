@@ -40,7 +40,7 @@ MARKS = (
 
 
 class Thinking(Enum):
-    """Occasions on which a model reasons as it is asked here, with reasoning switched off where its template can do that."""
+    """Occasions on which a model reasons if its template, where it can, has reasoning switched off."""
 
     NEVER = "never"
     SOMETIMES = "sometimes"

@@ -140,8 +140,8 @@ def ask(settings: Settings, options: AskOptions) -> int:
             return INTERRUPTED
         check_not_empty(engine.store, roots, _ASK_REMEDY)
         away = engine.store.kv_away
-        if away:
-            progress.say(away)
+        for notice in filter(None, (away, engine.model.prompt.reasoning.notice)):
+            progress.say(notice)
         _print_answer(engine, request, session, stop, as_json=options.as_json)
         for notice in session.notices(terminal=sys.stderr.isatty() and not options.as_json):
             progress.say(notice)

@@ -39,6 +39,7 @@ _HEARTBEAT_SECONDS = 15.0
 _SLEPT_SECONDS = 60.0
 _IGNORE_FILES = (".gitignore", ".deskragignore")
 _REMEMBERED = 50_000
+_SOON = 10.0
 
 
 class ClockJump:
@@ -147,6 +148,14 @@ class Service:
         """Sweep all folders now."""
         for folder in self.folders:
             self._jobs.put(SweepJob(folder, time.monotonic()))
+
+    def changed_files(self) -> list[Path]:
+        """Return the files that changed and were not read yet, as far as the system reported them."""
+        return [*self._watcher.pending(), *self._jobs.paths()]
+
+    def is_reading(self) -> bool:
+        """Return whether files are being read, or will be within seconds."""
+        return not self._paused() and (self._worker.is_sweeping or self._jobs.due(within=_SOON))
 
     # Pauses
 

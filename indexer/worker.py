@@ -64,6 +64,8 @@ class Worker:
         """`paused` returns '' or the reason for a pause, as the user reads it; `may_run` the same for chunk KV."""
         self._parts, self._settings, self._jobs, self._emit = parts, settings, jobs, emit
         self._may_run, self._stopping, self._paused = may_run, stopping, paused
+        self.is_sweeping = False
+        """A folder is being compared with the catalog, or its files are being read."""
         self._embedder: Embedder | None = None
         self._warm: WarmParts | None = None
         self._stages: Iterator[None] | None = None
@@ -146,11 +148,14 @@ class Worker:
             self._do_file(job)
             return
         began = time.monotonic()
+        self.is_sweeping = True
         try:
             self._sweep(job.root)
         except Exception as error:
             self._report(IndexStage.SCAN, error)
             self._jobs.put(SweepJob(job.root, time.monotonic() + _RETRY_SECONDS))
+        finally:
+            self.is_sweeping = False
         self._sweeps[job.root] = (time.monotonic(), time.monotonic() - began)
 
     def _sweep(self, root: Path) -> None:

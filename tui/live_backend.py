@@ -20,8 +20,10 @@ from desk_rag.config import Settings
 from desk_rag.documents.chunking import Chunk
 from desk_rag.documents.status import IndexStage
 from desk_rag.errors import UNWRITABLE, ModelError, StoreLocked
+from desk_rag.ingest import freshness
 from desk_rag.ingest.deletions import missing_files
 from desk_rag.ingest.events import IndexEvent
+from desk_rag.ingest.freshness import Backlog
 from desk_rag.store.catalog.deletion_rows import Decision
 from desk_rag.store.presence import absent_folders
 from desk_rag.tui.backend import Freshness, Started, Status
@@ -83,10 +85,28 @@ class LiveBackend:
         return Started("embedded reader" if name == "embedded" else engine.model.spec.name, _device(engine))
 
     def ask(
-        self, question: str, stop: Callable[[], bool], mode: AnswerMode = AnswerMode.CACHED
+        self,
+        question: str,
+        stop: Callable[[], bool],
+        mode: AnswerMode = AnswerMode.CACHED,
+        *,
+        wait: Callable[[], bool] = lambda: True,
     ) -> Iterator[AnswerEvent]:
-        """Answer from the chosen folders only: the store may hold others."""
-        return self._ready().ask(question, mode=mode, under=self._folders, stop=stop)
+        """Answer from the chosen folders only (the store may hold others), as their files are now."""
+        from desk_rag.indexer import fresh_answer
+
+        engine, service = self._ready(), self._service
+        asked = fresh_answer.Question(question, self._folders, mode)
+        if service is None:
+            return fresh_answer.ask(engine, asked, stop, wait=wait)
+        return fresh_answer.ask(
+            engine, asked, stop, wait=wait, is_reading=service.is_reading, hints=service.changed_files()
+        )
+
+    def backlog(self) -> Backlog:
+        """Return the files below the chosen folders that were not read yet, after a look of at most 0.15 s."""
+        hints = self._service.changed_files() if self._service is not None else ()
+        return freshness.look(self._ready().store, self._folders, self._settings.index, hints=hints)
 
     def prefetch(self, question: str) -> None:
         """Bring nearer what the next question in the queue will need, while the present answer is written."""

@@ -12,6 +12,7 @@ from enum import Enum
 from pathlib import Path
 
 from desk_rag.documents.chunking import ChunkId, Location
+from desk_rag.ingest.freshness import Backlog
 from desk_rag.ingest.unread import UnreadFiles
 
 
@@ -153,6 +154,8 @@ class Answer:
     """Sentences about what the answer may lack, such as damage in the index or an interrupted indexing run."""
     not_read: UnreadFiles | None = None
     """Files below the asked folders that were not read; None if the answer was found or every file was read."""
+    backlog: Backlog | None = None
+    """Files that waited to be read when the question was answered; None if the index was up to date."""
 
     @property
     def cut_notice(self) -> str:
@@ -162,8 +165,15 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class FilesWaiting:
+    """The answer waits until the files of the backlog are read; may come many times, before all other events."""
+
+    backlog: Backlog
+
+
+@dataclass(frozen=True, slots=True)
 class Retrieved:
-    """The retrieved sources; always the first event, before any model work."""
+    """The retrieved sources; the first event of the answer itself, before any model work."""
 
     sources: tuple[Source, ...]
 
@@ -196,4 +206,4 @@ class Finished:
     answer: Answer
 
 
-AnswerEvent = Retrieved | FirstToken | Evidence | AnswerText | Finished
+AnswerEvent = FilesWaiting | Retrieved | FirstToken | Evidence | AnswerText | Finished

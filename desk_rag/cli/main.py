@@ -174,13 +174,14 @@ def ask(
     recompute: Recompute = None,
     selector: Selector = None,
     no_index: Annotated[bool, typer.Option("--no-index", help="Do not index a folder that was never indexed.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Answer even while files are still being read.")] = False,
     as_json: Json = False,
 ) -> None:
     """Answer QUESTION with citations."""
     from desk_rag.cli import work
 
     text = sys.stdin.read() if question == "-" else question
-    options = work.AskOptions(text.strip(), tuple(folder or ()), mode, top_k, index_first=not no_index, as_json=as_json)
+    options = work.AskOptions(text.strip(), tuple(folder or ()), mode, top_k, not no_index, not no_wait, as_json)
     raise typer.Exit(work.ask(work.with_answer_options(_settings(ctx), attention, recompute, selector), options))
 
 
@@ -323,9 +324,9 @@ def bench(ctx: typer.Context, name: Annotated[str, typer.Argument(help="Such as 
 
     `bench --help` lists the benchmarks, `bench NAME --help` the options of one.
     """
-    from desk_rag.cli import work
+    from desk_rag.bench.harness import catalogue
 
-    raise typer.Exit(work.bench(name, ctx.args))
+    raise typer.Exit(catalogue.run(name, ctx.args))
 
 
 @app.command("help")

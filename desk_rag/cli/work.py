@@ -1,21 +1,19 @@
-"""Run the commands `index`, `ask`, `search`, `watch`, `open` and `bench`, and return their exit codes.
+"""Run the commands `index`, `ask`, `search`, `watch` and `open`, and return their exit codes.
 
 `cli.main` parses the arguments; `cli.output` lays out what is printed.
 """
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import importlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.events import AnswerMode, Finished
+from desk_rag.answering.events import AnswerMode, FilesWaiting, Finished
 from desk_rag.cli import output as out
 from desk_rag.cli.signals import stoppable
 from desk_rag.config import Settings
@@ -25,11 +23,12 @@ from desk_rag.errors import (
     ConfigError,
     DeskRagError,
     ForeignPlace,
+    ModelError,
     StoreFull,
     StoreLocked,
     catalog_lost,
 )
-from desk_rag.ingest import unread
+from desk_rag.ingest import freshness, unread
 from desk_rag.ingest.events import IndexFinished
 from desk_rag.ingest.progress import Tally
 from desk_rag.ingest.unread import UnreadFiles
@@ -37,6 +36,8 @@ from desk_rag.sanitize import shown_path
 
 if TYPE_CHECKING:
     from desk_rag.answering.engine import AnswerEngine
+    from desk_rag.answering.events import AnswerEvent
+    from desk_rag.ingest.freshness import Backlog
     from desk_rag.store.store import Store
 
 SOME_UNREADABLE = 3
@@ -53,6 +54,8 @@ class AskOptions:
     mode: str
     top_k: int | None
     index_first: bool
+    wait: bool
+    """Wait until another process has read all files; otherwise answer from what it has read so far."""
     as_json: bool
 
 
@@ -121,6 +124,7 @@ def ask(settings: Settings, options: AskOptions) -> int:
     """Answer one question on stdout; a folder that was never indexed is indexed first."""
     if not options.question:
         raise ConfigError("The question is empty.", remedy='desk-rag ask "When does the warranty end?"')
+    from desk_rag.indexer import fresh_answer
     from desk_rag.store.store import Store
 
     roots = _indexed(settings, options.folders)
@@ -142,10 +146,9 @@ def ask(settings: Settings, options: AskOptions) -> int:
         if away:
             progress.say(away)
         printer = out.AnswerPrinter(sys.stdout, roots)
-        events = engine.ask(
-            options.question, mode=AnswerMode(options.mode), top_k=options.top_k, under=roots, stop=stop
-        )
-        for event in events:
+        question = fresh_answer.Question(options.question, roots, AnswerMode(options.mode), options.top_k)
+        events = fresh_answer.ask(engine, question, stop, wait=lambda: options.wait)
+        for event in _saying_once(events, progress):
             if not options.as_json:
                 printer.show(event)
             elif isinstance(event, Finished):
@@ -155,6 +158,17 @@ def ask(settings: Settings, options: AskOptions) -> int:
     return SOME_UNREADABLE if failed else 0
 
 
+def _saying_once(events: Iterable[AnswerEvent], progress: out.Progress) -> Iterator[AnswerEvent]:
+    """Pass on the events of the answer itself; say once that it waits for another process that reads files."""
+    waiting = False
+    for event in events:
+        if not isinstance(event, FilesWaiting):
+            yield event
+        elif not waiting:
+            waiting = True
+            progress.say(f"Waiting until all files are read ({event.backlog.share}); ask --no-wait does not wait.")
+
+
 def _index_new_folders(
     engine: AnswerEngine, roots: Sequence[Path], settings: Settings, stop: Callable[[], bool], progress: out.Progress
 ) -> int:
@@ -162,6 +176,8 @@ def _index_new_folders(
     new = _new_folders(engine.store, roots)
     if not new:
         return 0
+    if not engine.store.writer and freshness.is_reading(engine.store):
+        return 0  # the other process reads them, and the answer waits for that
     if not engine.store.writer:
         raise StoreLocked(
             f"{shown_path(new[0])} was never indexed, and the index cannot be written: another desk-rag is writing "
@@ -198,6 +214,8 @@ def _check_model(settings: Settings) -> None:
 def _check_not_empty(store: Store, roots: Sequence[Path], remedy: str) -> None:
     if store.is_lost:
         raise catalog_lost(store.root)
+    if freshness.is_reading(store):
+        return
     if roots and not any(row.state is FileState.INDEXED for root in roots for row in store.documents(root)):
         if len(roots) == 1 and roots[0].is_file():
             raise DeskRagError(
@@ -225,6 +243,7 @@ def search(
     if not query.strip():
         raise ConfigError("The query is empty.", remedy="desk-rag search warranty")
     roots = _indexed(settings, folders)
+    backlog = _read_changed(settings, roots)
     with Store.open(settings.data_dir, settings.store, writer=False) as store:
         _check_not_empty(store, roots, "Name a folder first: desk-rag index FOLDER")
         embedder = None
@@ -234,7 +253,7 @@ def search(
             out.Progress(sys.stderr).passing("loading the embedder …")
             embedder = load_embedder(settings.model)
         chunks = retrieve(store, embedder, query, limit, roots)
-        notices = damage.notices(store, (), roots)
+        notices = (*backlog.notices, *damage.notices(store, (), roots))
     out.Progress(sys.stderr).clear()
     if as_json:
         results = [out.retrieved_json(chunk) for chunk in chunks]
@@ -249,42 +268,30 @@ def search(
     return 0
 
 
+def _read_changed(settings: Settings, roots: Sequence[Path]) -> Backlog:
+    """Look for files that changed, read a few small ones, and return what is left unread."""
+    from desk_rag.model import weights
+    from desk_rag.model.prompt import load_prompt
+    from desk_rag.store.store import Store
+
+    with Store.open(settings.data_dir, settings.store, writer=False) as store:
+        backlog = freshness.look(store, roots, settings.index)
+    if not backlog.is_small:
+        return backlog
+    try:
+        prompt = load_prompt(weights.resolve(settings.model.name, allow_download=False))
+        with Store.open(settings.data_dir, settings.store, writer=True) as store:
+            return freshness.read_small(store, backlog, prompt, prompt.chunk_size, settings.index, lambda: False)
+    except (StoreLocked, ForeignPlace, ModelError, *UNWRITABLE):
+        return backlog  # another process reads them, or none can
+
+
 def watch(settings: Settings, folders: Sequence[Path]) -> int:
     """Keep `folders` indexed until stopped by a signal; waits for folders on drives that are not connected."""
     from desk_rag.indexer.daemon import run_watch
 
     roots = [folder.expanduser().resolve() for folder in folders or settings.folders]
     return run_watch(settings, roots, sys.stdout)
-
-
-def bench(name: str, arguments: Sequence[str]) -> int:
-    """Run desk_rag.bench.NAME with `arguments`: any module there that has a `main(argv)`."""
-    known = benchmarks()
-    chosen = name.replace("_", "-")
-    if name in ("-h", "--help"):
-        sys.stdout.write("Usage: desk-rag bench NAME [OPTIONS]\n\nNAME is one of\n")
-        for benchmark, summary in known.items():
-            sys.stdout.write(f"  {benchmark:<12} {summary}\n")
-        sys.stdout.write("desk-rag bench NAME --help lists the options of a benchmark.\n")
-        return 0
-    if chosen not in known:
-        raise ConfigError(
-            f"There is no benchmark '{name}'." if name else "Name a benchmark.",
-            remedy=f"Benchmarks: {', '.join(known)}. For example: desk-rag bench ttft",
-        )
-    module = importlib.import_module(f"desk_rag.bench.{chosen.replace('-', '_')}")
-    return int(module.main(list(arguments)) or 0)
-
-
-def benchmarks() -> dict[str, str]:
-    """Return the summary of every benchmark by name, taken from the docstrings without importing the modules."""
-    summaries = {}
-    for file in sorted((Path(__file__).parent.parent / "bench").glob("*.py")):
-        source = file.read_text(encoding="utf-8")
-        if "\ndef main(argv" in source:
-            first = (ast.get_docstring(ast.parse(source)) or "").split("\n\n")[0]
-            summaries[file.stem.replace("_", "-")] = out.shorten(first.split(". ")[0].rstrip("."), 160)
-    return summaries
 
 
 @contextlib.contextmanager

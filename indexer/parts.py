@@ -10,9 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from desk_rag.config import ModelSettings, Settings
+from desk_rag.config import Settings
 from desk_rag.device_lock import DeviceLock
 from desk_rag.documents.chunking import ChunkSize
+from desk_rag.indexer.models import Models
+from desk_rag.indexer.names import EVERYTHING, MissingWork, missing_work
 from desk_rag.model import weights
 from desk_rag.model.prompt import load_prompt
 
@@ -42,7 +44,7 @@ class WarmParts:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the worker needs. It calls each of the two loaders once, when their stage begins."""
+    """What the worker needs. It calls the loader of a stage whenever that begins; what is loaded is kept for others."""
 
     store: Store
     counter: PortableCounter
@@ -50,18 +52,25 @@ class Parts:
     turn: DeviceLock
     load_embedder: Callable[[], Embedder]
     load_warm: Callable[[], WarmParts]
+    missing: Callable[[], MissingWork] = lambda: EVERYTHING
+    """What there is to do, as far as it is known without loading anything."""
 
 
-def lazy_parts(store: Store, settings: Settings) -> Parts:
-    """Return parts that load what `settings` name. Raises ModelNotFound if the model's tokenizer is missing."""
+def lazy_parts(store: Store, settings: Settings, models: Models | None = None) -> Parts:
+    """Return parts that load what `settings` name, through `models` if others in this process use them, too.
+
+    Raises ModelNotFound if the model's tokenizer is missing.
+    """
     prompt = load_prompt(weights.resolve(settings.model.name, allow_download=settings.model.allow_download))
+    shared = models or Models(store, settings)
     return Parts(
         store=store,
         counter=prompt,
         size=prompt.chunk_size,
-        turn=DeviceLock(settings.data_dir / "run"),
-        load_embedder=lambda: _embedder(settings.model),
-        load_warm=lambda: _warm(settings),
+        turn=shared.turn,
+        load_embedder=shared.embedder,
+        load_warm=lambda: _warm(shared),
+        missing=lambda: EVERYTHING if shared.is_loaded else missing_work(store, settings),
     )
 
 
@@ -78,18 +87,10 @@ def parts_of(engine: AnswerEngine) -> Parts:
     )
 
 
-def _embedder(settings: ModelSettings) -> Embedder:
-    from desk_rag.retrieval.embedding import load_embedder
-
-    return load_embedder(settings)
-
-
 def _warm_of(engine: AnswerEngine) -> WarmParts:
     return WarmParts(engine.model, engine.prefix, engine.namespace, engine.scheme, engine.ladder.variants[1:])
 
 
-def _warm(settings: Settings) -> WarmParts:
-    from desk_rag.answering.serving_model import prepare
-
-    prepared = prepare(settings)
+def _warm(models: Models) -> WarmParts:
+    prepared = models.prepared()
     return WarmParts(prepared.model, prepared.prefix, prepared.namespace, prepared.gate.scheme, prepared.later)

@@ -70,6 +70,7 @@ class Service:
         tick_seconds: float = TICK_SECONDS,
     ) -> None:
         """`parts.store` must be open as the writer; the caller closes it after `stop`."""
+        self.parts = parts
         self._store, self._settings, self._tick = parts.store, settings, tick_seconds
         self.folders = outermost(folders)
         self._callbacks: list[Callable[[IndexEvent], None]] = []
@@ -156,6 +157,10 @@ class Service:
     def is_reading(self) -> bool:
         """Return whether files are being read, or will be within seconds."""
         return not self._paused() and (self._worker.is_sweeping or self._jobs.due(within=_SOON))
+
+    def is_working(self) -> bool:
+        """Return whether files, vectors or chunk KV are being worked on."""
+        return self.is_reading() or self._worker.is_in_stages
 
     # Pauses
 

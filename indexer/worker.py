@@ -19,14 +19,13 @@ from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import Cancelled, DeskRagError, StoreError
 from desk_rag.indexer.jobs import Change, FileJob, FileSnapshot, Job, JobQueue, SweepJob
 from desk_rag.indexer.memory import trim_memory
-from desk_rag.indexer.parts import Parts, WarmParts
+from desk_rag.indexer.parts import Parts
 from desk_rag.ingest.background_prefill import warm_pending
 from desk_rag.ingest.deletions import HANDFUL
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, StageProgress
 from desk_rag.ingest.file_update import CHANGED_MEANWHILE
 from desk_rag.ingest.pipeline import embed_pending, index_path, sync_folder
 from desk_rag.ingest.progress import Tally
-from desk_rag.retrieval.embedding import Embedder
 
 _log = logging.getLogger(__name__)
 
@@ -66,8 +65,6 @@ class Worker:
         self._may_run, self._stopping, self._paused = may_run, stopping, paused
         self.is_sweeping = False
         """A folder is being compared with the catalog, or its files are being read."""
-        self._embedder: Embedder | None = None
-        self._warm: WarmParts | None = None
         self._stages: Iterator[None] | None = None
         self._stages_again = 0.0
         """When to start the stages again, in monotonic time; 0 for never."""
@@ -98,6 +95,11 @@ class Worker:
         """Return when a sweep requested by events may start: sweeps take at most a tenth of the time."""
         ended, took = self._sweeps.get(root, (0.0, 0.0))
         return max(time.monotonic(), ended + max(5.0, 10 * took)) if ended else time.monotonic()
+
+    @property
+    def is_in_stages(self) -> bool:
+        """Return whether vectors or chunk KV are being made."""
+        return self._stages is not None
 
     def begin_stages(self) -> None:
         """Check again for chunks without vector or KV. May be called from any thread."""
@@ -281,16 +283,14 @@ class Worker:
             self._tally, self._unfinished = Tally(), False
 
     def _embed(self) -> Iterator[StageProgress]:
-        if self._embedder is None:
-            self._embedder = self._parts.load_embedder()
-        yield from embed_pending(self._parts.store, self._embedder, self._halt)
+        if not self._parts.missing().vectors:
+            return
+        yield from embed_pending(self._parts.store, self._parts.load_embedder(), self._halt)
 
     def _prefill(self) -> Iterator[StageProgress]:
-        if time.monotonic() < self._full_until:
+        if time.monotonic() < self._full_until or not self._parts.missing().kv:
             return
-        if self._warm is None:
-            self._warm = self._parts.load_warm()
-        warm, parts = self._warm, self._parts
+        warm, parts = self._parts.load_warm(), self._parts
         last = None
         for last in warm_pending(
             parts.store, warm.model, warm.prefix, warm.namespace, warm.scheme, parts.turn, self._halt, self._may_run,

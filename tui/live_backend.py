@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ from desk_rag.tui.backend import Freshness, Started, Status
 
 if TYPE_CHECKING:
     from desk_rag.answering.engine import AnswerEngine
+    from desk_rag.indexer.resident.server import Server
     from desk_rag.indexer.service import Service
     from desk_rag.store.store import Store
     from desk_rag.store.types import Activity
@@ -57,6 +59,7 @@ class LiveBackend:
         self._folders = tuple(folder.absolute() for folder in folders)
         self._engine: AnswerEngine | None = None
         self._service: Service | None = None
+        self._server: Server | None = None
         self._started_at = 0.0
         self._reader: Store | None = None
         """The store that the engine was opened with, if it writes through another one now."""
@@ -170,6 +173,8 @@ class LiveBackend:
             self._stopping.set()
             service, engine, reader = self._service, self._engine, self._reader
             self._service = self._engine = self._reader = None
+        if self._server is not None:
+            self._server.stop()
         ended = service.stop() if service is not None else True
         if engine is not None:
             engine.close()
@@ -182,6 +187,8 @@ class LiveBackend:
 
     def _begin_indexing(self, engine: AnswerEngine, listen: Callable[[IndexEvent], None]) -> None:
         from desk_rag.indexer.parts import parts_of
+        from desk_rag.indexer.resident.answers import Resident
+        from desk_rag.indexer.resident.server import Server
         from desk_rag.indexer.service import Service
 
         self._started_at = time.monotonic()
@@ -189,6 +196,16 @@ class LiveBackend:
         service.subscribe(listen)
         service.start()
         self._service = service
+        resident = Resident(
+            self._settings,
+            lambda: parts_of(engine),
+            lambda: nullcontext(engine),
+            service.is_reading,
+            service.changed_files,
+        )
+        self._server = Server(self._settings.data_dir, resident.handle)
+        if reason := self._server.start():
+            _log.warning("other processes must answer by themselves: %s", reason)
 
     def _take_over(self, engine: AnswerEngine, listen: Callable[[IndexEvent], None]) -> None:
         """Try until this process becomes the writer; then index, and store caches that answers computed."""

@@ -247,11 +247,15 @@ class AnswerEngine:
 
     def close(self) -> None:
         """Finish write-backs, end all threads and close the store."""
+        self.release()
+        self.store.close()
+
+    def release(self) -> None:
+        """Close as `close` does, but leave the store open."""
         self._writer.shutdown(wait=True)
         self._prefetcher.close()
         self._recompute.close()
         self._connector.close()
-        self.store.close()
 
     def _settle_context(
         self, chunks: Sequence[RetrievedChunk], loads: ExitStack, mode: AnswerMode

@@ -17,18 +17,16 @@ from desk_rag.answering.events import AnswerMode, FilesWaiting, Finished
 from desk_rag.cli import output as out
 from desk_rag.cli.signals import stoppable
 from desk_rag.config import Settings
-from desk_rag.documents.status import FileState
 from desk_rag.errors import (
     UNWRITABLE,
     ConfigError,
-    DeskRagError,
     ForeignPlace,
     ModelError,
     StoreFull,
     StoreLocked,
-    catalog_lost,
 )
-from desk_rag.ingest import freshness, unread
+from desk_rag.indexer.resident.protocol import NoResident
+from desk_rag.ingest import contents, freshness, unread
 from desk_rag.ingest.events import IndexFinished
 from desk_rag.ingest.progress import Tally
 from desk_rag.ingest.unread import UnreadFiles
@@ -38,11 +36,10 @@ if TYPE_CHECKING:
     from desk_rag.answering.engine import AnswerEngine
     from desk_rag.answering.events import AnswerEvent
     from desk_rag.ingest.freshness import Backlog
-    from desk_rag.store.store import Store
+    from desk_rag.retrieval.search import RetrievedChunk
 
 SOME_UNREADABLE = 3
 INTERRUPTED = 130
-_ASK_REMEDY = 'Name a folder: desk-rag ask "…" --folder ~/Documents'
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +60,11 @@ def with_answer_options(
     settings: Settings, attention: str | None, recompute: str | None, selector: str | None
 ) -> Settings:
     """Return the settings with these options of answers; None leaves a setting as it is. Raises ConfigError."""
+    old = settings.answer
+    if attention is recompute is selector is None and not old.recompute:
+        return settings
     from desk_rag.kv.recompute.policy import RecomputeChoice
 
-    old = settings.answer
     choice = RecomputeChoice.parse(str(old.recompute if recompute is None else recompute), selector or old.selector)
     changes = {"attention": attention or old.attention, "recompute": choice.ratio, "selector": choice.selector.value}
     return settings.model_copy(update={"answer": old.model_copy(update=changes)})
@@ -124,16 +123,20 @@ def ask(settings: Settings, options: AskOptions) -> int:
     """Answer one question on stdout; a folder that was never indexed is indexed first."""
     if not options.question:
         raise ConfigError("The question is empty.", remedy='desk-rag ask "When does the warranty end?"')
+    roots = _indexed(settings, options.folders)
+    progress = out.Progress(sys.stderr, roots)
+    try:
+        return _ask_resident(settings, options, roots, progress)
+    except NoResident as reason:
+        _say_alone(progress, reason)
     from desk_rag.indexer import fresh_answer
     from desk_rag.store.store import Store
 
-    roots = _indexed(settings, options.folders)
     _check_model(settings)
     # Check the catalog first: loading the model takes seconds.
     with Store.open(settings.data_dir, settings.store, writer=False) as store:
-        if not (options.index_first and _new_folders(store, roots)):
-            _check_not_empty(store, roots, _ASK_REMEDY)
-    progress = out.Progress(sys.stderr, roots)
+        if not (options.index_first and contents.new_folders(store, roots)):
+            contents.check_not_empty(store, roots, contents.ASK_REMEDY)
     failed = 0
     with _engine(settings, progress) as engine, _stoppable(progress) as stop:
         if options.index_first:
@@ -141,21 +144,49 @@ def ask(settings: Settings, options: AskOptions) -> int:
         progress.end()
         if stop():
             return INTERRUPTED
-        _check_not_empty(engine.store, roots, _ASK_REMEDY)
+        contents.check_not_empty(engine.store, roots, contents.ASK_REMEDY)
         away = engine.store.kv_away
         if away:
             progress.say(away)
-        printer = out.AnswerPrinter(sys.stdout, roots)
         question = fresh_answer.Question(options.question, roots, AnswerMode(options.mode), options.top_k)
         events = fresh_answer.ask(engine, question, stop, wait=lambda: options.wait)
-        for event in _saying_once(events, progress):
-            if not options.as_json:
-                printer.show(event)
-            elif isinstance(event, Finished):
-                out.print_json(sys.stdout, out.answer_json(event.answer) | ({"kv_away": away} if away else {}))
+        _print_answer(_saying_once(events, progress), roots, away, as_json=options.as_json)
         if stop():
             return INTERRUPTED
     return SOME_UNREADABLE if failed else 0
+
+
+def _ask_resident(settings: Settings, options: AskOptions, roots: Sequence[Path], progress: out.Progress) -> int:
+    """Have the question answered by a process that has the models loaded. Raises NoResident if there is none."""
+    from desk_rag.indexer.resident import client, values
+
+    request: dict[str, object] = {"do": "ask", "question": options.question, "folders": [str(root) for root in roots]}
+    request |= {"mode": options.mode, "top_k": options.top_k, "wait": options.wait}
+    request |= {"index_first": options.index_first, "settings": values.settings_key(settings)}
+    with _stoppable(progress) as stop:
+        messages = client.request(settings.data_dir, request, stop)
+        away = str(next(iter(messages), {}).get("kv_away", ""))
+        progress.end()
+        if away:
+            progress.say(away)
+        events = _saying_once(map(values.to_event, messages), progress)
+        _print_answer(events, roots, away, as_json=options.as_json)
+        return INTERRUPTED if stop() else 0
+
+
+def _say_alone(progress: out.Progress, reason: NoResident) -> None:
+    """Say why a running desk-rag was not asked, if there is one."""
+    if str(reason):
+        progress.say(f"Answering without the desk-rag that is running: {reason}.")
+
+
+def _print_answer(events: Iterable[AnswerEvent], roots: Sequence[Path], away: str, *, as_json: bool) -> None:
+    printer = out.AnswerPrinter(sys.stdout, roots)
+    for event in events:
+        if not as_json:
+            printer.show(event)
+        elif isinstance(event, Finished):
+            out.print_json(sys.stdout, out.answer_json(event.answer) | ({"kv_away": away} if away else {}))
 
 
 def _saying_once(events: Iterable[AnswerEvent], progress: out.Progress) -> Iterator[AnswerEvent]:
@@ -173,7 +204,7 @@ def _index_new_folders(
     engine: AnswerEngine, roots: Sequence[Path], settings: Settings, stop: Callable[[], bool], progress: out.Progress
 ) -> int:
     """Index those of `roots` that were never indexed; returns how many files could not be read."""
-    new = _new_folders(engine.store, roots)
+    new = contents.new_folders(engine.store, roots)
     if not new:
         return 0
     if not engine.store.writer and freshness.is_reading(engine.store):
@@ -197,11 +228,6 @@ def _say_summary(progress: out.Progress, done: IndexFinished, skipped: UnreadFil
         progress.say(f"{out.unread_line(skipped)}.")
 
 
-def _new_folders(store: Store, roots: Sequence[Path]) -> list[Path]:
-    """Return the folders of which nothing is in the catalog."""
-    return [root for root in roots if root.is_dir() and not store.documents(root)]
-
-
 def _check_model(settings: Settings) -> None:
     """Check the model as far as possible without loading it. Raises ModelError subclasses."""
     from desk_rag.model import adapters, weights
@@ -211,49 +237,18 @@ def _check_model(settings: Settings) -> None:
         adapters.inspect(Path(settings.model.adapter))
 
 
-def _check_not_empty(store: Store, roots: Sequence[Path], remedy: str) -> None:
-    if store.is_lost:
-        raise catalog_lost(store.root)
-    if freshness.is_reading(store):
-        return
-    if roots and not any(row.state is FileState.INDEXED for root in roots for row in store.documents(root)):
-        if len(roots) == 1 and roots[0].is_file():
-            raise DeskRagError(
-                f"{shown_path(roots[0])} is not indexed.",
-                remedy=f"desk-rag index {shown_path(roots[0].parent)} reads its folder; "
-                f"desk-rag why {shown_path(roots[0])} says whether the file can be read.",
-            )
-        names = ", ".join(shown_path(root) for root in roots)
-        raise DeskRagError(
-            f"There is nothing indexed under {names}.",
-            remedy="`desk-rag why FOLDER` says why files were not read; `desk-rag index FOLDER` reads what changed.",
-        )
-    if not roots and not store.counts(None, None).files:
-        raise DeskRagError("Nothing is indexed yet.", remedy=remedy)
-
-
 def search(
     settings: Settings, query: str, folders: Sequence[Path], limit: int, *, words_only: bool, as_json: bool
 ) -> int:
     """Print the chunks nearest to `query`, best first."""
-    from desk_rag.ingest import damage
-    from desk_rag.retrieval.search import retrieve
-    from desk_rag.store.store import Store
-
     if not query.strip():
         raise ConfigError("The query is empty.", remedy="desk-rag search warranty")
     roots = _indexed(settings, folders)
-    backlog = _read_changed(settings, roots)
-    with Store.open(settings.data_dir, settings.store, writer=False) as store:
-        _check_not_empty(store, roots, "Name a folder first: desk-rag index FOLDER")
-        embedder = None
-        if not words_only:
-            from desk_rag.retrieval.embedding import load_embedder
-
-            out.Progress(sys.stderr).passing("loading the embedder …")
-            embedder = load_embedder(settings.model)
-        chunks = retrieve(store, embedder, query, limit, roots)
-        notices = (*backlog.notices, *damage.notices(store, (), roots))
+    try:
+        chunks, notices = _search_resident(settings, query, roots, limit, words_only=words_only)
+    except NoResident as reason:
+        _say_alone(out.Progress(sys.stderr), reason)
+        chunks, notices = _search_alone(settings, query, roots, limit, words_only=words_only)
     out.Progress(sys.stderr).clear()
     if as_json:
         results = [out.retrieved_json(chunk) for chunk in chunks]
@@ -266,6 +261,41 @@ def search(
     if not chunks:
         sys.stdout.write("Nothing found.\n")
     return 0
+
+
+def _search_resident(
+    settings: Settings, query: str, roots: Sequence[Path], limit: int, *, words_only: bool
+) -> tuple[list[RetrievedChunk], tuple[str, ...]]:
+    """Have a process search that has the embedder loaded. Raises NoResident if there is none."""
+    from desk_rag.indexer.resident import client, values
+    from desk_rag.retrieval.search import RetrievedChunk
+
+    request: dict[str, object] = {"do": "search", "query": query, "folders": [str(root) for root in roots]}
+    request |= {"limit": limit, "words_only": words_only, "settings": values.settings_key(settings)}
+    *_, found = client.request(settings.data_dir, request)
+    chunks, notices = found["chunks"], found["notices"]
+    assert isinstance(chunks, list) and isinstance(notices, list)
+    return [values.built(RetrievedChunk, chunk) for chunk in chunks], tuple(map(str, notices))
+
+
+def _search_alone(
+    settings: Settings, query: str, roots: Sequence[Path], limit: int, *, words_only: bool
+) -> tuple[list[RetrievedChunk], tuple[str, ...]]:
+    from desk_rag.ingest import damage
+    from desk_rag.retrieval.search import retrieve
+    from desk_rag.store.store import Store
+
+    backlog = _read_changed(settings, roots)
+    with Store.open(settings.data_dir, settings.store, writer=False) as store:
+        contents.check_not_empty(store, roots, contents.SEARCH_REMEDY)
+        embedder = None
+        if not words_only:
+            from desk_rag.retrieval.embedding import load_embedder
+
+            out.Progress(sys.stderr).passing("loading the embedder …")
+            embedder = load_embedder(settings.model)
+        chunks = retrieve(store, embedder, query, limit, roots)
+        return chunks, (*backlog.notices, *damage.notices(store, (), roots))
 
 
 def _read_changed(settings: Settings, roots: Sequence[Path]) -> Backlog:

@@ -14,8 +14,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.documents import discovery, document
-from desk_rag.documents.discovery import FoundFile, LeftOut
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import Cancelled, StoreError
 from desk_rag.sanitize import shown_path
@@ -216,6 +214,9 @@ class _Look:
 
     def _examine(self, path: Path, kind: dict[Path, None]) -> None:
         """Note a file that would be read."""
+        from desk_rag.documents import discovery, document  # here, because clients of a resident process need neither
+        from desk_rag.documents.discovery import FoundFile, LeftOut
+
         root = _root_of(path, self._roots)
         if root is None or not document.supported(path) or not self._left_out.isdisjoint(path.parents):
             return

@@ -18,7 +18,7 @@ from desk_rag.config import AnswerSettings, Settings
 from desk_rag.documents.status import IndexStage
 from desk_rag.indexer import fresh_answer
 from desk_rag.indexer.fresh_answer import Question
-from desk_rag.ingest import pipeline
+from desk_rag.ingest import freshness, pipeline
 from desk_rag.model.prompt import NO_ANSWER
 from desk_rag.store.types import Activity
 
@@ -129,7 +129,12 @@ def test_a_question_during_the_first_index_waits_until_all_files_are_read(engine
     many(docs)
     (docs / "piano.md").write_text("# Piano\n\nThe piano was tuned on 3 May 2026 by Mr. Okafor.\n")
     waits = threading.Event()
-    reading = threading.Thread(target=lambda: waits.wait(60) and index(engine, docs))
+
+    def read() -> None:
+        waits.wait(60)
+        index(engine, docs)
+
+    reading = threading.Thread(target=read)
     reading.start()
     events = []
     for event in fresh_answer.ask(engine, Question(PIANO, [docs]), never, is_reading=reading.is_alive):
@@ -156,7 +161,7 @@ def test_the_activity_of_the_writer_tells_whether_it_reads(engine: AnswerEngine)
     def does(stage: IndexStage, total: int, waiting: str = "") -> bool:
         activity = Activity(os.getpid(), time.time(), stage, 0, total, "files", 0.0, None, waiting, "")
         engine.store.publish_activity(activity)
-        return fresh_answer.freshness.is_reading(engine.store)
+        return freshness.is_reading(engine.store)
 
     assert does(IndexStage.WORDS, 40) and does(IndexStage.SCAN, 40)
     assert not does(IndexStage.SCAN, 0) and not does(IndexStage.WARM, 40)

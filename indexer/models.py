@@ -16,7 +16,7 @@ from desk_rag.indexer.names import keep_embedder, keep_namespaces
 
 if TYPE_CHECKING:
     from desk_rag.answering.engine import AnswerEngine
-    from desk_rag.answering.serving_model import ServingModel
+    from desk_rag.kv.serving import ServingModel
     from desk_rag.retrieval.embedding import Embedder
     from desk_rag.store.store import Store
 
@@ -30,7 +30,7 @@ class Models:
         self._store, self._settings = store, settings
         self._lock = threading.RLock()
         self._embedder: Embedder | None = None
-        self._prepared: ServingModel | None = None
+        self._serving: ServingModel | None = None
         self._engine: AnswerEngine | None = None
         self._answers = 0
         self._used_at = time.monotonic()
@@ -45,15 +45,15 @@ class Models:
                 keep_embedder(self._settings, self._embedder.fingerprint)
             return self._embedder
 
-    def prepared(self) -> ServingModel:
+    def serving(self) -> ServingModel:
         """Return the language model, ready to serve. Raises ModelError subclasses."""
         from desk_rag.answering.serving_model import prepare
 
         with self._lock:
-            if self._prepared is None:
-                self._prepared = ready = prepare(self._settings)
-                keep_namespaces(self._settings, [ready.namespace, *(rung.namespace for rung in ready.later)])
-            return self._prepared
+            if self._serving is None:
+                self._serving = prepare(self._settings)
+                keep_namespaces(self._settings, self._serving.prefix_variants.namespaces)
+            return self._serving
 
     @contextmanager
     def engine(self) -> Iterator[AnswerEngine]:
@@ -62,8 +62,8 @@ class Models:
 
         with self._lock:
             if self._engine is None:
-                prepared, embedder = self.prepared(), self.embedder()
-                self._engine = engine_with(prepared, embedder, self._store, self.turn, self._settings)
+                serving, embedder = self.serving(), self.embedder()
+                self._engine = engine_with(serving, embedder, self._store, self.turn, self._settings)
             self._answers += 1
             engine = self._engine
         try:
@@ -76,7 +76,7 @@ class Models:
     @property
     def is_loaded(self) -> bool:
         """Return whether embedder and language model are in memory."""
-        return self._embedder is not None and self._prepared is not None
+        return self._embedder is not None and self._serving is not None
 
     def idle_seconds(self) -> float:
         """Return how long there has been no answer."""
@@ -89,7 +89,7 @@ class Models:
                 return
             if self._engine is not None:
                 self._engine.release()
-            self._engine = self._prepared = self._embedder = None
+            self._engine = self._serving = self._embedder = None
         gc.collect()
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():

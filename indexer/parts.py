@@ -21,25 +21,9 @@ from desk_rag.model.prompt import load_prompt
 if TYPE_CHECKING:
     from desk_rag.answering.engine import AnswerEngine
     from desk_rag.documents.token_counter import PortableCounter
-    from desk_rag.kv.prefill import PrefixKV
-    from desk_rag.kv.prefix_variants.variants import PrefixVariant
-    from desk_rag.kv.quant import QuantScheme
-    from desk_rag.kv.types import Namespace
-    from desk_rag.model.language_model import LanguageModel
+    from desk_rag.kv.serving import ServingModel
     from desk_rag.retrieval.embedding import Embedder
     from desk_rag.store.store import Store
-
-
-@dataclass(frozen=True, slots=True)
-class WarmParts:
-    """What background prefill needs."""
-
-    model: LanguageModel
-    prefix: PrefixKV
-    namespace: Namespace
-    scheme: QuantScheme
-    later: tuple[PrefixVariant, ...] = ()
-    """Prefix variants above the plain one, which `prefix` and `namespace` describe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +35,7 @@ class Parts:
     size: ChunkSize
     turn: DeviceLock
     load_embedder: Callable[[], Embedder]
-    load_warm: Callable[[], WarmParts]
+    load_model: Callable[[], ServingModel]
     missing: Callable[[], MissingWork] = lambda: EVERYTHING
     """What there is to do, as far as it is known without loading anything."""
 
@@ -69,7 +53,7 @@ def lazy_parts(store: Store, settings: Settings, models: Models | None = None) -
         size=prompt.chunk_size,
         turn=shared.turn,
         load_embedder=shared.embedder,
-        load_warm=lambda: _warm(shared),
+        load_model=shared.serving,
         missing=lambda: EVERYTHING if shared.is_loaded else missing_work(store, settings),
     )
 
@@ -83,14 +67,5 @@ def parts_of(engine: AnswerEngine) -> Parts:
         size=prompt.chunk_size,
         turn=engine.turn,
         load_embedder=lambda: engine.embedder,
-        load_warm=lambda: _warm_of(engine),
+        load_model=lambda: engine.serving,
     )
-
-
-def _warm_of(engine: AnswerEngine) -> WarmParts:
-    return WarmParts(engine.model, engine.prefix, engine.namespace, engine.scheme, engine.ladder.variants[1:])
-
-
-def _warm(models: Models) -> WarmParts:
-    prepared = models.prepared()
-    return WarmParts(prepared.model, prepared.prefix, prepared.namespace, prepared.gate.scheme, prepared.later)

@@ -290,12 +290,9 @@ class Worker:
     def _prefill(self) -> Iterator[StageProgress]:
         if time.monotonic() < self._full_until or not self._parts.missing().kv:
             return
-        warm, parts = self._parts.load_warm(), self._parts
         last = None
-        for last in warm_pending(
-            parts.store, warm.model, warm.prefix, warm.namespace, warm.scheme, parts.turn, self._halt, self._may_run,
-            warm.later,
-        ):  # fmt: skip
+        parts = self._parts
+        for last in warm_pending(parts.store, parts.load_model(), parts.turn, self._halt, self._may_run):
             yield last
         if last is not None and last.waiting and not self._halt():
             self._full_until = time.monotonic() + _FULL_SECONDS

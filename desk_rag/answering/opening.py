@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from desk_rag.answering.auxiliary import open_auxiliary, prepare_auxiliary
 from desk_rag.answering.engine import AnswerEngine
-from desk_rag.answering.serving_model import ServingModel, prepare
+from desk_rag.answering.serving_model import prepare
 from desk_rag.answering.strategy import wants_auxiliary
 from desk_rag.config import Settings
 from desk_rag.device_lock import DeviceLock
+from desk_rag.kv.serving import ServingModel
 from desk_rag.retrieval.embedding import Embedder, load_embedder
 from desk_rag.store.store import Store
 
@@ -27,10 +28,10 @@ def open_engine(settings: Settings, *, writer: bool) -> AnswerEngine:
 
 
 def engine_with(
-    prepared: ServingModel, embedder: Embedder, store: Store, turn: DeviceLock, settings: Settings
+    serving: ServingModel, embedder: Embedder, store: Store, turn: DeviceLock, settings: Settings
 ) -> AnswerEngine:
     """Return an engine over an open store and loaded models. Raises ModelError subclasses, ConfigError."""
     auxiliary = None
     if wants_auxiliary(settings.answer):
         auxiliary = open_auxiliary(prepare_auxiliary(settings, settings.answer.auxiliary), store)
-    return AnswerEngine(prepared, embedder, store, turn, settings, auxiliary=auxiliary)
+    return AnswerEngine(serving, embedder, store, turn, settings, auxiliary=auxiliary)

@@ -41,9 +41,8 @@ _STAGE_WORDS = {
     IndexStage.VECTORS: "by meaning",
     IndexStage.WARM: "chunk KV",
 }
-_TERMINAL_EVERY = 0.1
-_PLAIN_EVERY = 10.0
-"""Seconds between two progress lines of a stage, without a terminal."""
+_TERMINAL_EVERY, _PLAIN_EVERY = 0.1, 10.0
+"""Seconds between two progress lines of a stage, on a terminal and without one."""
 
 
 def duration(seconds: float) -> str:
@@ -350,6 +349,7 @@ def answer_json(answer: Answer) -> dict[str, object]:
         "stopped": answer.stopped,
         "notices": list(answer.notices),
         "not_read": None if answer.not_read is None else unread_json(answer.not_read),
+        "backlog": None if answer.backlog is None else answer.backlog.report(),
         "question_cut_at": answer.question_cut_at or None,
         "asked_as": answer.asked_as or None,
         "limited_to": [str(path) for path in answer.limited_to],

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.answering.events import AnswerMode, Finished, FirstToken, Retrieved
+from desk_rag.answering.events import AnswerEvent, AnswerMode, FilesWaiting, Finished, FirstToken, Retrieved
 from desk_rag.config import IdleSettings, IndexSettings, Settings
 from desk_rag.errors import ModelError, ModelNotFound
 from desk_rag.ingest.events import FileEvent
@@ -54,9 +54,37 @@ def backend(place: tuple[Settings, Path]) -> Iterator[LiveBackend]:
     live.stop()
 
 
+def _first(events: list[AnswerEvent], kind: type[AnswerEvent]) -> AnswerEvent:
+    return next(event for event in events if isinstance(event, kind))
+
+
 def warm(backend: LiveBackend) -> bool:
     status = backend.status()
     return 0 < status.chunks == status.warm == status.with_vectors and status.files == len(_FILES)
+
+
+@pytest.mark.slow
+def test_the_first_question_of_a_new_user_waits_for_the_files(place: tuple[Settings, Path], tmp_path: Path) -> None:
+    """It is asked while the folder is looked through for the first time, with the file that answers it far behind."""
+    settings, _ = place
+    folder = tmp_path / "new"
+    folder.mkdir()
+    for number in range(60):
+        (folder / f"note {number}.md").write_text(f"Note {number}: the garden and the weather in week {number}.\n")
+    (folder / "a door.md").write_text("# Doors\n\nThe kitchen door is painted green.\n")
+    os.utime(folder / "a door.md", (1_000_000_000, 1_000_000_000))  # the oldest file is read last
+    backend = LiveBackend(settings, [folder])
+    backend.start(lambda text: None, lambda event: None)
+    try:
+        events = list(backend.ask(_QUESTION, lambda: False))
+        left = backend.backlog()
+    finally:
+        backend.stop()
+    assert isinstance(events[-1], Finished)
+    answer = events[-1].answer
+    assert answer.found and "green" in answer.text and answer.backlog is None, answer.notices
+    assert left.waiting == 0
+    assert all(isinstance(event, FilesWaiting) for event in events[: events.index(_first(events, Retrieved))])
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from textual import on, work
 from textual.app import App, SuspendNotSupported, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.message import Message
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 from textual.worker import get_current_worker
 
 from desk_rag.answering.events import AnswerEvent, AnswerText, Retrieved
@@ -34,6 +34,8 @@ from desk_rag.tui.logfile import log_to_file
 from desk_rag.tui.opener import opening
 from desk_rag.tui.screens.chat import ChatScreen
 from desk_rag.tui.screens.help import HelpScreen
+from desk_rag.tui.screens.panel import PanelScreen
+from desk_rag.tui.screens.panels import PANELS
 from desk_rag.tui.shutdown import leave_at_once, new_loop, threads_ended
 from desk_rag.tui.themes import DARK, LIGHT
 from desk_rag.tui.widgets.question_input import QuestionInput
@@ -54,6 +56,10 @@ class DeskRagApp(App[int]):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1", "help", "Help", priority=True),
+        *[
+            Binding(panel.key, f"panel('{name}')", panel.title, show=False, priority=True)
+            for name, panel in PANELS.items()
+        ],
         Binding("f6", "pause_or_resume", "Pause", priority=True),
         Binding("ctrl+q", "quit", "Quit", key_display="^q", priority=True),
         Binding("ctrl+c", "copy_or_quit", "Quit", show=False, priority=True),
@@ -235,6 +241,8 @@ class DeskRagApp(App[int]):
         yield SystemCommand(
             "Keep documents whose files are gone", "In the index", partial(self.decide_deletions, keep=True)
         )
+        for name, (key, title, about, _) in PANELS.items():
+            yield SystemCommand(title, f"{about} ({key.upper()})", partial(self.action_panel, name))
         yield SystemCommand("Change the theme", "Colours", self.action_change_theme)
         yield SystemCommand("Help", "Keys and signs", self.action_help)
         yield SystemCommand("Quit", "Leave desk-rag", self.action_quit)
@@ -245,6 +253,18 @@ class DeskRagApp(App[int]):
             self.screen.dismiss()
         else:
             self.push_screen(HelpScreen(self._log_file))
+
+    def action_panel(self, name: str) -> None:
+        """Open a screen beside the chat, in place of another one that is open."""
+        if isinstance(self.screen, ModalScreen):
+            return
+        panel = PANELS[name].screen
+        if isinstance(self.screen, panel):
+            self.screen.action_close()
+        elif isinstance(self.screen, PanelScreen):
+            self.switch_screen(panel(self.backend.session))
+        else:
+            self.push_screen(panel(self.backend.session))
 
     def action_pause_or_resume(self) -> None:
         """Pause background work for an hour, or let it go on."""
@@ -293,13 +313,17 @@ class DeskRagApp(App[int]):
         )
 
 
-def run(settings: Settings, folders: Sequence[Path]) -> int:
-    """Open the UI on `folders` and return the exit code: 0, 143/129 after a signal, or that of a failed start."""
+def run(settings: Settings, folders: Sequence[Path], settings_file: Path | None = None) -> int:
+    """Open the UI on `folders` and return the exit code: 0, 143/129 after a signal, or that of a failed start.
+
+    `settings_file` is where `settings` come from, if not from the default place.
+    """
     from desk_rag.store.layout import Layout
     from desk_rag.tui.live_backend import LiveBackend
 
     Layout(settings.data_dir).check_owner()  # before the log file is made there
-    return run_with(LiveBackend(settings, folders), folders, log_to_file(settings.data_dir / "logs"))
+    backend = LiveBackend(settings, folders, settings_file)
+    return run_with(backend, folders, log_to_file(settings.data_dir / "logs"))
 
 
 def run_with(backend: Backend, folders: Sequence[Path], log_file: Path | None = None) -> int:

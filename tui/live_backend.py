@@ -25,6 +25,7 @@ from desk_rag.ingest.events import IndexEvent
 from desk_rag.store.catalog.deletion_rows import Decision
 from desk_rag.store.presence import absent_folders
 from desk_rag.tui.backend import Freshness, Started, Status
+from desk_rag.tui.management.session import Session
 
 if TYPE_CHECKING:
     from desk_rag.answering.engine import AnswerEngine
@@ -43,6 +44,8 @@ _QUIET = {
 """Environment that keeps libraries from writing to the terminal."""
 _SOON = 20.0
 """Seconds that a writer may take to start; without activity after that, nobody is watching."""
+_HALT_SECONDS = 10.0
+"""Seconds to wait for the indexing to stop before it begins with other settings."""
 _TRY_SECONDS = 3.0
 """Seconds between two attempts to become the writer."""
 
@@ -50,11 +53,11 @@ _TRY_SECONDS = 3.0
 class LiveBackend:
     """Answers from the store of `settings`, indexing `folders` when no other process does."""
 
-    def __init__(self, settings: Settings, folders: Sequence[Path]) -> None:
-        self._settings = settings
-        self._folders = tuple(folder.absolute() for folder in folders)
+    def __init__(self, settings: Settings, folders: Sequence[Path], settings_file: Path | None = None) -> None:
+        self.session = Session(settings, folders, settings_file)
         self._engine: AnswerEngine | None = None
         self._service: Service | None = None
+        self._listen: Callable[[IndexEvent], None] = lambda _: None
         self._started_at = 0.0
         self._reader: Store | None = None
         """The store that the engine was opened with, if it writes through another one now."""
@@ -63,6 +66,7 @@ class LiveBackend:
 
     def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
         """Load model and store and begin indexing. Raises ModelError, StoreError, ConfigError."""
+        self._listen = listen
         for name, value in _QUIET.items():
             os.environ.setdefault(name, value)
         report("loading the libraries")
@@ -70,40 +74,41 @@ class LiveBackend:
 
         report("loading the model")
         try:
-            engine = open_engine(self._settings, writer=True)
+            engine = open_engine(self.session.settings, writer=True)
         except (StoreLocked, *UNWRITABLE):
-            engine = open_engine(self._settings, writer=False)
+            engine = open_engine(self.session.settings, writer=False)
         self._engine = engine
         if engine.store.writer:
             self._begin_indexing(engine, listen)
         else:
             takeover = threading.Thread(target=self._take_over, args=(engine, listen), name="takeover", daemon=True)
             takeover.start()
-        name = self._settings.model.name
+        self.session.attach(self)
+        name = self.session.settings.model.name
         return Started("embedded reader" if name == "embedded" else engine.model.spec.name, _device(engine))
 
     def ask(
         self, question: str, stop: Callable[[], bool], mode: AnswerMode = AnswerMode.CACHED
     ) -> Iterator[AnswerEvent]:
         """Answer from the chosen folders only: the store may hold others."""
-        return self._ready().ask(question, mode=mode, under=self._folders, stop=stop)
+        return self._ready().ask(question, mode=mode, under=self.session.folders, stop=stop)
 
     def prefetch(self, question: str) -> None:
         """Bring nearer what the next question in the queue will need, while the present answer is written."""
-        self._ready().prefetch(question, under=self._folders)
+        self._ready().prefetch(question, under=self.session.folders)
 
     def status(self) -> Status:
         """Return counts below the chosen folders and the writer's progress."""
         engine = self._ready()
         store = engine.store
-        counts = store.counts(engine.namespace, engine.embedder.fingerprint, self._folders)
+        counts = store.counts(engine.namespace, engine.embedder.fingerprint, self.session.folders)
         activity = store.activity()
         paused = _left(store.pause_requested())
         freshness, stage = self._freshness(activity, paused)
         absent = [folder.path for folder in absent_folders(store) if self._is_chosen(folder.path)]
         missing = [
             folder
-            for folder in missing_files(store, self._settings.index.deletion_grace_hours)
+            for folder in missing_files(store, self.session.settings.index.deletion_grace_hours)
             if folder.waiting and self._is_chosen(folder.root)
         ]
         return Status(
@@ -142,10 +147,11 @@ class LiveBackend:
     def decide_deletions(self, *, keep: bool) -> int:
         """Note the decision for the chosen folders; whichever process is the writer obeys it."""
         decision = Decision.KEPT if keep else Decision.CONFIRMED
-        return sum(self._ready().store.deletions.decide(folder, decision) for folder in self._folders)
+        return sum(self._ready().store.deletions.decide(folder, decision) for folder in self.session.folders)
 
     def stop(self) -> bool:
         """End indexing and close the store. False if a step that cannot be interrupted still runs."""
+        self.session.detach()
         with self._changing:
             self._stopping.set()
             service, engine, reader = self._service, self._engine, self._reader
@@ -157,15 +163,51 @@ class LiveBackend:
             reader.close()
         return ended
 
+    # What the screens beside the chat direct: `management.session.Indexing` ---------------------------------------
+
+    @property
+    def store(self) -> Store:
+        """The store of the engine."""
+        return self._ready().store
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the loaded model's chunk KV."""
+        return str(self._ready().namespace)
+
+    @property
+    def indexes(self) -> bool:
+        """Whether this process is the one that indexes."""
+        return self._service is not None
+
+    def sweep(self) -> None:
+        """Look through the folders now, if this process indexes."""
+        if self._service is not None:
+            self._service.sweep()
+
+    def halt(self) -> bool:
+        """Stop indexing; False if another process indexes or a step that cannot be interrupted still runs."""
+        with self._changing:
+            return self._service is not None and self._service.stop(_HALT_SECONDS)
+
+    def resume(self, settings: Settings, folders: Sequence[Path]) -> None:
+        """Index these folders with these settings from now on, after `halt`."""
+        with self._changing:
+            if not self._stopping.is_set():
+                self.session.settings, self.session.folders = settings, tuple(folders)
+                self._begin_indexing(self._ready(), self._listen)
+
     def _is_chosen(self, path: Path) -> bool:
-        return not self._folders or any(path == folder or folder in path.parents for folder in self._folders)
+        return not self.session.folders or any(
+            path == folder or folder in path.parents for folder in self.session.folders
+        )
 
     def _begin_indexing(self, engine: AnswerEngine, listen: Callable[[IndexEvent], None]) -> None:
         from desk_rag.indexer.parts import parts_of
         from desk_rag.indexer.service import Service
 
         self._started_at = time.monotonic()
-        service = Service(parts_of(engine), self._folders, self._settings)
+        service = Service(parts_of(engine), self.session.folders, self.session.settings)
         service.subscribe(listen)
         service.start()
         self._service = service
@@ -175,10 +217,10 @@ class LiveBackend:
         from desk_rag.store.store import Store
 
         while not self._stopping.wait(_TRY_SECONDS):
-            if not (self._settings.data_dir / "catalog.sqlite").is_file():
+            if not (self.session.settings.data_dir / "catalog.sqlite").is_file():
                 continue  # it is being purged; a reader must not create it again
             try:
-                store = Store.open(self._settings.data_dir, self._settings.store, writer=True)
+                store = Store.open(self.session.settings.data_dir, self.session.settings.store, writer=True)
             except StoreLocked:
                 continue
             except Exception:

@@ -72,6 +72,10 @@ class StoreHealth:
             budget_bytes=self._budget.limit(),
         )
 
+    def fullest_namespace(self) -> str | None:
+        """Return the namespace with the most chunk KV; None if there is none."""
+        return self._rows.fullest_namespace()
+
     def coverage(self) -> Counts:
         """Return `counts` for the model and the embedder that cover most, if neither is loaded."""
         namespace = self._rows.fullest_namespace()

@@ -31,6 +31,7 @@ from desk_rag.store.kv.files import KVFiles, key_of
 from desk_rag.store.kv.index import KVIndex
 from desk_rag.store.kv.reconcile import KVMaintenance
 from desk_rag.store.layout import Layout
+from desk_rag.store.listing import Listing
 from desk_rag.store.maintenance.sweep import Sweep
 from desk_rag.store.types import (
     DocumentRow,
@@ -68,6 +69,7 @@ class Store(StoreHealth):
         self.clock = StoreClock(self._database)
         self.volumes = VolumeRows(self._database)
         self.deletions = DeletionRows(self._database, self.clock)
+        self.listing = Listing(self._database)
         self._maintenance = KVMaintenance(self._layout, self._rows, opened.kv)
         self._witness = Witness(self._layout.home, self._layout.run)
         self.root = self._layout.root

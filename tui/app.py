@@ -31,8 +31,10 @@ from desk_rag.ingest.events import IndexEvent
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Backend, Freshness, Status
 from desk_rag.tui.logfile import log_to_file
+from desk_rag.tui.management.first_run import FirstRun
 from desk_rag.tui.opener import opening
 from desk_rag.tui.screens.chat import ChatScreen
+from desk_rag.tui.screens.first_run import FirstRunScreen
 from desk_rag.tui.screens.help import HelpScreen
 from desk_rag.tui.screens.panel import PanelScreen
 from desk_rag.tui.screens.panels import PANELS
@@ -71,6 +73,7 @@ class DeskRagApp(App[int]):
         self.failure: DeskRagError | None = None
         """What kept the backend from starting; its exit code becomes the program's."""
         self._log_file = log_file
+        self._folders = tuple(folders)
         self._chat = ChatScreen(folders)
         self._stop = threading.Event()
         self._leaving = threading.Event()
@@ -86,7 +89,7 @@ class DeskRagApp(App[int]):
         for number in (signal.SIGTERM, signal.SIGHUP):
             # Textual installs none; without it the terminal stays in the alternate screen.
             loop.add_signal_handler(number, partial(self._leave, 128 + number))
-        self.call_after_refresh(self.start_backend)
+        self.call_after_refresh(self.start_backend if self._folders else self.look_for_folders)
 
     def on_unmount(self) -> None:
         self._leaving.set()
@@ -122,6 +125,28 @@ class DeskRagApp(App[int]):
                 _LOG.exception("no status")
             if self._leaving.wait(_STATUS_SECONDS) or get_current_worker().is_cancelled:
                 return
+
+    @work(thread=True, exclusive=True, group="start", exit_on_error=False)
+    def look_for_folders(self) -> None:
+        """Start, or ask for a folder first if none is known."""
+        try:
+            is_due = FirstRun(self.backend.session).is_due()
+        except Exception:
+            _LOG.exception("the index cannot be looked into")
+            is_due = False  # the start says what is wrong with it
+        self.call_from_thread(self.action_first_run if is_due else self.start_backend)
+
+    def action_first_run(self) -> None:
+        """Ask for a folder; start with it once it is chosen."""
+        self.push_screen(FirstRunScreen(self.backend.session), self._chose)
+
+    def _chose(self, _: object) -> None:
+        folders = self.backend.session.folders
+        if folders:
+            self._folders = folders
+            self._chat = ChatScreen(folders)
+            self.switch_screen(self._chat)
+            self.call_after_refresh(self.start_backend)
 
     def _report(self, text: str) -> None:
         self._tell(m.Loading(text))
@@ -243,6 +268,8 @@ class DeskRagApp(App[int]):
         )
         for name, (key, title, about, _) in PANELS.items():
             yield SystemCommand(title, f"{about} ({key.upper()})", partial(self.action_panel, name))
+        if not self._folders:
+            yield SystemCommand("Choose a folder", "Look at it first, then index it", self.action_first_run)
         yield SystemCommand("Change the theme", "Colours", self.action_change_theme)
         yield SystemCommand("Help", "Keys and signs", self.action_help)
         yield SystemCommand("Quit", "Leave desk-rag", self.action_quit)

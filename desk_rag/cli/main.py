@@ -142,7 +142,7 @@ def open_ui(
     from desk_rag.cli import work
 
     settings = work.with_answer_options(_settings(ctx), attention, recompute, selector)
-    raise typer.Exit(work.open_ui(settings, folders or []))
+    raise typer.Exit(work.open_ui(settings, folders or [], ctx.obj.config))
 
 
 @app.command()

@@ -22,7 +22,8 @@ from desk_rag.tui.screens.panel import PanelScreen
 from desk_rag.tui.screens.text_page import TextScreen
 from desk_rag.tui.widgets.entry_line import detail, entry_line
 from desk_rag.tui.widgets.entry_list import PAGE, EntryList
-from desk_rag.tui.wording import count, safe
+from desk_rag.tui.widgets.line_input import LineInput
+from desk_rag.tui.wording import count, home_path, safe
 
 _RENEW_SECONDS = 2.0
 """Seconds after which the rows in view are looked at again."""
@@ -43,6 +44,7 @@ class LibraryScreen(PanelScreen):
         ("Esc", "clear the filter; without one, back"),
     )
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "open", "Open"),
         Binding("ctrl+o", "actions", "Actions", key_display="^o"),
         Binding("ctrl+t", "show_next", "Show", key_display="^t"),
         Binding("f9", "undo", "Undo"),
@@ -68,7 +70,7 @@ class LibraryScreen(PanelScreen):
     def compose_body(self) -> ComposeResult:
         yield Static("", id="library-summary", markup=False)
         with Horizontal(id="library-filter"):
-            yield Input(placeholder="Type to filter", id="filter", compact=True)
+            yield LineInput("filter", "Type to filter")
             yield Static("", id="library-shown", markup=False)
         yield EntryList(id="entries")
         yield Static("", id="entry-detail", markup=False)
@@ -94,7 +96,7 @@ class LibraryScreen(PanelScreen):
 
     def _list_came(self, words: str, again: bool, coming_from: Path | None, listed: Listed) -> None:
         self._listed = listed
-        self.title_right("all folders" if listed.folder is None else str(listed.folder))
+        self.title_right("all folders" if listed.folder is None else home_path(listed.folder))
         empty = "No path holds these words." if words else _nothing(self._shown, listed.folder)
         rows = self.query_one(EntryList)
         if again:
@@ -185,15 +187,12 @@ class LibraryScreen(PanelScreen):
     def _filter_changed(self) -> None:
         self._load(self._listed.folder)
 
-    @on(Input.Submitted)
-    def _enter(self) -> None:
-        self._open_entry()
-
     @on(EntryList.Chosen)
     def _clicked_again(self) -> None:
-        self._open_entry()
+        self.action_open()
 
-    def _open_entry(self) -> None:
+    def action_open(self) -> None:
+        """Go into the folder, or show what can be done with the file."""
         entry = self._entry
         if isinstance(entry, FolderEntry):
             self._go(entry.path)
@@ -242,7 +241,7 @@ class LibraryScreen(PanelScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "undo":
             return self._undo is not None
-        if action == "actions":
+        if action in ("actions", "open"):
             return not self.is_mounted or self._entry is not None
         return True
 

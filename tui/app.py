@@ -31,6 +31,7 @@ from desk_rag.ingest.events import IndexEvent
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Backend, Freshness, Status
 from desk_rag.tui.logfile import log_to_file
+from desk_rag.tui.management.checks import Checks, no_checks
 from desk_rag.tui.management.first_run import FirstRun
 from desk_rag.tui.opener import opening
 from desk_rag.tui.screens.chat import ChatScreen
@@ -312,6 +313,15 @@ class DeskRagApp(App[int]):
             self._pressed_ctrl_c = now
             self.notify("Press Ctrl+C again to quit.", timeout=_TWICE_SECONDS, markup=False)
 
+    @property
+    def status(self) -> Status:
+        """The last look at the index."""
+        return self._status
+
+    @on(m.PauseWanted)
+    def _pause_wanted(self, message: m.PauseWanted) -> None:
+        self.set_pause(message.seconds)
+
     @on(m.OpenWanted)
     def _open_wanted(self, message: m.OpenWanted) -> None:
         try:
@@ -340,16 +350,21 @@ class DeskRagApp(App[int]):
         )
 
 
-def run(settings: Settings, folders: Sequence[Path], settings_file: Path | None = None) -> int:
+def run(
+    settings: Settings, folders: Sequence[Path], settings_file: Path | None = None, checks: Checks = no_checks
+) -> int:
     """Open the UI on `folders` and return the exit code: 0, 143/129 after a signal, or that of a failed start.
 
-    `settings_file` is where `settings` come from, if not from the default place.
+    Args:
+        settings_file: where `settings` come from, if not from the default place.
+        checks: what the doctor's screen runs.
     """
     from desk_rag.store.layout import Layout
     from desk_rag.tui.live_backend import LiveBackend
+    from desk_rag.tui.management.session import Session
 
     Layout(settings.data_dir).check_owner()  # before the log file is made there
-    backend = LiveBackend(settings, folders, settings_file)
+    backend = LiveBackend(Session(settings, folders, settings_file, checks))
     return run_with(backend, folders, log_to_file(settings.data_dir / "logs"))
 
 

@@ -53,7 +53,7 @@ class Status:
     waiting: str = ""
     """Why the stage stands still on purpose; empty while it moves."""
     paused_seconds: float | None = None
-    """How long the pause still lasts; None when not paused."""
+    """How long the pause still lasts; None when not paused, or paused without an end."""
     absent: tuple[Path, ...] = ()
     """Indexed folders and drives that are not there now; their documents still answer."""
     missing: int = 0

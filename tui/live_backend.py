@@ -53,8 +53,8 @@ _TRY_SECONDS = 3.0
 class LiveBackend:
     """Answers from the store of `settings`, indexing `folders` when no other process does."""
 
-    def __init__(self, settings: Settings, folders: Sequence[Path], settings_file: Path | None = None) -> None:
-        self.session = Session(settings, folders, settings_file)
+    def __init__(self, session: Session) -> None:
+        self.session = session
         self._engine: AnswerEngine | None = None
         self._service: Service | None = None
         self._listen: Callable[[IndexEvent], None] = lambda _: None
@@ -79,6 +79,8 @@ class LiveBackend:
             engine = open_engine(self.session.settings, writer=False)
         self._engine = engine
         if engine.store.writer:
+            if engine.store.pause_requested() == math.inf:  # it lasted until this start
+                engine.store.request_pause(None)
             self._begin_indexing(engine, listen)
         else:
             takeover = threading.Thread(target=self._take_over, args=(engine, listen), name="takeover", daemon=True)
@@ -125,7 +127,7 @@ class LiveBackend:
             total=activity.total if activity else 0,
             eta_seconds=activity.eta_seconds if activity else None,
             waiting=activity.waiting if activity else "",
-            paused_seconds=paused,
+            paused_seconds=None if paused == math.inf else paused,
             absent=tuple(absent),
             missing=sum(folder.waiting for folder in missing),
             missing_seconds=min((folder.seconds_left for folder in missing), default=0.0),

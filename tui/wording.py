@@ -113,7 +113,9 @@ def about(value: float) -> str:
 
 
 def gib(value: int) -> str:
-    """Return bytes in GiB, or in MiB below one: '38 GiB', '1.5 GiB', '12 MiB'."""
+    """Return bytes in GiB, or in smaller units below one: '38 GiB', '1.5 GiB', '12 MiB', '800 KiB'."""
+    if 0 < value < 1024**2:
+        return f"{max(1, value // 1024)} KiB"
     if value < 1024**3:
         return f"{value / 1024**2:.0f} MiB"
     number = value / 1024**3

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from desk_rag import config
 from desk_rag.config import Settings
+from desk_rag.tui.management.checks import Checks, no_checks
 from desk_rag.tui.management.settings_file import SettingsFile
 
 if TYPE_CHECKING:
@@ -47,7 +48,15 @@ class Indexing(Protocol):
 class Session:
     """Settings, folders and store of one run of the UI. Safe to use from several threads."""
 
-    def __init__(self, settings: Settings, folders: Sequence[Path], settings_file: Path | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        folders: Sequence[Path],
+        settings_file: Path | None = None,
+        checks: Checks = no_checks,
+    ) -> None:
+        self.checks = checks
+        """What `desk-rag doctor` runs."""
         self.settings = settings
         """As they are in use; a change that needs a restart is in the file only."""
         self.folders = tuple(folder.absolute() for folder in folders)

@@ -20,7 +20,7 @@ from desk_rag.tui.management.session import Session
 from tests.tui.conftest import until
 from tests.tui.scripted import ScriptedBackend
 
-RULES = "# what we keep\n[index]\n# not these\nexclude = [\"*.bak\"]  # backups\n"
+RULES = '# what we keep\n[index]\n# not these\nexclude = ["*.bak"]  # backups\n'
 FILES = {
     "house/doors.md": "# Doors\n\nThe kitchen door is painted green.\n",
     "house/roof.txt": "The roof was repaired in May 2021.\n",
@@ -45,9 +45,7 @@ class World:
         """Bring the index up to date."""
         with Store.open(self.settings.data_dir, self.settings.store, writer=True) as store:
             prompt = load_prompt(READER)
-            for _ in sync_folder(
-                store, self.folder, prompt, prompt.chunk_size, self.settings.index, lambda: False
-            ):
+            for _ in sync_folder(store, self.folder, prompt, prompt.chunk_size, self.settings.index, lambda: False):
                 pass
 
     def app(self) -> DeskRagApp:

@@ -196,12 +196,12 @@ async def test_before_anything_is_indexed(opened: Open, tmp_path: Path) -> None:
 async def test_a_hundred_thousand_files_cost_the_rows_in_view(opened: Open, world: World) -> None:
     """The work of a frame is counted in rows: those drawn, and those asked for."""
     big = world.folder / "big"
-    with Store.open(world.settings.data_dir, world.settings.store, writer=True) as store:
-        with store._database.write(durable=False) as connection:
-            for number in range(100_000):
-                path = big / f"file {number:06}.md"
-                row, _ = upsert(connection, path, "", "", FileStamp(1, 2, 3, "p"), FileState.SKIPPED, "empty")
-                checksums.seal(connection, row, count=True)
+    place = world.settings.data_dir
+    with Store.open(place, world.settings.store, writer=True) as store, store._database.write() as connection:
+        for number in range(100_000):
+            path = big / f"file {number:06}.md"
+            row, _ = upsert(connection, path, "", "", FileStamp(1, 2, 3, "p"), FileState.SKIPPED, "empty")
+            checksums.seal(connection, row, count=True)
     asked: list[int] = []
     async with opened() as pilot:
         await open_library(pilot, "big/")
@@ -216,7 +216,11 @@ async def test_a_hundred_thousand_files_cost_the_rows_in_view(opened: Open, worl
         pilot.app.screen._library.entries = counted  # type: ignore[method-assign]
         await pilot.press("enter")
         await until(pilot, lambda: rows.total == 100_000 and "file 000000.md" in screen_text(pilot.app))
-        for keys, sign in ((["ctrl+end"], "file 099999.md"), (["pageup"] * 3, "file 0999"), (["ctrl+home"], "000000.md")):
+        for keys, sign in (
+            (["ctrl+end"], "file 099999.md"),
+            (["pageup"] * 3, "file 0999"),
+            (["ctrl+home"], "000000.md"),
+        ):
             before, requests = rows.drawn, len(asked)
             await pilot.press(*keys)
             await until(pilot, lambda: sign in screen_text(pilot.app))  # noqa: B023

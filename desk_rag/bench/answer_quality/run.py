@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from desk_rag.answering.evidence.selection import EvidenceSelector
+from desk_rag.answering.evidence.selection import EvidenceDecoding, EvidenceSelector, PendingToken
 from desk_rag.answering.token_choice import next_token
 from desk_rag.bench.answer_quality.batch import BatchCache, RowCache, decode, forced
 from desk_rag.bench.answer_quality.data.sample import Sample
@@ -172,9 +172,9 @@ def _open(setting: Setting, item: Item, begun: Begun, row: RowCache) -> list[int
         return [first]
     row.set_length(len(begun.positions))
     run, most = ModelPass(setting.model, row), setting.max_new_tokens - 1
-    question = item.sample.question
-    first = setting.chooser.first_token(question, item.texts, first)  # `Said.chosen` counts it with the quote behind it
-    quoted = setting.chooser.select_quote(question, item.texts, run, first, begun.logits, begun.next_position, most)
+    strategy = EvidenceDecoding(setting.chooser, item.sample.question, item.texts)
+    first = strategy.first_token(first)  # `Said.chosen` counts it with the quote behind it
+    quoted = strategy.select_quote(PendingToken(run, first, begun.logits, begun.next_position), most)
     if quoted is None:
         return [first]
     laid = quoted.append_answer() or quoted.quote

@@ -54,6 +54,11 @@ class PrefixVariants:
         return tuple(variant.count for variant in self.variants)
 
     @property
+    def namespaces(self) -> tuple[Namespace, ...]:
+        """Namespace of each variant."""
+        return tuple(variant.namespace for variant in self.variants)
+
+    @property
     def is_plain(self) -> bool:
         """Whether variant 0 is the only one."""
         return len(self.variants) == 1

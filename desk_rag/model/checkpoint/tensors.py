@@ -16,8 +16,8 @@ import torch
 
 from desk_rag.errors import ModelError
 from desk_rag.model.checkpoint.files import TensorInfo, named
+from desk_rag.model.checkpoint.row_int8 import SCALE
 
-_SCALE = ".scale"
 _REMEDY = "Fetch the model's files again; a config.json of another version of the model has the same effect."
 _PAST_BUFFERS = re.compile(r"(.*\.)?(rotary_emb\.inv_freq|position_ids|masked_bias|attn\.bias)")
 """Tensors of old checkpoints that are computed today."""
@@ -81,7 +81,7 @@ def check_loaded(directory: Path, info: Mapping[str, Any]) -> None:
 
 def is_row_int8(tensors: Collection[str]) -> bool:
     """True for the embedded reader's form: matrices as int8 with a scale per output row."""
-    return any(name.endswith(_SCALE) for name in tensors)
+    return any(name.endswith(SCALE) for name in tensors)
 
 
 def _report(directory: Path, missing: set[str], unexpected: set[str], other_shape: list[str]) -> None:
@@ -101,11 +101,11 @@ def _report(directory: Path, missing: set[str], unexpected: set[str], other_shap
 def _row_int8(directory: Path, tensors: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
     """`tensors` without the scales of the reader's form. Raises ModelError for a scale that fits no matrix."""
     plain = dict(tensors)
-    for name in [name for name in tensors if name.endswith(_SCALE)]:
-        scale, matrix = plain.pop(name), tensors.get(name.removesuffix(_SCALE))
+    for name in [name for name in tensors if name.endswith(SCALE)]:
+        scale, matrix = plain.pop(name), tensors.get(name.removesuffix(SCALE))
         if matrix is None or matrix.dtype != "I8" or scale.shape not in ((matrix.shape[0], 1), matrix.shape[:1]):
             raise ModelError(f"{directory}: the scale {name[:80]} fits no int8 matrix.", remedy=_REMEDY)
-    codes = {name for name, info in plain.items() if info.dtype in ("I8", "U8") and f"{name}{_SCALE}" not in tensors}
+    codes = {name for name, info in plain.items() if info.dtype in ("I8", "U8") and f"{name}{SCALE}" not in tensors}
     if codes:
         message = f"The weights in {directory} are whole numbers without scales: {named(codes)}."
         raise ModelError(message, remedy=_REMEDY)

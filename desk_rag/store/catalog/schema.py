@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
+from functools import cache
 from pathlib import Path
 
 from desk_rag.errors import UnknownFormat
@@ -145,6 +146,30 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         with suppress(sqlite3.Error):  # SQLite has rolled back by itself after some errors
             connection.execute("ROLLBACK")
         raise
+
+
+def is_intact(connection: sqlite3.Connection) -> bool:
+    """True if a catalog of `VERSION` has the tables, indexes and triggers that the steps make.
+
+    A damaged definition can stay valid SQL and change what every row means.
+    """
+    return _definitions(connection) == _expected()
+
+
+@cache
+def _expected() -> frozenset[tuple[str, str]]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        migrate(connection, Path(":memory:"))
+        return _definitions(connection)
+
+
+def _definitions(connection: sqlite3.Connection) -> frozenset[tuple[str, str]]:
+    """Names and SQL of all objects but the tables that the word indexes keep for themselves."""
+    rows = connection.execute(
+        "SELECT name, sql FROM sqlite_master"
+        " WHERE sql IS NOT NULL AND name NOT GLOB '*_words_*' AND name NOT GLOB 'sqlite_*'"
+    )
+    return frozenset((str(name), str(sql)) for name, sql in rows.fetchall())
 
 
 def version(connection: sqlite3.Connection) -> int:

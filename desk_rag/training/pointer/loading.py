@@ -10,12 +10,12 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import BertConfig, BertModel
 
 from desk_rag.answering.evidence.span_model import SpanModel
 from desk_rag.errors import ModelError, ModelNotFound
+from desk_rag.model.checkpoint import row_int8
 
 _CONFIG, _TOKENIZER, _WEIGHTS = "config.json", "tokenizer.json", "model.safetensors"
 _REMEDY = "Name the folder of a BERT embedder, or leave --start out for the one that is installed."
@@ -33,7 +33,7 @@ def load_start(folder: Path, seed: int) -> tuple[SpanModel, Tokenizer]:
             raise ModelNotFound(f"There is no {name} in {folder}.", remedy=_REMEDY)
     try:
         told = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
-        weights = load_file(folder / _WEIGHTS)
+        weights = row_int8.read(folder / _WEIGHTS)
     except (OSError, ValueError, SafetensorError) as error:
         raise ModelNotFound(f"The embedder in {folder} cannot be read: {error}", remedy=_REMEDY) from error
     if not isinstance(told, dict) or told.get("model_type") != "bert":

@@ -140,7 +140,7 @@ class Library:
         """Return the folder above; None, for the list of folders, above an indexed folder."""
         return None if folder in self.roots() else folder.parent
 
-    def list(self, folder: Path | None, words: str = "", shown: Shown = Shown.ALL) -> Listed:
+    def browse(self, folder: Path | None, words: str = "", shown: Shown = Shown.ALL) -> Listed:
         """Return what is directly in `folder`; with `words`, all files below it whose path holds them."""
         store = self._session.store()
         terms = words.split()

@@ -30,11 +30,11 @@ from desk_rag.tui.wording import about, percent, safe
 _SECONDS = 1.0
 _NAMES = {
     IndexStage.SCAN: ("looked through", "files"),
-    IndexStage.WORDS: ("findable by words", "files"),
-    IndexStage.VECTORS: ("findable by meaning", "chunks"),
-    IndexStage.WARM: ("warm: fast to answer from", "chunks"),
+    IndexStage.WORDS: ("found by words", "files"),
+    IndexStage.VECTORS: ("found by meaning", "chunks"),
+    IndexStage.WARM: ("warm: fast answers", "chunks"),
 }
-_BAR = 20
+_BAR = 16
 _PAUSES = (
     Choice("3600", "1", "For an hour"),
     Choice("28800", "8", "For eight hours"),
@@ -152,22 +152,22 @@ def _state(report: ActivityReport) -> Content:
 def _stage(row: StageRow) -> Content:
     name, unit = _NAMES[row.stage]
     if row.stage is IndexStage.SCAN and not row.at_work:
-        return Content.styled(f"   {name:<26} no look at the folders is due", "$foreground 60%")
+        return Content.styled(f"   {name:<20} no look at the folders is due", "$foreground 60%")
     share = percent(row.done, row.total)
     filled = _BAR * row.done // row.total if row.total else 0
     line = Content.assemble(
         (" ▸ " if row.at_work else "   ", "$primary"),
-        f"{name:<26} ",
+        f"{name:<20} ",
         ("█" * filled, "$success"),
         ("░" * (_BAR - filled), "$foreground 30%"),
         f" {share:>3}%  {row.done:,} of {row.total:,} {unit}",
     )
-    if row.rate:
-        line += Content.styled(f" · {row.rate:,.1f} a second", "$foreground 70%")
-    if row.at_work and row.eta_seconds is not None:
-        line += Content.styled(f" · {about(row.eta_seconds)} left", "$foreground 70%")
+    said = [f"{row.rate:,.1f} a second"] if row.rate else []
+    said += [f"{about(row.eta_seconds)} left"] if row.at_work and row.eta_seconds is not None else []
+    if said:
+        line += Content.styled(f"\n   {'':<20} {' · '.join(said)}", "$foreground 70%")
     return line
 
 
 def _labelled(label: str, text: str) -> Content:
-    return Content.assemble((f"   {label:<26} ", "$foreground 60%"), safe(text, single_line=True, most=200))
+    return Content.assemble((f"   {label:<20} ", "$foreground 60%"), safe(text, single_line=True, most=200))

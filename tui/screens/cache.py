@@ -124,7 +124,7 @@ def _text(report: CacheReport) -> Content:
         lines.append(_row("a GiB keeps", f"{report.text_mb_per_gib:.1f} MB of text (measured here)"))
     lines.append(_row("room", _room(report)))
     if report.outlook:
-        lines.append(_row("missing", report.outlook))
+        lines.append(Content.assemble(" ", safe(report.outlook, single_line=True, most=400)))
     lines.append(_row("kept in", home_path(report.place)))
     if report.away:
         lines.append(_row("! away", report.away, "$warning"))

@@ -69,7 +69,10 @@ def _lines(finding: Finding) -> Content:
     verdict = str(finding.verdict.value)
     mark, style = _MARKS[verdict]
     line = Content.assemble(
-        (f" {mark} ", style), (f"{finding.name:<14} ", "bold"), safe(finding.detail, single_line=True, most=1_000)
+        (f" {mark} ", style),
+        safe(f"{finding.name:<14}", "bold", most=40),
+        " ",
+        safe(finding.detail, single_line=True, most=1_000),
     )
     if not finding.remedy or verdict == "ok":
         return line

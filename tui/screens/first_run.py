@@ -16,6 +16,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from desk_rag.ingest.preview import FolderPreview
+from desk_rag.sanitize import clean
 from desk_rag.tui.management.first_run import FirstRun
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.messages import Problem
@@ -52,6 +53,8 @@ class FirstRunScreen(PanelScreen):
         self._stop = threading.Event()
         self._looking = False
         self._folders: list[Path] = []
+        self._taken = ""
+        """The folder in the input as it really is named; '' once something was typed."""
 
     def compose_body(self) -> ComposeResult:
         yield Static(
@@ -80,6 +83,7 @@ class FirstRunScreen(PanelScreen):
 
     @on(Input.Changed)
     def _typed(self, message: Input.Changed) -> None:
+        self._taken = ""
         self._forget_preview()
         self._complete_from(message.value)
 
@@ -112,9 +116,14 @@ class FirstRunScreen(PanelScreen):
         self._take(self._folders[message.option_index])
 
     def _take(self, folder: Path) -> None:
+        """Put a folder into the input, where its name is shown without what could steer the terminal."""
+        self._taken = f"{str(folder).rstrip('/')}/"
         name = self.query_one("#folder", Input)
-        name.value = f"{str(folder).rstrip('/')}/"
+        with self.prevent(Input.Changed):
+            name.value = clean(self._taken, single_line=True)
         name.cursor_position = len(name.value)
+        self._forget_preview()
+        self._complete_from(self._taken)
 
     @property
     def _chosen(self) -> Path | None:
@@ -129,16 +138,15 @@ class FirstRunScreen(PanelScreen):
             return
         name = self.query_one("#folder", Input)
         if self._chosen is not None:
-            with self.prevent(Input.Changed):
-                self._take(self._chosen)
-            self.query_one(OptionList).highlighted = None
-        if not name.value.strip():
+            self._take(self._chosen)
+        typed = self._taken or name.value
+        if not typed.strip():
             return
         self._stop = threading.Event()
         self._looking = True
         self._draw(Content("looking through the folder …"))
         self.in_thread(
-            partial(self._first_run.preview, name.value, self._stop.is_set, self._seen),
+            partial(self._first_run.preview, typed, self._stop.is_set, self._seen),
             self._preview_came,
             group="preview",
             failed=self._cannot_look,
@@ -205,16 +213,20 @@ def _described(found: FolderPreview, free: int, room: int, session: Session) -> 
         lines = [_row("nothing", "no file in it can be read", style="$warning")]
         return Content("\n").join([*lines, *_not_read(found)])
     name = session.settings.model.name
-    model = "embedded reader: ships with desk-rag, needs no download and no GPU" if name == "embedded" else name
+    model = "embedded reader: needs no download and no GPU" if name == "embedded" else name
     lines = [
         _row("will read", f"{count(found.files, 'file')}, {gib(found.size)}   {found.kinds_line}"),
         *_not_read(found),
         Content(""),
         _row("model", model),
-        _row("", "another one: F2 after the start, or desk-rag help models"),
-        _row("ready", f"by words in about {about(found.seconds_to_words)}, by meaning in {_later(found)}"),
+        _row("", "another one: F2 after the start; desk-rag help models"),
+        _row(
+            "ready",
+            f"by words in about {about(found.seconds_to_words)}, by meaning in {about(found.seconds_to_meaning)}",
+        ),
+        _row("", f"all caches after about {about(found.seconds_to_warm)} of idle time (rough)"),
         _row("disk", _disk(found, free, room)),
-        _row("noted in", f"{home_path(session.file.path)}, so that desk-rag opens this folder from now on"),
+        _row("noted in", f"{home_path(session.file.path)}: opened from now on"),
     ]
     return Content("\n").join(lines)
 
@@ -226,10 +238,6 @@ def _not_read(found: FolderPreview) -> list[Content]:
     if found.unreadable:
         lines.append(_row("no access", f"{found.unreadable:,} may not be opened by you", style="$warning"))
     return lines
-
-
-def _later(found: FolderPreview) -> str:
-    return f"{about(found.seconds_to_meaning)}, all caches after {about(found.seconds_to_warm)} of idle time (rough)"
 
 
 def _disk(found: FolderPreview, free: int, room: int) -> str:

@@ -64,6 +64,7 @@ class LibraryScreen(PanelScreen):
         self._entries: dict[int, Entry] = {}
         self._undo: Callable[[], str] | None = None
         self._explained: tuple[Path, str] | None = None
+        self._open_when_there = False
         self._seen = -1
         """State of the index when the list was made."""
 
@@ -78,7 +79,7 @@ class LibraryScreen(PanelScreen):
     def on_mount(self) -> None:
         self.query_one("#filter", Input).focus()
         self._draw_shown()
-        self.in_thread(self._library.start, self._go, group="list")
+        self.in_thread(self._library.start, self._show_folder, group="start")
         self.set_interval(_RENEW_SECONDS, self._renew)
 
     # The list -------------------------------------------------------------------------------------------------
@@ -86,12 +87,15 @@ class LibraryScreen(PanelScreen):
     def _go(self, folder: Path | None, coming_from: Path | None = None) -> None:
         with self.prevent(Input.Changed):
             self.query_one("#filter", Input).value = ""
+        self._show_folder(folder, coming_from)
+
+    def _show_folder(self, folder: Path | None, coming_from: Path | None = None) -> None:
         self._load(folder, coming_from=coming_from)
         self.in_thread(partial(self._library.summary, folder), self._summary_came, group="summary")
 
     def _load(self, folder: Path | None, *, again: bool = False, coming_from: Path | None = None) -> None:
         words = self.query_one("#filter", Input).value
-        job = partial(self._library.list, folder, words, self._shown)
+        job = partial(self._library.browse, folder, words, self._shown)
         self.in_thread(job, partial(self._list_came, words, again, coming_from), group="list")
 
     def _list_came(self, words: str, again: bool, coming_from: Path | None, listed: Listed) -> None:
@@ -131,6 +135,8 @@ class LibraryScreen(PanelScreen):
         rows.take(first, [entry_line(entry, base, width) for entry in entries], generation)
         if first <= rows.highlighted < first + len(entries):
             self._draw_detail()
+            if self._open_when_there:
+                self.action_open()
 
     def on_resize(self) -> None:
         rows = self.query_one(EntryList)
@@ -185,6 +191,7 @@ class LibraryScreen(PanelScreen):
 
     @on(Input.Changed)
     def _filter_changed(self) -> None:
+        self._entries.clear()  # what is highlighted now is not what will be
         self._load(self._listed.folder)
 
     @on(EntryList.Chosen)
@@ -192,8 +199,9 @@ class LibraryScreen(PanelScreen):
         self.action_open()
 
     def action_open(self) -> None:
-        """Go into the folder, or show what can be done with the file."""
+        """Go into the folder, or show what can be done with the file; if the list is on its way, once it is there."""
         entry = self._entry
+        self._open_when_there = entry is None
         if isinstance(entry, FolderEntry):
             self._go(entry.path)
         elif entry is not None:
@@ -241,7 +249,7 @@ class LibraryScreen(PanelScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "undo":
             return self._undo is not None
-        if action in ("actions", "open"):
+        if action == "actions":
             return not self.is_mounted or self._entry is not None
         return True
 
@@ -269,7 +277,7 @@ class LibraryScreen(PanelScreen):
             self._ask_to_forget(entry)
 
     def _show_text(self, path: Path, text: str) -> None:
-        self.app.push_screen(TextScreen(str(path), text or "No text was read from this file."))
+        self.app.push_screen(TextScreen(home_path(path), text or "No text was read from this file."))
 
     def _ask_to_exclude(self, path: Path) -> None:
         root = next((root for root in self.session.folders if root in path.parents), None)
@@ -281,7 +289,7 @@ class LibraryScreen(PanelScreen):
 
     def _exclusion_came(self, exclusion: Exclusion) -> None:
         text = (
-            f"The rule {exclusion.rule} is added to `exclude` in {self.session.file.path}. "
+            f"The rule {exclusion.rule} is added to `exclude` in {home_path(self.session.file.path)}. "
             f"{count(exclusion.indexed, 'document')} leave the index; the files themselves stay as they are. "
             "This can be undone; caches are kept for a while."
         )
@@ -296,8 +304,8 @@ class LibraryScreen(PanelScreen):
     def _ask_to_forget(self, entry: Entry) -> None:
         hours = self.session.settings.index.deletion_grace_hours
         text = (
-            f"Text, words, vectors and caches of {entry.path} are removed from the index, and it is indexed no more. "
-            "Your own files stay as they are."
+            f"Text, words, vectors and caches of {home_path(entry.path)} are removed from the index, and it is indexed "
+            "no more. Your own files stay as they are."
         )
         choices = (
             Choice("no", "n", "Cancel"),

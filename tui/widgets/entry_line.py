@@ -8,7 +8,7 @@ from textual.content import Content
 
 from desk_rag.sanitize import clean
 from desk_rag.tui.management.library import Entry, EntryState, FileEntry, FolderEntry
-from desk_rag.tui.wording import count, fit, fit_path, percent, safe
+from desk_rag.tui.wording import count, fit, fit_path, home_path, percent, safe
 
 _MARKS = {
     EntryState.READ: ("●", "$success"),
@@ -44,7 +44,7 @@ def detail(entry: Entry, why: str) -> Content:
         warm = f"; {entry.warm:,} of {count(entry.chunks, 'chunk')} warm" if entry.chunks else ""
         said = (why or f"{entry.state.value}: {entry.reason}") + warm
     return Content.assemble(
-        safe(str(entry.path), "bold", single_line=True, most=400), "\n", safe(said, single_line=True, most=600)
+        safe(home_path(entry.path), "bold", single_line=True, most=400), "\n", safe(said, single_line=True, most=600)
     )
 
 

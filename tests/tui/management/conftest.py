@@ -57,8 +57,9 @@ Open = Callable[..., AbstractAsyncContextManager[Pilot[int]]]
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    """Some files that were read, one that failed, two that were left out, and an index of them."""
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Some files that were read, one that failed, two that were left out, and an index of them; '~' is above both."""
+    monkeypatch.setenv("HOME", str(tmp_path))
     folder = tmp_path / "docs"
     for name, text in FILES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from desk_rag.retrieval.embedding import EmbedderLike
 
 
+_DOUBT = "The quoted text may not answer the question: read it before you rely on the answer"
+
+
 class AnswerStream:
     """Turns the model's text into Evidence and AnswerText events that will not be revoked."""
 
@@ -32,12 +35,15 @@ class AnswerStream:
         refusal: float | None = None,
         span_scorer: SpanScorerLike | None = None,
         *,
+        withholds: bool = True,
         extractive: bool = False,
     ) -> None:
         """`refusal` and `span_scorer` are as in `verify_answer`.
 
-        With `extractive`, words of the answer that no quote contains are never shown.
+        Without `withholds` an answer whose evidence fails verification is shown with a notice instead. With
+        `extractive`, words of the answer that no quote contains are never shown.
         """
+        self._withholds, self._doubted = withholds, False
         self._question, self._sources = question, sources
         self._embedder, self._refusal, self._span_scorer = embedder, refusal, span_scorer
         self._parser = AnswerParser(sources)
@@ -49,7 +55,12 @@ class AnswerStream:
         self.refused = False
         """True once the evidence failed verification; further text is ignored."""
 
-    def feed(self, piece: str) -> Iterator[Evidence | AnswerText]:
+    @property
+    def ended(self) -> bool:
+        """True once further text would be ignored."""
+        return self.refused
+
+    def feed(self, piece: str, _count: int = 1) -> Iterator[Evidence | AnswerText]:
         """Take the next piece of text; yield the events that became certain."""
         yield from self._pass(self._parser.feed(piece))
 
@@ -66,7 +77,9 @@ class AnswerStream:
         if not self.refused and self._extractive and not stopped:
             return self._quoted_words(parsed, [*events, *self._unverified])
         if not self.refused:
-            return parsed, (*events, *self._unverified, *([AnswerText(self._words)] if self._words else []))
+            words = [AnswerText(self._words)] if self._words else []
+            notices = (_DOUBT,) if self._doubted else ()
+            return replace(parsed, notices=notices), (*events, *self._unverified, *words)
         # Refuse on behalf of the model only if it had finished; a stopped answer just loses its evidence.
         text = "" if stopped and not refused_before else NO_ANSWER
         if text:
@@ -117,4 +130,5 @@ class AnswerStream:
             embedder=self._embedder, refusal=self._refusal, span_scorer=self._span_scorer,
         )  # fmt: skip
         self.support = verdict.probability if citations or self._parser.dropped_quotes else None
-        return verdict.supported
+        self._doubted = self._doubted or not (verdict.supported or self._withholds)
+        return verdict.supported or not self._withholds

@@ -16,7 +16,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from desk_rag.answering.events import Answer, AnswerEvent, AnswerText, AskedAs, Evidence, Finished, Reading
+from desk_rag.answering.events import (
+    Answer,
+    AnswerEvent,
+    AnswerText,
+    AskedAs,
+    Evidence,
+    Finished,
+    Reading,
+    SentenceChecked,
+)
+from desk_rag.cli.questions import written
 from desk_rag.documents.chunking import Location
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
@@ -32,9 +42,8 @@ _STAGE_WORDS = {
     IndexStage.VECTORS: "by meaning",
     IndexStage.WARM: "chunk KV",
 }
-_TERMINAL_EVERY = 0.1
-_PLAIN_EVERY = 10.0
-"""Seconds between two progress lines of a stage, without a terminal."""
+_TERMINAL_EVERY, _PLAIN_EVERY = 0.1, 10.0
+"""Seconds between two progress lines of a stage, on a terminal and without one."""
 
 
 def duration(seconds: float) -> str:
@@ -201,6 +210,8 @@ class AnswerPrinter:
                 if text != "\n".join(self._quotes):
                     self._wrote_words = self._wrote_words or bool(text)
                     self._write(clean(text))
+            case SentenceChecked(sentence=sentence):
+                self._write(written.mark(sentence))
             case Finished(answer=answer):
                 self._finish(answer)
             case _:
@@ -211,6 +222,8 @@ class AnswerPrinter:
             self._write("\n")
         if answer.stopped:
             self._write("(stopped)\n")
+        for line in written.evidence_lines(answer, self._bases):
+            self._write(f"{line}\n")
         if not answer.found and not answer.stopped and answer.sources:
             self._write("Nearest passages:\n")
             for source in answer.sources[:3]:
@@ -226,7 +239,7 @@ class AnswerPrinter:
 
 def _remarks(answer: Answer, bases: Sequence[Path]) -> list[str]:
     """Return what a reader must know about an answer besides its text: what it lacks, what has changed since."""
-    remarks = []
+    remarks = written.remarks(answer)
     if answer.limited_to:
         remarks.append(f"searched only {', '.join(shown_path(path, bases) for path in answer.limited_to)}")
     if answer.doubtful:
@@ -313,6 +326,8 @@ def answer_json(answer: Answer) -> dict[str, object]:
             }
             for citation in answer.citations
         ],
+        "support": written.support_json(answer),
+        "reasoning": answer.reasoning or None,
         "dropped_quotes": list(answer.dropped_quotes),
         "sources": [
             {
@@ -342,7 +357,8 @@ def answer_json(answer: Answer) -> dict[str, object]:
         "stopped": answer.stopped,
         "notices": list(answer.notices),
         "not_read": None if answer.not_read is None else unread_json(answer.not_read),
-        "support": None if answer.support is None else round(answer.support, 4),
+        "backlog": None if answer.backlog is None else answer.backlog.report(),
+        "confidence": None if answer.support is None else round(answer.support, 4),
         "doubtful": answer.doubtful,
         "basis": None if answer.basis is None else asdict(answer.basis),
         "question_cut_at": answer.question_cut_at or None,

@@ -87,9 +87,9 @@ def match(store: Store, subject: str, under: Sequence[Path]) -> Iterator[Reading
 
 
 def stands_for_files(store: Store, noun: str, under: Sequence[Path]) -> bool:
-    """Whether a word such as 'invoices' names a kind of file here: a folder of several files, or their names."""
+    """Whether a word such as 'invoices' names a kind of file here: a folder of several files."""
     stems = content_stems(noun)
-    return bool(stems) and sum(stems <= content_stems(name_words(row.path)) for row in indexed(store, under)) > 1
+    return bool(stems) and sum(stems == content_stems(row.path.parent.name) for row in indexed(store, under)) > 1
 
 
 def _wanted(store: Store, subject: str, under: Sequence[Path], paths: Sequence[Path]) -> _Wanted:

@@ -246,6 +246,11 @@ class Answer:
         return grounding(self.sentences)
 
     @property
+    def doubt(self) -> str:
+        """Sentence for the user if the answer is doubtful; else ''."""
+        return "The quote may not answer the question: read it before you rely on it" if self.doubtful else ""
+
+    @property
     def cut_notice(self) -> str:
         """Sentence for the user if the question was cut; else ''."""
         tokens = self.question_cut_at

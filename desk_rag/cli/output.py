@@ -242,8 +242,8 @@ def _remarks(answer: Answer, bases: Sequence[Path]) -> list[str]:
     remarks = written.remarks(answer)
     if answer.limited_to:
         remarks.append(f"searched only {', '.join(shown_path(path, bases) for path in answer.limited_to)}")
-    if answer.doubtful:
-        remarks.append("the quote may not answer the question: read it")
+    if answer.doubt:
+        remarks.append(answer.doubt)
     if answer.dropped_quotes:
         count = len(answer.dropped_quotes)
         remarks.append(f"{count} of the model's quotes {'is' if count == 1 else 'are'} in no document; left out")

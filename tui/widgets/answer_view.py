@@ -232,6 +232,10 @@ class AnswerView(Vertical):
             Content.assemble("! in no source, do not rely on it: ", safe(quote, "italic", single_line=True))
             for quote in answer.dropped_quotes
         ]
+        if answer.doubt:
+            lines.append(Content(f"! {answer.doubt}"))
+        if answer.basis is not None:
+            lines.append(Content.styled(f"made from {answer.basis.summary}", "$foreground 60%"))
         if answer.cut_notice:
             lines.append(Content(f"! {answer.cut_notice}"))
         cited = {citation.source_number for citation in answer.citations}

@@ -25,7 +25,7 @@ class ModelSpec:
     weights_fingerprint: str
     tokenizer_fingerprint: str
     weight_quantization: str
-    """'none', 'nf4' or 'int8'."""
+    """'none', 'nf4' or 'int8'; or the method by which a checkpoint came quantised."""
     dtype: torch.dtype
     """Compute dtype; the shared prefix's KV is kept in it."""
     config_json: str

@@ -23,6 +23,8 @@ from desk_rag.documents.token_counter import count_tokens, plain_tokenizer
 from desk_rag.errors import ModelError, ModelNotFound
 from desk_rag.model import chat_template
 from desk_rag.model.checkpoint.config import check_tokenizer_config, optional_json, read_json, regular_file
+from desk_rag.model.gguf.header import read_header
+from desk_rag.model.gguf.tokenizer import prompt_parts
 from desk_rag.model.trained_frame import (
     CHUNK_CLOSE,
     CHUNK_OPEN,
@@ -156,8 +158,12 @@ class PromptFormat:
 def load_prompt(model_dir: Path) -> PromptFormat:
     """Build the prompt format of the model in `model_dir` (config.json, tokenizer.json beside its weights).
 
-    Loads no torch. Raises ModelNotFound, or ModelError for a file that cannot be used.
+    `model_dir` may be a GGUF file; of other models no torch is loaded. Raises ModelNotFound, or ModelError for a file
+    that cannot be used.
     """
+    if model_dir.is_file():
+        tokenizer, config, described = prompt_parts(read_header(model_dir))
+        return _prompt(model_dir, tokenizer, config, _stop_ids(tokenizer, config), described)
     file = regular_file(model_dir, "tokenizer.json")
     if file is None:
         raise ModelNotFound(
@@ -166,7 +172,15 @@ def load_prompt(model_dir: Path) -> PromptFormat:
         )
     tokenizer = _read_tokenizer(file)
     config = read_json(model_dir, "config.json")
-    stops = _stop_ids(model_dir, config, tokenizer)
+    stops = _stop_ids(tokenizer, config, optional_json(model_dir, "generation_config.json"))
+    described = optional_json(model_dir, "tokenizer_config.json")
+    check_tokenizer_config(model_dir, described)
+    return _prompt(model_dir, tokenizer, config, stops, described)
+
+
+def _prompt(
+    source: Path, tokenizer: Tokenizer, config: dict[str, Any], stops: frozenset[int], described: dict[str, Any]
+) -> PromptFormat:
     if tokenizer.token_to_id(DOC_START) is not None and tokenizer.token_to_id(DOC_END) is not None:
         return PromptFormat(
             tokenizer,
@@ -180,7 +194,7 @@ def load_prompt(model_dir: Path) -> PromptFormat:
     window = window if isinstance(window, int) and window > 0 else 2048
     return PromptFormat(
         tokenizer,
-        _chat_parts(model_dir),
+        _chat_parts(source, described),
         stop_ids=stops,
         chunk_size=ChunkSize(smallest=100, target=400, largest=512),
         context_tokens=min(int(window * _CONTEXT_SHARE), _CONTEXT_CAP),
@@ -197,29 +211,27 @@ def _read_tokenizer(file: Path) -> Tokenizer:
         raise ModelError(f"{file} cannot be read: {error}", remedy="Fetch the model's files again.") from error
 
 
-def _chat_parts(model_dir: Path) -> PromptParts:
-    described = optional_json(model_dir, "tokenizer_config.json")
-    check_tokenizer_config(model_dir, described)
-    tokens = _special_tokens(described, optional_json(model_dir, "special_tokens_map.json"))
-    template = _template(model_dir, described)
+def _chat_parts(source: Path, described: dict[str, Any]) -> PromptParts:
+    tokens = _special_tokens(described, {} if source.is_file() else optional_json(source, "special_tokens_map.json"))
+    template = _template(source, described)
     if not template:
         head = f"{tokens.get('bos_token', '')}{_CHAT_SYSTEM}\n\n"
         return PromptParts(head, *_CHAT_FRAME, "Question: ", "\nAnswer:\n")
     with_system = [{"role": "system", "content": _CHAT_SYSTEM}, {"role": "user", "content": _SLOT}]
     user_only = [{"role": "user", "content": f"{_CHAT_SYSTEM}\n\n{_SLOT}"}]  # Gemma's templates have no system role
-    rendered = chat_template.render(model_dir, template, tokens, (with_system, user_only))
+    rendered = chat_template.render(source, template, tokens, (with_system, user_only))
     head, slot, tail = rendered.partition(_SLOT)
     if not slot or _SLOT in tail:
         raise ModelError(
-            f"The chat template in {model_dir} does not show the user's words exactly once.",
+            f"The chat template in {source} does not show the user's words exactly once.",
             remedy="Take a model that was trained to chat, or fetch its files again.",
         )
     return PromptParts(head, *_CHAT_FRAME, "Question: ", tail)
 
 
-def _template(model_dir: Path, described: dict[str, Any]) -> str:
+def _template(source: Path, described: dict[str, Any]) -> str:
     """The chat template: in a file of its own, or in tokenizer_config.json, where there may be several by name."""
-    if (file := regular_file(model_dir, "chat_template.jinja")) is not None:
+    if source.is_dir() and (file := regular_file(source, "chat_template.jinja")) is not None:
         try:
             with file.open(encoding="utf-8") as stream:
                 return stream.read(chat_template.MOST_TEMPLATE + 1)
@@ -230,7 +242,7 @@ def _template(model_dir: Path, described: dict[str, Any]) -> str:
         named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
         template = named.get("default") or ""
     if not isinstance(template, str):
-        message = f"{model_dir / 'tokenizer_config.json'}: chat_template is not text."
+        message = f"{source}: its chat_template is not text."
         raise ModelError(message, remedy="Fetch the model's files again.")
     return template
 
@@ -246,9 +258,9 @@ def _special_tokens(*sources: dict[str, Any]) -> dict[str, str]:
     return tokens
 
 
-def _stop_ids(model_dir: Path, config: dict[str, object], tokenizer: Tokenizer) -> frozenset[int]:
+def _stop_ids(tokenizer: Tokenizer, *sources: dict[str, Any]) -> frozenset[int]:
     found: set[int] = set()
-    for source in (config, optional_json(model_dir, "generation_config.json")):
+    for source in sources:
         value = source.get("eos_token_id")
         found.update(token_id for token_id in (value if isinstance(value, list) else [value]) if type(token_id) is int)
     for token in _TURN_ENDS:

@@ -46,7 +46,7 @@ def check(directory: Path, settings: ModelSettings) -> tuple[Any, model_support.
     # Again, with the defaults that transformers filled in.
     checkpoint_config.check_config(file, {**config.to_dict(), "auto_map": None})
     tensors = files.tensors(directory)
-    checkpoint_tensors.check_layer_count(directory, config.num_hidden_layers, tensors)
+    checkpoint_tensors.check_layer_count(directory, model_support.text_config(config).num_hidden_layers, tensors)
     if getattr(config, "quantization_config", None):
         _check_quantizer(directory, config)
     else:
@@ -76,10 +76,10 @@ def check_gguf(header: Header, settings: ModelSettings) -> tuple[Any, model_supp
 def check_prompt(directory: Path, settings: ModelSettings, config: Any) -> PromptFormat:
     """Load the prompt format and check that the model has all of the tokenizer's tokens. Raises ModelError."""
     prompt = load_prompt(directory)
-    if settings.name != "embedded" and prompt.largest_id >= config.vocab_size:
+    if settings.name != "embedded" and prompt.largest_id >= (known := model_support.text_config(config).vocab_size):
         raise ModelError(
             f"The tokenizer in {directory} makes token {prompt.largest_id:,}, and the model knows only "
-            f"{config.vocab_size:,}.",
+            f"{known:,}.",
             remedy="The tokenizer.json is that of another model: fetch the model's files again.",
         )
     return prompt
@@ -99,10 +99,8 @@ def _read_config(directory: Path) -> Any:
 
 
 def _build(config: Any) -> Any:
-    from transformers import AutoModelForCausalLM
-
     with no_init():
-        return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        return model_support.model_class(config)._from_config(config)
 
 
 def _check_quantizer(directory: Path, config: Any) -> None:

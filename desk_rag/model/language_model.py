@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from desk_rag.model import support as model_support
+from desk_rag.model.attention_layout import AttentionLayout
 from desk_rag.model.prompt import PromptFormat
 
 
@@ -17,6 +18,7 @@ class ModelSpec:
 
     name: str
     support: model_support.Support
+    layout: AttentionLayout
     num_layers: int
     num_heads: int
     num_kv_heads: int

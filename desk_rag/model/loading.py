@@ -17,7 +17,15 @@ from safetensors import safe_open
 from desk_rag import __version__
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError
-from desk_rag.model import adapters, directory_check, packed_linear, requantize, weights
+from desk_rag.model import (
+    adapters,
+    attention_layout,
+    directory_check,
+    packed_linear,
+    requantize,
+    text_part,
+    weights,
+)
 from desk_rag.model import support as model_support
 from desk_rag.model.checkpoint import row_int8, tensors
 from desk_rag.model.gguf import weights as gguf_weights
@@ -94,22 +102,25 @@ def wrap(
     """Wrap a loaded transformers module; `directory` is None for weights that exist in memory only."""
     from desk_rag.model import sdpa as attention
 
+    support = model_support.check(module.config)
+    module = text_part.text_part(module)
     config = module.config
-    support = model_support.check(config)
     if not support.needs_eager:
         attention.register()
         module.set_attn_implementation(attention.NAME)
     module.eval()
     module.requires_grad_(False)
+    layout = attention_layout.find(module)
     device = next(module.parameters()).device
     heads = int(config.num_attention_heads)
     spec = ModelSpec(
         name=name,
         support=support,
+        layout=layout,
         num_layers=int(config.num_hidden_layers),
         num_heads=heads,
-        num_kv_heads=int(getattr(config, "num_key_value_heads", None) or heads),
-        head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // heads),
+        num_kv_heads=layout.kv_shape[0],
+        head_dim=layout.kv_shape[1],
         num_parameters=sum(p.numel() for p in module.parameters()),
         weights_fingerprint=weights.fingerprint(weights.weight_files(directory))
         if directory
@@ -147,8 +158,6 @@ def pick_device(settings: ModelSettings) -> torch.device:
 def _load_module(
     directory: Path, config: Any, support: model_support.Support, settings: ModelSettings, device: torch.device
 ) -> Any:
-    from transformers import AutoModelForCausalLM
-
     attention = "eager" if support.needs_eager else "sdpa"
     with directory_check.model_errors(directory, settings):
         if directory.is_file():
@@ -170,8 +179,9 @@ def _load_module(
             options["dtype"] = _load_dtype(directory, device)
         if quantized:
             options["device_map"] = {"": 0 if device.type == "cuda" else "cpu"}
-        module, info = AutoModelForCausalLM.from_pretrained(str(directory), **options)
+        module, info = model_support.model_class(config).from_pretrained(str(directory), **options)
         tensors.check_loaded(directory, info)
+        module = text_part.text_part(module)
         return module if quantized else module.to(device)
 
 
@@ -235,8 +245,8 @@ def _canonical_config(config: Any) -> str:
 
 
 def _compute_dtype(module: Any) -> torch.dtype:
-    """The dtype activations have: that of the norms, which no weight quantisation touches."""
-    dtype: torch.dtype = module.model.norm.weight.dtype
+    """The dtype activations have: that of the embeddings, which no weight quantisation touches."""
+    dtype: torch.dtype = module.get_input_embeddings().weight.dtype
     return dtype
 
 

@@ -172,6 +172,8 @@ def load_prompt(model_dir: Path) -> PromptFormat:
         )
     tokenizer = _read_tokenizer(file)
     config = read_json(model_dir, "config.json")
+    if isinstance(inner := config.get("text_config"), dict):  # of a model that also reads images
+        config = {**inner, **{name: value for name, value in config.items() if value is not None}}
     stops = _stop_ids(tokenizer, config, optional_json(model_dir, "generation_config.json"))
     described = optional_json(model_dir, "tokenizer_config.json")
     check_tokenizer_config(model_dir, described)

@@ -2,7 +2,8 @@
 
 A forward hook takes the keys from the last module before RoPE: `k_norm` where the model has one, else `k_proj`, else
 the key slice of `qkv_proj`. This is exact, needs no change to the model and works with weights quantized by
-bitsandbytes. Where none of them gives out the key itself, it is taken from the cache and turned back. Values are read from the cache, which stores them unchanged.
+bitsandbytes. Where none of them gives out the key itself, it is taken from the cache and turned back. Values are read
+from the cache, which stores them unchanged.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import torch
 from desk_rag.errors import Cancelled
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.types import ChunkKV
-from desk_rag.model.language_model import LanguageModel
 from desk_rag.model import attention_layout
 from desk_rag.model.attention_layout import KeyTap
+from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.rotary import NO_POSITION, half_tables, unrotate
 
 

@@ -25,7 +25,8 @@ _SHAPE = {
 _TAKEN = frozenset(
     {*_SHAPE, "vocab_size", "attention.key_length", "attention.value_length", "rope.dimension_count", "rope.freq_base",
      "rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.attn_factor",
-     "rope.local.freq_base", "rope.global.freq_base", "attention.sliding_window", "attn_logit_softcapping", "final_logit_softcapping", "expert_count",
+     "rope.local.freq_base", "rope.global.freq_base", "attention.sliding_window", "attn_logit_softcapping",
+     "final_logit_softcapping", "expert_count",
      "expert_used_count", "expert_feed_forward_length"}
 )  # fmt: skip
 OTHER_SENSES = ("vision.", "mm.", "v.")

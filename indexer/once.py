@@ -94,16 +94,13 @@ class Run:
                 self._say_no_room()
             return
         self._progress.passing("loading the model …")
-        warm, store = self._parts.load_warm(), self._parts.store
-        keep_namespaces(self._settings, [warm.namespace, *(rung.namespace for rung in warm.later)])
-        outlook = store.outlook(warm.namespace, _CODED_SHARE * warm.model.spec.fp16_bytes_per_token)
+        serving, store = self._parts.load_model(), self._parts.store
+        keep_namespaces(self._settings, serving.prefix_variants.namespaces)
+        outlook = store.outlook(serving.namespace, _CODED_SHARE * serving.model.spec.fp16_bytes_per_token)
         if outlook is not None and not self._stop():
             self._progress.say(outlook.sentence)
         last = None
-        for last in background_prefill.warm_pending(
-            store, warm.model, warm.prefix, warm.namespace, warm.scheme, self._parts.turn, self._stop, lambda: "",
-            warm.later,
-        ):  # fmt: skip
+        for last in background_prefill.warm_pending(store, serving, self._parts.turn, self._stop):
             self._tally.add(last)
             self._progress.show(last)
         if last is None or not last.waiting or self._stop():

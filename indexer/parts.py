@@ -19,25 +19,9 @@ from desk_rag.model.prompt import load_prompt
 if TYPE_CHECKING:
     from desk_rag.answering.engine import AnswerEngine
     from desk_rag.documents.token_counter import PortableCounter
-    from desk_rag.kv.prefill import PrefixKV
-    from desk_rag.kv.prefix_variants.variants import PrefixVariant
-    from desk_rag.kv.quant import QuantScheme
-    from desk_rag.kv.types import Namespace
-    from desk_rag.model.language_model import LanguageModel
+    from desk_rag.kv.serving import ServingModel
     from desk_rag.retrieval.embedding import Embedder
     from desk_rag.store.store import Store
-
-
-@dataclass(frozen=True, slots=True)
-class WarmParts:
-    """What background prefill needs."""
-
-    model: LanguageModel
-    prefix: PrefixKV
-    namespace: Namespace
-    scheme: QuantScheme
-    later: tuple[PrefixVariant, ...] = ()
-    """Prefix variants above the plain one, which `prefix` and `namespace` describe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +33,7 @@ class Parts:
     size: ChunkSize
     turn: DeviceLock
     load_embedder: Callable[[], Embedder]
-    load_warm: Callable[[], WarmParts]
+    load_model: Callable[[], ServingModel]
 
 
 def lazy_parts(store: Store, settings: Settings) -> Parts:
@@ -61,7 +45,7 @@ def lazy_parts(store: Store, settings: Settings) -> Parts:
         size=prompt.chunk_size,
         turn=DeviceLock(settings.data_dir / "run"),
         load_embedder=lambda: _embedder(settings.model),
-        load_warm=lambda: _warm(settings),
+        load_model=lambda: _model(settings),
     )
 
 
@@ -74,7 +58,7 @@ def parts_of(engine: AnswerEngine) -> Parts:
         size=prompt.chunk_size,
         turn=engine.turn,
         load_embedder=lambda: engine.embedder,
-        load_warm=lambda: _warm_of(engine),
+        load_model=lambda: engine.serving,
     )
 
 
@@ -84,12 +68,7 @@ def _embedder(settings: ModelSettings) -> Embedder:
     return load_embedder(settings)
 
 
-def _warm_of(engine: AnswerEngine) -> WarmParts:
-    return WarmParts(engine.model, engine.prefix, engine.namespace, engine.scheme, engine.ladder.variants[1:])
-
-
-def _warm(settings: Settings) -> WarmParts:
+def _model(settings: Settings) -> ServingModel:
     from desk_rag.answering.serving_model import prepare
 
-    prepared = prepare(settings)
-    return WarmParts(prepared.model, prepared.prefix, prepared.namespace, prepared.gate.scheme, prepared.later)
+    return prepare(settings)

@@ -19,13 +19,14 @@ from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import Cancelled, DeskRagError, StoreError
 from desk_rag.indexer.jobs import Change, FileJob, FileSnapshot, Job, JobQueue, SweepJob
 from desk_rag.indexer.memory import trim_memory
-from desk_rag.indexer.parts import Parts, WarmParts
+from desk_rag.indexer.parts import Parts
 from desk_rag.ingest.background_prefill import warm_pending
 from desk_rag.ingest.deletions import HANDFUL
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, StageProgress
 from desk_rag.ingest.file_update import CHANGED_MEANWHILE
 from desk_rag.ingest.pipeline import embed_pending, index_path, sync_folder
 from desk_rag.ingest.progress import Tally
+from desk_rag.kv.serving import ServingModel
 from desk_rag.retrieval.embedding import Embedder
 
 _log = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ class Worker:
         self._parts, self._settings, self._jobs, self._emit = parts, settings, jobs, emit
         self._may_run, self._stopping, self._paused = may_run, stopping, paused
         self._embedder: Embedder | None = None
-        self._warm: WarmParts | None = None
+        self._serving: ServingModel | None = None
         self._stages: Iterator[None] | None = None
         self._stages_again = 0.0
         """When to start the stages again, in monotonic time; 0 for never."""
@@ -283,14 +284,10 @@ class Worker:
     def _prefill(self) -> Iterator[StageProgress]:
         if time.monotonic() < self._full_until:
             return
-        if self._warm is None:
-            self._warm = self._parts.load_warm()
-        warm, parts = self._warm, self._parts
+        if self._serving is None:
+            self._serving = self._parts.load_model()
         last = None
-        for last in warm_pending(
-            parts.store, warm.model, warm.prefix, warm.namespace, warm.scheme, parts.turn, self._halt, self._may_run,
-            warm.later,
-        ):  # fmt: skip
+        for last in warm_pending(self._parts.store, self._serving, self._parts.turn, self._halt, self._may_run):
             yield last
         if last is not None and last.waiting and not self._halt():
             self._full_until = time.monotonic() + _FULL_SECONDS

@@ -18,13 +18,14 @@ from desk_rag.answering import generation
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import Answer, AnswerMode, Finished, FirstToken
 from desk_rag.answering.kv_connector import CacheTarget, KVConnector, StreamedConnector
-from desk_rag.answering.serving_model import ServingModel, prepare, prepare_model
+from desk_rag.answering.serving_model import prepare, prepare_model
 from desk_rag.config import AnswerSettings, ModelSettings, Settings
 from desk_rag.device_lock import DeviceLock
 from desk_rag.ingest import background_prefill, pipeline
 from desk_rag.kv.loading.loader import Loader, LoaderSettings
 from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.policy import RecomputeChoice
+from desk_rag.kv.serving import ServingModel
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.prompt import PromptFormat
 from desk_rag.retrieval.embedding import Embedder, load_embedder
@@ -90,11 +91,8 @@ def make_world(root: Path, device: Literal["cpu", "cuda"], model: LanguageModel 
         steps: Sequence[Iterator[object]] = (
             pipeline.sync_folder(store, root / "docs", prompt, prompt.chunk_size, settings.index, lambda: False),
             pipeline.embed_pending(store, engine.embedder, lambda: False),
-            background_prefill.warm_pending(
-                store, engine.model, engine.prefix, engine.namespace, engine.scheme, engine.turn,
-                lambda: False, lambda: "",
-            ),
-        )  # fmt: skip
+            background_prefill.warm_pending(store, engine.serving, engine.turn, lambda: False),
+        )
         for step in steps:
             for _ in step:
                 pass

@@ -30,6 +30,7 @@ def stream(
     max_new_tokens: int,
     stop: Callable[[], bool],
 ) -> Iterator[Token]:
-    """Decode greedily by the model's own forward pass over `cache`."""
+    """Read `token_ids` and decode greedily by the model's own forward pass over `cache`."""
     run = ModelPass(model, cache)
-    return decode(model.prompt, run, token_ids, start, max_new_tokens=max_new_tokens, stop=stop)
+    logits, position = run.forward(token_ids, start), start + len(token_ids)
+    return decode(model.prompt, run, logits, position, max_new_tokens=max_new_tokens, stop=stop)

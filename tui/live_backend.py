@@ -56,8 +56,6 @@ class LiveBackend:
         self._engine: AnswerEngine | None = None
         self._service: Service | None = None
         self._started_at = 0.0
-        self._reader: Store | None = None
-        """The store that the engine was opened with, if it writes through another one now."""
         self._stopping = threading.Event()
         self._changing = threading.Lock()
 
@@ -148,13 +146,11 @@ class LiveBackend:
         """End indexing and close the store. False if a step that cannot be interrupted still runs."""
         with self._changing:
             self._stopping.set()
-            service, engine, reader = self._service, self._engine, self._reader
-            self._service = self._engine = self._reader = None
+            service, engine = self._service, self._engine
+            self._service = self._engine = None
         ended = service.stop() if service is not None else True
         if engine is not None:
             engine.close()
-        if reader is not None:
-            reader.close()
         return ended
 
     def _is_chosen(self, path: Path) -> bool:
@@ -172,35 +168,37 @@ class LiveBackend:
 
     def _take_over(self, engine: AnswerEngine, listen: Callable[[IndexEvent], None]) -> None:
         """Try until this process becomes the writer; then index, and store caches that answers computed."""
-        from desk_rag.store.store import Store
-
         while not self._stopping.wait(_TRY_SECONDS):
-            if not (self._settings.data_dir / "catalog.sqlite").is_file():
-                continue  # it is being purged; a reader must not create it again
-            try:
-                store = Store.open(self._settings.data_dir, self._settings.store, writer=True)
-            except StoreLocked:
-                continue
-            except Exception:
-                _log.exception("the store cannot be opened for writing")
+            store = None if engine.store.writer else self._open_for_writing()
+            if store is None and not engine.store.writer:
                 continue
             with self._changing:
                 if self._stopping.is_set():
-                    store.close()
+                    if store is not None:
+                        store.close()
                     return
-                before = engine.store
                 try:
-                    store.register_model([rung.namespace for rung in engine.ladder.variants])
-                    # An answer in progress may use either: both are views of the same catalog and files. The KV
-                    # loader keeps the store it was created with.
-                    self._reader, engine.store = before, store
+                    if store is not None:
+                        engine.become_writer(store)
                     self._begin_indexing(engine, listen)
                 except Exception:
                     _log.exception("indexing cannot be taken over yet")
-                    self._reader, engine.store = None, before
-                    store.close()
                     continue
             return
+
+    def _open_for_writing(self) -> Store | None:
+        """Open the store as its writer; None while that is not possible."""
+        from desk_rag.store.store import Store
+
+        if not (self._settings.data_dir / "catalog.sqlite").is_file():
+            return None  # it is being purged; a reader must not create it again
+        try:
+            return Store.open(self._settings.data_dir, self._settings.store, writer=True)
+        except StoreLocked:
+            return None
+        except Exception:
+            _log.exception("the store cannot be opened for writing")
+            return None
 
     def _ready(self) -> AnswerEngine:
         if self._engine is None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from desk_rag.answering.serving_model import ServingModel, prepare
+from desk_rag.answering.serving_model import prepare
 from desk_rag.config import ModelSettings, Settings
 from desk_rag.kv.identity import kv_key
 from desk_rag.kv.prefix_variants.variants import PLAIN
 from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel, MemoryKVStore
+from desk_rag.kv.serving import ServingModel
 from desk_rag.kv.types import Namespace, QuantizedKV
 from desk_rag.store.store import Store
 
@@ -56,4 +57,4 @@ def model_settings(settings: Settings, name: str, device: str = "cpu") -> ModelS
 def open_auxiliary(prepared: ServingModel, store: Store) -> AuxiliaryModel:
     """Combine the auxiliary model with its chunk KV in `store`."""
     stored = StoredChunkKV(store, prepared.namespace)
-    return AuxiliaryModel(prepared.model, prepared.prefix, stored, prepared.gate.scheme)
+    return AuxiliaryModel(prepared.model, prepared.prefix, stored, prepared.scheme)

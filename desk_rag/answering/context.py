@@ -11,8 +11,11 @@ from functools import cached_property
 from typing import Protocol
 
 from desk_rag.answering.events import Absence, Answer, AnswerMode, Missing, Source, Stage, Timings
+from desk_rag.config import AnswerSettings
+from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.kv.identity import kv_key
-from desk_rag.kv.prefix_variants.variants import PrefixVariant, PrefixVariants
+from desk_rag.kv.prefix_variants.variants import PrefixVariant
+from desk_rag.kv.serving import ServingModel
 from desk_rag.kv.types import KVKey, QuantizedKV
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.prompt import NO_ANSWER
@@ -23,15 +26,25 @@ from desk_rag.store.types import Passage
 
 
 @dataclass(frozen=True, slots=True)
+class ContextChunk:
+    """One chunk as the model reads it."""
+
+    source: Source
+    token_ids: tuple[int, ...]
+    """Including the tokens around the chunk."""
+    key: KVKey
+    variant: PrefixVariant
+    """The prefix variant whose chunk KV is read, or prefilled live if it is lost."""
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
-    """The chunks one answer reads, best first."""
+    """What one answer reads."""
 
     sources: tuple[Source, ...]
-    token_ids: tuple[tuple[int, ...], ...]
-    """Per source, including the tokens around the chunk."""
-    keys: tuple[KVKey, ...]
-    rungs: tuple[PrefixVariant, ...]
-    """Per source the prefix variant whose chunk KV is read, or prefilled live if it is lost."""
+    """As they are numbered: best first."""
+    chunks: tuple[ContextChunk, ...]
+    """The same in the order in which they stand in the cache, see `place_of`."""
 
 
 class LoadStats(Protocol):
@@ -60,51 +73,68 @@ class RecomputeStats(Protocol):
 class LivePrefill:
     """Chunk KV that had to be prefilled for the answer."""
 
-    index: int
-    """Index of the chunk in its context."""
+    chunk: ContextChunk
     kv: QuantizedKV
     seconds: float
     """Duration of the prefill."""
 
 
-def build(
-    chunks: Sequence[RetrievedChunk], model: LanguageModel, ladder: PrefixVariants, store: Store, max_tokens: int
-) -> Context:
+def max_tokens(settings: AnswerSettings, model: LanguageModel, room: int) -> int:
+    """Number of tokens that the chunks of an answer may have, beside `room` for everything else.
+
+    Raises ConfigError or UnsupportedModel if a chunk may not fit.
+    """
+    largest = model.prompt.chunk_size.largest
+    if 0 < settings.context_tokens < largest:
+        raise ConfigError(
+            f"context_tokens = {settings.context_tokens} under [answer] is less than the largest chunk "
+            f"({largest} tokens).",
+            remedy=f"Set it to {largest} or more, or to 0 to follow the model.",
+        )
+    tokens = min(settings.context_tokens or model.prompt.context_tokens, model.spec.max_context - room)
+    if tokens < largest:
+        raise UnsupportedModel(
+            f"'{model.spec.name}' has a context of {model.spec.max_context} tokens: too few for a chunk.",
+            remedy="Use a model with a longer context, or lower max_new_tokens under [answer].",
+        )
+    return tokens
+
+
+def build(chunks: Sequence[RetrievedChunk], serving: ServingModel, store: Store, max_tokens: int) -> Context:
     """Select the best chunks that fit into `max_tokens` together, numbered from 1.
 
-    Each chunk takes the prefix variant for its place in the context. If that is not on disk, it takes the nearest lower
-    variant that is, which answers slightly worse but at once; if none is, the right variant is prefilled live. A source
-    counts as warm if any of them is on disk.
+    The chunks stand in the cache as `place_of` says. Each takes the prefix variant for its place. If that is not on
+    disk, it takes the nearest lower variant that is, which answers slightly worse but at once; if none is, the right
+    variant is prefilled live. A source counts as warm if any of them is on disk.
     """
     chosen: list[tuple[RetrievedChunk, tuple[int, ...]]] = []
     for chunk in chunks:
-        ids = tuple(model.prompt.chunk_ids(chunk.passage.chunk.text))
+        ids = tuple(serving.model.prompt.chunk_ids(chunk.passage.chunk.text))
         if len(ids) <= max_tokens:
             max_tokens -= len(ids)
             chosen.append((chunk, ids))
-    variants = [ladder.candidates_for(place_of(index, len(chosen))) for index in range(len(chosen))]
-    keys = [
-        [kv_key(variant.namespace, ids) for variant in usable]
-        for usable, (_, ids) in zip(variants, chosen, strict=True)
+    variants = serving.prefix_variants
+    candidates = [
+        [(kv_key(variant.namespace, ids), variant) for variant in variants.candidates_for(place_of(rank, len(chosen)))]
+        for rank, (_, ids) in enumerate(chosen)
     ]
-    warm = store.has_kv([key for chunk_keys in keys for key in chunk_keys])
-    picks = [next((index for index, key in enumerate(chunk_keys) if key in warm), 0) for chunk_keys in keys]
-    read_keys = tuple(chunk_keys[pick] for chunk_keys, pick in zip(keys, picks, strict=True))
+    warm = store.has_kv([key for usable in candidates for key, _ in usable])
     files = _Files(store)
-    sources = tuple(
-        _source(number, chunk, files, warm=key in warm)
-        for number, ((chunk, _), key) in enumerate(zip(chosen, read_keys, strict=True), start=1)
-    )
-    rungs = tuple(usable[pick] for usable, pick in zip(variants, picks, strict=True))
-    return Context(sources, tuple(ids for _, ids in chosen), read_keys, rungs)
+    best_first = []
+    for number, ((chunk, ids), usable) in enumerate(zip(chosen, candidates, strict=True), start=1):
+        key, variant = next((pair for pair in usable if pair[0] in warm), usable[0])
+        best_first.append(ContextChunk(_source(number, chunk, files, warm=key in warm), ids, key, variant))
+    in_place = sorted(best_first, key=lambda chunk: place_of(chunk.source.number - 1, len(chosen)))
+    return Context(tuple(chunk.source for chunk in best_first), tuple(in_place))
 
 
-def place_of(index: int, num_chunks: int) -> int:
-    """Place in the context of the chunk at `index`, best first.
+def place_of(rank: int, num_chunks: int) -> int:
+    """Place in the cache of the chunk that retrieval ranked `rank`, from 0.
 
-    The best one goes last, next to the question.
+    The best one stands last, next to the question, where the embedded reader quotes it most often (bench/LOG.md,
+    "Answering and retrieval: constants"). Full prefill uses the same order.
     """
-    return num_chunks - 1 - index
+    return num_chunks - 1 - rank
 
 
 def timings(

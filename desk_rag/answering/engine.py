@@ -18,30 +18,27 @@ import torch
 
 from desk_rag.answering import context as answer_context
 from desk_rag.answering import generation
-from desk_rag.answering.context import Context, LivePrefill, timings
+from desk_rag.answering.context import Context, ContextChunk, LivePrefill, timings
 from desk_rag.answering.events import Answer, AnswerEvent, AnswerMode, Finished, FirstToken, Retrieved, Timings
 from desk_rag.answering.evidence.citation_check import CitationCheck
 from desk_rag.answering.kv_connector import CacheTarget, KVConnector, KVLoadHandle, open_connector
 from desk_rag.answering.prefetch import Prefetcher
-from desk_rag.answering.serving_model import ServingModel
 from desk_rag.answering.strategy import Decoding, Recompute, attention_path
 from desk_rag.answering.stream import AnswerStream
 from desk_rag.config import Settings
 from desk_rag.device_lock import DeviceLock
-from desk_rag.documents.chunking import ChunkId
-from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.ingest import damage, unread
-from desk_rag.kv.calibration.gate import GateReport
 from desk_rag.kv.calibration.texts import PROBE
 from desk_rag.kv.forward.runner import ModelRunner
 from desk_rag.kv.lazy.memory import AttentionPath
 from desk_rag.kv.loading.load import ChunksLost
 from desk_rag.kv.positions import plan
-from desk_rag.kv.prefill import PrefixKV, prefill_chunk
-from desk_rag.kv.quant import QuantScheme, quantize
+from desk_rag.kv.prefill import prefill_chunk
+from desk_rag.kv.quant import quantize
 from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.policy import RecomputeChoice
 from desk_rag.kv.rope import RotaryTables, build_tables
+from desk_rag.kv.serving import ServingModel
 from desk_rag.kv.types import KVKey, Namespace
 from desk_rag.retrieval.embedding import Embedder, QuestionCache
 from desk_rag.retrieval.search import RetrievedChunk, retrieve
@@ -70,7 +67,7 @@ class AnswerEngine:
 
     def __init__(
         self,
-        prepared: ServingModel,
+        serving: ServingModel,
         embedder: Embedder,
         store: Store,
         turn: DeviceLock,
@@ -89,30 +86,16 @@ class AnswerEngine:
 
         Raises ConfigError or UnsupportedModel if no chunk fits into the context.
         """
-        self.model = model = prepared.model
-        self.prefix: PrefixKV = prepared.prefix
-        self.scheme: QuantScheme = prepared.gate.scheme
-        self.namespace: Namespace = prepared.namespace
-        self.ladder = prepared.ladder
-        self.gate: GateReport = prepared.gate
+        self.serving, self.model, self.prefix = serving, serving.model, serving.prefix
+        self.namespace: Namespace = serving.namespace
+        model = serving.model
         self.embedder, self.store, self.turn, self.settings = embedder, store, turn, settings
-        store.register_model([rung.namespace for rung in self.ladder.variants])
+        self._former_store: Store | None = None
+        self._register_model(store)
         self.top_k = settings.answer.top_k or model.prompt.top_k
-        context_tokens = settings.answer.context_tokens or model.prompt.context_tokens
         answer_room = _QUESTION_ROOM + settings.answer.max_new_tokens
         room = self.prefix.num_tokens + answer_room
-        self.context_tokens = min(context_tokens, model.spec.max_context - room)
-        largest = model.prompt.chunk_size.largest
-        if 0 < settings.answer.context_tokens < largest:
-            raise ConfigError(
-                f"context_tokens = {context_tokens} under [answer] is less than the largest chunk ({largest} tokens).",
-                remedy=f"Set it to {largest} or more, or to 0 to follow the model.",
-            )
-        if self.context_tokens < largest:
-            raise UnsupportedModel(
-                f"'{model.spec.name}' has a context of {model.spec.max_context} tokens: too few for a chunk.",
-                remedy="Use a model with a longer context, or lower max_new_tokens under [answer].",
-            )
+        self.context_tokens = answer_context.max_tokens(settings.answer, model, room)
         capacity = self.context_tokens + room
         self._tables: RotaryTables = build_tables(model, capacity)
         self._new_slab = partial(ModelRunner, model, self.prefix, self._tables, capacity, fused=lean)
@@ -210,7 +193,8 @@ class AnswerEngine:
                 timings=replace(begun.timings, decode_seconds=decoding, decoded_tokens=count - 1),
                 warm_chunks=warm,
                 cold_chunks=len(context.sources) - warm,
-                mode=mode, model=self.model.spec.name,
+                mode=mode,
+                model=self.model.spec.name,
                 raw=raw,
                 stopped=stopped,
                 question_cut_at=cut_at,
@@ -225,10 +209,6 @@ class AnswerEngine:
         Runs while no answer waits for its first token. A later call replaces an earlier one.
         """
         self._prefetcher.prefetch_question(question, partial(self._needed, question, top_k or self.top_k, tuple(under)))
-
-    def forget_prefetch(self) -> None:
-        """Drop the question given to `prefetch`."""
-        self._prefetcher.clear()
 
     def forget_loaded(self) -> None:
         """Drop chunk KV that this process holds in memory, as after a restart (for measurements)."""
@@ -245,6 +225,19 @@ class AnswerEngine:
         self._writer.submit(lambda: None).result()
         self._prefetcher.settle()
 
+    def become_writer(self, store: Store) -> None:
+        """Write through `store` from now on; it is a writer over the same data directory, and closed by `close`.
+
+        An answer in progress may use either store, because both are views of the same catalog and files. What loads
+        chunk KV keeps the one it was created with. If this raises, `store` is closed and nothing has changed.
+        """
+        try:
+            self._register_model(store)
+        except BaseException:
+            store.close()
+            raise
+        self._former_store, self.store = self.store, store
+
     def close(self) -> None:
         """Finish write-backs, end all threads and close the store."""
         self._writer.shutdown(wait=True)
@@ -252,6 +245,11 @@ class AnswerEngine:
         self._recompute.close()
         self._connector.close()
         self.store.close()
+        if self._former_store is not None:
+            self._former_store.close()
+
+    def _register_model(self, store: Store) -> None:
+        store.register_model(self.serving.prefix_variants.namespaces)
 
     def _settle_context(
         self, chunks: Sequence[RetrievedChunk], loads: ExitStack, mode: AnswerMode
@@ -261,16 +259,16 @@ class AnswerEngine:
         Loading starts with the keys in the catalog, while the token ids that decide are still being computed. With
         several prefix variants it starts after that, because the choice among them depends on the number of chunks.
         """
-        cached, early = mode is AnswerMode.CACHED, self.ladder.is_plain
+        cached, early = mode is AnswerMode.CACHED, self.serving.prefix_variants.is_plain
         load = None
         if cached and early:
             load = loads.enter_context(closing(self._connector.start_load(partial(self._kv_of, chunks))))
-        context = answer_context.build(chunks, self.model, self.ladder, self.store, self.context_tokens)
+        context = answer_context.build(chunks, self.serving, self.store, self.context_tokens)
         if cached and not early:
-            warm_keys = [key for key, source in zip(context.keys, context.sources, strict=True) if source.warm]
+            warm_keys = [chunk.key for chunk in context.chunks if chunk.source.warm]
             load = loads.enter_context(closing(self._connector.start_load(lambda: warm_keys)))
         if load is not None:
-            load.select(context.keys)
+            load.select([chunk.key for chunk in context.chunks])
         return context, load
 
     def _cached(
@@ -282,64 +280,60 @@ class AnswerEngine:
         stop: Callable[[], bool],
         recompute: RecomputeChoice | None,
     ) -> PrefillResult:
-        """Prefill the question over loaded chunk KV; missing chunks are prefilled live first.
-
-        The best chunk stands last, next to the question, where the embedded reader quotes it most often (bench/LOG.md,
-        "Answering and retrieval: constants"). Full prefill uses the same order.
-        """
+        """Prefill the question over loaded chunk KV; missing chunks are prefilled live first."""
         question_ids = self.model.prompt.question_ids(question, _QUESTION_ROOM)
-        stitch_plan = plan(self.prefix.num_tokens, [len(ids) for ids in reversed(context.token_ids)])
+        stitch_plan = plan(self.prefix.num_tokens, [len(chunk.token_ids) for chunk in context.chunks])
         recomputing = self._recompute.begin(recompute, stitch_plan, context, question, question_ids, watch)
-        prefill = recomputing.prefill if recomputing is not None else None
-        about = question, context.sources
+        strategy = self._decoding.strategy(question, context.sources)
+        start, end = stitch_plan.next_position, stitch_plan.next_position + len(question_ids)
         live_prefills: list[LivePrefill] = []
         while True:
             with watch.stage("load"):
                 missing = load.missing()
             if missing:
                 with watch.stage("live prefill"):
-                    live_prefills += [self._prefill_live(context, load, index) for index in missing]
+                    live_prefills += [self._prefill_live(context.chunks[index], load, index) for index in missing]
             with watch.stage("stitch"):
                 attached = load.attach(stitch_plan, by_layers=recomputing is not None)
             try:
                 with watch.stage("prefill"), attached as run:
-                    start = stitch_plan.next_position
-                    tokens = self._decoding.tokens(run, question_ids, start, stop, prefill, about)
+                    logits = run.forward(question_ids, start) if recomputing is None else recomputing.prefill()
+                    tokens = self._decoding.tokens(run, logits, end, stop, strategy)
                     first = next(tokens)
             except ChunksLost:
                 continue  # a damaged file was discovered during the pass and counts as missing from now on
-            spent = timings(watch.stages, stitch_plan.next_position + len(question_ids), load, recomputing)
+            spent = timings(watch.stages, end, load, recomputing)
             load.release()
             return PrefillResult(first, tokens, spent, tuple(live_prefills))
 
     def _full(self, context: Context, question: str, watch: Stopwatch, stop: Callable[[], bool]) -> PrefillResult:
         """Prefill prefix, chunks and question as one prompt: the baseline."""
         with watch.stage("stitch"):
-            chunk_ids = [token_id for ids in reversed(context.token_ids) for token_id in ids]
+            chunk_ids = [token_id for chunk in context.chunks for token_id in chunk.token_ids]
             question_ids = self.model.prompt.question_ids(question, _QUESTION_ROOM)
             prompt_ids = [*self.model.prompt.prefix_ids, *chunk_ids, *question_ids]
         # Outside of all stages: finding the fastest pass for this length, once, is not prefill.
         slab = self._slab or self._new_slab(graphs=False, known=self._ways)
         prefill = slab.whole(prompt_ids)
         with watch.stage("prefill"):
-            tokens = self._decoding.tokens(slab.run(), prompt_ids, 0, stop, prefill, (question, context.sources))
+            strategy = self._decoding.strategy(question, context.sources)
+            tokens = self._decoding.tokens(slab.run(), prefill(), len(prompt_ids), stop, strategy)
             first = next(tokens)
         return PrefillResult(first, tokens, timings(watch.stages, len(prompt_ids)), ())
 
-    def _prefill_live(self, context: Context, load: KVLoadHandle, index: int) -> LivePrefill:
+    def _prefill_live(self, chunk: ContextChunk, load: KVLoadHandle, index: int) -> LivePrefill:
         began = time.perf_counter()
-        prefix = context.rungs[index].prefix
-        kv = quantize(prefill_chunk(self.model, prefix, context.token_ids[index]), self.scheme)
+        kv = quantize(prefill_chunk(self.model, chunk.variant.prefix, chunk.token_ids), self.serving.scheme)
         self._sync()
         load.replace(index, kv)
-        return LivePrefill(index, kv, time.perf_counter() - began)
+        return LivePrefill(chunk, kv, time.perf_counter() - began)
 
     def _neighbours(self, context: Context) -> Sequence[KVKey]:
         """Keys of the chunks next to the sources, which a follow-up question may need.
 
         Empty with several prefix variants, because the place in the next context is not known.
         """
-        if not self.ladder.is_plain:
+        if not self.serving.prefix_variants.is_plain:
             return ()
         return self.store.kv_keys(self.namespace, [source.chunk_id for source in context.sources], beside=True)
 
@@ -350,11 +344,11 @@ class AnswerEngine:
     def _kv_of(self, chunks: Sequence[RetrievedChunk]) -> Sequence[KVKey]:
         """Keys in the catalog that `answering.context.build` will choose if all chunks fit."""
         chunk_ids = [chunk.passage.chunk.chunk_id for chunk in chunks]
-        if self.ladder.is_plain:
+        if self.serving.prefix_variants.is_plain:
             return self.store.kv_keys(self.namespace, chunk_ids)
         keys: list[KVKey] = []
-        for index, chunk_id in enumerate(chunk_ids):
-            serving = self.ladder.candidates_for(answer_context.place_of(index, len(chunk_ids)))
+        for rank, chunk_id in enumerate(chunk_ids):
+            serving = self.serving.prefix_variants.candidates_for(answer_context.place_of(rank, len(chunk_ids)))
             stored_keys = (self.store.kv_keys(rung.namespace, [chunk_id]) for rung in serving)
             keys += next(filter(None, stored_keys), [])
         return keys
@@ -366,10 +360,11 @@ class AnswerEngine:
             if self._slab is not None:  # first, since it finds out whether this machine can run the fused pass
                 self._slab.prepare(question_ids)
             ids = self.model.prompt.chunk_ids(PROBE)
-            chunk = quantize(prefill_chunk(self.model, self.prefix, ids), self.scheme)
+            chunk = quantize(prefill_chunk(self.model, self.prefix, ids), self.serving.scheme)
             stitch_plan = plan(self.prefix.num_tokens, [chunk.num_tokens])
-            run = self._target.fill(stitch_plan, [chunk])
-            next(self._decoding.tokens(run, question_ids, stitch_plan.next_position, lambda: True))
+            run, start = self._target.fill(stitch_plan, [chunk]), stitch_plan.next_position
+            logits, end = run.forward(question_ids, start), start + len(question_ids)
+            next(self._decoding.tokens(run, logits, end, lambda: True, generation.Greedy()))
             if self._decoding.span_scorer is not None:
                 self._decoding.span_scorer.read("When?", [PROBE])
             self._recompute.rehearse()
@@ -380,15 +375,15 @@ class AnswerEngine:
 
         Without write access, request it from the writer.
         """
-        chunk_ids: list[ChunkId] = [source.chunk_id for source in context.sources]
-        self.store.note_use(chunk_ids)  # before the write-back: a full cache admits what was retrieved before
+        # Before the write-back: a full cache admits what was retrieved before.
+        self.store.note_use([source.chunk_id for source in context.sources])
         if not self.store.writer:
             if live_prefills:
-                self.store.want_kv([chunk_ids[prefilled.index] for prefilled in live_prefills])
+                self.store.want_kv([prefilled.chunk.source.chunk_id for prefilled in live_prefills])
             return
         for prefilled in live_prefills:
-            key, chunk_id = context.keys[prefilled.index], chunk_ids[prefilled.index]
-            self._writer.submit(self.store.put_kv, key, prefilled.kv, [chunk_id], prefilled.seconds)
+            chunk = prefilled.chunk
+            self._writer.submit(self.store.put_kv, chunk.key, prefilled.kv, [chunk.source.chunk_id], prefilled.seconds)
 
     def _sync(self) -> None:
         # Only this thread's stream: copies on the loader's stream must not be waited for.

@@ -1,7 +1,7 @@
-"""Generate an answer: prefill the question over a filled KV cache, then decode greedily.
+"""Decode an answer over a filled KV cache, greedily but for how it begins.
 
-A caller that knows the sources may replace the first token and have the first quote, and the short answer after it,
-written into the cache in one go (see `evidence.selection`).
+The beginning follows a strategy, which may replace the first token and write the first quote, and the short answer
+after it, into the cache in one go (see `evidence.selection`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-from desk_rag.answering.evidence.selection import SelectedQuote
+from desk_rag.answering.evidence.selection import PendingToken, SelectedQuote
 from desk_rag.answering.token_choice import next_token
 from desk_rag.kv.forward.runner import Pass
 from desk_rag.model.prompt import PromptFormat
@@ -33,63 +33,70 @@ class Token:
     """Number of tokens it stands for."""
 
 
-class SelectQuote(Protocol):
-    """Writes the quote that an answer opens with into the cache."""
+class DecodingStrategy(Protocol):
+    """The beginning of one answer."""
 
-    def __call__(
-        self, run: Pass, first: int, logits: torch.Tensor, start: int, max_tokens: int
-    ) -> SelectedQuote | None:
-        """See `EvidenceSelector.select_quote`, which this is for one question and its chunks."""
+    def first_token(self, first: int) -> int:
+        """Return the token to begin with, given the model's own choice."""
         ...
+
+    def select_quote(self, pending: PendingToken, max_tokens: int) -> SelectedQuote | None:
+        """Write a quote that begins with the first token into the cache; None to decode on from that token."""
+        ...
+
+
+class Greedy:
+    """Begins as the model does."""
+
+    def first_token(self, first: int) -> int:
+        """As in `DecodingStrategy`."""
+        return first
+
+    def select_quote(self, pending: PendingToken, max_tokens: int) -> SelectedQuote | None:
+        """As in `DecodingStrategy`."""
+        return None
 
 
 def decode(
     prompt: PromptFormat,
     run: Pass,
-    token_ids: Sequence[int],
-    start: int,
+    logits: torch.Tensor,
+    position: int,
     *,
     max_new_tokens: int,
     stop: Callable[[], bool],
-    prefill: Callable[[], torch.Tensor] | None = None,
-    first_token: Callable[[int], int] | None = None,
-    select_quote: SelectQuote | None = None,
+    strategy: DecodingStrategy | None = None,
 ) -> Iterator[Token]:
-    """Prefill `token_ids` at positions from `start`, then decode to a stop id, limit or `stop`.
+    """Decode to a stop id, the limit or `stop`; a quote and the short answer after it are one `Token` each.
 
     Args:
-        prefill: replaces the first pass; must leave the same cache and return the same logits [vocab].
-        first_token: given the model's first token, returns the one to begin with.
-        select_quote: called once, after the first token; may write a quote and the short answer after it into the
-            cache, each of which is yielded as one `Token`.
+        logits: [vocab], of the prompt's last token, which `run` has in its cache.
+        position: that of the first token to come.
+        strategy: by default `Greedy`.
     """
-    detokenizer = _Detokenizer(prompt)
-    logits = run.forward(token_ids, start) if prefill is None else prefill()
-    position = start + len(token_ids)
-    refusal = refusal_probability(prompt, logits)
+    detokenizer, strategy = _Detokenizer(prompt), strategy or Greedy()
+    refusal: float | None = refusal_probability(prompt, logits)
+    token_id = strategy.first_token(next_token(prompt, (), int(logits.argmax()), logits))
     while True:
-        token_id = next_token(prompt, detokenizer.ids, int(logits.argmax()), logits)
-        is_first = not detokenizer.ids
-        if first_token is not None and is_first:
-            token_id = first_token(token_id)
-        now, reported_refusal = time.perf_counter(), refusal if is_first else None
+        now, is_first, reported_refusal = time.perf_counter(), refusal is not None, refusal
+        refusal = None
         if token_id in prompt.stop_ids:
             yield Token(detokenizer.flush(), now, reported_refusal)
             return
         yield Token(detokenizer.push(token_id), now, reported_refusal)
         if stop() or len(detokenizer.ids) == max_new_tokens:
             break
-        selected = None
-        if select_quote is not None and is_first:
-            selected = select_quote(run, token_id, logits, position, max_new_tokens)
+        pending = PendingToken(run, token_id, logits, position)
+        selected = strategy.select_quote(pending, max_new_tokens) if is_first else None
         if selected is None:
             logits = run.forward([token_id], position)
             position += 1
-            continue
-        if (yield from _quote_and_answer(detokenizer, selected, stop, max_new_tokens)):
+        elif (yield from _quote_and_answer(detokenizer, selected, stop, max_new_tokens)):
             break
-        logits = selected.quote.logits
-        position += len(selected.quote.token_ids)
+        else:
+            logits = selected.quote.logits
+            position += len(selected.quote.token_ids)
+        token_id = next_token(prompt, detokenizer.ids, int(logits.argmax()), logits)
     tail = detokenizer.flush()
     if tail:
         yield Token(tail, time.perf_counter(), None, 0)

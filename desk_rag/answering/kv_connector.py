@@ -81,7 +81,7 @@ class CacheTarget:
 class KVLoadHandle(Protocol):
     """Loading of one answer's chunks.
 
-    Chunk indices follow the keys given to `select`, best first.
+    Chunk indices follow the keys given to `select`, which are in the plan's order.
     """
 
     def select(self, keys: Sequence[KVKey]) -> None:
@@ -100,7 +100,7 @@ class KVLoadHandle(Protocol):
         """Context for the question's first pass; yields the pass to run it and to decode with.
 
         With `by_layers` the caller runs the first pass itself, through the model's own layers and over the target's
-        slab. In `plan` the best chunk is the last. The first pass may raise ChunksLost; then `missing` has grown.
+        slab. The first pass may raise ChunksLost; then `missing` has grown.
         """
 
     def release(self) -> None:
@@ -187,7 +187,7 @@ class MappedHandle:
         self._prefilled_live.add(index)
 
     def attach(self, plan: StitchPlan, *, by_layers: bool = False) -> AbstractContextManager[Pass]:
-        chunks = [chunk for chunk in reversed(self._chunks or []) if chunk is not None]
+        chunks = [chunk for chunk in self._chunks or [] if chunk is not None]
         return nullcontext(self._target.fill(plan, chunks))
 
     def release(self) -> None:
@@ -269,10 +269,7 @@ class StreamedConnector:
 
 
 class StreamedHandle:
-    """Chunks on their way layer by layer.
-
-    The load has them in the plan's order, the best one last.
-    """
+    """Chunks on their way layer by layer, see `KVLoadHandle`."""
 
     def __init__(self, store: Store, target: CacheTarget, loader: Loader, keys: list[KVKey], load: Load) -> None:
         self._store, self._target, self._loader = store, target, loader
@@ -284,18 +281,18 @@ class StreamedHandle:
         loading = {key: index for index, key in enumerate(self._keys)}
         if all(key in loading or file is None for key, file in zip(keys, files, strict=True)):
             kept = [loading[key] if file is not None else None for key, file in zip(keys, files, strict=True)]
-            self._load.keep(kept[::-1])
+            self._load.keep(kept)
         else:  # a file was written since the candidates were named, or they were a guess
-            early, self._load = self._load, _start(self._loader, files[::-1])
+            early, self._load = self._load, _start(self._loader, files)
             early.close()
         self._keys = list(keys)
 
     def missing(self) -> list[int]:
         while True:
-            lost = [self._flip(position) for position in self._load.missing()]
-            doubtful = [index for index in lost if index not in self._verified and self._file(index) is not None]
+            lost, items = self._load.missing(), self._load.items
+            doubtful = [index for index in lost if index not in self._verified and items[index].file is not None]
             if not doubtful:
-                return sorted(lost)
+                return lost
             # Verify the whole file: a damaged one is quarantined, so that a new one can be written. Other files may
             # turn out to be damaged meanwhile, hence the loop.
             self._verified.update(doubtful)
@@ -304,7 +301,7 @@ class StreamedHandle:
                     self.replace(index, self._target.to_device(chunk))
 
     def replace(self, index: int, chunk: QuantizedKV) -> None:
-        self._load.replace(self._flip(index), chunk)
+        self._load.replace(index, chunk)
 
     @contextmanager
     def attach(self, plan: StitchPlan, *, by_layers: bool = False) -> Iterator[Pass]:
@@ -342,12 +339,6 @@ class StreamedHandle:
 
     def close(self) -> None:
         self._load.close()
-
-    def _flip(self, index: int) -> int:
-        return len(self._load.items) - 1 - index
-
-    def _file(self, index: int) -> ChunkFile | None:
-        return self._load.items[self._flip(index)].file
 
     def _read_verified(self, indices: Sequence[int]) -> list[QuantizedKV | None]:
         return self._store.reread_kv([self._keys[index] for index in indices]) if indices else []

@@ -24,15 +24,10 @@ from desk_rag.kv.calibration.gate import GateReport, Score, drifted, probe_kv, r
 from desk_rag.kv.calibration.self_test import check_keys
 from desk_rag.kv.calibration.texts import GROUPS, PROBE
 from desk_rag.kv.identity import identify
-from desk_rag.kv.prefill import PrefixKV, prefill_prefix
-from desk_rag.kv.prefix_variants.variants import (
-    PLAIN,
-    PrefixVariant,
-    PrefixVariants,
-    build_prefix_variants,
-    variant_prefix_ids,
-)
+from desk_rag.kv.prefill import prefill_prefix
+from desk_rag.kv.prefix_variants.variants import PLAIN, build_prefix_variants, variant_prefix_ids
 from desk_rag.kv.quant import LayerScheme, QuantScheme
+from desk_rag.kv.serving import ServingModel
 from desk_rag.kv.types import ChunkKV, Namespace
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.loading import PRODUCER, load_model
@@ -42,27 +37,6 @@ from desk_rag.store.layout import Layout
 from desk_rag.store.ownership import KV_RECORD, content_proves
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ServingModel:
-    """A model with its shared prefix, quantization and namespace.
-
-    All that depends on the model alone.
-    """
-
-    model: LanguageModel
-    prefix: PrefixKV
-    gate: GateReport
-    namespace: Namespace
-    drift_epoch: int
-    later: tuple[PrefixVariant, ...] = ()
-    """The prefix variants above variant 0, which is `prefix` and `namespace`."""
-
-    @property
-    def ladder(self) -> PrefixVariants:
-        """All prefix variants."""
-        return PrefixVariants((PrefixVariant(0, self.prefix, self.namespace), *self.later))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +88,8 @@ def prepare_model(
             record = _Record(_with_namespace(model, gate, key_error, Layout(data_dir, kv_dir), previous), probe)
             _write(file, record)
     stored = record.gate
-    ladder = build_prefix_variants(model, prefix, rungs, stored.gate.scheme, drift_epoch=stored.drift_epoch)
-    return ServingModel(model, prefix, stored.gate, stored.namespace, stored.drift_epoch, ladder.variants[1:])
+    variants = build_prefix_variants(model, prefix, rungs, stored.gate.scheme, drift_epoch=stored.drift_epoch)
+    return ServingModel(model, variants, stored.gate, stored.drift_epoch)
 
 
 def stored_gates(data_dir: Path) -> list[StoredGate]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 
 import torch
 
 from desk_rag.answering import generation
 from desk_rag.answering.context import Context
 from desk_rag.answering.events import Source
-from desk_rag.answering.evidence.selection import EvidenceSelector
+from desk_rag.answering.evidence.selection import EvidenceDecoding, EvidenceSelector
 from desk_rag.answering.evidence.span_scorer import load_span_scorer
 from desk_rag.config import AnswerSettings
 from desk_rag.errors import ConfigError, UnsupportedModel
@@ -25,8 +24,6 @@ from desk_rag.kv.rope import RotaryTables
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.retrieval.embedding import Embedder
 from desk_rag.timing import Stopwatch
-
-_AUXILIARY = frozenset({SelectorName.AUX, SelectorName.AUX_STRICT})
 
 
 def attention_path(
@@ -61,7 +58,7 @@ def recompute_choice(settings: AnswerSettings) -> RecomputeChoice:
 
 def wants_auxiliary(settings: AnswerSettings) -> bool:
     """True if answers with these settings need the auxiliary model."""
-    return bool(settings.recompute) and SelectorName(settings.selector) in _AUXILIARY
+    return bool(settings.recompute) and SelectorName(settings.selector).needs_auxiliary
 
 
 class TimedRecompute:
@@ -120,10 +117,9 @@ class Recompute:
         question_ids: Sequence[int],
         watch: Stopwatch,
     ) -> TimedRecompute | None:
-        """Decide what to recompute and start selecting tokens; None if nothing is recomputed.
+        """Start selecting the tokens to recompute; None if nothing is recomputed.
 
-        Call it before the chunks are stitched: measurements for 'auto' may clear the slab. `choice` overrides the
-        settings. Raises ConfigError with lazy attention.
+        `choice` overrides the settings. Raises ConfigError with lazy attention.
         """
         choice = choice or self.choice
         if not choice.ratio:
@@ -131,8 +127,8 @@ class Recompute:
         if self._recomputer is None or self._slab is None:
             raise _recompute_needs_slab(f"'{choice.ratio}'")
         self._slab.forget_prefix()
-        texts = [source.text for source in reversed(context.sources)]
-        request = RecomputeRequest(plan, texts, context.token_ids[::-1], question, question_ids)
+        texts = [chunk.source.text for chunk in context.chunks]
+        request = RecomputeRequest(plan, texts, [chunk.token_ids for chunk in context.chunks], question, question_ids)
         with watch.stage("choose"):
             recomputing = self._recomputer.begin(request, choice)
         return TimedRecompute(recomputing, choice.selector) if recomputing.ratio else None
@@ -150,7 +146,7 @@ class Recompute:
 
 
 class Decoding:
-    """Decoding as one engine does it: with or without selected quotes."""
+    """Decoding by one engine's settings: with or without selected quotes."""
 
     def __init__(self, settings: AnswerSettings, model: LanguageModel, embedder: Embedder) -> None:
         """Quotes are selected with the embedded reader and embedder, unless the settings forbid it."""
@@ -163,26 +159,21 @@ class Decoding:
     def tokens(
         self,
         run: Pass,
-        prompt_ids: Sequence[int],
-        start: int,
+        logits: torch.Tensor,
+        position: int,
         stop: Callable[[], bool],
-        prefill: Callable[[], torch.Tensor] | None = None,
-        about: tuple[str, Sequence[Source]] | None = None,
+        strategy: generation.DecodingStrategy,
     ) -> Iterator[generation.Token]:
-        """Call `generation.decode`.
+        """Call `generation.decode`."""
+        return generation.decode(
+            self._prompt, run, logits, position, max_new_tokens=self._max_new_tokens, stop=stop, strategy=strategy
+        )
 
-        `about` is the question with its sources, without which no quote is selected.
-        """
-        decode = partial(generation.decode, max_new_tokens=self._max_new_tokens, stop=stop, prefill=prefill)
-        if self._selector is not None and about is not None:
-            question, sources = about
-            texts = [source.text for source in sources]
-            decode = partial(
-                decode,
-                first_token=partial(self._selector.first_token, question, texts),
-                select_quote=partial(self._selector.select_quote, question, texts),
-            )
-        return decode(self._prompt, run, prompt_ids, start)
+    def strategy(self, question: str, sources: Sequence[Source]) -> generation.DecodingStrategy:
+        """The strategy for one answer from `sources`."""
+        if self._selector is None:
+            return generation.Greedy()
+        return EvidenceDecoding(self._selector, question, [source.text for source in sources])
 
 
 def _recompute_needs_slab(recompute: str) -> ConfigError:

@@ -7,7 +7,6 @@ read words that are taken back later.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerText, Evidence, Source
@@ -33,7 +32,7 @@ class AnswerStream:
     ) -> None:
         """`refusal` and `span_scorer` are as in `verify_answer`."""
         self._question, self._sources = question, sources
-        self._verify = partial(verify_answer, embedder=embedder, refusal=refusal, span_scorer=span_scorer)
+        self._embedder, self._refusal, self._span_scorer = embedder, refusal, span_scorer
         self._parser = AnswerParser(sources)
         self._unverified: list[Evidence] = []
         self._verified = False
@@ -83,5 +82,8 @@ class AnswerStream:
         """
         self._verified = True
         citations = [event.citation for event in self._unverified]
-        dropped = self._parser.dropped_quotes
-        return self._verify(self._question, citations, dropped, self._sources).supported
+        verdict = verify_answer(
+            self._question, citations, self._parser.dropped_quotes, self._sources,
+            embedder=self._embedder, refusal=self._refusal, span_scorer=self._span_scorer,
+        )  # fmt: skip
+        return verdict.supported

@@ -127,10 +127,7 @@ def _loading(way: str, settings: Settings) -> Callable[[Store, CacheTarget], KVC
 def _fill(engine: AnswerEngine, folder: Path) -> None:
     corpus.sync(engine.store, folder, engine.model.prompt)
     embedding = pipeline.embed_pending(engine.store, engine.embedder, lambda: False)
-    warming = background_prefill.warm_pending(
-        engine.store, engine.model, engine.prefix, engine.namespace, engine.scheme, engine.turn,
-        lambda: False, lambda: "",
-    )  # fmt: skip
+    warming = background_prefill.warm_pending(engine.store, engine.serving, engine.turn, lambda: False)
     for _ in itertools.chain(embedding, warming):
         pass
 

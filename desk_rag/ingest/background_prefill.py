@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,11 +21,9 @@ from desk_rag.store.types import PendingChunk
 
 if TYPE_CHECKING:
     from desk_rag.device_lock import DeviceLock
-    from desk_rag.kv.prefill import PrefixKV
-    from desk_rag.kv.prefix_variants.variants import PrefixVariant
-    from desk_rag.kv.quant import QuantScheme
+    from desk_rag.kv.prefix_variants.variants import PrefixVariant, PrefixVariants
+    from desk_rag.kv.serving import ServingModel
     from desk_rag.kv.types import Namespace
-    from desk_rag.model.language_model import LanguageModel
     from desk_rag.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -43,6 +41,7 @@ class PrefillTask:
     chunk: PendingChunk
     rung: PrefixVariant
 
+
 _WAIT_POLL = 0.5
 """Seconds between two checks whether background work may run again."""
 
@@ -50,19 +49,11 @@ _WAIT_POLL = 0.5
 class ChunkPrefiller:
     """Prefills chunks for `warm_pending`; remembers the queue and the chunks that failed."""
 
-    def __init__(
-        self,
-        store: Store,
-        model: LanguageModel,
-        rungs: Sequence[PrefixVariant],
-        scheme: QuantScheme,
-        turn: DeviceLock,
-        stop: Callable[[], bool],
-    ) -> None:
-        self._store, self._model, self._rungs = store, model, tuple(rungs)
-        self._scheme, self._turn, self._stop = scheme, turn, stop
+    def __init__(self, store: Store, serving: ServingModel, turn: DeviceLock, stop: Callable[[], bool]) -> None:
+        self._store, self._serving, self._turn, self._stop = store, serving, turn, stop
+        self._rungs = serving.prefix_variants.variants
         self._queue: list[PrefillTask] = []
-        self._passed_over: dict[Namespace, set[ChunkId]] = {rung.namespace: set() for rung in rungs}
+        self._passed_over: dict[Namespace, set[ChunkId]] = {rung.namespace: set() for rung in self._rungs}
         self._in_a_row = 0
         self.disk_full = False
         """True once `warm` ended because the disk has no room."""
@@ -112,12 +103,12 @@ class ChunkPrefiller:
         from desk_rag.kv.prefill import prefill_chunk
         from desk_rag.kv.quant import quantize
 
-        token_ids = self._model.prompt.chunk_ids(task.chunk.text)
+        token_ids = self._serving.model.prompt.chunk_ids(task.chunk.text)
         began = time.monotonic()
         with self._turn.prefilling():
-            chunk_kv = prefill_chunk(self._model, task.rung.prefix, token_ids, stop=self._give_way)
+            chunk_kv = prefill_chunk(self._serving.model, task.rung.prefix, token_ids, stop=self._give_way)
         seconds = time.monotonic() - began
-        quantized = quantize(chunk_kv, self._scheme)
+        quantized = quantize(chunk_kv, self._serving.scheme)
         key = kv_key(task.rung.namespace, token_ids)
         return self._store.put_kv(key, quantized, [task.chunk.chunk_id], seconds)
 
@@ -139,38 +130,28 @@ class ChunkPrefiller:
 
 def warm_pending(
     store: Store,
-    model: LanguageModel,
-    prefix: PrefixKV,
-    namespace: Namespace,
-    scheme: QuantScheme,
+    serving: ServingModel,
     turn: DeviceLock,
     stop: Callable[[], bool],
-    may_run: Callable[[], str],
-    later: Sequence[PrefixVariant] = (),
+    may_run: Callable[[], str] = lambda: "",
 ) -> Iterator[StageProgress]:
     """Prefill chunks that have no KV, one at a time; yields one event per chunk, and two per second while waiting.
 
     Yields to an answer, and to `stop`, within one layer; the interrupted chunk starts again. Ends with a reason in
-    `waiting` if the disk is full or several chunks in a row fail.
-
-    Args:
-        may_run: asked before every chunk; returns '' or the reason to wait.
-        later: the rungs above the plain one (kv/prefix_variants/variants.py). Every chunk gets its plain KV first and
-            is warm from then on; progress counts the KVs of all rungs.
-
-    Raises StoreError if the catalog cannot be written.
+    `waiting` if the disk is full or several chunks in a row fail. Every chunk gets its plain KV first and is warm from
+    then on; progress counts the KVs of all prefix variants. `may_run` is asked before every chunk and returns '' or
+    the reason to wait. Raises StoreError if the catalog cannot be written.
     """
-    from desk_rag.kv.prefix_variants.variants import PrefixVariant
-
-    rungs = (PrefixVariant(0, prefix, namespace), *later)
-    store.register_model([rung.namespace for rung in rungs])
-    warmer = ChunkPrefiller(store, model, rungs, scheme, turn, stop)
-    done, total, meter, unit = 0, _missing(store, rungs), ProgressRate(), "chunk KVs" if later else "chunks"
+    variants = serving.prefix_variants
+    store.register_model(variants.namespaces)
+    warmer = ChunkPrefiller(store, serving, turn, stop)
+    done, total, meter = 0, _missing(store, variants), ProgressRate()
+    unit = "chunks" if variants.is_plain else "chunk KVs"
     while not stop():
         task = warmer.next()
         if task is None:
             counts = store.counts()
-            if counts.kv_bytes >= counts.budget_bytes and _missing(store, rungs):
+            if counts.kv_bytes >= counts.budget_bytes and _missing(store, variants):
                 yield meter.progress(IndexStage.WARM, done, total, unit, "there is no room for more chunk KV")
             return
         while reason := _reason_to_wait(turn, may_run):
@@ -188,10 +169,10 @@ def warm_pending(
         yield replace(meter.progress(IndexStage.WARM, done, total, unit), upper=task.rung.count > 0)
 
 
-def _missing(store: Store, rungs: Sequence[PrefixVariant]) -> int:
+def _missing(store: Store, variants: PrefixVariants) -> int:
     """Return how many chunk KVs are still missing."""
-    counts_by_rung = [store.counts(rung.namespace, None) for rung in rungs]
-    return sum(counts.chunks - counts.warm for counts in counts_by_rung)
+    counts_by_variant = [store.counts(namespace, None) for namespace in variants.namespaces]
+    return sum(counts.chunks - counts.warm for counts in counts_by_variant)
 
 
 def _reason_to_wait(turn: DeviceLock, may_run: Callable[[], str]) -> str:

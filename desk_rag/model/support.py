@@ -23,7 +23,7 @@ _RECURRENT_FIELDS = ("ssm_cfg", "state_size", "mamba_d_state", "mamba_expand", "
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """What the configuration says about serving chunk KV."""
+    """Properties of a configuration that matter for serving chunk KV."""
 
     model_type: str
     rope_types: tuple[str, ...]

@@ -8,14 +8,15 @@ import pytest
 
 from desk_rag.answering import auxiliary
 from desk_rag.answering.auxiliary import open_auxiliary, prepare_auxiliary
-from desk_rag.answering.serving_model import ServingModel
 from desk_rag.config import ModelSettings, Settings
 from desk_rag.errors import ModelNotFound
 from desk_rag.kv.calibration.gate import GateReport, Score
 from desk_rag.kv.identity import kv_key
 from desk_rag.kv.prefill import prefill_prefix
+from desk_rag.kv.prefix_variants.variants import PrefixVariant, PrefixVariants
 from desk_rag.kv.quant import LayerScheme, QuantScheme
 from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
+from desk_rag.kv.serving import ServingModel
 from desk_rag.kv.types import KVKey, Namespace, QuantizedKV
 from tests.models import FAMILIES, build_model
 
@@ -23,7 +24,7 @@ TEXTS = ("The boiler was serviced.", "Rent is due on Monday.")
 
 
 class Stored:
-    """Of the store what the shelf uses."""
+    """The part of the store that chunk KV comes from."""
 
     def __init__(self) -> None:
         self.kept: dict[KVKey, QuantizedKV] = {}
@@ -37,9 +38,8 @@ class Stored:
 def test_the_store_is_asked_for_what_memory_lacks() -> None:
     model, exact = build_model(FAMILIES[0]), Score(mean_kl=0.0, top1=1.0, tokens=1)
     scheme = QuantScheme.uniform(model.spec.num_layers, LayerScheme(raw=True))
-    prepared = ServingModel(
-        model, prefill_prefix(model), GateReport(scheme, exact, exact, 0, 0), Namespace("0" * 32), 0
-    )
+    plain = PrefixVariant(0, prefill_prefix(model), Namespace("0" * 32))
+    prepared = ServingModel(model, PrefixVariants((plain,)), GateReport(scheme, exact, exact, 0, 0))
     store = Stored()
     ids = tuple(prepared.model.prompt.chunk_ids(TEXTS[0]))
     made = AuxiliaryModel(prepared.model, scheme=prepared.gate.scheme).prefill(TEXTS[:1])[0]

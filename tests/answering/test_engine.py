@@ -223,6 +223,26 @@ def test_a_second_process_reads_but_does_not_write(engine: AnswerEngine) -> None
         reader.close()
 
 
+def test_an_engine_that_becomes_the_writer_keeps_what_it_prefills_and_frees_the_store(
+    engine: AnswerEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = engine.settings
+    reader = open_engine(settings, writer=False)
+    engine.close()
+    writer = Store.open(settings.data_dir, settings.store, writer=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "register_model", lambda _namespaces: (_ for _ in ()).throw(OSError("the drive is full")))
+        with pytest.raises(OSError, match="full"):
+            reader.become_writer(writer)
+    assert not reader.store.writer
+    reader.become_writer(Store.open(settings.data_dir, settings.store, writer=True))
+    assert ask(reader, "What is the frame number of the blue bicycle?").cold_chunks > 0
+    reader.settle()
+    assert ask(reader, "What is the frame number of the blue bicycle?").cold_chunks == 0
+    reader.close()
+    Store.open(settings.data_dir, settings.store, writer=True).close()
+
+
 def test_nothing_indexed_is_said_and_not_guessed(tmp_path: Path, gated: Path) -> None:
     settings = Settings(data_dir=tmp_path / "empty")
     shutil.copytree(gated, settings.data_dir / "models")

@@ -9,9 +9,9 @@ from functools import partial
 import pytest
 import torch
 
-from desk_rag.answering.evidence.selection import SelectedQuote
+from desk_rag.answering.evidence.selection import PendingToken, SelectedQuote
 from desk_rag.answering.evidence.trie_decoding import Decoded
-from desk_rag.answering.generation import SelectQuote, Token, decode, refusal_probability
+from desk_rag.answering.generation import DecodingStrategy, Greedy, Token, decode, refusal_probability
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.forward.runner import ModelPass, Pass
 from desk_rag.model.language_model import LanguageModel
@@ -73,21 +73,6 @@ def test_positions_go_on_behind_a_prefilled_cache(model: LanguageModel) -> None:
     model.forward(torch.tensor(CONTEXT[:15]), cache, 0, logits=False)
     split = stream(model, cache, CONTEXT[15:], 15, max_new_tokens=6, stop=lambda: False)
     assert [token.text for token in split] == whole
-
-
-def test_a_first_pass_of_somebody_elses_stands_in_for_the_questions(model: LanguageModel) -> None:
-    whole = [token.text for token in told(model, limit=6)]
-    run = ModelPass(model, SlabCache(model, 60))
-    asked: list[int] = []
-
-    def prefill() -> torch.Tensor:
-        asked.append(1)
-        return run.forward(CONTEXT, 0)
-
-    # Only the number of the tokens is asked of those that were read by somebody else.
-    made = decode(model.prompt, run, [0] * len(CONTEXT), 0, max_new_tokens=6, stop=lambda: False, prefill=prefill)
-    assert [token.text for token in made] == whole
-    assert asked == [1]
 
 
 @pytest.mark.parametrize("stop_id", [2, 0])
@@ -183,20 +168,21 @@ def test_times_rise_and_only_the_first_token_has_a_refusal_probability(model: La
 # What is laid ------------------------------------------------------------------------------------------------------
 
 
-class Laying:
+class Laying(Greedy):
     """Lays `ids` by reading them, and `answer` behind them, the id that ends answers apart; knows what it was asked."""
 
     def __init__(self, ids: Sequence[int] | None, answer: Sequence[int] = ()) -> None:
         self._ids, self._answer = ids, answer
         self.asked: list[tuple[int, int, int]] = []
 
-    def __call__(self, run: Pass, first: int, logits: torch.Tensor, start: int, room: int) -> SelectedQuote | None:
-        assert int(logits.argmax()) == first
-        self.asked.append((first, start, room))
+    def select_quote(self, pending: PendingToken, max_tokens: int) -> SelectedQuote | None:
+        assert int(pending.logits.argmax()) == pending.token_id
+        self.asked.append((pending.token_id, pending.position, max_tokens))
         if self._ids is None:
             return None
-        quote = Decoded(tuple(self._ids), run.forward(self._ids, start))
-        return SelectedQuote(quote, partial(self._answered, run, quote, start + len(self._ids)))
+        quote = Decoded(tuple(self._ids), pending.run.forward(self._ids, pending.position))
+        append_answer = partial(self._answered, pending.run, quote, pending.position + len(self._ids))
+        return SelectedQuote(quote, append_answer)
 
     def _answered(self, run: Pass, quote: Decoded, start: int) -> Decoded | None:
         if not self._answer:
@@ -206,10 +192,11 @@ class Laying:
 
 
 def with_laid(
-    model: LanguageModel, quote: SelectQuote, *, limit: int = 50, stop: Callable[[], bool] = lambda: False
+    model: LanguageModel, strategy: DecodingStrategy, *, limit: int = 50, stop: Callable[[], bool] = lambda: False
 ) -> list[Token]:
     run = ModelPass(model, SlabCache(model, 120))
-    return list(decode(model.prompt, run, CONTEXT, 0, max_new_tokens=limit, stop=stop, select_quote=quote))
+    logits, position = run.forward(CONTEXT, 0), len(CONTEXT)
+    return list(decode(model.prompt, run, logits, position, max_new_tokens=limit, stop=stop, strategy=strategy))
 
 
 def test_behind_what_was_laid_decoding_goes_on_as_if_it_had_said_that(model: LanguageModel) -> None:
@@ -236,17 +223,17 @@ def test_another_first_token_is_told_read_and_shown_to_who_lays(model: LanguageM
     assert begins != other
     expected = int(run.forward([other], len(CONTEXT)).argmax())
 
-    def opening(first: int) -> int:
-        asked.append(first)
-        return other
+    class Opening(Greedy):
+        def first_token(self, first: int) -> int:
+            asked.append(first)
+            return other
 
     run.rewind(len(CONTEXT) + 1)
-    told = list(decode(model.prompt, run, CONTEXT, 0, max_new_tokens=2, stop=lambda: False, first_token=opening))
+    tokens = with_laid(model, Opening(), limit=2)
     assert asked == [begins]
-    assert "".join(token.text for token in told) == model.prompt.decode([other, expected])
-    run.rewind(len(CONTEXT) + 1)
-    # what the model thought of it stays its own
-    assert told[0].refusal_probability == refusal_probability(model.prompt, run.forward(CONTEXT, 0))
+    assert "".join(token.text for token in tokens) == model.prompt.decode([other, expected])
+    # the reported probability is the model's own
+    assert tokens[0].refusal_probability == refusal_probability(model.prompt, run.forward(CONTEXT, 0))
 
 
 def test_what_ends_with_a_stop_id_ends_the_stream(model: LanguageModel) -> None:

@@ -347,9 +347,6 @@ def test_what_was_fetched_ahead_is_not_read_again_and_changes_no_answer(engine: 
     assert answer.raw == expected[BICYCLE]
     engine.prefetch(BICYCLE)
     assert ask(engine, RENT).raw == expected[RENT]
-    engine.prefetch(RENT)
-    engine.forget_prefetch()
-    assert ask(engine, BICYCLE).raw == expected[BICYCLE]
 
 
 def test_a_fetch_ahead_that_is_under_way_is_taken_over(engine: AnswerEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def world(plain: World) -> World:
     ready = plain.prepared
     ladder = build_prefix_variants(ready.model, ready.prefix, RUNGS, ready.gate.scheme, drift_epoch=ready.drift_epoch)
     assert ladder.variants[0] == PrefixVariant(0, ready.prefix, ready.namespace)
-    return replace(plain, prepared=replace(ready, later=ladder.variants[1:]))
+    return replace(plain, prepared=replace(ready, prefix_variants=ladder))
 
 
 @pytest.fixture
@@ -74,14 +74,11 @@ def cold(data: Path) -> Path:
 
 
 def warm(engine: AnswerEngine) -> Iterator[StageProgress]:
-    return background_prefill.warm_pending(
-        engine.store, engine.model, engine.prefix, engine.namespace, engine.scheme, engine.turn, lambda: False,
-        lambda: "", engine.ladder.variants[1:],
-    )  # fmt: skip
+    return background_prefill.warm_pending(engine.store, engine.serving, engine.turn, lambda: False)
 
 
 def warm_counts(engine: AnswerEngine) -> tuple[int, ...]:
-    return tuple(engine.store.counts(rung.namespace).warm for rung in engine.ladder.variants)
+    return tuple(engine.store.counts(rung.namespace).warm for rung in engine.serving.prefix_variants.variants)
 
 
 def by_hand(engine: AnswerEngine, question: str, rungs: Sequence[PrefixVariant]) -> torch.Tensor:
@@ -90,7 +87,7 @@ def by_hand(engine: AnswerEngine, question: str, rungs: Sequence[PrefixVariant])
     found = retrieve(engine.store, engine.embedder, question, engine.top_k, ())
     chunks = [prompt.chunk_ids(chunk.passage.chunk.text) for chunk in reversed(found)]
     pairs = zip(rungs, chunks, strict=True)
-    coded = [quantize(prefill_chunk(model, rung.prefix, ids), engine.scheme) for rung, ids in pairs]
+    coded = [quantize(prefill_chunk(model, rung.prefix, ids), engine.serving.scheme) for rung, ids in pairs]
     where = plan(engine.prefix.num_tokens, [len(ids) for ids in chunks])
     cache = SlabCache(model, where.num_slots + 300)
     stitch(model, where, engine.prefix, coded, build_tables(model, cache.capacity), cache)
@@ -176,18 +173,20 @@ def test_an_answer_takes_each_chunk_from_the_rung_of_its_place(world: World, dat
 
     with an_engine(world, data, noted if streams else None) as engine:
         list(warm(engine))
-        rungs = engine.ladder.variants
+        rungs = engine.serving.prefix_variants.variants
         expected, others = by_hand(engine, BICYCLE, rungs), by_hand(engine, BICYCLE, [rungs[0]] * 3)
         got = first_of(engine)
         torch.testing.assert_close(got, expected, atol=2e-3, rtol=1e-3)
         assert (got - others).abs().max() > 10 * (got - expected).abs().max()
         found = retrieve(engine.store, engine.embedder, BICYCLE, engine.top_k, ())
-        context = answer_context.build(found, engine.model, engine.ladder, engine.store, engine.context_tokens)
-        assert [rung.count for rung in context.rungs] == [2, 1, 0], "the best goes last"
-        assert [key.namespace for key in context.keys] == [rung.namespace for rung in context.rungs]
-        assert list(engine._kv_of(found)) == list(context.keys), "looking ahead guesses the same"
+        context = answer_context.build(found, engine.serving, engine.store, engine.context_tokens)
+        assert [chunk.source.number for chunk in context.chunks] == [3, 2, 1], "the best stands last"
+        assert [chunk.variant.count for chunk in context.chunks] == [0, 1, 2]
+        keys = [chunk.key for chunk in context.chunks]
+        assert [key.namespace for key in keys] == [chunk.variant.namespace for chunk in context.chunks]
+        assert list(engine._kv_of(found)) == keys[::-1], "a prefetch names the same, the likeliest first"
         assert list(engine._neighbours(context)) == []
-        assert not streams or read == [set(context.keys)]
+        assert not streams or read == [set(keys)]
 
 
 def test_one_rung_alone_answers_as_before(plain: World, world: World, data: Path) -> None:
@@ -204,7 +203,7 @@ def test_one_rung_alone_answers_as_before(plain: World, world: World, data: Path
 
 def test_what_is_nowhere_is_prefilled_at_its_rung_and_kept_there(world: World, cold: Path) -> None:
     with an_engine(world, cold) as engine:
-        expected = by_hand(engine, BICYCLE, engine.ladder.variants)
+        expected = by_hand(engine, BICYCLE, engine.serving.prefix_variants.variants)
         with first_logits() as seen:
             answer = ask(engine, BICYCLE)
         torch.testing.assert_close(seen[0], expected, atol=2e-3, rtol=1e-3)
@@ -212,7 +211,8 @@ def test_what_is_nowhere_is_prefilled_at_its_rung_and_kept_there(world: World, c
         engine.settle()
         assert warm_counts(engine) == (1, 1, 1)
         for index, source in enumerate(answer.sources):
-            key = kv_key(engine.ladder.for_place(2 - index).namespace, engine.model.prompt.chunk_ids(source.text))
+            variant = engine.serving.prefix_variants.for_place(2 - index)
+            key = kv_key(variant.namespace, engine.model.prompt.chunk_ids(source.text))
             assert engine.store.has_kv([key]) == {key}
         again = ask(engine, BICYCLE)
         assert (again.raw, again.warm_chunks) == (answer.raw, 3)
@@ -222,7 +222,7 @@ def test_a_lost_file_is_made_again_at_the_rung_it_was_of(world: World, data: Pat
     with an_engine(world, data) as engine:
         list(warm(engine))
         before = ask(engine, BICYCLE)
-        top = engine.ladder.variants[2].namespace
+        top = engine.serving.prefix_variants.variants[2].namespace
         for file in Layout(data).namespace_dir(top).rglob("*.safetensors"):
             file.unlink()
         again = ask(engine, BICYCLE)
@@ -256,10 +256,10 @@ def test_a_removed_document_takes_all_of_its_rungs_along(world: World, data: Pat
 
 def test_a_prepared_model_has_the_rungs_of_its_settings(world: World, data: Path) -> None:
     model = world.prepared.model
-    assert prepare_model(model, data).later == ()
+    assert prepare_model(model, data).prefix_variants.is_plain
     ready = prepare_model(model, data, RUNGS)
-    expected = [variant.namespace for variant in world.prepared.ladder.variants]
-    assert [variant.namespace for variant in ready.ladder.variants] == expected
+    expected = [variant.namespace for variant in world.prepared.prefix_variants.variants]
+    assert [variant.namespace for variant in ready.prefix_variants.variants] == expected
 
 
 def test_what_upper_rungs_left_is_not_believed_once_the_record_is_lost(
@@ -270,10 +270,11 @@ def test_what_upper_rungs_left_is_not_believed_once_the_record_is_lost(
     first = prepare_model(model, tmp_path, RUNGS)
     for record in (tmp_path / "models").iterdir():
         record.unlink()
-    assert prepare_model(model, tmp_path, RUNGS).later[1].namespace == first.later[1].namespace, "nothing was left"
+    second = prepare_model(model, tmp_path, RUNGS)
+    assert second.prefix_variants.namespaces == first.prefix_variants.namespaces, "nothing was left"
     for record in (tmp_path / "models").iterdir():
         record.unlink()
-    Layout(tmp_path).namespace_dir(first.later[1].namespace).mkdir(parents=True)
+    Layout(tmp_path).namespace_dir(first.prefix_variants.namespaces[2]).mkdir(parents=True)
     again = prepare_model(model, tmp_path)
     assert (first.drift_epoch, again.drift_epoch) == (0, 1) and again.namespace != first.namespace
 

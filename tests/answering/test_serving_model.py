@@ -15,12 +15,13 @@ import pytest
 import torch
 
 from desk_rag.answering import serving_model
-from desk_rag.answering.serving_model import ServingModel, prepare_model, stored_gates
+from desk_rag.answering.serving_model import prepare_model, stored_gates
 from desk_rag.errors import UnsupportedModel
 from desk_rag.kv.calibration.texts import GROUPS
 from desk_rag.kv.identity import kv_key
 from desk_rag.kv.prefill import prefill_chunk
 from desk_rag.kv.quant import quantize
+from desk_rag.kv.serving import ServingModel
 from desk_rag.kv.types import KVKey
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.owned_directory import OwnedDirectory

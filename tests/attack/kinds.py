@@ -301,11 +301,11 @@ def links(chance: random.Random, budget: Budget) -> Counts:
     if not (REPOSITORY / "tests/store/maintenance/test_foreign_files.py").exists():
         raise Skipped("tests/store/maintenance/test_foreign_files.py is not in this tree")
     done = run(sys.executable, "-m", "pytest", "-q", "-x", "tests/store/maintenance/test_foreign_files.py", timeout=900)
-    last = (done.stdout.strip().splitlines() or ["no output"])[-1]
+    lines = done.stdout.strip().splitlines() or ["no output"]
     counts = Counts(rounds=1)
     counts.outcomes["broken" if done.returncode else "nothing foreign touched"] += 1
     if done.returncode:
-        counts.violations.append(last)
+        counts.violations.append(next((line for line in lines if line.startswith(("FAILED", "ERROR"))), lines[-1]))
     return counts
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from desk_rag.errors import CorruptKV, DeskRagError, UnknownFormat
-from desk_rag.store.maintenance.verify import check_content
+from desk_rag.store.kv.header import check_content
 from desk_rag.store.store import Store
 from tests.durability.power_cut import State
 from tests.durability.recording import Op

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from desk_rag.answering.serving_model import ServingModel
+    from desk_rag.kv.serving import ServingModel
     from desk_rag.model.language_model import LanguageModel
 
 from desk_rag.config import IdleSettings, IndexSettings, ModelSettings, Settings, StoreSettings

@@ -15,12 +15,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from desk_rag.answering.serving_model import ServingModel
 from desk_rag.config import Settings, StoreSettings
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.indexer.daemon import Printer, run_watch
 from desk_rag.indexer.root_watch import WatchState
 from desk_rag.ingest.events import FileEvent, RootAbsent, StageProgress
+from desk_rag.kv.serving import ServingModel
 from desk_rag.store.store import Store
 from tests.indexer.conftest import wait_for
 

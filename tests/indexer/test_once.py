@@ -12,15 +12,15 @@ from typing import TypeVar
 
 import pytest
 
-from desk_rag.answering.serving_model import ServingModel
 from desk_rag.cli.output import Progress, index_summary
 from desk_rag.config import ModelSettings, Settings, StoreSettings
 from desk_rag.errors import StoreFull
 from desk_rag.indexer.names import EVERYTHING, MissingWork, keep_namespaces, missing_work
 from desk_rag.indexer.once import Run
-from desk_rag.indexer.parts import WarmParts, lazy_parts
+from desk_rag.indexer.parts import lazy_parts
 from desk_rag.ingest.events import IndexFinished
 from desk_rag.kv.prefix_variants.variants import build_prefix_variants
+from desk_rag.kv.serving import ServingModel
 from desk_rag.retrieval.embedding import Embedder, load_embedder
 from desk_rag.store.store import Store
 
@@ -53,7 +53,7 @@ class World:
             parts = replace(
                 lazy_parts(store, chosen),
                 load_embedder=self._load("embedder", lambda: self._embedder),
-                load_warm=self._load("model", lambda: self._warm(chosen)),
+                load_model=self._load("model", lambda: self._serving(chosen)),
             )
             done = Run(parts, chosen, lambda: False, Progress(out)).run([self.docs], **options)
         self.said = out.getvalue()
@@ -66,12 +66,12 @@ class World:
 
         return load
 
-    def _warm(self, settings: Settings) -> WarmParts:
-        ready = self._prepared
-        scheme = ready.gate.scheme
-        counts, epoch = settings.model.rungs, ready.drift_epoch
-        ladder = build_prefix_variants(ready.model, ready.prefix, counts, scheme, drift_epoch=epoch)
-        return WarmParts(ready.model, ready.prefix, ready.namespace, scheme, ladder.variants[1:])
+    def _serving(self, settings: Settings) -> ServingModel:
+        ready, counts = self._prepared, settings.model.rungs
+        variants = build_prefix_variants(
+            ready.model, ready.prefix, counts, ready.scheme, drift_epoch=ready.drift_epoch
+        )
+        return replace(ready, prefix_variants=variants)
 
 
 @pytest.fixture

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.answering.serving_model import ServingModel
 from desk_rag.config import ModelSettings, Settings
 from desk_rag.device_lock import DeviceLock
 from desk_rag.documents import document
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import ModelNotFound
 from desk_rag.indexer.idle import IdleGate
-from desk_rag.indexer.parts import Parts, WarmParts
+from desk_rag.indexer.parts import Parts
 from desk_rag.indexer.service import ClockJump, Service, outermost
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
+from desk_rag.kv.serving import ServingModel
 from desk_rag.retrieval.embedding import Embedder, load_embedder
 from desk_rag.store.catalog.deletion_rows import Decision
 from desk_rag.store.store import Store
@@ -69,14 +69,13 @@ def make(settings: Settings, docs: Path, embedder: Embedder, prepared: ServingMo
     def build(**changes: object) -> Running:
         chosen = settings.model_copy(update={k: v for k, v in changes.items() if k in Settings.model_fields})
         store = Store.open(chosen.data_dir, chosen.store, writer=True)
-        warm = WarmParts(prepared.model, prepared.prefix, prepared.namespace, prepared.gate.scheme)
         parts = Parts(
             store=store,
             counter=prepared.model.prompt,
             size=prepared.model.prompt.chunk_size,
             turn=DeviceLock(chosen.data_dir / "run"),
             load_embedder=changes.get("load_embedder", lambda: embedder),  # type: ignore[arg-type]
-            load_warm=lambda: warm,
+            load_model=lambda: prepared,
         )
         gate = changes.get("gate")
         folders = changes.get("watched", [docs])

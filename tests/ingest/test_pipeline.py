@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.answering.serving_model import ServingModel, prepare_model
+from desk_rag.answering.serving_model import prepare_model
 from desk_rag.config import IndexSettings, ModelSettings, StoreSettings
 from desk_rag.device_lock import DeviceLock
 from desk_rag.documents.discovery import FoundFile
@@ -19,6 +19,7 @@ from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.ingest.background_prefill import warm_pending
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
 from desk_rag.ingest.pipeline import embed_pending, index_path, sync_folder
+from desk_rag.kv.serving import ServingModel
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.prompt import PromptFormat, load_prompt
 from desk_rag.retrieval.embedding import Embedder, load_embedder
@@ -452,9 +453,7 @@ def warm(
     stop: Callable[[], bool] = never,
     may_run: Callable[[], str] = str,
 ) -> Iterator[StageProgress]:
-    return warm_pending(
-        store, prepared.model, prepared.prefix, prepared.namespace, prepared.gate.scheme, turn, stop, may_run
-    )
+    return warm_pending(store, prepared, turn, stop, may_run)
 
 
 def test_embed_pending_gives_every_chunk_its_vector(sync: Sync, embedder: Embedder, docs: Path) -> None:

@@ -175,7 +175,7 @@ class ScriptedBackend:
     """Questions that were announced by `prefetch`."""
     pauses: list[float | None] = field(default_factory=list)
     decisions: list[bool] = field(default_factory=list)
-    """Of each decision about missing files, whether they are kept."""
+    """Decisions about missing files: True if they are kept."""
     stops: int = 0
     listen: Callable[[IndexEvent], None] | None = None
 

@@ -58,6 +58,17 @@ class SelectionConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class PendingToken:
+    """A token that was chosen and is not in the cache yet."""
+
+    run: Pass
+    token_id: int
+    logits: torch.Tensor
+    """[vocab], those it was chosen by; valid until the next pass of `run`."""
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
 class SelectedQuote:
     """A quote that was written into the cache."""
 
@@ -120,37 +131,29 @@ class EvidenceSelector:
         return best.ids[0] if occurrences[best].log_odds >= self._config.override_refusal_at else first
 
     def select_quote(
-        self,
-        question: str,
-        texts: Sequence[str],
-        run: Pass,
-        first: int,
-        logits: torch.Tensor,
-        start: int,
-        max_tokens: int,
+        self, question: str, texts: Sequence[str], pending: PendingToken, max_tokens: int
     ) -> SelectedQuote | None:
-        """Choose the best sentence of the chunks `texts` and write it into the cache at `start`.
+        """Choose the best sentence of the chunks `texts` and write it into the cache.
 
         Args:
-            first: the answer's first token, which is not in the cache yet; quotes begin with its text.
-            logits: [vocab], those that `first` was chosen by.
+            pending: the answer's first token; quotes begin with its text.
             max_tokens: upper bound on the tokens of quote and short answer together.
 
-        Returns None if `first` opens no quote, or no sentence begins with it or fits.
+        Returns None if that token opens no quote, or no sentence begins with it or fits.
         """
-        opening = self._prompt.decode([first])
+        opening = self._prompt.decode([pending.token_id])
         if not opening.startswith('"') or max_tokens < 2:
             return None
         sentences = self._sentences(texts, opening, max_tokens)
         if not sentences:
             return None
         occurrences = self._best_occurrences(question, texts, sentences)
-        decoder = TrieDecoder(run, self._config.lookahead, self._prompt.stop_ids)
+        decoder, start = TrieDecoder(pending.run, self._config.lookahead, self._prompt.stop_ids), pending.position
         candidates = [
             Candidate(sentence.ids, self._bonus(self._config.sentence_weight, occurrences[sentence].log_odds))
             for sentence in sentences
         ]
-        quote = decoder.decode_best(candidates, log_probabilities(logits), start)
+        quote = decoder.decode_best(candidates, log_probabilities(pending.logits), start)
         (chosen,) = (sentence for sentence in sentences if sentence.ids == quote.token_ids)
         append_answer = partial(self._append_answer, decoder, quote, chosen, occurrences[chosen], start, max_tokens)
         return SelectedQuote(quote, append_answer)
@@ -210,6 +213,24 @@ class EvidenceSelector:
             sentence: max(_occurrences(sentence.text, scores_by_chunk), key=lambda occurrence: occurrence.log_odds)
             for sentence in sentences
         }
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceDecoding:
+    """Begins one answer with a selected quote, see `generation.DecodingStrategy`."""
+
+    selector: EvidenceSelector
+    question: str
+    texts: Sequence[str]
+    """The chunks' texts, best first."""
+
+    def first_token(self, first: int) -> int:
+        """See `EvidenceSelector.first_token`."""
+        return self.selector.first_token(self.question, self.texts, first)
+
+    def select_quote(self, pending: PendingToken, max_tokens: int) -> SelectedQuote | None:
+        """See `EvidenceSelector.select_quote`."""
+        return self.selector.select_quote(self.question, self.texts, pending, max_tokens)
 
 
 def _distinct_beginning(text: str, words_by_text: Mapping[str, Sequence[str]]) -> int:

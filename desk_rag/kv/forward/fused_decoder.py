@@ -19,11 +19,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 
 from desk_rag.kv.cache import SlabLayer
 from desk_rag.kv.forward.cuda_graphs import AttentionGraphs, Inputs, Part, PiecewiseGraphs, record
-from desk_rag.kv.forward.projections import Packed, qk_norms
+from desk_rag.kv.forward.projections import FusedLayer, Packed, add_norm, qk_norms
 from desk_rag.kv.kernels.flash_decoding import flash_decoding_for, is_worthwhile
 from desk_rag.kv.kernels.fused_inputs import TokenSlots
 from desk_rag.kv.kernels.fused_ops import FusedOps, fused_ops_for
@@ -108,10 +108,9 @@ class FusedDecoder:
         assert supports(model), "this model needs its own forward pass"
         assert len(tables.cos) == 1 and 2 * tables.cos[0].shape[1] == model.spec.head_dim, "partial or double rotary"
         self._model = model
-        self._layers = model.decoder_layers
-        self._packed = [Packed.of(layer) for layer in self._layers]
-        self._qk_norms = [qk_norms(layer.self_attn) for layer in self._layers]
         self._ops = fused_ops_for(model.device, model.spec.dtype) if ops is None else ops
+        modules: Any = model.decoder_layers
+        self._layers = [FusedLayer(one, Packed.of(one), qk_norms(one.self_attn), self._ops) for one in modules]
         if model.device.type == "cuda":
             torch.cuda.empty_cache()  # the memory that the packed projections were copied from
         self._keys = [layer.key_slab for layer in layers]
@@ -199,43 +198,11 @@ class FusedDecoder:
             assert hidden is not None and attended is not None
             if ends:
                 hidden, attended = (rows.index_select(1, inputs.numbers[1:]) for rows in (hidden, attended))
-            done: Any = self._layers[index - 1]
-            hidden, x = self._add_norm(hidden, done.self_attn.o_proj(attended), done.post_attention_layernorm)
-            delta = self._widened(index - 1, x)
-        norm = decoder.norm if ends else self._layers[index].input_layernorm
-        hidden, x = self._add_norm(hidden, delta, norm)
-        return hidden, self._model.module.lm_head(x)[:, 0] if ends else self._project(index, places, x)
-
-    def _add_norm(
-        self, hidden: torch.Tensor, delta: torch.Tensor | None, norm: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._ops.add_norm(hidden, delta, norm.weight, norm.variance_epsilon)
-
-    def _project(self, index: int, places: TokenSlots, x: torch.Tensor) -> torch.Tensor:
-        """Write the tokens' keys and values into the slabs; return the rotated query [B, heads, N, D]."""
-        packed = self._packed[index]
-        if packed is not None:
-            projected = linear(x, packed.qkv, packed.qkv_bias)
-        else:
-            attention: Any = self._layers[index].self_attn
-            projected = torch.cat([part(x) for part in (attention.q_proj, attention.k_proj, attention.v_proj)], -1)
-        keys, values = self._keys[index], self._values[index]
-        return self._ops.rotate_scatter(projected, self._qk_norms[index], places, keys, values)
-
-    def _widened(self, index: int, x: torch.Tensor) -> torch.Tensor:
-        """The layer's MLP."""
-        mlp: Any = self._layers[index].mlp
-        packed = self._packed[index]
-        if packed is None:
-            out: torch.Tensor = mlp(x)
-            return out
-        both = linear(x, packed.gate_up)
-        if packed.silu:
-            out = mlp.down_proj(self._ops.swiglu(both))
-        else:
-            gate, up = both.chunk(2, -1)
-            out = mlp.down_proj(mlp.act_fn(gate) * up)
-        return out
+            hidden, delta = self._layers[index - 1].after_attention(hidden, attended)
+        if not ends:
+            return self._layers[index].query(hidden, delta, places, self._keys[index], self._values[index])
+        hidden, x = add_norm(self._ops, hidden, delta, decoder.norm)
+        return hidden, self._model.module.lm_head(x)[:, 0]
 
     def _attend(
         self,

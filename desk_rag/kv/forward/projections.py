@@ -1,4 +1,4 @@
-"""Pack the weights of a decoder layer that share an input side by side, so that one product computes them."""
+"""The two halves of a plain decoder layer, before and after its attention, and its weights packed side by side."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.functional import linear
 
-from desk_rag.kv.kernels.fused_inputs import QKNorms
+from desk_rag.kv.kernels.fused_inputs import QKNorms, TokenSlots
+from desk_rag.kv.kernels.fused_ops import FusedOps
 
 _SILU = frozenset({"SiLU", "SiLUActivation"})
 """Class names of SiLU in torch and transformers."""
@@ -47,6 +49,52 @@ class Packed:
             bias = torch.cat([module.bias for module in inward]) if all(biased) else None
             silu = type(mlp.act_fn).__name__ in _SILU
             return cls(_side_by_side(inward), bias, _side_by_side(widening), silu)
+
+
+@dataclass(frozen=True, slots=True)
+class FusedLayer:
+    """One decoder layer: its own matrix products, with fused operations between them."""
+
+    module: Any
+    packed: Packed | None
+    """None to multiply by each projection separately."""
+    norms: QKNorms | None
+    ops: FusedOps
+
+    def query(
+        self,
+        hidden: torch.Tensor,
+        delta: torch.Tensor | None,
+        places: TokenSlots,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Run up to the attention: (hidden + delta [B, N, E], rotated query [B, heads, N, D]).
+
+        Writes the tokens' keys and values into the slabs `keys` and `values`.
+        """
+        attention = self.module.self_attn
+        hidden, x = add_norm(self.ops, hidden, delta, self.module.input_layernorm)
+        if self.packed is not None:
+            projected = linear(x, self.packed.qkv, self.packed.qkv_bias)
+        else:
+            projected = torch.cat([part(x) for part in (attention.q_proj, attention.k_proj, attention.v_proj)], -1)
+        return hidden, self.ops.rotate_scatter(projected, self.norms, places, keys, values)
+
+    def after_attention(self, hidden: torch.Tensor, attended: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Run from the attention's result [B, N, heads * D] on: (hidden, delta), whose sum the layer returns."""
+        module, packed = self.module, self.packed
+        hidden, x = add_norm(self.ops, hidden, module.self_attn.o_proj(attended), module.post_attention_layernorm)
+        if packed is None or not packed.silu:
+            return hidden, module.mlp(x)
+        return hidden, module.mlp.down_proj(self.ops.swiglu(linear(x, packed.gate_up)))
+
+
+def add_norm(
+    ops: FusedOps, hidden: torch.Tensor, delta: torch.Tensor | None, norm: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`FusedOps.add_norm` with the weights of a module."""
+    return ops.add_norm(hidden, delta, norm.weight, norm.variance_epsilon)
 
 
 def qk_norms(attention: Any) -> QKNorms | None:

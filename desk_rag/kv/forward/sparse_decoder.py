@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch.nn.functional import linear
 
 from desk_rag.kv.forward.fused_decoder import supports
-from desk_rag.kv.forward.projections import Packed, qk_norms
+from desk_rag.kv.forward.projections import FusedLayer, Packed, add_norm, qk_norms
 from desk_rag.kv.kernels.flash_decoding import FlashAttend, flash_decoding_for
 from desk_rag.kv.kernels.fused_inputs import QKNorms, TokenSlots
 from desk_rag.kv.kernels.fused_ops import FusedOps, TorchOps, fused_ops_for
@@ -55,8 +54,7 @@ class SparseDecoder:
     """A model prepared for sparse passes; create it once and keep it with the model."""
 
     model: LanguageModel
-    packed: tuple[Packed | None, ...]
-    norms: tuple[QKNorms | None, ...]
+    layers: tuple[FusedLayer, ...]
     ops: FusedOps
     split: FlashAttend | None = None
     """Flash-decoding kernel for few rows at a context's end; None where it cannot be used."""
@@ -72,11 +70,15 @@ class SparseDecoder:
         if not supports(model) or not _rotates_whole_heads(model):
             return None
         packs = model.device.type == "cuda" if pack is None else pack
-        packed = tuple(_packed(layer) if packs else None for layer in model.decoder_layers)
-        norms = tuple(qk_norms(layer.self_attn) for layer in model.decoder_layers)
+        modules: Any = model.decoder_layers
+        ops = _fitting(model, qk_norms(modules[0].self_attn)) if ops is None else ops
+        layers = tuple(
+            FusedLayer(module, _packed(module) if packs else None, qk_norms(module.self_attn), ops)
+            for module in modules
+        )
         spec = model.spec
         split = flash_decoding_for(model.device, spec.dtype, spec.num_heads, spec.num_kv_heads, spec.head_dim)
-        return cls(model, packed, norms, _fitting(model, norms[0]) if ops is None else ops, split)
+        return cls(model, layers, ops, split)
 
     def run(
         self,
@@ -94,49 +96,23 @@ class SparseDecoder:
         last layer only writes its keys and values and records attention.
         """
         decoder = self.model.module.model
-        layers = self.model.decoder_layers[:stop_layer]
+        layers = self.layers[:stop_layer]
         hidden, delta = decoder.embed_tokens(ids[None]), None
         places = _places(decoder, hidden, slots)
-        layer: Any
         for index, layer in enumerate(layers):
-            _call_pre_hooks(layer)
-            hidden, x = self._add_norm(hidden, delta, layer.input_layernorm)
+            _call_pre_hooks(layer.module)
             keys, values = slabs.slabs(index)
-            projected = self._projected(index, layer.self_attn, x)
-            query = self.ops.rotate_scatter(projected, self.norms[index], places, keys, values)
+            hidden, query = layer.query(hidden, delta, places, keys, values)
             keys, values = slabs.filled(index, keys, values)
             attention.record(index, query, keys)
             if index == len(layers) - 1:
                 if not logits:
                     return None
                 query, hidden = query[:, :, -1:], hidden[:, -1:]
-            attended = layer.self_attn.o_proj(attention.attend(query, keys, values))
-            hidden, x = self._add_norm(hidden, attended, layer.post_attention_layernorm)
-            delta = self._widened(index, layer.mlp, x)
-        _, x = self._add_norm(hidden, delta, decoder.norm)
+            hidden, delta = layer.after_attention(hidden, attention.attend(query, keys, values))
+        _, x = add_norm(self.ops, hidden, delta, decoder.norm)
         logits_of_last: torch.Tensor = self.model.module.lm_head(x)[0, -1]
         return logits_of_last
-
-    def _add_norm(
-        self, hidden: torch.Tensor, delta: torch.Tensor | None, norm: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.ops.add_norm(hidden, delta, norm.weight, norm.variance_epsilon)
-
-    def _projected(self, index: int, attention: Any, x: torch.Tensor) -> torch.Tensor:
-        """Queries, keys and values side by side, [1, R, (heads + 2 H) * D]."""
-        packed = self.packed[index]
-        if packed is not None:
-            return linear(x, packed.qkv, packed.qkv_bias)
-        return torch.cat([part(x) for part in (attention.q_proj, attention.k_proj, attention.v_proj)], -1)
-
-    def _widened(self, index: int, mlp: Any, x: torch.Tensor) -> torch.Tensor:
-        """The layer's MLP."""
-        packed = self.packed[index]
-        if packed is None or not packed.silu:
-            out: torch.Tensor = mlp(x)
-        else:
-            out = mlp.down_proj(self.ops.swiglu(linear(x, packed.gate_up)))
-        return out
 
 
 def _call_pre_hooks(layer: torch.nn.Module) -> None:

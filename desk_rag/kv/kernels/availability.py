@@ -1,21 +1,14 @@
-"""Decide which Triton kernels this process may use, by comparing a small run with the torch reference.
-
-Triton is optional and needs a supported GPU and a C compiler; a miscompiled kernel would give wrong answers silently.
-So each kernel is run once per device and compared with its reference. After any failure the reference is used: slower,
-but correct.
-"""
+"""Choose the kernel that places int8 chunks, once it agreed with the reference; random chunk KV for such checks."""
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from desk_rag.kv.cache import SlabLayer
+from desk_rag.kv.kernels.proof import gpu_index, proven
 from desk_rag.kv.quant import dequantize_layer, group_span
 from desk_rag.kv.rope import RotaryTables, rotate_into
 from desk_rag.kv.types import Int8Layer, QuantizedKV
@@ -24,7 +17,6 @@ if TYPE_CHECKING:
     from desk_rag.kv.cache import SlabCache
     from desk_rag.kv.positions import Placement
 
-_log = logging.getLogger(__name__)
 _TOLERANCE = 1e-5
 _LARGE_GPUS = frozenset({(8, 0), (9, 0), (10, 0), (10, 3)})
 """Compute capabilities of data-centre GPUs."""
@@ -50,9 +42,7 @@ def is_large(device: torch.device) -> bool:
 
 def available(device: torch.device) -> bool:
     """True if `kernels.place_chunks` can be imported and used for caches on `device`."""
-    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
-        return False
-    return _proven(torch.cuda.current_device() if device.index is None else device.index)
+    return device.type == "cuda" and proven("placing chunks", _agrees, gpu_index(device))
 
 
 def place_group(device: torch.device) -> PlaceGroup | None:
@@ -62,23 +52,6 @@ def place_group(device: torch.device) -> PlaceGroup | None:
     from desk_rag.kv.kernels import place_chunks
 
     return place_chunks.place_group
-
-
-@functools.cache
-def _proven(index: int) -> bool:
-    """True if the placing kernel agrees with the reference on this GPU."""
-    return proves(_agrees, torch.device("cuda", index))
-
-
-def proves(check: Callable[[torch.device], bool], device: torch.device) -> bool:
-    """Run `check`, which compares a kernel with its reference; False if they disagree or it cannot run."""
-    try:
-        if check(device):
-            return True
-        _log.warning("The Triton kernel disagrees with its reference on this GPU; the reference is used.")
-    except Exception as error:  # a missing compiler, an old driver and an unknown GPU raise different types
-        _log.warning("Triton cannot be used here (%s: %s); the reference is used.", type(error).__name__, error)
-    return False
 
 
 def some_layer(heads: int, tokens: int, dim: int, groups: int, device: torch.device) -> Int8Layer:

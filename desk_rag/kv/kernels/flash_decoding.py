@@ -6,15 +6,13 @@ needs. `kernels.flash_decoding_triton` divides the work among programs.
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import logging
 from typing import Protocol
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-_log = logging.getLogger(__name__)
+from desk_rag.kv.kernels.proof import gpu_index, proven
+
 _TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 """Tolerance relative to a result's largest number: one rounding of weights and result, more for fp32."""
 _MOST_TOKENS = 256
@@ -43,8 +41,8 @@ def flash_decoding_for(
     half = dtype in (torch.bfloat16, torch.float16)
     if device.type != "cuda" or not half or dim % 16 or dim > 128 or heads % kv_heads:
         return None
-    index = torch.cuda.current_device() if device.index is None else device.index
-    if not _proven(index, dtype, heads, kv_heads, dim):
+    index = gpu_index(device)
+    if not proven("flash decoding", _agrees, index, dtype, heads, kv_heads, dim):
         return None
     from desk_rag.kv.kernels.flash_decoding_triton import FlashDecoding
 
@@ -56,22 +54,11 @@ def is_worthwhile(count: int) -> bool:
     return count <= _MOST_TOKENS
 
 
-@functools.cache
-def _proven(index: int, dtype: torch.dtype, heads: int, kv_heads: int, dim: int) -> bool:
-    """True if the kernels agree with the reference on this GPU."""
-    if importlib.util.find_spec("triton") is None:
-        return False
-    try:
-        from desk_rag.kv.kernels.flash_decoding_triton import FlashDecoding
+def _agrees(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, dim: int) -> bool:
+    from desk_rag.kv.kernels.flash_decoding_triton import FlashDecoding
 
-        device = torch.device("cuda", index)
-        with torch.inference_mode():
-            if agrees(FlashDecoding(heads, kv_heads, dim, dtype, device), heads, kv_heads, dim, dtype, device):
-                return True
-        _log.warning("The flash-decoding kernels disagree with their reference on this GPU; the reference is used.")
-    except Exception as error:  # a missing compiler, an old driver and an unknown GPU each raise a type of their own
-        _log.warning("Triton cannot be used here (%s: %s); the reference is used.", type(error).__name__, error)
-    return False
+    with torch.inference_mode():
+        return agrees(FlashDecoding(heads, kv_heads, dim, dtype, device), heads, kv_heads, dim, dtype, device)
 
 
 def agrees(attend: FlashAttend, heads: int, kv_heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> bool:

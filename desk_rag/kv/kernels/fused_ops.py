@@ -7,17 +7,14 @@ kernels are used once they have agreed with the reference on this GPU.
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import logging
 from typing import Protocol
 
 import torch
 from torch.nn.functional import rms_norm, silu
 
 from desk_rag.kv.kernels.fused_inputs import QKNorms, TokenSlots
+from desk_rag.kv.kernels.proof import gpu_index, proven
 
-_log = logging.getLogger(__name__)
 _TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 """Tolerance relative to a result's largest number: two roundings of its type, more for fp32."""
 
@@ -100,27 +97,17 @@ def fused_ops_for(device: torch.device, dtype: torch.dtype) -> FusedOps:
     """The kernels if they agree with the reference on this device, else the reference."""
     if device.type != "cuda" or dtype not in _TOLERANCE:
         return TorchOps()
-    if not _proven(torch.cuda.current_device() if device.index is None else device.index, dtype):
+    if not proven("fused operations", _agrees, gpu_index(device), dtype):
         return TorchOps()
     from desk_rag.kv.kernels.fused_ops_triton import TritonOps
 
     return TritonOps()
 
 
-@functools.cache
-def _proven(index: int, dtype: torch.dtype) -> bool:
-    """True if the kernels agree with the reference on this GPU."""
-    if importlib.util.find_spec("triton") is None:
-        return False
-    try:
-        from desk_rag.kv.kernels.fused_ops_triton import TritonOps
+def _agrees(device: torch.device, dtype: torch.dtype) -> bool:
+    from desk_rag.kv.kernels.fused_ops_triton import TritonOps
 
-        if agrees(TritonOps(), torch.device("cuda", index), dtype):
-            return True
-        _log.warning("The fused kernels disagree with their reference on this GPU; the reference is used.")
-    except Exception as error:  # a missing compiler, an old driver and an unknown GPU each raise a type of their own
-        _log.warning("Triton cannot be used here (%s: %s); the reference is used.", type(error).__name__, error)
-    return False
+    return agrees(TritonOps(), device, dtype)
 
 
 def agrees(ops: FusedOps, device: torch.device, dtype: torch.dtype) -> bool:

@@ -5,15 +5,13 @@ The kernel is in `kernels.sparse_queries_triton`, the reference in `forward.spar
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import logging
 from typing import Protocol
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-_log = logging.getLogger(__name__)
+from desk_rag.kv.kernels.proof import gpu_index, proven
+
 FEW = 64
 """Row count up to which the kernel, parallel over rows and heads only, leaves most of a GPU idle."""
 _TOLERANCE = 2e-2
@@ -39,26 +37,11 @@ def attend_for(query: torch.Tensor) -> AttendRows | None:
     half = query.dtype in (torch.bfloat16, torch.float16)
     if query.device.type != "cuda" or not half or query.shape[2] <= FEW:
         return None
-    index = query.device.index
-    if not _proven(torch.cuda.current_device() if index is None else index):
+    if not proven("recomputed rows", _agrees, gpu_index(query.device)):
         return None
     from desk_rag.kv.kernels import sparse_queries_triton
 
     return sparse_queries_triton.attend
-
-
-@functools.cache
-def _proven(index: int) -> bool:
-    """True if the kernel agrees with torch's attention on this GPU."""
-    if importlib.util.find_spec("triton") is None:
-        return False
-    try:
-        if _agrees(torch.device("cuda", index)):
-            return True
-        _log.warning("The kernel for recomputed rows disagrees with its reference on this GPU; the reference is used.")
-    except Exception as error:  # a missing compiler, an old driver and an unknown GPU each raise a type of their own
-        _log.warning("Triton cannot be used here (%s: %s); the reference is used.", type(error).__name__, error)
-    return False
 
 
 def _agrees(device: torch.device) -> bool:

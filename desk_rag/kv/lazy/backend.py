@@ -1,4 +1,4 @@
-"""Which implementation attends to int8 chunks on a device: the kernel once it is proven, else the reference."""
+"""Choose the implementation that attends to int8 chunks: the kernel once it is proven, else the reference."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import functools
 
 import torch
 
-from desk_rag.kv.kernels.availability import available, proves, some_layer, some_tables
+from desk_rag.kv.kernels.availability import available, some_layer, some_tables
+from desk_rag.kv.kernels.proof import gpu_index, proven
 from desk_rag.kv.lazy.reference import Attend, LazyContext, attend
 from desk_rag.kv.positions import plan
 from desk_rag.kv.types import QuantizedKV
@@ -27,12 +28,7 @@ def implementation(context: LazyContext, model: LanguageModel) -> Attend:
 
 def attends(device: torch.device) -> bool:
     """True if the kernel can be used for queries on `device`."""
-    return available(device) and _proven(torch.cuda.current_device() if device.index is None else device.index)
-
-
-@functools.cache
-def _proven(index: int) -> bool:
-    return proves(_attends_alike, torch.device("cuda", index))
+    return available(device) and proven("attention over int8 chunks", _attends_alike, gpu_index(device))
 
 
 def _attends_alike(device: torch.device) -> bool:

@@ -54,8 +54,13 @@ class PrefixVariants:
         return tuple(variant.count for variant in self.variants)
 
     @property
+    def namespaces(self) -> tuple[Namespace, ...]:
+        """Namespace of each variant."""
+        return tuple(variant.namespace for variant in self.variants)
+
+    @property
     def is_plain(self) -> bool:
-        """Whether variant 0 is the only one."""
+        """True if variant 0 is the only one."""
         return len(self.variants) == 1
 
     def for_place(self, place: int) -> PrefixVariant:

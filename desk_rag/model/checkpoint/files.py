@@ -33,7 +33,7 @@ _FETCH_AGAIN = "Fetch the file again from the model's publisher."
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """What a safetensors header says of one tensor."""
+    """Entry of one tensor in a safetensors header."""
 
     dtype: str
     """In safetensors' words: F32, BF16, I8."""
@@ -213,4 +213,3 @@ def _no_weights(directory: Path) -> ModelError:
         f"There are no safetensors weights in {directory}.",
         remedy="Download the weights into it; older formats: load them with transformers and call save_pretrained().",
     )
-

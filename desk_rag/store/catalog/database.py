@@ -62,6 +62,8 @@ class Database:
         connection = self._take()
         try:
             schema.migrate(connection, path)
+            if not schema.is_intact(connection):
+                raise _malformed_schema()
         finally:
             self._give(connection)
 
@@ -93,6 +95,9 @@ class Database:
                 f"{self._path} was written by another desk-rag version (schema {version}, not {schema.VERSION}).",
                 remedy="Make the drive writable and free some space, so that it can be brought up to date.",
             )
+        if not schema.is_intact(connection):
+            connection.close()
+            raise _malformed_schema()
         return connection
 
     @contextmanager

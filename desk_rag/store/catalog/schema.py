@@ -1,4 +1,4 @@
-"""The catalog's tables, step by step. Knows SQL and versions; knows nothing of what the rows mean to others.
+"""The catalog's tables, step by step.
 
 A released step is never edited: a change of schema is a further step, and `user_version` says how many were taken.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
+from functools import cache
 from pathlib import Path
 
 from desk_rag.errors import UnknownFormat
@@ -118,7 +119,7 @@ _STEP_3 = (
 
 STEPS: tuple[tuple[str, ...], ...] = (_STEP_1, _STEP_2, _STEP_3)
 _AFTER: dict[int, Callable[[sqlite3.Connection], None]] = {2: seal_everything}
-"""What SQL alone cannot do, by the number of the step that it follows."""
+"""Changes that SQL alone cannot make, by the number of the step they follow."""
 VERSION = len(STEPS)
 
 
@@ -147,6 +148,30 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         raise
 
 
+def is_intact(connection: sqlite3.Connection) -> bool:
+    """True if a catalog of `VERSION` has the tables, indexes and triggers that the steps make.
+
+    A damaged definition can stay valid SQL and change what every row means.
+    """
+    return _definitions(connection) == _expected()
+
+
+@cache
+def _expected() -> frozenset[tuple[str, str]]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        migrate(connection, Path(":memory:"))
+        return _definitions(connection)
+
+
+def _definitions(connection: sqlite3.Connection) -> frozenset[tuple[str, str]]:
+    """Names and SQL of all objects but the tables that the word indexes keep for themselves."""
+    rows = connection.execute(
+        "SELECT name, sql FROM sqlite_master"
+        " WHERE sql IS NOT NULL AND name NOT GLOB '*_words_*' AND name NOT GLOB 'sqlite_*'"
+    )
+    return frozenset((str(name), str(sql)) for name, sql in rows.fetchall())
+
+
 def version(connection: sqlite3.Connection) -> int:
-    """How many steps a catalog has taken."""
+    """Number of steps a catalog has taken."""
     return int(connection.execute("PRAGMA user_version").fetchone()[0])

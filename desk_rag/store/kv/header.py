@@ -26,6 +26,7 @@ FORMAT_VERSION = "1"
 SMALLEST_GROUP = 1 << 20
 """Smallest layer group in bytes, long enough to be read at the full rate of the drive."""
 LARGEST_HEADER = 1 << 20
+_READ_AT_ONCE = 8 << 20
 INT8 = "int8"
 INT8_PARTS = ("key_scale", "key_zero", "keys", "values", "value_scale")
 """Parts in file order; value scales come last, so that codes start at a multiple of D for wide loads."""
@@ -229,6 +230,24 @@ def _metadata(header: KVHeader) -> dict[str, str]:
         "checksums": ",".join(group.checksum for group in groups),
         "header_xxh3": _NO_CHECKSUM,
     }
+
+
+def check_content(path: Path, name: tuple[str, str]) -> None:
+    """Read a KV file through and raise CorruptKV or UnknownFormat unless every byte of it is right."""
+    header = read_header(path)
+    if (header.namespace, header.tokens) != name:
+        raise CorruptKV(f"{path} holds the KV of another chunk or model.")
+    with path.open("rb") as file:
+        file.seek(header.data_start)
+        for group in header.groups:
+            digest = xxhash.xxh3_64()
+            left = group.end - group.start
+            while left and (block := file.read(min(left, _READ_AT_ONCE))):
+                digest.update(block)
+                left -= len(block)
+            if digest.hexdigest() != group.checksum:
+                last = group.first_layer + group.num_layers - 1
+                raise CorruptKV(f"{path} is damaged in layers {group.first_layer} to {last}.")
 
 
 def _tensors(groups: Sequence[LayerGroup]) -> dict[str, object]:

@@ -116,7 +116,7 @@ class KVIndex:
                 "SELECT 1 FROM kv_chunks k JOIN chunks c ON c.chunk_id = k.chunk_id WHERE k.kv = kv.id)"
                 " AND kv.id NOT IN (SELECT kv FROM bin)"
             ).fetchall()
-        return [KVRow(row, (namespace, tokens), size) for row, namespace, tokens, size in rows]
+        return self._named(rows)
 
     def binned(self, before: float) -> list[KVRow]:
         """Return the rows that were put into the bin before a store time."""
@@ -137,6 +137,13 @@ class KVIndex:
             else:
                 self._database.faults.add("A row about a KV file is damaged.")
         return named
+
+    def unlinked(self, row: int, chunk_ids: Sequence[str]) -> list[str]:
+        """Return those of the chunks of a file that exist and are not linked to its row."""
+        linked = "SELECT chunk_id FROM kv_chunks WHERE kv = ?"
+        query = f"SELECT 1 FROM chunks WHERE chunk_id = ? AND chunk_id NOT IN ({linked})"
+        with self._database.read() as connection:
+            return [chunk_id for chunk_id in chunk_ids if connection.execute(query, (chunk_id, row)).fetchone()]
 
     def drop(self, names: Iterable[KVName]) -> int:
         """Delete the rows of files that no longer exist; return how many rows there were."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from desk_rag.documents.chunking import ChunkId
 from desk_rag.store.catalog.catalog import KVName
 from desk_rag.store.catalog.database import Database
+from desk_rag.store.layout import is_name
 
 _OF_CHUNKS = (
     "SELECT kv.tokens FROM kv_chunks k JOIN kv ON kv.id = k.kv JOIN namespaces n ON n.id = kv.namespace"
@@ -40,6 +41,6 @@ def kv_of(database: Database, namespace: str, chunk_ids: Sequence[ChunkId], *, b
         }
         for chunk_id in chunk_ids:
             for (tokens,) in connection.execute(query, (chunk_id, namespace)):
-                if tokens not in own:
+                if tokens not in own and is_name(tokens):
                     names[tokens] = None
     return [(namespace, tokens) for tokens in names]

@@ -18,7 +18,7 @@ from desk_rag.owned_folder import Proof, proven
 from desk_rag.store.catalog.catalog import Catalog, KVName
 from desk_rag.store.kv.budget import Budget, readable
 from desk_rag.store.kv.eviction import Candidate
-from desk_rag.store.kv.header import read_header
+from desk_rag.store.kv.header import check_content, read_header
 from desk_rag.store.kv.index import KVIndex, KVRow
 from desk_rag.store.kv_directory import KVDirectory
 from desk_rag.store.layout import KV_SUFFIX, KVEntry, Layout, allocated_size
@@ -68,7 +68,7 @@ class KVMaintenance:
             raise ForeignPlace(
                 f"{self._layout.kv} was replaced while it was being read.", remedy="Start desk-rag again."
             )
-        unreferenced = [] if any_chunk or not catalog.count([])[3] else self._rows.unreferenced()
+        unreferenced = [] if any_chunk or not catalog.count([])[3] else self._without_chunks()
         if (orphans or unreferenced) and catalog.is_damaged():
             # These files are needed again after a repair, once the texts have been read again.
             catalog.await_texts()
@@ -208,9 +208,10 @@ class KVMaintenance:
                 foreign.append(path)
             return False
         try:
-            if row is not None:
-                raise CorruptKV(f"{path} is not as long as when it was written.")
             header = read_header(path)
+            if row is not None:
+                check_content(path, row.name)  # sound: then it is the row that is damaged
+                self._rows.drop([row.name])
             if self._layout.kv_file(header.namespace, header.tokens) != path:
                 raise CorruptKV(f"{path} is not in the place that its header names.")
         except (CorruptKV, UnknownFormat, OSError, AssertionError) as error:
@@ -231,6 +232,19 @@ class KVMaintenance:
         if not added:
             orphans.append(entry)
         return added
+
+    def _without_chunks(self) -> list[KVRow]:
+        """Return the rows none of whose chunks exists; rows that lost their links get them back from their files."""
+        rows = []
+        for row in self._rows.unreferenced():
+            try:
+                chunk_ids = read_header(self._layout.kv_file(*row.name)).chunk_ids
+            except (CorruptKV, UnknownFormat, OSError):
+                chunk_ids = ()
+            unlinked = self._rows.unlinked(row.row, chunk_ids)
+            if not (unlinked and self._rows.link(row.name, unlinked)):
+                rows.append(row)
+        return rows
 
     def _choose(self, need: int, newcomer: Newcomer | None) -> list[Candidate]:
         victims: list[Candidate] = []

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
-import xxhash
-
 from desk_rag.errors import CorruptKV, StoreError, UnknownFormat
 from desk_rag.store.catalog import words
 from desk_rag.store.catalog.catalog import (
@@ -28,7 +26,7 @@ from desk_rag.store.catalog.catalog import (
 from desk_rag.store.catalog.checksums import chunk_is_sound
 from desk_rag.store.catalog.database import Database
 from desk_rag.store.catalog.paths import from_blob
-from desk_rag.store.kv.header import read_header
+from desk_rag.store.kv.header import check_content, read_header
 from desk_rag.store.kv.index import KVIndex, KVRow
 from desk_rag.store.kv.reconcile import KVMaintenance
 from desk_rag.store.layout import KVEntry, Layout, is_name
@@ -37,12 +35,10 @@ from desk_rag.store.maintenance.sweep import words_sound
 from desk_rag.store.types import Problem, VerifyReport
 from desk_rag.store.vectors.search import vector_is_sound
 
-_READ_AT_ONCE = 8 << 20
 _UNHELD = "FROM chunks WHERE id NOT IN (SELECT chunk FROM places)"
 _STRAY = {
     "places": "FROM places WHERE document NOT IN (SELECT id FROM documents) OR chunk NOT IN (SELECT id FROM chunks)",
-    "vectors": "FROM vectors WHERE chunk NOT IN (SELECT id FROM chunks)"
-    " OR embedder NOT IN (SELECT id FROM embedders)",
+    "vectors": "FROM vectors WHERE chunk NOT IN (SELECT id FROM chunks) OR embedder NOT IN (SELECT id FROM embedders)",
     "kv": "FROM kv WHERE namespace NOT IN (SELECT id FROM namespaces)",
     "kv_chunks": "FROM kv_chunks WHERE kv NOT IN (SELECT id FROM kv)",
     "refused": "FROM refused WHERE chunk NOT IN (SELECT id FROM chunks)"
@@ -112,31 +108,28 @@ class Verification:
             return f"{path} was left by a write that was cut off." if entry.is_temporary else f"{path} has no row."
         if row.size != entry.size:
             return f"{path} has {entry.size} bytes, the catalog says {row.size}."
-        return None if path in unread else _content_fault(path, row.name)
+        if path in unread:
+            return None
+        if (fault := _content_fault(path, row.name)) is not None:
+            return fault
+        chunks = len(self._unlinked(path, row))
+        return f"{path} holds the KV of {chunks} chunks that the catalog does not link to it." if chunks else None
 
     def _mend(self, path: Path, row: KVRow | None) -> None:
-        if row is not None:
-            self._upkeep.quarantine(path)
-            self._rows.drop([row.name])
-        # a file without a row is adopted or removed by the reconciliation that follows a repair
+        if row is None:
+            return  # adopted or removed by the reconciliation that follows a repair
+        if _is_sound_in_place(self._layout, path):
+            if row.size == path.stat().st_size and (unlinked := self._unlinked(path, row)):
+                self._rows.link(row.name, unlinked)
+                return
+            self._rows.drop([row.name])  # the row is damaged, not the file, which is adopted again
+            return
+        self._upkeep.quarantine(path)
+        self._rows.drop([row.name])
 
-
-def check_content(path: Path, name: KVName) -> None:
-    """Read a KV file through and raise CorruptKV or UnknownFormat unless every byte of it is right."""
-    header = read_header(path)
-    if (header.namespace, header.tokens) != name:
-        raise CorruptKV(f"{path} holds the KV of another chunk or model.")
-    with path.open("rb") as file:
-        file.seek(header.data_start)
-        for group in header.groups:
-            digest = xxhash.xxh3_64()
-            left = group.end - group.start
-            while left and (block := file.read(min(left, _READ_AT_ONCE))):
-                digest.update(block)
-                left -= len(block)
-            if digest.hexdigest() != group.checksum:
-                last = group.first_layer + group.num_layers - 1
-                raise CorruptKV(f"{path} is damaged in layers {group.first_layer} to {last}.")
+    def _unlinked(self, path: Path, row: KVRow) -> list[str]:
+        header = read_header(path)
+        return self._rows.unlinked(row.row, header.chunk_ids) if (header.namespace, header.tokens) == row.name else []
 
 
 def _check_catalog(database: Database, *, repair: bool) -> tuple[list[Problem], bool]:
@@ -251,9 +244,7 @@ def _damaged_names(connection: sqlite3.Connection) -> list[int]:
 
 
 def _damaged_files(connection: sqlite3.Connection) -> list[int]:
-    rows = connection.execute(
-        "SELECT kv.id, n.name, kv.tokens FROM kv JOIN namespaces n ON n.id = kv.namespace"
-    )
+    rows = connection.execute("SELECT kv.id, n.name, kv.tokens FROM kv JOIN namespaces n ON n.id = kv.namespace")
     return [row for row, name, tokens in rows if not (is_name(name) and is_name(tokens))]
 
 
@@ -321,6 +312,17 @@ def _content_fault(path: Path, name: KVName) -> str | None:
     except OSError as error:
         return f"{path} cannot be read: {error.strerror}."
     return None
+
+
+def _is_sound_in_place(layout: Layout, path: Path) -> bool:
+    """True for a sound KV file that lies where its own header says."""
+    try:
+        header = read_header(path)
+        name = (header.namespace, header.tokens)
+        placed = is_name(name[0]) and is_name(name[1]) and layout.kv_file(*name) == path
+        return placed and _content_fault(path, name) is None
+    except (CorruptKV, UnknownFormat, OSError):
+        return False
 
 
 def _in_subset(path: Path, subset: tuple[int, int] | None) -> bool:

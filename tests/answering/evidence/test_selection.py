@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 import pytest
 import torch
 
 from desk_rag.answering import generation
 from desk_rag.answering.evidence.quote_matching import DOUBLE_QUOTES
-from desk_rag.answering.evidence.selection import EvidenceSelector, SelectedQuote, SelectionConfig
+from desk_rag.answering.evidence.selection import (
+    EvidenceDecoding,
+    EvidenceSelector,
+    PendingToken,
+    SelectedQuote,
+    SelectionConfig,
+)
 from desk_rag.answering.evidence.span_scorer import SpanScorer, SpanScores, _Window, load_span_scorer
 from desk_rag.answering.evidence.trie_decoding import Decoded, LookaheadConfig, log_probabilities
 from desk_rag.config import ModelSettings
@@ -85,7 +90,7 @@ class Asked:
         self, chooser: EvidenceSelector, question: str, room: int = 160, texts: Sequence[str] = TEXTS
     ) -> Decoded | None:
         first = int(self.logits.argmax())
-        quoted = chooser.select_quote(question, texts, self.run, first, self.logits, self.start, room)
+        quoted = chooser.select_quote(question, texts, PendingToken(self.run, first, self.logits, self.start), room)
         return None if quoted is None else quoted.append_answer() or quoted.quote
 
 
@@ -233,10 +238,8 @@ class Scripted(ScriptedPass):
         self, pointer: Known, rule: SelectionConfig, texts: Sequence[str] = ANIMALS, room: int = 160, opening: str = '"'
     ) -> str | None:
         """What is laid, the stop id as STOP."""
-        logits = self.logits()
-        quoted = EvidenceSelector(self._prompt, pointer, rule).select_quote(
-            "?", texts, self, self._first(opening), logits, 7, room
-        )
+        pending = PendingToken(self, self._first(opening), self.logits(), 7)
+        quoted = EvidenceSelector(self._prompt, pointer, rule).select_quote("?", texts, pending, room)
         if quoted is None:
             assert self.ids == [] and self.read == [] and pointer.asked == []
             return None
@@ -478,14 +481,15 @@ def tokens(
     """`most` is how much is laid, `texts` what is laid from."""
     asked = over_full(model, DEPOSIT)
 
-    def quote(run: Pass, first: int, logits: torch.Tensor, start: int, room: int) -> SelectedQuote | None:
-        return chooser.select_quote(DEPOSIT, texts, run, first, logits, start, min(room, most))
+    class Limited(generation.Greedy):
+        def select_quote(self, pending: PendingToken, max_tokens: int) -> SelectedQuote | None:
+            return chooser.select_quote(DEPOSIT, texts, pending, min(max_tokens, most))
 
-    made = generation.decode(
-        model.prompt, asked.run, [0] * asked.start, 0, max_new_tokens=limit, stop=stop,
-        prefill=lambda: asked.logits, select_quote=quote,
-    )  # fmt: skip
-    return list(made)
+    return list(
+        generation.decode(
+            model.prompt, asked.run, asked.logits, asked.start, max_new_tokens=limit, stop=stop, strategy=Limited()
+        )
+    )
 
 
 def test_the_quote_is_told_and_then_the_answer_which_is_the_last(reader: LanguageModel, pointer: SpanScorer) -> None:
@@ -547,13 +551,12 @@ def test_the_reader_finds_no_answer_unless_the_pointer_is_sure(
     assert first == reader.prompt.no_answer_ids()[0]
     opens = chooser.first_token(ABSENT, TEXTS, first)
     assert opens == (reader.prompt.quote_ids(unit)[0] if speaks else first)
-    made = generation.decode(
-        reader.prompt, asked.run, [0] * asked.start, 0, max_new_tokens=160, stop=lambda: False,
-        prefill=lambda: asked.logits, first_token=partial(chooser.first_token, ABSENT, TEXTS),
-        select_quote=partial(chooser.select_quote, ABSENT, TEXTS),
+    tokens = generation.decode(
+        reader.prompt, asked.run, asked.logits, asked.start, max_new_tokens=160, stop=lambda: False,
+        strategy=EvidenceDecoding(chooser, ABSENT, TEXTS),
     )  # fmt: skip
-    told = "".join(token.text for token in made)
-    assert told.startswith(f'"{unit}"') if speaks else told == NO_ANSWER
+    text = "".join(token.text for token in tokens)
+    assert text.startswith(f'"{unit}"') if speaks else text == NO_ANSWER
 
 
 def test_only_a_refusal_is_objected_to(reader: LanguageModel) -> None:
@@ -570,9 +573,8 @@ def test_only_a_refusal_is_objected_to(reader: LanguageModel) -> None:
 def test_without_a_choice_decoding_is_greedy(reader: LanguageModel) -> None:
     asked = over_full(reader, DEPOSIT)
     plain = generation.decode(
-        reader.prompt, asked.run, [0] * asked.start, 0, max_new_tokens=60, stop=lambda: False,
-        prefill=lambda: asked.logits,
-    )  # fmt: skip
+        reader.prompt, asked.run, asked.logits, asked.start, max_new_tokens=60, stop=lambda: False
+    )
     expected = [token.text for token in plain]
     declined = tokens(reader, EvidenceSelector(reader.prompt, Known()), 60, texts=("Prices",))
     assert [token.text for token in declined] == expected

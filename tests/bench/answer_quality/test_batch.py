@@ -76,13 +76,10 @@ def greedy(setting: Setting, sample: Sample, *, full: bool) -> tuple[list[int], 
         where = plan(prefix.num_tokens, [chunk.num_tokens for chunk in coded])
         stitch(model, where, prefix, coded, setting.tables, cache)
         start, ids = where.next_position, question
-    begun = cache.get_seq_length() if not full else 0
-    logits = model.forward(torch.tensor(ids), cache, start, logits=True)
-    assert logits is not None
-    cache.set_length(begun)
-    limit = setting.max_new_tokens
+    run = ModelPass(model, cache)
+    logits, limit = run.forward(ids, start), setting.max_new_tokens
     tokens = generation.decode(
-        model.prompt, ModelPass(model, cache), ids, start, max_new_tokens=limit, stop=lambda: False
+        model.prompt, run, logits, start + len(ids), max_new_tokens=limit, stop=lambda: False
     )
     text = "".join(token.text for token in tokens)
     return list(text.encode("utf-8", "replace")), logits

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from desk_rag.answering import generation
-from desk_rag.answering.evidence.selection import EvidenceSelector, SelectionConfig
+from desk_rag.answering.evidence.selection import EvidenceDecoding, EvidenceSelector, SelectionConfig
 from desk_rag.answering.evidence.span_scorer import load_span_scorer
 from desk_rag.bench import quality
 from desk_rag.bench.answer_quality.data.sample import Sample
@@ -53,14 +52,12 @@ def as_the_product(setting: Setting, sample: Sample) -> list[int]:
     ids = [*prompt.prefix_ids, *(token for text in sample.contexts for token in prompt.chunk_ids(text))]
     ids += prompt.question_ids(sample.question)
 
-    opening, quote = (
-        partial(each, sample.question, sample.contexts) for each in (chooser.first_token, chooser.select_quote)
-    )
     run = ModelPass(setting.model, cache)
-    made = generation.decode(
-        prompt, run, ids, 0, max_new_tokens=60, stop=lambda: False, first_token=opening, select_quote=quote
-    )
-    text = "".join(token.text for token in made)
+    tokens = generation.decode(
+        prompt, run, run.forward(ids, 0), len(ids), max_new_tokens=60, stop=lambda: False,
+        strategy=EvidenceDecoding(chooser, sample.question, sample.contexts),
+    )  # fmt: skip
+    text = "".join(token.text for token in tokens)
     return list(text.encode())
 
 
@@ -89,7 +86,7 @@ def test_rows_side_by_side_say_what_the_product_says(setting: Setting) -> None:
 
 
 def test_an_objection_is_heard_as_in_the_product(setting: Setting) -> None:
-    """Of a pointer that always objects: the sample without an answer is answered all the same."""
+    """With a span scorer that always objects, the sample without an answer is answered all the same."""
     model, chooser = setting.model, setting.chooser
     assert chooser is not None
     always = EvidenceSelector(model.prompt, chooser._span_scorer, SelectionConfig(override_refusal_at=-math.inf))

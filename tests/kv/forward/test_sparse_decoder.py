@@ -58,6 +58,10 @@ def as_transformers_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("desk_rag.kv.forward.sparse_decoder.supports", lambda model: False)
 
 
+def packed_of(decoder: SparseDecoder) -> list[object]:
+    return [layer.packed for layer in decoder.layers]
+
+
 @pytest.mark.parametrize("pack", [False, True])
 @pytest.mark.parametrize("family", [*LEAN, *UNUSUAL], ids=lambda family: family.name)
 def test_lean_equals_the_modules_own_forward(family: Family, pack: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +72,7 @@ def test_lean_equals_the_modules_own_forward(family: Family, pack: bool, monkeyp
                 parameter.add_(0.3 * torch.randn_like(parameter))
     decoder = SparseDecoder.of(model, pack=pack)
     assert decoder is not None
-    assert all((one is not None) is (pack and family.name != "biased-llama") for one in decoder.packed)
+    assert all((one is not None) is (pack and family.name != "biased-llama") for one in packed_of(decoder))
     mine = stitched_case(model)
     seen = question_attention(model, mine.stitched, mine.question_ids, [0, 2], decoder=decoder)
     apart = deviation(model, mine.stitched, mine.chunk_ids, 2, decoder=decoder)
@@ -112,7 +116,7 @@ def test_matrices_packed_for_a_cpu_stay_where_they_are() -> None:
     model = build_model(BY_NAME["qwen2"])
     pack_linears(model.module)
     decoder = SparseDecoder.of(model, pack=True)
-    assert decoder is not None and not any(decoder.packed)
+    assert decoder is not None and not any(packed_of(decoder))
     mine, theirs = stitched_case(model), stitched_case(model)
     everything = Selection.everything(mine.stitched.plan)
     found = recompute(model, mine.stitched, mine.chunk_ids, mine.question_ids, everything, mine.tables, decoder=decoder)
@@ -188,7 +192,7 @@ def test_without_room_a_layer_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr("desk_rag.kv.forward.sparse_decoder.Packed.of", full)
     decoder = SparseDecoder.of(build_model(BY_NAME["qwen2"]), pack=True)
-    assert decoder is not None and not any(decoder.packed)
+    assert decoder is not None and not any(packed_of(decoder))
 
 
 def test_nothing_is_computed_that_nobody_reads() -> None:
@@ -300,7 +304,7 @@ def test_on_a_gpu_the_fused_way_says_what_torch_alone_says(monkeypatch: pytest.M
     fast = SparseDecoder.of(model)
     assert reference is not None
     slow = replace(reference, split=None)
-    assert fast is not None and all(fast.packed) and isinstance(fast.ops, TritonOps)
+    assert fast is not None and all(packed_of(fast)) and isinstance(fast.ops, TritonOps)
     found = []
     for case, decoder in ((fused, fast), (plain, slow)):
         if decoder is slow:  # torch's own attention as well

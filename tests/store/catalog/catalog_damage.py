@@ -95,9 +95,7 @@ class Ground:
         for _ in pipeline.embed_pending(store, self.embedder, stop):
             pass
         if warm:
-            for _ in background_prefill.warm_pending(
-                store, engine.model, engine.prefix, engine.namespace, engine.scheme, engine.turn, stop, lambda: ""
-            ):
+            for _ in background_prefill.warm_pending(store, engine.serving, engine.turn, stop):
                 pass
 
     def ask(self, data: Path, question: str, *, writer: bool) -> Answer:

@@ -293,6 +293,30 @@ def test_no_error_quotes_a_document(filled: Path) -> None:
                 assert "crowns" not in str(error)
 
 
+@pytest.mark.parametrize("writer", [True, False])
+@pytest.mark.parametrize(
+    ("name", "word", "other"),
+    [("chunks", "KEY AUTOINCREMENT", "KEa AUTOINCREMENT"), ("places", "DELETE CASCADE", "DELETE RESTRICT"),
+     ("chunks_added", "new.text", "new.grams"), ("documents_digest", "(digest)", "(size)")],
+)  # fmt: skip
+def test_a_definition_that_means_something_else_is_a_damaged_catalog(
+    filled: Path, name: str, word: str, other: str, writer: bool
+) -> None:
+    with closing(sqlite3.connect(filled / "catalog.sqlite")) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        statement = "UPDATE sqlite_master SET sql = replace(sql, ?, ?) WHERE name = ? AND instr(sql, ?)"
+        assert connection.execute(statement, (word, other, name, word)).rowcount == 1
+        connection.commit()
+    if writer:  # set aside and built anew; the chunk KV stays
+        with Store.open(filled, made.settings(), writer=True) as store:
+            assert any("damaged" in notice for notice in store.notices) and not store.documents()
+        assert list((filled / "kv").rglob("*.safetensors"))
+    else:
+        with pytest.raises(CorruptCatalog):
+            Store.open(filled, made.settings(), writer=False)
+
+
+
 @pytest.mark.parametrize("writer", [False, True])
 def test_a_schema_that_is_no_text_any_more_is_a_damaged_catalog(filled: Path, writer: bool) -> None:
     catalog = filled / "catalog.sqlite"

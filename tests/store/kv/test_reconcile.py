@@ -105,10 +105,16 @@ def test_files_of_all_models_count_and_no_reader_removes_any(filled: Path) -> No
 
 
 def test_unreferenced_rows_go_unless_the_catalog_was_lost(filled: Path) -> None:
-    execute(filled, "INSERT INTO kv_chunks SELECT ?, id FROM kv WHERE tokens = ?", "11" * 16, made.key(TEXTS[0]).tokens)
-    execute(filled, "DELETE FROM kv_chunks WHERE chunk_id = ?", made.chunk_id(TEXTS[0]))
+    key = made.key("chunk that is gone")
+    path = place(filled, "chunk that is gone")
+    path.parent.mkdir(exist_ok=True)
+    chunk_file.write(path, chunk_file.prepare(key, made.kv_for(key), ["11" * 16], 1.0))
+    execute(filled, "INSERT INTO kv SELECT 99, namespace, ?, ?, num_tokens, prefill_seconds, hits, tick, rank FROM kv"
+            " WHERE id = 1", key.tokens, path.stat().st_size)  # fmt: skip
+    execute(filled, "INSERT INTO kv_chunks VALUES (?, 99)", "11" * 16)
+    place(filled, TEXTS[0]).unlink()
     with Store.open(filled, made.settings(), writer=True) as store:
-        assert not place(filled, TEXTS[0]).exists() and store.counts(made.NS).warm == 5
+        assert not path.exists() and store.counts(made.NS).warm == 5
         assert store.verify().clean
     for name in ("catalog.sqlite", "catalog.sqlite-wal", "catalog.sqlite-shm"):
         (filled / name).unlink(missing_ok=True)
@@ -339,3 +345,34 @@ def test_real_full_disk(tmp_path: Path) -> None:
             assert store.verify().clean
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+# damaged rows about sound files -----------------------------------------------------------------------------
+
+DAMAGED_ROWS = {
+    "name of the model": "UPDATE namespaces SET name = substr(name, 1, 31) || 'e'",
+    "token hash": "UPDATE kv SET tokens = 'ffff' || substr(tokens, 5) WHERE id = 1",
+    "token hash that is none": "UPDATE kv SET tokens = 11 WHERE id = 1",
+    "size": "UPDATE kv SET bytes = bytes + 4096 WHERE id = 1",
+    "link to a chunk": "UPDATE kv_chunks SET chunk_id = 'ffff' || substr(chunk_id, 5) WHERE kv = 1",
+    "link to a file": "UPDATE kv_chunks SET kv = 2 WHERE kv = 1",
+}
+
+
+@pytest.mark.parametrize("statement", DAMAGED_ROWS.values(), ids=DAMAGED_ROWS)
+def test_a_repair_of_damaged_rows_keeps_every_sound_file_and_links_it_again(filled: Path, statement: str) -> None:
+    files = {path.name: path.read_bytes() for path in (filled / "kv").rglob("*.safetensors")}
+    execute(filled, statement)
+    with Store.open(filled, made.settings(), writer=True) as store:
+        store.verify(repair=True)
+    with Store.open(filled, made.settings(), writer=True) as store:
+        assert store.verify().clean and store.coverage().warm == len(TEXTS)
+        for text, kv in zip(TEXTS, store.get_kv([made.key(text) for text in TEXTS]), strict=True):
+            assert made.same(kv, made.kv_for(made.key(text)))
+    assert {path.name: path.read_bytes() for path in (filled / "kv").rglob("*.safetensors")} == files
+
+
+def test_a_wrong_size_in_the_catalog_costs_no_sound_file_at_start(filled: Path) -> None:
+    execute(filled, "UPDATE kv SET bytes = bytes + 4096 WHERE id = 1")
+    with Store.open(filled, made.settings(), writer=True) as store:
+        assert store.verify().clean and store.coverage().warm == len(TEXTS)

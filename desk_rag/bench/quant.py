@@ -29,8 +29,8 @@ from desk_rag.kv.quant import QuantScheme, quantize
 from desk_rag.kv.rope import build_tables
 from desk_rag.kv.stitch import stitch
 from desk_rag.kv.types import ChunkKV, KVKey, Namespace
-from desk_rag.model.attention_layout import KeyTap
 from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.layers.attention_layout import KeyTap
 from desk_rag.model.loading import load_model
 from desk_rag.store.kv import chunk_file
 from desk_rag.store.store import Store

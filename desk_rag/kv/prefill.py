@@ -18,10 +18,10 @@ import torch
 from desk_rag.errors import Cancelled
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.types import ChunkKV
-from desk_rag.model import attention_layout
-from desk_rag.model.attention_layout import KeyTap
 from desk_rag.model.language_model import LanguageModel
-from desk_rag.model.rotary import NO_POSITION, half_tables, unrotate
+from desk_rag.model.layers import attention_layout
+from desk_rag.model.layers.attention_layout import KeyTap
+from desk_rag.model.layers.rotary import NO_POSITION, half_tables, unrotate
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Rotate pre-RoPE keys to their positions: the torch reference and its convention.
 
 Rotation is by +theta, in fp32, with one rounding at the end; which dimensions are turned together is the model's
-(`model.attention_layout`), and only halves are known to the kernels. The tables are computed by the model's own rotary
+(`model.layers`), and only halves are known to the kernels. The tables are computed by the model's own rotary
 module, which covers llama3, YaRN and linear scaling, partial rotary dimensions and attention scaling.
 """
 
@@ -13,7 +13,7 @@ import torch
 
 from desk_rag.errors import UnsupportedModel
 from desk_rag.model.language_model import LanguageModel
-from desk_rag.model.rotary import NO_POSITION, half_tables, rotate
+from desk_rag.model.layers.rotary import NO_POSITION, half_tables, rotate
 
 __all__ = ["RotaryTables", "build_tables", "rotate", "rotate_into"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from desk_rag.model import support as model_support
-from desk_rag.model.attention_layout import AttentionLayout
+from desk_rag.model.layers.attention_layout import AttentionLayout
 from desk_rag.model.prompt import PromptFormat
 
 

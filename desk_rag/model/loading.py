@@ -17,20 +17,13 @@ from safetensors import safe_open
 from desk_rag import __version__
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError
-from desk_rag.model import (
-    adapters,
-    attention_layout,
-    directory_check,
-    packed_linear,
-    requantize,
-    text_part,
-    weights,
-)
+from desk_rag.model import adapters, directory_check, packed_linear, requantize, weights
 from desk_rag.model import support as model_support
 from desk_rag.model.checkpoint import row_int8, tensors
 from desk_rag.model.gguf import weights as gguf_weights
 from desk_rag.model.gguf.header import read_header
 from desk_rag.model.language_model import LanguageModel, ModelSpec
+from desk_rag.model.layers import attention_layout, text_part
 from desk_rag.model.prompt import PromptFormat
 
 _IRRELEVANT_FIELDS = frozenset(

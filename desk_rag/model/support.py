@@ -1,7 +1,7 @@
 """Decide from a model's configuration whether its chunk KV can be served at all, or which property forbids it.
 
 There is no list of names. Refused here is what a configuration already shows: no keys per layer and head, a state that
-is no cache, positions that are no rotation. What remains is tried on the loaded model itself (`attention_layout`).
+is no cache, positions that are no rotation. What remains is tried on the loaded model itself (`model.layers`).
 
 RoPE scaling: 'default', 'linear', 'llama3' and 'yarn' have fixed frequencies and are exact at any length. 'dynamic' and
 'longrope' change their frequencies with the length of each forward; they are exact only inside the range where the
@@ -73,7 +73,9 @@ def check(config: Any) -> Support:
         if kind == "longrope":
             window = min(window, _original_window(text, rope))
         elif kind not in STATIC_ROPE | {"dynamic"}:
-            raise UnsupportedModel(f"RoPE scaling '{kind}' is not supported: its keys could not be moved exactly.")
+            raise UnsupportedModel(
+                f"RoPE scaling '{kind}' of '{model_type}' is not supported: its keys could not be moved exactly."
+            )
     if "chunked_attention" in (getattr(text, "layer_types", None) or ()):
         window = min(window, int(getattr(text, "attention_chunk_size", None) or window))
     return Support(

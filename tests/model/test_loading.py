@@ -36,8 +36,8 @@ from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError, ModelError, ModelNotFound, UnsupportedModel
 from desk_rag.kv.cache import SlabCache
 from desk_rag.model import weights
-from desk_rag.model.attention_layout import KeyTap, find
 from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.layers.attention_layout import KeyTap, find
 from desk_rag.model.loading import load_model, pick_device
 from desk_rag.model.packed_linear import pack_linears
 from desk_rag.model.support import check
@@ -148,8 +148,8 @@ def test_unknown_rope_scaling_is_refused(kind: str) -> None:
 
 def test_unknown_layer_types_are_refused() -> None:
     config = Qwen2Config(num_hidden_layers=2)
-    config.layer_types = ["full_attention", "linear_attention"]
-    with pytest.raises(UnsupportedModel, match="linear_attention"):
+    config.layer_types = ["full_attention", "odd_attention"]
+    with pytest.raises(UnsupportedModel, match="odd_attention"):
         check(config)
 
 

@@ -1,6 +1,6 @@
 """Check, once per model, that stored keys can be rotated to any position, as stitching requires.
 
-`model.attention_layout` tries a few tokens whenever a model is loaded; this covers long texts. Keys
+`model.layers` tries a few tokens whenever a model is loaded; this covers long texts. Keys
 taken before RoPE and rotated by the tables must equal the keys that the model itself wrote to its cache, in every layer
 and at every position of a long text.
 """

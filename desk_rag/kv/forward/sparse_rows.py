@@ -52,6 +52,10 @@ class ScatterCache:
         """The slots in use of `slabs(layer)` after the rows were written, [1, H, total, D]."""
         return keys.narrow(2, 0, self._rows.total), values.narrow(2, 0, self._rows.total)
 
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """The first row's slot, from which some models (Llama 4) count positions."""
+        return int(self._rows.numbers[0])
+
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -30,7 +30,7 @@ _TAKEN = frozenset(
      "expert_used_count", "expert_feed_forward_length"}
 )  # fmt: skip
 OTHER_SENSES = ("vision.", "mm.", "v.")
-"""How keys and tensors of the parts for images begin, which Ollama keeps in the same file; they are left alone."""
+"""Beginnings of keys and tensors of the parts for images, which Ollama keeps in the same file; they are left alone."""
 _IGNORED = frozenset({"rope.scaling.finetuned", "attention.causal", "tensor_data_layout", "rope.scale_linear"})
 """Keys without effect on a decoder, or whose only value is the usual one."""
 _LLAMA3_FACTORS = (8.0, 32.0)
@@ -46,7 +46,7 @@ _FEATURES = {
     "rope.dimension_sections": "its positions have three axes for images (M-RoPE), which are not read from GGUF",
     "max_alibi_bias": "it has no RoPE but ALiBi: its position is a bias on the scores, not a rotation of the keys",
 }
-"""What the part of a key's name says about a model that is refused."""
+"""Reason to refuse a model, by a part of a key's name."""
 
 
 def model_config(header: Header) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a GGUF file says of itself."""
+    """Metadata and tensor table of a GGUF file."""
 
     file: Path
     metadata: dict[str, Any]
@@ -75,7 +75,7 @@ class Header:
 
 
 def is_gguf(file: Path) -> bool:
-    """Whether a regular file begins as GGUF does."""
+    """True for a regular file that begins as GGUF does."""
     try:
         if not stat.S_ISREG(file.stat().st_mode):
             return False

@@ -10,8 +10,8 @@ from transformers.models.qwen3 import modeling_qwen3
 
 from desk_rag.errors import UnsupportedModel
 from desk_rag.kv.calibration.self_test import check_keys
-from desk_rag.model.attention_layout import KeyTap
 from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.layers.attention_layout import KeyTap
 from tests.models import FAMILIES, build_model
 
 

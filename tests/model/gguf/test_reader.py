@@ -28,9 +28,9 @@ QUESTIONS = (
     "Who has the tickets?", "When was the piano tuned?",
 )  # fmt: skip
 LARGEST_ERROR = {Kind.F16: 0.001, Kind.Q8_0: 0.03, Kind.Q4_0: 0.4, Kind.Q4_K: 0.4}
-"""Of the logits, relative to those from safetensors."""
+"""Largest error of the logits, relative to those from safetensors."""
 FEWEST_EQUAL = {Kind.F16: 8, Kind.Q8_0: 7, Kind.Q4_0: 5, Kind.Q4_K: 5}
-"""Of eight greedy answers, those that are the same word for word."""
+"""Number of the eight greedy answers that are the same word for word."""
 
 
 @functools.cache

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 AXES = 3
-"""Of positions in models that also read images (M-RoPE); on text they are equal."""
+"""Number of axes of positions in models that also read images (M-RoPE); on text they are equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """Where a rotary table comes from."""
+    """Origin of a rotary table."""
 
     module: str = ""
     """Attribute of the decoder, such as 'rotary_emb'; empty for layers without position."""

@@ -18,19 +18,19 @@ from typing import Any
 import torch
 
 from desk_rag.errors import UnsupportedModel
-from desk_rag.model.rotary import NO_POSITION, TableName, half_tables, rotate, table_names, unrotate
+from desk_rag.model.layers.rotary import NO_POSITION, TableName, half_tables, rotate, table_names, unrotate
 
 _TOKENS, _FIRST_PIECE, _OFFSET = 23, 9, 37
 """A length that no number of heads has, so that the order of dimensions can be told apart."""
 _LARGEST_ERROR = {torch.float32: 1e-2, torch.bfloat16: 0.25, torch.float16: 0.1}
-"""Of keys, values and hidden states at another place, relative: rounding grows from layer to layer."""
+"""Relative error of keys, values and hidden states at another place: rounding grows from layer to layer."""
 _LARGEST_TAP_ERROR = {torch.float32: 1e-4, torch.bfloat16: 0.02, torch.float16: 4e-3}
-"""Of a module's output, rotated, against the key in the cache: one rounding."""
+"""Relative error of a module's rotated output against the key in the cache: one rounding."""
 _WRONG = "its chunk KV cannot be moved"
 
 
 class KeyTap(Enum):
-    """Where the pre-RoPE key is taken: a module's output, or the cache, where it is turned back."""
+    """Place where the pre-RoPE key is taken: a module's output, or the cache, where it is turned back."""
 
     K_NORM = "k_norm"
     K_PROJ = "k_proj"
@@ -40,7 +40,7 @@ class KeyTap(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AttentionLayout:
-    """What every layer of a model does with its keys."""
+    """Facts about the keys of every layer of a model."""
 
     key_tap: KeyTap
     heads_first: bool
@@ -60,7 +60,7 @@ class AttentionLayout:
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """What one pass left behind."""
+    """Keys, values and results of one pass."""
 
     keys: list[torch.Tensor]
     """Per layer fp32 [H, N, D], as they lie in the cache."""
@@ -163,7 +163,7 @@ def _common_shape(run: _Pass, name: str) -> tuple[int, int]:
     return heads, dim
 
 
-# What was found -------------------------------------------------------------------------------------------------------
+# Findings ------------------------------------------------------------------------------------------------------------
 
 
 def _rotation(

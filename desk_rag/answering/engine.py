@@ -24,7 +24,6 @@ from desk_rag.answering.evidence.citation_check import CitationCheck
 from desk_rag.answering.kv_connector import CacheTarget, KVConnector, KVLoadHandle, open_connector
 from desk_rag.answering.prefetch import Prefetcher
 from desk_rag.answering.strategy import Decoding, Recompute, attention_path
-from desk_rag.answering.stream import AnswerStream
 from desk_rag.config import Settings
 from desk_rag.device_lock import DeviceLock
 from desk_rag.ingest import damage, unread
@@ -93,7 +92,8 @@ class AnswerEngine:
         self._former_store: Store | None = None
         self._register_model(store)
         self.top_k = settings.answer.top_k or model.prompt.top_k
-        answer_room = _QUESTION_ROOM + settings.answer.max_new_tokens
+        self._decoding = Decoding(settings.answer, model, embedder)
+        answer_room = _QUESTION_ROOM + model.prompt.legend_tokens + self._decoding.longest
         room = self.prefix.num_tokens + answer_room
         self.context_tokens = answer_context.max_tokens(settings.answer, model, room)
         capacity = self.context_tokens + room
@@ -104,7 +104,6 @@ class AnswerEngine:
         self._slab = self._new_slab() if self.attention is AttentionPath.MATERIALIZE else None
         self._ways: dict[int, str] = {}
         self._recompute = Recompute(settings.answer, model, self._slab, self._tables, auxiliary)
-        self._decoding = Decoding(settings.answer, model, embedder)
         self._target = target = CacheTarget(model, self.prefix, self._tables, self._slab, answer_room)
         self._connector: KVConnector
         if loading is not None:
@@ -166,18 +165,17 @@ class AnswerEngine:
             self._prefetcher.prefetch_neighbours(partial(self._neighbours, context))
             go_ahead()
             token = begun.first
-            refusal = token.refusal_probability if self.model.is_embedded else None
-            stream = AnswerStream(readable, context.sources, embedder, refusal, self._decoding.span_scorer)
+            stream = self._decoding.open_stream(readable, context.sources, embedder, token.refusal_probability)
             check = CitationCheck(context.sources)
             first_at, raw, count = token.sampled_at, token.text, 1
-            yield from map(check.event, stream.feed(token.text))
+            yield from map(check.event, stream.feed(token.text, token.count))
             for token in begun.later_tokens:
                 raw, count = raw + token.text, count + token.count
-                yield from map(check.event, stream.feed(token.text))
-                if stream.refused:
+                yield from map(check.event, stream.feed(token.text, token.count))
+                if stream.ended:
                     break
             decoding = token.sampled_at - first_at
-        stopped = stop() and not stream.refused
+        stopped = stop() and not stream.ended
         parsed, last_events = stream.finish(stopped=stopped)
         yield from map(check.event, last_events)
         self._write_back(context, begun.live_prefills)
@@ -198,7 +196,9 @@ class AnswerEngine:
                 raw=raw,
                 stopped=stopped,
                 question_cut_at=cut_at,
-                notices=damage.notices(self.store, mended, under),
+                notices=(*parsed.notices, *damage.notices(self.store, mended, under)),
+                sentences=tuple(map(check.sentence, parsed.sentences)),
+                reasoning=parsed.reasoning,
                 not_read=None if parsed.found or stopped else unread.may_hold_answer(self.store, under),
             )
         )
@@ -240,13 +240,17 @@ class AnswerEngine:
 
     def close(self) -> None:
         """Finish write-backs, end all threads and close the store."""
+        self.release()
+        self.store.close()
+        if self._former_store is not None:
+            self._former_store.close()
+
+    def release(self) -> None:
+        """Close as `close` does, but leave the store open."""
         self._writer.shutdown(wait=True)
         self._prefetcher.close()
         self._recompute.close()
         self._connector.close()
-        self.store.close()
-        if self._former_store is not None:
-            self._former_store.close()
 
     def _register_model(self, store: Store) -> None:
         store.register_model(self.serving.prefix_variants.namespaces)
@@ -281,7 +285,7 @@ class AnswerEngine:
         recompute: RecomputeChoice | None,
     ) -> PrefillResult:
         """Prefill the question over loaded chunk KV; missing chunks are prefilled live first."""
-        question_ids = self.model.prompt.question_ids(question, _QUESTION_ROOM)
+        question_ids = self._decoding.question_ids(question, context, _QUESTION_ROOM)
         stitch_plan = plan(self.prefix.num_tokens, [len(chunk.token_ids) for chunk in context.chunks])
         recomputing = self._recompute.begin(recompute, stitch_plan, context, question, question_ids, watch)
         strategy = self._decoding.strategy(question, context.sources)
@@ -310,7 +314,7 @@ class AnswerEngine:
         """Prefill prefix, chunks and question as one prompt: the baseline."""
         with watch.stage("stitch"):
             chunk_ids = [token_id for chunk in context.chunks for token_id in chunk.token_ids]
-            question_ids = self.model.prompt.question_ids(question, _QUESTION_ROOM)
+            question_ids = self._decoding.question_ids(question, context, _QUESTION_ROOM)
             prompt_ids = [*self.model.prompt.prefix_ids, *chunk_ids, *question_ids]
         # Outside of all stages: finding the fastest pass for this length, once, is not prefill.
         slab = self._slab or self._new_slab(graphs=False, known=self._ways)

@@ -7,6 +7,7 @@ read words that are taken back later.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerText, Evidence, Source
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from desk_rag.retrieval.embedding import EmbedderLike
 
 
+_DOUBT = "The quoted text may not answer the question: read it before you rely on the answer"
+
+
 class AnswerStream:
     """Turns the model's text into Evidence and AnswerText events that will not be revoked."""
 
@@ -29,8 +33,14 @@ class AnswerStream:
         embedder: EmbedderLike | None,
         refusal: float | None = None,
         span_scorer: SpanScorerLike | None = None,
+        *,
+        withholds: bool = True,
     ) -> None:
-        """`refusal` and `span_scorer` are as in `verify_answer`."""
+        """`refusal` and `span_scorer` are as in `verify_answer`.
+
+        Without `withholds` an answer whose evidence fails verification is shown with a notice instead.
+        """
+        self._withholds, self._doubted = withholds, False
         self._question, self._sources = question, sources
         self._embedder, self._refusal, self._span_scorer = embedder, refusal, span_scorer
         self._parser = AnswerParser(sources)
@@ -39,7 +49,12 @@ class AnswerStream:
         self.refused = False
         """True once the evidence failed verification; further text is ignored."""
 
-    def feed(self, piece: str) -> Iterator[Evidence | AnswerText]:
+    @property
+    def ended(self) -> bool:
+        """True once further text would be ignored."""
+        return self.refused
+
+    def feed(self, piece: str, _count: int = 1) -> Iterator[Evidence | AnswerText]:
         """Take the next piece of text; yield the events that became certain."""
         yield from self._pass(self._parser.feed(piece))
 
@@ -54,7 +69,8 @@ class AnswerStream:
         if self._unverified and not self._verified:  # stopped before the answer's own words
             self.refused = not self._supported()
         if not self.refused:
-            return parsed, (*events, *self._unverified)
+            notices = (_DOUBT,) if self._doubted else ()
+            return replace(parsed, notices=notices), (*events, *self._unverified)
         # Refuse on behalf of the model only if it had finished; a stopped answer just loses its evidence.
         text = "" if stopped and not refused_before else NO_ANSWER
         if text:
@@ -86,4 +102,5 @@ class AnswerStream:
             self._question, citations, self._parser.dropped_quotes, self._sources,
             embedder=self._embedder, refusal=self._refusal, span_scorer=self._span_scorer,
         )  # fmt: skip
-        return verdict.supported
+        self._doubted = self._doubted or not (verdict.supported or self._withholds)
+        return verdict.supported or not self._withholds

@@ -280,7 +280,7 @@ class Retrieved:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class PassagesRead:
     """Progress of an answer that reads the whole folder."""
 
     passages: int
@@ -344,4 +344,4 @@ class Finished:
 
 StreamEvent = Evidence | AnswerText | AnswerDraft | ReasoningText | SentenceChecked
 """What comes of a model's text."""
-AnswerEvent = FilesWaiting | AskedAs | Retrieved | Reading | FirstToken | StreamEvent | Finished
+AnswerEvent = FilesWaiting | AskedAs | Retrieved | PassagesRead | FirstToken | StreamEvent | Finished

@@ -23,7 +23,7 @@ from desk_rag.answering.events import (
     AskedAs,
     Evidence,
     Finished,
-    Reading,
+    PassagesRead,
     SentenceChecked,
 )
 from desk_rag.cli.questions import written
@@ -203,7 +203,7 @@ class AnswerPrinter:
                 origin = f" ({citation.origin})" if citation.origin else ""
                 quote = clean(citation.quote, single_line=True)
                 self._write(f"[{citation.source_number}] {where}{origin} “{quote}”\n")
-            case Reading(passages=passages, of_passages=of_passages):
+            case PassagesRead(passages=passages, of_passages=of_passages):
                 Progress(sys.stderr).passing(f"reading: {passages:,} of {plural(of_passages, 'passage')}")
             case AnswerText(text=text):
                 # If the quote is the whole answer, the text repeats it.

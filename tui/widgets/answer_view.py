@@ -17,7 +17,17 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
-from desk_rag.answering.events import Answer, AnswerEvent, Citation, Evidence, Finished, FirstToken, Retrieved, Source
+from desk_rag.answering.events import (
+    Answer,
+    AnswerEvent,
+    Citation,
+    Evidence,
+    Finished,
+    FirstToken,
+    PassagesRead,
+    Retrieved,
+    Source,
+)
 from desk_rag.tui.backend import Reading
 from desk_rag.tui.messages import Problem
 from desk_rag.tui.turns.comparison import Comparison
@@ -144,6 +154,8 @@ class AnswerView(Vertical):
                 self.sources = sources
                 warm = sum(source.warm for source in sources)
                 self._note(Content(f"reading {count(len(sources), 'chunk')}, {warm} warm …"))
+            case PassagesRead(passages, of_passages):
+                self._note(Content(f"reading {passages:,} of {count(of_passages, 'passage')} …"))
             case FirstToken():
                 self._note(Content("writing the answer …"))
             case Evidence(citation):

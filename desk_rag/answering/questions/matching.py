@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.events import Reading
+from desk_rag.answering.events import PassagesRead
 from desk_rag.answering.evidence.verification import content_stems
 from desk_rag.answering.questions import narrowing
 from desk_rag.answering.questions.narrowing import indexed
@@ -60,7 +60,7 @@ class _Wanted:
     """Files of the question's date; None for all."""
 
 
-def match(store: Store, subject: str, under: Sequence[Path]) -> Iterator[Reading | Matches]:
+def match(store: Store, subject: str, under: Sequence[Path]) -> Iterator[PassagesRead | Matches]:
     """Read every passage; yield progress, then the matches in the order of the files."""
     rows = indexed(store, under)
     wanted = _wanted(store, subject, under, [row.path for row in rows])
@@ -76,7 +76,7 @@ def match(store: Store, subject: str, under: Sequence[Path]) -> Iterator[Reading
         for passage in store.passages_of(document.path):
             read += 1
             if read % _REPORT_EVERY == 0:
-                yield Reading(read, total)
+                yield PassagesRead(read, total)
             kept += _scored(passage, wanted)
     named = any(score[0] for score, _ in kept)
     # Lines that hold all names themselves, if there are such; of these the ones with most of the other words.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from desk_rag.answering.events import AnswerEvent, Reading
+from desk_rag.answering.events import AnswerEvent, PassagesRead
 from desk_rag.answering.evidence.verification import content_stems
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
@@ -60,7 +60,7 @@ def answer(
     vectors: list[NDArray[np.float32]] = []
     for start in range(0, len(rows), _BATCH):
         vectors.append(embedder.embed_chunks([row.text for row in rows[start : start + _BATCH]]))
-        yield Reading(min(len(passages), len(passages) * (start + _BATCH) // len(rows)), len(passages))
+        yield PassagesRead(min(len(passages), len(passages) * (start + _BATCH) // len(rows)), len(passages))
     chosen = [rows[index] for index in _central(np.concatenate(vectors), rows)]
     shown = show(store, chosen)
     text = "\n".join(" ".join(citation.quote.split()) for citation in shown.citations)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import json
 import os
@@ -18,7 +17,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from desk_rag.bench.harness.catalogue import benchmarks
+from desk_rag.bench.harness.catalogue import benchmarks, module_of
 from desk_rag.cli import help
 from desk_rag.cli import main as cli
 from desk_rag.config import Settings
@@ -139,8 +138,7 @@ def _parse(words: list[str]) -> None:
     elif name == "bench":
         if own and own[0] not in ("--help", "-h"):
             assert own[0] in benchmarks(), own[0]
-            module = importlib.import_module(f"desk_rag.bench.{own[0].replace('-', '_')}")
-            usage = _help_of(module.main)
+            usage = _help_of(module_of(own[0]).main)
             for option in (word for word in own[1:] if word.startswith("--")):
                 assert option in usage, f"{own[0]} has no {option}"
     elif name == "help" and own:

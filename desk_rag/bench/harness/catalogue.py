@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 from desk_rag.errors import ConfigError
 
@@ -27,9 +28,13 @@ def run(name: str, arguments: Sequence[str]) -> int:
             f"There is no benchmark '{name}'." if name else "Name a benchmark.",
             remedy=f"Benchmarks: {', '.join(known)}. For example: desk-rag bench ttft",
         )
-    suffix = ".__main__" if _files()[chosen].stem == "__main__" else ""
-    module = importlib.import_module(f"desk_rag.bench.{chosen.replace('-', '_')}{suffix}")
-    return int(module.main(list(arguments)) or 0)
+    return int(module_of(chosen).main(list(arguments)) or 0)
+
+
+def module_of(name: str) -> ModuleType:
+    """Import and return the module of a benchmark; it has a `main(argv)`."""
+    suffix = ".__main__" if _files()[name].stem == "__main__" else ""
+    return importlib.import_module(f"desk_rag.bench.{name.replace('-', '_')}{suffix}")
 
 
 def benchmarks() -> dict[str, str]:

@@ -28,6 +28,7 @@ class Joined:
         self._sources: list[Source] = []
         self._answers: list[tuple[str, Answer]] = []
         self._texts: list[str] = []
+        self._line_ended = True
 
     @property
     def stopped(self) -> bool:
@@ -46,6 +47,7 @@ class Joined:
                     if not offset:
                         yield event
                 case Evidence(citation):
+                    yield from self._new_line()
                     yield replace(event, citation=_shifted(citation, offset))
                 case AnswerText():
                     pass  # as a whole, below
@@ -53,8 +55,16 @@ class Joined:
                     self._answers.append((part, answer))
                     if not silent:
                         text = _said(part, answer)
-                        yield AnswerText(f"\n{text}" if self._texts else text)
+                        yield from self._new_line()
+                        yield AnswerText(text)
                         self._texts.append(text)
+                        self._line_ended = False
+
+    def _new_line(self) -> Iterator[AnswerText]:
+        """End the line of the part before, ahead of the quotes of the next."""
+        if not self._line_ended:
+            self._line_ended = True
+            yield AnswerText("\n")
 
     def finished(self, *, needs_last: bool = False) -> Finished:
         """The answer to the whole question; with `needs_last` it is found only if the last part is."""

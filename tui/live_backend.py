@@ -20,10 +20,7 @@ from desk_rag.config import Settings
 from desk_rag.documents.chunking import Chunk
 from desk_rag.documents.status import IndexStage
 from desk_rag.errors import UNWRITABLE, ModelError, StoreLocked
-from desk_rag.ingest.deletions import missing_files
 from desk_rag.ingest.events import IndexEvent, StageProgress
-from desk_rag.store.catalog.deletion_rows import Decision
-from desk_rag.store.presence import absent_folders
 from desk_rag.tui.backend import Freshness, Reading, Started, Status
 from desk_rag.tui.turns.first_look import FirstLook, room_missing
 
@@ -65,6 +62,8 @@ class LiveBackend:
         """Load model and store and begin indexing. Raises ModelError, StoreError, ConfigError."""
         for name, value in _QUIET.items():
             os.environ.setdefault(name, value)
+        report("checking the model")
+        self._check_model()
         report("loading the libraries")
         from desk_rag.answering.opening import open_engine
 
@@ -81,7 +80,8 @@ class LiveBackend:
             takeover.start()
         name = self._settings.model.name
         embedded = name == "embedded"
-        return Started("embedded reader" if embedded else engine.model.spec.name, _device(engine), not embedded)
+        title = "embedded reader" if embedded else engine.model.spec.name
+        return Started(title, _device(engine), not embedded, engine.store.notices)
 
     def ask(
         self, question: str, stop: Callable[[], bool], mode: AnswerMode = AnswerMode.CACHED
@@ -95,6 +95,9 @@ class LiveBackend:
 
     def status(self) -> Status:
         """Return counts below the chosen folders and the writer's progress."""
+        from desk_rag.ingest.deletions import missing_files
+        from desk_rag.store.presence import absent_folders
+
         engine = self._ready()
         store = engine.store
         counts = store.counts(engine.namespace, engine.embedder.fingerprint, self._folders)
@@ -159,6 +162,8 @@ class LiveBackend:
 
     def decide_deletions(self, *, keep: bool) -> int:
         """Note the decision for the chosen folders; whichever process is the writer obeys it."""
+        from desk_rag.store.catalog.deletion_rows import Decision
+
         decision = Decision.KEPT if keep else Decision.CONFIRMED
         return sum(self._ready().store.deletions.decide(folder, decision) for folder in self._folders)
 
@@ -172,6 +177,15 @@ class LiveBackend:
         if engine is not None:
             engine.close()
         return ended
+
+    def _check_model(self) -> None:
+        """Find out in a moment, not after the libraries, that there is no such model. Raises ModelError."""
+        from desk_rag.model import adapters, weights
+
+        model = self._settings.model
+        weights.resolve(model.name, allow_download=model.allow_download)
+        if model.adapter:
+            adapters.inspect(Path(model.adapter))
 
     def _is_chosen(self, path: Path) -> bool:
         return not self._folders or any(path == folder or folder in path.parents for folder in self._folders)

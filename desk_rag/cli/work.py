@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -70,9 +71,17 @@ def with_answer_options(
 
 def open_ui(settings: Settings, folders: Sequence[Path]) -> int:
     """Open the UI and return its exit code."""
-    chosen = _roots(settings, folders) if folders else [folder.expanduser().absolute() for folder in settings.folders]
+    # A folder that was indexed may be on a drive that is not connected; what was read of it still answers.
+    chosen = (
+        _indexed(settings, folders, files=False)
+        if folders
+        else [folder.expanduser().absolute() for folder in settings.folders]
+    )
+    remedy = 'Without one: desk-rag ask "…" --folder FOLDER'
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise ConfigError("The UI needs a terminal.", remedy='Without one: desk-rag ask "…" --folder FOLDER')
+        raise ConfigError("The UI needs a terminal.", remedy=remedy)
+    if os.environ.get("TERM") == "dumb":
+        raise ConfigError("This terminal (TERM=dumb) cannot show the UI.", remedy=remedy)
     from desk_rag.tui.app import run
 
     return run(settings, chosen)
@@ -335,10 +344,10 @@ def _folders(folders: Sequence[Path], *, files: bool = True) -> list[Path]:
     return checked
 
 
-def _indexed(settings: Settings, folders: Sequence[Path]) -> list[Path]:
+def _indexed(settings: Settings, folders: Sequence[Path], *, files: bool = True) -> list[Path]:
     """Like `_folders`, but accept a folder that is absent now if the index holds documents of it."""
     try:
-        return _folders(folders)
+        return _folders(folders, files=files)
     except ConfigError:
         if not (settings.data_dir / "catalog.sqlite").is_file():
             raise
@@ -348,7 +357,7 @@ def _indexed(settings: Settings, folders: Sequence[Path]) -> list[Path]:
     with Store.open(settings.data_dir, settings.store, writer=False) as store:
         for folder in folders:
             path = folder.expanduser().resolve()
-            checked += [path] if not path.exists() and store.documents(path) else _folders([folder])
+            checked += [path] if not path.exists() and store.documents(path) else _folders([folder], files=files)
     return checked
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from desk_rag.answering.events import AnswerEvent, AnswerMode, AnswerText, Evidence, Finished, FirstToken, Retrieved
-from desk_rag.documents.status import IndexStage
+from desk_rag.documents.status import FileState, IndexStage
+from desk_rag.ingest.events import FileEvent
 from desk_rag.tui.app import DeskRagApp
 from desk_rag.tui.backend import Freshness, Reading, Started, Status
 from desk_rag.tui.screens.document_text import DocumentTextScreen
@@ -93,7 +94,8 @@ async def test_what_was_not_found_in_some_files_is_asked_again_by_itself(running
         assert not app._chat.query_one(AnswerView).has_class("-not-found")
 
 
-async def test_an_index_known_from_before_is_asked_at_once(running: Run) -> None:
+@pytest.mark.parametrize("changed", [False, True])
+async def test_an_index_known_from_before_is_asked_at_once(running: Run, changed: bool) -> None:
     looking = replace(WATCHING, freshness=Freshness.INDEXING, stage=IndexStage.SCAN, reading=Reading(12_431, 0))
     backend = ScriptedBackend(now=looking)
     async with running(backend) as pilot:
@@ -101,6 +103,12 @@ async def test_an_index_known_from_before_is_asked_at_once(running: Run) -> None
         await until(pilot, lambda: over(pilot.app))
         said = "! answered from 12,431 files, before the folders were looked through"
         assert text_of(pilot.app, ".note") == said
+        if changed:
+            assert backend.listen is not None
+            backend.listen(FileEvent(FOLDERS[0] / "new.md", FileState.INDEXED, 1))
+            said += " · all files are read now: Alt+R asks again"
+        backend.now = WATCHING
+        await until(pilot, lambda: text_of(pilot.app, ".note") == (said if changed else ""))
 
 
 async def test_a_pause_names_the_key_that_ends_it(running: Run) -> None:
@@ -188,12 +196,12 @@ async def test_comparing_runs_both_ways_afresh_in_one_turn(running: Run) -> None
         await pilot.press("f7")
         await until(pilot, lambda: bool(app._chat.query("ComparisonView")) and over(app))
         cached, full = AnswerMode.CACHED, AnswerMode.FULL
-        assert [mode for _, mode in backend.asked] == [cached, cached, cached, full], "cold chunks: once more"
+        assert [mode for _, mode in backend.asked] == [cached, *[cached] * 3, full], "cold chunks: tried again"
         lines = text_of(app, ".bars").splitlines()
         assert lines[1].startswith("from caches") and lines[1].endswith("0.19 s")
         assert lines[2].startswith("full prefill") and lines[2].endswith("4.31 s  23 times")
         assert lines[3] == "Both give the same words and quotes."
-        assert lines[4].startswith("! 1 of 4 chunks had no cache even the second time")
+        assert lines[4].startswith("! 1 of 4 chunks had no cache; the time from caches")
         assert text_of(app, ".one").count("14 March 2028") == 2, "both answers stand side by side"
         assert "14 March 2028" in text_of(app, ".words") and len(app._chat.query(AnswerView)) == 1
 

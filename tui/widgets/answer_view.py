@@ -81,6 +81,8 @@ class AnswerView(Vertical):
         self.comparison: Comparison | None = None
         self.asked_of: Reading | None = None
         """How many files could be found when the question was asked; None if all could."""
+        self.changes_before = 0
+        """How many files had changed, as the screen counts them, when the question was asked."""
         self.begin_at_once = False
         """The user does not want to wait for files."""
         self._folders = folders

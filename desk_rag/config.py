@@ -120,16 +120,17 @@ class AnswerSettings(_Section):
     """Chunks per answer; 0 follows the model (5 for the embedded reader, 6 for others)."""
     context_tokens: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """Tokens of chunks per answer; 0 follows the model (2,000 for the embedded reader)."""
-    max_new_tokens: Annotated[int, Field(ge=1, le=4096)] = 160
-    """Longest answer, quotes included, in tokens."""
+    max_new_tokens: Annotated[int, Field(ge=0, le=4096)] = 0
+    """Longest answer in tokens, reasoning apart; 0 follows the model and the question (160 for the embedded reader,
+    up to 1,024 for models that write)."""
     choose_quote: bool = True
     """Embedded reader and embedder only: score every sentence against the question before quoting one.
     With false the reader alone decides what it quotes, which is less accurate."""
     attention: Literal["auto", "materialize", "lazy"] = "auto"
     """'materialize' expands the int8 cache to 16 or 32 bits first; 'lazy' reads it in place and halves its memory.
     'auto' uses lazy only on a GPU where materialize does not fit."""
-    recompute: Literal["auto"] | Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of chunk tokens recomputed for each question: 0 is fastest, 1 is a full prefill, "auto" decides."""
+    recompute: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of chunk tokens recomputed for each question: 0 is fastest, 1 is a full prefill."""
     selector: Literal["first-k", "delta-kv", "aux", "aux-strict", "query", "edge-query"] = "edge-query"
     """Method that selects the tokens to recompute."""
     auxiliary: str = "embedded"
@@ -193,6 +194,13 @@ class IdleSettings(_Section):
     """Fill caches on battery power, too."""
 
 
+class ChatsSettings(_Section):
+    """[chats]"""
+
+    save: bool = True
+    """Save questions and answers in the data directory, so that they can be found and continued; --private does not."""
+
+
 class Settings(_Section):
     """The whole file."""
 
@@ -207,6 +215,7 @@ class Settings(_Section):
     store: StoreSettings = StoreSettings()
     index: IndexSettings = IndexSettings()
     idle: IdleSettings = IdleSettings()
+    chats: ChatsSettings = ChatsSettings()
 
 
 def default_path() -> Path:
@@ -225,16 +234,27 @@ def load(path: Path | None = None) -> Settings:
             return Settings()
         raise ConfigError(f"No settings file at {path}.", remedy="Leave --config out to use the defaults.")
     try:
-        return Settings.model_validate(_without_nul(tomllib.loads(file.read_text(encoding="utf-8"))))
+        text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}.", remedy="Correct its permissions.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{file} is not valid TOML: {error}.", remedy="Correct that line, or move the file away."
+        ) from error
+    return parsed(text, file)
+
+
+def parsed(text: str, file: Path) -> Settings:
+    """Return the settings in the text of a settings file; errors name `file`. Raises ConfigError."""
+    try:
+        return Settings.model_validate(_without_nul(tomllib.loads(text)))
     except RecursionError as error:
         raise ConfigError(
             f"{file} nests its values too deep to be read.", remedy="No setting needs more than a list in a section."
         ) from error
     except ValidationError as error:
         raise ConfigError(f"{file}: {_explain(error)}", remedy="Correct that line, or move the file away.") from error
-    except ValueError as error:  # malformed, not UTF-8, a number of thousands of digits
+    except ValueError as error:  # malformed, a number of thousands of digits
         raise ConfigError(
             f"{file} is not valid TOML: {error}.", remedy="Correct that line, or move the file away."
         ) from error
@@ -274,7 +294,7 @@ def _explain(error: ValidationError) -> str:
             lines.append(f"unknown setting '{'.'.join(where)}'{_hint(tuple(where))}")
         else:
             wrong.setdefault(".".join(_setting(where)), []).append(_plainly(problem))
-    lines += [f"'{setting}': {_either(said)}" for setting, said in wrong.items()]
+    lines += [f"'{setting}': {'; '.join(said)}" for setting, said in wrong.items()]
     text = "; ".join(lines)
     return text if text.endswith("?") else f"{text}."
 
@@ -308,14 +328,6 @@ def _plainly(problem: ErrorDetails) -> str:
     if kind in ("model_type", "model_attributes_type"):
         return f"is a section: write [{problem['loc'][0]}] on a line of its own, and its settings below"
     return _PLAIN.get(kind, problem["msg"].removeprefix("Value error, "))
-
-
-def _either(said: list[str]) -> str:
-    """Several complaints about one setting are its alternatives."""
-    must = "must be "
-    if len(said) > 1 and all(one.startswith(must) for one in said):
-        return must + " or ".join(one.removeprefix(must) for one in said)
-    return "; ".join(said)
 
 
 def _setting(where: Sequence[str]) -> list[str]:

@@ -120,8 +120,8 @@ def test_a_value_out_of_range_is_named(tmp_path: Path, text: str, where: str) ->
         ("folders = '~/x'\n", "'folders': must be a list, such as [\"...\"]."),
         ("folders = ['a', 3]\n", "'folders.entry 2': must be text in quotes."),
         ("[index]\nexclude = '*.log'\n", "'index.exclude': must be a list"),
-        ("[answer]\nrecompute = 'often'\n", "'answer.recompute': must be 'auto' or a number."),
-        ("[answer]\nrecompute = 1.5\n", "'answer.recompute': must be 'auto' or at most 1."),
+        ("[answer]\nrecompute = 'often'\n", "'answer.recompute': must be a number."),
+        ("[answer]\nrecompute = 1.5\n", "'answer.recompute': must be at most 1."),
         ("[answer]\ntop_k = 'many'\n", "'answer.top_k': must be a whole number."),
         ("[model]\ndevice = 'tpu'\n", "'model.device': must be 'auto', 'cpu' or 'cuda'."),
         ("[idle]\non_battery = 'x'\n", "'idle.on_battery': must be true or false."),
@@ -180,7 +180,7 @@ def test_rungs_that_make_no_ladder_are_refused(tmp_path: Path, text: str, said: 
 
 def test_two_mistakes_are_both_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        load(written(tmp_path, "[answer]\ntop_k = 65\nmax_new_tokens = 0\n"))
+        load(written(tmp_path, "[answer]\ntop_k = 65\nmax_new_tokens = -1\n"))
     assert "answer.top_k" in caught.value.message
     assert "answer.max_new_tokens" in caught.value.message
 

@@ -25,7 +25,6 @@ from desk_rag.bench.harness import corpus, report
 from desk_rag.bench.harness.agreement import Agreement
 from desk_rag.config import AnswerSettings, ModelSettings, Settings
 from desk_rag.errors import ConfigError
-from desk_rag.ingest import background_prefill, pipeline
 from desk_rag.kv.recompute.policy import RecomputeChoice, SelectorName
 
 _BEFORE_RETRIEVED = ("queue", "retrieve")
@@ -71,7 +70,7 @@ class Cell:
     samples: dict[Condition, list[Sample]] = field(default_factory=lambda: {condition: [] for condition in Condition})
 
     def spread(self, condition: Condition) -> report.Spread:
-        """Of the TTFT, in seconds."""
+        """Spread of the TTFT in seconds."""
         return report.Spread.of([sample.timings.ttft for sample in self.samples[condition]])
 
     def ratios(self, condition: Condition, *, after_retrieval: bool = False) -> report.Spread:
@@ -118,7 +117,7 @@ def main(argv: Sequence[str]) -> int:
     with _data_dir(options.data_dir) as data_dir:
         engine = open_engine(_settings(options, data_dir), writer=True)
         try:
-            _index(engine, options.folder)
+            corpus.index(engine, options.folder)
             cells, coldness = _measure(engine, asked, options)
         finally:
             engine.close()
@@ -142,7 +141,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--quantization", default="none", choices=["none", "nf4", "int8"])
     parser.add_argument("--attention", default="auto", choices=["auto", "materialize", "lazy"])
-    parser.add_argument("--recompute", default="0", help="share of chunk tokens computed anew, or 'auto'")
+    parser.add_argument("--recompute", default="0", help="share of chunk tokens recomputed")
     parser.add_argument("--selector", default=SelectorName.EDGE_QUERY.value, help="who chooses them")
     parser.add_argument("--data-dir", type=Path, help="where chunk KV goes; a temporary directory by default")
     parser.add_argument("--out", type=Path, help="append the JSON line to this file")
@@ -176,14 +175,6 @@ def _data_dir(chosen: Path | None) -> Iterator[Path]:
     base.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="desk-rag-bench-", dir=base) as place:
         yield Path(place)
-
-
-def _index(engine: AnswerEngine, folder: Path) -> None:
-    corpus.sync(engine.store, folder.expanduser().absolute(), engine.model.prompt)
-    for _ in pipeline.embed_pending(engine.store, engine.embedder, lambda: False):
-        pass
-    for _ in background_prefill.warm_pending(engine.store, engine.serving, engine.turn, lambda: False):
-        pass
 
 
 def _measure(

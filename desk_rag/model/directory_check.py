@@ -48,9 +48,12 @@ def check(directory: Path, settings: ModelSettings) -> tuple[Any, model_support.
     return config, support
 
 
-def check_prompt(directory: Path, settings: ModelSettings, config: Any) -> PromptFormat:
-    """Load the prompt format and check that the model has all of the tokenizer's tokens. Raises ModelError."""
-    prompt = load_prompt(directory)
+def check_prompt(directory: Path, settings: ModelSettings, config: Any, *, quotes: bool = False) -> PromptFormat:
+    """Load the prompt format and check that the model has all of the tokenizer's tokens. Raises ModelError.
+
+    `quotes` is as in `load_prompt`; a model with an adapter was taught to quote.
+    """
+    prompt = load_prompt(directory, quotes=quotes or bool(settings.adapter))
     if settings.name != "embedded" and prompt.largest_id >= config.vocab_size:
         raise ModelError(
             f"The tokenizer in {directory} makes token {prompt.largest_id:,}, and the model knows only "
@@ -144,7 +147,7 @@ def model_errors(directory: Path, settings: ModelSettings) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    """What a library says, cut to a line: a mismatch of weights and config.json lists every tensor."""
+    """Message of a library, cut to a line: a mismatch of weights and config.json lists every tensor."""
     lines = str(error).strip().splitlines()
     text = lines[0][:300] if lines else ""
     return text if isinstance(error, OSError | ValueError | RuntimeError) and text else f"{type(error).__name__} {text}"

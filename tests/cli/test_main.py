@@ -18,6 +18,7 @@ import pytest
 
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import Answer, AnswerEvent, AnswerMode, FirstToken, Stage, Timings
+from desk_rag.bench.harness.catalogue import benchmarks
 from desk_rag.cli import main, output, work
 from desk_rag.config import AnswerSettings, Settings
 from desk_rag.errors import ConfigError
@@ -217,8 +218,8 @@ def test_nothing_but_the_answer_is_printed(desk: Desk) -> None:
 def test_what_is_asked_for_on_the_command_line_goes_before_the_file() -> None:
     kept = Settings(answer=AnswerSettings(attention="lazy", recompute=0.3, selector="aux", top_k=5))
     assert work.with_answer_options(kept, None, None, None) == kept
-    changed = work.with_answer_options(kept, "materialize", "auto", "query").answer
-    assert changed == AnswerSettings(attention="materialize", recompute="auto", selector="query", top_k=5)
+    changed = work.with_answer_options(kept, "materialize", "0.5", "query").answer
+    assert changed == AnswerSettings(attention="materialize", recompute=0.5, selector="query", top_k=5)
     assert work.with_answer_options(kept, None, "0", None).answer.recompute == 0.0
     assert kept.answer.recompute == 0.3
 
@@ -486,8 +487,8 @@ def test_finetune_has_its_own_options(capsys: pytest.CaptureFixture[str]) -> Non
 def test_bench_help_lists_what_can_be_measured(capsys: pytest.CaptureFixture[str]) -> None:
     shown = run(capsys, "bench", "--help")
     assert shown.code == 0 and "\n  ttft         Time to first token: " in shown.out
-    assert {"load", "paper-model", "quality"} <= set(work.benchmarks())
-    assert "clock" not in work.benchmarks(), "a module without main(argv) is none"
+    assert {"load", "paper-model", "quality"} <= set(benchmarks())
+    assert "clock" not in benchmarks(), "a module without main(argv) is none"
 
 
 def test_data_directory_that_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -673,7 +674,7 @@ def test_a_terminal_that_cannot_draw_is_told(tmp_path: Path) -> None:
         (["bench", "ttft", "--model", "x"], ["bench", "ttft", "--model", "x"]),
         (["ask", "why?", "--adapter", "a"], ["--adapter", "a", "ask", "why?"]),
         (["finetune", "--data", "d", "--model", "m"], ["--model", "m", "finetune", "--data", "d"]),
-        ([".", "--recompute", "auto"], ["open", ".", "--recompute", "auto"]),
+        ([".", "--recompute", "0.5"], ["open", ".", "--recompute", "0.5"]),
         (["ask", "--", "--model"], ["ask", "--", "--model"]),
         (["--help"], ["--help"]),
         (["."], ["open", "."]),

@@ -27,10 +27,10 @@ from desk_rag.tui.management.session import Session
 from desk_rag.tui.turns.first_look import FirstLook, room_missing
 
 if TYPE_CHECKING:
-    from desk_rag.ingest.freshness import Backlog
     from desk_rag.answering.engine import AnswerEngine
     from desk_rag.indexer.resident.server import Server
     from desk_rag.indexer.service import Service
+    from desk_rag.ingest.freshness import Backlog
     from desk_rag.store.store import Store
     from desk_rag.store.types import Activity, Counts
 

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from desk_rag.answering.events import AnswerEvent, AnswerMode, AnswerText, Evidence, Finished, FirstToken, Retrieved
+from desk_rag.answering.events import (
+    AnswerMode,
+    AnswerText,
+    AskedAs,
+    CheckedSentence,
+    Evidence,
+    FilesWaiting,
+    Finished,
+    FirstToken,
+    Retrieved,
+    Support,
+)
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.ingest.events import FileEvent
+from desk_rag.ingest.freshness import Backlog
 from desk_rag.tui.app import DeskRagApp
 from desk_rag.tui.backend import Freshness, Reading, Started, Status
 from desk_rag.tui.screens.document_text import DocumentTextScreen
@@ -74,7 +86,7 @@ async def test_enter_answers_from_some_files_and_says_from_how_many(running: Run
 
 async def test_what_was_not_found_in_some_files_is_asked_again_by_itself(running: Run) -> None:
     class Growing(ScriptedBackend):
-        def ask(self, question: str, stop, mode: AnswerMode = AnswerMode.CACHED) -> Iterator[AnswerEvent]:  # type: ignore[no-untyped-def]
+        def ask(self, question, stop, mode=AnswerMode.CACHED, *, wait=lambda: True):  # type: ignore[no-untyped-def]
             if self.now.reading is None:
                 return super().ask(question, stop, mode)
             self.asked.append((question, mode))
@@ -157,6 +169,37 @@ def test_the_first_look_ends_with_the_words_of_all_folders() -> None:
     assert unchanged.reading(40) is None
 
 
+async def test_files_that_hold_up_an_answer_are_counted_and_need_not_be_waited_for(running: Run) -> None:
+    class Waiting(ScriptedBackend):
+        def ask(self, question, stop, mode=AnswerMode.CACHED, *, wait=lambda: True):  # type: ignore[no-untyped-def]
+            while wait() and not stop():
+                yield FilesWaiting(Backlog(3, (FOLDERS[0] / "new.md",)))
+                time.sleep(0.02)
+            yield from super().ask(question, stop, mode)
+
+    async with running(Waiting()) as pilot:
+        app = pilot.app
+        await ask(pilot, Q)
+        said = "waits for files: 3 of 4 files read · Enter answers from those"
+        await until(pilot, lambda: text_of(app, ".note") == said)
+        await pilot.press("enter")
+        await until(pilot, lambda: over(app))
+        assert "14 March 2028" in text_of(app, ".words") and text_of(app, ".note") == ""
+
+
+async def test_what_no_passage_says_and_what_was_searched_stand_at_the_answer(running: Run) -> None:
+    text = "It ends in 2028. It is free."
+    checked = CheckedSentence(17, 28, Support.UNSUPPORTED, "no passage names a price")
+    final = replace(answer(Q, text), sentences=(checked,), support=0.1)
+    async with running(ScriptedBackend({Q: [AskedAs("boiler [b]warranty[/b]"), *play(final)]})) as pilot:
+        app = pilot.app
+        await ask(pilot, Q)
+        await until(pilot, lambda: over(app))
+        assert "! no passage says this: It is free. (no passage names a price)" in text_of(app, ".note")
+        assert "! the quote may not answer the question: read it" in text_of(app, ".note")
+        assert "searched as: boiler [b]warranty[/b]" in text_of(app, ".question")
+
+
 # Times ------------------------------------------------------------------------------------------------------
 
 
@@ -237,7 +280,7 @@ async def test_a_comparison_can_be_stopped(running: Run) -> None:
     gate = threading.Event()
 
     class Slow(ScriptedBackend):
-        def ask(self, question: str, stop, mode: AnswerMode = AnswerMode.CACHED) -> Iterator[AnswerEvent]:  # type: ignore[no-untyped-def]
+        def ask(self, question, stop, mode=AnswerMode.CACHED, *, wait=lambda: True):  # type: ignore[no-untyped-def]
             if mode is AnswerMode.FULL:
                 while not stop():
                     gate.wait(0.01)
@@ -433,7 +476,7 @@ async def test_a_source_is_opened_at_the_quoted_line(
     final = answer(Q, "Yes.", sources=(*SOURCES[:2], source), citations=(quote,))
     started: list[tuple[str, ...]] = []
     monkeypatch.setenv("VISUAL", "code")
-    monkeypatch.setattr("desk_rag.tui.app.subprocess.Popen", lambda argv, **kwargs: started.append(argv))
+    monkeypatch.setattr("desk_rag.tui.source_opening.subprocess.Popen", lambda argv, **kwargs: started.append(argv))
     async with running(ScriptedBackend({Q: play(final)})) as pilot:
         await ask(pilot, Q)
         await until(pilot, lambda: over(pilot.app))

@@ -163,7 +163,7 @@ class ChatScreen(TurnScreen):
             view.begin(self._status.reading)
             view.changes_before = self._changes
             view.waiting("looking through your documents …")
-            self.post_message(m.AnswerWanted(view.turn, view.question))
+            self.post_message(m.AnswerWanted(view.turn, view.question, view.begin_at_once))
 
     def on_answer_event_came(self, message: m.AnswerEventCame) -> None:
         view = self._turns[message.turn]
@@ -181,6 +181,11 @@ class ChatScreen(TurnScreen):
 
     def on_comparison_came(self, message: m.ComparisonCame) -> None:
         self._turns[message.turn].show_comparison(message.comparison)
+
+    def on_comparison_failed(self, message: m.ComparisonFailed) -> None:
+        problem = message.problem
+        said = safe(f"{problem.message} {problem.remedy}", single_line=True).plain
+        self.notify(said, severity="error", timeout=8, markup=False)
 
     def on_answer_failed(self, message: m.AnswerFailed) -> None:
         self._turns[message.turn].fail(message.problem)
@@ -268,7 +273,9 @@ class ChatScreen(TurnScreen):
             case "withdraw":
                 return view is not None and view.queued
             case "answer_now":
-                return self._answering is None and self._can_answer and bool(self._queue and self._status.files)
+                if self._answering is not None:
+                    return self._answering.waits_for_files
+                return self._can_answer and bool(self._queue and self._status.files)
             case "compare":
                 return view is not None and view.can_compare
             case "ask_again" | "delete":
@@ -306,7 +313,11 @@ class ChatScreen(TurnScreen):
 
     def action_answer_now(self) -> None:
         """Do not wait for files any longer."""
-        if self.check_action("answer_now", ()):
+        if not self.check_action("answer_now", ()):
+            return
+        if self._answering is not None:
+            self.post_message(m.HasteWanted())
+        else:
             self._queue[0].view.begin_at_once = True
             self._next()
 

@@ -71,7 +71,7 @@ class SourceOpening(App[int]):
             self.complain(error)
 
     def _show_text(self, wanted: m.TextWanted) -> None:
-        from desk_rag.tui.screens.document_text import DocumentTextScreen
+        from desk_rag.tui.screens.turn.document_text import DocumentTextScreen
 
         source = wanted.source
         chunks: Sequence[Chunk] = ()

@@ -160,7 +160,7 @@ async def test_help_and_palette_name_every_action(running: Run) -> None:
 def test_forbidden_keys_are_not_bound() -> None:
     """Terminals cannot tell these from Tab, Enter, Esc, Backspace, or stop the output on them."""
     from desk_rag.tui.screens.chat import ChatScreen
-    from desk_rag.tui.screens.turn_menu import TurnMenu
+    from desk_rag.tui.screens.turn.menu import TurnMenu
     from desk_rag.tui.screens.turn_screen import TurnScreen
     from desk_rag.tui.widgets.transcript import Transcript
 

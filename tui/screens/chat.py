@@ -23,7 +23,7 @@ from desk_rag.documents.status import FileState
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, RootAbsent
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Status
-from desk_rag.tui.screens.turn_menu import TurnMenu
+from desk_rag.tui.screens.turn.menu import TurnMenu
 from desk_rag.tui.screens.turn_screen import TurnScreen
 from desk_rag.tui.turns.actions import TURN_ACTIONS
 from desk_rag.tui.turns.readiness import must_wait, nothing_to_ask, waiting_text

@@ -77,7 +77,7 @@ def test_the_first_question_of_a_new_user_waits_for_the_files(place: tuple[Setti
         (folder / f"note {number}.md").write_text(f"Note {number}: the garden and the weather in week {number}.\n")
     (folder / "a door.md").write_text("# Doors\n\nThe kitchen door is painted green.\n")
     os.utime(folder / "a door.md", (1_000_000_000, 1_000_000_000))  # the oldest file is read last
-    backend = LiveBackend(settings, [folder])
+    backend = LiveBackend(Session(settings, [folder]))
     backend.start(lambda text: None, lambda event: None)
     try:
         events = list(backend.ask(_QUESTION, lambda: False))
@@ -182,7 +182,7 @@ def test_a_full_disk_and_a_folder_that_goes_away_are_said(place: tuple[Settings,
     own = tmp_path / "docs"
     shutil.copytree(folder, own)
     store = settings.store.model_copy(update={"reserve_gib": 1e6})  # no disk has as much free
-    full = LiveBackend(settings.model_copy(update={"data_dir": tmp_path / "data", "store": store}), [own])
+    full = LiveBackend(Session(settings.model_copy(update={"data_dir": tmp_path / "data", "store": store}), [own]))
     readings = []
     full.start(lambda text: None, lambda event: readings.append(full.status().reading))
     try:

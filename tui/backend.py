@@ -88,6 +88,8 @@ class Started:
     """'CPU', or the name of the GPU."""
     markdown: bool = False
     """True if the model writes Markdown; the embedded reader writes words of the documents."""
+    notices: tuple[str, ...] = ()
+    """What happened to the store when it was opened: sentences about damage that was repaired, or a read-only drive."""
 
 
 class Backend(Protocol):

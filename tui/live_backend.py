@@ -21,12 +21,7 @@ from desk_rag.config import Settings
 from desk_rag.documents.chunking import Chunk
 from desk_rag.documents.status import IndexStage
 from desk_rag.errors import UNWRITABLE, ModelError, StoreLocked
-from desk_rag.ingest import freshness
-from desk_rag.ingest.deletions import missing_files
 from desk_rag.ingest.events import IndexEvent, StageProgress
-from desk_rag.ingest.freshness import Backlog
-from desk_rag.store.catalog.deletion_rows import Decision
-from desk_rag.store.presence import absent_folders
 from desk_rag.tui.backend import Freshness, Reading, Started, Status
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.turns.first_look import FirstLook, room_missing
@@ -35,6 +30,7 @@ if TYPE_CHECKING:
     from desk_rag.answering.engine import AnswerEngine
     from desk_rag.indexer.resident.server import Server
     from desk_rag.indexer.service import Service
+    from desk_rag.ingest.freshness import Backlog
     from desk_rag.store.store import Store
     from desk_rag.store.types import Activity, Counts
 
@@ -74,6 +70,8 @@ class LiveBackend:
         self._listen = listen
         for name, value in _QUIET.items():
             os.environ.setdefault(name, value)
+        report("checking the model")
+        self._check_model()
         report("loading the libraries")
         from desk_rag.answering.opening import open_engine
 
@@ -93,7 +91,8 @@ class LiveBackend:
         self.session.attach(self)
         name = self.session.settings.model.name
         embedded = name == "embedded"
-        return Started("embedded reader" if embedded else engine.model.spec.name, _device(engine), not embedded)
+        title = "embedded reader" if embedded else engine.model.spec.name
+        return Started(title, _device(engine), not embedded, engine.store.notices)
 
     def ask(
         self,
@@ -117,6 +116,8 @@ class LiveBackend:
 
     def backlog(self) -> Backlog:
         """Return the files below the chosen folders that were not read yet, after a look of at most 0.15 s."""
+        from desk_rag.ingest import freshness
+
         hints = self._service.changed_files() if self._service is not None else ()
         return freshness.look(self._ready().store, self.session.folders, self.session.settings.index, hints=hints)
 
@@ -126,6 +127,9 @@ class LiveBackend:
 
     def status(self) -> Status:
         """Return counts below the chosen folders and the writer's progress."""
+        from desk_rag.ingest.deletions import missing_files
+        from desk_rag.store.presence import absent_folders
+
         engine = self._ready()
         store = engine.store
         counts = store.counts(engine.namespace, engine.embedder.fingerprint, self.session.folders)
@@ -190,6 +194,8 @@ class LiveBackend:
 
     def decide_deletions(self, *, keep: bool) -> int:
         """Note the decision for the chosen folders; whichever process is the writer obeys it."""
+        from desk_rag.store.catalog.deletion_rows import Decision
+
         decision = Decision.KEPT if keep else Decision.CONFIRMED
         return sum(self._ready().store.deletions.decide(folder, decision) for folder in self.session.folders)
 
@@ -206,6 +212,15 @@ class LiveBackend:
         if engine is not None:
             engine.close()
         return ended
+
+    def _check_model(self) -> None:
+        """Find out in a moment, not after the libraries, that there is no such model. Raises ModelError."""
+        from desk_rag.model import adapters, weights
+
+        model = self.session.settings.model
+        weights.resolve(model.name, allow_download=model.allow_download)
+        if model.adapter:
+            adapters.inspect(Path(model.adapter))
 
     # What the screens beside the chat direct: `management.session.Indexing` ---------------------------------------
 

@@ -57,6 +57,12 @@ class AnswerWanted(Message):
 
     turn: int
     question: str
+    at_once: bool = False
+    """Whether to answer from the files that have been read so far."""
+
+
+class HasteWanted(Message):
+    """The running answer should not wait for files any longer."""
 
 
 @dataclass
@@ -186,6 +192,12 @@ class ComparisonStep(Message):
 class ComparisonCame(Message):
     turn: int
     comparison: Comparison
+
+
+@dataclass
+class ComparisonFailed(Message):
+    turn: int
+    problem: Problem
 
 
 @dataclass

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -51,9 +52,17 @@ def with_answer_options(
 
 def open_ui(settings: Settings, folders: Sequence[Path], settings_file: Path | None = None) -> int:
     """Open the UI and return its exit code."""
-    chosen = _roots(settings, folders) if folders else [folder.expanduser().absolute() for folder in settings.folders]
+    # A folder that was indexed may be on a drive that is not connected; what was read of it still answers.
+    chosen = (
+        indexed_roots(settings, folders, files=False)
+        if folders
+        else [folder.expanduser().absolute() for folder in settings.folders]
+    )
+    remedy = 'Without one: desk-rag ask "…" --folder FOLDER'
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise ConfigError("The UI needs a terminal.", remedy='Without one: desk-rag ask "…" --folder FOLDER')
+        raise ConfigError("The UI needs a terminal.", remedy=remedy)
+    if os.environ.get("TERM") == "dumb":
+        raise ConfigError("This terminal (TERM=dumb) cannot show the UI.", remedy=remedy)
     from desk_rag.cli.doctor import examine
     from desk_rag.tui.app import run
 
@@ -194,10 +203,10 @@ def _folders(folders: Sequence[Path], *, files: bool = True) -> list[Path]:
     return checked
 
 
-def indexed_roots(settings: Settings, folders: Sequence[Path]) -> list[Path]:
-    """Return readable folders and files, but accept a folder that is absent now if the index holds documents of it."""
+def indexed_roots(settings: Settings, folders: Sequence[Path], *, files: bool = True) -> list[Path]:
+    """Return readable folders, and files if `files`; a folder that is absent now must be in the index."""
     try:
-        return _folders(folders)
+        return _folders(folders, files=files)
     except ConfigError:
         if not (settings.data_dir / "catalog.sqlite").is_file():
             raise
@@ -207,7 +216,7 @@ def indexed_roots(settings: Settings, folders: Sequence[Path]) -> list[Path]:
     with Store.open(settings.data_dir, settings.store, writer=False) as store:
         for folder in folders:
             path = folder.expanduser().resolve()
-            checked += [path] if not path.exists() and store.documents(path) else _folders([folder])
+            checked += [path] if not path.exists() and store.documents(path) else _folders([folder], files=files)
     return checked
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import stat
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +28,7 @@ from desk_rag.tui.management.session import Session
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.source_list import SourceList
 from tests.tui.conftest import ask, text_of, until
-from tests.tui.terminal import OSC, Terminal
+from tests.tui.terminal import OSC, ROOT, Terminal
 
 _QUESTION = "What colour is the kitchen door?"
 _FILES = {
@@ -74,7 +77,7 @@ def test_the_first_question_of_a_new_user_waits_for_the_files(place: tuple[Setti
         (folder / f"note {number}.md").write_text(f"Note {number}: the garden and the weather in week {number}.\n")
     (folder / "a door.md").write_text("# Doors\n\nThe kitchen door is painted green.\n")
     os.utime(folder / "a door.md", (1_000_000_000, 1_000_000_000))  # the oldest file is read last
-    backend = LiveBackend(settings, [folder])
+    backend = LiveBackend(Session(settings, [folder]))
     backend.start(lambda text: None, lambda event: None)
     try:
         events = list(backend.ask(_QUESTION, lambda: False))
@@ -171,6 +174,50 @@ def test_document_and_stop_early(backend: LiveBackend, place: tuple[Settings, Pa
         if isinstance(event, FirstToken):
             asked.set()
     assert isinstance(events[-1], Finished) and events[-1].answer.stopped
+
+
+@pytest.mark.slow
+def test_a_full_disk_and_a_folder_that_goes_away_are_said(place: tuple[Settings, Path], tmp_path: Path) -> None:
+    settings, folder = place
+    own = tmp_path / "docs"
+    shutil.copytree(folder, own)
+    store = settings.store.model_copy(update={"reserve_gib": 1e6})  # no disk has as much free
+    full = LiveBackend(Session(settings.model_copy(update={"data_dir": tmp_path / "data", "store": store}), [own]))
+    readings = []
+    full.start(lambda text: None, lambda event: readings.append(full.status().reading))
+    try:
+        wait(lambda: full.status().disk_full == "no room for the caches of 3 chunks, so answers from them are slower")
+        wait(lambda: full.status().reading is None)
+        assert readings[0] is not None, "the first look at the folder was not over at its first event"
+        own.rename(tmp_path / "away")
+        wait(lambda: full.status().absent == (own,))
+        last = list(full.ask(_QUESTION, lambda: False))[-1]
+        assert isinstance(last, Finished) and last.answer.found and last.answer.sources[0].absence is not None
+        (tmp_path / "away").rename(own)
+        wait(lambda: full.status().absent == ())
+    finally:
+        full.stop()
+
+
+@pytest.mark.slow
+def test_an_index_whose_folder_is_away_at_the_start_can_be_asked(tmp_path: Path) -> None:
+    documents, data = tmp_path / "docs", tmp_path / "data"
+    documents.mkdir()
+    (documents / "doors.md").write_text(_FILES["house/doors.md"])
+    command = [sys.executable, "-m", "desk_rag"]
+    subprocess.run([*command, "index", "--no-kv", str(documents), "--data-dir", str(data)], check=True, cwd=ROOT)
+    documents.rename(tmp_path / "unplugged")
+    terminal = Terminal(["-m", "desk_rag", str(documents), "--data-dir", str(data)], columns=118, rows=32)
+    try:
+        terminal.until(lambda: "Ask about your files" in terminal.text)
+        terminal.send(f"{_QUESTION}\r")
+        terminal.until(lambda: "docs is not there now; nothing of it is removed" in terminal.text, 90)
+        terminal.until(lambda: "tok/s" in terminal.text, 90)
+        assert "green" in terminal.text and "its folder is not connected" in terminal.text
+        terminal.send("\x11")
+        assert terminal.wait() == 0
+    finally:
+        terminal.close()
 
 
 def test_failed_start_leaves_the_store_free(place: tuple[Settings, Path], tmp_path: Path) -> None:

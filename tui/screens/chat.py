@@ -19,10 +19,11 @@ from textual.content import Content
 from textual.widgets import Footer, Static, Tab, Tabs
 
 from desk_rag.answering.events import Evidence
-from desk_rag.ingest.events import DeletionsWaiting, RootAbsent
+from desk_rag.documents.status import FileState
+from desk_rag.ingest.events import DeletionsWaiting, FileEvent, RootAbsent
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Status
-from desk_rag.tui.screens.turn_menu import TurnMenu
+from desk_rag.tui.screens.turn.menu import TurnMenu
 from desk_rag.tui.screens.turn_screen import TurnScreen
 from desk_rag.tui.turns.actions import TURN_ACTIONS
 from desk_rag.tui.turns.readiness import must_wait, nothing_to_ask, waiting_text
@@ -37,6 +38,7 @@ from desk_rag.tui.wording import notice, safe, short_path
 
 _FOOTER_CELLS = 96
 """What all keys of the footer take. Below it the palette's, docked at the right, would lie over others."""
+_CHANGED = frozenset({FileState.INDEXED, FileState.REMOVED})
 
 
 class _Job(NamedTuple):
@@ -67,6 +69,8 @@ class ChatScreen(TurnScreen):
         self._problem: m.Problem | None = None
         self._status = Status()
         self._status_known = False
+        self._changes = 0
+        """Files that this process has read or removed since the start."""
 
     def compose(self) -> ComposeResult:
         names = ", ".join(folder.name or str(folder) for folder in self._folders) or "no folder"
@@ -157,8 +161,9 @@ class ChatScreen(TurnScreen):
             self.post_message(m.ComparisonWanted(view.turn, view.question))
         else:
             view.begin(self._status.reading)
+            view.changes_before = self._changes
             view.waiting("looking through your documents …")
-            self.post_message(m.AnswerWanted(view.turn, view.question))
+            self.post_message(m.AnswerWanted(view.turn, view.question, view.begin_at_once))
 
     def on_answer_event_came(self, message: m.AnswerEventCame) -> None:
         view = self._turns[message.turn]
@@ -177,6 +182,11 @@ class ChatScreen(TurnScreen):
     def on_comparison_came(self, message: m.ComparisonCame) -> None:
         self._turns[message.turn].show_comparison(message.comparison)
 
+    def on_comparison_failed(self, message: m.ComparisonFailed) -> None:
+        problem = message.problem
+        said = safe(f"{problem.message} {problem.remedy}", single_line=True).plain
+        self.notify(said, severity="error", timeout=8, markup=False)
+
     def on_answer_failed(self, message: m.AnswerFailed) -> None:
         self._turns[message.turn].fail(message.problem)
 
@@ -191,9 +201,13 @@ class ChatScreen(TurnScreen):
 
     async def _ask_of_all_files(self, view: AnswerView) -> None:
         """Once all files are read: ask again what was not found in some of them; offer it where there is an answer."""
-        if self._status.reading is not None or view.asked_of is None or not view.over or view.answer is None:
+        reading = view.asked_of
+        if self._status.reading is not None or reading is None or not view.over or view.answer is None:
             return
-        if view.answer.found:
+        if not reading.total and view.changes_before == self._changes and reading.read >= self._status.files:
+            view.asked_of = None  # the first look found nothing new
+            view.draw_note()
+        elif view.answer.found:
             view.draw_note(" · all files are read now: Alt+R asks again")
         else:
             await view.queue_again()
@@ -209,6 +223,8 @@ class ChatScreen(TurnScreen):
         started = message.started
         self.query_one("#model", Static).update(safe(f"{started.model} · {started.device} ", single_line=True))
         self._notice()
+        for sentence in started.notices:
+            self.notify(safe(sentence, most=600).plain, severity="warning", timeout=20, markup=False)
 
     def on_backend_failed(self, message: m.BackendFailed) -> None:
         self._problem = message.problem
@@ -231,7 +247,9 @@ class ChatScreen(TurnScreen):
 
     def on_index_event_came(self, message: m.IndexEventCame) -> None:
         event = message.event
-        if isinstance(event, RootAbsent | DeletionsWaiting):
+        if isinstance(event, FileEvent):
+            self._changes += event.state in _CHANGED
+        elif isinstance(event, RootAbsent | DeletionsWaiting):
             reason = event.reason if isinstance(event, RootAbsent) else event.sentence
             said = safe(f"{short_path(event.root, ())}: {reason}", single_line=True, most=300)
             self.notify(said.plain, severity="warning", timeout=8, markup=False)
@@ -255,7 +273,9 @@ class ChatScreen(TurnScreen):
             case "withdraw":
                 return view is not None and view.queued
             case "answer_now":
-                return self._answering is None and self._can_answer and bool(self._queue and self._status.files)
+                if self._answering is not None:
+                    return self._answering.waits_for_files
+                return self._can_answer and bool(self._queue and self._status.files)
             case "compare":
                 return view is not None and view.can_compare
             case "ask_again" | "delete":
@@ -293,7 +313,11 @@ class ChatScreen(TurnScreen):
 
     def action_answer_now(self) -> None:
         """Do not wait for files any longer."""
-        if self.check_action("answer_now", ()):
+        if not self.check_action("answer_now", ()):
+            return
+        if self._answering is not None:
+            self.post_message(m.HasteWanted())
+        else:
             self._queue[0].view.begin_at_once = True
             self._next()
 

@@ -20,13 +20,17 @@ from textual.widgets import Static
 from desk_rag.answering.events import (
     Answer,
     AnswerEvent,
+    AskedAs,
+    CheckedSentence,
     Citation,
     Evidence,
+    FilesWaiting,
     Finished,
     FirstToken,
     PassagesRead,
     Retrieved,
     Source,
+    Support,
 )
 from desk_rag.tui.backend import Reading
 from desk_rag.tui.messages import Problem
@@ -37,6 +41,7 @@ from desk_rag.tui.widgets.timing_line import TimingLine
 from desk_rag.tui.wording import count, mark, place, read_so_far, safe, short_path
 
 _NEAREST_SHOWN = 3
+_MUTED = "$foreground 60% not bold"
 
 
 class TurnState(Enum):
@@ -91,6 +96,10 @@ class AnswerView(Vertical):
         self.comparison: Comparison | None = None
         self.asked_of: Reading | None = None
         """How many files could be found when the question was asked; None if all could."""
+        self.waits_for_files = False
+        """The answer has begun, and is held up by files that are being read."""
+        self.changes_before = 0
+        """How many files had changed, as the screen counts them, when the question was asked."""
         self.begin_at_once = False
         """The user does not want to wait for files."""
         self._folders = folders
@@ -150,12 +159,18 @@ class AnswerView(Vertical):
     def take(self, event: AnswerEvent) -> None:
         """Show one event of the stream (text comes through `grow`)."""
         match event:
+            case FilesWaiting(backlog):
+                self.waits_for_files = True
+                self.waiting(f"waits for files: {backlog.share or 'some have changed'} read · Enter answers from those")
+            case AskedAs(question):
+                self._show_asked_as(question)
+            case PassagesRead(passages, of_passages):
+                self.waiting(f"reading the whole folder: {passages:,} of {count(of_passages, 'passage')} …")
             case Retrieved(sources):
+                self.waits_for_files = False
                 self.sources = sources
                 warm = sum(source.warm for source in sources)
                 self._note(Content(f"reading {count(len(sources), 'chunk')}, {warm} warm …"))
-            case PassagesRead(passages, of_passages):
-                self._note(Content(f"reading {passages:,} of {count(of_passages, 'passage')} …"))
             case FirstToken():
                 self._note(Content("writing the answer …"))
             case Evidence(citation):
@@ -178,7 +193,7 @@ class AnswerView(Vertical):
     def end(self) -> None:
         """Nothing more comes. Without a finished answer this means that the user stopped it."""
         comparing = self.answer is not None
-        self.state = TurnState.OVER
+        self.state, self.waits_for_files = TurnState.OVER, False
         if comparing and not self.has_class("-failed"):
             self.draw_note()
         elif not self.has_class("-failed"):
@@ -207,6 +222,10 @@ class AnswerView(Vertical):
     def on_answer_text_source_clicked(self, message: AnswerText.SourceClicked) -> None:
         message.stop()
         self.post_message(self.SourceClicked(self, message.number))
+
+    def _show_asked_as(self, question: str) -> None:
+        shown = Content.assemble(safe(self.question), ("\nsearched as: ", _MUTED), safe(question, _MUTED))
+        self.query_one(".question", Static).update(shown)
 
     def _cite(self, citation: Citation) -> None:
         self.citations.append(citation)
@@ -240,12 +259,17 @@ class AnswerView(Vertical):
             lines += [self._source_line(source) for source in answer.sources[:_NEAREST_SHOWN]]
         if self.asked_of is not None:
             lines.append(Content(f"! answered {read_so_far(self.asked_of)}{hint}"))
+        if answer.doubt:
+            lines.append(Content(f"! {answer.doubt}"))
+        lines += [
+            Content.assemble("! no passage says this: ", safe(_sentence(answer, one), "italic", single_line=True))
+            for one in answer.sentences
+            if one.support is Support.UNSUPPORTED
+        ]
         lines += [
             Content.assemble("! in no source, do not rely on it: ", safe(quote, "italic", single_line=True))
             for quote in answer.dropped_quotes
         ]
-        if answer.doubt:
-            lines.append(Content(f"! {answer.doubt}"))
         if answer.basis is not None:
             lines.append(Content.styled(f"made from {answer.basis.summary}", "$foreground 60%"))
         if answer.cut_notice:
@@ -269,6 +293,12 @@ class AnswerView(Vertical):
         note = self.query_one(".note", Static)
         note.update(content)
         note.display = bool(content)
+
+
+def _sentence(answer: Answer, checked: CheckedSentence) -> str:
+    """Return a checked sentence with the reason why it is not supported."""
+    text = answer.text[checked.start : checked.end].strip()
+    return f"{text} ({checked.reason})" if checked.reason else text
 
 
 def _stale_notice(source: Source) -> str:

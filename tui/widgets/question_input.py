@@ -36,6 +36,7 @@ class QuestionInput(TextArea):
             highlight_cursor_line=False,
             placeholder="Ask about your files",
         )
+        self.cursor_blink = False  # two redraws a second, for ever, also over slow connections
         for key in ("f6", "f7"):
             # TextArea selects lines with these; here they belong to the app.
             self._bindings.key_to_bindings.pop(key, None)

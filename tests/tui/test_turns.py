@@ -196,7 +196,7 @@ async def test_what_no_passage_says_and_what_was_searched_stand_at_the_answer(ru
         await ask(pilot, Q)
         await until(pilot, lambda: over(app))
         assert "! no passage says this: It is free. (no passage names a price)" in text_of(app, ".note")
-        assert "! the quote may not answer the question: read it" in text_of(app, ".note")
+        assert "! The quote may not answer the question" in text_of(app, ".note")
         assert "searched as: boiler [b]warranty[/b]" in text_of(app, ".question")
 
 

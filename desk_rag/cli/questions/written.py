@@ -56,7 +56,9 @@ def remarks(answer: Answer) -> list[str]:
         verb = "was" if len(unchecked) == 1 else "were"
         found.append(f"{len(unchecked)} of {len(answer.sentences)} sentences {verb} not checked: {'; '.join(reasons)}")
     if answer.reasoning:
-        found.append(f"The model reasoned for {len(answer.reasoning.split()):,} words first; --json shows them")
+        count = len(answer.reasoning.split())
+        words = "1 word" if count == 1 else f"{count:,} words"
+        found.append(f"The model reasoned for {words} first; --json has the text")
     return found
 
 

@@ -200,14 +200,14 @@ CASES = {
         "<think>" + "So the fine could be here or there, let me look at it again from the start. " * 4,
         "",
         False,
-        ("still reasoning after", NO_ANSWER),
+        ("still reasoning after", "There is no answer: the model did not finish reasoning."),
         ("let me look",),
         reasoning=THINK,
         length=AnswerLength(20, 60),
     ),
     "reasoning that is not counted": Case(
         FINE,
-        "<think>" + "hm " * 90 + "</think>The fine for camping is 200 crowns [1].",
+        "<think>" + " ".join(f"step {n}" for n in range(45)) + "</think>The fine for camping is 200 crowns [1].",
         "S",
         True,
         ("200 crowns",),
@@ -377,7 +377,15 @@ CASES = {
         ("200 crowns. [1]",),
         ("†", "[^1]"),
     ),
-    "nothing at all": Case(FINE, "  \n", "", False, (NO_ANSWER,)),
+    "nothing at all": Case(FINE, "  \n", "", False, ("The model wrote no answer.", "Nearest passages:")),
+    "reasoning that repeats itself": Case(
+        FINE,
+        "<think>" + "wait, " * 300,
+        "",
+        False,
+        ("did not finish reasoning", "began to repeat itself"),
+        reasoning=THINK,
+    ),
 }
 
 

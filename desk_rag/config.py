@@ -194,6 +194,13 @@ class IdleSettings(_Section):
     """Fill caches on battery power, too."""
 
 
+class ChatsSettings(_Section):
+    """[chats]"""
+
+    save: bool = True
+    """Save questions and answers in the data directory, so that they can be found and continued; --private does not."""
+
+
 class Settings(_Section):
     """The whole file."""
 
@@ -208,6 +215,7 @@ class Settings(_Section):
     store: StoreSettings = StoreSettings()
     index: IndexSettings = IndexSettings()
     idle: IdleSettings = IdleSettings()
+    chats: ChatsSettings = ChatsSettings()
 
 
 def default_path() -> Path:

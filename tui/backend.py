@@ -16,6 +16,7 @@ from desk_rag.answering.events import AnswerEvent, AnswerMode
 from desk_rag.documents.chunking import Chunk
 from desk_rag.documents.status import IndexStage
 from desk_rag.ingest.events import IndexEvent
+from desk_rag.ingest.freshness import Backlog
 
 
 class Freshness(Enum):
@@ -27,6 +28,15 @@ class Freshness(Enum):
     PAUSED = "paused"
     UNATTENDED = "not watching"
     """Nobody watches: another process was the writer and has ended, and this one has not yet taken over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How many files of the chosen folders can be found, while the first look at them goes on."""
+
+    read: int
+    total: int
+    """0 while the folders are still being looked through."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +67,12 @@ class Status:
     """Documents whose files are gone and that leave the index when the grace period is over."""
     missing_seconds: float = 0.0
     """Until the first of them go."""
-    writer: str = ""
-    """Who indexes when it is not this process: 'process 4321'; empty otherwise."""
+    writer: int = 0
+    """Process id of who indexes when it is not this process; 0 otherwise."""
+    reading: Reading | None = None
+    """None once every file has been looked at since the start, and its words can be found."""
+    disk_full: str = ""
+    """What the disk has no room for; empty if nothing is missing for that reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +83,8 @@ class Started:
     """As the title bar shows it: 'embedded reader'."""
     device: str
     """'CPU', or the name of the GPU."""
+    markdown: bool = False
+    """True if the model writes Markdown; the embedded reader writes words of the documents."""
 
 
 class Backend(Protocol):
@@ -78,9 +94,20 @@ class Backend(Protocol):
         """Import, load and open everything; `report` takes progress lines, `listen` index events from any thread."""
 
     def ask(
-        self, question: str, stop: Callable[[], bool], mode: AnswerMode = AnswerMode.CACHED
+        self,
+        question: str,
+        stop: Callable[[], bool],
+        mode: AnswerMode = AnswerMode.CACHED,
+        *,
+        wait: Callable[[], bool] = lambda: True,
     ) -> Iterator[AnswerEvent]:
-        """Answer `question`; gives up soon after `stop()` turns true."""
+        """Answer `question`; gives up soon after `stop()` turns true.
+
+        While new files are being read, FilesWaiting events come until they are read or `wait()` turns false.
+        """
+
+    def backlog(self) -> Backlog:
+        """Return the files that were not read yet; once there are none, an answer that lacked some can be renewed."""
 
     def prefetch(self, question: str) -> None:
         """Get ready for `question`, which is likely to be asked next; it may also never be."""

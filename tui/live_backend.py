@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,17 +21,21 @@ from desk_rag.config import Settings
 from desk_rag.documents.chunking import Chunk
 from desk_rag.documents.status import IndexStage
 from desk_rag.errors import UNWRITABLE, ModelError, StoreLocked
+from desk_rag.ingest import freshness
 from desk_rag.ingest.deletions import missing_files
-from desk_rag.ingest.events import IndexEvent
+from desk_rag.ingest.events import IndexEvent, StageProgress
+from desk_rag.ingest.freshness import Backlog
 from desk_rag.store.catalog.deletion_rows import Decision
 from desk_rag.store.presence import absent_folders
-from desk_rag.tui.backend import Freshness, Started, Status
+from desk_rag.tui.backend import Freshness, Reading, Started, Status
+from desk_rag.tui.turns.first_look import FirstLook, room_missing
 
 if TYPE_CHECKING:
     from desk_rag.answering.engine import AnswerEngine
+    from desk_rag.indexer.resident.server import Server
     from desk_rag.indexer.service import Service
     from desk_rag.store.store import Store
-    from desk_rag.store.types import Activity
+    from desk_rag.store.types import Activity, Counts
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +60,9 @@ class LiveBackend:
         self._folders = tuple(folder.absolute() for folder in folders)
         self._engine: AnswerEngine | None = None
         self._service: Service | None = None
+        self._server: Server | None = None
         self._started_at = 0.0
+        self._first_look = FirstLook()
         self._stopping = threading.Event()
         self._changing = threading.Lock()
 
@@ -71,20 +78,40 @@ class LiveBackend:
             engine = open_engine(self._settings, writer=True)
         except (StoreLocked, *UNWRITABLE):
             engine = open_engine(self._settings, writer=False)
-        self._engine = engine
+        self._engine, self._started_at = engine, time.monotonic()
         if engine.store.writer:
             self._begin_indexing(engine, listen)
         else:
             takeover = threading.Thread(target=self._take_over, args=(engine, listen), name="takeover", daemon=True)
             takeover.start()
         name = self._settings.model.name
-        return Started("embedded reader" if name == "embedded" else engine.model.spec.name, _device(engine))
+        embedded = name == "embedded"
+        return Started("embedded reader" if embedded else engine.model.spec.name, _device(engine), not embedded)
 
     def ask(
-        self, question: str, stop: Callable[[], bool], mode: AnswerMode = AnswerMode.CACHED
+        self,
+        question: str,
+        stop: Callable[[], bool],
+        mode: AnswerMode = AnswerMode.CACHED,
+        *,
+        wait: Callable[[], bool] = lambda: True,
     ) -> Iterator[AnswerEvent]:
-        """Answer from the chosen folders only: the store may hold others."""
-        return self._ready().ask(question, mode=mode, under=self._folders, stop=stop)
+        """Answer from the chosen folders only (the store may hold others), as their files are now."""
+        from desk_rag.answering.conversation.asking import Request
+        from desk_rag.indexer import fresh_answer
+
+        engine, service = self._ready(), self._service
+        asked = Request(question, under=self._folders, mode=mode)
+        if service is None:
+            return fresh_answer.ask(engine, asked, stop, wait=wait)
+        return fresh_answer.ask(
+            engine, asked, stop, wait=wait, is_reading=service.is_reading, hints=service.changed_files()
+        )
+
+    def backlog(self) -> Backlog:
+        """Return the files below the chosen folders that were not read yet, after a look of at most 0.15 s."""
+        hints = self._service.changed_files() if self._service is not None else ()
+        return freshness.look(self._ready().store, self._folders, self._settings.index, hints=hints)
 
     def prefetch(self, question: str) -> None:
         """Bring nearer what the next question in the queue will need, while the present answer is written."""
@@ -117,13 +144,30 @@ class LiveBackend:
             done=activity.done if activity else 0,
             total=activity.total if activity else 0,
             eta_seconds=activity.eta_seconds if activity else None,
-            waiting=activity.waiting if activity else "",
+            waiting=_reason(activity),
             paused_seconds=paused,
             absent=tuple(absent),
             missing=sum(folder.waiting for folder in missing),
             missing_seconds=min((folder.seconds_left for folder in missing), default=0.0),
-            writer="" if self._service is not None or activity is None else f"process {activity.pid}",
+            writer=0 if self._service is not None or activity is None else activity.pid,
+            reading=self._reading(counts, activity),
+            disk_full=room_missing(counts, self._settings.store.budget_gib) if not store.kv_away else store.kv_away,
         )
+
+    def _reading(self, counts: Counts, activity: Activity | None) -> Reading | None:
+        """How far the first look at the folders has come; in another process, as far as its activity says."""
+        look = self._first_look
+        if self._service is None:
+            look = FirstLook()
+            if activity is not None and activity.waiting != "stopped":
+                look.take(StageProgress(activity.stage, activity.done, activity.total, "files", 0.0, None))
+                if activity.stage is IndexStage.SCAN and not activity.total and not activity.waiting:
+                    return None
+            elif not self._is_young():
+                return None
+        elif not self._service.folders:
+            return None
+        return look.reading(counts.files + counts.failed)
 
     def document(self, path: Path) -> Sequence[Chunk]:
         """Return all chunks of one document in order."""
@@ -148,6 +192,8 @@ class LiveBackend:
             self._stopping.set()
             service, engine = self._service, self._engine
             self._service = self._engine = None
+        if self._server is not None:
+            self._server.stop()
         ended = service.stop() if service is not None else True
         if engine is not None:
             engine.close()
@@ -158,13 +204,27 @@ class LiveBackend:
 
     def _begin_indexing(self, engine: AnswerEngine, listen: Callable[[IndexEvent], None]) -> None:
         from desk_rag.indexer.parts import parts_of
+        from desk_rag.indexer.resident.answers import Resident
+        from desk_rag.indexer.resident.server import Server
         from desk_rag.indexer.service import Service
 
         self._started_at = time.monotonic()
+        self._first_look = FirstLook()
         service = Service(parts_of(engine), self._folders, self._settings)
+        service.subscribe(self._first_look.take)
         service.subscribe(listen)
         service.start()
         self._service = service
+        resident = Resident(
+            self._settings,
+            lambda: parts_of(engine),
+            lambda: nullcontext(engine),
+            service.is_reading,
+            service.changed_files,
+        )
+        self._server = Server(self._settings.data_dir, resident.handle)
+        if reason := self._server.start():
+            _log.warning("other processes must answer by themselves: %s", reason)
 
     def _take_over(self, engine: AnswerEngine, listen: Callable[[IndexEvent], None]) -> None:
         """Try until this process becomes the writer; then index, and store caches that answers computed."""
@@ -205,12 +265,17 @@ class LiveBackend:
             raise ModelError("The model is not loaded yet.", remedy="Wait until the title line names it.")
         return self._engine
 
+    def _is_young(self) -> bool:
+        """Return whether the start is so recent that a writer may not have said anything yet."""
+        return time.monotonic() - self._started_at < _SOON
+
     def _freshness(self, activity: Activity | None, paused: float | None) -> tuple[Freshness, IndexStage | None]:
         if paused is not None:
             return Freshness.PAUSED, None
+        if self._service is not None and (activity is None or activity.pid != os.getpid()):
+            return (Freshness.STARTING if self._is_young() else Freshness.UNATTENDED), None
         if activity is None or activity.waiting == "stopped":
-            young = self._service is not None and time.monotonic() - self._started_at < _SOON
-            return (Freshness.STARTING if young else Freshness.UNATTENDED), None
+            return (Freshness.STARTING if self._is_young() else Freshness.UNATTENDED), None
         if activity.stage is IndexStage.SCAN and not activity.done and not activity.total and not activity.waiting:
             return Freshness.WATCHING, None
         return Freshness.INDEXING, activity.stage
@@ -222,6 +287,12 @@ def _left(until: float | None) -> float | None:
         return None
     left = until - time.time()
     return left if left > 0 or math.isinf(left) else None
+
+
+def _reason(activity: Activity | None) -> str:
+    """Return why the writer waits, without measured values: they change every second. '' for our own answers."""
+    reason = activity.waiting if activity else ""
+    return "" if reason == "an answer is being made" else reason.partition(" (")[0]
 
 
 def _device(engine: AnswerEngine) -> str:

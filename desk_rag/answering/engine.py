@@ -240,13 +240,17 @@ class AnswerEngine:
 
     def close(self) -> None:
         """Finish write-backs, end all threads and close the store."""
+        self.release()
+        self.store.close()
+        if self._former_store is not None:
+            self._former_store.close()
+
+    def release(self) -> None:
+        """Close as `close` does, but leave the store open."""
         self._writer.shutdown(wait=True)
         self._prefetcher.close()
         self._recompute.close()
         self._connector.close()
-        self.store.close()
-        if self._former_store is not None:
-            self._former_store.close()
 
     def _register_model(self, store: Store) -> None:
         store.register_model(self.serving.prefix_variants.namespaces)

@@ -12,6 +12,7 @@ from enum import Enum
 from pathlib import Path
 
 from desk_rag.documents.chunking import ChunkId, Location
+from desk_rag.ingest.freshness import Backlog
 from desk_rag.ingest.unread import UnreadFiles
 
 
@@ -197,7 +198,13 @@ class Answer:
     """Sentences about what the answer may lack, such as damage in the index or an interrupted indexing run."""
     not_read: UnreadFiles | None = None
     """Files below the asked folders that were not read; None if the answer was found or every file was read."""
+    asked_as: str = ""
+    """The question rewritten to stand alone, as it was searched and judged; empty if it stood alone."""
+    limited_to: tuple[Path, ...] = ()
+    """Folders and files to which the search was limited; empty if it was not."""
 
+    backlog: Backlog | None = None
+    """Files that waited to be read when the question was answered; None if the index was up to date."""
     sentences: tuple[CheckedSentence, ...] = ()
     """What a model wrote in its own words, compared with the passages; empty for models that quote."""
     reasoning: str = ""
@@ -216,8 +223,23 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class AskedAs:
+    """A follow-up was rewritten to stand alone; comes before the engine's events."""
+
+    question: str
+    """As it is searched and judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilesWaiting:
+    """The answer waits until the files of the backlog are read; may come many times, before all other events."""
+
+    backlog: Backlog
+
+
+@dataclass(frozen=True, slots=True)
 class Retrieved:
-    """The retrieved sources; always the first event, before any model work."""
+    """The retrieved sources; the first event of the answer itself, before any model work."""
 
     sources: tuple[Source, ...]
 
@@ -276,4 +298,4 @@ class Finished:
 
 StreamEvent = Evidence | AnswerText | AnswerDraft | ReasoningText | SentenceChecked
 """What comes of a model's text."""
-AnswerEvent = Retrieved | FirstToken | StreamEvent | Finished
+AnswerEvent = FilesWaiting | AskedAs | Retrieved | FirstToken | StreamEvent | Finished

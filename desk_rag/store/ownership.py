@@ -22,6 +22,7 @@ from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.owned_folder import Entry, Proof, proven
 
 CATALOG = "catalog.sqlite"
+CHATS = "chats.sqlite"
 TAG = "CACHEDIR.TAG"
 KV_RECORD = "kv-directory.json"
 """Name of the file in the data directory that says where chunk KV is kept, if elsewhere."""
@@ -31,16 +32,18 @@ _SECTOR = 512
 """Bytes that a drive writes whole or not at all."""
 _SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
 TAG_CONTENT = _SIGNATURE + (
-    b"\n# This directory holds caches made by desk-rag; all of it can be made again from your documents.\n"
+    b"\n# This directory holds caches made by desk-rag from your documents, and the chats you saved (chats.sqlite).\n"
     b"# See https://bford.info/cachedir/\n"
 )
+SOCKET = "run/resident.sock"
+"""Where a resident process listens (indexer/resident)."""
 _OWN_FOLDERS = ("kv", "vectors", "quarantine")
 """Folders by which a store without a tag is recognised."""
 _FOLDERS = (*_OWN_FOLDERS, "logs", "models", "run")
 """All folders in the order of removal; `run` is last because it holds the lock."""
 _BEGUN = re.compile(
     r"kv(/[0-9a-f]{16}(/[0-9a-f]{2})?)?|vectors|quarantine"
-    r"|run(/(writer\.(lock|pid)(\.\d+(-\d+)?\.tmp)?|catalog\.mark|held-removals\.(json|tmp)|answering(/\d+\.lock)?))?"
+    r"|run(/(writer\.(lock|pid)(\.\d+(-\d+)?\.tmp)?|catalog\.mark|held-removals\.(json|tmp)|answering(/\d+\.lock)?|resident\.sock))?"
     r"|logs(/(tui|indexer)\.log(\.\d+)?)?|models(/([0-9a-f]{32}\.safetensors|names\.json)(\.\d+(-\d+)?\.tmp)?)?"
     r"|(drives|kv-directory)\.json(\.\d+(-\d+)?\.tmp)?|CACHEDIR\.TAG\.\d+(-\d+)?\.tmp"
     r"|lost\+found|\.DS_Store"
@@ -130,6 +133,7 @@ def clear(root: Path, known: frozenset[str] = frozenset()) -> Cleared:
     home = OwnedDirectory(root)
     freed = 0
     try:
+        home.remove_socket(root / SOCKET)
         for name in _FOLDERS:
             freed += _empty(home, root / name, known)
         for file in sorted(root.iterdir(), reverse=True):  # the files beside the catalog before the catalog
@@ -166,7 +170,7 @@ def name_in_kv(place: Path, path: Path) -> str:
 def _foreign(owner: OwnedDirectory, name_of: Callable[[Path], str], known: frozenset[str]) -> Iterator[Path]:
     for path, status in owner.scan(owner.root, skip=lambda path: path.name in SYSTEM_NAMES):
         name = name_of(path)
-        if name in known and stat.S_ISREG(status.st_mode):
+        if (name in known and stat.S_ISREG(status.st_mode)) or (name == SOCKET and stat.S_ISSOCK(status.st_mode)):
             continue
         entry = owner.entry(path)
         if entry is not None and not content_proves(name)(entry):
@@ -257,6 +261,11 @@ def _quarantined_catalog(entry: Entry, match: re.Match[str]) -> bool:
     return match["stamp"] == stamp_of(entry.status) or (start.startswith(_SQLITE) and b"chunk_words" in start)
 
 
+def _quarantined_chats(entry: Entry, match: re.Match[str]) -> bool:
+    start = entry.start()
+    return match["stamp"] == stamp_of(entry.status) or (start.startswith(_SQLITE) and b"asked_as" in start)
+
+
 def _graph(entry: Entry, _match: re.Match[str]) -> bool:
     start = entry.start()
     if len(start) < 48:
@@ -317,7 +326,7 @@ def _empty_file(entry: Entry, _match: re.Match[str]) -> bool:
 
 
 def _catalog(entry: Entry, _match: re.Match[str]) -> bool:
-    """Prove a catalog by content or, since a damaged one holds text to be removed, by its directory."""
+    """Prove a database by content or, since a damaged one holds text to be removed, by its directory."""
     return entry.start().startswith(_SQLITE) or entry.status.st_size == 0 or is_store(entry.path.parent)
 
 
@@ -338,6 +347,7 @@ _GRAMMAR: tuple[tuple[re.Pattern[str], _Content], ...] = tuple(
             _quarantined,
         ),
         (r"quarantine/catalog\.\d+(\.(?P<stamp>[0-9a-f]{16}))?\.sqlite", _quarantined_catalog),
+        (r"quarantine/chats\.\d+\.(?P<stamp>[0-9a-f]{16})\.sqlite", _quarantined_chats),
         (r"vectors/[0-9a-f]{16}\.hnsw", _graph),
         (r"vectors/[0-9a-f]{16}\.json", _graph_facts),
         (rf"vectors/[0-9a-f]{{16}}\.hnsw({_TEMPORARY}|\.tmp)", _or_unwritten(_graph)),
@@ -356,6 +366,7 @@ _GRAMMAR: tuple[tuple[re.Pattern[str], _Content], ...] = tuple(
         (rf"{re.escape(KV_MARKER)}({_TEMPORARY})?", _or_unwritten(_RECORD)),
         (rf"{re.escape(TAG)}({_TEMPORARY})?", _tag_file),
         (rf"{re.escape(CATALOG)}(-wal|-shm|-journal)?", _catalog),
+        (rf"{re.escape(CHATS)}(-journal)?", _catalog),
     )
 )
 """Every name that desk-rag gives a file, and the proof of its content."""

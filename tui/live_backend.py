@@ -25,6 +25,7 @@ from desk_rag.ingest import freshness
 from desk_rag.ingest.deletions import missing_files
 from desk_rag.ingest.events import IndexEvent, StageProgress
 from desk_rag.ingest.freshness import Backlog
+from desk_rag.model.reasoning import Thinking
 from desk_rag.store.catalog.deletion_rows import Decision
 from desk_rag.store.presence import absent_folders
 from desk_rag.tui.backend import Freshness, Reading, Started, Status
@@ -84,9 +85,10 @@ class LiveBackend:
         else:
             takeover = threading.Thread(target=self._take_over, args=(engine, listen), name="takeover", daemon=True)
             takeover.start()
-        name = self._settings.model.name
-        embedded = name == "embedded"
-        return Started("embedded reader" if embedded else engine.model.spec.name, _device(engine), not embedded)
+        prompt, spec = engine.model.prompt, engine.model.spec
+        name = "embedded reader" if self._settings.model.name == "embedded" else spec.name
+        name += " (always reasons first)" if prompt.reasoning.thinking is Thinking.ALWAYS else ""
+        return Started(name, _device(engine), prompt.writes)
 
     def ask(
         self,

@@ -37,7 +37,8 @@ async def test_a_written_answer_is_marked_and_its_reasoning_folded(running: Run)
     gates = [threading.Event() for _ in range(4)]
     script = [
         Retrieved(SOURCES), FirstToken(final.timings), ReasoningText("It is in the "), gates[0],
-        ReasoningText("contract."), AnswerDraft("The warranty period is"), gates[1], AnswerText(TEXT[:38]), SentenceChecked(RIGHT), gates[2],
+        ReasoningText("contract."), AnswerDraft("The warranty period is"), gates[1],
+        AnswerText(TEXT[:38]), SentenceChecked(RIGHT), gates[2],
         AnswerText(TEXT[38:]), SentenceChecked(INVENTED), gates[3], Finished(final),
     ]  # fmt: skip
     backend = ScriptedBackend(script={Q: script}, started=Started("a chat model", "CPU", markdown=True))

@@ -25,8 +25,9 @@ from desk_rag.answering.events import (
     SentenceChecked,
     Source,
     Timings,
+    mark,
 )  # fmt: skip
-from desk_rag.answering.writing.remarks import mark, reasoned
+from desk_rag.answering.writing.remarks import reasoned
 from desk_rag.answering.writing.remarks import remarks as support_remarks
 from desk_rag.cli.questions import written
 from desk_rag.documents.chunking import Location

@@ -30,6 +30,7 @@ from desk_rag.answering.events import (
     Retrieved,
     SentenceChecked,
     Source,
+    marked,
 )
 from desk_rag.answering.writing import remarks
 from desk_rag.tui.backend import Reading
@@ -185,7 +186,7 @@ class AnswerView(Vertical):
 
     def _draw_words(self) -> None:
         """Draw the text so far, with the marks of sentences that the passages do not support."""
-        text = remarks.marked(self._text, self._sentences)
+        text = marked(self._text, self._sentences)
         self.query_one(AnswerText).show(text, {source.number for source in self.sources})
 
     def fail(self, problem: Problem) -> None:

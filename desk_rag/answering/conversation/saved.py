@@ -37,7 +37,7 @@ def saved_turn(answer: Answer) -> SavedTurn:
     return SavedTurn(
         question=answer.question,
         asked_as=answer.asked_as,
-        answer=answer.text,
+        answer=answer.marked_text,
         found=answer.found,
         stopped=answer.stopped,
         model=answer.model,

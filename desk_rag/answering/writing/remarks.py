@@ -7,27 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from desk_rag.answering.events import Answer, CheckedSentence, Grounding, Support
+from desk_rag.answering.events import MARK, Answer, CheckedSentence, Grounding, Support
 
-MARK = "[?]"
-"""Stands behind a sentence that the passages do not support, or that could not be compared."""
 _REASONS_SHOWN = 3
-
-
-def mark(sentence: CheckedSentence) -> str:
-    """Mark to put behind a sentence; empty for a supported one, whose text names its passages."""
-    return "" if sentence.support is Support.SUPPORTED else f" {MARK}"
-
-
-def marked(text: str, sentences: Sequence[CheckedSentence]) -> str:
-    """The text of an answer with the marks of its sentences; in a table row inside its last cell."""
-    for sentence in sorted(sentences, key=lambda each: each.end, reverse=True):
-        if not mark(sentence) or sentence.end > len(text):
-            continue
-        body, rest = text[: sentence.end], text[sentence.end :]
-        is_row = body.endswith("|") and text[sentence.start : sentence.end].lstrip().startswith("|")
-        text = f"{body[:-1].rstrip()}{mark(sentence)} |{rest}" if is_row else f"{body}{mark(sentence)}{rest}"
-    return text
 
 
 def remarks(answer: Answer) -> list[str]:

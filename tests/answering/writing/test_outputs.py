@@ -12,6 +12,7 @@ from typing import cast
 
 import pytest
 
+from desk_rag.answering.conversation.saved import saved_turn
 from desk_rag.answering.events import (
     Answer,
     AnswerDraft,
@@ -492,3 +493,12 @@ def test_a_stopped_answer_keeps_its_unfinished_sentence(judges: tuple[Embedder, 
     list(empty.feed("<think>Hm"))
     parsed, rest = empty.finish(stopped=True)
     assert (parsed.text, parsed.found, parsed.notices) == ("", False, ())
+
+
+def test_copies_and_saved_chats_keep_the_marks(judges: tuple[Embedder, SpanScorer]) -> None:
+    _, answer, _ = shown(CASES["an invented sentence behind a right one"], judges)
+    assert answer.marked_text.endswith("200 crowns. [1] Rangers patrol the lakes every evening in summer. [?]")
+    assert saved_turn(answer).answer == answer.marked_text
+    _, table, _ = shown(CASES["a table"], judges)
+    assert table.marked_text.endswith("| Heat exchanger | CL-9999 | 340 crowns [?] |")
+    assert "[?]" not in table.text

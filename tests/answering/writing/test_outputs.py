@@ -12,7 +12,8 @@ from typing import cast
 
 import pytest
 
-from desk_rag.answering.conversation.saved import saved_turn
+from desk_rag.answering.conversation.saved import saved_turn, turn_from
+from desk_rag.answering.conversation.turns import turn_of
 from desk_rag.answering.events import (
     Answer,
     AnswerDraft,
@@ -502,3 +503,9 @@ def test_copies_and_saved_chats_keep_the_marks(judges: tuple[Embedder, SpanScore
     _, table, _ = shown(CASES["a table"], judges)
     assert table.marked_text.endswith("| Heat exchanger | CL-9999 | 340 crowns [?] |")
     assert "[?]" not in table.text
+
+
+def test_follow_ups_lean_on_the_words_alone(judges: tuple[Embedder, SpanScorer]) -> None:
+    _, answer, _ = shown(CASES["only a fragment"], judges)
+    assert (answer.text, turn_of(answer).answer) == ("200 crowns [1]", "200 crowns")
+    assert turn_from(saved_turn(answer)).answer == "200 crowns"

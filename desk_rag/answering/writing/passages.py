@@ -42,8 +42,6 @@ class Window:
     """Numbers and names of the claim that the window lacks."""
     sentences: tuple[tuple[int, int], ...] = ()
     """Characters of its sentences."""
-    vector: NDArray[np.float32] | None = None
-    """Embedding of the window; None without the embedded embedder."""
 
     @property
     def text(self) -> str:
@@ -88,7 +86,6 @@ class SourceWindows:
                     coverage(claim, text),
                     missing,
                     tuple(self._sentences[first : last + 1]),
-                    window_vector,
                 )
             )
         return windows

@@ -55,16 +55,10 @@ class Signals:
     """The passage's sentences lack a number or a name that stands elsewhere in the chunk."""
     contrast: bool
     """The sentence reads like the opposite of the passage."""
-    has_facts: bool = False
-    """The sentence has a number or a name."""
-    with_question: float = 0.0
-    """Cosine of the passage with question and sentence together: 'It costs 128 crowns' says what only with it."""
-    span_score: float = 0.0
+    span_score: float | None = None
     """Log-odds of the span scorer that the passage answers the sentence, taken as a question."""
     fact_margin: float = 0.0
     """Lowest log-probability that the span scorer gives a fact of the sentence when it is asked for it."""
-    mean_margin: float = 0.0
-    """Mean of these log-probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,31 +70,25 @@ class _Weights:
     coverage: float
     missing: float
     contrast: float
-    has_facts: float
-    with_question: float = 0.0
     span_score: float = 0.0
     fact_margin: float = 0.0
-    mean_margin: float = 0.0
     threshold: float = 0.0
 
     def log_odds(self, signals: Signals) -> float:
-        span = min(max(signals.span_score, _LEAST_SPAN), _MOST_SPAN)
+        span = min(max(signals.span_score or 0.0, _LEAST_SPAN), _MOST_SPAN)
         return (
             self.bias
             + self.similarity * signals.similarity
             + self.coverage * signals.coverage
             + self.missing * signals.missing
             + self.contrast * signals.contrast
-            + self.has_facts * signals.has_facts
-            + self.with_question * signals.with_question
             + self.span_score * span
-            + self.fact_margin * signals.fact_margin
-            + self.mean_margin * signals.mean_margin
+            + self.fact_margin * max(signals.fact_margin, _LEAST_MARGIN)
         )
 
 
-_WITH_SPAN_SCORER = _Weights(-2.81, 4.0, 0.58, -2.25, -2.02, 0.0, 0.0, 0.12, 0.11)
-_WORDS_ALONE = _Weights(-1.98, 0.0, 2.9, -2.16, -1.38, 0.0)
+_WITH_SPAN_SCORER = _Weights(-2.81, 4.0, 0.58, -2.25, -2.02, 0.12, 0.11)
+_WORDS_ALONE = _Weights(-1.98, 0.0, 2.9, -2.16, -1.38)
 """Without the embedded embedder, whose cosines and span scorer the other weights were fitted on."""
 
 
@@ -200,16 +188,13 @@ class SupportChecker:
         """What the judges say about a claim and its best window; `context` is as in `check`."""
         contrast = contradicts(claim, window.core(claim), window.text)
         if self._span_scorer is None:
-            return Signals(window.similarity, window.coverage, window.missing > 0, contrast, bool(found))
-        text, with_question = window.source.text, 0.0
-        if self._embedder is not None and window.vector is not None:
-            with_question = float(self._embedder.embed_chunks([f"{self._question} {claim}"])[0] @ window.vector)
+            return Signals(window.similarity, window.coverage, window.missing > 0, contrast)
+        text = window.source.text
         (scores,) = self._span_scorer.read(f"{context} {claim}".strip(), [text])
         margins = [self._margin(claim, fact, text, context) for fact in found[:_MOST_FACTS]]
         return Signals(
-            window.similarity, window.coverage, window.missing > 0, contrast, bool(found), with_question,
+            window.similarity, window.coverage, window.missing > 0, contrast,
             scores.log_odds(window.begin, window.end), min(margins, default=0.0),
-            sum(margins) / max(len(margins), 1),
         )  # fmt: skip
 
     def _margin(self, claim: str, fact: facts.Fact, text: str, context: str) -> float:

@@ -234,16 +234,27 @@ def load(path: Path | None = None) -> Settings:
             return Settings()
         raise ConfigError(f"No settings file at {path}.", remedy="Leave --config out to use the defaults.")
     try:
-        return Settings.model_validate(_without_nul(tomllib.loads(file.read_text(encoding="utf-8"))))
+        text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}.", remedy="Correct its permissions.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{file} is not valid TOML: {error}.", remedy="Correct that line, or move the file away."
+        ) from error
+    return parsed(text, file)
+
+
+def parsed(text: str, file: Path) -> Settings:
+    """Return the settings in the text of a settings file; errors name `file`. Raises ConfigError."""
+    try:
+        return Settings.model_validate(_without_nul(tomllib.loads(text)))
     except RecursionError as error:
         raise ConfigError(
             f"{file} nests its values too deep to be read.", remedy="No setting needs more than a list in a section."
         ) from error
     except ValidationError as error:
         raise ConfigError(f"{file}: {_explain(error)}", remedy="Correct that line, or move the file away.") from error
-    except ValueError as error:  # malformed, not UTF-8, a number of thousands of digits
+    except ValueError as error:  # malformed, a number of thousands of digits
         raise ConfigError(
             f"{file} is not valid TOML: {error}.", remedy="Correct that line, or move the file away."
         ) from error

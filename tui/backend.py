@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from desk_rag.answering.events import AnswerEvent, AnswerMode
 from desk_rag.documents.chunking import Chunk
 from desk_rag.documents.status import IndexStage
 from desk_rag.ingest.events import IndexEvent
 from desk_rag.ingest.freshness import Backlog
+
+if TYPE_CHECKING:
+    from desk_rag.tui.management.session import Session
 
 
 class Freshness(Enum):
@@ -60,7 +63,7 @@ class Status:
     waiting: str = ""
     """Why the stage stands still on purpose; empty while it moves."""
     paused_seconds: float | None = None
-    """How long the pause still lasts; None when not paused."""
+    """How long the pause still lasts; None when not paused, or paused without an end."""
     absent: tuple[Path, ...] = ()
     """Indexed folders and drives that are not there now; their documents still answer."""
     missing: int = 0
@@ -89,6 +92,10 @@ class Started:
 
 class Backend(Protocol):
     """Everything the UI asks of desk-rag. Methods raise DeskRagError with a message and a remedy."""
+
+    @property
+    def session(self) -> Session:
+        """Settings, folders and store, for the screens beside the chat; usable before `start`."""
 
     def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
         """Import, load and open everything; `report` takes progress lines, `listen` index events from any thread."""

@@ -29,6 +29,7 @@ from desk_rag.model.reasoning import Thinking
 from desk_rag.store.catalog.deletion_rows import Decision
 from desk_rag.store.presence import absent_folders
 from desk_rag.tui.backend import Freshness, Reading, Started, Status
+from desk_rag.tui.management.session import Session
 from desk_rag.tui.turns.first_look import FirstLook, room_missing
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ _QUIET = {
 """Environment that keeps libraries from writing to the terminal."""
 _SOON = 20.0
 """Seconds that a writer may take to start; without activity after that, nobody is watching."""
+_HALT_SECONDS = 10.0
+"""Seconds to wait for the indexing to stop before it begins with other settings."""
 _TRY_SECONDS = 3.0
 """Seconds between two attempts to become the writer."""
 
@@ -56,12 +59,12 @@ _TRY_SECONDS = 3.0
 class LiveBackend:
     """Answers from the store of `settings`, indexing `folders` when no other process does."""
 
-    def __init__(self, settings: Settings, folders: Sequence[Path]) -> None:
-        self._settings = settings
-        self._folders = tuple(folder.absolute() for folder in folders)
+    def __init__(self, session: Session) -> None:
+        self.session = session
         self._engine: AnswerEngine | None = None
         self._service: Service | None = None
         self._server: Server | None = None
+        self._listen: Callable[[IndexEvent], None] = lambda _: None
         self._started_at = 0.0
         self._first_look = FirstLook()
         self._stopping = threading.Event()
@@ -69,6 +72,7 @@ class LiveBackend:
 
     def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
         """Load model and store and begin indexing. Raises ModelError, StoreError, ConfigError."""
+        self._listen = listen
         for name, value in _QUIET.items():
             os.environ.setdefault(name, value)
         report("loading the libraries")
@@ -76,17 +80,20 @@ class LiveBackend:
 
         report("loading the model")
         try:
-            engine = open_engine(self._settings, writer=True)
+            engine = open_engine(self.session.settings, writer=True)
         except (StoreLocked, *UNWRITABLE):
-            engine = open_engine(self._settings, writer=False)
+            engine = open_engine(self.session.settings, writer=False)
         self._engine, self._started_at = engine, time.monotonic()
         if engine.store.writer:
+            if engine.store.pause_requested() == math.inf:  # it lasted until this start
+                engine.store.request_pause(None)
             self._begin_indexing(engine, listen)
         else:
             takeover = threading.Thread(target=self._take_over, args=(engine, listen), name="takeover", daemon=True)
             takeover.start()
+        self.session.attach(self)
         prompt, spec = engine.model.prompt, engine.model.spec
-        name = "embedded reader" if self._settings.model.name == "embedded" else spec.name
+        name = "embedded reader" if self.session.settings.model.name == "embedded" else spec.name
         name += " (always reasons first)" if prompt.reasoning.thinking is Thinking.ALWAYS else ""
         return Started(name, _device(engine), prompt.writes)
 
@@ -103,7 +110,7 @@ class LiveBackend:
         from desk_rag.indexer import fresh_answer
 
         engine, service = self._ready(), self._service
-        asked = Request(question, under=self._folders, mode=mode)
+        asked = Request(question, under=self.session.folders, mode=mode)
         if service is None:
             return fresh_answer.ask(engine, asked, stop, wait=wait)
         return fresh_answer.ask(
@@ -113,24 +120,24 @@ class LiveBackend:
     def backlog(self) -> Backlog:
         """Return the files below the chosen folders that were not read yet, after a look of at most 0.15 s."""
         hints = self._service.changed_files() if self._service is not None else ()
-        return freshness.look(self._ready().store, self._folders, self._settings.index, hints=hints)
+        return freshness.look(self._ready().store, self.session.folders, self.session.settings.index, hints=hints)
 
     def prefetch(self, question: str) -> None:
         """Bring nearer what the next question in the queue will need, while the present answer is written."""
-        self._ready().prefetch(question, under=self._folders)
+        self._ready().prefetch(question, under=self.session.folders)
 
     def status(self) -> Status:
         """Return counts below the chosen folders and the writer's progress."""
         engine = self._ready()
         store = engine.store
-        counts = store.counts(engine.namespace, engine.embedder.fingerprint, self._folders)
+        counts = store.counts(engine.namespace, engine.embedder.fingerprint, self.session.folders)
         activity = store.activity()
         paused = _left(store.pause_requested())
         freshness, stage = self._freshness(activity, paused)
         absent = [folder.path for folder in absent_folders(store) if self._is_chosen(folder.path)]
         missing = [
             folder
-            for folder in missing_files(store, self._settings.index.deletion_grace_hours)
+            for folder in missing_files(store, self.session.settings.index.deletion_grace_hours)
             if folder.waiting and self._is_chosen(folder.root)
         ]
         return Status(
@@ -147,13 +154,13 @@ class LiveBackend:
             total=activity.total if activity else 0,
             eta_seconds=activity.eta_seconds if activity else None,
             waiting=_reason(activity),
-            paused_seconds=paused,
+            paused_seconds=None if paused == math.inf else paused,
             absent=tuple(absent),
             missing=sum(folder.waiting for folder in missing),
             missing_seconds=min((folder.seconds_left for folder in missing), default=0.0),
             writer=0 if self._service is not None or activity is None else activity.pid,
             reading=self._reading(counts, activity),
-            disk_full=room_missing(counts, self._settings.store.budget_gib) if not store.kv_away else store.kv_away,
+            disk_full=store.kv_away or room_missing(counts, self.session.settings.store.budget_gib),
         )
 
     def _reading(self, counts: Counts, activity: Activity | None) -> Reading | None:
@@ -186,10 +193,11 @@ class LiveBackend:
     def decide_deletions(self, *, keep: bool) -> int:
         """Note the decision for the chosen folders; whichever process is the writer obeys it."""
         decision = Decision.KEPT if keep else Decision.CONFIRMED
-        return sum(self._ready().store.deletions.decide(folder, decision) for folder in self._folders)
+        return sum(self._ready().store.deletions.decide(folder, decision) for folder in self.session.folders)
 
     def stop(self) -> bool:
         """End indexing and close the store. False if a step that cannot be interrupted still runs."""
+        self.session.detach()
         with self._changing:
             self._stopping.set()
             service, engine = self._service, self._engine
@@ -201,8 +209,44 @@ class LiveBackend:
             engine.close()
         return ended
 
+    # What the screens beside the chat direct: `management.session.Indexing` ---------------------------------------
+
+    @property
+    def store(self) -> Store:
+        """The store of the engine."""
+        return self._ready().store
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the loaded model's chunk KV."""
+        return str(self._ready().namespace)
+
+    @property
+    def indexes(self) -> bool:
+        """Whether this process is the one that indexes."""
+        return self._service is not None
+
+    def sweep(self) -> None:
+        """Look through the folders now, if this process indexes."""
+        if self._service is not None:
+            self._service.sweep()
+
+    def halt(self) -> bool:
+        """Stop indexing; False if another process indexes or a step that cannot be interrupted still runs."""
+        with self._changing:
+            return self._service is not None and self._service.stop(_HALT_SECONDS)
+
+    def resume(self, settings: Settings, folders: Sequence[Path]) -> None:
+        """Index these folders with these settings from now on, after `halt`."""
+        with self._changing:
+            if not self._stopping.is_set():
+                self.session.settings, self.session.folders = settings, tuple(folders)
+                self._begin_indexing(self._ready(), self._listen)
+
     def _is_chosen(self, path: Path) -> bool:
-        return not self._folders or any(path == folder or folder in path.parents for folder in self._folders)
+        return not self.session.folders or any(
+            path == folder or folder in path.parents for folder in self.session.folders
+        )
 
     def _begin_indexing(self, engine: AnswerEngine, listen: Callable[[IndexEvent], None]) -> None:
         from desk_rag.indexer.parts import parts_of
@@ -212,19 +256,19 @@ class LiveBackend:
 
         self._started_at = time.monotonic()
         self._first_look = FirstLook()
-        service = Service(parts_of(engine), self._folders, self._settings)
+        service = Service(parts_of(engine), self.session.folders, self.session.settings)
         service.subscribe(self._first_look.take)
         service.subscribe(listen)
         service.start()
         self._service = service
         resident = Resident(
-            self._settings,
+            self.session.settings,
             lambda: parts_of(engine),
             lambda: nullcontext(engine),
             service.is_reading,
             service.changed_files,
         )
-        self._server = Server(self._settings.data_dir, resident.handle)
+        self._server = Server(self.session.settings.data_dir, resident.handle)
         if reason := self._server.start():
             _log.warning("other processes must answer by themselves: %s", reason)
 
@@ -252,10 +296,10 @@ class LiveBackend:
         """Open the store as its writer; None while that is not possible."""
         from desk_rag.store.store import Store
 
-        if not (self._settings.data_dir / "catalog.sqlite").is_file():
+        if not (self.session.settings.data_dir / "catalog.sqlite").is_file():
             return None  # it is being purged; a reader must not create it again
         try:
-            return Store.open(self._settings.data_dir, self._settings.store, writer=True)
+            return Store.open(self.session.settings.data_dir, self.session.settings.store, writer=True)
         except StoreLocked:
             return None
         except Exception:

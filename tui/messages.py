@@ -87,6 +87,13 @@ class DocumentWanted(Message):
 
 
 @dataclass
+class PauseWanted(Message):
+    """Background work should stand still for so many seconds; None lets it go on."""
+
+    seconds: float | None
+
+
+@dataclass
 class OpenWanted(Message):
     """A source should be opened in the user's own program."""
 

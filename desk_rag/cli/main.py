@@ -106,7 +106,7 @@ def open_ui(
     from desk_rag.cli import work
 
     settings = work.with_answer_options(settings_of(ctx), attention, recompute, selector)
-    raise typer.Exit(work.open_ui(settings, folders or []))
+    raise typer.Exit(work.open_ui(settings, folders or [], ctx.obj.config))
 
 
 @app.command()

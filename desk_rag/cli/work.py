@@ -49,14 +49,15 @@ def with_answer_options(
     return settings.model_copy(update={"answer": old.model_copy(update=changes)})
 
 
-def open_ui(settings: Settings, folders: Sequence[Path]) -> int:
+def open_ui(settings: Settings, folders: Sequence[Path], settings_file: Path | None = None) -> int:
     """Open the UI and return its exit code."""
     chosen = _roots(settings, folders) if folders else [folder.expanduser().absolute() for folder in settings.folders]
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("The UI needs a terminal.", remedy='Without one: desk-rag ask "…" --folder FOLDER')
+    from desk_rag.cli.doctor import examine
     from desk_rag.tui.app import run
 
-    return run(settings, chosen)
+    return run(settings, chosen, settings_file, examine)
 
 
 def index(settings: Settings, folders: Sequence[Path], *, warm: bool, as_json: bool) -> int:

@@ -21,6 +21,7 @@ from desk_rag.tui import live_backend
 from desk_rag.tui.app import DeskRagApp
 from desk_rag.tui.backend import Freshness
 from desk_rag.tui.live_backend import LiveBackend
+from desk_rag.tui.management.session import Session
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.source_list import SourceList
 from tests.tui.conftest import ask, text_of, until
@@ -49,7 +50,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, Path]:
 @pytest.fixture
 def backend(place: tuple[Settings, Path]) -> Iterator[LiveBackend]:
     settings, folder = place
-    live = LiveBackend(settings, [folder])
+    live = LiveBackend(Session(settings, [folder]))
     yield live
     live.stop()
 
@@ -94,7 +95,7 @@ def test_second_process_attaches_and_may_pause(backend: LiveBackend, place: tupl
     backend.start(lambda text: None, lambda event: None)
     wait(lambda: warm(backend))
     assert backend.status().writer == 0
-    second = LiveBackend(settings, [folder])
+    second = LiveBackend(Session(settings, [folder]))
     second.start(lambda text: None, lambda event: None)
     try:
         wait(lambda: second.status().freshness is Freshness.WATCHING)
@@ -123,7 +124,7 @@ def test_who_came_second_goes_on_when_the_first_has_ended(
     late = folder / "late.txt"
     backend.start(lambda text: None, lambda event: None)
     wait(lambda: warm(backend))
-    second, heard = LiveBackend(settings, [folder]), []
+    second, heard = LiveBackend(Session(settings, [folder])), []
     second.start(lambda text: None, heard.append)
     try:
         wait(lambda: second.status().writer == os.getpid())
@@ -175,7 +176,7 @@ def test_document_and_stop_early(backend: LiveBackend, place: tuple[Settings, Pa
 def test_failed_start_leaves_the_store_free(place: tuple[Settings, Path], tmp_path: Path) -> None:
     settings, folder = place
     model = settings.model.model_copy(update={"name": str(tmp_path / "nothing")})
-    broken = LiveBackend(settings.model_copy(update={"model": model}), [folder])
+    broken = LiveBackend(Session(settings.model_copy(update={"model": model}), [folder]))
     with pytest.raises(ModelNotFound) as raised:
         broken.start(lambda text: None, lambda event: None)
     assert raised.value.remedy

@@ -9,6 +9,7 @@ from textual.widgets import Collapsible
 
 from desk_rag.answering.events import (
     AnswerDraft,
+    AnswerEvent,
     AnswerText,
     CheckedSentence,
     Finished,
@@ -18,6 +19,7 @@ from desk_rag.answering.events import (
     SentenceChecked,
     Support,
 )
+from desk_rag.tui.app import DeskRagApp
 from desk_rag.tui.backend import Started
 from desk_rag.tui.widgets.answer_text import AnswerText as Words
 from desk_rag.tui.widgets.answer_view import AnswerView
@@ -35,7 +37,7 @@ async def test_a_written_answer_is_marked_and_its_reasoning_folded(running: Run)
         answer(Q, TEXT, citations=(QUOTE,)), sentences=(RIGHT, INVENTED), reasoning="It is in the contract. \x1b[31mRed"
     )
     gates = [threading.Event() for _ in range(4)]
-    script = [
+    script: list[AnswerEvent | threading.Event | Exception] = [
         Retrieved(SOURCES), FirstToken(final.timings), ReasoningText("It is in the "), gates[0],
         ReasoningText("contract."), AnswerDraft("The warranty period is"), gates[1],
         AnswerText(TEXT[:38]), SentenceChecked(RIGHT), gates[2],
@@ -44,6 +46,7 @@ async def test_a_written_answer_is_marked_and_its_reasoning_folded(running: Run)
     backend = ScriptedBackend(script={Q: script}, started=Started("a chat model", "CPU", markdown=True))
     async with running(backend) as pilot:
         app = pilot.app
+        assert isinstance(app, DeskRagApp)
         await ask(pilot, Q)
         await until(pilot, lambda: text_of(app, ".note") == "reasoning: 4 words so far …")
         gates[0].set()
@@ -66,7 +69,7 @@ async def test_an_answer_without_support_is_labelled(running: Run) -> None:
     text = "A longer warranty can be bought."
     invented = CheckedSentence(0, len(text), Support.UNSUPPORTED, "no passage says this", 0.1)
     final = replace(answer(Q, text, found=False), sentences=(invented,))
-    script = [
+    script: list[AnswerEvent | threading.Event | Exception] = [
         Retrieved(SOURCES),
         FirstToken(final.timings),
         AnswerText(text),
@@ -76,6 +79,7 @@ async def test_an_answer_without_support_is_labelled(running: Run) -> None:
     backend = ScriptedBackend(script={Q: script}, started=Started("a chat model", "CPU", markdown=True))
     async with running(backend) as pilot:
         app = pilot.app
+        assert isinstance(app, DeskRagApp)
         await ask(pilot, Q)
         await until(pilot, lambda: bool(app._chat.query(AnswerView)) and app._chat.query_one(AnswerView).over)
         assert text_of(app, ".note").startswith("! Not from your documents")

@@ -22,6 +22,7 @@ from desk_rag.documents.chunking import Chunk
 from desk_rag.documents.status import IndexStage
 from desk_rag.errors import UNWRITABLE, ModelError, StoreLocked
 from desk_rag.ingest.events import IndexEvent, StageProgress
+from desk_rag.model.reasoning import Thinking
 from desk_rag.tui.backend import Freshness, Reading, Started, Status
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.turns.first_look import FirstLook, room_missing
@@ -89,10 +90,10 @@ class LiveBackend:
             takeover = threading.Thread(target=self._take_over, args=(engine, listen), name="takeover", daemon=True)
             takeover.start()
         self.session.attach(self)
-        name = self.session.settings.model.name
-        embedded = name == "embedded"
-        title = "embedded reader" if embedded else engine.model.spec.name
-        return Started(title, _device(engine), not embedded, engine.store.notices)
+        prompt, spec = engine.model.prompt, engine.model.spec
+        title = "embedded reader" if self.session.settings.model.name == "embedded" else spec.name
+        title += " (always reasons first)" if prompt.reasoning.thinking is Thinking.ALWAYS else ""
+        return Started(title, _device(engine), prompt.writes, engine.store.notices)
 
     def ask(
         self,

@@ -163,6 +163,8 @@ def engine_of(settings: Settings, progress: out.Progress) -> Iterator[AnswerEngi
         engine = _load_engine(settings)
     finally:
         progress.clear()
+    if engine.model.prompt.reasoning.notice:
+        progress.say(engine.model.prompt.reasoning.notice)
     try:
         yield engine
     finally:

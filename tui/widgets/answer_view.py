@@ -15,10 +15,11 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import Static
+from textual.widgets import Collapsible, Static
 
 from desk_rag.answering.events import (
     Answer,
+    AnswerDraft,
     AnswerEvent,
     AskedAs,
     CheckedSentence,
@@ -27,11 +28,15 @@ from desk_rag.answering.events import (
     FilesWaiting,
     Finished,
     FirstToken,
+    ReasoningText,
     Retrieved,
+    SentenceChecked,
     Source,
     Support,
+    marked,
 )
 from desk_rag.answering.events import Reading as ReadingAll
+from desk_rag.answering.writing import remarks
 from desk_rag.tui.backend import Reading
 from desk_rag.tui.messages import Problem
 from desk_rag.tui.turns.comparison import Comparison
@@ -106,6 +111,8 @@ class AnswerView(Vertical):
         self._markdown = markdown
         self._begun_at = 0.0
         self._word_drawn = False
+        self._text, self._reasoning = "", ""
+        self._sentences: list[CheckedSentence] = []
 
     def compose(self) -> ComposeResult:
         with Horizontal(classes="question-line"):
@@ -140,7 +147,8 @@ class AnswerView(Vertical):
     async def queue_again(self) -> None:
         """Forget the answer, so that the question can be asked again in its place."""
         self.state, self.answer, self.comparison, self.sources = TurnState.QUEUED, None, None, ()
-        self.citations = []
+        self.citations, self._sentences, self._text, self._reasoning = [], [], "", ""
+        await self.query(Collapsible).remove()
         self.remove_class("-failed", "-stopped", "-not-found", "-unverified")
         await self.query_one(".evidence", Vertical).remove_children()
         await self.query(ComparisonView).remove()
@@ -175,14 +183,28 @@ class AnswerView(Vertical):
                 self._note(Content("writing the answer …"))
             case Evidence(citation):
                 self._cite(citation)
+            case ReasoningText(text):
+                self._reasoning += text
+                self._note(Content(f"reasoning: {len(self._reasoning.split()):,} words so far …"))
+            case AnswerDraft(text):
+                self._note(safe(f"{text} …", "dim"))
+            case SentenceChecked(sentence):
+                self._sentences.append(sentence)
+                self._draw_words()
             case Finished(answer):
                 self._finish(answer)
 
     def grow(self, text: str) -> None:
         """Show all of the answer's text so far."""
-        self.query_one(AnswerText).show(text, {source.number for source in self.sources})
+        self._text = text
+        self._draw_words()
         if text.strip():
             self._word_came()
+
+    def _draw_words(self) -> None:
+        """Draw the text so far, with the marks of sentences that the passages do not support."""
+        text = marked(self._text, self._sentences)
+        self.query_one(AnswerText).show(text, {source.number for source in self.sources})
 
     def fail(self, problem: Problem) -> None:
         """Show an error in place of what is missing."""
@@ -246,14 +268,23 @@ class AnswerView(Vertical):
         self.sources = answer.sources
         for citation in answer.citations[len(self.citations) :]:
             self._cite(citation)
+        self._sentences = list(answer.sentences)
         self.grow(answer.text)
+        if answer.reasoning:
+            self._fold_reasoning(answer)
         self.set_class(not answer.found and not answer.stopped, "-not-found")
         self.set_class(bool(answer.dropped_quotes) and not answer.citations, "-unverified")
         self.draw_note()
         self.query_one(TimingLine).finish(answer)
 
+    def _fold_reasoning(self, answer: Answer) -> None:
+        text = Static(safe(answer.reasoning, "$foreground 60%"), markup=False)
+        folded = Collapsible(text, title=f"{remarks.reasoned(answer)} (click to read)", classes="reasoning")
+        self.mount(folded, before=self.query_one(AnswerText))
+
     def _afterword(self, answer: Answer, hint: str) -> Content:
         lines = [Content("stopped")] if answer.stopped else []
+        lines += [Content.assemble("! ", safe(remark, single_line=True)) for remark in remarks.remarks(answer)]
         if not answer.found and not answer.stopped and answer.sources:
             lines.append(Content("The nearest passages:"))
             lines += [self._source_line(source) for source in answer.sources[:_NEAREST_SHOWN]]

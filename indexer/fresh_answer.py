@@ -6,15 +6,16 @@ Where the index lacks files all the same, the answer says so, and a refusal name
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from desk_rag.answering.conversation import asking
+from desk_rag.answering.conversation.asking import Request
 from desk_rag.answering.events import (
     Answer,
     AnswerEvent,
-    AnswerMode,
     AnswerText,
     FilesWaiting,
     Finished,
@@ -37,27 +38,18 @@ _EMBED_SECONDS = 0.5
 """Time for the vectors of files that were read for this answer; the rest of them are found by words."""
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A question and what it is asked about."""
-
-    text: str
-    under: Sequence[Path] = ()
-    """Folders or files to which retrieval is limited."""
-    mode: AnswerMode = AnswerMode.CACHED
-    top_k: int | None = None
-
-
 def ask(
     engine: AnswerEngine,
-    question: Question,
+    request: Request,
     stop: Callable[[], bool],
     *,
     wait: Callable[[], bool] = lambda: True,
     is_reading: Callable[[], bool] | None = None,
     hints: Iterable[Path] = (),
 ) -> Iterator[AnswerEvent]:
-    """Yield FilesWaiting while files are being read, then the events of `AnswerEngine.ask`.
+    """Yield FilesWaiting while files are being read, then the events of `asking.ask`.
+
+    Raises `scope.UnknownName` before its first event other than FilesWaiting.
 
     Args:
         stop: ends the waiting, and the answer between two tokens.
@@ -65,9 +57,9 @@ def ask(
         is_reading: whether another thread or process is reading new files; by default the writer's activity tells.
         hints: paths that are known to have changed.
     """
-    began = time.perf_counter()
+    began, under = time.perf_counter(), request.limit or request.under
     backlog = _read_small(
-        engine, freshness.look(engine.store, question.under, engine.settings.index, hints=hints), stop
+        engine, freshness.look(engine.store, under, engine.settings.index, hints=hints), stop
     )
     looked = time.perf_counter() - began
     is_reading = is_reading or (lambda: freshness.is_reading(engine.store))
@@ -75,10 +67,10 @@ def ask(
     while backlog.new and wait() and is_reading() and not stop() and time.monotonic() < moved_at + _STILL_SECONDS:
         yield FilesWaiting(backlog)
         time.sleep(_EVERY)
-        backlog = freshness.look(engine.store, question.under, engine.settings.index)
+        backlog = freshness.look(engine.store, under, engine.settings.index)
         if len(backlog.new) != unread:
             moved_at, unread = time.monotonic(), len(backlog.new)
-    events = engine.ask(question.text, mode=question.mode, top_k=question.top_k, under=question.under, stop=stop)
+    events = asking.ask(engine, request, stop)
     yield from _amended(events, backlog, Stage("look", looked))
 
 

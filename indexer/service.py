@@ -222,6 +222,7 @@ class Service:
                 callback(state)
 
     def _heed_pause(self) -> None:
+        self._gate.full_speed(self._store.full_speed_requested() is not None)
         until = self._store.pause_requested()
         if until != self._pause_until:
             self._pause_until = until

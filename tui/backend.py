@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from desk_rag.answering.events import AnswerEvent, AnswerMode
 from desk_rag.documents.chunking import Chunk
 from desk_rag.documents.status import IndexStage
 from desk_rag.ingest.events import IndexEvent
 from desk_rag.ingest.freshness import Backlog
+
+if TYPE_CHECKING:
+    from desk_rag.tui.management.session import Session
 
 
 class Freshness(Enum):
@@ -28,6 +31,15 @@ class Freshness(Enum):
     PAUSED = "paused"
     UNATTENDED = "not watching"
     """Nobody watches: another process was the writer and has ended, and this one has not yet taken over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How many files of the chosen folders can be found, while the first look at them goes on."""
+
+    read: int
+    total: int
+    """0 while the folders are still being looked through."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +63,19 @@ class Status:
     waiting: str = ""
     """Why the stage stands still on purpose; empty while it moves."""
     paused_seconds: float | None = None
-    """How long the pause still lasts; None when not paused."""
+    """How long the pause still lasts; None when not paused, or paused without an end."""
     absent: tuple[Path, ...] = ()
     """Indexed folders and drives that are not there now; their documents still answer."""
     missing: int = 0
     """Documents whose files are gone and that leave the index when the grace period is over."""
     missing_seconds: float = 0.0
     """Until the first of them go."""
-    writer: str = ""
-    """Who indexes when it is not this process: 'process 4321'; empty otherwise."""
+    writer: int = 0
+    """Process id of who indexes when it is not this process; 0 otherwise."""
+    reading: Reading | None = None
+    """None once every file has been looked at since the start, and its words can be found."""
+    disk_full: str = ""
+    """What the disk has no room for; empty if nothing is missing for that reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +86,16 @@ class Started:
     """As the title bar shows it: 'embedded reader'."""
     device: str
     """'CPU', or the name of the GPU."""
+    markdown: bool = False
+    """True if the model writes Markdown; the embedded reader writes words of the documents."""
 
 
 class Backend(Protocol):
     """Everything the UI asks of desk-rag. Methods raise DeskRagError with a message and a remedy."""
+
+    @property
+    def session(self) -> Session:
+        """Settings, folders and store, for the screens beside the chat; usable before `start`."""
 
     def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
         """Import, load and open everything; `report` takes progress lines, `listen` index events from any thread."""

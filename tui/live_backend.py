@@ -23,18 +23,20 @@ from desk_rag.documents.status import IndexStage
 from desk_rag.errors import UNWRITABLE, ModelError, StoreLocked
 from desk_rag.ingest import freshness
 from desk_rag.ingest.deletions import missing_files
-from desk_rag.ingest.events import IndexEvent
+from desk_rag.ingest.events import IndexEvent, StageProgress
 from desk_rag.ingest.freshness import Backlog
 from desk_rag.store.catalog.deletion_rows import Decision
 from desk_rag.store.presence import absent_folders
-from desk_rag.tui.backend import Freshness, Started, Status
+from desk_rag.tui.backend import Freshness, Reading, Started, Status
+from desk_rag.tui.management.session import Session
+from desk_rag.tui.turns.first_look import FirstLook, room_missing
 
 if TYPE_CHECKING:
     from desk_rag.answering.engine import AnswerEngine
     from desk_rag.indexer.resident.server import Server
     from desk_rag.indexer.service import Service
     from desk_rag.store.store import Store
-    from desk_rag.store.types import Activity
+    from desk_rag.store.types import Activity, Counts
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +49,8 @@ _QUIET = {
 """Environment that keeps libraries from writing to the terminal."""
 _SOON = 20.0
 """Seconds that a writer may take to start; without activity after that, nobody is watching."""
+_HALT_SECONDS = 10.0
+"""Seconds to wait for the indexing to stop before it begins with other settings."""
 _TRY_SECONDS = 3.0
 """Seconds between two attempts to become the writer."""
 
@@ -54,18 +58,20 @@ _TRY_SECONDS = 3.0
 class LiveBackend:
     """Answers from the store of `settings`, indexing `folders` when no other process does."""
 
-    def __init__(self, settings: Settings, folders: Sequence[Path]) -> None:
-        self._settings = settings
-        self._folders = tuple(folder.absolute() for folder in folders)
+    def __init__(self, session: Session) -> None:
+        self.session = session
         self._engine: AnswerEngine | None = None
         self._service: Service | None = None
         self._server: Server | None = None
+        self._listen: Callable[[IndexEvent], None] = lambda _: None
         self._started_at = 0.0
+        self._first_look = FirstLook()
         self._stopping = threading.Event()
         self._changing = threading.Lock()
 
     def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
         """Load model and store and begin indexing. Raises ModelError, StoreError, ConfigError."""
+        self._listen = listen
         for name, value in _QUIET.items():
             os.environ.setdefault(name, value)
         report("loading the libraries")
@@ -73,17 +79,21 @@ class LiveBackend:
 
         report("loading the model")
         try:
-            engine = open_engine(self._settings, writer=True)
+            engine = open_engine(self.session.settings, writer=True)
         except (StoreLocked, *UNWRITABLE):
-            engine = open_engine(self._settings, writer=False)
-        self._engine = engine
+            engine = open_engine(self.session.settings, writer=False)
+        self._engine, self._started_at = engine, time.monotonic()
         if engine.store.writer:
+            if engine.store.pause_requested() == math.inf:  # it lasted until this start
+                engine.store.request_pause(None)
             self._begin_indexing(engine, listen)
         else:
             takeover = threading.Thread(target=self._take_over, args=(engine, listen), name="takeover", daemon=True)
             takeover.start()
-        name = self._settings.model.name
-        return Started("embedded reader" if name == "embedded" else engine.model.spec.name, _device(engine))
+        self.session.attach(self)
+        name = self.session.settings.model.name
+        embedded = name == "embedded"
+        return Started("embedded reader" if embedded else engine.model.spec.name, _device(engine), not embedded)
 
     def ask(
         self,
@@ -94,10 +104,11 @@ class LiveBackend:
         wait: Callable[[], bool] = lambda: True,
     ) -> Iterator[AnswerEvent]:
         """Answer from the chosen folders only (the store may hold others), as their files are now."""
+        from desk_rag.answering.conversation.asking import Request
         from desk_rag.indexer import fresh_answer
 
         engine, service = self._ready(), self._service
-        asked = fresh_answer.Question(question, self._folders, mode)
+        asked = Request(question, under=self.session.folders, mode=mode)
         if service is None:
             return fresh_answer.ask(engine, asked, stop, wait=wait)
         return fresh_answer.ask(
@@ -107,24 +118,24 @@ class LiveBackend:
     def backlog(self) -> Backlog:
         """Return the files below the chosen folders that were not read yet, after a look of at most 0.15 s."""
         hints = self._service.changed_files() if self._service is not None else ()
-        return freshness.look(self._ready().store, self._folders, self._settings.index, hints=hints)
+        return freshness.look(self._ready().store, self.session.folders, self.session.settings.index, hints=hints)
 
     def prefetch(self, question: str) -> None:
         """Bring nearer what the next question in the queue will need, while the present answer is written."""
-        self._ready().prefetch(question, under=self._folders)
+        self._ready().prefetch(question, under=self.session.folders)
 
     def status(self) -> Status:
         """Return counts below the chosen folders and the writer's progress."""
         engine = self._ready()
         store = engine.store
-        counts = store.counts(engine.namespace, engine.embedder.fingerprint, self._folders)
+        counts = store.counts(engine.namespace, engine.embedder.fingerprint, self.session.folders)
         activity = store.activity()
         paused = _left(store.pause_requested())
         freshness, stage = self._freshness(activity, paused)
         absent = [folder.path for folder in absent_folders(store) if self._is_chosen(folder.path)]
         missing = [
             folder
-            for folder in missing_files(store, self._settings.index.deletion_grace_hours)
+            for folder in missing_files(store, self.session.settings.index.deletion_grace_hours)
             if folder.waiting and self._is_chosen(folder.root)
         ]
         return Status(
@@ -140,13 +151,30 @@ class LiveBackend:
             done=activity.done if activity else 0,
             total=activity.total if activity else 0,
             eta_seconds=activity.eta_seconds if activity else None,
-            waiting=activity.waiting if activity else "",
-            paused_seconds=paused,
+            waiting=_reason(activity),
+            paused_seconds=None if paused == math.inf else paused,
             absent=tuple(absent),
             missing=sum(folder.waiting for folder in missing),
             missing_seconds=min((folder.seconds_left for folder in missing), default=0.0),
-            writer="" if self._service is not None or activity is None else f"process {activity.pid}",
+            writer=0 if self._service is not None or activity is None else activity.pid,
+            reading=self._reading(counts, activity),
+            disk_full=store.kv_away or room_missing(counts, self.session.settings.store.budget_gib),
         )
+
+    def _reading(self, counts: Counts, activity: Activity | None) -> Reading | None:
+        """How far the first look at the folders has come; in another process, as far as its activity says."""
+        look = self._first_look
+        if self._service is None:
+            look = FirstLook()
+            if activity is not None and activity.waiting != "stopped":
+                look.take(StageProgress(activity.stage, activity.done, activity.total, "files", 0.0, None))
+                if activity.stage is IndexStage.SCAN and not activity.total and not activity.waiting:
+                    return None
+            elif not self._is_young():
+                return None
+        elif not self._service.folders:
+            return None
+        return look.reading(counts.files + counts.failed)
 
     def document(self, path: Path) -> Sequence[Chunk]:
         """Return all chunks of one document in order."""
@@ -163,10 +191,11 @@ class LiveBackend:
     def decide_deletions(self, *, keep: bool) -> int:
         """Note the decision for the chosen folders; whichever process is the writer obeys it."""
         decision = Decision.KEPT if keep else Decision.CONFIRMED
-        return sum(self._ready().store.deletions.decide(folder, decision) for folder in self._folders)
+        return sum(self._ready().store.deletions.decide(folder, decision) for folder in self.session.folders)
 
     def stop(self) -> bool:
         """End indexing and close the store. False if a step that cannot be interrupted still runs."""
+        self.session.detach()
         with self._changing:
             self._stopping.set()
             service, engine = self._service, self._engine
@@ -178,8 +207,44 @@ class LiveBackend:
             engine.close()
         return ended
 
+    # What the screens beside the chat direct: `management.session.Indexing` ---------------------------------------
+
+    @property
+    def store(self) -> Store:
+        """The store of the engine."""
+        return self._ready().store
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the loaded model's chunk KV."""
+        return str(self._ready().namespace)
+
+    @property
+    def indexes(self) -> bool:
+        """Whether this process is the one that indexes."""
+        return self._service is not None
+
+    def sweep(self) -> None:
+        """Look through the folders now, if this process indexes."""
+        if self._service is not None:
+            self._service.sweep()
+
+    def halt(self) -> bool:
+        """Stop indexing; False if another process indexes or a step that cannot be interrupted still runs."""
+        with self._changing:
+            return self._service is not None and self._service.stop(_HALT_SECONDS)
+
+    def resume(self, settings: Settings, folders: Sequence[Path]) -> None:
+        """Index these folders with these settings from now on, after `halt`."""
+        with self._changing:
+            if not self._stopping.is_set():
+                self.session.settings, self.session.folders = settings, tuple(folders)
+                self._begin_indexing(self._ready(), self._listen)
+
     def _is_chosen(self, path: Path) -> bool:
-        return not self._folders or any(path == folder or folder in path.parents for folder in self._folders)
+        return not self.session.folders or any(
+            path == folder or folder in path.parents for folder in self.session.folders
+        )
 
     def _begin_indexing(self, engine: AnswerEngine, listen: Callable[[IndexEvent], None]) -> None:
         from desk_rag.indexer.parts import parts_of
@@ -188,18 +253,20 @@ class LiveBackend:
         from desk_rag.indexer.service import Service
 
         self._started_at = time.monotonic()
-        service = Service(parts_of(engine), self._folders, self._settings)
+        self._first_look = FirstLook()
+        service = Service(parts_of(engine), self.session.folders, self.session.settings)
+        service.subscribe(self._first_look.take)
         service.subscribe(listen)
         service.start()
         self._service = service
         resident = Resident(
-            self._settings,
+            self.session.settings,
             lambda: parts_of(engine),
             lambda: nullcontext(engine),
             service.is_reading,
             service.changed_files,
         )
-        self._server = Server(self._settings.data_dir, resident.handle)
+        self._server = Server(self.session.settings.data_dir, resident.handle)
         if reason := self._server.start():
             _log.warning("other processes must answer by themselves: %s", reason)
 
@@ -227,10 +294,10 @@ class LiveBackend:
         """Open the store as its writer; None while that is not possible."""
         from desk_rag.store.store import Store
 
-        if not (self._settings.data_dir / "catalog.sqlite").is_file():
+        if not (self.session.settings.data_dir / "catalog.sqlite").is_file():
             return None  # it is being purged; a reader must not create it again
         try:
-            return Store.open(self._settings.data_dir, self._settings.store, writer=True)
+            return Store.open(self.session.settings.data_dir, self.session.settings.store, writer=True)
         except StoreLocked:
             return None
         except Exception:
@@ -242,12 +309,17 @@ class LiveBackend:
             raise ModelError("The model is not loaded yet.", remedy="Wait until the title line names it.")
         return self._engine
 
+    def _is_young(self) -> bool:
+        """Return whether the start is so recent that a writer may not have said anything yet."""
+        return time.monotonic() - self._started_at < _SOON
+
     def _freshness(self, activity: Activity | None, paused: float | None) -> tuple[Freshness, IndexStage | None]:
         if paused is not None:
             return Freshness.PAUSED, None
+        if self._service is not None and (activity is None or activity.pid != os.getpid()):
+            return (Freshness.STARTING if self._is_young() else Freshness.UNATTENDED), None
         if activity is None or activity.waiting == "stopped":
-            young = self._service is not None and time.monotonic() - self._started_at < _SOON
-            return (Freshness.STARTING if young else Freshness.UNATTENDED), None
+            return (Freshness.STARTING if self._is_young() else Freshness.UNATTENDED), None
         if activity.stage is IndexStage.SCAN and not activity.done and not activity.total and not activity.waiting:
             return Freshness.WATCHING, None
         return Freshness.INDEXING, activity.stage
@@ -259,6 +331,12 @@ def _left(until: float | None) -> float | None:
         return None
     left = until - time.time()
     return left if left > 0 or math.isinf(left) else None
+
+
+def _reason(activity: Activity | None) -> str:
+    """Return why the writer waits, without measured values: they change every second. '' for our own answers."""
+    reason = activity.waiting if activity else ""
+    return "" if reason == "an answer is being made" else reason.partition(" (")[0]
 
 
 def _device(engine: AnswerEngine) -> str:

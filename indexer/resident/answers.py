@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.events import AnswerMode
+from desk_rag.answering.conversation import asking
+from desk_rag.answering.conversation.asking import Request
 from desk_rag.config import Settings
 from desk_rag.indexer.resident import values
 from desk_rag.indexer.resident.protocol import Message, NoResident
@@ -49,22 +50,15 @@ class Resident:
     def _ask(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
         from desk_rag.indexer import fresh_answer
 
-        store, under = self.parts().store, _paths(request["folders"])
-        if request.get("index_first") and contents.new_folders(store, under):
+        store, asked = self.parts().store, values.built(Request, request["request"])
+        if request.get("index_first") and contents.new_folders(store, asked.limit):
             raise NoResident("")  # indexing it first is another command's work
-        contents.check_not_empty(store, under, contents.ASK_REMEDY)
+        contents.check_not_empty(store, asked.limit, contents.ASK_REMEDY)
         yield {"kv_away": store.kv_away}
-        top_k = request.get("top_k")
-        question = fresh_answer.Question(
-            str(request["question"]),
-            under,
-            AnswerMode(request["mode"]),
-            top_k if isinstance(top_k, int) else None,
-        )
         with self.engine() as engine:
             events = fresh_answer.ask(
                 engine,
-                question,
+                asked,
                 stop,
                 wait=lambda: bool(request.get("wait")),
                 is_reading=self.is_reading,
@@ -80,9 +74,10 @@ class Resident:
         backlog = freshness.look(store, under, index, hints=self.changed_files())
         if store.writer:
             backlog = freshness.read_small(store, backlog, parts.counter, parts.size, index, stop)
+        scope = asking.scope_of(str(request["query"]), store, under)
         embedder, limit = None if request.get("words_only") else parts.load_embedder(), request["limit"]
-        chunks = retrieve(store, embedder, str(request["query"]), limit if isinstance(limit, int) else 10, under)
-        notices = (*backlog.notices, *damage.notices(store, (), under))
+        chunks = retrieve(store, embedder, scope.question, limit if isinstance(limit, int) else 10, scope.paths)
+        notices = (*backlog.notices, *damage.notices(store, (), scope.paths))
         yield {"chunks": values.plain(chunks), "notices": list(notices)}
 
 

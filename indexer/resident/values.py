@@ -10,21 +10,30 @@ from enum import Enum
 from pathlib import Path
 
 from desk_rag.answering.events import (
+    AnswerDraft,
     AnswerEvent,
     AnswerText,
+    AskedAs,
     Evidence,
     FilesWaiting,
     Finished,
     FirstToken,
+    Reading,
+    ReasoningText,
     Retrieved,
+    SentenceChecked,
 )
 
 if typing.TYPE_CHECKING:
     from desk_rag.config import Settings
 
 _EVENTS: dict[str, type[AnswerEvent]] = {
-    kind.__name__: kind for kind in (FilesWaiting, Retrieved, FirstToken, Evidence, AnswerText, Finished)
-}
+    kind.__name__: kind
+    for kind in (
+        FilesWaiting, AskedAs, Retrieved, FirstToken, Reading, Evidence, AnswerText, AnswerDraft, ReasoningText,
+        SentenceChecked, Finished,
+    )
+}  # fmt: skip
 
 
 def settings_key(settings: Settings) -> str:

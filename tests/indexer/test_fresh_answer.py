@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from desk_rag.answering.conversation.asking import Request
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import Answer, AnswerEvent, AnswerText, FilesWaiting, Finished, FirstToken
 from desk_rag.answering.opening import open_engine
 from desk_rag.config import AnswerSettings, Settings
 from desk_rag.documents.status import IndexStage
 from desk_rag.indexer import fresh_answer
-from desk_rag.indexer.fresh_answer import Question
 from desk_rag.ingest import freshness, pipeline
 from desk_rag.model.prompt import NO_ANSWER
 from desk_rag.store.types import Activity
@@ -73,7 +73,7 @@ def last(events: list[AnswerEvent]) -> Answer:
 
 
 def ask(engine: AnswerEngine, question: str, docs: Path) -> Answer:
-    return last(list(fresh_answer.ask(engine, Question(question, [docs]), never)))
+    return last(list(fresh_answer.ask(engine, Request(question, under=(docs,)), never)))
 
 
 def many(docs: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_file_changed_a_moment_ago_is_answered_from_its_new_text(engine: Answe
     assert "green" in ask(engine, DOOR, docs).text
     (docs / "door.md").write_text("# Doors\n\nThe kitchen door is painted yellow. The front door is black.\n")
     (docs / "piano.md").write_text("# Piano\n\nThe piano was tuned on 3 May 2026 by Mr. Okafor.\n")
-    events = list(fresh_answer.ask(engine, Question(DOOR, [docs]), never))
+    events = list(fresh_answer.ask(engine, Request(DOOR, under=(docs,)), never))
     answer = last(events)
     assert "yellow" in answer.text
     assert (answer.backlog, answer.notices) == (None, ())
@@ -100,7 +100,7 @@ def test_a_file_changed_a_moment_ago_is_answered_from_its_new_text(engine: Answe
 
 def test_a_refusal_names_the_share_of_files_it_speaks_for(engine: AnswerEngine, docs: Path) -> None:
     many(docs)
-    events = list(fresh_answer.ask(engine, Question(PIANO, [docs]), never))
+    events = list(fresh_answer.ask(engine, Request(PIANO, under=(docs,)), never))
     answer = last(events)
     said = "I could not find that in the documents read so far (1 of 21 files)."
     assert (answer.found, answer.text) == (False, said)
@@ -137,7 +137,7 @@ def test_a_question_during_the_first_index_waits_until_all_files_are_read(engine
     reading = threading.Thread(target=read)
     reading.start()
     events = []
-    for event in fresh_answer.ask(engine, Question(PIANO, [docs]), never, is_reading=reading.is_alive):
+    for event in fresh_answer.ask(engine, Request(PIANO, under=(docs,)), never, is_reading=reading.is_alive):
         events.append(event)
         waits.set()
     reading.join()
@@ -150,7 +150,7 @@ def test_who_does_not_wait_is_answered_from_what_is_there(engine: AnswerEngine, 
     wanted = iter([True, True, False])
     events = list(
         fresh_answer.ask(
-            engine, Question(DOOR, [docs]), never, is_reading=lambda: True, wait=lambda: next(wanted, False)
+            engine, Request(DOOR, under=(docs,)), never, is_reading=lambda: True, wait=lambda: next(wanted, False)
         )
     )
     assert sum(isinstance(event, FilesWaiting) for event in events) == 2

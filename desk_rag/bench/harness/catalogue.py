@@ -1,4 +1,4 @@
-"""List the benchmarks and run one of them: any module of `desk_rag.bench` that has a `main(argv)`."""
+"""List the benchmarks and run one: modules of `desk_rag.bench`, or of its rooms, that have a `main(argv)`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from desk_rag.errors import ConfigError
 
 
 def run(name: str, arguments: Sequence[str]) -> int:
-    """Run desk_rag.bench.NAME with `arguments`: any module there that has a `main(argv)`."""
+    """Run the benchmark `name` with `arguments` and return its exit code. Raises ConfigError for an unknown one."""
     known = benchmarks()
     chosen = name.replace("_", "-")
     if name in ("-h", "--help"):
@@ -27,16 +27,24 @@ def run(name: str, arguments: Sequence[str]) -> int:
             f"There is no benchmark '{name}'." if name else "Name a benchmark.",
             remedy=f"Benchmarks: {', '.join(known)}. For example: desk-rag bench ttft",
         )
-    module = importlib.import_module(f"desk_rag.bench.{chosen.replace('-', '_')}")
+    suffix = ".__main__" if _files()[chosen].stem == "__main__" else ""
+    module = importlib.import_module(f"desk_rag.bench.{chosen.replace('-', '_')}{suffix}")
     return int(module.main(list(arguments)) or 0)
 
 
 def benchmarks() -> dict[str, str]:
     """Return the summary of every benchmark by name, taken from the docstrings without importing the modules."""
     summaries = {}
-    for file in sorted(Path(__file__).parent.parent.glob("*.py")):
-        source = file.read_text(encoding="utf-8")
-        if "\ndef main(argv" in source:
-            first = (ast.get_docstring(ast.parse(source)) or "").split("\n\n")[0].split(". ")[0].rstrip(".")
-            summaries[file.stem.replace("_", "-")] = textwrap.shorten(first, 160, placeholder="…")
+    for name, file in _files().items():
+        first = (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").split("\n\n")[0]
+        summaries[name] = textwrap.shorten(first.split(". ")[0].rstrip("."), 160, placeholder="…")
     return summaries
+
+
+def _files() -> dict[str, Path]:
+    """Return the file of every benchmark by name: modules, and rooms with a `__main__`."""
+    folder = Path(__file__).parent.parent
+    files = {file.stem: file for file in folder.glob("*.py")}
+    files |= {file.parent.name: file for file in folder.glob("*/__main__.py")}
+    runnable = (item for item in files.items() if "\ndef main(argv" in item[1].read_text(encoding="utf-8"))
+    return {name.replace("_", "-"): file for name, file in sorted(runnable)}

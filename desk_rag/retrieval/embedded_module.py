@@ -64,7 +64,8 @@ class EmbeddedModule(torch.nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return self.bert.device
+        parameter: torch.Tensor = next(self.bert.parameters())
+        return parameter.device
 
     def preprocess(self, texts: list[str], prompt: str | None = None) -> dict[str, torch.Tensor]:
         """Return the inputs of `forward`."""

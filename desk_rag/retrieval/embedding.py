@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from desk_rag.retrieval.embedded_module import EmbeddedModule
 
-    Module = SentenceTransformer | EmbeddedModule
-
 EMBEDDED = "embedded"
 EMBEDDED_NAME = "all-MiniLM-L6-v2"
 EMBEDDED_SHA256 = "b4e586f8530ed6681129ca0bfbeb4ff1bb4be47ba6799857d2ceead685f7f848"
@@ -85,7 +83,7 @@ class QuestionCache:
 class Embedder:
     """A loaded embedder. Safe to share between threads; only tokenizing is serialized."""
 
-    def __init__(self, name: str, module: Module, *, is_embedded: bool, fingerprint: str = "") -> None:
+    def __init__(self, name: str, module: SentenceTransformer, *, is_embedded: bool, fingerprint: str = "") -> None:
         """`is_embedded` states that the weights have the checksum `EMBEDDED_SHA256`.
 
         A name does not prove that. `fingerprint` is computed unless it is given.
@@ -123,7 +121,7 @@ class Embedder:
         """The embedded embedder's transformer, not to be changed, and its tokenizer as JSON."""
         with self._tokenizing:
             tokenizer_json = self._module.tokenizer.backend_tokenizer.to_str()
-        return cast("EmbeddedModule", self._module).bert, tokenizer_json
+        return cast("EmbeddedModule", cast(object, self._module)).bert, tokenizer_json
 
     def autocast(self) -> AbstractContextManager[None]:
         """Context for forward passes that may use bfloat16 if the device supports it."""
@@ -136,7 +134,7 @@ class Embedder:
         texts: Sequence[str],
         prompt: str | None,
         precision: AbstractContextManager[None],
-        module: Module,
+        module: SentenceTransformer,
     ) -> NDArray[np.float32]:
         import numpy as np
 
@@ -153,7 +151,7 @@ class Embedder:
         unit: NDArray[np.float32] = sums / np.maximum(lengths, np.float32(1e-12))
         return unit
 
-    def _forward(self, texts: list[str], prompt: str | None, module: Module) -> NDArray[np.float32]:
+    def _forward(self, texts: list[str], prompt: str | None, module: SentenceTransformer) -> NDArray[np.float32]:
         """Embed one batch as `SentenceTransformer.encode` does: [len(texts), dim]."""
         import numpy as np
         import torch
@@ -222,13 +220,14 @@ def load_embedder(settings: ModelSettings) -> Embedder:
         ) from error
 
 
-def _embedded_module(folder: Path) -> Module:
+def _embedded_module(folder: Path) -> SentenceTransformer:
+    """Load the embedder that ships; its module has what an `Embedder` uses of a SentenceTransformer."""
     from desk_rag.retrieval.embedded_module import EmbeddedModule
 
-    return EmbeddedModule(folder)
+    return cast("SentenceTransformer", EmbeddedModule(folder))
 
 
-def _library_module(source: Path | str) -> Module:
+def _library_module(source: Path | str) -> SentenceTransformer:
     from sentence_transformers import SentenceTransformer
 
     return SentenceTransformer(
@@ -292,7 +291,7 @@ def _device(settings: ModelSettings) -> str:
     return "cpu"
 
 
-def _packed_for_short_texts(module: Module) -> Module:
+def _packed_for_short_texts(module: SentenceTransformer) -> SentenceTransformer:
     """On a CPU, copy `module` with matrices packed for few rows; elsewhere return `module`.
 
     The copy shares everything but the matrices, which take half as much memory as the original's.
@@ -317,7 +316,7 @@ def _half_precision_pays(device: torch.device) -> bool:
     return bool(features.get("avx512_bf16") or features.get("amx_bf16"))
 
 
-def _prompt(module: Module, *names: str) -> str | None:
+def _prompt(module: SentenceTransformer, *names: str) -> str | None:
     """Text a model expects before questions or documents ('query: ')."""
     for name in names:
         if name in module.prompts:
@@ -326,7 +325,7 @@ def _prompt(module: Module, *names: str) -> str | None:
     return str(default) if default else None
 
 
-def _fingerprint(module: Module) -> str:
+def _fingerprint(module: SentenceTransformer) -> str:
     """Hash all that determines the vectors.
 
     Only uses values that do not depend on library versions, so that an update does not cause all documents to be

@@ -7,6 +7,7 @@ body. Errors of the tree in `errors` become a message, a remedy and an exit code
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -342,6 +343,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (BrokenPipeError, ReaderLeft):
         # Nobody reads our output any more (`desk-rag search x | head -1`): end without a message.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if argv is None:
+        gc.freeze()  # the process ends now; looking through all objects of the libraries takes up to a second
     return code
 
 

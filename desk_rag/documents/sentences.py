@@ -38,7 +38,7 @@ _NO_END_BEFORE = tuple(
         (r"(?:^|[\s(])[a-zäöü]\.$", r"[A-ZÄÖÜ]"),  # z. B.
     )
 )
-"""What ends no quote if this follows: dates and ordinals, numbers after an abbreviation, German abbreviations."""
+"""Points that end no quote if this follows: dates, ordinals, numbers after an abbreviation, German abbreviations."""
 _TWO_WORDS = re.compile(r"\w\W*[\s=:;,|]\W*\w")
 _FEWEST_LETTERS, _SHORTEST_WORD = 3, 8
 """Lower bounds on the letters and characters of a quotation."""

@@ -109,8 +109,8 @@ def _date(fragment: str, asked: str, _talk: Talk) -> str:
         return _YEAR.sub(year[0], asked, count=1) if _YEAR.search(asked) else f"{asked} in {year[0]}"
     for kind in _KINDS:
         if bare.casefold().split()[0] in kind and len(bare.split()) <= 2:
-            old = next((word for word in v.words_of(asked)[1:] if word.casefold() in kind), "")
-            return re.sub(rf"\b{re.escape(old)}\b", bare, asked, count=1) if old else f"{asked} {fragment}"
+            before = next((word for word in v.words_of(asked)[1:] if word.casefold() in kind), "")
+            return re.sub(rf"\b{re.escape(before)}\b", bare, asked, count=1) if before else f"{asked} {fragment}"
     return ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from desk_rag.store.catalog.words import STOP_WORDS
+from desk_rag.store.catalog.words import STOP_WORDS as STOP_WORDS
 
 
 def _words(text: str) -> frozenset[str]:

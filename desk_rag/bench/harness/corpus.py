@@ -87,11 +87,7 @@ def index(engine: AnswerEngine, folder: Path) -> None:
     sync(engine.store, folder.expanduser().absolute(), engine.model.prompt)
     for _ in pipeline.embed_pending(engine.store, engine.embedder, lambda: False):
         pass
-    warm = background_prefill.warm_pending(
-        engine.store, engine.model, engine.prefix, engine.namespace, engine.scheme, engine.turn,
-        lambda: False, lambda: "",
-    )  # fmt: skip
-    for _ in warm:
+    for _ in background_prefill.warm_pending(engine.store, engine.serving, engine.turn, lambda: False):
         pass
 
 

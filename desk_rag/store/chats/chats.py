@@ -63,7 +63,7 @@ class Chats:
                 " FROM turns WHERE chat = ? ORDER BY id",
                 (chat_id,),
             ).fetchall()
-            return SavedChat(*row, tuple(_turn(connection, turn) for turn in turns))
+            return SavedChat(row[0], row[1], row[2], row[3], tuple(_turn(connection, turn) for turn in turns))
 
     def search(self, words: str, limit: int = 50) -> list[ChatRow]:
         """Return the chats that contain all `words` in one question, answer, quote or file name; latest first."""

@@ -169,7 +169,7 @@ class DeskRagApp(App[int]):
         stop: Callable[[], bool] = lambda: self._stop.is_set() or worker.is_cancelled  # noqa: E731
         text = ""
         try:
-            for event in self.backend.ask(wanted.question, stop):
+            for event in self.backend.ask(wanted.question, stop, turn=wanted.turn, earlier=wanted.earlier):
                 if worker.is_cancelled:
                     break
                 if isinstance(event, AnswerText):

@@ -10,12 +10,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from desk_rag.answering.events import AnswerEvent, AnswerMode
 from desk_rag.documents.chunking import Chunk
 from desk_rag.documents.status import IndexStage
 from desk_rag.ingest.events import IndexEvent
+
+if TYPE_CHECKING:
+    from desk_rag.answering.conversation.saved import Change
+    from desk_rag.answering.conversation.scope import Names
+    from desk_rag.answering.conversation.turns import Turn
+    from desk_rag.store.chats.records import SavedSource
+    from desk_rag.tui.conversation.keeper import Keeper
 
 
 class Freshness(Enum):
@@ -92,10 +99,29 @@ class Backend(Protocol):
     def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
         """Import, load and open everything; `report` takes progress lines, `listen` index events from any thread."""
 
+    @property
+    def keeper(self) -> Keeper:
+        """Saved chats."""
+
     def ask(
-        self, question: str, stop: Callable[[], bool], mode: AnswerMode = AnswerMode.CACHED
+        self,
+        question: str,
+        stop: Callable[[], bool],
+        mode: AnswerMode = AnswerMode.CACHED,
+        *,
+        turn: int | None = None,
+        earlier: Sequence[Turn] = (),
     ) -> Iterator[AnswerEvent]:
-        """Answer `question`; gives up soon after `stop()` turns true."""
+        """Answer `question`, which may lean on `earlier` turns; gives up soon after `stop()` turns true.
+
+        The answer is saved as that of `turn`; None saves nothing. '/words' lists passages instead.
+        """
+
+    def names(self) -> Names:
+        """Return the folders and files that '@' can name."""
+
+    def change_of(self, source: SavedSource) -> Change:
+        """Return what has happened to the file of a saved source since."""
 
     def prefetch(self, question: str) -> None:
         """Get ready for `question`, which is likely to be asked next; it may also never be."""

@@ -15,7 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.events import AnswerEvent, AnswerMode
+from desk_rag.answering.conversation import asking
+from desk_rag.answering.conversation.asking import Request
+from desk_rag.answering.conversation.plain_search import is_search, search
+from desk_rag.answering.conversation.saved import Change, change_of
+from desk_rag.answering.conversation.scope import Names
+from desk_rag.answering.conversation.turns import Turn
+from desk_rag.answering.events import AnswerEvent, AnswerMode, Finished
 from desk_rag.config import Settings
 from desk_rag.documents.chunking import Chunk
 from desk_rag.documents.status import IndexStage
@@ -23,8 +29,10 @@ from desk_rag.errors import UNWRITABLE, ModelError, StoreLocked
 from desk_rag.ingest.deletions import missing_files
 from desk_rag.ingest.events import IndexEvent, StageProgress
 from desk_rag.store.catalog.deletion_rows import Decision
+from desk_rag.store.chats.records import SavedSource
 from desk_rag.store.presence import absent_folders
 from desk_rag.tui.backend import Freshness, Reading, Started, Status
+from desk_rag.tui.conversation.keeper import Keeper
 from desk_rag.tui.turns.first_look import FirstLook, room_missing
 
 if TYPE_CHECKING:
@@ -57,6 +65,7 @@ class LiveBackend:
         self._engine: AnswerEngine | None = None
         self._service: Service | None = None
         self._started_at = 0.0
+        self.keeper = Keeper(settings.data_dir, save=settings.chats.save)
         self._first_look = FirstLook()
         self._stopping = threading.Event()
         self._changing = threading.Lock()
@@ -84,10 +93,31 @@ class LiveBackend:
         return Started("embedded reader" if embedded else engine.model.spec.name, _device(engine), not embedded)
 
     def ask(
-        self, question: str, stop: Callable[[], bool], mode: AnswerMode = AnswerMode.CACHED
+        self,
+        question: str,
+        stop: Callable[[], bool],
+        mode: AnswerMode = AnswerMode.CACHED,
+        *,
+        turn: int | None = None,
+        earlier: Sequence[Turn] = (),
     ) -> Iterator[AnswerEvent]:
-        """Answer from the chosen folders only: the store may hold others."""
-        return self._ready().ask(question, mode=mode, under=self._folders, stop=stop)
+        """Answer from the chosen folders only: the store may hold others. An answer with a turn is saved."""
+        engine = self._ready()
+        if is_search(question):
+            yield from search(engine.store, question, self._folders)
+            return
+        for event in asking.ask(engine, Request(question, tuple(earlier), self._folders, mode=mode), stop):
+            if isinstance(event, Finished) and turn is not None:
+                self.keeper.save(turn, event.answer)
+            yield event
+
+    def names(self) -> Names:
+        """Return the indexed folders and files below the chosen folders."""
+        return Names(asking.indexed_files(self._ready().store), self._folders)
+
+    def change_of(self, source: SavedSource) -> Change:
+        """Compare a saved source with the index."""
+        return change_of(source, self._ready().store.document)
 
     def prefetch(self, question: str) -> None:
         """Bring nearer what the next question in the queue will need, while the present answer is written."""
@@ -171,6 +201,7 @@ class LiveBackend:
         ended = service.stop() if service is not None else True
         if engine is not None:
             engine.close()
+        self.keeper.close()
         return ended
 
     def _is_chosen(self, path: Path) -> bool:

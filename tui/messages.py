@@ -11,6 +11,7 @@ from pathlib import Path
 
 from textual.message import Message
 
+from desk_rag.answering.conversation.turns import Turn
 from desk_rag.answering.events import AnswerEvent, Source
 from desk_rag.documents.chunking import Chunk, Location
 from desk_rag.errors import DeskRagError
@@ -57,6 +58,8 @@ class AnswerWanted(Message):
 
     turn: int
     question: str
+    earlier: tuple[Turn, ...] = ()
+    """Turns above it, which it may lean on."""
 
 
 @dataclass

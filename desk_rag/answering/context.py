@@ -181,6 +181,12 @@ def nothing_to_read(question: str, mode: AnswerMode, model: str, timings_so_far:
     )
 
 
+def sources_of(chunks: Sequence[RetrievedChunk], store: Store) -> tuple[Source, ...]:
+    """Number retrieved chunks as sources that no model has read, and compare their files with the index."""
+    files = _Files(store)
+    return tuple(_source(number, chunk, files, warm=False) for number, chunk in enumerate(chunks, start=1))
+
+
 class _Files:
     """Compares the files of one answer with the index.
 

@@ -17,7 +17,17 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
-from desk_rag.answering.events import Answer, AnswerEvent, Citation, Evidence, Finished, FirstToken, Retrieved, Source
+from desk_rag.answering.events import (
+    Answer,
+    AnswerEvent,
+    AskedAs,
+    Citation,
+    Evidence,
+    Finished,
+    FirstToken,
+    Retrieved,
+    Source,
+)
 from desk_rag.tui.backend import Reading
 from desk_rag.tui.messages import Problem
 from desk_rag.tui.turns.comparison import Comparison
@@ -77,6 +87,8 @@ class AnswerView(Vertical):
         self.state = TurnState.QUEUED
         self.sources: tuple[Source, ...] = ()
         self.citations: list[Citation] = []
+        self.asked_as = ""
+        """The question completed from earlier turns, as it was searched; empty if it stood alone."""
         self.answer: Answer | None = None
         self.comparison: Comparison | None = None
         self.asked_of: Reading | None = None
@@ -92,6 +104,9 @@ class AnswerView(Vertical):
         with Horizontal(classes="question-line"):
             yield Static(Content.styled("›", "$primary"), classes="sign", markup=False)
             yield Static(safe(self.question), classes="question", markup=False)
+        asked_as = Static("", classes="asked-as", markup=False)
+        asked_as.display = False
+        yield asked_as
         yield Vertical(classes="evidence")
         yield AnswerText(markdown=self._markdown)
         note = Static("", classes="note", markup=False)
@@ -112,7 +127,7 @@ class AnswerView(Vertical):
     @property
     def can_compare(self) -> bool:
         """True if there is an answer from documents, whose times can be compared."""
-        return self.over and self.answer is not None and bool(self.answer.sources)
+        return self.over and self.answer is not None and bool(self.answer.sources) and not self.answer.is_search
 
     def waiting(self, text: str) -> None:
         """Say what this question waits for."""
@@ -122,6 +137,7 @@ class AnswerView(Vertical):
         """Forget the answer, so that the question can be asked again in its place."""
         self.state, self.answer, self.comparison, self.sources = TurnState.QUEUED, None, None, ()
         self.citations = []
+        self._show_asked("")
         self.remove_class("-failed", "-stopped", "-not-found", "-unverified")
         await self.query_one(".evidence", Vertical).remove_children()
         await self.query(ComparisonView).remove()
@@ -140,6 +156,8 @@ class AnswerView(Vertical):
     def take(self, event: AnswerEvent) -> None:
         """Show one event of the stream (text comes through `grow`)."""
         match event:
+            case AskedAs(question):
+                self._show_asked(question)
             case Retrieved(sources):
                 self.sources = sources
                 warm = sum(source.warm for source in sources)
@@ -156,6 +174,18 @@ class AnswerView(Vertical):
         self.query_one(AnswerText).show(text, {source.number for source in self.sources})
         if text.strip():
             self._word_came()
+
+    @property
+    def plain_text(self) -> str:
+        """Question, answer and quotes, for searching."""
+        words = self.answer.text if self.answer else ""
+        return "\n".join([self.question, self.asked_as, words, *(citation.quote for citation in self.citations)])
+
+    def replay(self, answer: Answer) -> None:
+        """Show an answer of a saved chat."""
+        self._word_drawn = True  # there is no time to tell
+        self.state = TurnState.OVER
+        self._finish(answer)
 
     def fail(self, problem: Problem) -> None:
         """Show an error in place of what is missing."""
@@ -213,6 +243,7 @@ class AnswerView(Vertical):
     def _finish(self, answer: Answer) -> None:
         self.answer = answer
         self.sources = answer.sources
+        self._show_asked(answer.asked_as)
         for citation in answer.citations[len(self.citations) :]:
             self._cite(citation)
         self.grow(answer.text)
@@ -221,11 +252,22 @@ class AnswerView(Vertical):
         self.draw_note()
         self.query_one(TimingLine).finish(answer)
 
+    def _show_asked(self, question: str) -> None:
+        self.asked_as = question
+        line = self.query_one(".asked-as", Static)
+        line.update(Content.assemble("↳ asked as: ", safe(question, single_line=True)))
+        line.display = bool(question)
+
     def _afterword(self, answer: Answer, hint: str) -> Content:
         lines = [Content("stopped")] if answer.stopped else []
         if not answer.found and not answer.stopped and answer.sources:
             lines.append(Content("The nearest passages:"))
             lines += [self._source_line(source) for source in answer.sources[:_NEAREST_SHOWN]]
+        if answer.is_search:
+            lines += [self._source_line(source) for source in answer.sources]
+        if answer.limited_to:
+            names = ", ".join(short_path(path, self._folders) or path.name for path in answer.limited_to)
+            lines.append(Content.assemble("searched only ", safe(names, single_line=True)))
         if self.asked_of is not None:
             lines.append(Content(f"! answered {read_so_far(self.asked_of)}{hint}"))
         lines += [

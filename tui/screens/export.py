@@ -1,0 +1,44 @@
+"""Ask where a conversation should be written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+from desk_rag.sanitize import clean
+
+_HINT = "A name that ends in .json gives JSON, any other Markdown · Enter writes · Esc goes back"
+
+
+class ExportScreen(ModalScreen[Path]):
+    """Ends with the path of the new file; Esc chooses none."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "Close", priority=True),
+        Binding("enter", "choose", "Write", priority=True),
+    ]
+
+    def __init__(self, proposed: Path) -> None:
+        super().__init__()
+        self._proposed = proposed
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="export"):
+            yield Static(Content.styled("Export this conversation with its sources", "bold"), markup=False)
+            yield Input(clean(str(self._proposed), single_line=True), compact=True)
+            yield Static(Content.styled(_HINT, "$foreground 60%"), markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one(Input).focus()
+
+    def action_choose(self) -> None:
+        """End with the path."""
+        if text := clean(self.query_one(Input).value, single_line=True).strip():
+            self.dismiss(Path(text))

@@ -104,10 +104,13 @@ class LiveBackend:
         """Answer from the chosen folders only: the store may hold others. An answer with a turn is saved."""
         engine = self._ready()
         if is_search(question):
-            yield from search(engine.store, question, self._folders)
-            return
-        for event in asking.ask(engine, Request(question, tuple(earlier), self._folders, mode=mode), stop):
-            if isinstance(event, Finished) and turn is not None:
+            return search(engine.store, question, self._folders)
+        events = asking.ask(engine, Request(question, tuple(earlier), self._folders, mode=mode), stop)
+        return events if turn is None else self._saving(events, turn)
+
+    def _saving(self, events: Iterator[AnswerEvent], turn: int) -> Iterator[AnswerEvent]:
+        for event in events:
+            if isinstance(event, Finished):
                 self.keeper.save(turn, event.answer)
             yield event
 

@@ -73,9 +73,9 @@ async def test_enter_answers_from_some_files_and_says_from_how_many(running: Run
 
 async def test_what_was_not_found_in_some_files_is_asked_again_by_itself(running: Run) -> None:
     class Growing(ScriptedBackend):
-        def ask(self, question: str, stop, mode: AnswerMode = AnswerMode.CACHED) -> Iterator[AnswerEvent]:  # type: ignore[no-untyped-def]
+        def _events(self, question, stop, mode, earlier) -> Iterator[AnswerEvent]:  # type: ignore[no-untyped-def]
             if self.now.reading is None:
-                return super().ask(question, stop, mode)
+                return super()._events(question, stop, mode, earlier)
             self.asked.append((question, mode))
             return iter(play(answer(question, NOT_FOUND, found=False)))
 
@@ -229,11 +229,11 @@ async def test_a_comparison_can_be_stopped(running: Run) -> None:
     gate = threading.Event()
 
     class Slow(ScriptedBackend):
-        def ask(self, question: str, stop, mode: AnswerMode = AnswerMode.CACHED) -> Iterator[AnswerEvent]:  # type: ignore[no-untyped-def]
+        def _events(self, question, stop, mode, earlier) -> Iterator[AnswerEvent]:  # type: ignore[no-untyped-def]
             if mode is AnswerMode.FULL:
                 while not stop():
                     gate.wait(0.01)
-            yield from super().ask(question, stop, mode)
+            yield from super()._events(question, stop, mode, earlier)
 
     async with running(Slow()) as pilot:
         app = pilot.app

@@ -32,7 +32,6 @@ class ChatsScreen(ModalScreen[int]):
         Binding("escape,ctrl+r", "dismiss", "Close", priority=True),
         Binding("down", "move(1)", "Next", show=False, priority=True),
         Binding("up", "move(-1)", "Previous", show=False, priority=True),
-        Binding("enter", "choose", "Open", priority=True),
         Binding("delete", "delete", "Delete", priority=True),
     ]
 
@@ -75,7 +74,11 @@ class ChatsScreen(ModalScreen[int]):
         if self._rows:
             rows.highlighted = min(max((rows.highlighted or 0) + step, 0), len(self._rows) - 1)
 
-    def action_choose(self) -> None:
+    def on_input_submitted(self) -> None:
+        """Enter opens the marked chat. A binding would not wait for the letters before it."""
+        self.choose()
+
+    def choose(self) -> None:
         """End with the marked chat."""
         if row := self._current:
             self.dismiss(row.chat_id)
@@ -83,7 +86,7 @@ class ChatsScreen(ModalScreen[int]):
     def on_option_list_option_selected(self, message: OptionList.OptionSelected) -> None:
         """A click opens a chat."""
         message.stop()
-        self.action_choose()
+        self.choose()
 
     def action_delete(self) -> None:
         """Delete the marked chat when pressed twice."""

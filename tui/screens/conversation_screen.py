@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
-from textual.widgets import TextArea
+from textual.widgets import Input, TextArea
 
 from desk_rag.answering.conversation.turns import Turn, turn_of
 from desk_rag.answering.events import Answer
@@ -183,7 +183,9 @@ class ConversationScreen(TurnScreen):
 
     def action_find(self) -> None:
         """Search in the transcript."""
-        self.query_one(FindBar).open()
+        bar = self.query_one(FindBar)
+        bar.display = True
+        self.set_focus(bar.query_one(Input))  # at once, so that the next letter arrives there
 
     def on_find_bar_closed(self) -> None:
         """Go back to the prompt."""

@@ -20,10 +20,7 @@ _HINT = "A name that ends in .json gives JSON, any other Markdown · Enter write
 class ExportScreen(ModalScreen[Path]):
     """Ends with the path of the new file; Esc chooses none."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "Close", priority=True),
-        Binding("enter", "choose", "Write", priority=True),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Close")]
 
     def __init__(self, proposed: Path) -> None:
         super().__init__()
@@ -38,7 +35,7 @@ class ExportScreen(ModalScreen[Path]):
     def on_mount(self) -> None:
         self.query_one(Input).focus()
 
-    def action_choose(self) -> None:
+    def on_input_submitted(self, message: Input.Submitted) -> None:
         """End with the path."""
-        if text := clean(self.query_one(Input).value, single_line=True).strip():
+        if text := clean(message.value, single_line=True).strip():
             self.dismiss(Path(text))

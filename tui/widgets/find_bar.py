@@ -20,7 +20,7 @@ class FindBar(Horizontal):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close", "Close", priority=True),
-        Binding("enter,down", "step(1)", "Next", priority=True),
+        Binding("down", "step(1)", "Next", priority=True),
         Binding("up", "step(-1)", "Previous", priority=True),
     ]
 
@@ -43,11 +43,6 @@ class FindBar(Horizontal):
         yield Input(placeholder="words in this conversation", compact=True)
         yield Static("", id="found", markup=False)
 
-    def open(self) -> None:
-        """Show the line and put the cursor into it."""
-        self.display = True
-        self.query_one(Input).focus()
-
     def tell(self, text: str) -> None:
         """Say how many turns match."""
         self.query_one("#found", Static).update(text)
@@ -56,6 +51,11 @@ class FindBar(Horizontal):
         """Look while the user types."""
         message.stop()
         self.post_message(self.Wanted(clean(message.value, single_line=True), 0))
+
+    def on_input_submitted(self, message: Input.Submitted) -> None:
+        """Enter goes to the next match. A binding would not wait for the letters before it."""
+        message.stop()
+        self.action_step(1)
 
     def on_paste(self, event: events.Paste) -> None:
         """A pasted escape sequence must not get into the line."""

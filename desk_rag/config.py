@@ -120,8 +120,9 @@ class AnswerSettings(_Section):
     """Chunks per answer; 0 follows the model (5 for the embedded reader, 6 for others)."""
     context_tokens: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """Tokens of chunks per answer; 0 follows the model (2,000 for the embedded reader)."""
-    max_new_tokens: Annotated[int, Field(ge=1, le=4096)] = 160
-    """Longest answer, quotes included, in tokens."""
+    max_new_tokens: Annotated[int, Field(ge=0, le=4096)] = 0
+    """Longest answer in tokens, reasoning apart; 0 follows the model and the question (160 for the embedded reader,
+    up to 1,024 for models that write)."""
     choose_quote: bool = True
     """Embedded reader and embedder only: score every sentence against the question before quoting one.
     With false the reader alone decides what it quotes, which is less accurate."""
@@ -233,16 +234,27 @@ def load(path: Path | None = None) -> Settings:
             return Settings()
         raise ConfigError(f"No settings file at {path}.", remedy="Leave --config out to use the defaults.")
     try:
-        return Settings.model_validate(_without_nul(tomllib.loads(file.read_text(encoding="utf-8"))))
+        text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}.", remedy="Correct its permissions.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{file} is not valid TOML: {error}.", remedy="Correct that line, or move the file away."
+        ) from error
+    return parsed(text, file)
+
+
+def parsed(text: str, file: Path) -> Settings:
+    """Return the settings in the text of a settings file; errors name `file`. Raises ConfigError."""
+    try:
+        return Settings.model_validate(_without_nul(tomllib.loads(text)))
     except RecursionError as error:
         raise ConfigError(
             f"{file} nests its values too deep to be read.", remedy="No setting needs more than a list in a section."
         ) from error
     except ValidationError as error:
         raise ConfigError(f"{file}: {_explain(error)}", remedy="Correct that line, or move the file away.") from error
-    except ValueError as error:  # malformed, not UTF-8, a number of thousands of digits
+    except ValueError as error:  # malformed, a number of thousands of digits
         raise ConfigError(
             f"{file} is not valid TOML: {error}.", remedy="Correct that line, or move the file away."
         ) from error

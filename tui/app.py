@@ -24,7 +24,7 @@ from textual.app import App, SuspendNotSupported, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.message import Message
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 from textual.worker import get_current_worker
 
 from desk_rag.answering.events import AnswerText
@@ -34,9 +34,14 @@ from desk_rag.errors import Cancelled, DeskRagError
 from desk_rag.ingest.events import IndexEvent
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Backend, Freshness, Status
+from desk_rag.tui.management.checks import Checks, no_checks
+from desk_rag.tui.management.first_run import FirstRun
 from desk_rag.tui.opener import Opening, opening
 from desk_rag.tui.palette import turn_commands
 from desk_rag.tui.screens.chat import ChatScreen
+from desk_rag.tui.screens.first_run import FirstRunScreen
+from desk_rag.tui.screens.panel import PanelScreen
+from desk_rag.tui.screens.panels import PANELS
 from desk_rag.tui.shutdown import leave_at_once, leave_unless_ended, new_loop, threads_ended
 from desk_rag.tui.themes import DARK, LIGHT
 from desk_rag.tui.turns.comparison import compare
@@ -61,6 +66,10 @@ class DeskRagApp(App[int]):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1", "help", "Help", priority=True),
+        *[
+            Binding(panel.key, f"panel('{name}')", panel.title, show=False, priority=True)
+            for name, panel in PANELS.items()
+        ],
         Binding("f6", "pause_or_resume", "Pause", priority=True),
         Binding("ctrl+q", "quit", "Quit", key_display="^q", priority=True),
         Binding("ctrl+c", "copy_or_quit", "Quit", show=False, priority=True),
@@ -72,6 +81,7 @@ class DeskRagApp(App[int]):
         self.failure: DeskRagError | None = None
         """What kept the backend from starting; its exit code becomes the program's."""
         self._log_file = log_file
+        self._folders = tuple(folders)
         self._chat = ChatScreen(folders)
         self._stop = threading.Event()
         self._leaving = threading.Event()
@@ -90,7 +100,7 @@ class DeskRagApp(App[int]):
         for number in (signal.SIGTERM, signal.SIGHUP):
             # Textual installs none; without it the terminal stays in the alternate screen.
             loop.add_signal_handler(number, partial(self._leave, 128 + number))
-        self.call_after_refresh(self.start_backend)
+        self.call_after_refresh(self.start_backend if self._folders else self.look_for_folders)
 
     async def on_event(self, event: events.Event) -> None:
         """Deliver an event; what is typed anywhere on the chat screen goes to the prompt."""
@@ -149,6 +159,28 @@ class DeskRagApp(App[int]):
         if status != self._status or not self._status_told:
             self._status, self._status_told = status, True
             self._tell(m.StatusCame(status))
+
+    @work(thread=True, exclusive=True, group="start", exit_on_error=False)
+    def look_for_folders(self) -> None:
+        """Start, or ask for a folder first if none is known."""
+        try:
+            is_due = FirstRun(self.backend.session).is_due()
+        except Exception:
+            _LOG.exception("the index cannot be looked into")
+            is_due = False  # the start says what is wrong with it
+        self.call_from_thread(self.action_first_run if is_due else self.start_backend)
+
+    def action_first_run(self) -> None:
+        """Ask for a folder; start with it once it is chosen."""
+        self.push_screen(FirstRunScreen(self.backend.session), self._chose)
+
+    def _chose(self, _: object) -> None:
+        folders = self.backend.session.folders
+        if folders:
+            self._folders = folders
+            self._chat = ChatScreen(folders)
+            self.switch_screen(self._chat)
+            self.call_after_refresh(self.start_backend)
 
     def _report(self, text: str) -> None:
         self._tell(m.Loading(text))
@@ -270,6 +302,10 @@ class DeskRagApp(App[int]):
         yield SystemCommand(
             "Keep documents whose files are gone", "In the index", partial(self.decide_deletions, keep=True)
         )
+        for name, (key, title, about, _) in PANELS.items():
+            yield SystemCommand(title, f"{about} ({key.upper()})", partial(self.action_panel, name))
+        if not self._folders:
+            yield SystemCommand("Choose a folder", "Look at it first, then index it", self.action_first_run)
         yield SystemCommand("Change the theme", "Colours", self.action_change_theme)
         yield SystemCommand("Help", "Keys and signs", self.action_help)
         yield SystemCommand("Quit", "Leave desk-rag", self.action_quit)
@@ -282,6 +318,18 @@ class DeskRagApp(App[int]):
             self.screen.dismiss()
         else:
             self.push_screen(HelpScreen(self._log_file))
+
+    def action_panel(self, name: str) -> None:
+        """Open a screen beside the chat, in place of another one that is open."""
+        if isinstance(self.screen, ModalScreen):
+            return
+        panel = PANELS[name].screen
+        if isinstance(self.screen, panel):
+            self.screen.action_close()
+        elif isinstance(self.screen, PanelScreen):
+            self.switch_screen(panel(self.backend.session))
+        else:
+            self.push_screen(panel(self.backend.session))
 
     def action_pause_or_resume(self) -> None:
         """Pause background work for an hour, or let it go on."""
@@ -301,6 +349,15 @@ class DeskRagApp(App[int]):
         else:
             self._pressed_ctrl_c = now
             self.notify("Press Ctrl+C again to quit.", timeout=_TWICE_SECONDS, markup=False)
+
+    @property
+    def status(self) -> Status:
+        """The last look at the index."""
+        return self._status
+
+    @on(m.PauseWanted)
+    def _pause_wanted(self, message: m.PauseWanted) -> None:
+        self.set_pause(message.seconds)
 
     @on(m.OpenWanted)
     def _open_wanted(self, message: m.OpenWanted) -> None:
@@ -372,14 +429,23 @@ def _driver_class() -> type[Driver] | None:
     return TerminalDriver
 
 
-def run(settings: Settings, folders: Sequence[Path]) -> NoReturn:
-    """Open the UI on `folders`; the exit code is 0, 143/129 after a signal, or that of a failed start."""
+def run(
+    settings: Settings, folders: Sequence[Path], settings_file: Path | None = None, checks: Checks = no_checks
+) -> NoReturn:
+    """Open the UI on `folders`; the exit code is 0, 143/129 after a signal, or that of a failed start.
+
+    Args:
+        settings_file: where `settings` come from, if not from the default place.
+        checks: what the doctor's screen runs.
+    """
     from desk_rag.store.layout import Layout
     from desk_rag.tui.live_backend import LiveBackend
     from desk_rag.tui.logfile import log_to_file
+    from desk_rag.tui.management.session import Session
 
     Layout(settings.data_dir).check_owner()  # before the log file is made there
-    code = run_with(LiveBackend(settings, folders), folders, log_to_file(settings.data_dir / "logs"))
+    backend = LiveBackend(Session(settings, folders, settings_file, checks))
+    code = run_with(backend, folders, log_to_file(settings.data_dir / "logs"))
     leave_at_once(code)  # unloading the libraries would take longer than all else
 
 

@@ -16,6 +16,7 @@ from desk_rag.answering.events import AnswerEvent, AnswerMode
 from desk_rag.documents.chunking import Chunk
 from desk_rag.documents.status import IndexStage
 from desk_rag.ingest.events import IndexEvent
+from desk_rag.ingest.freshness import Backlog
 
 if TYPE_CHECKING:
     from desk_rag.answering.conversation.saved import Change
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from desk_rag.answering.conversation.turns import Turn
     from desk_rag.store.chats.records import SavedSource
     from desk_rag.tui.conversation.keeper import Keeper
+    from desk_rag.tui.management.session import Session
 
 
 class Freshness(Enum):
@@ -66,7 +68,7 @@ class Status:
     waiting: str = ""
     """Why the stage stands still on purpose; empty while it moves."""
     paused_seconds: float | None = None
-    """How long the pause still lasts; None when not paused."""
+    """How long the pause still lasts; None when not paused, or paused without an end."""
     absent: tuple[Path, ...] = ()
     """Indexed folders and drives that are not there now; their documents still answer."""
     missing: int = 0
@@ -96,6 +98,10 @@ class Started:
 class Backend(Protocol):
     """Everything the UI asks of desk-rag. Methods raise DeskRagError with a message and a remedy."""
 
+    @property
+    def session(self) -> Session:
+        """Settings, folders and store, for the screens beside the chat; usable before `start`."""
+
     def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
         """Import, load and open everything; `report` takes progress lines, `listen` index events from any thread."""
 
@@ -109,12 +115,14 @@ class Backend(Protocol):
         stop: Callable[[], bool],
         mode: AnswerMode = AnswerMode.CACHED,
         *,
+        wait: Callable[[], bool] = lambda: True,
         turn: int | None = None,
         earlier: Sequence[Turn] = (),
     ) -> Iterator[AnswerEvent]:
         """Answer `question`, which may lean on `earlier` turns; gives up soon after `stop()` turns true.
 
-        The answer is saved as that of `turn`; None saves nothing. '/words' lists passages instead.
+        While new files are being read, FilesWaiting events come until they are read or `wait()` turns false. The answer
+        is saved as that of `turn`; None saves nothing. '/words' lists passages instead.
         """
 
     def names(self) -> Names:
@@ -122,6 +130,9 @@ class Backend(Protocol):
 
     def change_of(self, source: SavedSource) -> Change:
         """Return what has happened to the file of a saved source since."""
+
+    def backlog(self) -> Backlog:
+        """Return the files that were not read yet; once there are none, an answer that lacked some can be renewed."""
 
     def prefetch(self, question: str) -> None:
         """Get ready for `question`, which is likely to be asked next; it may also never be."""

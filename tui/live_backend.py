@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,17 +27,21 @@ from desk_rag.config import Settings
 from desk_rag.documents.chunking import Chunk
 from desk_rag.documents.status import IndexStage
 from desk_rag.errors import UNWRITABLE, ModelError, StoreLocked
+from desk_rag.ingest import freshness
 from desk_rag.ingest.deletions import missing_files
 from desk_rag.ingest.events import IndexEvent, StageProgress
+from desk_rag.ingest.freshness import Backlog
 from desk_rag.store.catalog.deletion_rows import Decision
 from desk_rag.store.chats.records import SavedSource
 from desk_rag.store.presence import absent_folders
 from desk_rag.tui.backend import Freshness, Reading, Started, Status
 from desk_rag.tui.conversation.keeper import Keeper
+from desk_rag.tui.management.session import Session
 from desk_rag.tui.turns.first_look import FirstLook, room_missing
 
 if TYPE_CHECKING:
     from desk_rag.answering.engine import AnswerEngine
+    from desk_rag.indexer.resident.server import Server
     from desk_rag.indexer.service import Service
     from desk_rag.store.store import Store
     from desk_rag.store.types import Activity, Counts
@@ -52,6 +57,8 @@ _QUIET = {
 """Environment that keeps libraries from writing to the terminal."""
 _SOON = 20.0
 """Seconds that a writer may take to start; without activity after that, nobody is watching."""
+_HALT_SECONDS = 10.0
+"""Seconds to wait for the indexing to stop before it begins with other settings."""
 _TRY_SECONDS = 3.0
 """Seconds between two attempts to become the writer."""
 
@@ -59,19 +66,21 @@ _TRY_SECONDS = 3.0
 class LiveBackend:
     """Answers from the store of `settings`, indexing `folders` when no other process does."""
 
-    def __init__(self, settings: Settings, folders: Sequence[Path]) -> None:
-        self._settings = settings
-        self._folders = tuple(folder.absolute() for folder in folders)
+    def __init__(self, session: Session) -> None:
+        self.session = session
         self._engine: AnswerEngine | None = None
         self._service: Service | None = None
+        self._server: Server | None = None
+        self._listen: Callable[[IndexEvent], None] = lambda _: None
         self._started_at = 0.0
-        self.keeper = Keeper(settings.data_dir, save=settings.chats.save)
+        self.keeper = Keeper(session.settings.data_dir, save=session.settings.chats.save)
         self._first_look = FirstLook()
         self._stopping = threading.Event()
         self._changing = threading.Lock()
 
     def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
         """Load model and store and begin indexing. Raises ModelError, StoreError, ConfigError."""
+        self._listen = listen
         for name, value in _QUIET.items():
             os.environ.setdefault(name, value)
         report("loading the libraries")
@@ -79,16 +88,19 @@ class LiveBackend:
 
         report("loading the model")
         try:
-            engine = open_engine(self._settings, writer=True)
+            engine = open_engine(self.session.settings, writer=True)
         except (StoreLocked, *UNWRITABLE):
-            engine = open_engine(self._settings, writer=False)
+            engine = open_engine(self.session.settings, writer=False)
         self._engine, self._started_at = engine, time.monotonic()
         if engine.store.writer:
+            if engine.store.pause_requested() == math.inf:  # it lasted until this start
+                engine.store.request_pause(None)
             self._begin_indexing(engine, listen)
         else:
             takeover = threading.Thread(target=self._take_over, args=(engine, listen), name="takeover", daemon=True)
             takeover.start()
-        name = self._settings.model.name
+        self.session.attach(self)
+        name = self.session.settings.model.name
         embedded = name == "embedded"
         return Started("embedded reader" if embedded else engine.model.spec.name, _device(engine), not embedded)
 
@@ -98,14 +110,26 @@ class LiveBackend:
         stop: Callable[[], bool],
         mode: AnswerMode = AnswerMode.CACHED,
         *,
+        wait: Callable[[], bool] = lambda: True,
         turn: int | None = None,
         earlier: Sequence[Turn] = (),
     ) -> Iterator[AnswerEvent]:
-        """Answer from the chosen folders only: the store may hold others. An answer with a turn is saved."""
-        engine = self._ready()
+        """Answer from the chosen folders only (the store may hold others), as their files are now.
+
+        An answer with a turn is saved.
+        """
+        from desk_rag.indexer import fresh_answer
+
+        engine, service = self._ready(), self._service
         if is_search(question):
-            return search(engine.store, question, self._folders)
-        events = asking.ask(engine, Request(question, tuple(earlier), self._folders, mode=mode), stop)
+            return search(engine.store, question, self.session.folders)
+        asked = Request(question, tuple(earlier), self.session.folders, mode=mode)
+        if service is None:
+            events = fresh_answer.ask(engine, asked, stop, wait=wait)
+        else:
+            events = fresh_answer.ask(
+                engine, asked, stop, wait=wait, is_reading=service.is_reading, hints=service.changed_files()
+            )
         return events if turn is None else self._saving(events, turn)
 
     def _saving(self, events: Iterator[AnswerEvent], turn: int) -> Iterator[AnswerEvent]:
@@ -116,28 +140,33 @@ class LiveBackend:
 
     def names(self) -> Names:
         """Return the indexed folders and files below the chosen folders."""
-        return Names(asking.indexed_files(self._ready().store), self._folders)
+        return Names(asking.indexed_files(self._ready().store), self.session.folders)
 
     def change_of(self, source: SavedSource) -> Change:
         """Compare a saved source with the index."""
         return change_of(source, self._ready().store.document)
 
+    def backlog(self) -> Backlog:
+        """Return the files below the chosen folders that were not read yet, after a look of at most 0.15 s."""
+        hints = self._service.changed_files() if self._service is not None else ()
+        return freshness.look(self._ready().store, self.session.folders, self.session.settings.index, hints=hints)
+
     def prefetch(self, question: str) -> None:
         """Bring nearer what the next question in the queue will need, while the present answer is written."""
-        self._ready().prefetch(question, under=self._folders)
+        self._ready().prefetch(question, under=self.session.folders)
 
     def status(self) -> Status:
         """Return counts below the chosen folders and the writer's progress."""
         engine = self._ready()
         store = engine.store
-        counts = store.counts(engine.namespace, engine.embedder.fingerprint, self._folders)
+        counts = store.counts(engine.namespace, engine.embedder.fingerprint, self.session.folders)
         activity = store.activity()
         paused = _left(store.pause_requested())
         freshness, stage = self._freshness(activity, paused)
         absent = [folder.path for folder in absent_folders(store) if self._is_chosen(folder.path)]
         missing = [
             folder
-            for folder in missing_files(store, self._settings.index.deletion_grace_hours)
+            for folder in missing_files(store, self.session.settings.index.deletion_grace_hours)
             if folder.waiting and self._is_chosen(folder.root)
         ]
         return Status(
@@ -154,13 +183,13 @@ class LiveBackend:
             total=activity.total if activity else 0,
             eta_seconds=activity.eta_seconds if activity else None,
             waiting=_reason(activity),
-            paused_seconds=paused,
+            paused_seconds=None if paused == math.inf else paused,
             absent=tuple(absent),
             missing=sum(folder.waiting for folder in missing),
             missing_seconds=min((folder.seconds_left for folder in missing), default=0.0),
             writer=0 if self._service is not None or activity is None else activity.pid,
             reading=self._reading(counts, activity),
-            disk_full=room_missing(counts, self._settings.store.budget_gib) if not store.kv_away else store.kv_away,
+            disk_full=store.kv_away or room_missing(counts, self.session.settings.store.budget_gib),
         )
 
     def _reading(self, counts: Counts, activity: Activity | None) -> Reading | None:
@@ -193,34 +222,85 @@ class LiveBackend:
     def decide_deletions(self, *, keep: bool) -> int:
         """Note the decision for the chosen folders; whichever process is the writer obeys it."""
         decision = Decision.KEPT if keep else Decision.CONFIRMED
-        return sum(self._ready().store.deletions.decide(folder, decision) for folder in self._folders)
+        return sum(self._ready().store.deletions.decide(folder, decision) for folder in self.session.folders)
 
     def stop(self) -> bool:
         """End indexing and close the store. False if a step that cannot be interrupted still runs."""
+        self.session.detach()
         with self._changing:
             self._stopping.set()
             service, engine = self._service, self._engine
             self._service = self._engine = None
+        if self._server is not None:
+            self._server.stop()
         ended = service.stop() if service is not None else True
         if engine is not None:
             engine.close()
         self.keeper.close()
         return ended
 
+    # What the screens beside the chat direct: `management.session.Indexing` ---------------------------------------
+
+    @property
+    def store(self) -> Store:
+        """The store of the engine."""
+        return self._ready().store
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the loaded model's chunk KV."""
+        return str(self._ready().namespace)
+
+    @property
+    def indexes(self) -> bool:
+        """Whether this process is the one that indexes."""
+        return self._service is not None
+
+    def sweep(self) -> None:
+        """Look through the folders now, if this process indexes."""
+        if self._service is not None:
+            self._service.sweep()
+
+    def halt(self) -> bool:
+        """Stop indexing; False if another process indexes or a step that cannot be interrupted still runs."""
+        with self._changing:
+            return self._service is not None and self._service.stop(_HALT_SECONDS)
+
+    def resume(self, settings: Settings, folders: Sequence[Path]) -> None:
+        """Index these folders with these settings from now on, after `halt`."""
+        with self._changing:
+            if not self._stopping.is_set():
+                self.session.settings, self.session.folders = settings, tuple(folders)
+                self._begin_indexing(self._ready(), self._listen)
+
     def _is_chosen(self, path: Path) -> bool:
-        return not self._folders or any(path == folder or folder in path.parents for folder in self._folders)
+        return not self.session.folders or any(
+            path == folder or folder in path.parents for folder in self.session.folders
+        )
 
     def _begin_indexing(self, engine: AnswerEngine, listen: Callable[[IndexEvent], None]) -> None:
         from desk_rag.indexer.parts import parts_of
+        from desk_rag.indexer.resident.answers import Resident
+        from desk_rag.indexer.resident.server import Server
         from desk_rag.indexer.service import Service
 
         self._started_at = time.monotonic()
         self._first_look = FirstLook()
-        service = Service(parts_of(engine), self._folders, self._settings)
+        service = Service(parts_of(engine), self.session.folders, self.session.settings)
         service.subscribe(self._first_look.take)
         service.subscribe(listen)
         service.start()
         self._service = service
+        resident = Resident(
+            self.session.settings,
+            lambda: parts_of(engine),
+            lambda: nullcontext(engine),
+            service.is_reading,
+            service.changed_files,
+        )
+        self._server = Server(self.session.settings.data_dir, resident.handle)
+        if reason := self._server.start():
+            _log.warning("other processes must answer by themselves: %s", reason)
 
     def _take_over(self, engine: AnswerEngine, listen: Callable[[IndexEvent], None]) -> None:
         """Try until this process becomes the writer; then index, and store caches that answers computed."""
@@ -246,10 +326,10 @@ class LiveBackend:
         """Open the store as its writer; None while that is not possible."""
         from desk_rag.store.store import Store
 
-        if not (self._settings.data_dir / "catalog.sqlite").is_file():
+        if not (self.session.settings.data_dir / "catalog.sqlite").is_file():
             return None  # it is being purged; a reader must not create it again
         try:
-            return Store.open(self._settings.data_dir, self._settings.store, writer=True)
+            return Store.open(self.session.settings.data_dir, self.session.settings.store, writer=True)
         except StoreLocked:
             return None
         except Exception:

@@ -90,12 +90,19 @@ class DocumentWanted(Message):
 
 
 @dataclass
+class PauseWanted(Message):
+    """Background work should stand still for so many seconds; None lets it go on."""
+
+    seconds: float | None
+
+
+@dataclass
 class OpenWanted(Message):
     """A source should be opened in the user's own program."""
 
     source: Source
     location: Location
-    """Of the quote, or else of the source."""
+    """Place of the quote, or else of the source."""
     quote: str
 
 

@@ -36,6 +36,12 @@ def short_path(path: Path, folders: Sequence[Path]) -> str:
     return clean_name(str(path))
 
 
+def home_path(path: Path) -> str:
+    """Return `path` as a person would type it, with '~' for the home folder."""
+    home = Path.home()
+    return clean(str(Path("~") / path.relative_to(home) if path.is_relative_to(home) else path), single_line=True)
+
+
 def fit_path(text: str, width: int) -> Content:
     """Return a path in exactly `width` cells; leading folders go first, because the name says most."""
     content = Content(text)
@@ -116,7 +122,9 @@ def about(value: float) -> str:
 
 
 def gib(value: int) -> str:
-    """Return bytes in GiB, or in MiB below one: '38 GiB', '1.5 GiB', '12 MiB'."""
+    """Return bytes in GiB, or in smaller units below one: '38 GiB', '1.5 GiB', '12 MiB', '800 KiB'."""
+    if 0 < value < 1024**2:
+        return f"{max(1, value // 1024)} KiB"
     if value < 1024**3:
         return f"{value / 1024**2:.0f} MiB"
     number = value / 1024**3

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,16 +14,14 @@ from desk_rag.cli.store_access import exists, open_store, print_lines
 from desk_rag.config import Settings
 from desk_rag.documents.status import FileState
 from desk_rag.errors import DeskRagError
+from desk_rag.ingest.explanation import STATE_WORDS, explain
 from desk_rag.sanitize import clean, shown_path
 
 if TYPE_CHECKING:
-    from desk_rag.documents.discovery import FoundFile, LeftOut
-    from desk_rag.store.store import Store
     from desk_rag.store.types import DocumentRow
 
 _MOST_LISTED = 20
 """File names shown for one reason; `--json` lists all."""
-_STATE_WORDS = {FileState.SKIPPED.value: "left out"}
 
 
 def why(settings: Settings, file: Path, *, as_json: bool) -> int:
@@ -38,9 +35,9 @@ def why(settings: Settings, file: Path, *, as_json: bool) -> int:
     if exists(settings):
         with open_store(settings, writer=False) as store:
             row, rows = store.document(path), store.documents(path)
-            bases = list(_bases(store, settings, path))
+            known = explain(store, path, settings)
     else:
-        bases = list(settings.folders)
+        known = explain(None, path, settings)
     if path.is_dir() or (row is None and rows):
         return _why_folder(path, rows, as_json=as_json)
     if row is None and not os.path.lexists(path):
@@ -48,7 +45,7 @@ def why(settings: Settings, file: Path, *, as_json: bool) -> int:
             f"There is no file or folder {path}, and nothing from there is indexed.",
             remedy="Check the spelling; desk-rag why FOLDER lists the files that were not read.",
         )
-    state, reason = _explain(row, path, bases, settings)
+    state, reason = known.state, known.reason
     if as_json:
         chunks = row.num_chunks if row else 0
         out.print_json(sys.stdout, {"path": str(path), "state": state, "reason": reason, "chunks": chunks})
@@ -65,62 +62,6 @@ def _as_met(file: Path) -> Path:
     return Path(os.path.realpath(given.parent)) / given.name
 
 
-def _explain(row: DocumentRow | None, path: Path, bases: Sequence[Path], settings: Settings) -> tuple[str, str]:
-    """Return state and reason of one file, in words."""
-    from desk_rag.documents import document
-    from desk_rag.documents.discovery import LeftOut
-    from desk_rag.documents.formats import KIND_NOT_READ, unread_kind
-
-    if row is not None and row.state is FileState.INDEXED:
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.indexed_at))
-        changed = "" if _same(row, path) else "; it has changed since, and is read again at the next run"
-        return "indexed", f"{out.plural(row.num_chunks, 'chunk')}, read {when}{changed}" + _and(row.reason)
-    if row is not None:
-        state = "left out" if row.state is FileState.SKIPPED else row.state.value
-        return state, row.reason + _allowing(path, row.reason)
-    verdict = _verdict(path, bases, settings)
-    if isinstance(verdict, LeftOut):
-        return "left out", verdict.reason + _allowing(verdict.path, verdict.reason)
-    if not path.exists():
-        return "unknown", "it is a link to a file that is not there"
-    if not document.supported(path):
-        return "left out", f"{KIND_NOT_READ} ({unread_kind(path.name) or 'binary'})"
-    if verdict is None:
-        return "unknown", "it is in no folder that was indexed"
-    return "not indexed yet", "the next run reads it"
-
-
-def _allowing(path: Path, reason: str) -> str:
-    """Return how to index a file that was taken for a secret; '' for any other reason."""
-    if not reason.startswith("secret: "):
-        return ""
-    name = path.name + ("/" if os.path.isdir(path) else "")  # noqa: PTH112 - it never raises
-    return f'; to index it all the same, put "!{name}" into `exclude` under [index]'
-
-
-def _verdict(path: Path, bases: Sequence[Path], settings: Settings) -> FoundFile | LeftOut | None:
-    """Return what the rules say about `path`; the first folder whose rules leave it out decides."""
-    from desk_rag.documents.discovery import LeftOut, examine
-
-    accepted: FoundFile | None = None
-    for base in bases:
-        verdict = examine(base, path, settings.index)
-        if isinstance(verdict, LeftOut):
-            return verdict
-        accepted = accepted or verdict
-    return accepted
-
-
-def _bases(store: Store, settings: Settings, path: Path) -> Iterator[Path]:
-    """Yield folders that may have been indexed: those of the settings, then parents with documents."""
-    yield from (folder.expanduser().resolve() for folder in settings.folders if folder.expanduser() in path.parents)
-    for parent in path.parents:
-        if parent == Path.home() or parent == parent.parent:
-            return
-        if store.documents(parent):
-            yield parent
-
-
 def _why_folder(path: Path, rows: Sequence[DocumentRow], *, as_json: bool) -> int:
     """Print the number of files by state, then the files that have a reason, grouped by it."""
     counts = Counter(row.state.value for row in rows)
@@ -132,14 +73,14 @@ def _why_folder(path: Path, rows: Sequence[DocumentRow], *, as_json: bool) -> in
         ]
         out.print_json(sys.stdout, {"path": str(path), "states": states, "files": files})
         return 0
-    summary = ", ".join(f"{count:,} {_STATE_WORDS.get(state, state)}" for state, count in states.items())
+    summary = ", ".join(f"{count:,} {STATE_WORDS.get(state, state)}" for state, count in states.items())
     lines = [f"{shown_path(path)}: {summary or 'nothing in it was ever looked at'}"]
     groups: defaultdict[tuple[str, str], list[Path]] = defaultdict(list)
     for row in rows:
         if row.reason:
             groups[row.state.value, _group_reason(row)].append(row.path)
     for (state, reason), paths in sorted(groups.items(), key=lambda group: -len(group[1])):
-        lines.append(f"{len(paths):,} {_STATE_WORDS.get(state, state)}: {reason}")
+        lines.append(f"{len(paths):,} {STATE_WORDS.get(state, state)}: {reason}")
         lines += [f"  {shown_path(file, [path])}" for file in paths[:_MOST_LISTED]]
         if len(paths) > _MOST_LISTED:
             lines.append(f"  … and {len(paths) - _MOST_LISTED:,} more; --json lists every file")
@@ -155,14 +96,6 @@ def _group_reason(row: DocumentRow) -> str:
     if row.state is FileState.SKIPPED and row.reason.startswith(KIND_NOT_READ):
         return f"{kind_of(row.reason)}, {KIND_NOT_READ}"
     return clean(row.reason.removeprefix(str(row.path)).strip(), single_line=True)
-
-
-def _same(row: DocumentRow, path: Path) -> bool:
-    try:
-        now = path.stat()
-    except OSError:
-        return False
-    return (now.st_size, now.st_mtime_ns) == (row.stamp.size, row.stamp.mtime_ns)
 
 
 def _and(reason: str) -> str:

@@ -14,6 +14,7 @@ from desk_rag.store.catalog.coordination import SharedRows
 from desk_rag.store.catalog.database import Database
 from desk_rag.store.catalog.witness import Witness
 from desk_rag.store.kv.budget import BreakEven, Budget, Estimate, break_even, estimate
+from desk_rag.store.kv.contents import CacheContents, cache_contents
 from desk_rag.store.kv.files import KVFiles
 from desk_rag.store.kv.index import KVIndex
 from desk_rag.store.layout import Layout
@@ -71,6 +72,10 @@ class StoreHealth:
             kv_bytes=self._budget.used if self.writer else self._rows.total_blocks(),
             budget_bytes=self._budget.limit(),
         )
+
+    def fullest_namespace(self) -> str | None:
+        """Return the namespace with the most chunk KV; None if there is none."""
+        return self._rows.fullest_namespace()
 
     def coverage(self) -> Counts:
         """Return `counts` for the model and the embedder that cover most, if neither is loaded."""
@@ -147,6 +152,18 @@ class StoreHealth:
                 self._catalog.await_texts()
         elif self.writer and before != now and not self.is_lost and not self._catalog.is_empty():
             self._witness.write(now)
+
+    def cache_contents(self, most_next: int = 20) -> CacheContents:
+        """Return what the chunk KV is made of, and what would be evicted next."""
+        return cache_contents(self._database, most_next)
+
+    def request_full_speed(self, until: float | None) -> None:
+        """Ask the writer to fill caches although the computer is busy, until a unix time; None ends that."""
+        self._shared.request_full_speed(until)
+
+    def full_speed_requested(self) -> float | None:
+        """Return the unix time until which full speed is requested; None if it is not."""
+        return self._shared.full_speed_requested()
 
     def request_pause(self, until: float | None) -> None:
         """Ask the writer to pause until a unix time (math.inf: until resumed); None resumes it."""

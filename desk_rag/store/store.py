@@ -31,6 +31,7 @@ from desk_rag.store.kv.files import KVFiles, key_of
 from desk_rag.store.kv.index import KVIndex
 from desk_rag.store.kv.reconcile import KVMaintenance
 from desk_rag.store.layout import Layout
+from desk_rag.store.listing import Listing
 from desk_rag.store.maintenance.sweep import Sweep
 from desk_rag.store.types import (
     DocumentRow,
@@ -68,6 +69,7 @@ class Store(StoreHealth):
         self.clock = StoreClock(self._database)
         self.volumes = VolumeRows(self._database)
         self.deletions = DeletionRows(self._database, self.clock)
+        self.listing = Listing(self._database)
         self._maintenance = KVMaintenance(self._layout, self._rows, opened.kv)
         self._witness = Witness(self._layout.home, self._layout.run)
         self.root = self._layout.root
@@ -172,6 +174,10 @@ class Store(StoreHealth):
     def documents(self, under: Path | None = None) -> list[DocumentRow]:
         """Return all known paths at or below `under`, failed and skipped ones included, in path order."""
         return self._catalog.documents(under)
+
+    def stamps(self, under: Sequence[Path], limit: int) -> dict[bytes, tuple[int, int, int, str]]:
+        """Return (size, mtime_ns, inode, state) by path of at most `limit` known paths, newest row first."""
+        return self._catalog.stamps(under, limit)
 
     def unread_reasons(self, under: Sequence[Path] = ()) -> list[tuple[FileState, str, int]]:
         """Return (state, reason, number of files) of the skipped and failed files, grouped by reason."""
@@ -289,17 +295,24 @@ class Store(StoreHealth):
         """Return whether deleted text may still be in the files until the next checkpoint."""
         return self._catalog.scrub_owed() is not None
 
-    def verify(self, *, repair: bool = False, subset: tuple[int, int] | None = None) -> VerifyReport:
+    def verify(
+        self,
+        *,
+        repair: bool = False,
+        subset: tuple[int, int] | None = None,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> VerifyReport:
         """Check catalog, rows, files and all checksums; `subset=(1, 7)` reads the first seventh of the KV files.
 
-        `repair` quarantines unsound files, drops rows without files and rebuilds the word indexes.
+        `progress` hears (files read, files to read), and may raise to end the check. `repair` quarantines unsound
+        files, drops rows without files and rebuilds the word indexes.
         """
         from desk_rag.store.maintenance.verify import Verification
 
         if repair:
             self._must_write()
         check = Verification(self._layout, self._database, self._rows, self._maintenance, writer=self.writer)
-        report = check.run(self._kv.changing, repair=repair, subset=subset)
+        report = check.run(self._kv.changing, repair=repair, subset=subset, progress=progress)
         if repair and not report.clean and not report.unusable:
             if self._catalog.is_awaiting_texts():
                 self._shared.begin_run(None, "what was damaged has been removed")

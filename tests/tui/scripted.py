@@ -29,12 +29,15 @@ from desk_rag.answering.events import (
     Stage,
     Timings,
 )
+from desk_rag.config import Settings
 from desk_rag.documents.chunking import Chunk, ChunkId, Location
 from desk_rag.documents.status import IndexStage
 from desk_rag.ingest.events import IndexEvent
+from desk_rag.ingest.freshness import Backlog
 from desk_rag.store.chats.records import SavedSource
 from desk_rag.tui.backend import Freshness, Started, Status
 from desk_rag.tui.conversation.keeper import Keeper
+from desk_rag.tui.management.session import Session
 
 
 class Clock:
@@ -48,6 +51,8 @@ class Clock:
 
 CLOCK = Clock()
 FOLDERS = (Path("/home/ada/Documents"),)
+NOWHERE = Settings(data_dir=Path("/nonexistent/desk-rag"))
+"""Settings without an index."""
 _BOILER = FOLDERS[0] / "house" / "boiler-contract.pdf"
 _MAIL = FOLDERS[0] / "mail" / "2023-installer.eml"
 _NOTES = FOLDERS[0] / "notes" / "house.md"
@@ -193,6 +198,7 @@ class ScriptedBackend:
     pauses: list[float | None] = field(default_factory=list)
     decisions: list[bool] = field(default_factory=list)
     """Decisions about missing files: True if they are kept."""
+    session: Session = field(default_factory=lambda: Session(NOWHERE, FOLDERS, NOWHERE.data_dir / "config.toml"))
     stops: int = 0
     earlier: list[tuple[Turn, ...]] = field(default_factory=list)
     """Turns that came with each question."""
@@ -209,12 +215,16 @@ class ScriptedBackend:
             raise self.start_error
         return self.started
 
+    def backlog(self) -> Backlog:
+        return Backlog()
+
     def ask(
         self,
         question: str,
         stop: Callable[[], bool],
         mode: AnswerMode = AnswerMode.CACHED,
         *,
+        wait: Callable[[], bool] = lambda: True,
         turn: int | None = None,
         earlier: Sequence[Turn] = (),
     ) -> Iterator[AnswerEvent]:

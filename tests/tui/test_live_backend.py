@@ -14,7 +14,7 @@ import pytest
 
 from desk_rag.answering.conversation.saved import Change
 from desk_rag.answering.conversation.turns import Turn, turn_of
-from desk_rag.answering.events import Answer, AnswerMode, Finished, FirstToken, Retrieved
+from desk_rag.answering.events import Answer, AnswerEvent, AnswerMode, FilesWaiting, Finished, FirstToken, Retrieved
 from desk_rag.config import IdleSettings, IndexSettings, Settings
 from desk_rag.errors import ModelError, ModelNotFound
 from desk_rag.ingest.events import FileEvent
@@ -23,6 +23,7 @@ from desk_rag.tui import live_backend
 from desk_rag.tui.app import DeskRagApp
 from desk_rag.tui.backend import Freshness
 from desk_rag.tui.live_backend import LiveBackend
+from desk_rag.tui.management.session import Session
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.source_list import SourceList
 from tests.tui.conftest import ask, text_of, until
@@ -51,14 +52,42 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, Path]:
 @pytest.fixture
 def backend(place: tuple[Settings, Path]) -> Iterator[LiveBackend]:
     settings, folder = place
-    live = LiveBackend(settings, [folder])
+    live = LiveBackend(Session(settings, [folder]))
     yield live
     live.stop()
+
+
+def _first(events: list[AnswerEvent], kind: type[AnswerEvent]) -> AnswerEvent:
+    return next(event for event in events if isinstance(event, kind))
 
 
 def warm(backend: LiveBackend) -> bool:
     status = backend.status()
     return 0 < status.chunks == status.warm == status.with_vectors and status.files == len(_FILES)
+
+
+@pytest.mark.slow
+def test_the_first_question_of_a_new_user_waits_for_the_files(place: tuple[Settings, Path], tmp_path: Path) -> None:
+    """It is asked while the folder is looked through for the first time, with the file that answers it far behind."""
+    settings, _ = place
+    folder = tmp_path / "new"
+    folder.mkdir()
+    for number in range(60):
+        (folder / f"note {number}.md").write_text(f"Note {number}: the garden and the weather in week {number}.\n")
+    (folder / "a door.md").write_text("# Doors\n\nThe kitchen door is painted green.\n")
+    os.utime(folder / "a door.md", (1_000_000_000, 1_000_000_000))  # the oldest file is read last
+    backend = LiveBackend(settings, [folder])
+    backend.start(lambda text: None, lambda event: None)
+    try:
+        events = list(backend.ask(_QUESTION, lambda: False))
+        left = backend.backlog()
+    finally:
+        backend.stop()
+    assert isinstance(events[-1], Finished)
+    answer = events[-1].answer
+    assert answer.found and "green" in answer.text and answer.backlog is None, answer.notices
+    assert left.waiting == 0
+    assert all(isinstance(event, FilesWaiting) for event in events[: events.index(_first(events, Retrieved))])
 
 
 @pytest.mark.slow
@@ -68,7 +97,7 @@ def test_second_process_attaches_and_may_pause(backend: LiveBackend, place: tupl
     backend.start(lambda text: None, lambda event: None)
     wait(lambda: warm(backend))
     assert backend.status().writer == 0
-    second = LiveBackend(settings, [folder])
+    second = LiveBackend(Session(settings, [folder]))
     second.start(lambda text: None, lambda event: None)
     try:
         wait(lambda: second.status().freshness is Freshness.WATCHING)
@@ -97,7 +126,7 @@ def test_who_came_second_goes_on_when_the_first_has_ended(
     late = folder / "late.txt"
     backend.start(lambda text: None, lambda event: None)
     wait(lambda: warm(backend))
-    second, heard = LiveBackend(settings, [folder]), []
+    second, heard = LiveBackend(Session(settings, [folder])), []
     second.start(lambda text: None, heard.append)
     try:
         wait(lambda: second.status().writer == os.getpid())
@@ -175,7 +204,7 @@ def test_follow_up_names_and_plain_search(backend: LiveBackend) -> None:
 def test_failed_start_leaves_the_store_free(place: tuple[Settings, Path], tmp_path: Path) -> None:
     settings, folder = place
     model = settings.model.model_copy(update={"name": str(tmp_path / "nothing")})
-    broken = LiveBackend(settings.model_copy(update={"model": model}), [folder])
+    broken = LiveBackend(Session(settings.model_copy(update={"model": model}), [folder]))
     with pytest.raises(ModelNotFound) as raised:
         broken.start(lambda text: None, lambda event: None)
     assert raised.value.remedy

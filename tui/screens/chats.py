@@ -20,6 +20,7 @@ from desk_rag.errors import DeskRagError
 from desk_rag.sanitize import clean
 from desk_rag.store.chats.records import ChatRow
 from desk_rag.tui.conversation.keeper import Keeper
+from desk_rag.tui.widgets.line_input import SentLine
 from desk_rag.tui.wording import count, safe
 
 _HINT = "Type to search · Enter opens · Delete deletes · Esc goes back"
@@ -44,13 +45,13 @@ class ChatsScreen(ModalScreen[int]):
     def compose(self) -> ComposeResult:
         with Vertical(id="chats"):
             yield Static(Content.styled("Saved chats", "bold"), markup=False)
-            yield Input(placeholder="words in questions, answers, quotes and file names", compact=True)
+            yield SentLine("chat-words", "words in questions, answers, quotes and file names")
             yield OptionList(id="chat-rows", markup=False, compact=True)
             yield Static(Content.styled(_HINT, "$foreground 60%"), id="chats-hint", markup=False)
 
     def on_mount(self) -> None:
         self.query_one(OptionList).can_focus = False
-        self.query_one(Input).focus()
+        self.set_focus(self.query_one(SentLine))
         self.look("")
 
     def on_input_changed(self, message: Input.Changed) -> None:

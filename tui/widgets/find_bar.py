@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
@@ -13,6 +12,7 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from desk_rag.sanitize import clean
+from desk_rag.tui.widgets.line_input import SentLine
 
 
 class FindBar(Horizontal):
@@ -40,7 +40,7 @@ class FindBar(Horizontal):
 
     def compose(self) -> ComposeResult:
         yield Static("find ", markup=False)
-        yield Input(placeholder="words in this conversation", compact=True)
+        yield SentLine("find-words", "words in this conversation")
         yield Static("", id="found", markup=False)
 
     def tell(self, text: str) -> None:
@@ -56,10 +56,6 @@ class FindBar(Horizontal):
         """Enter goes to the next match. A binding would not wait for the letters before it."""
         message.stop()
         self.action_step(1)
-
-    def on_paste(self, event: events.Paste) -> None:
-        """A pasted escape sequence must not get into the line."""
-        event.text = clean(event.text, single_line=True)
 
     def action_step(self, step: int) -> None:
         """Go to the next or previous match."""

@@ -24,6 +24,7 @@ from desk_rag.store.types import Activity, UnfinishedRun
 
 STALE_SECONDS = 60.0
 """Age in seconds from which a heartbeat is ignored, also if it is in the future."""
+_FULL_SPEED = "full_speed"
 _ACTIVITY, _PAUSE, _NOTICES, _RUNS = "activity", "pause", "notices", "unfinished_runs"
 
 
@@ -70,6 +71,15 @@ class SharedRows:
     def pause_requested(self) -> float | None:
         """Return the unix time until which a pause is requested; None if none is or it has passed."""
         value = self._get(_PAUSE)
+        return value if isinstance(value, float) and value > time.time() else None
+
+    def request_full_speed(self, until: float | None) -> None:
+        """Ask the writer to fill caches although the computer is busy, until a unix time; None ends that."""
+        self._set(_FULL_SPEED, None if until is None else float(until))
+
+    def full_speed_requested(self) -> float | None:
+        """Return the unix time until which full speed is requested; None if it is not or that has passed."""
+        value = self._get(_FULL_SPEED)
         return value if isinstance(value, float) and value > time.time() else None
 
     def note(self, notices: Sequence[str]) -> None:

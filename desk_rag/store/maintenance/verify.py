@@ -61,10 +61,18 @@ class Verification:
         self._upkeep = upkeep
         self._writer = writer
 
-    def run(self, changing: Lock, *, repair: bool, subset: tuple[int, int] | None) -> VerifyReport:
+    def run(
+        self,
+        changing: Lock,
+        *,
+        repair: bool,
+        subset: tuple[int, int] | None,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> VerifyReport:
         """Check everything; with `subset=(i, n)` the content of every n-th KV file only, by name, i from 1 to n.
 
-        `changing` is held while suspicions are looked at again, so that no write of this process is half way.
+        `progress` hears how many KV files were looked at. `changing` is held while suspicions are looked at again, so
+        that no write of this process is half way.
         """
         if subset is not None and not 1 <= subset[0] <= subset[1]:
             raise ValueError(f"a subset is (i, n) with 1 <= i <= n, not {subset}")
@@ -78,7 +86,12 @@ class Verification:
         entries = [entry for entry in entries if entry.path not in foreign]
         checked = [found for found in entries if found.path in known and _in_subset(found.path, subset)]
         unread = {found.path for found in entries} - {found.path for found in checked}
-        suspects = [found.path for found in entries if self._fault(found.path, known.get(found.path), unread)]
+        suspects = []
+        for number, found in enumerate(entries):
+            progress(number, len(entries))
+            if self._fault(found.path, known.get(found.path), unread):
+                suspects.append(found.path)
+        progress(len(entries), len(entries))
         suspects += known.keys() - {found.path for found in entries}
         with changing:
             known = known and self._known()

@@ -1,0 +1,102 @@
+"""Say of one path whether it was read, and the rule or reason if it was not."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.documents.status import FileState
+
+if TYPE_CHECKING:
+    from desk_rag.config import Settings
+    from desk_rag.documents.discovery import FoundFile, LeftOut
+    from desk_rag.store.store import Store
+    from desk_rag.store.types import DocumentRow
+
+STATE_WORDS = {FileState.SKIPPED.value: "left out"}
+"""States that a person calls otherwise than the catalog does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The state of a path and the reason for it, in words."""
+
+    state: str
+    """'indexed', 'left out', 'failed', 'not indexed yet' or 'unknown'."""
+    reason: str
+
+
+def explain(store: Store | None, path: Path, settings: Settings) -> Explanation:
+    """Return what is known of `path`, or what the rules would do with it; without a store nothing is indexed yet."""
+    from desk_rag.documents import document
+    from desk_rag.documents.discovery import LeftOut
+    from desk_rag.documents.formats import KIND_NOT_READ, unread_kind
+
+    row = store.document(path) if store is not None else None
+    if row is not None and row.state is FileState.INDEXED:
+        return Explanation("indexed", _how_read(row, path))
+    if row is not None:
+        state = STATE_WORDS.get(row.state.value, row.state.value)
+        return Explanation(state, row.reason + _allowing(path, row.reason))
+    verdict = _verdict(path, list(_bases(store, settings, path)), settings)
+    if isinstance(verdict, LeftOut):
+        return Explanation("left out", verdict.reason + _allowing(verdict.path, verdict.reason))
+    if not path.exists():
+        return Explanation("unknown", "it is a link to a file that is not there")
+    if not document.supported(path):
+        return Explanation("left out", f"{KIND_NOT_READ} ({unread_kind(path.name) or 'binary'})")
+    if verdict is None:
+        return Explanation("unknown", "it is in no folder that was indexed")
+    return Explanation("not indexed yet", "the next run reads it")
+
+
+def is_as_read(row: DocumentRow, path: Path) -> bool:
+    """Return whether the file at `path` has the size and time that it had when it was read."""
+    try:
+        now = path.stat()
+    except OSError:
+        return False
+    return (now.st_size, now.st_mtime_ns) == (row.stamp.size, row.stamp.mtime_ns)
+
+
+def _how_read(row: DocumentRow, path: Path) -> str:
+    chunks = "1 chunk" if row.num_chunks == 1 else f"{row.num_chunks:,} chunks"
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.indexed_at))
+    changed = "" if is_as_read(row, path) else "; it has changed since, and is read again at the next run"
+    return f"{chunks}, read {when}{changed}" + (f"; {row.reason}" if row.reason else "")
+
+
+def _allowing(path: Path, reason: str) -> str:
+    """Return how to index a file that was taken for a secret; '' for any other reason."""
+    if not reason.startswith("secret: "):
+        return ""
+    name = path.name + ("/" if os.path.isdir(path) else "")  # noqa: PTH112 - it never raises
+    return f'; to index it all the same, put "!{name}" into `exclude` under [index]'
+
+
+def _verdict(path: Path, bases: Sequence[Path], settings: Settings) -> FoundFile | LeftOut | None:
+    """Return what the rules say about `path`; the first folder whose rules leave it out decides."""
+    from desk_rag.documents.discovery import LeftOut, examine
+
+    accepted: FoundFile | None = None
+    for base in bases:
+        verdict = examine(base, path, settings.index)
+        if isinstance(verdict, LeftOut):
+            return verdict
+        accepted = accepted or verdict
+    return accepted
+
+
+def _bases(store: Store | None, settings: Settings, path: Path) -> Iterator[Path]:
+    """Yield folders that may have been indexed: those of the settings, then parents with documents."""
+    known = [folder.expanduser().resolve() for folder in settings.folders]
+    yield from (folder for folder in known if store is None or folder in path.parents)
+    for parent in path.parents if store is not None else ():
+        if parent == Path.home() or parent == parent.parent:
+            return
+        if store is not None and store.documents(parent):
+            yield parent

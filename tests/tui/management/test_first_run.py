@@ -1,0 +1,93 @@
+"""The first run: a folder is chosen, looked at without reading it, and started with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from desk_rag import config
+from desk_rag.config import Settings
+from desk_rag.tui.app import DeskRagApp
+from desk_rag.tui.management.session import Session
+from desk_rag.tui.screens.chat import ChatScreen
+from desk_rag.tui.screens.first_run import FirstRunScreen
+from tests.tui.conftest import screen_text, until
+from tests.tui.management.conftest import FILES, RULES
+from tests.tui.scripted import ScriptedBackend
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeskRagApp:
+    """The app without a folder, in a home with some."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, text in FILES.items():
+        (tmp_path / "Documents" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "Documents" / name).write_text(text)
+    (tmp_path / "Documents" / "photo.png").write_bytes(bytes(100))
+    (tmp_path / "Documents" / ".env").write_text("KEY=1")
+    (tmp_path / "Downloads").mkdir()
+    (tmp_path / "config.toml").write_text(RULES)
+    settings = config.load(tmp_path / "config.toml").model_copy(update={"data_dir": tmp_path / "data"})
+    return DeskRagApp(ScriptedBackend(session=Session(settings, (), tmp_path / "config.toml")), ())
+
+
+async def test_from_nothing_to_a_started_folder(fresh: DeskRagApp, tmp_path: Path) -> None:
+    async with fresh.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: isinstance(fresh.screen, FirstRunScreen) and "Downloads" in screen_text(fresh))
+        assert "Nothing leaves this computer" in screen_text(fresh)
+        assert fresh.backend.listen is None, "nothing is started before the choice"
+        await pilot.press("enter")
+        await until(pilot, lambda: "will read" in screen_text(fresh))
+        shown = screen_text(fresh)
+        assert "4 files" in shown and "md 2" in shown and "eml 1" in shown
+        assert "images 1" in shown and "by your rules 1" in shown and "that may hold secrets 1" in shown
+        assert "needs no download" in shown and "⏎ Start" in shown
+        assert not (tmp_path / "data").exists(), "looking writes nothing"
+        assert (tmp_path / "config.toml").read_text() == RULES
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(fresh.screen, ChatScreen) and fresh.backend.listen is not None)
+        assert "Documents" in screen_text(fresh)
+        assert fresh.backend.session.folders == (tmp_path / "Documents",)
+        assert config.load(tmp_path / "config.toml").folders == (tmp_path / "Documents",)
+        assert "# backups" in (tmp_path / "config.toml").read_text()
+
+
+async def test_names_are_completed_and_a_wrong_one_is_told(fresh: DeskRagApp, tmp_path: Path) -> None:
+    async with fresh.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: "Downloads" in screen_text(fresh))
+        await pilot.press(*"~/doc")
+        await until(pilot, lambda: "Downloads" not in screen_text(fresh))
+        await pilot.press("tab")
+        await until(pilot, lambda: "~/Documents/house" in screen_text(fresh))
+        await pilot.press(*"nothing", "enter")
+        await until(pilot, lambda: "There is no folder" in screen_text(fresh))
+        await pilot.press(*["backspace"] * 7, *"mail", "enter")
+        await until(pilot, lambda: "will read" in screen_text(fresh) and "1 file," in screen_text(fresh))
+        await pilot.press("escape")
+        await until(pilot, lambda: "will read" not in screen_text(fresh))
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(fresh.screen, ChatScreen))
+        assert "No folder yet" in screen_text(fresh)
+
+
+async def test_a_folder_without_a_readable_file_cannot_be_started(fresh: DeskRagApp, tmp_path: Path) -> None:
+    async with fresh.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "Downloads" in screen_text(fresh))
+        await pilot.press(*"~/Downloads", "enter")
+        await until(pilot, lambda: "no file in it can be read" in screen_text(fresh))
+        await pilot.press("enter")
+        await pilot.pause()
+        assert isinstance(fresh.screen, FirstRunScreen)
+
+
+def test_hostile_settings_are_not_needed(tmp_path: Path) -> None:
+    """A first run needs no settings file at all."""
+    session = Session(Settings(data_dir=tmp_path / "data"), (), tmp_path / "new" / "config.toml")
+    from desk_rag.tui.management.first_run import FirstRun
+
+    (tmp_path / "docs").mkdir()
+    assert FirstRun(session).is_due()
+    assert FirstRun(session).choose(tmp_path / "docs") == ""
+    assert config.load(tmp_path / "new" / "config.toml").folders == (tmp_path / "docs",)
+    assert not FirstRun(session).is_due()

@@ -1,0 +1,232 @@
+"""The library over a real index: what it lists, why, and what it changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual.pilot import Pilot
+
+from desk_rag import config
+from desk_rag.documents.status import FileState
+from desk_rag.store.catalog import checksums
+from desk_rag.store.catalog.rows import upsert
+from desk_rag.store.store import Store
+from desk_rag.store.types import FileStamp
+from desk_rag.tui.screens.choice import ChoiceScreen
+from desk_rag.tui.screens.library import LibraryScreen
+from desk_rag.tui.widgets.entry_list import PAGE, EntryList
+from tests.tui.conftest import screen_text, until
+from tests.tui.management.conftest import RULES, Open, World
+
+
+async def open_library(pilot: Pilot[int], sign: str = "notes.md") -> None:
+    await pilot.press("f3")
+    await until(pilot, lambda: sign in screen_text(pilot.app))
+
+
+async def go_to(pilot: Pilot[int], name: str) -> None:
+    """Filter down to one file; the pane below then says why."""
+    await pilot.press(*name)
+    await until(pilot, lambda: pilot.app.screen.query_one(EntryList).total == 1 and f"/{name}" in pane(pilot))
+
+
+def pane(pilot: Pilot[int]) -> str:
+    return str(pilot.app.screen.query_one("#entry-detail").visual)  # type: ignore[attr-defined]
+
+
+def line_of(pilot: Pilot[int], name: str) -> str:
+    return next(line for line in screen_text(pilot.app).splitlines() if f" {name} " in line)
+
+
+async def choose(pilot: Pilot[int], key: str) -> None:
+    await until(pilot, lambda: isinstance(pilot.app.screen, ChoiceScreen))
+    await pilot.press(key)
+
+
+async def test_every_file_has_its_state_and_reason(opened: Open, world: World) -> None:
+    (world.folder / "notes.md").write_text("# Notes\n\nThe spare key was moved.\n")
+    (world.folder / "house" / "roof.txt").unlink()
+    (world.folder / "new.md").write_text("# New\n\nNot read yet.\n")
+    (world.folder / "attic").mkdir()
+    async with opened() as pilot:
+        await open_library(pilot)
+        assert "4 files read · 1 failed · 2 files not read: 1 by your rules, 1 image" in screen_text(pilot.app)
+        assert "▸ house/" in screen_text(pilot.app) and "2 read" in line_of(pilot, "house/")
+        assert "nothing read from it yet" in line_of(pilot, "attic/")
+        assert line_of(pilot, "notes.md").startswith(" ◐") and "changed" in line_of(pilot, "notes.md")
+        assert line_of(pilot, "new.md").startswith(" ·") and "waits to be read" in line_of(pilot, "new.md")
+        assert line_of(pilot, "broken.pdf").startswith(" !") and "damaged" in line_of(pilot, "broken.pdf")
+        assert line_of(pilot, "old.bak").startswith(" ○") and "exclude: *.bak" in line_of(pilot, "old.bak")
+        assert line_of(pilot, "photo.png").startswith(" ○")
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: "its file is gone" in screen_text(pilot.app))
+        assert line_of(pilot, "roof.txt").startswith(" ◌")
+        await pilot.press("backspace")
+        await until(pilot, lambda: "attic/" in screen_text(pilot.app))
+        await until(pilot, lambda: pane(pilot).startswith("~/docs/house"))
+
+
+async def test_typing_filters_at_any_depth_and_below_stands_why(opened: Open) -> None:
+    async with opened() as pilot:
+        await open_library(pilot)
+        await go_to(pilot, "roof.txt")
+        await until(pilot, lambda: "indexed: 1 chunk, read 20" in pane(pilot))
+        await pilot.press("escape")
+        await until(pilot, lambda: "photo.png" in screen_text(pilot.app))
+        await pilot.press(*"HOUSE md")
+        await until(pilot, lambda: "house/doors.md" in screen_text(pilot.app) and "roof.txt" not in pane(pilot))
+        await pilot.press("escape")
+        await pilot.press("ctrl+t", "ctrl+t")
+        await until(pilot, lambda: pilot.app.screen.query_one(EntryList).total == 1)
+        assert "broken.pdf" in screen_text(pilot.app)
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, LibraryScreen))
+
+
+async def test_a_file_is_excluded_after_a_question_and_back_with_undo(opened: Open, world: World) -> None:
+    async with opened() as pilot:
+        await open_library(pilot)
+        await go_to(pilot, "doors.md")
+        await pilot.press("enter")
+        await choose(pilot, "x")
+        await until(pilot, lambda: "Exclude doors.md?" in screen_text(pilot.app))
+        await pilot.press("n")
+        await until(pilot, lambda: isinstance(pilot.app.screen, LibraryScreen))
+        assert world.config.read_text() == RULES, "nothing is written before the answer"
+        await pilot.press("enter")
+        await choose(pilot, "x")
+        await until(pilot, lambda: "Exclude doors.md?" in screen_text(pilot.app))
+        await pilot.press("y")
+        await until(pilot, lambda: "is excluded" in screen_text(pilot.app))
+        assert config.load(world.config).index.exclude == ("*.bak", "/house/doors.md")
+        kept = world.config.read_text()
+        assert "# what we keep" in kept and "# not these" in kept and "# backups" in kept
+        assert pilot.app.backend.session.settings.index.exclude == ("*.bak", "/house/doors.md")
+        await pilot.press("f9")
+        await until(pilot, lambda: "no longer excluded" in screen_text(pilot.app))
+        assert config.load(world.config).index.exclude == ("*.bak",)
+
+
+async def test_pin_and_read_again(opened: Open, world: World) -> None:
+    async with opened() as pilot:
+        await open_library(pilot)
+        await pilot.press("ctrl+o")
+        await choose(pilot, "p")
+        await until(pilot, lambda: "pinned" in line_of(pilot, "house/"))
+        with Store.open(world.settings.data_dir, world.settings.store, writer=False) as store:
+            assert store.pins() == [world.folder / "house"]
+        await go_to(pilot, "notes.md")
+        await pilot.press("enter")
+        await choose(pilot, "r")
+        await until(pilot, lambda: "read again at the next look" in screen_text(pilot.app))
+        with Store.open(world.settings.data_dir, world.settings.store, writer=False) as store:
+            row = store.document(world.folder / "notes.md")
+            assert row is not None and row.stamp.mtime_ns == 0, "the next look takes it for changed"
+
+
+async def test_the_text_that_was_read(opened: Open) -> None:
+    async with opened() as pilot:
+        await open_library(pilot)
+        await go_to(pilot, "roofer.eml")
+        await pilot.press("enter")
+        await choose(pilot, "t")
+        await until(pilot, lambda: "Hello, the roof." in screen_text(pilot.app))
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(pilot.app.screen, LibraryScreen))
+
+
+async def test_a_folder_is_forgotten_and_remembered(opened: Open, world: World) -> None:
+    async with opened() as pilot:
+        await open_library(pilot)
+        await pilot.press("ctrl+o")
+        await choose(pilot, "f")
+        await until(pilot, lambda: "Forget house?" in screen_text(pilot.app))
+        await pilot.press("k")
+        await until(pilot, lambda: "Forgot 2 documents of house" in screen_text(pilot.app))
+        assert config.load(world.config).index.exclude == ("*.bak", "/house/")
+        with Store.open(world.settings.data_dir, world.settings.store, writer=False) as store:
+            assert store.documents(world.folder / "house") == []
+            assert store.document(world.folder / "notes.md") is not None
+        assert (world.folder / "house" / "doors.md").exists()
+        await pilot.press("f9")
+        await until(pilot, lambda: "is read again" in screen_text(pilot.app))
+        assert config.load(world.config).index.exclude == ("*.bak",)
+
+
+async def test_forgetting_for_good_has_no_undo(opened: Open, world: World) -> None:
+    async with opened() as pilot:
+        await open_library(pilot)
+        await go_to(pilot, "notes.md")
+        await pilot.press("ctrl+o")
+        await choose(pilot, "f")
+        await until(pilot, lambda: "cannot be undone" in screen_text(pilot.app))
+        await pilot.press("a")
+        await until(pilot, lambda: "with all caches" in screen_text(pilot.app))
+        assert "F9" not in screen_text(pilot.app)
+        for file in world.settings.data_dir.rglob("*"):
+            assert not file.is_file() or b"third flower pot" not in file.read_bytes()
+
+
+async def test_a_settings_file_that_cannot_be_changed_changes_nothing(opened: Open, world: World) -> None:
+    world.config.write_text("[index\n")
+    async with opened() as pilot:
+        await open_library(pilot)
+        await pilot.press("ctrl+o")
+        await choose(pilot, "f")
+        await until(pilot, lambda: "Forget house?" in screen_text(pilot.app))
+        await pilot.press("a")
+        await until(pilot, lambda: "not valid TOML" in screen_text(pilot.app))
+        with Store.open(world.settings.data_dir, world.settings.store, writer=False) as store:
+            assert len(store.documents(world.folder / "house")) == 2
+
+
+async def test_before_anything_is_indexed(opened: Open, tmp_path: Path) -> None:
+    from tests.tui.management.conftest import World
+
+    folder = tmp_path / "fresh"
+    folder.mkdir()
+    (folder / "a.md").write_text("# A\n")
+    settings = config.Settings(data_dir=tmp_path / "no-data")
+    async with opened(of=World(folder, settings, tmp_path / "c.toml")) as pilot:
+        await open_library(pilot, "waits to be read")
+        assert "a.md" in screen_text(pilot.app)
+    assert not (tmp_path / "no-data").exists(), "looking creates nothing"
+
+
+async def test_a_hundred_thousand_files_cost_the_rows_in_view(opened: Open, world: World) -> None:
+    """The work of a frame is counted in rows: those drawn, and those asked for."""
+    big = world.folder / "big"
+    place = world.settings.data_dir
+    with Store.open(place, world.settings.store, writer=True) as store, store._database.write() as connection:
+        for number in range(100_000):
+            path = big / f"file {number:06}.md"
+            row, _ = upsert(connection, path, "", "", FileStamp(1, 2, 3, "p"), FileState.SKIPPED, "empty")
+            checksums.seal(connection, row, count=True)
+    asked: list[int] = []
+    async with opened() as pilot:
+        await open_library(pilot, "big/")
+        assert isinstance(pilot.app.screen, LibraryScreen)
+        rows = pilot.app.screen.query_one(EntryList)
+        look = pilot.app.screen._library.entries
+
+        def counted(listed, first, number):  # type: ignore[no-untyped-def]
+            asked.append(number)
+            return look(listed, first, number)
+
+        pilot.app.screen._library.entries = counted  # type: ignore[method-assign]
+        await pilot.press("enter")
+        await until(pilot, lambda: rows.total == 100_000 and "file 000000.md" in screen_text(pilot.app))
+        for keys, sign in (
+            (["ctrl+end"], "file 099999.md"),
+            (["pageup"] * 3, "file 0999"),
+            (["ctrl+home"], "000000.md"),
+        ):
+            before, requests = rows.drawn, len(asked)
+            await pilot.press(*keys)
+            await until(pilot, lambda: sign in screen_text(pilot.app))  # noqa: B023
+            assert rows.drawn - before <= 12 * len(keys) * rows.size.height + 40 * rows.size.height
+            assert len(asked) - requests <= 4 * len(keys) + 4
+        await pilot.press(*"099 777")
+        await until(pilot, lambda: "file 099777.md" in screen_text(pilot.app) and rows.total == 1, 20)
+        assert all(number <= PAGE for number in asked)
+        assert len(rows._rows) <= 41 * PAGE

@@ -1,0 +1,116 @@
+"""Activity, cache and doctor over a real store."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+
+from desk_rag.cli.doctor import examine
+from desk_rag.documents.status import IndexStage
+from desk_rag.store.store import Store
+from desk_rag.store.types import Activity
+from desk_rag.tui.app import DeskRagApp
+from desk_rag.tui.management.session import Session
+from tests.store.made import key, kv_files, kv_for
+from tests.tui.conftest import screen_text, until
+from tests.tui.management.conftest import Open, World
+from tests.tui.scripted import ScriptedBackend
+
+
+def published(world: World, **changes: object) -> None:
+    fields: dict[str, object] = {
+        "pid": os.getpid(), "at": time.time(), "stage": IndexStage.VECTORS, "done": 3, "total": 12, "unit": "chunks",
+        "rate": 2.5, "eta_seconds": 240.0, "waiting": "", "current": "roof\x1b]52;c;Zm9v\x07\u202e.txt",
+    }  # fmt: skip
+    with Store.open(world.settings.data_dir, world.settings.store, writer=False) as store:
+        store.publish_activity(Activity(**{**fields, **changes}))  # type: ignore[arg-type]
+
+
+async def test_activity_says_how_far_and_why_it_waits(opened: Open, world: World) -> None:
+    published(world)
+    async with opened() as pilot:
+        await pilot.press("f4")
+        await until(pilot, lambda: "2.5 a second · 4 min left" in screen_text(pilot.app))
+        assert f"indexed by process {os.getpid()}" in screen_text(pilot.app)
+        assert "roof⟨U+202E⟩.txt" in screen_text(pilot.app)
+        assert "is not a PDF that can be opened" in screen_text(pilot.app), "failures by reason"
+        published(world, waiting="on battery")
+        await until(pilot, lambda: "waiting: on battery" in screen_text(pilot.app))
+
+
+async def test_pause_has_choices_and_work_now_reaches_the_writer(opened: Open, world: World) -> None:
+    published(world)
+    async with opened() as pilot:
+        backend = pilot.app.backend
+        await pilot.press("f4")
+        await until(pilot, lambda: "⏎ Pause" in screen_text(pilot.app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "For eight hours" in screen_text(pilot.app))
+        await pilot.press("r")
+        await until(pilot, lambda: backend.pauses == [math.inf])
+        with Store.open(world.settings.data_dir, world.settings.store, writer=False) as store:
+            store.request_pause(math.inf)
+            await until(pilot, lambda: "paused: until desk-rag is started again" in screen_text(pilot.app))
+            await until(pilot, lambda: "⏎ Go on" in screen_text(pilot.app))
+            await pilot.press("enter")
+            await until(pilot, lambda: backend.pauses == [math.inf, None])
+            store.request_pause(None)
+            await pilot.press("ctrl+o")
+            await until(pilot, lambda: "works although the computer is busy" in screen_text(pilot.app))
+            until_when = store.full_speed_requested()
+            assert until_when is not None and 3500 < until_when - time.time() <= 3600
+            await until(pilot, lambda: "^o Only when idle" in screen_text(pilot.app))
+            await pilot.press("ctrl+o")
+            await until(pilot, lambda: store.full_speed_requested() is None)
+
+
+async def test_cache_shows_room_and_what_goes_next_and_verifies(opened: Open, world: World) -> None:
+    with Store.open(world.settings.data_dir, world.settings.store, writer=True) as store:
+        passage = store.passages_of(world.folder / "notes.md")[0]
+        name = key(passage.chunk.text)
+        assert store.put_kv(name, kv_for(name), [passage.chunk.chunk_id], 0.1)
+    (file,) = kv_files(world.settings.data_dir)
+    async with opened() as pilot:
+        await pilot.press("f5")
+        await until(pilot, lambda: "Deleted next" in screen_text(pilot.app))
+        shown = screen_text(pilot.app)
+        assert "1 of 4 chunks (25%)" in shown and "MB of text" in shown and "notes.md" in shown
+        await pilot.press("enter")
+        await until(pilot, lambda: "nothing is wrong" in screen_text(pilot.app))
+        damaged = bytearray(file.read_bytes())
+        damaged[-1] ^= 1
+        file.write_bytes(damaged)
+        await pilot.press("enter")
+        await until(
+            pilot, lambda: "1 problem" in screen_text(pilot.app) and "verify --repair" in screen_text(pilot.app)
+        )
+
+
+async def test_doctor_runs_the_checks_with_remedies(world: World) -> None:
+    broken = world.settings.model_copy(
+        update={"model": world.settings.model.model_copy(update={"name": "/nothing/here"})}
+    )
+    session = Session(broken, [world.folder], world.config, examine)
+    app = DeskRagApp(ScriptedBackend(session=session), [world.folder])
+    async with app.run_test(size=(118, 60)) as pilot:
+        await pilot.press("f8")
+        await until(pilot, lambda: "checks: " in screen_text(app), 60)
+        shown = screen_text(app)
+        assert "● python" in shown and "✗ model" in shown and "failed" in shown
+        assert "! index" in shown and "1 file could not be read" in shown
+        await pilot.press("enter")
+        await until(pilot, lambda: "checking" in screen_text(app))
+        await until(pilot, lambda: "checks: " in screen_text(app), 60)
+
+
+async def test_panels_replace_each_other_and_close_with_their_key(opened: Open) -> None:
+    async with opened() as pilot:
+        depth = len(pilot.app.screen_stack)
+        for key, name in (("f3", "Library"), ("f4", "Activity"), ("f5", "Cache"), ("f8", "Doctor")):
+            await pilot.press(key)
+            await until(pilot, lambda: f"desk-rag  {name}" in screen_text(pilot.app))  # noqa: B023
+            assert len(pilot.app.screen_stack) == depth + 1
+        await pilot.press("f8")
+        await until(pilot, lambda: "Ask about your files" in screen_text(pilot.app))
+        assert len(pilot.app.screen_stack) == depth

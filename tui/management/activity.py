@@ -1,0 +1,122 @@
+"""What indexing is doing, as the activity screen shows it, and the wishes about it: pause, go on, work now."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from desk_rag.documents.status import FileState, IndexStage
+
+if TYPE_CHECKING:
+    from desk_rag.store.types import Activity
+    from desk_rag.tui.backend import Status
+    from desk_rag.tui.management.session import Session
+
+UNTIL_RESTART = math.inf
+FULL_SPEED_SECONDS = 3600.0
+_MOST_REASONS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class StageRow:
+    """How far one stage has come."""
+
+    stage: IndexStage
+    done: int
+    total: int
+    rate: float = 0.0
+    """Items a second; 0 while it does not move."""
+    eta_seconds: float | None = None
+    at_work: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityReport:
+    """One look at the indexing."""
+
+    stages: tuple[StageRow, ...]
+    current: str = ""
+    """The file that was read last."""
+    waiting: str = ""
+    paused_seconds: float | None = None
+    """Until the pause ends; `UNTIL_RESTART` for one without an end; None when not paused."""
+    full_speed_seconds: float | None = None
+    """How long caches are still filled although the computer is busy; None if they are not."""
+    writer: str = ""
+    """Which process indexes; '' if none does."""
+    failures: tuple[tuple[str, int], ...] = ()
+    """Reasons why files could not be read, and how many files each."""
+
+
+class ActivityView:
+    """Looks at the indexing, and directs it. Every method may take a while."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def report(self, status: Status) -> ActivityReport:
+        """Return what is being done; counts come from `status`."""
+        store = self._session.store()
+        if store is None:
+            return ActivityReport(_rows(status, None))
+        activity = store.activity()
+        failures = Counter[str]()
+        for state, reason, number in store.unread_reasons(self._session.folders):
+            if state is FileState.FAILED:
+                failures[_without_path(reason)] += number
+        return ActivityReport(
+            _rows(status, activity),
+            current=activity.current if activity else "",
+            waiting=activity.waiting if activity else "",
+            paused_seconds=_left(store.pause_requested()),
+            full_speed_seconds=_left(store.full_speed_requested()),
+            writer=self._writer(activity),
+            failures=tuple(failures.most_common(_MOST_REASONS)),
+        )
+
+    def work_now(self, seconds: float | None) -> None:
+        """Fill caches for `seconds` although the computer is busy; None ends that."""
+        store = self._session.store()
+        if store is not None:
+            store.request_full_speed(None if seconds is None else time.time() + seconds)
+
+    def _writer(self, activity: Activity | None) -> str:
+        if activity is None:
+            return ""
+        indexing = self._session.indexing
+        return "this desk-rag" if indexing is not None and indexing.indexes else f"process {activity.pid}"
+
+
+def _rows(status: Status, activity: Activity | None) -> tuple[StageRow, ...]:
+    at_work = activity.stage if activity is not None and (activity.total or activity.done) else None
+    known = (
+        (IndexStage.SCAN, 0, 0),
+        (IndexStage.WORDS, status.files, status.files),
+        (IndexStage.VECTORS, status.with_vectors, status.chunks),
+        (IndexStage.WARM, status.warm, status.chunks),
+    )
+    rows = []
+    for stage, done, total in known:
+        if activity is None or stage is not at_work:
+            rows.append(StageRow(stage, done, total))
+            continue
+        moves = not activity.waiting
+        if stage in (IndexStage.SCAN, IndexStage.WORDS):
+            done, total = activity.done, activity.total
+        rows.append(StageRow(stage, done, total, activity.rate if moves else 0.0, activity.eta_seconds, at_work=True))
+    return tuple(rows)
+
+
+def _left(until: float | None) -> float | None:
+    if until is None or until <= time.time():
+        return None
+    return until - time.time()
+
+
+def _without_path(reason: str) -> str:
+    """Return a recorded reason without the path of the file that it begins with."""
+    head, mark, tail = reason.partition(" is ") if reason.startswith("/") else ("", "", reason)
+    return f"is {tail}" if mark else tail or head or reason

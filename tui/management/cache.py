@@ -1,0 +1,83 @@
+"""The caches as the cache screen shows them: room, use, what goes next; and the check of everything stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.config import GIB
+from desk_rag.errors import Cancelled, StoreError
+
+if TYPE_CHECKING:
+    from desk_rag.store.kv.contents import CacheContents
+    from desk_rag.store.types import VerifyReport
+    from desk_rag.tui.management.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class CacheReport:
+    """One look at the caches."""
+
+    used: int
+    limit: int
+    """Bytes that caches may take now."""
+    cap: int
+    """`budget_gib` in bytes; the limit is lower where the drive has less room."""
+    reserve: int
+    """Bytes of the drive that caches leave alone."""
+    warm: int
+    chunks: int
+    outlook: str
+    """What caches of everything would take; '' if nothing is missing."""
+    place: Path
+    away: str
+    """Why the caches cannot be reached; '' if they can."""
+    contents: CacheContents
+
+    @property
+    def text_mb_per_gib(self) -> float | None:
+        """Megabytes of text whose caches fill a GiB; None while there are none."""
+        kept = self.contents
+        return kept.text_bytes / 1e6 / (kept.kv_bytes / GIB) if kept.kv_bytes and kept.text_bytes else None
+
+
+class CacheView:
+    """Looks at the caches and checks them. Every method may take a while."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def report(self) -> CacheReport | None:
+        """Return amounts and what goes next; None while nothing was ever indexed."""
+        store, settings = self._session.store(), self._session.settings
+        if store is None:
+            return None
+        counts = store.counts(self._session.namespace())  # type: ignore[arg-type]
+        outlook = store.outlook(None, 0.0)
+        return CacheReport(
+            used=counts.kv_bytes,
+            limit=counts.budget_bytes,
+            cap=int(settings.store.budget_gib * GIB),
+            reserve=int(settings.store.reserve_gib * GIB),
+            warm=counts.warm,
+            chunks=counts.chunks,
+            outlook=outlook.sentence if outlook is not None else "",
+            place=settings.store.kv_place or settings.data_dir / "kv",
+            away=store.kv_away,
+            contents=store.cache_contents(),
+        )
+
+    def verify(self, progress: Callable[[int, int], None], stop: Callable[[], bool]) -> VerifyReport:
+        """Check everything that is stored against its checksum, repairing nothing. Raises Cancelled after `stop`."""
+        store = self._session.store()
+        if store is None:
+            raise StoreError("Nothing is indexed yet.", remedy="There is nothing to check.")
+
+        def heard(done: int, total: int) -> None:
+            if stop():
+                raise Cancelled("The check was ended.")
+            progress(done, total)
+
+        return store.verify(progress=heard)

@@ -1,0 +1,38 @@
+"""The checks of `desk-rag doctor`, handed in by the command line, which stands above the UI."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Protocol
+
+from desk_rag.config import Settings
+
+
+class Finding(Protocol):
+    """Result of one check."""
+
+    @property
+    def name(self) -> str:
+        """What was checked."""
+
+    @property
+    def verdict(self) -> Enum:
+        """Its value is 'ok', 'warn' or 'fail'."""
+
+    @property
+    def detail(self) -> str:
+        """What was found."""
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it; '' if there is nothing to do."""
+
+
+Checks = Callable[[Settings], Iterator[Finding]]
+"""Runs all checks, in the order in which a fault would show."""
+
+
+def no_checks(_settings: Settings) -> Iterator[Finding]:
+    """Find nothing."""
+    return iter(())

@@ -1,0 +1,86 @@
+"""What the first run needs: folders to choose from, what is in one, and the start with it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.assets import assets_dir
+from desk_rag.config import GIB
+from desk_rag.ingest.preview import FolderPreview, preview
+
+if TYPE_CHECKING:
+    from desk_rag.tui.management.session import Session
+
+_USUAL = ("Documents", "Notes", "notes", "Desktop", "Downloads")
+_MOST_SHOWN = 200
+
+
+class FirstRun:
+    """Choices of the first run. Every method may take a while, and raises DeskRagError."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def is_due(self) -> bool:
+        """Return whether no folder is known: none was named, and none was ever indexed."""
+        if self._session.folders:
+            return False
+        store = self._session.store()
+        return store is None or not store.volumes.roots()
+
+    def folders(self, typed: str) -> list[Path]:
+        """Return folders that begin with what was typed; usual ones if nothing was."""
+        if not typed.strip():
+            home = Path.home()
+            usual = [home / name for name in _USUAL if (home / name).is_dir()]
+            return [*usual, home, assets_dir() / "sample_docs"]
+        given = _expanded(typed)
+        parent, prefix = (given, "") if typed.endswith(("/", os.sep)) else (given.parent, given.name)
+        try:
+            with os.scandir(parent) as entries:
+                names = sorted(entry.name for entry in entries if entry.is_dir() and _begins(entry.name, prefix))
+        except OSError:
+            return []
+        return [parent / name for name in names[:_MOST_SHOWN]]
+
+    def preview(self, typed: str, stop: Callable[[], bool], report: Callable[[int], None]) -> FolderPreview:
+        """Look through the folder that was typed."""
+        return preview(_expanded(typed), self._session.settings.index, stop, report)
+
+    def room(self) -> tuple[int, int]:
+        """Return (free bytes on the drive of the caches, bytes that caches may take)."""
+        store = self._session.settings.store
+        wanted = store.kv_place or self._session.settings.data_dir
+        place = next(path for path in (wanted, *wanted.parents) if path.exists())
+        free = shutil.disk_usage(place).free
+        return free, max(0, min(int(store.budget_gib * GIB), free - int(store.reserve_gib * GIB)))
+
+    def choose(self, folder: Path) -> str:
+        """Index `folder` from now on, and with the next start; returns why it was not noted for that, '' if it was."""
+        from desk_rag.errors import ConfigError
+
+        session = self._session
+        try:
+            session.file.write({("folders",): [str(folder)]})
+        except ConfigError as error:
+            unsaved = f"{error.message} Name the folder at the next start: desk-rag {folder}"
+        else:
+            unsaved = ""
+        session.use(session.settings.model_copy(update={"folders": (folder,)}), [folder])
+        return unsaved
+
+
+def _expanded(typed: str) -> Path:
+    try:
+        return Path(os.path.abspath(Path(typed.strip()).expanduser()))  # noqa: PTH100 - keeps links in the name
+    except (RuntimeError, ValueError):
+        return Path(typed.strip()).absolute()
+
+
+def _begins(name: str, prefix: str) -> bool:
+    hidden = name.startswith(".") and not prefix.startswith(".")
+    return name.lower().startswith(prefix.lower()) and not hidden

@@ -1,0 +1,293 @@
+"""Folders and files as the library shows them: what is known of each, in lists that are read a part at a time.
+
+`Library` looks; `library_changes` holds what it can change.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.documents.status import FileState
+from desk_rag.ingest.deletions import missing_files
+from desk_rag.ingest.explanation import Explanation, explain, is_as_read
+from desk_rag.ingest.unread import skipped_files
+from desk_rag.store.presence import absent_folders
+
+if TYPE_CHECKING:
+    from desk_rag.store.listing import FolderCounts
+    from desk_rag.store.presence import AbsentFolder
+    from desk_rag.store.store import Store
+    from desk_rag.tui.management.session import Session
+
+_RULE_FILES = frozenset((b".gitignore", b".deskragignore"))
+_MOST_LOOKED_AT = 200_000
+"""Entries of a directory among which files that were not read yet are looked for."""
+
+
+class Shown(Enum):
+    """The files that are listed."""
+
+    ALL = "all files"
+    READ = "read"
+    FAILED = "failed"
+    LEFT_OUT = "left out"
+
+    @property
+    def states(self) -> tuple[FileState, ...]:
+        """The states in the catalog; empty for all."""
+        return _STATES[self]
+
+
+_STATES: dict[Shown, tuple[FileState, ...]] = {
+    Shown.ALL: (),
+    Shown.READ: (FileState.INDEXED,),
+    Shown.FAILED: (FileState.FAILED,),
+    Shown.LEFT_OUT: (FileState.SKIPPED,),
+}
+
+
+class EntryState(Enum):
+    """What is known of a file."""
+
+    READ = "read"
+    CHANGED = "changed"
+    GONE = "gone"
+    FAILED = "failed"
+    LEFT_OUT = "left out"
+    WAITING = "waiting"
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One file as it is listed."""
+
+    path: Path
+    state: EntryState
+    reason: str = ""
+    chunks: int = 0
+    warm: int = 0
+    is_folder: bool = False
+    """A folder that is left out as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderEntry:
+    """One folder as it is listed."""
+
+    path: Path
+    indexed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    note: str = ""
+    """Why it is not there now, or that nothing is known of it yet; '' otherwise."""
+    pinned: bool = False
+
+
+Entry = FileEntry | FolderEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What is in a folder, or what matches the filter below it. Its parts are read by `Library.entries`."""
+
+    folder: Path | None
+    """None for the list of all indexed folders."""
+    folders: tuple[FolderEntry, ...] = ()
+    documents: array[int] = field(default_factory=lambda: array("q"))
+    waiting: tuple[Path, ...] = ()
+    """Files that are there and not in the catalog."""
+
+    @property
+    def total(self) -> int:
+        """How many entries there are."""
+        return len(self.folders) + len(self.documents) + len(self.waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Numbers over one folder, or over all."""
+
+    indexed: int = 0
+    failed: int = 0
+    not_read: str = ""
+    """'46 files not read: 25 images, …'; '' if there are none."""
+
+
+class Library:
+    """Read-only views of the folders and files. Every method may take a while."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def roots(self) -> list[Path]:
+        """Return the folders that are asked about, then others that are indexed."""
+        store = self._session.store()
+        known = [] if store is None else store.volumes.roots()
+        return list(dict.fromkeys([*self._session.folders, *known]))
+
+    def start(self) -> Path | None:
+        """Return the folder to begin in: the only one, or None for the list of them."""
+        roots = self.roots()
+        return roots[0] if len(roots) == 1 else None
+
+    def parent(self, folder: Path) -> Path | None:
+        """Return the folder above; None, for the list of folders, above an indexed folder."""
+        return None if folder in self.roots() else folder.parent
+
+    def browse(self, folder: Path | None, words: str = "", shown: Shown = Shown.ALL) -> Listed:
+        """Return what is directly in `folder`; with `words`, all files below it whose path holds them."""
+        store = self._session.store()
+        terms = words.split()
+        if folder is None and not terms:
+            return Listed(None, tuple(self._root(store, root) for root in self.roots()))
+        if store is None:
+            return Listed(folder, waiting=() if folder is None or terms else tuple(_files_in(folder, set())))
+        if terms or folder is None:
+            return Listed(folder, documents=store.listing.matching(folder, terms, shown.states))
+        pins = set(store.pins())
+        counted = {counts.path: counts for counts in store.listing.subfolders(folder)}
+        folders = [_folder(counts, pins) for counts in counted.values() if _shows(counts, shown)]
+        waiting: list[Path] = []
+        if shown is Shown.ALL:
+            known = store.listing.names_in(folder)
+            waiting = list(_files_in(folder, known))
+            new = (path for path in _folders_in(folder) if os.fsencode(path.name) not in known)
+            folders += [FolderEntry(path, note="nothing read from it yet", pinned=path in pins) for path in new]
+            folders.sort(key=lambda entry: entry.path.name)
+        return Listed(folder, tuple(folders), store.listing.in_folder(folder, shown.states), tuple(waiting))
+
+    def entries(self, listed: Listed, first: int, number: int) -> list[Entry]:
+        """Return `number` entries from the one numbered `first` on, looking at the files themselves."""
+        entries: list[Entry] = list(listed.folders[first : first + number])
+        first = max(0, first - len(listed.folders))
+        store = self._session.store()
+        if store is not None and len(entries) < number:
+            some = listed.documents[first : first + number - len(entries)]
+            entries += self._documents(store, some)
+        first = max(0, first - len(listed.documents))
+        for path in listed.waiting[first : first + number - len(entries)]:
+            entries.append(self._waiting(store, path))
+        return entries
+
+    def summary(self, folder: Path | None) -> Summary:
+        """Count what was read, what failed and what was left out, by kind."""
+        store = self._session.store()
+        if store is None:
+            return Summary()
+        under = [folder] if folder is not None else self.roots()
+        counts = [store.listing.count(one) for one in under]
+        skipped = skipped_files(store, under)
+        return Summary(
+            sum(one.indexed for one in counts),
+            sum(one.failed for one in counts),
+            skipped.summary if skipped.files else "",
+        )
+
+    def changes(self) -> int:
+        """Return a number that differs after every change of what is indexed."""
+        store = self._session.store()
+        return 0 if store is None else store.listing.changes()
+
+    def why(self, path: Path) -> Explanation:
+        """Return the state of a file or folder and the rule or reason behind it."""
+        return explain(self._session.store(), path, self._session.settings)
+
+    def text(self, path: Path, most: int = 20_000) -> str:
+        """Return the text that was read from a file, about the first `most` characters of it."""
+        store = self._session.store()
+        parts: list[str] = []
+        for passage in store.passages_of(path) if store is not None else ():
+            parts.append(passage.chunk.text)
+            if sum(map(len, parts)) > most:
+                break
+        return "\n\n".join(parts)
+
+    def _root(self, store: Store | None, root: Path) -> FolderEntry:
+        if store is None:
+            return FolderEntry(root, note="nothing read from it yet")
+        counts = store.listing.count(root)
+        absent = next((folder for folder in absent_folders(store) if folder.path == root), None)
+        note = f"not there now: {absent.reason}" if absent is not None else ""
+        if not note and not (counts.indexed or counts.failed or counts.skipped):
+            note = "nothing read from it yet"
+        entry = _folder(counts, set(store.pins()))
+        return FolderEntry(root, entry.indexed, entry.failed, entry.skipped, note, entry.pinned)
+
+    def _documents(self, store: Store, documents: Sequence[int]) -> list[Entry]:
+        absent: list[AbsentFolder] | None = None
+        entries: list[Entry] = []
+        for listed in store.listing.rows(documents, self._session.namespace()):
+            if listed is None:
+                entries.append(FileEntry(Path("…"), EntryState.GONE, "it has left the index meanwhile"))
+                continue
+            row = listed.row
+            if row.state is FileState.FAILED:
+                entries.append(FileEntry(row.path, EntryState.FAILED, row.reason))
+            elif row.state is FileState.SKIPPED:
+                entries.append(FileEntry(row.path, EntryState.LEFT_OUT, row.reason, is_folder=row.path.is_dir()))
+            elif is_as_read(row, row.path):
+                entries.append(FileEntry(row.path, EntryState.READ, row.reason, row.num_chunks, listed.warm))
+            elif os.path.lexists(row.path):
+                reason = "it has changed since it was read"
+                entries.append(FileEntry(row.path, EntryState.CHANGED, reason, row.num_chunks, listed.warm))
+            else:
+                absent = absent_folders(store) if absent is None else absent
+                reason = self._why_gone(store, row.path, absent)
+                entries.append(FileEntry(row.path, EntryState.GONE, reason, row.num_chunks, listed.warm))
+        return entries
+
+    def _why_gone(self, store: Store, path: Path, absent: Sequence[AbsentFolder]) -> str:
+        for folder in absent:
+            if folder.path in path.parents:
+                return f"kept: {folder.reason}"
+        for missing in missing_files(store, self._session.settings.index.deletion_grace_hours):
+            if missing.root in path.parents and missing.waiting:
+                return f"its file is gone; kept for {missing.seconds_left / 3600:.0f} h more"
+        return "its file is gone; it leaves the index at the next look"
+
+    def _waiting(self, store: Store | None, path: Path) -> FileEntry:
+        known = explain(store, path, self._session.settings)
+        if known.state == "left out":
+            return FileEntry(path, EntryState.LEFT_OUT, known.reason)
+        if known.state == "indexed":  # a moment ago
+            return FileEntry(path, EntryState.READ)
+        return FileEntry(path, EntryState.WAITING, "waits to be read")
+
+
+def _folder(counts: FolderCounts, pins: set[Path]) -> FolderEntry:
+    return FolderEntry(counts.path, counts.indexed, counts.failed, counts.skipped, pinned=counts.path in pins)
+
+
+def _shows(counts: FolderCounts, shown: Shown) -> bool:
+    number = {Shown.READ: counts.indexed, Shown.FAILED: counts.failed, Shown.LEFT_OUT: counts.skipped}
+    return shown is Shown.ALL or number[shown] > 0
+
+
+def _files_in(folder: Path, known: set[bytes]) -> list[Path]:
+    """Return the files directly in `folder` whose names are not known, without files of rules."""
+    names = [name for name, is_folder in _scan(folder) if not is_folder]
+    return [folder / os.fsdecode(name) for name in sorted(names) if name not in known and name not in _RULE_FILES]
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    return [folder / os.fsdecode(name) for name, is_folder in sorted(_scan(folder)) if is_folder]
+
+
+def _scan(folder: Path) -> list[tuple[bytes, bool]]:
+    """Return names in a directory and whether they are folders; nothing if it cannot be listed."""
+    entries: list[tuple[bytes, bool]] = []
+    try:
+        with os.scandir(os.fsencode(folder)) as found:
+            for entry in found:
+                if len(entries) >= _MOST_LOOKED_AT:
+                    break
+                entries.append((entry.name, entry.is_dir(follow_symlinks=False)))
+    except OSError:
+        return []
+    return entries

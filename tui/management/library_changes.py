@@ -1,0 +1,221 @@
+"""What the library changes at the user's wish: rules, pins, reading again, forgetting; and how that is undone.
+
+Each change is described before it is made, so that the screen can ask. The user's own files are only read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.documents.discovery import LeftOut, examine
+from desk_rag.documents.status import FileState
+from desk_rag.errors import ConfigError, StoreError, StoreLocked
+
+if TYPE_CHECKING:
+    from desk_rag.config import Settings
+    from desk_rag.store.store import Store
+    from desk_rag.tui.management.session import Indexing, Session
+
+_EXCLUDE = ("index", "exclude")
+_SPECIAL = re.compile(r"([\\*?\[\]!#])")
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """A rule that would leave out a file or folder."""
+
+    path: Path
+    rule: str
+    indexed: int
+    """Documents that would leave the index; their caches are kept for a while."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change that was made."""
+
+    sentence: str
+    undo: Callable[[], str] | None = None
+    """Takes the change back and returns a sentence; None if it cannot be undone."""
+
+
+class LibraryChanges:
+    """Changes to what is indexed. Every method may take a while, and raises DeskRagError."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    # Rules ----------------------------------------------------------------------------------------------------
+
+    def exclusion(self, path: Path, root: Path) -> Exclusion:
+        """Return the rule that leaves out `path`, which is in the indexed folder `root`."""
+        store = self._session.store()
+        is_folder = path.is_dir() or (store is not None and store.document(path) is None)
+        rule = _rule(path, root, is_folder=is_folder)
+        rules = (*self._session.settings.index.exclude, rule)
+        verdict = examine(root, path / "any", _with_rules(self._session.settings, rules).index)
+        if not isinstance(verdict, LeftOut):
+            raise ConfigError(f"No rule can name {path}.", remedy="Exclude the folder that it is in.")
+        return Exclusion(path, rule, 0 if store is None else store.listing.count(path).indexed)
+
+    def exclude(self, exclusion: Exclusion) -> Change:
+        """Write the rule to the settings file and obey it from now on."""
+        now = self._set_rules((*self._session.settings.index.exclude, exclusion.rule))
+        return Change(
+            f"“{exclusion.rule}” is excluded{'' if now else self._later()}.", lambda: self._allow(exclusion.rule)
+        )
+
+    def _allow(self, rule: str) -> str:
+        rules = tuple(one for one in self._session.settings.index.exclude if one != rule)
+        now = self._set_rules(rules)
+        return f"“{rule}” is no longer excluded{'; its files are read again' if now else self._later()}."
+
+    def _set_rules(self, rules: tuple[str, ...]) -> bool:
+        session = self._session
+        session.file.write({_EXCLUDE: list(rules) or None})
+        return session.use(_with_rules(session.settings, rules), session.folders)
+
+    def _later(self) -> str:
+        store = self._session.store()
+        activity = store.activity() if store is not None else None
+        if activity is not None and self._session.indexing is not None and not self._session.indexing.indexes:
+            return f"; process {activity.pid} indexes, and obeys it once it is started again"
+        return " from the next start on"
+
+    # Pins and reading again -----------------------------------------------------------------------------------
+
+    def pin(self, folder: Path, *, pinned: bool) -> Change:
+        """Keep the caches of a folder longest, or no longer."""
+        store = self._opened()
+        (store.pin if pinned else store.unpin)(folder)
+        said = "pinned: its caches are deleted last" if pinned else "no longer pinned"
+        return Change(f"{folder.name} is {said}.", lambda: self.pin(folder, pinned=not pinned).sentence)
+
+    def read_again(self, path: Path) -> Change:
+        """Have a file read again, or the files of a folder that failed, although they have not changed."""
+        store = self._opened()
+        row = store.document(path)
+        paths = [path] if row is not None else self._failed_in(store, path)
+        for one in paths:
+            store.read_again(one)
+        indexing = self._session.indexing
+        if indexing is not None:
+            indexing.sweep()
+        if not paths:
+            return Change(f"No file in {path.name} failed.")
+        what = path.name if row is not None else f"{len(paths):,} files that failed"
+        here = indexing is not None and indexing.indexes
+        return Change(f"{what}: read again {'now' if here else 'at the next look at the folder'}.")
+
+    def _failed_in(self, store: Store, folder: Path) -> list[Path]:
+        documents = store.listing.matching(folder, (), (FileState.FAILED,))
+        return [listed.row.path for listed in store.listing.rows(documents) if listed is not None]
+
+    # Forgetting -----------------------------------------------------------------------------------------------
+
+    def forget(self, path: Path, *, keep_caches: bool) -> Change:
+        """Remove everything derived from `path`, and index it no more.
+
+        With `keep_caches` its chunk KV stays as long as that of deleted files does, and the change can be undone.
+        Otherwise nothing of it remains. A folder inside an indexed one is excluded by a rule.
+        """
+        session = self._session
+        before, roots = session.settings, session.folders
+        inside = next((root for root in roots if root in path.parents), None)
+        if inside is not None:
+            rules = (*before.index.exclude, self.exclusion(path, inside).rule)
+            after, left = _with_rules(before, rules), roots
+        else:
+            left = tuple(root for root in roots if root != path and path not in root.parents)
+            after = before.model_copy(update={"folders": _without(before.folders, path)})
+        indexing = self._halted()
+        try:
+            self._write_rules_and_folders(after)
+            documents, traces = self._removed(path, keep_caches=keep_caches)
+        except BaseException:
+            if indexing is not None:
+                indexing.resume(before, roots)
+            raise
+        session.settings, session.folders = after, left
+        if indexing is not None:
+            indexing.resume(after, left)
+        what = f"{documents:,} document{'' if documents == 1 else 's'} of {path.name}"
+        if keep_caches:
+            hours = before.index.deletion_grace_hours
+            return Change(f"Forgot {what}; caches kept for {hours:g} h.", lambda: self._remember(path, before, roots))
+        found = f" Part of the text is still in {', '.join(traces)}." if traces else ""
+        return Change(f"Forgot {what}, with all caches.{found}")
+
+    def _remember(self, path: Path, before: Settings, roots: tuple[Path, ...]) -> str:
+        self._write_rules_and_folders(before)
+        now = self._session.use(before, roots)
+        return f"{path.name} is read again{'' if now else self._later()}; caches that are still there are used again."
+
+    def _halted(self) -> Indexing | None:
+        """Stop the indexing of this process, if it has begun. Raises StoreLocked if another process indexes."""
+        indexing = self._session.indexing
+        if indexing is not None and not indexing.indexes:
+            raise StoreLocked(
+                "Another desk-rag indexes these folders, and would read this again.",
+                remedy="End that process (its number is in the status line), then forget the folder here.",
+            )
+        if indexing is not None and not indexing.halt():
+            indexing.resume(self._session.settings, self._session.folders)
+            raise StoreLocked("A step of the indexing cannot be interrupted now.", remedy="Try again in a minute.")
+        return indexing
+
+    def _removed(self, path: Path, *, keep_caches: bool) -> tuple[int, tuple[str, ...]]:
+        """Remove the documents; return their number and where text of them is left."""
+        indexing, settings = self._session.indexing, self._session.settings
+        if indexing is not None:
+            return _remove(indexing.store, path, keep_caches=keep_caches)
+        from desk_rag.store.open_to_purge import open_to_purge
+
+        store, _ = open_to_purge(settings.data_dir, settings.store, path)
+        with store:
+            return _remove(store, path, keep_caches=keep_caches)
+
+    def _write_rules_and_folders(self, settings: Settings) -> None:
+        self._session.file.write(
+            {
+                _EXCLUDE: list(settings.index.exclude) or None,
+                ("folders",): [str(folder) for folder in settings.folders] or None,
+            }
+        )
+
+    def _opened(self) -> Store:
+        store = self._session.store()
+        if store is None:
+            raise StoreError("Nothing is indexed yet.", remedy="Choose a folder first.")
+        return store
+
+
+def _remove(store: Store, path: Path, *, keep_caches: bool) -> tuple[int, tuple[str, ...]]:
+    if not keep_caches:
+        report = store.purge(path)
+        return report.documents, report.traces
+    documents = store.remove_documents([row.path for row in store.documents(path)], keep_kv=True)[0]
+    store.volumes.forget(path)
+    store.checkpoint()
+    return documents, ()
+
+
+def _with_rules(settings: Settings, rules: tuple[str, ...]) -> Settings:
+    return settings.model_copy(update={"index": settings.index.model_copy(update={"exclude": rules})})
+
+
+def _without(folders: tuple[Path, ...], path: Path) -> tuple[Path, ...]:
+    kept = (folder for folder in folders if folder.expanduser() != path and path not in folder.expanduser().parents)
+    return tuple(kept)
+
+
+def _rule(path: Path, root: Path, *, is_folder: bool) -> str:
+    """Return a .gitignore pattern for exactly this path; what a pattern cannot hold becomes `?`, any character."""
+    relative = _SPECIAL.sub(r"\\\1", path.relative_to(root).as_posix())
+    named = "".join("?" if ord(c) < 32 or 0xDC80 <= ord(c) <= 0xDCFF else c for c in relative)
+    named = re.sub(r"\s\Z", "?", named)  # a pattern loses a space at its end
+    return f"/{named}{'/' if is_folder else ''}"

@@ -1,0 +1,173 @@
+"""Activity: how far each stage has come, how fast, why it waits; pause it, or let it work now."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from desk_rag.documents.status import IndexStage
+from desk_rag.tui.backend import Status
+from desk_rag.tui.management.activity import (
+    FULL_SPEED_SECONDS,
+    UNTIL_RESTART,
+    ActivityReport,
+    ActivityView,
+    StageRow,
+)
+from desk_rag.tui.management.session import Session
+from desk_rag.tui.messages import PauseWanted
+from desk_rag.tui.screens.choice import Choice, ChoiceScreen
+from desk_rag.tui.screens.panel import PanelScreen
+from desk_rag.tui.wording import about, percent, safe
+
+_SECONDS = 1.0
+_NAMES = {
+    IndexStage.SCAN: ("looked through", "files"),
+    IndexStage.WORDS: ("found by words", "files"),
+    IndexStage.VECTORS: ("found by meaning", "chunks"),
+    IndexStage.WARM: ("warm: fast answers", "chunks"),
+}
+_BAR = 16
+_PAUSES = (
+    Choice("3600", "1", "For an hour"),
+    Choice("28800", "8", "For eight hours"),
+    Choice("inf", "r", "Until desk-rag is started again, or you let it go on"),
+)
+
+
+class ActivityScreen(PanelScreen):
+    """Looks again every second."""
+
+    NAME = "Activity"
+    KEYS = (
+        ("Enter", "pause, or go on"),
+        ("Ctrl+O", "fill caches for an hour although the computer is busy; again: no longer"),
+        ("F6", "pause for an hour, or go on"),
+        ("Esc", "back"),
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "pause", "Pause …"),
+        Binding("enter", "go_on", "Go on"),
+        Binding("ctrl+o", "work_now(True)", "Work now", key_display="^o"),
+        Binding("ctrl+o", "work_now(False)", "Only when idle", key_display="^o"),
+    ]
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._view = ActivityView(session)
+        self._report = ActivityReport(())
+
+    def compose_body(self) -> ComposeResult:
+        with VerticalScroll(id="activity"):
+            yield Static("", id="activity-text", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one("#activity").focus()
+        self._look()
+        self.set_interval(_SECONDS, self._look)
+
+    def _look(self) -> None:
+        if self.is_current:
+            status = getattr(self.app, "status", Status())
+            self.in_thread(partial(self._view.report, status), self._came, group="report")
+
+    def _came(self, report: ActivityReport) -> None:
+        changed = report != self._report
+        self._report = report
+        if changed:
+            self.query_one("#activity-text", Static).update(_text(report))
+            self.refresh_bindings()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        paused = self._report.paused_seconds is not None
+        if action in ("pause", "go_on"):
+            return paused is (action == "go_on")
+        if action == "work_now":
+            return (self._report.full_speed_seconds is None) is parameters[0]
+        return True
+
+    def action_pause(self) -> None:
+        """Ask for how long, and pause."""
+
+        def answered(name: str | None) -> None:
+            if name is not None:
+                self._pause(UNTIL_RESTART if name == "inf" else float(name))
+
+        text = "Reading, vectors and caches stand still meanwhile. Questions are answered as ever."
+        self.app.push_screen(ChoiceScreen("Pause the indexing", text, _PAUSES), answered)
+
+    def action_go_on(self) -> None:
+        """End the pause."""
+        self._pause(None)
+
+    def _pause(self, seconds: float | None) -> None:
+        self.app.post_message(PauseWanted(seconds))
+        self.set_timer(0.3, self._look)
+
+    def action_work_now(self, now: bool) -> None:
+        """Fill caches although the computer is busy, or only when it is idle."""
+        seconds = FULL_SPEED_SECONDS if now else None
+        self.in_thread(partial(self._view.work_now, seconds), lambda _: self._look(), group="work")
+
+
+def _text(report: ActivityReport) -> Content:
+    lines = [_state(report), Content("")]
+    lines += [_stage(row) for row in report.stages]
+    if report.current:
+        lines += [Content(""), _labelled("last read", report.current)]
+    if report.failures:
+        lines += [Content(""), Content.styled(" Could not be read (F3 lists the files)", "bold")]
+        lines += [
+            Content.assemble((f"  {number:>6,}  ", "$error"), safe(reason, single_line=True, most=200))
+            for reason, number in report.failures
+        ]
+    return Content("\n").join(lines)
+
+
+def _state(report: ActivityReport) -> Content:
+    if report.paused_seconds is not None:
+        left = "until desk-rag is started again" if math.isinf(report.paused_seconds) else about(report.paused_seconds)
+        return Content.assemble((" ‖ ", "$warning"), f"paused: {left}")
+    if not report.writer:
+        return Content.assemble((" ○ ", "$warning"), "nobody indexes now; files that change are not noticed")
+    said = f"indexed by {report.writer}"
+    if report.full_speed_seconds is not None:
+        said += f"; works although the computer is busy, for {about(report.full_speed_seconds)}"
+    if report.waiting:
+        return Content.assemble(
+            (" ◐ ", "$primary"), safe(f"waiting: {report.waiting}", single_line=True, most=200), f" · {said}"
+        )
+    at_work = any(row.at_work for row in report.stages)
+    mark = (" ◐ ", "$primary") if at_work else (" ● ", "$success")
+    return Content.assemble(mark, f"{'at work' if at_work else 'everything is up to date'} · {said}")
+
+
+def _stage(row: StageRow) -> Content:
+    name, unit = _NAMES[row.stage]
+    if row.stage is IndexStage.SCAN and not row.at_work:
+        return Content.styled(f"   {name:<20} no look at the folders is due", "$foreground 60%")
+    share = percent(row.done, row.total)
+    filled = _BAR * row.done // row.total if row.total else 0
+    line = Content.assemble(
+        (" ▸ " if row.at_work else "   ", "$primary"),
+        f"{name:<20} ",
+        ("█" * filled, "$success"),
+        ("░" * (_BAR - filled), "$foreground 30%"),
+        f" {share:>3}%  {row.done:,} of {row.total:,} {unit}",
+    )
+    said = [f"{row.rate:,.1f} a second"] if row.rate else []
+    said += [f"{about(row.eta_seconds)} left"] if row.at_work and row.eta_seconds is not None else []
+    if said:
+        line += Content.styled(f"\n   {'':<20} {' · '.join(said)}", "$foreground 70%")
+    return line
+
+
+def _labelled(label: str, text: str) -> Content:
+    return Content.assemble((f"   {label:<20} ", "$foreground 60%"), safe(text, single_line=True, most=200))

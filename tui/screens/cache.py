@@ -1,0 +1,165 @@
+"""Cache: how much room the caches have, what they keep, what goes next; and a check of everything stored."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from desk_rag.tui.management.cache import CacheReport, CacheView
+from desk_rag.tui.management.session import Session
+from desk_rag.tui.messages import Problem
+from desk_rag.tui.screens.panel import PanelScreen
+from desk_rag.tui.wording import count, gib, home_path, percent, safe
+
+if TYPE_CHECKING:
+    from desk_rag.store.types import VerifyReport
+
+_BAR = 40
+_MOST_PROBLEMS = 20
+
+
+class CacheScreen(PanelScreen):
+    """Looks when it is opened and after each check."""
+
+    NAME = "Cache"
+    KEYS = (
+        ("Enter", "check everything stored against its checksum; again: end the check"),
+        ("Up, Down", "scroll"),
+        ("F2", "settings: budget_gib and reserve_gib under [store] set the room"),
+        ("Esc", "back"),
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "verify", "Verify"),
+        Binding("enter", "end_check", "End the check"),
+    ]
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._view = CacheView(session)
+        self._stop: threading.Event | None = None
+        """Set to end the check that runs; None while none does."""
+
+    def compose_body(self) -> ComposeResult:
+        with VerticalScroll(id="cache"):
+            yield Static("", id="cache-verify", markup=False)
+            yield Static("", id="cache-text", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one("#cache").focus()
+        self._look()
+
+    def on_unmount(self) -> None:
+        self.action_end_check()
+
+    def _look(self) -> None:
+        self.in_thread(self._view.report, self._came, group="report")
+
+    def _came(self, report: CacheReport | None) -> None:
+        said = Content(" Nothing is indexed yet.") if report is None else _text(report)
+        self.query_one("#cache-text", Static).update(said)
+
+    # Check ----------------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "verify":
+            return self._stop is None
+        return self._stop is not None if action == "end_check" else True
+
+    def action_verify(self) -> None:
+        """Check everything that is stored; nothing is changed."""
+        self._stop = threading.Event()
+        self._say(Content(" checking the catalog …"))
+        self.refresh_bindings()
+        job = partial(self._view.verify, self._heard, self._stop.is_set)
+        self.in_thread(job, self._checked, group="verify", failed=self._not_checked)
+
+    def action_end_check(self) -> None:
+        """End the check."""
+        if self._stop is not None:
+            self._stop.set()
+
+    def _heard(self, done: int, total: int) -> None:
+        if self.is_running and (done % 8 == 0 or done == total):
+            said = Content(f" checking: {done:,} of {total:,} KV files, {percent(done, total)}%")
+            self.app.call_from_thread(self._say, said)
+
+    def _checked(self, report: VerifyReport) -> None:
+        self._over(_result(report))
+
+    def _not_checked(self, problem: Problem) -> None:
+        self._over(Content.assemble(" ", safe(f"{problem.message} {problem.remedy}", single_line=True, most=600)))
+
+    def _over(self, said: Content) -> None:
+        self._stop = None
+        self._say(said)
+        self.refresh_bindings()
+        self._look()
+
+    def _say(self, content: Content) -> None:
+        if self.is_running:
+            self.query_one("#cache-verify", Static).update(Content.assemble(content, "\n"))
+
+
+def _text(report: CacheReport) -> Content:
+    share = min(1.0, report.used / report.limit) if report.limit else 0.0
+    filled = round(_BAR * share)
+    lines = [
+        Content.assemble(
+            " ",
+            ("█" * filled, "$success"),
+            ("░" * (_BAR - filled), "$foreground 30%"),
+            f"  {gib(report.used)} of {gib(report.limit)}",
+        ),
+        Content(""),
+        _row("warm", f"{report.warm:,} of {count(report.chunks, 'chunk')} ({percent(report.warm, report.chunks)}%)"),
+    ]
+    if report.text_mb_per_gib is not None:
+        lines.append(_row("a GiB keeps", f"{report.text_mb_per_gib:.1f} MB of text (measured here)"))
+    lines.append(_row("room", _room(report)))
+    if report.outlook:
+        lines.append(Content.assemble(" ", safe(report.outlook, single_line=True, most=400)))
+    lines.append(_row("kept in", home_path(report.place)))
+    if report.away:
+        lines.append(_row("! away", report.away, "$warning"))
+    lines += [_row("pinned", home_path(path)) for path in report.contents.pins]
+    lines += [Content(""), Content.styled(" Deleted next, if room is needed", "bold")]
+    lines += [
+        Content.assemble(
+            (f" {gib(one.size):>8}  ", "$foreground 60%"),
+            safe(home_path(one.path) if one.path else "…", single_line=True, most=200),
+            (f"  {one.reason}", "$foreground 60%"),
+        )
+        for one in report.contents.next
+    ]
+    return Content("\n").join(lines if report.contents.next else [*lines, Content("   nothing: there are no caches")])
+
+
+def _room(report: CacheReport) -> str:
+    said = f"at most {gib(report.cap)} (budget_gib under [store])"
+    if report.limit < report.cap:
+        said += f", now {gib(report.limit)}, because {gib(report.reserve)} of the drive stay free (reserve_gib)"
+    return said
+
+
+def _result(report: VerifyReport) -> Content:
+    read = f"{count(report.kv_files, 'KV file')} ({gib(report.kv_bytes)}), {count(report.documents, 'document')}"
+    if report.clean:
+        return Content.assemble((" ● ", "$success"), f"checked {read}: nothing is wrong")
+    lines = [Content.assemble((" ! ", "$error"), f"checked {read}: {count(len(report.problems), 'problem')}")]
+    lines += [
+        Content.assemble("   ", safe(problem.what, single_line=True, most=300))
+        for problem in report.problems[:_MOST_PROBLEMS]
+    ]
+    lines.append(Content("   desk-rag verify --repair removes what is damaged; it is made again when needed."))
+    return Content("\n").join(lines)
+
+
+def _row(label: str, text: str, style: str = "") -> Content:
+    return Content.assemble((f" {label:<12}", "$foreground 60%"), safe(text, style, single_line=True, most=400))

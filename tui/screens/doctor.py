@@ -1,0 +1,79 @@
+"""Doctor: the checks of `desk-rag doctor`, one after the other, with a remedy for each fault."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from desk_rag.tui.management.checks import Finding
+from desk_rag.tui.screens.panel import PanelScreen
+from desk_rag.tui.wording import count, safe
+
+_MARKS = {"ok": ("●", "$success"), "warn": ("!", "$warning"), "fail": ("✗", "$error")}
+
+
+class DoctorScreen(PanelScreen):
+    """Runs all checks when it is opened, and again with Enter."""
+
+    NAME = "Doctor"
+    KEYS = (("Enter", "check again"), ("Up, Down", "scroll"), ("Esc", "back"))
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "check", "Check again")]
+
+    def compose_body(self) -> ComposeResult:
+        yield Static("", id="doctor-summary", markup=False)
+        with VerticalScroll(id="findings"):
+            yield Static("", id="findings-text", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one("#findings").focus()
+        self._findings: list[Finding] = []
+        self.action_check()
+
+    def action_check(self) -> None:
+        """Run all checks from the beginning."""
+        self._findings = []
+        self._draw(done=False)
+        self.in_thread(self._run_checks, lambda _: self._draw(done=True), group="checks")
+
+    def _run_checks(self) -> None:
+        for finding in self.session.checks(self.session.settings):
+            if not self.is_running:
+                return
+            self.app.call_from_thread(self._came, finding)
+
+    def _came(self, finding: Finding) -> None:
+        self._findings.append(finding)
+        self._draw(done=False)
+
+    def _draw(self, *, done: bool) -> None:
+        if not self.is_running:
+            return
+        verdicts = [str(finding.verdict.value) for finding in self._findings]
+        said = f"{count(len(verdicts), 'check')}: {_verdict(verdicts)}" if done else f"checking … {len(verdicts)}"
+        self.query_one("#doctor-summary", Static).update(Content(said))
+        self.query_one("#findings-text", Static).update(Content("\n").join(map(_lines, self._findings)))
+
+
+def _verdict(verdicts: list[str]) -> str:
+    bad = [f"{verdicts.count(kind)} {word}" for kind, word in (("fail", "failed"), ("warn", "to look at"))
+           if kind in verdicts]  # fmt: skip
+    return ", ".join(bad) or "nothing is wrong"
+
+
+def _lines(finding: Finding) -> Content:
+    verdict = str(finding.verdict.value)
+    mark, style = _MARKS[verdict]
+    line = Content.assemble(
+        (f" {mark} ", style),
+        safe(f"{finding.name:<14}", "bold", most=40),
+        " ",
+        safe(finding.detail, single_line=True, most=1_000),
+    )
+    if not finding.remedy or verdict == "ok":
+        return line
+    return Content.assemble(line, "\n", f"   {'':<14} ", safe(finding.remedy, "$accent", single_line=True, most=1_000))

@@ -1,0 +1,252 @@
+"""First run: choose a folder, see what is in it and what it takes, start. Nothing is read before the start."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from desk_rag.ingest.preview import FolderPreview
+from desk_rag.sanitize import clean
+from desk_rag.tui.management.first_run import FirstRun
+from desk_rag.tui.management.session import Session
+from desk_rag.tui.messages import Problem
+from desk_rag.tui.screens.panel import PanelScreen
+from desk_rag.tui.widgets.line_input import LineInput
+from desk_rag.tui.wording import about, count, gib, home_path, safe
+
+_PRIVACY = "Nothing leaves this computer: no account, no telemetry, no connection. Your files are only read."
+
+
+class FirstRunScreen(PanelScreen):
+    """Enter looks at the folder, Enter again starts with it; posts the folder by `dismiss`."""
+
+    NAME = "First steps"
+    KEYS = (
+        ("letters", "name a folder"),
+        ("Up, Down", "choose one of those shown"),
+        ("Tab", "complete the name with the chosen one"),
+        ("Enter", "look at the folder; once it was looked at, start"),
+        ("Esc", "stop looking, or back to the name; then go on without a folder"),
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "go_on", "Look at it"),
+        Binding("enter", "start", "Start"),
+        Binding("tab", "complete", "Complete", priority=True),
+        Binding("up", "move(-1)", "Up", show=False),
+        Binding("down", "move(1)", "Down", show=False),
+    ]
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._first_run = FirstRun(session)
+        self._preview: FolderPreview | None = None
+        self._stop = threading.Event()
+        self._looking = False
+        self._folders: list[Path] = []
+        self._taken = ""
+        """The folder in the input as it really is named; '' once something was typed."""
+
+    def compose_body(self) -> ComposeResult:
+        yield Static(
+            Content.assemble(
+                ("Which folder do you want to ask about?\n", "bold"),
+                ("It is looked through first; nothing is read before you start.", "$foreground 60%"),
+            ),
+            markup=False,
+            id="first-intro",
+        )
+        yield LineInput("folder", "~/Documents")
+        yield OptionList(id="folders", compact=True, markup=False)
+        with VerticalScroll(id="preview-pane", can_focus=False):
+            yield Static("", id="first-preview", markup=False)
+        yield Static(Content.styled(_PRIVACY, "$foreground 60%"), markup=False, id="first-privacy")
+
+    def on_mount(self) -> None:
+        self.query_one(OptionList).can_focus = False
+        self.query_one("#folder", Input).focus()
+        self._complete_from("")
+
+    def on_unmount(self) -> None:
+        self._stop.set()
+
+    # Choosing -------------------------------------------------------------------------------------------------
+
+    @on(Input.Changed)
+    def _typed(self, message: Input.Changed) -> None:
+        self._taken = ""
+        self._forget_preview()
+        self._complete_from(message.value)
+
+    def _complete_from(self, typed: str) -> None:
+        self.in_thread(partial(self._first_run.folders, typed), self._folders_came, group="folders")
+
+    def _folders_came(self, folders: list[Path]) -> None:
+        self._folders = folders
+        options = self.query_one(OptionList)
+        options.clear_options()
+        options.add_options([Option(home_path(folder)) for folder in folders])
+        options.highlighted = 0 if folders and not self.query_one("#folder", Input).value else None
+
+    def action_move(self, by: int) -> None:
+        """Choose one of the folders shown."""
+        options = self.query_one(OptionList)
+        if by > 0:
+            options.action_cursor_down()
+        else:
+            options.action_cursor_up()
+
+    def action_complete(self) -> None:
+        """Take the chosen folder, or the only one, into the input."""
+        folder = self._chosen or (self._folders[0] if self._folders else None)
+        if folder is not None:
+            self._take(folder)
+
+    @on(OptionList.OptionSelected)
+    def _clicked(self, message: OptionList.OptionSelected) -> None:
+        self._take(self._folders[message.option_index])
+
+    def _take(self, folder: Path) -> None:
+        """Put a folder into the input, where its name is shown without what could steer the terminal."""
+        self._taken = f"{str(folder).rstrip('/')}/"
+        name = self.query_one("#folder", Input)
+        with self.prevent(Input.Changed):
+            name.value = clean(self._taken, single_line=True)
+        name.cursor_position = len(name.value)
+        self._forget_preview()
+        self._complete_from(self._taken)
+
+    @property
+    def _chosen(self) -> Path | None:
+        number = self.query_one(OptionList).highlighted
+        return None if number is None or number >= len(self._folders) else self._folders[number]
+
+    # Looking --------------------------------------------------------------------------------------------------
+
+    def action_go_on(self) -> None:
+        """Look through the folder without reading it."""
+        if self._looking:
+            return
+        name = self.query_one("#folder", Input)
+        if self._chosen is not None:
+            self._take(self._chosen)
+        typed = self._taken or name.value
+        if not typed.strip():
+            return
+        self._stop = threading.Event()
+        self._looking = True
+        self._draw(Content("looking through the folder …"))
+        self.in_thread(
+            partial(self._first_run.preview, typed, self._stop.is_set, self._seen),
+            self._preview_came,
+            group="preview",
+            failed=self._cannot_look,
+        )
+
+    def _seen(self, number: int) -> None:
+        if not self._stop.is_set() and self.is_running:
+            said = Content(f"looking through the folder: {count(number, 'file')} so far …")
+            self.app.call_from_thread(self._draw, said)
+
+    def _preview_came(self, found: FolderPreview) -> None:
+        self._looking = False
+        if not found.complete:
+            self._draw(Content("Stopped."))
+            return
+        self._preview = found
+        free, room = self._first_run.room()
+        self._draw(_described(found, free, room, self.session))
+        self.refresh_bindings()
+
+    def _cannot_look(self, problem: Problem) -> None:
+        self._looking = False
+        self._draw(Content.assemble(safe(f"{problem.message} ", "$error"), safe(problem.remedy)))
+
+    def _draw(self, content: Content) -> None:
+        self.query_one("#first-preview", Static).update(content)
+
+    def _forget_preview(self) -> None:
+        self._stop.set()
+        self._looking, self._preview = False, None
+        self._draw(Content(""))
+        self.refresh_bindings()
+
+    # Leaving --------------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        ready = self._preview is not None and self._preview.files > 0
+        if action == "start":
+            return ready
+        return not ready if action == "go_on" else True
+
+    def action_start(self) -> None:
+        """Index the folder from now on."""
+        if self._preview is not None:
+            folder = self._preview.folder
+            self.in_thread(partial(self._first_run.choose, folder), self._started, group="start")
+
+    def _started(self, unsaved: str) -> None:
+        if unsaved:
+            self.say(unsaved)
+        self.dismiss()
+
+    def action_close(self) -> None:
+        """Stop looking or forget what was seen; then leave without a folder."""
+        if self._looking or self._preview is not None:
+            self._forget_preview()
+        else:
+            self.dismiss()
+
+
+def _described(found: FolderPreview, free: int, room: int, session: Session) -> Content:
+    """Return what a look at the folder has shown, a line for each thing."""
+    if not found.files:
+        lines = [_row("nothing", "no file in it can be read", style="$warning")]
+        return Content("\n").join([*lines, *_not_read(found)])
+    name = session.settings.model.name
+    model = "embedded reader: needs no download and no GPU" if name == "embedded" else name
+    lines = [
+        _row("will read", f"{count(found.files, 'file')}, {gib(found.size)}   {found.kinds_line}"),
+        *_not_read(found),
+        Content(""),
+        _row("model", model),
+        _row("", "another one: F2 after the start; desk-rag help models"),
+        _row(
+            "ready",
+            f"by words in about {about(found.seconds_to_words)}, by meaning in {about(found.seconds_to_meaning)}",
+        ),
+        _row("", f"all caches after about {about(found.seconds_to_warm)} of idle time (rough)"),
+        _row("disk", _disk(found, free, room)),
+        _row("noted in", f"{home_path(session.file.path)}: opened from now on"),
+    ]
+    return Content("\n").join(lines)
+
+
+def _not_read(found: FolderPreview) -> list[Content]:
+    lines = []
+    if found.left_out_total:
+        lines.append(_row("left out", f"{found.left_out_total:,}   {found.left_out_line}"))
+    if found.unreadable:
+        lines.append(_row("no access", f"{found.unreadable:,} may not be opened by you", style="$warning"))
+    return lines
+
+
+def _disk(found: FolderPreview, free: int, room: int) -> str:
+    said = f"index {gib(found.index_bytes)}, caches {gib(min(found.kv_bytes, room))} of {gib(free)} free"
+    if found.kv_bytes > room:
+        share = 100 * room // max(1, found.kv_bytes)
+        said += f"; they would need {gib(found.kv_bytes)}, so {share}% of the text is kept warm, the most used first"
+    return said
+
+
+def _row(label: str, text: str, *, style: str = "") -> Content:
+    return Content.assemble((f" {label:<10}", "$foreground 60%"), safe(text, style, single_line=True, most=400))

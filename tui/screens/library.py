@@ -1,0 +1,371 @@
+"""Library: the folders and files with their state and reason, filtered by typing, and what can be done with each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.widgets import Input, Static
+
+from desk_rag.tui.management.library import Entry, FileEntry, FolderEntry, Library, Listed, Shown, Summary
+from desk_rag.tui.management.library_changes import Change, Exclusion, LibraryChanges
+from desk_rag.tui.management.session import Session
+from desk_rag.tui.screens.choice import Choice, ChoiceScreen
+from desk_rag.tui.screens.panel import PanelScreen
+from desk_rag.tui.screens.text_page import TextScreen
+from desk_rag.tui.widgets.entry_line import detail, entry_line
+from desk_rag.tui.widgets.entry_list import PAGE, EntryList
+from desk_rag.tui.widgets.line_input import LineInput
+from desk_rag.tui.wording import count, home_path, safe
+
+_RENEW_SECONDS = 2.0
+"""Seconds after which the rows in view are looked at again."""
+
+
+class LibraryScreen(PanelScreen):
+    """One folder at a time, or everything below it that matches what was typed."""
+
+    NAME = "Library"
+    KEYS = (
+        ("letters", "filter by parts of the path; all words must occur"),
+        ("Up, Down", "move; Page Up, Page Down, Ctrl+Home, Ctrl+End further"),
+        ("Enter", "go into a folder; what can be done with a file"),
+        ("Ctrl+O", "what can be done with the folder or file"),
+        ("Backspace", "without a filter: the folder above"),
+        ("Ctrl+T", "list all files, those read, failed or left out"),
+        ("F9", "undo the last change"),
+        ("Esc", "clear the filter; without one, back"),
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "open", "Open"),
+        Binding("ctrl+o", "actions", "Actions", key_display="^o"),
+        Binding("ctrl+t", "show_next", "Show", key_display="^t"),
+        Binding("f9", "undo", "Undo"),
+        Binding("up", "move(-1)", "Up", show=False),
+        Binding("down", "move(1)", "Down", show=False),
+        Binding("pageup", "move_page(-1)", "Page up", show=False),
+        Binding("pagedown", "move_page(1)", "Page down", show=False),
+        Binding("ctrl+home", "move_end(False)", "First", show=False),
+        Binding("ctrl+end", "move_end(True)", "Last", show=False),
+    ]
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._library, self._changes = Library(session), LibraryChanges(session)
+        self._listed = Listed(None)
+        self._shown = Shown.ALL
+        self._entries: dict[int, Entry] = {}
+        self._undo: Callable[[], str] | None = None
+        self._explained: tuple[Path, str] | None = None
+        self._open_when_there = False
+        self._seen = -1
+        """State of the index when the list was made."""
+
+    def compose_body(self) -> ComposeResult:
+        yield Static("", id="library-summary", markup=False)
+        with Horizontal(id="library-filter"):
+            yield LineInput("filter", "Type to filter")
+            yield Static("", id="library-shown", markup=False)
+        yield EntryList(id="entries")
+        yield Static("", id="entry-detail", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one("#filter", Input).focus()
+        self._draw_shown()
+        self.in_thread(self._library.start, self._show_folder, group="start")
+        self.set_interval(_RENEW_SECONDS, self._renew)
+
+    # The list -------------------------------------------------------------------------------------------------
+
+    def _go(self, folder: Path | None, coming_from: Path | None = None) -> None:
+        with self.prevent(Input.Changed):
+            self.query_one("#filter", Input).value = ""
+        self._show_folder(folder, coming_from)
+
+    def _show_folder(self, folder: Path | None, coming_from: Path | None = None) -> None:
+        self._load(folder, coming_from=coming_from)
+        self.in_thread(partial(self._library.summary, folder), self._summary_came, group="summary")
+
+    def _load(self, folder: Path | None, *, again: bool = False, coming_from: Path | None = None) -> None:
+        words = self.query_one("#filter", Input).value
+        job = partial(self._library.browse, folder, words, self._shown)
+        self.in_thread(job, partial(self._list_came, words, again, coming_from), group="list")
+
+    def _list_came(self, words: str, again: bool, coming_from: Path | None, listed: Listed) -> None:
+        self._listed = listed
+        self.title_right("all folders" if listed.folder is None else home_path(listed.folder))
+        empty = "No path holds these words." if words else _nothing(self._shown, listed.folder)
+        rows = self.query_one(EntryList)
+        if again:
+            rows.change(listed.total, empty=empty)
+        else:
+            self._entries.clear()
+            row = next((n for n, entry in enumerate(listed.folders) if entry.path == coming_from), 0)
+            rows.show(listed.total, empty=empty, highlighted=row)
+
+    def _summary_came(self, summary: Summary) -> None:
+        parts = [f"{count(summary.indexed, 'file')} read"]
+        parts += [f"{summary.failed:,} failed"] if summary.failed else []
+        parts += [summary.not_read] if summary.not_read else []
+        self.query_one("#library-summary", Static).update(safe(" · ".join(parts), single_line=True, most=400))
+
+    @on(EntryList.RowsWanted)
+    def _rows_wanted(self, message: EntryList.RowsWanted) -> None:
+        listed, first = self._listed, message.first
+        self.in_thread(
+            partial(self._library.entries, listed, first, PAGE),
+            partial(self._rows_came, first, message.generation),
+            group=f"rows-{first}",
+        )
+
+    def _rows_came(self, first: int, generation: int, entries: list[Entry]) -> None:
+        rows = self.query_one(EntryList)
+        if generation != rows.generation:
+            return
+        self._entries.update(enumerate(entries, first))
+        width = rows.scrollable_content_region.width
+        base = self._listed.folder
+        rows.take(first, [entry_line(entry, base, width) for entry in entries], generation)
+        if first <= rows.highlighted < first + len(entries):
+            self._draw_detail()
+            if self._open_when_there:
+                self.action_open()
+
+    def on_resize(self) -> None:
+        rows = self.query_one(EntryList)
+        width, base = rows.scrollable_content_region.width, self._listed.folder
+        for number, entry in self._entries.items():
+            rows.take(number, [entry_line(entry, base, width)], rows.generation)
+
+    def _renew(self) -> None:
+        """Look at the rows in view again, and list anew if the index has changed meanwhile."""
+        if self.is_current:
+            self.in_thread(self._library.changes, self._changes_came, group="renew")
+
+    def _changes_came(self, changes: int) -> None:
+        if changes != self._seen:
+            self._seen = changes
+            self._reload()
+        else:
+            self.query_one(EntryList).renew()
+
+    # Where the highlight is -----------------------------------------------------------------------------------
+
+    @on(EntryList.Highlighted)
+    def _highlighted(self) -> None:
+        self._draw_detail()
+        self.refresh_bindings()
+
+    @property
+    def _entry(self) -> Entry | None:
+        return self._entries.get(self.query_one(EntryList).highlighted)
+
+    def _draw_detail(self) -> None:
+        entry = self._entry
+        pane = self.query_one("#entry-detail", Static)
+        if entry is None:
+            pane.update("")
+            return
+        why = self._explained[1] if self._explained and self._explained[0] == entry.path else ""
+        pane.update(detail(entry, why))
+        if not why and isinstance(entry, FileEntry):
+            self.in_thread(partial(self._library.why, entry.path), partial(self._why_came, entry.path), group="why")
+
+    def _why_came(self, path: Path, explanation: object) -> None:
+        from desk_rag.ingest.explanation import Explanation
+
+        assert isinstance(explanation, Explanation)
+        reason = explanation.reason.removeprefix(f"{path} ")
+        self._explained = (path, f"{explanation.state}: {reason}" if reason else explanation.state)
+        if self._entry is not None and self._entry.path == path:
+            self._draw_detail()
+
+    # Keys -----------------------------------------------------------------------------------------------------
+
+    @on(Input.Changed)
+    def _filter_changed(self) -> None:
+        self._entries.clear()  # what is highlighted now is not what will be
+        self._load(self._listed.folder)
+
+    @on(EntryList.Chosen)
+    def _clicked_again(self) -> None:
+        self.action_open()
+
+    def action_open(self) -> None:
+        """Go into the folder, or show what can be done with the file; if the list is on its way, once it is there."""
+        entry = self._entry
+        self._open_when_there = entry is None
+        if isinstance(entry, FolderEntry):
+            self._go(entry.path)
+        elif entry is not None:
+            self.action_actions()
+
+    def key_backspace(self) -> None:
+        """Go to the folder above, if there is no filter to shorten."""
+        folder = self._listed.folder
+        if not self.query_one("#filter", Input).value and folder is not None:
+            job = partial(self._library.parent, folder)
+            self.in_thread(job, partial(self._go, coming_from=folder), group="list")
+
+    def action_close(self) -> None:
+        """Clear the filter; without one go back."""
+        if self.query_one("#filter", Input).value:
+            self._go(self._listed.folder)
+        else:
+            self.dismiss()
+
+    def action_move(self, by: int) -> None:
+        """Move the highlight."""
+        self.query_one(EntryList).move(by)
+
+    def action_move_page(self, by: int) -> None:
+        """Move the highlight by a screen."""
+        self.query_one(EntryList).move_page(by)
+
+    def action_move_end(self, last: bool) -> None:
+        """Move the highlight to an end."""
+        self.query_one(EntryList).move_to_end(last)
+
+    def action_show_next(self) -> None:
+        """List files in another state."""
+        kinds = list(Shown)
+        self._shown = kinds[(kinds.index(self._shown) + 1) % len(kinds)]
+        self._draw_shown()
+        self._load(self._listed.folder)
+
+    def _draw_shown(self) -> None:
+        style = "$foreground 60%" if self._shown is Shown.ALL else "$accent"
+        self.query_one("#library-shown", Static).update(Content.styled(f"{self._shown.value} ", style))
+
+    # Changes --------------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "undo":
+            return self._undo is not None
+        if action == "actions":
+            return not self.is_mounted or self._entry is not None
+        return True
+
+    def action_actions(self) -> None:
+        """Show what can be done with the highlighted folder or file."""
+        entry = self._entry
+        if entry is not None:
+            done = partial(self._do, entry)
+            self.app.push_screen(ChoiceScreen(entry.path.name or str(entry.path), "", _choices(entry)), done)
+
+    def _do(self, entry: Entry, what: str | None) -> None:
+        path = entry.path
+        if what == "text":
+            self.in_thread(partial(self._library.text, path), partial(self._show_text, path), group="change")
+        elif what == "copy":
+            self.app.copy_to_clipboard(safe(str(path), single_line=True).plain)
+            self.say("Path copied.")
+        elif what == "again":
+            self._change(partial(self._changes.read_again, path))
+        elif what == "pin" and isinstance(entry, FolderEntry):
+            self._change(partial(self._changes.pin, path, pinned=not entry.pinned))
+        elif what == "exclude":
+            self._ask_to_exclude(path)
+        elif what == "forget":
+            self._ask_to_forget(entry)
+
+    def _show_text(self, path: Path, text: str) -> None:
+        self.app.push_screen(TextScreen(home_path(path), text or "No text was read from this file."))
+
+    def _ask_to_exclude(self, path: Path) -> None:
+        root = next((root for root in self.session.folders if root in path.parents), None)
+        if root is None:
+            self.say("Only what is inside a folder of this window can be excluded; forget the folder instead.")
+            return
+        job = partial(self._changes.exclusion, path, root)
+        self.in_thread(job, self._exclusion_came, group="change")
+
+    def _exclusion_came(self, exclusion: Exclusion) -> None:
+        text = (
+            f"The rule {exclusion.rule} is added to `exclude` in {home_path(self.session.file.path)}. "
+            f"{count(exclusion.indexed, 'document')} leave the index; the files themselves stay as they are. "
+            "This can be undone; caches are kept for a while."
+        )
+        choices = (Choice("no", "n", "Cancel"), Choice("yes", "y", "Exclude"))
+
+        def answered(answer: str | None) -> None:
+            if answer == "yes":
+                self._change(partial(self._changes.exclude, exclusion))
+
+        self.app.push_screen(ChoiceScreen(f"Exclude {exclusion.path.name}?", text, choices), answered)
+
+    def _ask_to_forget(self, entry: Entry) -> None:
+        hours = self.session.settings.index.deletion_grace_hours
+        text = (
+            f"Text, words, vectors and caches of {home_path(entry.path)} are removed from the index, and it is indexed "
+            "no more. Your own files stay as they are."
+        )
+        choices = (
+            Choice("no", "n", "Cancel"),
+            Choice("keep", "k", f"Forget; keep the caches for {hours:g} h, so that it can be undone"),
+            Choice("all", "a", "Forget all of it now; this cannot be undone"),
+        )
+
+        def answered(answer: str | None) -> None:
+            if answer in ("keep", "all"):
+                self._change(partial(self._changes.forget, entry.path, keep_caches=answer == "keep"), leave=True)
+
+        self.app.push_screen(ChoiceScreen(f"Forget {entry.path.name}?", text, choices), answered)
+
+    def _change(self, job: Callable[[], Change], *, leave: bool = False) -> None:
+        self.in_thread(job, partial(self._changed, leave), group="change")
+
+    def _changed(self, leave: bool, change: Change) -> None:
+        self._undo = change.undo or self._undo
+        self.say(change.sentence + (" F9 undoes it." if change.undo else ""))
+        self._reload(leave)
+
+    def _reload(self, leave: bool = False) -> None:
+        self._explained = None
+        self.refresh_bindings()
+        if leave:
+            self.in_thread(self._library.start, self._go, group="list")
+        else:
+            self._load(self._listed.folder, again=True)
+        folder = self._listed.folder
+        self.in_thread(partial(self._library.summary, folder), self._summary_came, group="summary")
+
+    def action_undo(self) -> None:
+        """Take the last change back."""
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            self.in_thread(undo, self._undone, group="change")
+
+    def _undone(self, sentence: str) -> None:
+        self.say(sentence)
+        self._reload()
+
+
+def _choices(entry: Entry) -> tuple[Choice, ...]:
+    exclude = Choice("exclude", "x", "Exclude it …")
+    if isinstance(entry, FolderEntry):
+        return (
+            Choice("pin", "p", "Unpin: caches deleted like others" if entry.pinned else "Pin: caches deleted last"),
+            Choice("again", "r", "Read the files that failed again"),
+            exclude,
+            Choice("forget", "f", "Forget the folder …"),
+            Choice("copy", "c", "Copy its path"),
+        )
+    text = (Choice("text", "t", "Show the text that was read"),) if entry.chunks else ()
+    again = (Choice("again", "r", "Read it again"),) if entry.state.value not in ("gone", "waiting") else ()
+    return (*text, *again, exclude, Choice("forget", "f", "Forget it …"), Choice("copy", "c", "Copy its path"))
+
+
+def _nothing(shown: Shown, folder: Path | None) -> str:
+    if folder is None:
+        return "No folder is indexed yet."
+    return (
+        "Nothing in this folder." if shown is Shown.ALL else f"No file in this folder is in the list “{shown.value}”."
+    )

@@ -1,0 +1,72 @@
+"""One folder or file of the library as a line, and in words below the list."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual.content import Content
+
+from desk_rag.sanitize import clean
+from desk_rag.tui.management.library import Entry, EntryState, FileEntry, FolderEntry
+from desk_rag.tui.wording import count, fit, fit_path, home_path, percent, safe
+
+_MARKS = {
+    EntryState.READ: ("●", "$success"),
+    EntryState.CHANGED: ("◐", "$warning"),
+    EntryState.GONE: ("◌", "$warning"),
+    EntryState.FAILED: ("!", "$error"),
+    EntryState.LEFT_OUT: ("○", "$foreground 50%"),
+    EntryState.WAITING: ("·", "$primary"),
+}
+_SHARE_OF_NAME = 0.5
+
+
+def entry_line(entry: Entry, base: Path | None, width: int) -> Content:
+    """Return an entry in exactly `width` cells: mark, path below `base`, what is known of it."""
+    if isinstance(entry, FolderEntry):
+        mark, style, said = "▸", "$primary", _folder_state(entry)
+        name = f"{_below(entry.path, base)}/"
+    else:
+        mark, style = _MARKS[entry.state]
+        name = _below(entry.path, base) + ("/" if entry.is_folder else "")
+        said = _file_state(entry)
+    left = max(10, int(width * _SHARE_OF_NAME))
+    right = max(0, width - left - 5)
+    state = fit(safe(said, "$foreground 70%", single_line=True, most=300), right)
+    return Content.assemble((f" {mark} ", style), fit_path(name, left), "  ", state)
+
+
+def detail(entry: Entry, why: str) -> Content:
+    """Return what stands below the list: the whole path, then state and reason in full."""
+    if isinstance(entry, FolderEntry):
+        said = _folder_state(entry) + ("; pinned: its caches are deleted last" if entry.pinned else "")
+    else:
+        warm = f"; {entry.warm:,} of {count(entry.chunks, 'chunk')} warm" if entry.chunks else ""
+        said = (why or f"{entry.state.value}: {entry.reason}") + warm
+    return Content.assemble(
+        safe(home_path(entry.path), "bold", single_line=True, most=400), "\n", safe(said, single_line=True, most=600)
+    )
+
+
+def _folder_state(entry: FolderEntry) -> str:
+    if entry.note and not entry.indexed:
+        return entry.note
+    parts = [f"{entry.indexed:,} read"]
+    parts += [f"{entry.failed:,} failed"] if entry.failed else []
+    parts += [f"{entry.skipped:,} left out"] if entry.skipped else []
+    parts += ["pinned"] if entry.pinned else []
+    parts += [entry.note] if entry.note else []
+    return " · ".join(parts)
+
+
+def _file_state(entry: FileEntry) -> str:
+    if entry.state is EntryState.READ:
+        said = f"{count(entry.chunks, 'chunk')}, {percent(entry.warm, entry.chunks)}% warm"
+        return f"{said}; {entry.reason}" if entry.reason else said
+    reason = entry.reason.removeprefix(f"{entry.path} ")
+    return reason or entry.state.value
+
+
+def _below(path: Path, base: Path | None) -> str:
+    shown = path.relative_to(base) if base is not None and path.is_relative_to(base) else path
+    return clean(str(shown), single_line=True)

@@ -23,14 +23,14 @@ from desk_rag.answering.events import Evidence
 from desk_rag.ingest.events import DeletionsWaiting, RootAbsent
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Status
-from desk_rag.tui.screens.conversation_screen import ConversationScreen
+from desk_rag.tui.conversation.find_bar import FindBar
+from desk_rag.tui.conversation.name_picker import NamePicker
+from desk_rag.tui.conversation.screen import ConversationScreen
 from desk_rag.tui.screens.turn_menu import TurnMenu
 from desk_rag.tui.turns.actions import TURN_ACTIONS
 from desk_rag.tui.turns.readiness import must_wait, nothing_to_ask, waiting_text
 from desk_rag.tui.widgets.answer_view import AnswerView
-from desk_rag.tui.widgets.find_bar import FindBar
 from desk_rag.tui.widgets.index_status import IndexStatus
-from desk_rag.tui.widgets.name_picker import NamePicker
 from desk_rag.tui.widgets.question_input import QuestionInput
 from desk_rag.tui.widgets.source_list import SourceList
 from desk_rag.tui.widgets.source_preview import SourcePreview

@@ -13,11 +13,11 @@ from textual.widgets import OptionList
 
 from desk_rag.answering.events import AskedAs, Finished
 from desk_rag.store.layout import Layout
+from desk_rag.tui.conversation.chats_screen import ChatsScreen
+from desk_rag.tui.conversation.export_screen import ExportScreen
 from desk_rag.tui.conversation.keeper import Keeper
-from desk_rag.tui.screens.chats import ChatsScreen
-from desk_rag.tui.screens.export import ExportScreen
+from desk_rag.tui.conversation.name_picker import NamePicker
 from desk_rag.tui.widgets.answer_view import AnswerView
-from desk_rag.tui.widgets.name_picker import NamePicker
 from desk_rag.tui.widgets.question_input import QuestionInput
 from tests.tui.conftest import Run, ask, screen_text, text_of, until
 from tests.tui.scripted import FOLDERS, QUOTE, ScriptedBackend, answer, play

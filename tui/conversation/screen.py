@@ -7,20 +7,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from textual import on
 from textual.binding import Binding, BindingType
 from textual.widgets import Input, TextArea
 
 from desk_rag.answering.conversation.turns import Turn, turn_of
 from desk_rag.answering.events import Answer
 from desk_rag.errors import DeskRagError
+from desk_rag.tui import messages as m
 from desk_rag.tui.conversation import exporting, names
+from desk_rag.tui.conversation.chats_screen import ChatsScreen
+from desk_rag.tui.conversation.export_screen import ExportScreen
+from desk_rag.tui.conversation.find_bar import FindBar
+from desk_rag.tui.conversation.name_picker import MOST, NamePicker
 from desk_rag.tui.conversation.replay import answer_of
-from desk_rag.tui.screens.chats import ChatsScreen
-from desk_rag.tui.screens.export import ExportScreen
 from desk_rag.tui.screens.turn_screen import TurnScreen
 from desk_rag.tui.widgets.answer_view import AnswerView
-from desk_rag.tui.widgets.find_bar import FindBar
-from desk_rag.tui.widgets.name_picker import MOST, NamePicker
 from desk_rag.tui.widgets.question_input import QuestionInput
 from desk_rag.tui.widgets.transcript import Transcript
 from desk_rag.tui.wording import count, safe
@@ -88,7 +90,8 @@ class ConversationScreen(TurnScreen):
 
     # Saved chats --------------------------------------------------------------------------------------------------
 
-    def on_backend_ready(self) -> None:
+    @on(m.BackendReady)
+    def _load_history(self) -> None:
         """Bring back the questions of saved chats for Up and Down in the prompt."""
 
         def load() -> None:
@@ -97,7 +100,8 @@ class ConversationScreen(TurnScreen):
 
         self._in_thread(load)
 
-    def on_answer_over(self) -> None:
+    @on(m.AnswerOver)
+    def _say_notice(self) -> None:
         """Say what went wrong with saving."""
         keeper = self._backend.keeper
         if keeper.notice:
@@ -129,7 +133,7 @@ class ConversationScreen(TurnScreen):
         def load() -> None:
             chat = self._backend.keeper.chat(chat_id)
             answers = [answer_of(turn, self._backend.change_of) for turn in chat.turns]
-            self.app.call_from_thread(self._show_chat, chat, answers)
+            self.app.call_from_thread(partial(self.call_later, self._show_chat, chat, answers))
 
         self._in_thread(load)
 

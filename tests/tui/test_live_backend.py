@@ -76,7 +76,7 @@ def test_the_first_question_of_a_new_user_waits_for_the_files(place: tuple[Setti
         (folder / f"note {number}.md").write_text(f"Note {number}: the garden and the weather in week {number}.\n")
     (folder / "a door.md").write_text("# Doors\n\nThe kitchen door is painted green.\n")
     os.utime(folder / "a door.md", (1_000_000_000, 1_000_000_000))  # the oldest file is read last
-    backend = LiveBackend(settings, [folder])
+    backend = LiveBackend(Session(settings, [folder]))
     backend.start(lambda text: None, lambda event: None)
     try:
         events = list(backend.ask(_QUESTION, lambda: False))

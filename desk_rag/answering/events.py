@@ -242,6 +242,8 @@ class Answer:
     """Files below the asked folders that were not read; None if the answer was found or every file was read."""
     asked_as: str = ""
     """The question rewritten to stand alone, as it was searched and judged; empty if it stood alone."""
+    is_search: bool = False
+    """Passages with certain words were looked for; no model has answered."""
     limited_to: tuple[Path, ...] = ()
     """Folders and files to which the search was limited; empty if it was not."""
     support: float | None = None

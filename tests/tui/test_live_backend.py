@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.answering.events import AnswerEvent, AnswerMode, FilesWaiting, Finished, FirstToken, Retrieved
+from desk_rag.answering.conversation.saved import Change
+from desk_rag.answering.conversation.turns import Turn, turn_of
+from desk_rag.answering.events import Answer, AnswerEvent, AnswerMode, FilesWaiting, Finished, FirstToken, Retrieved
 from desk_rag.config import IdleSettings, IndexSettings, Settings
 from desk_rag.errors import ModelError, ModelNotFound
 from desk_rag.ingest.events import FileEvent
@@ -218,6 +220,32 @@ def test_an_index_whose_folder_is_away_at_the_start_can_be_asked(tmp_path: Path)
         assert terminal.wait() == 0
     finally:
         terminal.close()
+
+
+def test_follow_up_names_and_plain_search(backend: LiveBackend) -> None:
+    backend.start(lambda text: None, lambda event: None)
+    deadline = time.monotonic() + 60
+    while not warm(backend) and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+    def asked(question: str, turn: int, earlier: tuple[Turn, ...] = ()) -> Answer:
+        last = list(backend.ask(question, lambda: False, turn=turn, earlier=earlier))[-1]
+        assert isinstance(last, Finished)
+        return last.answer
+
+    first = asked("When was the roof repaired?", 1)
+    second = asked("And what colour is the kitchen door? @doors.md", 2, (turn_of(first),))
+    assert "green" in second.text and [path.name for path in second.limited_to] == ["doors.md"]
+    third = asked("And the front door?", 3, (turn_of(first), turn_of(second)))
+    assert third.asked_as == "What colour is the front door?" and "black" in third.text
+    assert [path.name for path in third.limited_to] == ["doors.md"], "it leans on a limited question"
+    assert [row.num_turns for row in backend.keeper.rows()] == [3]
+    saved = backend.keeper.chat(1).turns[2].sources
+    assert saved and all(backend.change_of(source) is Change.NONE for source in saved)
+    listed = asked("/roofer ladder", 4)
+    assert listed.is_search and [source.path.name for source in listed.sources] == ["roof.txt"]
+    assert [row.num_turns for row in backend.keeper.rows()] == [3], "a search is not saved"
+    assert {path.name for path, is_folder in backend.names().all() if is_folder} == {"docs", "house"}
 
 
 def test_failed_start_leaves_the_store_free(place: tuple[Settings, Path], tmp_path: Path) -> None:

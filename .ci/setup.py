@@ -1,7 +1,7 @@
 """Makes the environment `.venv` with everything desk-rag needs, and chooses the build of torch that fits.
 
-Knows pip and this machine's hardware; knows nothing of desk-rag's code. Standard library only, and syntax old
-enough to tell a Python that is too old what to do. `make demo` and `make test` call it; without make:
+Standard library only, and syntax old enough to tell a Python that is too old what to do. `make demo` and `make test`
+call it; without make:
 
     python3 .ci/setup.py          what is needed to use desk-rag
     python3 .ci/setup.py --dev    what `make test` needs besides

@@ -128,8 +128,8 @@ class AnswerSettings(_Section):
     attention: Literal["auto", "materialize", "lazy"] = "auto"
     """'materialize' expands the int8 cache to 16 or 32 bits first; 'lazy' reads it in place and halves its memory.
     'auto' uses lazy only on a GPU where materialize does not fit."""
-    recompute: Literal["auto"] | Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of chunk tokens recomputed for each question: 0 is fastest, 1 is a full prefill, "auto" decides."""
+    recompute: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of chunk tokens recomputed for each question: 0 is fastest, 1 is a full prefill."""
     selector: Literal["first-k", "delta-kv", "aux", "aux-strict", "query", "edge-query"] = "edge-query"
     """Method that selects the tokens to recompute."""
     auxiliary: str = "embedded"
@@ -193,6 +193,13 @@ class IdleSettings(_Section):
     """Fill caches on battery power, too."""
 
 
+class ChatsSettings(_Section):
+    """[chats]"""
+
+    save: bool = True
+    """Save questions and answers in the data directory, so that they can be found and continued; --private does not."""
+
+
 class Settings(_Section):
     """The whole file."""
 
@@ -207,6 +214,7 @@ class Settings(_Section):
     store: StoreSettings = StoreSettings()
     index: IndexSettings = IndexSettings()
     idle: IdleSettings = IdleSettings()
+    chats: ChatsSettings = ChatsSettings()
 
 
 def default_path() -> Path:
@@ -285,7 +293,7 @@ def _explain(error: ValidationError) -> str:
             lines.append(f"unknown setting '{'.'.join(where)}'{_hint(tuple(where))}")
         else:
             wrong.setdefault(".".join(_setting(where)), []).append(_plainly(problem))
-    lines += [f"'{setting}': {_either(said)}" for setting, said in wrong.items()]
+    lines += [f"'{setting}': {'; '.join(said)}" for setting, said in wrong.items()]
     text = "; ".join(lines)
     return text if text.endswith("?") else f"{text}."
 
@@ -319,14 +327,6 @@ def _plainly(problem: ErrorDetails) -> str:
     if kind in ("model_type", "model_attributes_type"):
         return f"is a section: write [{problem['loc'][0]}] on a line of its own, and its settings below"
     return _PLAIN.get(kind, problem["msg"].removeprefix("Value error, "))
-
-
-def _either(said: list[str]) -> str:
-    """Several complaints about one setting are its alternatives."""
-    must = "must be "
-    if len(said) > 1 and all(one.startswith(must) for one in said):
-        return must + " or ".join(one.removeprefix(must) for one in said)
-    return "; ".join(said)
 
 
 def _setting(where: Sequence[str]) -> list[str]:

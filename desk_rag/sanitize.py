@@ -56,11 +56,17 @@ def clean(text: str, *, single_line: bool = False) -> str:
     return " ".join(text.split()) if single_line else text
 
 
+def clean_name(name: str) -> str:
+    """Return a file name or path in one line; what `clean` would drop leaves a mark, for it is part of the name."""
+    marked = _ESCAPE_SEQUENCES.sub("⟨ESC⟩", name)
+    marked = re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda match: f"⟨U+{ord(match.group()):04X}⟩", marked)
+    return clean(marked, single_line=True)
+
+
 def shown_path(path: Path, bases: Sequence[Path] = ()) -> str:
     """`path` as a person would write it: relative to one of `bases` or to the current folder, else with '~'."""
     for base in (*bases, Path.cwd()):
         if path.is_relative_to(base) and path != base:
-            return clean(str(path.relative_to(base)), single_line=True)
+            return clean_name(str(path.relative_to(base)))
     home = Path.home()
-    text = str(Path("~") / path.relative_to(home)) if path.is_relative_to(home) else str(path)
-    return clean(text, single_line=True)
+    return clean_name(str(Path("~") / path.relative_to(home)) if path.is_relative_to(home) else str(path))

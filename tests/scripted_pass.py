@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 Says = Callable[[tuple[int, ...]], Mapping[int, float]]
-"""Of the ids so far: the logits that are not 0."""
+"""Maps the ids so far to the logits that are not 0."""
 
 
 class ScriptedPass:

@@ -64,3 +64,20 @@ def test_architecture_names_every_room_and_nothing_that_is_gone() -> None:
         if not (base / f"{place}.py").exists() and not (base / place).is_dir() and not (base / f"{place}.md").exists()
     }
     assert not gone, f"ARCHITECTURE.md names what is not there: {sorted(gone)}"
+
+
+def test_docstrings_say_what_a_thing_is() -> None:
+    """No fragment that parses only with the name above it, and no list of what a module knows."""
+    fragments = re.compile(r'"""Of [a-z`]|\bKnows [^.]*; knows ')
+    questions = re.compile(r'"""(?:How|What|Where|Whether|Which|Who|When) ')
+    rooms = ("kv", "documents", "store/catalog", "model", "finetune")
+    wrong = [
+        f"{file.relative_to(ROOT)}: {match.group()}"
+        for package in ("desk_rag", "indexer", "tui", "tests")
+        for file in (ROOT / package).rglob("*.py")
+        for pattern in (fragments, questions)
+        if pattern is fragments or any(file.is_relative_to(ROOT / "desk_rag" / room) for room in rooms)
+        for match in pattern.finditer(file.read_text(encoding="utf-8"))
+        if file != Path(__file__).resolve()
+    ]
+    assert not wrong, "begin with an imperative or a noun: " + "; ".join(wrong)

@@ -33,6 +33,15 @@ class Freshness(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """How many files of the chosen folders can be found, while the first look at them goes on."""
+
+    read: int
+    total: int
+    """0 while the folders are still being looked through."""
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """One look at the index: what the status bar shows."""
 
@@ -60,8 +69,12 @@ class Status:
     """Documents whose files are gone and that leave the index when the grace period is over."""
     missing_seconds: float = 0.0
     """Until the first of them go."""
-    writer: str = ""
-    """Who indexes when it is not this process: 'process 4321'; empty otherwise."""
+    writer: int = 0
+    """Process id of who indexes when it is not this process; 0 otherwise."""
+    reading: Reading | None = None
+    """None once every file has been looked at since the start, and its words can be found."""
+    disk_full: str = ""
+    """What the disk has no room for; empty if nothing is missing for that reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +85,8 @@ class Started:
     """As the title bar shows it: 'embedded reader'."""
     device: str
     """'CPU', or the name of the GPU."""
+    markdown: bool = False
+    """True if the model writes Markdown; the embedded reader writes words of the documents."""
 
 
 class Backend(Protocol):

@@ -21,17 +21,18 @@ from desk_rag.documents.chunking import Chunk
 from desk_rag.documents.status import IndexStage
 from desk_rag.errors import UNWRITABLE, ModelError, StoreLocked
 from desk_rag.ingest.deletions import missing_files
-from desk_rag.ingest.events import IndexEvent
+from desk_rag.ingest.events import IndexEvent, StageProgress
 from desk_rag.store.catalog.deletion_rows import Decision
 from desk_rag.store.presence import absent_folders
-from desk_rag.tui.backend import Freshness, Started, Status
+from desk_rag.tui.backend import Freshness, Reading, Started, Status
 from desk_rag.tui.management.session import Session
+from desk_rag.tui.turns.first_look import FirstLook, room_missing
 
 if TYPE_CHECKING:
     from desk_rag.answering.engine import AnswerEngine
     from desk_rag.indexer.service import Service
     from desk_rag.store.store import Store
-    from desk_rag.store.types import Activity
+    from desk_rag.store.types import Activity, Counts
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class LiveBackend:
         self._service: Service | None = None
         self._listen: Callable[[IndexEvent], None] = lambda _: None
         self._started_at = 0.0
+        self._first_look = FirstLook()
         self._stopping = threading.Event()
         self._changing = threading.Lock()
 
@@ -75,7 +77,7 @@ class LiveBackend:
             engine = open_engine(self.session.settings, writer=True)
         except (StoreLocked, *UNWRITABLE):
             engine = open_engine(self.session.settings, writer=False)
-        self._engine = engine
+        self._engine, self._started_at = engine, time.monotonic()
         if engine.store.writer:
             if engine.store.pause_requested() == math.inf:  # it lasted until this start
                 engine.store.request_pause(None)
@@ -85,7 +87,8 @@ class LiveBackend:
             takeover.start()
         self.session.attach(self)
         name = self.session.settings.model.name
-        return Started("embedded reader" if name == "embedded" else engine.model.spec.name, _device(engine))
+        embedded = name == "embedded"
+        return Started("embedded reader" if embedded else engine.model.spec.name, _device(engine), not embedded)
 
     def ask(
         self, question: str, stop: Callable[[], bool], mode: AnswerMode = AnswerMode.CACHED
@@ -124,13 +127,30 @@ class LiveBackend:
             done=activity.done if activity else 0,
             total=activity.total if activity else 0,
             eta_seconds=activity.eta_seconds if activity else None,
-            waiting=activity.waiting if activity else "",
+            waiting=_reason(activity),
             paused_seconds=None if paused == math.inf else paused,
             absent=tuple(absent),
             missing=sum(folder.waiting for folder in missing),
             missing_seconds=min((folder.seconds_left for folder in missing), default=0.0),
-            writer="" if self._service is not None or activity is None else f"process {activity.pid}",
+            writer=0 if self._service is not None or activity is None else activity.pid,
+            reading=self._reading(counts, activity),
+            disk_full=store.kv_away or room_missing(counts, self.session.settings.store.budget_gib),
         )
+
+    def _reading(self, counts: Counts, activity: Activity | None) -> Reading | None:
+        """How far the first look at the folders has come; in another process, as far as its activity says."""
+        look = self._first_look
+        if self._service is None:
+            look = FirstLook()
+            if activity is not None and activity.waiting != "stopped":
+                look.take(StageProgress(activity.stage, activity.done, activity.total, "files", 0.0, None))
+                if activity.stage is IndexStage.SCAN and not activity.total and not activity.waiting:
+                    return None
+            elif not self._is_young():
+                return None
+        elif not self._service.folders:
+            return None
+        return look.reading(counts.files + counts.failed)
 
     def document(self, path: Path) -> Sequence[Chunk]:
         """Return all chunks of one document in order."""
@@ -205,7 +225,9 @@ class LiveBackend:
         from desk_rag.indexer.service import Service
 
         self._started_at = time.monotonic()
+        self._first_look = FirstLook()
         service = Service(parts_of(engine), self.session.folders, self.session.settings)
+        service.subscribe(self._first_look.take)
         service.subscribe(listen)
         service.start()
         self._service = service
@@ -249,12 +271,17 @@ class LiveBackend:
             raise ModelError("The model is not loaded yet.", remedy="Wait until the title line names it.")
         return self._engine
 
+    def _is_young(self) -> bool:
+        """Return whether the start is so recent that a writer may not have said anything yet."""
+        return time.monotonic() - self._started_at < _SOON
+
     def _freshness(self, activity: Activity | None, paused: float | None) -> tuple[Freshness, IndexStage | None]:
         if paused is not None:
             return Freshness.PAUSED, None
+        if self._service is not None and (activity is None or activity.pid != os.getpid()):
+            return (Freshness.STARTING if self._is_young() else Freshness.UNATTENDED), None
         if activity is None or activity.waiting == "stopped":
-            young = self._service is not None and time.monotonic() - self._started_at < _SOON
-            return (Freshness.STARTING if young else Freshness.UNATTENDED), None
+            return (Freshness.STARTING if self._is_young() else Freshness.UNATTENDED), None
         if activity.stage is IndexStage.SCAN and not activity.done and not activity.total and not activity.waiting:
             return Freshness.WATCHING, None
         return Freshness.INDEXING, activity.stage
@@ -266,6 +293,12 @@ def _left(until: float | None) -> float | None:
         return None
     left = until - time.time()
     return left if left > 0 or math.isinf(left) else None
+
+
+def _reason(activity: Activity | None) -> str:
+    """Return why the writer waits, without measured values: they change every second. '' for our own answers."""
+    reason = activity.waiting if activity else ""
+    return "" if reason == "an answer is being made" else reason.partition(" (")[0]
 
 
 def _device(engine: AnswerEngine) -> str:

@@ -11,11 +11,16 @@ from pathlib import Path
 
 from textual.message import Message
 
-from desk_rag.answering.events import AnswerEvent, AnswerMode, Source
-from desk_rag.documents.chunking import Chunk
+from desk_rag.answering.events import AnswerEvent, Source
+from desk_rag.documents.chunking import Chunk, Location
 from desk_rag.errors import DeskRagError
 from desk_rag.ingest.events import IndexEvent, StageProgress
 from desk_rag.tui.backend import Started, Status
+from desk_rag.tui.turns.comparison import Comparison
+
+_OUT_OF_MEMORY = frozenset({"OutOfMemoryError"})
+_GPU_LOST = frozenset({"AcceleratorError"})
+"""Names of torch's errors; torch is not imported here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,13 @@ class Problem:
         """Return message and remedy of `error`; an unexpected one points to the log instead of a traceback."""
         if isinstance(error, DeskRagError):
             return cls(error.message, error.remedy)
+        if isinstance(error, MemoryError) or type(error).__name__ in _OUT_OF_MEMORY:
+            return cls(
+                "There is not enough memory for this answer.",
+                "Close programs that use much memory or the GPU and ask again, or choose a smaller model.",
+            )
+        if type(error).__name__ in _GPU_LOST:
+            return cls("The GPU cannot be used any more.", "Quit and start desk-rag again. Nothing stored is lost.")
         return cls(
             f"Something went wrong inside desk-rag ({type(error).__name__}: {error}).",
             "The details are in the log file named under F1. Asking again is safe.",
@@ -45,7 +57,14 @@ class AnswerWanted(Message):
 
     turn: int
     question: str
-    mode: AnswerMode
+
+
+@dataclass
+class ComparisonWanted(Message):
+    """An answered question should be asked both ways."""
+
+    turn: int
+    question: str
 
 
 @dataclass
@@ -79,6 +98,17 @@ class OpenWanted(Message):
     """A source should be opened in the user's own program."""
 
     source: Source
+    location: Location
+    """Of the quote, or else of the source."""
+    quote: str
+
+
+@dataclass
+class TextWanted(Message):
+    """The text of a source's document should be shown, at the quote."""
+
+    source: Source
+    quote: str
 
 
 # From workers to the screen ----------------------------------------------------------------------------------
@@ -142,6 +172,20 @@ class AnswerGrew(Message):
 
     def can_replace(self, message: Message) -> bool:
         return isinstance(message, AnswerGrew) and message.turn == self.turn
+
+
+@dataclass
+class ComparisonStep(Message):
+    """What the comparison does now."""
+
+    turn: int
+    text: str
+
+
+@dataclass
+class ComparisonCame(Message):
+    turn: int
+    comparison: Comparison
 
 
 @dataclass

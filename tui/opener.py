@@ -1,7 +1,6 @@
 """Choose the program that opens a source, and its arguments: a list, never a shell command line.
 
-A name such as `-rf` or `$(x).md` stays one absolute argument. What could run as a program is refused, because a
-desktop opener might run it.
+A name such as `-rf` or `$(x).md` stays one absolute argument. What a desktop opener might run as a program is refused.
 """
 
 from __future__ import annotations
@@ -9,12 +8,14 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from desk_rag.answering.events import Source
+from desk_rag.documents.chunking import Location
+from desk_rag.documents.formats import PlaceUnits
 from desk_rag.errors import DocumentError, UnreadableDocument
 
 _PLUS_LINE = {"vi", "vim", "nvim", "nano", "emacs", "emacsclient", "micro", "kak", "joe", "ne", "mg"}
@@ -35,6 +36,19 @@ _RUNNABLE = {
     ".command",
     ".lnk",
 }
+_PROGRAM_BEGINNINGS = (b"#!", b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
+_PAGE_OPTIONS = {
+    "evince": "--page-index={}",
+    "atril": "--page-index={}",
+    "xreader": "--page-index={}",
+    "okular": "--page={}",
+    "zathura": "--page={}",
+}
+"""Viewers of PDF files and how each is told the page."""
+_DESKTOP_FILES = {"org.gnome.Evince": "evince", "org.kde.okular": "okular", "org.pwmt.zathura": "zathura"}
+_ASK_SECONDS = 2.0
+_LINE = PlaceUnits().line
+"""Rows of a sheet are no lines of its file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +60,37 @@ class Opening:
     """True if the program needs the terminal, so that the app must step aside meanwhile."""
 
 
-def opening(source: Source, environment: Mapping[str, str]) -> Opening:
-    """Return how to open `source`: a file with lines in the user's editor at the line, else the desktop's program.
+def opening(path: Path, location: Location, environment: Mapping[str, str]) -> Opening | None:
+    """Return how to open `path`: a file with lines in the user's editor at the line, else the desktop's program.
 
-    Raises UnreadableDocument if the file is gone, DocumentError if nothing suitable is there or it could be run.
+    None if there is no such program; the text can then be shown inside. Raises UnreadableDocument if the file is gone,
+    DocumentError if it could be run.
     """
-    path = source.path.absolute()
+    path = path.absolute()
     if not path.is_file():
         raise UnreadableDocument(f"{path} is not there any more.", remedy="The quote is kept in the transcript.")
     editor = shlex.split(environment.get("VISUAL") or environment.get("EDITOR") or "")
-    if source.location.line_start is not None and editor:
-        return _in_editor(editor, path, source.location.line_start)
-    if path.suffix.lower() in _RUNNABLE or os.access(path, os.X_OK):
+    if location.line_start is not None and location.units.line == _LINE and editor:
+        return _in_editor(editor, path, location.line_start)
+    if path.suffix.lower() in _RUNNABLE or _is_program(path):
         raise DocumentError(f"{path} can be run as a program, so it is not opened.", remedy="Open it by hand.")
     program = _desktop_opener(environment)
     if program is None:
-        raise DocumentError(
-            f"No program to open {path} with.", remedy="Set EDITOR for text files; others need a graphical desktop."
-        )
+        return None
+    if location.page_start is not None and path.suffix.lower() == ".pdf":
+        viewer = _pdf_viewer()
+        if viewer is not None:
+            option = _PAGE_OPTIONS[Path(viewer).name].format(location.page_start)
+            return Opening((viewer, option, str(path)), in_terminal=False)
     return Opening((program, str(path)), in_terminal=False)
+
+
+def _is_program(path: Path) -> bool:
+    """Return whether a desktop might run the file; files of some drives and archives carry the bit for nothing."""
+    if not os.access(path, os.X_OK):
+        return False
+    with path.open("rb") as file:
+        return file.read(4).startswith(_PROGRAM_BEGINNINGS)
 
 
 def _in_editor(editor: list[str], path: Path, line: int) -> Opening:
@@ -86,3 +112,18 @@ def _desktop_opener(environment: Mapping[str, str]) -> str | None:
     if environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY"):
         return shutil.which("xdg-open")
     return None
+
+
+def _pdf_viewer() -> str | None:
+    """Return the desktop's viewer of PDF files if it can be told a page."""
+    asking = shutil.which("xdg-mime")
+    if asking is None:
+        return None
+    command = [asking, "query", "default", "application/pdf"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_ASK_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    name = answer.stdout.strip().removesuffix(".desktop")
+    name = _DESKTOP_FILES.get(name, name)
+    return shutil.which(name) if name in _PAGE_OPTIONS else None

@@ -8,13 +8,15 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
-import psutil
-
-_PATIENCE_SECONDS = 3.0
+_PATIENCE_SECONDS = 0.5
 """Seconds to wait for work that was asked to stop."""
+_GONE_SECONDS = 1.2
+"""Seconds in which a program without a terminal should end by itself."""
+_CLOSING_SECONDS = 0.6
 _LOOK_EVERY = 0.02
 _WORKERS = "window-worker"
 
@@ -39,9 +41,24 @@ def threads_ended(patience: float = _PATIENCE_SECONDS) -> bool:
     return True
 
 
+def leave_unless_ended(code: int, close: Callable[[], object]) -> None:
+    """End the process soon, whatever it hangs in; `close` is tried first, but not waited for long."""
+
+    def end() -> None:
+        time.sleep(_GONE_SECONDS)
+        closing = threading.Thread(target=close, daemon=True)
+        closing.start()
+        closing.join(_CLOSING_SECONDS)
+        leave_at_once(code)
+
+    threading.Thread(target=end, name="end-without-terminal", daemon=True).start()
+
+
 def leave_at_once(code: int) -> NoReturn:
     """End the process while such a step goes on. The terminal is restored and every transaction is on disk; the
     interpreter's own way out would wait for that step, or unload libraries under it."""
+    import psutil
+
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
             child.kill()

@@ -12,8 +12,8 @@ from pathlib import Path
 from textual.content import Content
 
 from desk_rag.answering.events import Answer, Source
-from desk_rag.sanitize import clean
-from desk_rag.tui.backend import Status
+from desk_rag.sanitize import clean, clean_name
+from desk_rag.tui.backend import Reading, Status
 
 MOST_CHARS = 20_000
 """Longest run of untrusted text in one widget: a megabyte without a space would take seconds to wrap."""
@@ -32,8 +32,8 @@ def short_path(path: Path, folders: Sequence[Path]) -> str:
     for folder in folders:
         if path.is_relative_to(folder):
             inside = path.relative_to(folder)
-            return clean(str(Path(folder.name) / inside if len(folders) > 1 else inside), single_line=True)
-    return clean(str(path), single_line=True)
+            return clean_name(str(Path(folder.name) / inside if len(folders) > 1 else inside))
+    return clean_name(str(path))
 
 
 def home_path(path: Path) -> str:
@@ -70,8 +70,10 @@ def mark(source: Source) -> tuple[str, str]:
     return ("●", "warm") if source.warm else ("○", "cold")
 
 
-def missing_notice(status: Status) -> str:
-    """Return what is to be said of folders and files that are not there; empty if all are."""
+def notice(status: Status) -> str:
+    """Return what needs the user's attention: no room for caches, folders or files not there; empty if nothing does."""
+    if status.disk_full:
+        return f"! the disk is full: {status.disk_full}"
     if status.absent:
         names = ", ".join(path.name for path in status.absent)
         return f"! {names} is not there now; nothing of it is removed"
@@ -79,6 +81,13 @@ def missing_notice(status: Status) -> str:
         left = f"kept {about(status.missing_seconds)} more" if status.missing_seconds else "leaving the index"
         return f"! {count(status.missing, 'file')} gone, {left} (^p: remove or keep)"
     return ""
+
+
+def read_so_far(reading: Reading) -> str:
+    """Return 'from 18 of 40 files', or how far the first look at the folders has come."""
+    if reading.total:
+        return f"from {reading.read:,} of {count(reading.total, 'file')}"
+    return f"from {count(reading.read, 'file')}, before the folders were looked through"
 
 
 def count(number: int, noun: str) -> str:
@@ -124,9 +133,14 @@ def gib(value: int) -> str:
 
 def as_text(answer: Answer, folders: Sequence[Path]) -> str:
     """Return an answer for the clipboard: text, then its quotes with file and place."""
-    lines = [clean(answer.text)]
+    return "\n".join([clean(answer.text), *quotes_of(answer, folders)])
+
+
+def quotes_of(answer: Answer, folders: Sequence[Path]) -> list[str]:
+    """Return each quote of an answer with its file and place, for the clipboard."""
+    lines = []
     for citation in answer.citations:
         parts = (short_path(citation.path, folders), clean(str(citation.location)), citation.origin)
         where = ", ".join(part for part in parts if part)
         lines.append(f'[{citation.source_number}] "{clean(citation.quote, single_line=True)}" ({where})')
-    return "\n".join(lines)
+    return lines

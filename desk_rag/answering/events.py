@@ -153,6 +153,10 @@ class Answer:
     """Sentences about what the answer may lack, such as damage in the index or an interrupted indexing run."""
     not_read: UnreadFiles | None = None
     """Files below the asked folders that were not read; None if the answer was found or every file was read."""
+    asked_as: str = ""
+    """The question rewritten to stand alone, as it was searched and judged; empty if it stood alone."""
+    limited_to: tuple[Path, ...] = ()
+    """Folders and files to which the search was limited; empty if it was not."""
 
     @property
     def cut_notice(self) -> str:
@@ -162,8 +166,16 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class AskedAs:
+    """A follow-up was rewritten to stand alone; comes before all other events."""
+
+    question: str
+    """As it is searched and judged."""
+
+
+@dataclass(frozen=True, slots=True)
 class Retrieved:
-    """The retrieved sources; always the first event, before any model work."""
+    """The retrieved sources; the first event of the engine, before it runs the model."""
 
     sources: tuple[Source, ...]
 
@@ -196,4 +208,4 @@ class Finished:
     answer: Answer
 
 
-AnswerEvent = Retrieved | FirstToken | Evidence | AnswerText | Finished
+AnswerEvent = AskedAs | Retrieved | FirstToken | Evidence | AnswerText | Finished

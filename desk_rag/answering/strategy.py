@@ -25,8 +25,6 @@ from desk_rag.model.language_model import LanguageModel
 from desk_rag.retrieval.embedding import Embedder
 from desk_rag.timing import Stopwatch
 
-_AUXILIARY = frozenset({SelectorName.AUX, SelectorName.AUX_STRICT})
-
 
 def attention_path(
     settings: AnswerSettings, model: LanguageModel, largest_plan: StitchPlan, room: int
@@ -60,7 +58,7 @@ def recompute_choice(settings: AnswerSettings) -> RecomputeChoice:
 
 def wants_auxiliary(settings: AnswerSettings) -> bool:
     """True if answers with these settings need the auxiliary model."""
-    return bool(settings.recompute) and SelectorName(settings.selector) in _AUXILIARY
+    return bool(settings.recompute) and SelectorName(settings.selector).needs_auxiliary
 
 
 class TimedRecompute:
@@ -119,10 +117,9 @@ class Recompute:
         question_ids: Sequence[int],
         watch: Stopwatch,
     ) -> TimedRecompute | None:
-        """Decide what to recompute and start selecting tokens; None if nothing is recomputed.
+        """Start selecting the tokens to recompute; None if nothing is recomputed.
 
-        Call it before the chunks are stitched: measurements for 'auto' may clear the slab. `choice` overrides the
-        settings. Raises ConfigError with lazy attention.
+        `choice` overrides the settings. Raises ConfigError with lazy attention.
         """
         choice = choice or self.choice
         if not choice.ratio:

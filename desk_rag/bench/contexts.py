@@ -36,7 +36,7 @@ from desk_rag.model.language_model import LanguageModel
 
 _PARTS = ("ttft", "e2e", "energy")
 _TTFT_SHARE = 0.55
-"""Of the time, when whole answers are measured too."""
+"""Share of the time for first tokens, when whole answers are measured too."""
 _log = logging.getLogger("desk_rag.bench")
 
 

@@ -1,12 +1,11 @@
 """Decoding: one token after another over a long cache, our way beside stock transformers, interleaved in one run.
 
-Knows the model, its stock twin and three kinds of cache; knows no documents. Our way is what answers are decoded by:
-the pass that a `ModelRunner` gives, proved as an engine proves it before its first question (on a GPU the fused one
-with CUDA graphs, on a CPU the decode step). Keys and values in the cache are random, the same for every side: latency
-does not depend on values, and the logits of all sides are compared before anything is timed. Stock is the same weights
-in the classes of transformers as they load by default: `sdpa` attention, which asks torch for `enable_gqa`, with a
-DynamicCache (its default; concatenates the cache for every token) and with a StaticCache of just the length needed.
-Batch 1, greedy, on the CPU or an NVIDIA GPU.
+Our way is what answers are decoded by: the pass that a `ModelRunner` gives, proved as an engine proves it before its
+first question (on a GPU the fused one with CUDA graphs, on a CPU the decode step). Keys and values in the cache are
+random, the same for every side: latency does not depend on values, and the logits of all sides are compared before
+anything is timed. Stock is the same weights in the classes of transformers as they load by default: `sdpa` attention,
+which asks torch for `enable_gqa`, with a DynamicCache (its default; concatenates the cache for every token) and with a
+StaticCache of just the length needed. Batch 1, greedy, on the CPU or an NVIDIA GPU.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """A table of how exact stitching is: every family and RoPE scaling that is accepted, in fp32, bf16 and fp16.
 
-Knows the small random models and the masked forward pass; knows no store. In fp32 stitched and masked logits are
-compared as they are. In half precision two right ways of computing differ by rounding, so both are also set beside
-fp32: stitching is as good as the model itself when its column is no larger. The negative control leaves the chunks
-where they were prefilled; were it small, the rest would prove nothing.
+In fp32 stitched and masked logits are compared as they are. In half precision two right ways of computing differ by
+rounding, so both are also set beside fp32: stitching is as good as the model itself when its column is no larger. The
+negative control leaves the chunks where they were prefilled; were it small, the rest would prove nothing.
 """
 
 from __future__ import annotations

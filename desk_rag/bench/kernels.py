@@ -1,8 +1,8 @@
 """The kernels against what memory allows: placing int8 chunks (A) and attending to them in place (B).
 
-Knows CUDA events and graphs; knows no file. The bound of A is the bandwidth of a device-to-device copy of as many
-bytes, measured in the same run; B is set beside bf16 attention of torch over the same number of tokens. Values are
-random, shapes are published ones. Without a GPU only the torch reference of A is measured, against a copy in memory.
+The bound of A is the bandwidth of a device-to-device copy of as many bytes, measured in the same run; B is set beside
+bf16 attention of torch over the same number of tokens. Values are random, shapes are published ones. Without a GPU only
+the torch reference of A is measured, against a copy in memory.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Bench:
             torch.cuda.current_stream(self.device).synchronize()
 
     def seconds(self, work: Callable[[], object], before: Callable[[], object]) -> report.Spread:
-        """Of `work`, with `before` unmeasured in front of every call; the first call is not reported."""
+        """Time `work`, calling `before` unmeasured each time; the first call is not reported."""
         sample = []
         for _ in range(self.repeat + 1):
             before()

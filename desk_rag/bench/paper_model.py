@@ -122,7 +122,7 @@ def fit(shape: ModelShape, point: Point, machine: Machine) -> Shares:
 
 
 def _bytes(shape: ModelShape, point: Point) -> tuple[int, int]:
-    """Of the context's chunks: as stored, and in 16 bits."""
+    """Return the bytes of the context's chunks: as stored, and in 16 bits."""
     sizes = synthetic.lengths(point.context, 512)
     kv = shape.chunk_shape
     return sum(synthetic.header(kv, size).groups[-1].end for size in sizes), kv.float_bytes(point.context)
@@ -162,7 +162,7 @@ class OnCpu:
 
 
 LAPTOP_OPERATIONS = 200e9
-"""Of a laptop of 2022 with four fast cores in fp32, reached and not nominal: three times what one core gave here."""
+"""Operations per second that a laptop of 2022 with four fast cores reaches in fp32: three times one core of ours."""
 
 
 def main(argv: Sequence[str]) -> int:

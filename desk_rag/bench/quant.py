@@ -21,7 +21,7 @@ from desk_rag.bench.harness import corpus, report
 from desk_rag.bench.models.outlier_model import planted_qwen2
 from desk_rag.config import ModelSettings, StoreSettings
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.calibration.gate import MAX_MEAN_KL, MIN_TOP1
+from desk_rag.kv.calibration.gate import MAX_MEAN_KL, MIN_TOP1, greedy
 from desk_rag.kv.identity import hash_tokens
 from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import PrefixKV, prefill_chunk, prefill_prefix
@@ -53,7 +53,7 @@ class Context:
         self.tables = build_tables(model, size)
         self._cache = SlabCache(model, size)
         self._lay(self.chunks)
-        self.answer = self._greedy()
+        self.answer = greedy(model, self._cache, self.question, self.plan.next_position, _ANSWER_TOKENS)
         self.exact = self.logits(self.chunks)
 
     def logits(self, chunks: Sequence[ChunkKV]) -> torch.Tensor:
@@ -66,18 +66,6 @@ class Context:
     def _lay(self, chunks: Sequence[ChunkKV]) -> None:
         coded = [as_stored(chunk) for chunk in chunks]
         stitch(self.model, self.plan, self.prefix, coded, self.tables, self._cache)
-
-    def _greedy(self) -> list[int]:
-        ids, position, answer = list(self.question), self.plan.next_position, list[int]()
-        while len(answer) < _ANSWER_TOKENS:
-            logits = self.model.forward(torch.tensor(ids, device=self.model.device), self._cache, position, logits=True)
-            assert logits is not None
-            position += len(ids)
-            ids = [int(logits.argmax())]
-            answer += ids
-            if ids[0] in self.model.prompt.stop_ids:
-                break
-        return answer
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,9 +34,8 @@ from desk_rag.kv.payload import ChunkFile
 from desk_rag.kv.positions import StitchPlan, plan
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
 from desk_rag.kv.quant import QuantScheme, quantize
-from desk_rag.kv.recompute import costs as recompute_costs
 from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
-from desk_rag.kv.recompute.policy import PassCosts, SelectorName
+from desk_rag.kv.recompute.policy import SelectorName
 from desk_rag.kv.recompute.run import NOTHING, Selection, recompute
 from desk_rag.kv.recompute.selectors import SelectionContext, select
 from desk_rag.kv.rope import RotaryTables, build_tables
@@ -180,9 +179,8 @@ def main(argv: Sequence[str]) -> int:
             works = bench.works(names, ratios)
             times = clock.in_turns(works, model.device, seconds=options.seconds, most=options.rounds)
             rows = _rows(bench, times, names, ratios)
-            costs = recompute_costs.measure(model, bench.cache, decoder=bench.lean)
             _print(bench, rows, times)
-            contexts.append(_json(bench, rows, times, costs))
+            contexts.append(_json(bench, rows, times))
         del bench, works
     report.finish(
         {
@@ -297,7 +295,7 @@ def _five(times: Times) -> list[str]:
     return [f"{number:.1f}" for number in report.Spread.of(times.wall).scaled(1e3)]
 
 
-def _json(bench: Bench, rows: Sequence[Row], times: dict[str, Times], costs: PassCosts) -> dict[str, object]:
+def _json(bench: Bench, rows: Sequence[Row], times: dict[str, Times]) -> dict[str, object]:
     fulls = _fulls(times)
     ways = []
     for row in rows:
@@ -311,5 +309,5 @@ def _json(bench: Bench, rows: Sequence[Row], times: dict[str, Times], costs: Pas
         "question": len(bench.question_ids), "full": times[_STOCK].json(), "fastest": next(iter(fulls)),
         "fulls_ms": {name: round(took, 2) for name, took in fulls.items()},
         "stitch_ms": round(_median(times["stitch"]), 2), "stitched": times["stitched"].json(),
-        "ways": ways, "costs": {name: float(f"{value:.3e}") for name, value in asdict(costs).items()},
+        "ways": ways,
     }  # fmt: skip

@@ -71,7 +71,7 @@ class Cell:
     samples: dict[Condition, list[Sample]] = field(default_factory=lambda: {condition: [] for condition in Condition})
 
     def spread(self, condition: Condition) -> report.Spread:
-        """Of the TTFT, in seconds."""
+        """Spread of the TTFT in seconds."""
         return report.Spread.of([sample.timings.ttft for sample in self.samples[condition]])
 
     def ratios(self, condition: Condition, *, after_retrieval: bool = False) -> report.Spread:
@@ -142,7 +142,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--quantization", default="none", choices=["none", "nf4", "int8"])
     parser.add_argument("--attention", default="auto", choices=["auto", "materialize", "lazy"])
-    parser.add_argument("--recompute", default="0", help="share of chunk tokens computed anew, or 'auto'")
+    parser.add_argument("--recompute", default="0", help="share of chunk tokens recomputed")
     parser.add_argument("--selector", default=SelectorName.EDGE_QUERY.value, help="who chooses them")
     parser.add_argument("--data-dir", type=Path, help="where chunk KV goes; a temporary directory by default")
     parser.add_argument("--out", type=Path, help="append the JSON line to this file")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 TOPICS = {
     "install": "installing with uv, pipx or pip; which build of torch; updating and removing",
+    "asking": "follow-up questions, '@' names of folders and files, saved chats",
     "files": "which files are read, which are left out, and how to change that",
     "settings": "every setting with its default and its limits",
     "models": "using a larger model: which ones, GPU memory, disk space, downloads",

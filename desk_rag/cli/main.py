@@ -10,7 +10,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,12 +17,25 @@ import typer
 
 from desk_rag import __version__
 from desk_rag.cli import help
+from desk_rag.cli.arguments.options import (
+    OWN_OPTIONS,
+    Attention,
+    Continue,
+    Json,
+    OptionalFolders,
+    Overrides,
+    Private,
+    Recompute,
+    Selector,
+    Under,
+    settings_of,
+)
+from desk_rag.cli.arguments.words import split_globals
 from desk_rag.cli.signals import Commands, ReaderLeft
-from desk_rag.cli.words import split_globals
 from desk_rag.errors import EXIT_CODES, ConfigError, told_to_user
 
 if TYPE_CHECKING:
-    from desk_rag.config import Settings
+    pass
 
 _EPILOG = (
     "`desk-rag ~/Documents` opens the UI on that folder. The options above may also stand after the command. "
@@ -42,48 +54,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Overrides:
-    """Settings given on the command line; None where the settings file or the default decides."""
-
-    config: Path | None
-    data_dir: Path | None
-    model: dict[str, object]
-
-    def settings(self) -> Settings:
-        """Merge the settings: command line before file before default. Raises ConfigError."""
-        from desk_rag import config
-
-        from_file = config.load(self.config)
-        changes: dict[str, object] = {"model": config.with_changes(from_file.model, self.model)}
-        if self.data_dir is not None:
-            changes["data_dir"] = self.data_dir
-        merged = from_file.model_copy(update=changes)
-        return merged.model_copy(update={"data_dir": merged.data_dir.expanduser().absolute()})
-
-
-# `readable=False`: the command itself reports an unreadable path, with a remedy.
-Folders = Annotated[list[Path], typer.Argument(help="Folders with your documents.", show_default=False, readable=False)]
-OptionalFolders = Annotated[
-    list[Path] | None, typer.Argument(help="Folders; without one those of the settings.", readable=False)
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Under = Annotated[
-    list[Path] | None,
-    typer.Option("--folder", "-f", metavar="FOLDER", help="Search only there; may be repeated.", readable=False),
-]
-Attention = Annotated[
-    Literal["auto", "materialize", "lazy"] | None,
-    typer.Option(help="Expand int8 caches first, or read them in place (desk-rag help recompute)."),
-]
-Recompute = Annotated[
-    str | None, typer.Option(metavar="RATIO", help="Share of passage tokens to recompute, 0 to 1, or 'auto'.")
-]
-Selector = Annotated[str | None, typer.Option(metavar="NAME", help="How they are selected (desk-rag help recompute).")]
-_OWN_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-"""Context settings of commands that parse their own options."""
 
 
 def _version(requested: bool) -> None:
@@ -121,13 +91,7 @@ def _globals(
     options: dict[str, object] = {"name": model, "adapter": adapter, "quantization": quantization}
     options |= {"embedder": embedder, "device": device, "rungs": rungs, "allow_download": download or None}
     changes = {key: value for key, value in options.items() if value is not None}
-    ctx.obj = _Overrides(config, data_dir, changes)
-
-
-def _settings(ctx: typer.Context) -> Settings:
-    overrides = ctx.obj
-    assert isinstance(overrides, _Overrides)
-    return overrides.settings()
+    ctx.obj = Overrides(config, data_dir, changes)
 
 
 @app.command("open")
@@ -141,7 +105,7 @@ def open_ui(
     """Open the UI (also: desk-rag [FOLDER])."""
     from desk_rag.cli import work
 
-    settings = work.with_answer_options(_settings(ctx), attention, recompute, selector)
+    settings = work.with_answer_options(settings_of(ctx), attention, recompute, selector)
     raise typer.Exit(work.open_ui(settings, folders or [], ctx.obj.config))
 
 
@@ -158,7 +122,7 @@ def index(
     """
     from desk_rag.cli import work
 
-    raise typer.Exit(work.index(_settings(ctx), folders or [], warm=not no_kv, as_json=as_json))
+    raise typer.Exit(work.index(settings_of(ctx), folders or [], warm=not no_kv, as_json=as_json))
 
 
 @app.command()
@@ -174,14 +138,18 @@ def ask(
     recompute: Recompute = None,
     selector: Selector = None,
     no_index: Annotated[bool, typer.Option("--no-index", help="Do not index a folder that was never indexed.")] = False,
+    continued: Continue = None,
+    private: Private = False,
     as_json: Json = False,
 ) -> None:
-    """Answer QUESTION with citations."""
+    """Answer QUESTION with citations; '@letters/' or '@lease.md' in it limit the search."""
     from desk_rag.cli import work
 
     text = sys.stdin.read() if question == "-" else question
-    options = work.AskOptions(text.strip(), tuple(folder or ()), mode, top_k, index_first=not no_index, as_json=as_json)
-    raise typer.Exit(work.ask(work.with_answer_options(_settings(ctx), attention, recompute, selector), options))
+    options = work.AskOptions(
+        text.strip(), tuple(folder or ()), mode, top_k, not no_index, as_json, continued=continued, private=private
+    )
+    raise typer.Exit(work.ask(work.with_answer_options(settings_of(ctx), attention, recompute, selector), options))
 
 
 @app.command()
@@ -194,9 +162,29 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Show the passages nearest to QUERY."""
-    from desk_rag.cli import work
+    from desk_rag.cli.questions.search import search as run_search
 
-    raise typer.Exit(work.search(_settings(ctx), query, folder or [], limit, words_only=words, as_json=as_json))
+    raise typer.Exit(run_search(settings_of(ctx), query, folder or [], limit, words_only=words, as_json=as_json))
+
+
+@app.command()
+def chats(
+    ctx: typer.Context,
+    action: Annotated[
+        Literal["list", "show", "search", "export", "delete"], typer.Argument(help="What to do.")
+    ] = "list",
+    which: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID|WORDS]", help="A chat's number, or words to search for.")
+    ] = None,
+    form: Annotated[Literal["md", "json"], typer.Option("--format", help="Of an export.")] = "md",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List, show, search, export or delete saved chats."""
+    from desk_rag.cli.questions import chats as chats_command
+
+    asked = chats_command.Action(action, " ".join(which or []), form, sure=yes, as_json=as_json)
+    raise typer.Exit(chats_command.run(settings_of(ctx), asked))
 
 
 @app.command()
@@ -207,7 +195,7 @@ def watch(ctx: typer.Context, folders: OptionalFolders = None) -> None:
     """
     from desk_rag.cli import work
 
-    raise typer.Exit(work.watch(_settings(ctx), folders or []))
+    raise typer.Exit(work.watch(settings_of(ctx), folders or []))
 
 
 @app.command()
@@ -215,7 +203,7 @@ def status(ctx: typer.Context, as_json: Json = False) -> None:
     """Show what is indexed, its size, and what is being done."""
     from desk_rag.cli import store
 
-    raise typer.Exit(store.status(_settings(ctx), as_json=as_json))
+    raise typer.Exit(store.status(settings_of(ctx), as_json=as_json))
 
 
 @app.command()
@@ -227,7 +215,7 @@ def why(
     """Say whether FILE was read, and if not, why."""
     from desk_rag.cli import why as why_command
 
-    raise typer.Exit(why_command.why(_settings(ctx), file, as_json=as_json))
+    raise typer.Exit(why_command.why(settings_of(ctx), file, as_json=as_json))
 
 
 @app.command()
@@ -242,7 +230,7 @@ def verify(
     """Check everything that is stored against its checksum."""
     from desk_rag.cli import store
 
-    raise typer.Exit(store.verify(_settings(ctx), repair=repair, subset=subset, as_json=as_json))
+    raise typer.Exit(store.verify(settings_of(ctx), repair=repair, subset=subset, as_json=as_json))
 
 
 @app.command()
@@ -266,7 +254,7 @@ def purge(
 
     if (folder is None) == (not everything):
         raise ConfigError("Name a folder to purge, or use --all.", remedy="desk-rag help purge lists the options.")
-    raise typer.Exit(store.purge(_settings(ctx), folder, check=check, sure=yes, as_json=as_json))
+    raise typer.Exit(store.purge(settings_of(ctx), folder, check=check, sure=yes, as_json=as_json))
 
 
 @app.command()
@@ -286,7 +274,7 @@ def deletions(
     """
     from desk_rag.cli import deletions as cli_deletions
 
-    raise typer.Exit(cli_deletions.run(_settings(ctx), confirm, keep, as_json=as_json))
+    raise typer.Exit(cli_deletions.run(settings_of(ctx), confirm, keep, as_json=as_json))
 
 
 @app.command()
@@ -298,7 +286,7 @@ def pin(
     """Delete FOLDER's caches last when space runs out."""
     from desk_rag.cli import store
 
-    raise typer.Exit(store.pin(_settings(ctx), folder, remove=remove))
+    raise typer.Exit(store.pin(settings_of(ctx), folder, remove=remove))
 
 
 @app.command()
@@ -306,18 +294,18 @@ def doctor(ctx: typer.Context, as_json: Json = False) -> None:
     """Check the installation and say how to fix what is wrong."""
     from desk_rag.cli import doctor as doctor_command
 
-    raise typer.Exit(doctor_command.run(_settings(ctx), as_json=as_json))
+    raise typer.Exit(doctor_command.run(settings_of(ctx), as_json=as_json))
 
 
-@app.command(context_settings=_OWN_OPTIONS, add_help_option=False)
+@app.command(context_settings=OWN_OPTIONS, add_help_option=False)
 def finetune(ctx: typer.Context) -> None:
     """Teach a model to read separately cached passages."""
     from desk_rag.cli import finetune as cli_finetune
 
-    raise typer.Exit(cli_finetune.finetune(_settings(ctx), ctx.args))
+    raise typer.Exit(cli_finetune.finetune(settings_of(ctx), ctx.args))
 
 
-@app.command(context_settings=_OWN_OPTIONS, add_help_option=False)
+@app.command(context_settings=OWN_OPTIONS, add_help_option=False)
 def bench(ctx: typer.Context, name: Annotated[str, typer.Argument(help="Such as ttft.")] = "") -> None:
     """Measure this computer; begin with bench ttft.
 

@@ -14,7 +14,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from desk_rag.answering.events import Absence, Answer, AnswerEvent, AnswerText, Evidence, Finished, Source, Timings
+from desk_rag.answering.events import (
+    Absence,
+    Answer,
+    AnswerEvent,
+    AnswerText,
+    AskedAs,
+    Evidence,
+    Finished,
+    Source,
+    Timings,
+)
 from desk_rag.documents.chunking import Location
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
@@ -22,7 +32,6 @@ from desk_rag.sanitize import clean, shown_path
 
 if TYPE_CHECKING:
     from desk_rag.ingest.unread import UnreadFiles
-    from desk_rag.retrieval.search import RetrievedChunk
 
 _STAGE_WORDS = {
     IndexStage.SCAN: "looking through the folder",
@@ -184,6 +193,8 @@ class AnswerPrinter:
     def show(self, event: AnswerEvent) -> None:
         """Print what `event` adds."""
         match event:
+            case AskedAs(question=question):
+                self._write(f"(asked as: {clean(question, single_line=True)})\n")
             case Evidence(citation=citation):
                 self._quotes.append(" ".join(citation.quote.split()))
                 where = place(citation.path, citation.location, self._bases)
@@ -209,7 +220,7 @@ class AnswerPrinter:
             self._write("Nearest passages:\n")
             for source in answer.sources[:3]:
                 self._write(f"  {source_line(source, self._bases)}\n")
-        for remark in _remarks(answer):
+        for remark in _remarks(answer, self._bases):
             self._write(f"({clean(remark, single_line=True)})\n")
         self._write(f"-- {footer(answer)}\n")
 
@@ -218,9 +229,11 @@ class AnswerPrinter:
         self._stream.flush()
 
 
-def _remarks(answer: Answer) -> list[str]:
+def _remarks(answer: Answer, bases: Sequence[Path]) -> list[str]:
     """Return what a reader must know about an answer besides its text: what it lacks, what has changed since."""
     remarks = []
+    if answer.limited_to:
+        remarks.append(f"searched only {', '.join(shown_path(path, bases) for path in answer.limited_to)}")
     if answer.dropped_quotes:
         count = len(answer.dropped_quotes)
         remarks.append(f"{count} of the model's quotes {'is' if count == 1 else 'are'} in no document; left out")
@@ -264,29 +277,6 @@ def footer(answer: Answer) -> str:
     if timings.decode_seconds > 0:
         parts.append(f"{timings.decoded_tokens / timings.decode_seconds:.0f} tokens/s")
     return " · ".join(parts)
-
-
-def retrieved_line(number: int, result: RetrievedChunk, bases: Sequence[Path] = ()) -> str:
-    """Return one line of `search`: number, location and the beginning of the chunk; a file that is gone is marked."""
-    passage, start = result.passage, shorten(result.passage.chunk.text, 100)
-    gone = "" if passage.path.exists() else " (the file is not there now)"
-    return f"{number:>3} {place(passage.path, passage.chunk.location, bases)}{gone}: {start}"
-
-
-def retrieved_json(result: RetrievedChunk) -> dict[str, object]:
-    """Return one result of `search --json`."""
-    passage = result.passage
-    return {
-        "path": str(passage.path),
-        "title": passage.title,
-        "chunk": passage.chunk.chunk_id,
-        "text": passage.chunk.text,
-        "score": round(result.score, 6),
-        "words_rank": result.words_rank,
-        "vector_rank": result.vector_rank,
-        "similarity": round(result.similarity, 6),
-        **location_json(passage.chunk.location),
-    }
 
 
 def shorten(text: str, most: int) -> str:
@@ -353,6 +343,8 @@ def answer_json(answer: Answer) -> dict[str, object]:
         "notices": list(answer.notices),
         "not_read": None if answer.not_read is None else unread_json(answer.not_read),
         "question_cut_at": answer.question_cut_at or None,
+        "asked_as": answer.asked_as or None,
+        "limited_to": [str(path) for path in answer.limited_to],
     }
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.cli import output as out
-from desk_rag.cli.store_access import exists, nothing_indexed, open_store, print_lines
+from desk_rag.cli.store_access import confirm, exists, nothing_indexed, open_store, print_lines
 from desk_rag.config import Settings
 from desk_rag.documents.status import FileState, is_beginning_only
 from desk_rag.errors import ConfigError, CorruptCatalog, StoreError, catalog_lost
-from desk_rag.sanitize import clean, shown_path
+from desk_rag.sanitize import shown_path
 
 if TYPE_CHECKING:
     from desk_rag.store.ownership import Cleared
@@ -158,19 +158,21 @@ def purge(settings: Settings, folder: Path | None, *, check: bool, sure: bool, a
     """Delete what was derived from `folder`, or the whole data directory; 4 if traces were found afterwards."""
     path = None if folder is None else Path(os.path.realpath(folder.expanduser()))
     what = f"everything in {settings.data_dir}" if path is None else f"everything derived from {path}"
-    _confirm(what, sure=sure)
+    confirm(what, sure=sure)
     if path is None:
         return _purge_all(settings, as_json=as_json)
     if not exists(settings):
         return nothing_indexed(settings, as_json=as_json)
     report = _purge_folder(settings, path, check=check)
-    if not report.documents and not path.exists():
+    if not report.documents and not report.chat_turns and not path.exists():
         raise ConfigError(f"Nothing was indexed from {path}, and it does not exist.", remedy="Check the spelling.")
     if as_json:
         out.print_json(sys.stdout, asdict(report))
     else:
         counts = f"{out.plural(report.documents, 'document')}, {out.plural(report.chunks, 'chunk')}"
         lines = [f"Forgot {counts} and {out.plural(report.kv_files, 'KV file')} ({out.size(report.freed_bytes)})."]
+        if report.chat_turns:
+            lines.append(f"Removed what came from it from {out.plural(report.chat_turns, 'turn')} of saved chats.")
         if report.verified and not report.traces:
             lines.append("Searched the whole store for their text: no trace.")
         if check and report.unsearched:
@@ -243,17 +245,6 @@ def _subset(text: str) -> tuple[int, int] | None:
     if not (part.isdecimal() and whole.isdecimal() and 1 <= int(part) <= int(whole)):
         raise ConfigError(f"--subset {text} is not a part.", remedy="Write it as 1/7: the first of seven parts.")
     return None if int(whole) == 1 else (int(part), int(whole))
-
-
-def _confirm(what: str, *, sure: bool) -> None:
-    if sure:
-        return
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise ConfigError(f"This deletes {what}.", remedy="Add --yes to do it without a question.")
-    sys.stderr.write(clean(f"Delete {what}? Your own files stay. [y/N] "))
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise ConfigError("Nothing was deleted.")
 
 
 def _delete_all(root: Path) -> tuple[Cleared, str]:

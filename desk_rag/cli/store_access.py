@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from desk_rag.cli import output as out
 from desk_rag.config import Settings
-from desk_rag.errors import catalog_lost
+from desk_rag.errors import ConfigError, catalog_lost
 from desk_rag.sanitize import clean, shown_path
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
-
 
 
 def exists(settings: Settings) -> bool:
@@ -46,3 +45,15 @@ def print_lines(lines: Sequence[str]) -> None:
     for line in lines:
         sys.stdout.write(clean(line) + "\n")
     sys.stdout.flush()
+
+
+def confirm(what: str, *, sure: bool) -> None:
+    """Ask before `what` is deleted, unless the user is sure. Raises ConfigError without a consent."""
+    if sure:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise ConfigError(f"This deletes {what}.", remedy="Add --yes to do it without a question.")
+    sys.stderr.write(clean(f"Delete {what}? Your own files stay. [y/N] "))
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise ConfigError("Nothing was deleted.")

@@ -1,4 +1,4 @@
-"""Run the commands `index`, `ask`, `search`, `watch`, `open` and `bench`, and return their exit codes.
+"""Run the commands `index`, `ask`, `watch`, `open` and `bench`, and return their exit codes.
 
 `cli.main` parses the arguments; `cli.output` lays out what is printed.
 """
@@ -36,7 +36,9 @@ from desk_rag.ingest.unread import UnreadFiles
 from desk_rag.sanitize import shown_path
 
 if TYPE_CHECKING:
+    from desk_rag.answering.conversation.asking import Request
     from desk_rag.answering.engine import AnswerEngine
+    from desk_rag.cli.questions.session import ChatSession
     from desk_rag.store.store import Store
 
 SOME_UNREADABLE = 3
@@ -54,6 +56,10 @@ class AskOptions:
     top_k: int | None
     index_first: bool
     as_json: bool
+    continued: str | None = None
+    """Number of the chat that the question continues; '0' for the latest."""
+    private: bool = False
+    """Save nothing."""
 
 
 def with_answer_options(
@@ -75,8 +81,9 @@ def open_ui(settings: Settings, folders: Sequence[Path], settings_file: Path | N
         raise ConfigError("The UI needs a terminal.", remedy='Without one: desk-rag ask "…" --folder FOLDER')
     from desk_rag.cli.doctor import examine
     from desk_rag.tui.app import run
+    from desk_rag.tui.management.session import Session
 
-    return run(settings, chosen, settings_file, examine)
+    run(Session(settings, chosen, settings_file, examine))
 
 
 def index(settings: Settings, folders: Sequence[Path], *, warm: bool, as_json: bool) -> int:
@@ -122,14 +129,9 @@ def ask(settings: Settings, options: AskOptions) -> int:
     """Answer one question on stdout; a folder that was never indexed is indexed first."""
     if not options.question:
         raise ConfigError("The question is empty.", remedy='desk-rag ask "When does the warranty end?"')
-    from desk_rag.store.store import Store
-
-    roots = _indexed(settings, options.folders)
+    roots = indexed_roots(settings, options.folders)
     _check_model(settings)
-    # Check the catalog first: loading the model takes seconds.
-    with Store.open(settings.data_dir, settings.store, writer=False) as store:
-        if not (options.index_first and _new_folders(store, roots)):
-            _check_not_empty(store, roots, _ASK_REMEDY)
+    request, session = _request(settings, options, roots)
     progress = out.Progress(sys.stderr, roots)
     failed = 0
     with _engine(settings, progress) as engine, _stoppable(progress) as stop:
@@ -138,22 +140,52 @@ def ask(settings: Settings, options: AskOptions) -> int:
         progress.end()
         if stop():
             return INTERRUPTED
-        _check_not_empty(engine.store, roots, _ASK_REMEDY)
+        check_not_empty(engine.store, roots, _ASK_REMEDY)
         away = engine.store.kv_away
         if away:
             progress.say(away)
-        printer = out.AnswerPrinter(sys.stdout, roots)
-        events = engine.ask(
-            options.question, mode=AnswerMode(options.mode), top_k=options.top_k, under=roots, stop=stop
-        )
-        for event in events:
-            if not options.as_json:
-                printer.show(event)
-            elif isinstance(event, Finished):
-                out.print_json(sys.stdout, out.answer_json(event.answer) | ({"kv_away": away} if away else {}))
+        _print_answer(engine, request, session, stop, as_json=options.as_json)
+        for notice in session.notices(terminal=sys.stderr.isatty() and not options.as_json):
+            progress.say(notice)
         if stop():
             return INTERRUPTED
     return SOME_UNREADABLE if failed else 0
+
+
+def _request(settings: Settings, options: AskOptions, roots: Sequence[Path]) -> tuple[Request, ChatSession]:
+    """Return the question with the chat it belongs to.
+
+    Checks catalog, chat and '@' names first, because loading the model takes seconds.
+    """
+    from desk_rag.answering.conversation import asking
+    from desk_rag.cli.questions.session import ChatSession
+    from desk_rag.store.store import Store
+
+    with Store.open(settings.data_dir, settings.store, writer=False) as store:
+        session = ChatSession.begin(settings, options.continued, private=options.private)
+        request = asking.Request(
+            options.question, session.earlier, limit=tuple(roots), mode=AnswerMode(options.mode), top_k=options.top_k
+        )
+        if not (options.index_first and _new_folders(store, roots)):
+            check_not_empty(store, roots, _ASK_REMEDY)
+            asking.understand(request, store)
+    return request, session
+
+
+def _print_answer(
+    engine: AnswerEngine, request: Request, session: ChatSession, stop: Callable[[], bool], *, as_json: bool
+) -> None:
+    from desk_rag.answering.conversation import asking
+
+    printer = out.AnswerPrinter(sys.stdout, request.limit)
+    for event in asking.ask(engine, request, stop):
+        if isinstance(event, Finished):
+            session.save(event.answer)
+        if not as_json:
+            printer.show(event)
+        elif isinstance(event, Finished):
+            away: dict[str, object] = {"kv_away": engine.store.kv_away} if engine.store.kv_away else {}
+            out.print_json(sys.stdout, out.answer_json(event.answer) | away | session.as_json())
 
 
 def _index_new_folders(
@@ -196,7 +228,8 @@ def _check_model(settings: Settings) -> None:
         adapters.inspect(Path(settings.model.adapter))
 
 
-def _check_not_empty(store: Store, roots: Sequence[Path], remedy: str) -> None:
+def check_not_empty(store: Store, roots: Sequence[Path], remedy: str) -> None:
+    """Raise DeskRagError if nothing is indexed below one of `roots`, or nothing at all."""
     if store.is_lost:
         raise catalog_lost(store.root)
     if roots and not any(row.state is FileState.INDEXED for root in roots for row in store.documents(root)):
@@ -213,41 +246,6 @@ def _check_not_empty(store: Store, roots: Sequence[Path], remedy: str) -> None:
         )
     if not roots and not store.counts(None, None).files:
         raise DeskRagError("Nothing is indexed yet.", remedy=remedy)
-
-
-def search(
-    settings: Settings, query: str, folders: Sequence[Path], limit: int, *, words_only: bool, as_json: bool
-) -> int:
-    """Print the chunks nearest to `query`, best first."""
-    from desk_rag.ingest import damage
-    from desk_rag.retrieval.search import retrieve
-    from desk_rag.store.store import Store
-
-    if not query.strip():
-        raise ConfigError("The query is empty.", remedy="desk-rag search warranty")
-    roots = _indexed(settings, folders)
-    with Store.open(settings.data_dir, settings.store, writer=False) as store:
-        _check_not_empty(store, roots, "Name a folder first: desk-rag index FOLDER")
-        embedder = None
-        if not words_only:
-            from desk_rag.retrieval.embedding import load_embedder
-
-            out.Progress(sys.stderr).passing("loading the embedder …")
-            embedder = load_embedder(settings.model)
-        chunks = retrieve(store, embedder, query, limit, roots)
-        notices = damage.notices(store, (), roots)
-    out.Progress(sys.stderr).clear()
-    if as_json:
-        results = [out.retrieved_json(chunk) for chunk in chunks]
-        out.print_json(sys.stdout, {"query": query, "results": results, "notices": list(notices)})
-        return 0
-    for notice in notices:
-        out.Progress(sys.stderr).say(notice)
-    for number, chunk in enumerate(chunks, start=1):
-        sys.stdout.write(out.retrieved_line(number, chunk, roots) + "\n")
-    if not chunks:
-        sys.stdout.write("Nothing found.\n")
-    return 0
 
 
 def watch(settings: Settings, folders: Sequence[Path]) -> int:
@@ -273,19 +271,27 @@ def bench(name: str, arguments: Sequence[str]) -> int:
             f"There is no benchmark '{name}'." if name else "Name a benchmark.",
             remedy=f"Benchmarks: {', '.join(known)}. For example: desk-rag bench ttft",
         )
-    module = importlib.import_module(f"desk_rag.bench.{chosen.replace('-', '_')}")
+    file = _benchmark_files()[chosen]
+    suffix = ".__main__" if file.stem == "__main__" else ""
+    module = importlib.import_module(f"desk_rag.bench.{chosen.replace('-', '_')}{suffix}")
     return int(module.main(list(arguments)) or 0)
 
 
 def benchmarks() -> dict[str, str]:
     """Return the summary of every benchmark by name, taken from the docstrings without importing the modules."""
     summaries = {}
-    for file in sorted((Path(__file__).parent.parent / "bench").glob("*.py")):
-        source = file.read_text(encoding="utf-8")
-        if "\ndef main(argv" in source:
-            first = (ast.get_docstring(ast.parse(source)) or "").split("\n\n")[0]
-            summaries[file.stem.replace("_", "-")] = out.shorten(first.split(". ")[0].rstrip("."), 160)
+    for name, file in _benchmark_files().items():
+        first = (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").split("\n\n")[0]
+        summaries[name] = out.shorten(first.split(". ")[0].rstrip("."), 160)
     return summaries
+
+
+def _benchmark_files() -> dict[str, Path]:
+    """Return the files with a `main(argv)`, by name of the benchmark: modules, and rooms with a `__main__`."""
+    folder = Path(__file__).parent.parent / "bench"
+    files = {file.stem: file for file in folder.glob("*.py")} | {f.parent.name: f for f in folder.glob("*/__main__.py")}
+    runnable = (item for item in files.items() if "\ndef main(argv" in item[1].read_text(encoding="utf-8"))
+    return {name.replace("_", "-"): file for name, file in sorted(runnable)}
 
 
 @contextlib.contextmanager
@@ -336,8 +342,8 @@ def _folders(folders: Sequence[Path], *, files: bool = True) -> list[Path]:
     return checked
 
 
-def _indexed(settings: Settings, folders: Sequence[Path]) -> list[Path]:
-    """Like `_folders`, but accept a folder that is absent now if the index holds documents of it."""
+def indexed_roots(settings: Settings, folders: Sequence[Path]) -> list[Path]:
+    """Return readable folders and files, but accept a folder that is absent now if the index holds documents of it."""
     try:
         return _folders(folders)
     except ConfigError:

@@ -24,7 +24,7 @@ ChunkId = NewType("ChunkId", str)
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a chunk stands in its file; every field may be None because formats differ."""
+    """Place of a chunk in its file; every field may be None because formats differ."""
 
     heading: str = ""
     """Heading path in force at the chunk's start, ' › ' between levels."""
@@ -33,7 +33,7 @@ class Location:
     line_start: int | None = None
     line_end: int | None = None
     units: PlaceUnits = PlaceUnits()
-    """What pages and lines are called in the file's format; set where the file is known (catalog)."""
+    """Names of pages and lines in the file's format; set where the file is known (catalog)."""
 
     def __str__(self) -> str:
         """'p. 4', 'slides 4-5', 'Budget, rows 12-40', or '' when the format has no places.
@@ -66,7 +66,7 @@ class Chunk:
     text: str
     """A title line (document title › heading) where the document has one, then the text."""
     num_tokens: int
-    """Of `text`, in the reader's tokens, frame excluded."""
+    """Length of `text` in the reader's tokens, frame excluded."""
     location: Location
 
 
@@ -87,11 +87,11 @@ class _Unit:
 
     text: str
     joint: str
-    """What stands between it and the unit before when both are in one chunk."""
+    """Text between it and the unit before if both are in one chunk."""
     num_tokens: int
-    """Of joint and text."""
+    """Tokens of joint and text together."""
     cut_cost: float
-    """Of beginning a chunk here; a well-filled chunk is worth about 0.2."""
+    """Cost of beginning a chunk here; a well-filled chunk is worth about 0.2."""
     is_heading: bool
     path: tuple[str, ...]
     page: int | None
@@ -116,7 +116,7 @@ class Text(Protocol):
 
     @property
     def title(self) -> str:
-        """Of the document; empty where its content names none."""
+        """The document's title; empty if its content names none."""
         ...
 
     @property

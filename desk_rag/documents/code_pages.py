@@ -29,7 +29,7 @@ _HALF_WIDTH = re.compile(r"[\uff61-\uff9f]")
 
 @dataclass(frozen=True, slots=True)
 class _Language:
-    """What tells a language in one of its pages."""
+    """Letters and words by which a language is recognised in one of its pages."""
 
     letters: frozenset[str]
     """Beyond ASCII, small."""
@@ -81,7 +81,7 @@ _GREEK = (
 )
 _HEBREW = (_language("אבגדהוזחטיךכלםמןנסעףפץצקרשת", "של את על לא הוא כי גם עם אני זה היא יש או", apart=True),)
 _FREQUENT = frozenset("оеаинтсрвлкмдпуяαοιετσνηυρπκςμλיוהלארתבמשנ")
-"""Of Cyrillic, Greek and Hebrew, whose pages all show letters of theirs for each other's bytes."""
+"""Frequent letters of Cyrillic, Greek and Hebrew, whose pages all show some of them for each other's bytes."""
 _PAGES = (
     ("cp1252", _WESTERN, 0.0),
     ("cp1250", _CENTRAL, 0.02),
@@ -106,7 +106,7 @@ OTHERS = (
     "cp932", "euc_jp", "gb18030", "big5", "cp949", "cp1255", "cp1256", "cp874", "cp1251", "koi8_r", "cp1253", "cp1250",
     "cp1252", "cp1254", "cp1257", "iso8859_2", "cp850",
 )  # fmt: skip
-"""What anybody may still have written a text file in: no page of mainframes, nor of computers before 1985."""
+"""Code pages that a text file may still be written in: no page of mainframes, nor of computers before 1985."""
 
 
 def code_page(data: bytes) -> str | None:
@@ -150,7 +150,7 @@ def _japanese(sample: bytes) -> str | None:
 
 
 def _score(sample: bytes, page: str, languages: tuple[_Language, ...]) -> float:
-    """How well the best of the languages explains the reading: about one for a sound one."""
+    """Score of the language that explains the reading best: about one for a sound one."""
     try:
         text = sample.decode(page)
     except UnicodeDecodeError:

@@ -40,7 +40,7 @@ _LONGEST_PATTERN = 300
 _MOST_STARS = 3
 """Per path segment: a name is matched in steps that grow with its length to the power of the stars."""
 _OWN = "exclude"
-"""How the reason of a rule from the settings begins."""
+"""Beginning of the reason that a rule from the settings gives."""
 _LOOP = "link in a loop, or over too many links"
 _LISTED_AT_ONCE = 4096
 """Entries of one directory listed between two calls of `stop`."""
@@ -328,7 +328,7 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_cache(place: Path) -> bool:
-    """Whether a program marked this directory as its cache (bford.info/cachedir), as desk-rag does with its own."""
+    """True if a program marked this directory as its cache (bford.info/cachedir), as desk-rag does with its own."""
     try:
         with (place / "CACHEDIR.TAG").open("rb") as file:
             return file.read(len(_CACHE_TAG)) == _CACHE_TAG

@@ -34,7 +34,7 @@ from desk_rag.errors import (
 if TYPE_CHECKING:
     from desk_rag.config import IndexSettings
 
-PARSER_VERSION = "3"
+PARSER_VERSION = "4"
 """Changes whenever any parser's output may change: files parsed by another version are read again."""
 
 _ERRORS: dict[str, type[DocumentError]] = {
@@ -47,7 +47,7 @@ _MOST_BYTES_PER_TEXT = 4
 
 
 class BlockKind(Enum):
-    """What a block is; chunking never cuts a heading from what it heads."""
+    """Kinds of blocks; chunking never cuts a heading from what it heads."""
 
     HEADING = "heading"
     PARAGRAPH = "paragraph"

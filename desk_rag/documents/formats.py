@@ -43,14 +43,14 @@ class Format(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PlaceUnits:
-    """How a place in a format is named: what its pages and its lines are."""
+    """Names of places in a format: what its pages and its lines are."""
 
     page: str = "p."
     pages: str = "pp."
     line: str = "line"
     lines: str = "lines"
     names_section: bool = False
-    """Whether the outermost heading belongs to the place: the sheet, the message, the event."""
+    """True if the outermost heading belongs to the place: the sheet, the message, the event."""
 
 
 _PLACE_UNITS = {
@@ -154,18 +154,18 @@ def format_of_name(name: str) -> Format | None:
 
 
 def readable_in_part(name: str) -> bool:
-    """Whether the beginning of such a file can be read without its end."""
+    """True if the beginning of such a file can be read without its end."""
     return format_of_name(name) in _IN_LINES
 
 
 def place_units(name: str) -> PlaceUnits:
-    """How places in a file of this name are named."""
+    """Return the names of places in a file of this name."""
     promised = format_of_name(name)
     return PlaceUnits() if promised is None else _PLACE_UNITS.get(promised, PlaceUnits())
 
 
 def unread_kind(name: str) -> str:
-    """What a user would call files of a kind that is never read: 'images', 'archives'; '' for all other names."""
+    """Return the user's word for files of a kind that is never read, such as 'images'; '' for all other names."""
     return _UNREAD_BY_SUFFIX.get(PurePath(name).suffix.lower().removeprefix("."), "")
 
 
@@ -224,7 +224,7 @@ def _format_of_text(data: bytes) -> Format:
 
 
 def looks_binary(data: bytes) -> bool:
-    """Whether the first 64 KiB hold NUL bytes or control characters in a way that no text does."""
+    """True if the first 64 KiB hold NUL bytes or control characters in a way that no text does."""
     sample = data[: 64 * 1024]
     if sample.startswith((b"\xff\xfe", b"\xfe\xff")) or utf16_without_mark(sample):
         return False

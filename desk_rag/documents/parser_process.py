@@ -39,7 +39,7 @@ class _Child:
 
 @dataclass(frozen=True, slots=True)
 class Cutting:
-    """How the child is to cut text into chunks."""
+    """Instructions for the child: how to cut text into chunks."""
 
     tokenizer_json: str
     sizes: tuple[int, int, int]

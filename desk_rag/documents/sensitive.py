@@ -54,7 +54,7 @@ _SECRET_PLACES = """
     .ssh .gnupg .aws .azure .gcloud .kube .docker .password-store .config/gcloud .config/gh .config/rclone
     .local/share/keyrings .mozilla .netrc .pgpass .git-credentials .npmrc .pypirc .vault-token
 """
-"""Where secrets are kept in a home directory."""
+"""Places in a home directory that hold secrets."""
 _MOST_SECRET_FILES = 20_000
 
 _PEM = re.compile(r"-----BEGIN (?:[A-Z0-9]+ ){0,3}PRIVATE KEY(?: BLOCK)?-----")
@@ -110,7 +110,7 @@ def secret_in(text: str) -> str:
 
 
 def _matches(form: str, hints: list[str], text: str) -> Iterator[str]:
-    """What has this form, looked for only in lines that hold a hint: an expression takes far longer than a word."""
+    """Texts of this form, searched only in lines that hold a hint: an expression takes far longer than a word."""
     if any(hint in text for hint in hints):
         for line in text.split("\n"):
             if any(hint in line for hint in hints):
@@ -123,7 +123,7 @@ def _is_random(token: str) -> bool:
 
 
 def _holds_key(text: str, start: int) -> bool:
-    """Whether a key's data follow its header, and not the dots or capital X of an example."""
+    """True if a key's data follow its header, and not the dots or capital X of an example."""
     body = text[start : start + _PEM_REACH].split("-----", 1)[0]
     data = [word for word in _BREAKS.split(body) if _BASE64.fullmatch(word) and len(set(word)) >= _FEWEST_DIFFERENT]
     return sum(map(len, data)) >= _FEWEST_KEY_LETTERS

@@ -1,1 +1,1 @@
-"""What `desk-rag finetune` runs: teach a model to read chunks that were prefilled apart."""
+"""Teach a model to read chunks that were prefilled apart: `desk-rag finetune`."""

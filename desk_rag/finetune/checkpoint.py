@@ -28,12 +28,12 @@ _FILES = ("weights.safetensors", "optimizer.safetensors", "state.json")
 _KEPT = 2
 _RNG = "rng."
 _PARTS = ("step", "exp_avg", "exp_avg_sq")
-"""What AdamW keeps of a weight."""
+"""Tensors that AdamW keeps for a weight."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunIdentity:
-    """What must be equal for a run to go on as if it had never stopped."""
+    """Facts that must be equal for a run to go on as if it had never stopped."""
 
     settings: dict[str, object]
     data: str
@@ -45,7 +45,7 @@ class RunIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How far a run is."""
+    """Progress of a run."""
 
     step: int
     """Steps done."""
@@ -54,7 +54,7 @@ class Standing:
     losses: tuple[float, ...]
     """Mean loss of the answers, of every step."""
     before: dict[str, Any]
-    """What was measured before the first step."""
+    """Measurements before the first step."""
 
 
 class Checkpoints:
@@ -91,7 +91,7 @@ class Checkpoints:
         return final
 
     def newest(self) -> Standing | None:
-        """How far the newest checkpoint is, None without one. Raises ConfigError if it is of another run."""
+        """Progress of the newest checkpoint; None without one. Raises ConfigError if it is of another run."""
         found = self._complete()
         if not found:
             return None

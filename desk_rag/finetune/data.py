@@ -100,7 +100,7 @@ def hold_out(samples: Sequence[Sample], share: float) -> tuple[list[Sample], lis
 
 
 def target(qa: QA, form: AnswerForm) -> str:
-    """What the model is taught to write (see citations.py for how it is read)."""
+    """Return the answer the model is taught to write (see citations.py for how it is read)."""
     if qa.answer is None:
         return NO_ANSWER
     if form is AnswerForm.PLAIN or not qa.quotes:

@@ -94,7 +94,7 @@ def _scale(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def is_row_int8(directory: Path) -> bool:
-    """Whether a model directory is in the embedded reader's form."""
+    """True if a model directory is in the embedded reader's form."""
     with safe_open(str(weights.weight_files(directory)[0]), framework="pt") as file:
         return any(name.endswith(".scale") for name in file.keys())  # noqa: SIM118 - not a dict
 

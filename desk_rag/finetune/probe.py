@@ -35,7 +35,7 @@ class Probe:
     text: float | None
     """General text."""
     text_nats: tuple[float, ...] = ()
-    """Of each window of general text, summed over its tokens, in the order of the texts."""
+    """Loss of each window of general text, summed over its tokens, in the order of the texts."""
 
 
 def held_out_contexts(stream: RowStream, count: int, samples: int) -> list[tuple[Context, Context]]:

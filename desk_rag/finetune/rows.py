@@ -32,7 +32,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What one answer reads, as token ids; chunks are in their frames."""
+    """Token ids that one answer reads; chunks are in their frames."""
 
     prefix: tuple[int, ...]
     chunks: tuple[tuple[int, ...], ...]
@@ -52,7 +52,7 @@ class Island:
     roles: tuple[int, ...]
     """IS_PREFIX | IS_CHUNK: what others may see it as; SEES_PREFIX | SEES_CHUNKS: what it sees beyond its owner."""
     weights: tuple[float, ...]
-    """How much predicting this token, from the one before it in the island, counts."""
+    """Weight of predicting this token from the one before it in the island."""
 
 
 @dataclass(frozen=True, slots=True)

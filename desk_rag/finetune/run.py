@@ -39,7 +39,7 @@ CHECKPOINTS, REPORT = "checkpoints", "finetune.json"
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What to train, on what, and where the result goes."""
+    """Settings of a run: model, data and destination."""
 
     model: ModelSettings
     train: TrainSettings
@@ -67,10 +67,10 @@ class Report:
     before: Probe | None
     after: Probe | None
     answers_before: dict[str, Any]
-    """What the judge said; {} without one."""
+    """Scores by the judge; {} without one."""
     answers_after: dict[str, Any]
     losses: tuple[float, ...]
-    """Of every step."""
+    """Loss of each step."""
     tokens_per_second: float
     device_mib: float
 
@@ -164,7 +164,7 @@ def load_result(settings: ModelSettings, out: Path, method: Method) -> LanguageM
 
 
 class _Measure:
-    """What is measured before and after, on the same contexts."""
+    """Measurements before and after training, on the same contexts."""
 
     def __init__(self, task: Task, held: Sequence[Sample], evaluate: Evaluate | None) -> None:
         self._task = task

@@ -16,7 +16,7 @@ All tokens of such a row count in the loss, but only the answers of the other ro
 
 
 class Method(Enum):
-    """Which weights are trained."""
+    """Weights that are trained."""
 
     LORA = "lora"
     """Low-rank adapters on every linear layer (arXiv 2106.09685); over nf4 weights this is QLoRA (arXiv 2305.14314)."""
@@ -33,7 +33,7 @@ class Schedule(Enum):
 
 
 class Distract(Enum):
-    """How chunks that do not hold the answer are chosen."""
+    """Choice of chunks that do not hold the answer."""
 
     WORDS = "words"
     """Mostly chunks of the same data that share the rarest words, some at random."""
@@ -41,14 +41,14 @@ class Distract(Enum):
 
 
 class Layout(Enum):
-    """Which positions the chunks of an independent context get; the values are those of `kv.stitch.Positions`."""
+    """Positions of the chunks of an independent context; the values are those of `kv.stitch.Positions`."""
 
     REORDERED = "reordered"
     COMPOSITE = "composite"
 
 
 class AnswerForm(Enum):
-    """What the model is taught to write."""
+    """Answers the model is taught to write."""
 
     QUOTED = "quoted"
     """Lines copied from the chunks in double quotes, then the short answer: what the prompt asks for."""

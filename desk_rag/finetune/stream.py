@@ -32,7 +32,7 @@ _MOST_CONTEXTS = 64
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the stream stands."""
+    """Position of the stream."""
 
     row: int = 0
     """Rows given out."""

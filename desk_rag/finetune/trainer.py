@@ -27,7 +27,7 @@ _MIB = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class TrainProgress:
-    """What is told after every step."""
+    """Report after every step."""
 
     step: int
     steps: int
@@ -45,7 +45,7 @@ class TrainProgress:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended."""
+    """End of a run."""
 
     standing: Standing
     stopped: bool

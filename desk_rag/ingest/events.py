@@ -76,7 +76,7 @@ class IndexFinished:
     warm: int
     seconds: float
     different_chunks: int = 0
-    """Of `chunks`, a text that stands in several documents counted once; 0 where nobody counted."""
+    """Number of different texts among `chunks`; 0 if they were not counted."""
     vectors: int = 0
     """Made in this run."""
     chunk_kvs: int = 0
@@ -84,7 +84,7 @@ class IndexFinished:
     disk_full: bool = False
     """Vectors or chunk KV are missing because the disk has no room."""
     beginnings: int = 0
-    """Of `indexed`, files of which only the beginning is indexed."""
+    """Files of `indexed` of which only the beginning is indexed."""
 
 
 IndexEvent = FileEvent | StageProgress | RootAbsent | DeletionsWaiting | IndexFinished

@@ -40,7 +40,7 @@ class Identity:
     scheme: str
     """Coding of the layers (QuantScheme.label)."""
     drift_epoch: int = 0
-    """How many times the drift probe found that this library, driver or device computes different numbers."""
+    """Times the drift probe found that this library, driver or device computes different numbers."""
     capture_version: int = CAPTURE_VERSION
 
     def namespace(self) -> Namespace:

@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class Positions(Enum):
-    """How positions are assigned to chunks."""
+    """Ways to assign positions to chunks."""
 
     REORDERED = "reordered"
     """Consecutive, as in one continuous text (TurboRAG, arXiv 2410.07590, section 3.3). The default."""

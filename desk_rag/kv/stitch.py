@@ -114,7 +114,7 @@ def _contiguous_runs(placements: Sequence[Placement]) -> list[range]:
 
 
 def has_sliding_layers(model: LanguageModel) -> bool:
-    """Whether any layer of `model` uses sliding-window attention."""
+    """True if any layer of `model` uses sliding-window attention."""
     config = model.module.config
     types = getattr(config, "layer_types", None)
     if types:

@@ -144,7 +144,7 @@ def model_errors(directory: Path, settings: ModelSettings) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    """What a library says, cut to a line: a mismatch of weights and config.json lists every tensor."""
+    """Message of a library, cut to a line: a mismatch of weights and config.json lists every tensor."""
     lines = str(error).strip().splitlines()
     text = lines[0][:300] if lines else ""
     return text if isinstance(error, OSError | ValueError | RuntimeError) and text else f"{type(error).__name__} {text}"

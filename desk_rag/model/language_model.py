@@ -56,7 +56,7 @@ class LanguageModel:
 
     @property
     def is_embedded(self) -> bool:
-        """Whether this is the embedded reader, for which evidence verification is calibrated."""
+        """True if this is the embedded reader, for which evidence verification is calibrated."""
         return self.spec.name == "embedded" and not self.spec.adapter
 
     @property

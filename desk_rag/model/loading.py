@@ -41,7 +41,7 @@ _IRRELEVANT_FIELDS = frozenset(
         "label2id",
     ]
 )
-"""Of a configuration: who wrote it, how it is run; the rest is part of a chunk KV's identity."""
+"""Fields of a configuration that do not change results; the rest is part of a chunk KV's identity."""
 _SMALL = 1_000_000_000
 """Parameters below which a CPU computes in fp32; larger models use bf16 if the CPU supports it."""
 

@@ -102,7 +102,7 @@ class PackedPart(PackedLinear):
 
 
 def available() -> bool:
-    """Whether this build of torch has the packed kernels (x86-64 with FBGEMM)."""
+    """True if this build of torch has the packed kernels (x86-64 with FBGEMM)."""
     return torch.backends.quantized.engine in _ENGINES
 
 
@@ -126,7 +126,7 @@ def pack_linears(module: torch.nn.Module) -> int:
 
 
 def _pack_together(parent: torch.nn.Module, names: Sequence[str]) -> int:
-    """How many of the children of these names now lie side by side: all or none."""
+    """Put the children of these names side by side; return how many: all or none."""
     children = [getattr(parent, name, None) for name in names]
     linears = [child for child in children if type(child) is torch.nn.Linear and _packable(child.weight)]
     if len(linears) < len(names) or len({(linear.in_features, linear.bias is None) for linear in linears}) != 1:

@@ -47,7 +47,7 @@ _CHAT_FRAME = ("<document>\n", "\n</document>\n\n")
 _TURN_ENDS = (IM_END, "<|eot_id|>", "<end_of_turn>", "<|end|>", "</s>")
 _SLOT = "\u2402SLOT\u2403"
 _CONTEXT_SHARE = 0.75
-"""Of a chat model's window; the rest is for prefix, question, answer and the user's next question."""
+"""Share of a chat model's window for chunks; the rest is for prefix, question, answer and the next question."""
 _CONTEXT_CAP = 8192
 _MOST_TOKENIZER = 256 * 1024**2
 
@@ -66,7 +66,7 @@ class PromptParts:
 
 
 class PromptFormat:
-    """How text becomes the token ids of one model's prompt. Immutable once made; safe to share between threads."""
+    """The prompt format of one model, from text to token ids. Immutable; safe to share between threads."""
 
     no_answer = NO_ANSWER
 
@@ -84,7 +84,7 @@ class PromptFormat:
         self._special.no_truncation()
         self._special.no_padding()
         self.tokenizer_json: str = tokenizer.to_str()
-        """What counts this model's tokens in another process (see token_counter.py)."""
+        """Tokenizer with which another process counts this model's tokens (see token_counter.py)."""
         self._plain = plain_tokenizer(self.tokenizer_json)
         self.parts = parts
         self.prefix_ids: tuple[int, ...] = tuple(self._encode_parts(parts.head))
@@ -112,7 +112,7 @@ class PromptFormat:
         return [*ids[: None if most is None else max(most - len(self._tail), 0)], *self._tail]
 
     def readable(self, question: str, most: int) -> tuple[str, int]:
-        """What `question_ids(question, most)` has of a question; and its tokens where that is not all of it, else 0."""
+        """Return what `question_ids(question, most)` reads of a question, and its tokens if it was cut, else 0."""
         opening = self.parts.question_open
         ends = [end for _, end in self._plain.encode(opening + question, add_special_tokens=False).offsets]
         room = max(most - len(self._tail), 0)

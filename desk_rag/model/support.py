@@ -46,7 +46,7 @@ _SINKS = frozenset({"gpt_oss"})
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """What the configuration says about serving chunk KV."""
+    """Properties of a configuration that matter for serving chunk KV."""
 
     model_type: str
     key_tap: KeyTap

@@ -22,6 +22,7 @@ from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.owned_folder import Entry, Proof, proven
 
 CATALOG = "catalog.sqlite"
+CHATS = "chats.sqlite"
 TAG = "CACHEDIR.TAG"
 KV_RECORD = "kv-directory.json"
 """Name of the file in the data directory that says where chunk KV is kept, if elsewhere."""
@@ -31,7 +32,7 @@ _SECTOR = 512
 """Bytes that a drive writes whole or not at all."""
 _SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
 TAG_CONTENT = _SIGNATURE + (
-    b"\n# This directory holds caches made by desk-rag; all of it can be made again from your documents.\n"
+    b"\n# This directory holds caches made by desk-rag from your documents, and the chats you saved (chats.sqlite).\n"
     b"# See https://bford.info/cachedir/\n"
 )
 _OWN_FOLDERS = ("kv", "vectors", "quarantine")
@@ -257,6 +258,11 @@ def _quarantined_catalog(entry: Entry, match: re.Match[str]) -> bool:
     return match["stamp"] == stamp_of(entry.status) or (start.startswith(_SQLITE) and b"chunk_words" in start)
 
 
+def _quarantined_chats(entry: Entry, match: re.Match[str]) -> bool:
+    start = entry.start()
+    return match["stamp"] == stamp_of(entry.status) or (start.startswith(_SQLITE) and b"asked_as" in start)
+
+
 def _graph(entry: Entry, _match: re.Match[str]) -> bool:
     start = entry.start()
     if len(start) < 48:
@@ -317,7 +323,7 @@ def _empty_file(entry: Entry, _match: re.Match[str]) -> bool:
 
 
 def _catalog(entry: Entry, _match: re.Match[str]) -> bool:
-    """Prove a catalog by content or, since a damaged one holds text to be removed, by its directory."""
+    """Prove a database by content or, since a damaged one holds text to be removed, by its directory."""
     return entry.start().startswith(_SQLITE) or entry.status.st_size == 0 or is_store(entry.path.parent)
 
 
@@ -338,6 +344,7 @@ _GRAMMAR: tuple[tuple[re.Pattern[str], _Content], ...] = tuple(
             _quarantined,
         ),
         (r"quarantine/catalog\.\d+(\.(?P<stamp>[0-9a-f]{16}))?\.sqlite", _quarantined_catalog),
+        (r"quarantine/chats\.\d+\.(?P<stamp>[0-9a-f]{16})\.sqlite", _quarantined_chats),
         (r"vectors/[0-9a-f]{16}\.hnsw", _graph),
         (r"vectors/[0-9a-f]{16}\.json", _graph_facts),
         (rf"vectors/[0-9a-f]{{16}}\.hnsw({_TEMPORARY}|\.tmp)", _or_unwritten(_graph)),
@@ -356,6 +363,7 @@ _GRAMMAR: tuple[tuple[re.Pattern[str], _Content], ...] = tuple(
         (rf"{re.escape(KV_MARKER)}({_TEMPORARY})?", _or_unwritten(_RECORD)),
         (rf"{re.escape(TAG)}({_TEMPORARY})?", _tag_file),
         (rf"{re.escape(CATALOG)}(-wal|-shm|-journal)?", _catalog),
+        (rf"{re.escape(CHATS)}(-journal)?", _catalog),
     )
 )
 """Every name that desk-rag gives a file, and the proof of its content."""

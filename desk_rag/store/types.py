@@ -174,3 +174,5 @@ class PurgeReport:
     """Files that still contain a piece of the removed text."""
     unsearched: int = 0
     """Chunks that could not be searched for: too short, or also part of other documents."""
+    chat_turns: int = 0
+    """Turns of saved chats from which quotes and answers were removed."""

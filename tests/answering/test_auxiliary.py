@@ -24,7 +24,7 @@ TEXTS = ("The boiler was serviced.", "Rent is due on Monday.")
 
 
 class Stored:
-    """Of the store what the shelf uses."""
+    """The part of the store that chunk KV comes from."""
 
     def __init__(self) -> None:
         self.kept: dict[KVKey, QuantizedKV] = {}

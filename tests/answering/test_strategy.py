@@ -201,14 +201,6 @@ def test_no_recompute_runs_no_recompute(world: World, data: Path, plainly) -> No
         assert stages(answer) == PLAIN_STAGES
 
 
-def test_auto_measures_for_one_question_and_leaves_the_next_one_alone(world: World, data: Path, plainly) -> None:  # type: ignore[no-untyped-def]
-    with an_engine(world, data, streamed) as engine:
-        answer = ask(engine, RENT, recompute=RecomputeChoice("auto"))
-        assert "choose" in stages(answer)
-        assert 0 <= answer.timings.recompute_ratio <= 1
-        assert ask(engine, RENT).raw == plainly[RENT][0].raw
-
-
 def test_recompute_and_lazy_attention_exclude_each_other(world: World, data: Path) -> None:
     with (
         pytest.raises(ConfigError, match="recompute = '0.2'.*attention"),
@@ -235,7 +227,7 @@ def test_the_path_follows_settings_device_and_free_memory(
     assert path(reader) is AttentionPath.MATERIALIZE
     assert path(reader, attention="lazy") is AttentionPath.LAZY
     assert path(on_gpu) is AttentionPath.LAZY
-    assert path(on_gpu, recompute="auto") is AttentionPath.MATERIALIZE
+    assert path(on_gpu, recompute=0.5) is AttentionPath.MATERIALIZE
     assert path(on_gpu, attention="materialize") is AttentionPath.MATERIALIZE
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (5 << 30, 6 << 30))
     assert path(on_gpu) is AttentionPath.MATERIALIZE
@@ -245,7 +237,7 @@ def test_the_path_follows_settings_device_and_free_memory(
 
 
 def test_waiting_within_choosing_counts_once() -> None:
-    done = PrefillResult(torch.zeros(1), SimpleNamespace(ratio=0.25), 0.3, 0.5)  # type: ignore[arg-type]
+    done = PrefillResult(torch.zeros(1), SimpleNamespace(ratio=0.25), 0.5)  # type: ignore[arg-type]
     step: Any = SimpleNamespace(prefill=lambda: done)
     early, late = TimedRecompute(step, SelectorName.AUX), TimedRecompute(step, SelectorName.EDGE_QUERY)
     assert (early.ratio, early.choosing(0.2)) == (0.0, 0.0)

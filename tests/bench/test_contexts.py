@@ -122,8 +122,6 @@ def test_whole_answers_decode_what_they_prefilled(model: LanguageModel, tmp_path
                 logits = model.forward(torch.tensor(ids), SlabCache(model, len(ids)), 0, logits=True)
                 assert logits is not None and int(logits.argmax()) == token
                 ids.append(token)
-        first = bench.first_logits()
-        assert [answer[0] for answer in bench.cached()] == first.argmax(-1).tolist()
         bench.cool()
         assert bench.cached() == bench.cached()
     finally:

@@ -36,7 +36,6 @@ def test_every_way_is_measured_and_ends_in_one_json_line(tmp_path: Path, capsys:
     fulls = context["fulls_ms"]
     assert set(fulls) == {"full prefill, transformers, sdpa", "full prefill, lean pass"}
     assert fulls[context["fastest"]] == min(fulls.values())
-    assert min(context["costs"].values()) >= 0 and max(context["costs"].values()) > 0
     assert "edge-query 0.3" in shown and "full prefill" in shown
 
 

@@ -216,8 +216,8 @@ def test_nothing_but_the_answer_is_printed(desk: Desk) -> None:
 def test_what_is_asked_for_on_the_command_line_goes_before_the_file() -> None:
     kept = Settings(answer=AnswerSettings(attention="lazy", recompute=0.3, selector="aux", top_k=5))
     assert work.with_answer_options(kept, None, None, None) == kept
-    changed = work.with_answer_options(kept, "materialize", "auto", "query").answer
-    assert changed == AnswerSettings(attention="materialize", recompute="auto", selector="query", top_k=5)
+    changed = work.with_answer_options(kept, "materialize", "0.5", "query").answer
+    assert changed == AnswerSettings(attention="materialize", recompute=0.5, selector="query", top_k=5)
     assert work.with_answer_options(kept, None, "0", None).answer.recompute == 0.0
     assert kept.answer.recompute == 0.3
 
@@ -663,7 +663,7 @@ def test_without_a_terminal_the_ui_says_so(desk: Desk) -> None:
         (["bench", "ttft", "--model", "x"], ["bench", "ttft", "--model", "x"]),
         (["ask", "why?", "--adapter", "a"], ["--adapter", "a", "ask", "why?"]),
         (["finetune", "--data", "d", "--model", "m"], ["--model", "m", "finetune", "--data", "d"]),
-        ([".", "--recompute", "auto"], ["open", ".", "--recompute", "auto"]),
+        ([".", "--recompute", "0.5"], ["open", ".", "--recompute", "0.5"]),
         (["ask", "--", "--model"], ["ask", "--", "--model"]),
         (["--help"], ["--help"]),
         (["."], ["open", "."]),

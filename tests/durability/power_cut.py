@@ -30,7 +30,7 @@ class _Node:
     directory: bool
     durable: bytearray = field(default_factory=bytearray)
     names: dict[str, int] = field(default_factory=dict)
-    """Of a directory, as the process sees it."""
+    """Entries of a directory, as the process sees it."""
     owed: list[Op] = field(default_factory=list)
 
 

@@ -102,7 +102,7 @@ class Bed:
         return kernels._graphed(every_layer, _DEVICE, repeat).median / self.layers * 1e6
 
     def host_microseconds(self, attention: Attend) -> float:
-        """Of one call, the device's work not waited for: the median of ten times as many calls as there are layers."""
+        """Time one call without waiting for the device: the median of ten times as many calls as there are layers."""
         taken = []
         for _ in range(10):
             if _DEVICE.type == "cuda":

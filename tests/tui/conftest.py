@@ -9,8 +9,12 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import TextArea
 
+from desk_rag.tui import app
 from desk_rag.tui.app import DeskRagApp
-from tests.tui.scripted import FOLDERS, ScriptedBackend
+from desk_rag.tui.turns import comparison
+from desk_rag.tui.widgets import answer_view
+from desk_rag.tui.widgets.answer_text import AnswerText
+from tests.tui.scripted import CLOCK, FOLDERS, ScriptedBackend
 
 Run = Callable[..., AbstractAsyncContextManager[Pilot[int]]]
 
@@ -20,6 +24,9 @@ def calm(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same picture on every machine."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr(TextArea.cursor_blink, "_default", False)
+    monkeypatch.setattr(app, "_RESTING_SECONDS", 0.2)
+    for module in (answer_view, comparison):
+        monkeypatch.setattr(module, "perf_counter", CLOCK)
 
 
 @pytest.fixture
@@ -30,10 +37,10 @@ def running() -> Run:
     async def run(
         backend: ScriptedBackend, size: tuple[int, int] = (118, 32), ready: bool = True
     ) -> AsyncIterator[Pilot[int]]:
-        app = DeskRagApp(backend, FOLDERS)
-        async with app.run_test(size=size, notifications=True) as pilot:
+        window = DeskRagApp(backend, FOLDERS)
+        async with window.run_test(size=size, notifications=True) as pilot:
             if ready:
-                await until(pilot, lambda: "·" in text_of(app, "#model"))
+                await until(pilot, lambda: "·" in text_of(window, "#model"))
             yield pilot
         assert backend.start_gate is None or backend.start_gate.is_set()
 
@@ -41,10 +48,15 @@ def running() -> Run:
 
 
 def text_of(app: DeskRagApp, selector: str) -> str:
-    """The plain text of every matching Static on the chat screen, top to bottom."""
+    """The plain text of every matching Static, or answer text, on the chat screen, top to bottom."""
     from textual.widgets import Static
 
-    return "\n".join(str(widget.visual) for widget in app._chat.query(selector).results(Static) if widget.display)
+    shown = [widget for widget in app._chat.query(selector) if widget.display]
+    return "\n".join(
+        widget.text if isinstance(widget, AnswerText) else str(widget.visual)
+        for widget in shown
+        if isinstance(widget, AnswerText | Static)
+    )
 
 
 def screen_text(app: DeskRagApp) -> str:

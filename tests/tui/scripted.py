@@ -1,6 +1,7 @@
 """A backend that plays answers from a script: same values every time, so that screens can be compared.
 
-Run as `python -m tests.tui.scripted FOLDER` it opens the real app on it, for tests in a pseudo-terminal.
+Run as `python -m tests.tui.scripted [plain]` it opens the real app on it, for tests in a pseudo-terminal; without
+`plain` it answers with hostile text.
 """
 
 from __future__ import annotations
@@ -32,6 +33,17 @@ from desk_rag.ingest.events import IndexEvent
 from desk_rag.tui.backend import Freshness, Started, Status
 from desk_rag.tui.management.session import Session
 
+
+class Clock:
+    """Stands still but for what answers of the script take."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+CLOCK = Clock()
 FOLDERS = (Path("/home/ada/Documents"),)
 NOWHERE = Settings(data_dir=Path("/nonexistent/desk-rag"))
 """Settings without an index."""
@@ -160,7 +172,7 @@ WARMING = Status(
     done=900,
     total=32_000,
     eta_seconds=7_300.0,
-    waiting="the GPU is busy (43 %)",
+    waiting="the GPU is busy",
 )
 
 
@@ -179,7 +191,7 @@ class ScriptedBackend:
     """Questions that were announced by `prefetch`."""
     pauses: list[float | None] = field(default_factory=list)
     decisions: list[bool] = field(default_factory=list)
-    """Of each decision about missing files, whether they are kept."""
+    """Decisions about missing files: True if they are kept."""
     session: Session = field(default_factory=lambda: Session(NOWHERE, FOLDERS, NOWHERE.data_dir / "config.toml"))
     stops: int = 0
     listen: Callable[[IndexEvent], None] | None = None
@@ -209,6 +221,7 @@ class ScriptedBackend:
                 raise step
             else:
                 text += step.text if isinstance(step, AnswerText) else ""
+                CLOCK.now += step.timings.ttft if isinstance(step, FirstToken) else 0.0
                 yield step
             if stop():
                 yield Finished(answer(question, text, mode=mode, stopped=True))
@@ -285,4 +298,4 @@ def hostile_backend() -> ScriptedBackend:
 if __name__ == "__main__":
     from desk_rag.tui.app import run_with
 
-    sys.exit(run_with(hostile_backend(), FOLDERS))
+    sys.exit(run_with(ScriptedBackend() if "plain" in sys.argv else hostile_backend(), FOLDERS))

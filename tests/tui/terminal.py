@@ -45,6 +45,20 @@ class Terminal:
     def send(self, text: str) -> None:
         os.write(self._fd, text.encode())
 
+    def send_bytes(self, data: bytes) -> None:
+        os.write(self._fd, data)
+
+    def pause(self, seconds: float) -> None:
+        """Let the program read what was sent."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self._read(end - time.monotonic())
+
+    def hang_up(self) -> None:
+        """Close the terminal, as when its window or connection is closed."""
+        os.close(self._fd)
+        self._fd = -1
+
     def resize(self, columns: int, rows: int) -> None:
         fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self._screen.resize(rows, columns)
@@ -75,9 +89,13 @@ class Terminal:
         if self.code is None:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
 
     def _read(self, seconds: float) -> None:
+        if self._fd < 0:
+            time.sleep(seconds)
+            return
         ready, _, _ = select.select([self._fd], [], [], seconds)
         if not ready:
             return

@@ -63,9 +63,9 @@ async def test_transcript_selection_changes_the_sources(running: Run) -> None:
         await until(pilot, lambda: over(app, 2))
         assert app._chat.query_one(SourceList).option_count == 1
         app._chat.query_one("#transcript").focus()
-        await pilot.press("k")
+        await pilot.press("up")
         await until(pilot, lambda: app._chat.query_one(SourceList).option_count == 4)
-        await pilot.press("j")
+        await pilot.press("down")
         await until(pilot, lambda: app._chat.query_one(SourceList).option_count == 1)
 
 
@@ -74,10 +74,11 @@ async def test_timing_details(running: Run) -> None:
         app = pilot.app
         await ask(pilot, Q)
         await until(pilot, lambda: over(app))
-        await pilot.press("tab", "t")
-        await until(pilot, lambda: "retrieve 0.03 s + load 0.02 s + prefill 0.14 s" in text_of(app, "TimingLine"))
-        await pilot.press("t")
-        await until(pilot, lambda: "retrieve" not in text_of(app, "TimingLine"))
+        await pilot.press("alt+t")
+        stages = "first token 0.19 s = search 0.03 s + load caches 0.02 s + read the question 0.14 s"
+        await until(pilot, lambda: stages in text_of(app, "TimingLine"))
+        await pilot.press("alt+t")
+        await until(pilot, lambda: "search" not in text_of(app, "TimingLine"))
 
 
 async def test_narrow_terminal_has_sources_behind_a_tab(running: Run) -> None:
@@ -143,10 +144,15 @@ async def test_help_and_palette_name_every_action(running: Run) -> None:
         app = pilot.app
         await pilot.press("f1")
         assert isinstance(app.screen, HelpScreen)
-        assert "answer again with full prefill" in screen_text(app)
+        assert "compare with full prefill" in screen_text(app)
         await pilot.press("escape")
         titles = {command.title for command in app.get_system_commands(app.screen)}
-        assert {"Answer again with full prefill", "Pause or resume indexing", "Open the source", "Quit"} <= titles
+        assert {"Pause or resume indexing", "Change the theme", "Help", "Quit"} <= titles
+        await ask(pilot, Q)
+        await until(pilot, lambda: over(app))
+        titles = {command.title for command in app.get_system_commands(app.screen)}
+        assert {"Compare with full prefill", "Open the source", "Source 1", "Source 4", "Copy the quotes"} <= titles
+        assert "Source 5" not in titles and "Withdraw the question" not in titles
         await pilot.press("ctrl+p")
         await until(pilot, lambda: "Copy the answer" in screen_text(app))
 
@@ -154,13 +160,17 @@ async def test_help_and_palette_name_every_action(running: Run) -> None:
 def test_forbidden_keys_are_not_bound() -> None:
     """Terminals cannot tell these from Tab, Enter, Esc, Backspace, or stop the output on them."""
     from desk_rag.tui.screens.chat import ChatScreen
+    from desk_rag.tui.screens.turn_menu import TurnMenu
+    from desk_rag.tui.screens.turn_screen import TurnScreen
     from desk_rag.tui.widgets.transcript import Transcript
 
     bound = set()
-    for owner in (DeskRagApp, ChatScreen, HelpScreen, Transcript, QuestionInput):
+    for owner in (DeskRagApp, ChatScreen, TurnScreen, TurnMenu, HelpScreen, Transcript, QuestionInput):
         for binding in owner.__dict__["BINDINGS"]:
             bound |= set(binding.key.split(","))
     assert len(bound) > 20
+    letters = {key for key in bound if len(key) == 1} - {"q"}
+    assert not letters, "letters go to the prompt; only the help page closes with one"
     assert not bound & {"ctrl+i", "ctrl+m", "ctrl+left_square_bracket", "ctrl+h", "ctrl+s"}
 
 

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from desk_rag.documents.chunking import Location
+from desk_rag.documents.formats import PlaceUnits
 from desk_rag.errors import DocumentError, UnreadableDocument
 from desk_rag.tui.opener import Opening, opening
-from tests.tui.scripted import SOURCES
 
 LINES = Location("", None, None, 12, 40)
 
 
-def at(path: Path, location: Location = LINES):  # type: ignore[no-untyped-def]
-    return replace(SOURCES[0], path=path, location=location)
+def at(path: Path, location: Location = LINES) -> tuple[Path, Location]:
+    return path, location
 
 
 @pytest.mark.parametrize("name", ["-rf", "$(x).md", "a;b", "sp ace.md", "new\nline.md", "'quote'.md"])
 def test_hostile_names_stay_one_absolute_argument(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / name).write_text("x")
     monkeypatch.chdir(tmp_path)
-    found = opening(at(Path(name)), {"EDITOR": "vim -R"})
+    found = opening(*at(Path(name)), {"EDITOR": "vim -R"})
     assert found == Opening(("vim", "-R", "+12", str(tmp_path / name)), in_terminal=True)
 
 
@@ -39,7 +38,7 @@ def test_hostile_names_stay_one_absolute_argument(tmp_path: Path, name: str, mon
 def test_line_in_the_editors_own_way(tmp_path: Path, editor: str, arguments: list[str], in_terminal: bool) -> None:
     file = tmp_path / "a.md"
     file.write_text("x")
-    found = opening(at(file), {"VISUAL": editor, "EDITOR": "ignored"})
+    found = opening(*at(file), {"VISUAL": editor, "EDITOR": "ignored"})
     assert list(found.argv) == editor.split() + [argument.format(file) for argument in arguments]
     assert found.in_terminal is in_terminal
 
@@ -52,10 +51,22 @@ def test_page_documents_go_to_the_desktop(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("sys.platform", "linux")
     file = tmp_path / "-a.pdf"
     file.write_bytes(b"%PDF")
-    found = opening(at(file, Location("", 4, 4)), {"EDITOR": "vim", "DISPLAY": ":0"})
+    found = opening(*at(file, Location("", 4, 4)), {"EDITOR": "vim", "DISPLAY": ":0"})
     assert found == Opening((str(tool), str(file)), in_terminal=False)
-    with pytest.raises(DocumentError, match="No program"):
-        opening(at(file, Location("", 4, 4)), {"EDITOR": "vim"})
+    assert opening(*at(file, Location("", 4, 4)), {"EDITOR": "vim"}) is None, "its text is shown inside"
+    (tmp_path / "xdg-mime").write_text("#!/bin/sh\necho org.gnome.Evince.desktop\n")
+    (tmp_path / "evince").write_text("#!/bin/sh\n")
+    for name in ("xdg-mime", "evince"):
+        (tmp_path / name).chmod(0o700)
+    found = opening(*at(file, Location("", 4, 4)), {"DISPLAY": ":0"})
+    assert found == Opening((str(tmp_path / "evince"), "--page-index=4", str(file)), in_terminal=False)
+
+
+def test_rows_of_a_sheet_are_no_lines_for_an_editor(tmp_path: Path) -> None:
+    file = tmp_path / "prices.xlsx"
+    file.write_bytes(b"PK")
+    rows = Location("Sheet", None, None, 12, 40, PlaceUnits("sheet", "sheets", "row", "rows"))
+    assert opening(*at(file, rows), {"EDITOR": "vim"}) is None
 
 
 @pytest.mark.parametrize("name", ["run.desktop", "a.EXE", "b.jar"])
@@ -63,17 +74,24 @@ def test_programs_are_refused(tmp_path: Path, name: str) -> None:
     file = tmp_path / name
     file.write_text("x")
     with pytest.raises(DocumentError, match="can be run as a program"):
-        opening(at(file, Location()), {"DISPLAY": ":0"})
+        opening(*at(file, Location()), {"DISPLAY": ":0"})
 
 
-def test_executable_bit_is_refused(tmp_path: Path) -> None:
+def test_executable_bit_stops_no_document(tmp_path: Path) -> None:
+    file = tmp_path / "from-a-stick.pdf"
+    file.write_bytes(b"%PDF-1.7")
+    file.chmod(0o700)
+    assert opening(*at(file, Location("", 1, 1)), {}) is None
+
+
+def test_a_program_under_another_name_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "innocent.pdf"
     file.write_text("#!/bin/sh\n")
     file.chmod(0o700)
     with pytest.raises(DocumentError, match="can be run as a program"):
-        opening(at(file, Location("", 1, 1)), {"DISPLAY": ":0"})
+        opening(*at(file, Location("", 1, 1)), {"DISPLAY": ":0"})
 
 
 def test_vanished_file(tmp_path: Path) -> None:
     with pytest.raises(UnreadableDocument, match="not there any more"):
-        opening(at(tmp_path / "gone.md"), {"EDITOR": "vim"})
+        opening(*at(tmp_path / "gone.md"), {"EDITOR": "vim"})

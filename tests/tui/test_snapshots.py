@@ -71,7 +71,8 @@ def test_both_times(snap_compare: Snap, size: tuple[int, int]) -> None:
     async def before(pilot: Pilot[int]) -> None:
         await answered(pilot)
         await pilot.press("f7")
-        await until(pilot, lambda: "23 times" in text_of(pilot.app, "TimingLine"))
+        await until(pilot, lambda: "23 times" in text_of(pilot.app, ".bars"))
+        await until(pilot, lambda: pilot.app._chat.query_one(AnswerView).over)
 
     assert snap_compare(DeskRagApp(ScriptedBackend(), FOLDERS), terminal_size=size, run_before=before)
 

@@ -9,9 +9,24 @@ import pytest
 from textual.content import Content
 
 from desk_rag.documents.status import IndexStage
+from desk_rag.store.types import Counts
 from desk_rag.tui.backend import Freshness, Status
-from desk_rag.tui.widgets.index_status import line
-from desk_rag.tui.wording import MOST_CHARS, about, brief, count, fit, fit_path, gib, percent, safe, seconds, short_path
+from desk_rag.tui.turns.first_look import room_missing
+from desk_rag.tui.widgets.index_status import MOST_DETAIL, line
+from desk_rag.tui.wording import (
+    MOST_CHARS,
+    about,
+    brief,
+    count,
+    fit,
+    fit_path,
+    gib,
+    notice,
+    percent,
+    safe,
+    seconds,
+    short_path,
+)
 from tests.tui.scripted import WARMING, WATCHING
 
 
@@ -44,7 +59,7 @@ def test_short_path() -> None:
     assert short_path(one / "a" / "b.md", [one]) == "a/b.md"
     assert short_path(two / "p.pdf", [one, two]) == "Papers/p.pdf"
     assert short_path(Path("/else/x.md"), [one]) == "/else/x.md"
-    assert short_path(one / "a\x1b[31m\n.md", [one]) == "a .md"
+    assert short_path(one / "a\x1b[31mred\n.md", [one]) == "a⟨ESC⟩red⟨U+000A⟩.md"
 
 
 @pytest.mark.parametrize("width", [1, 5, 12, 20, 60])
@@ -70,20 +85,56 @@ def test_safe_bounds_and_keeps_markup_literal() -> None:
     assert len(safe("z" * 10 * MOST_CHARS)) == MOST_CHARS + 2
 
 
+def bar(status: Status, said: str = "", width: int = 78) -> str:
+    """The fullest text that fits, as the widget chooses it."""
+    choices = [line(status, said, detail) for detail in range(MOST_DETAIL, -1, -1)]
+    return next(choice.plain for choice in choices if choice.cell_length <= width)
+
+
 def test_status_bar_in_words() -> None:
-    assert line(WATCHING, "", 3).plain == (
-        "● watching · 12,431 files · 3 failed · vectors 100% · warm 61% · cache 38 GiB of 60 GiB"
+    assert bar(WATCHING, width=118) == (
+        "● watching · 3 failed · 12,431 files · vectors 100% · warm 61% · cache 38 GiB of 60 GiB"
     )
     moving = replace(WARMING, waiting="")
-    assert "warming chunks 900 of 32,000, 2 h left" in line(moving, "", 3).plain
-    assert "waiting: the GPU is busy (43 %)" in line(WARMING, "", 3).plain
-    assert line(replace(WATCHING, writer="process 4321"), "", 3).plain.startswith("● watching by process 4321 · ")
-    assert line(Status(Freshness.UNATTENDED), "", 3).plain.startswith("○ not watching · 0 files")
-    assert line(Status(), "loading the model", 3).plain == "◌ loading the model"
+    assert "warming chunks 900 of 32,000, 2 h left" in bar(moving, width=118)
+    assert "waiting: the GPU is busy" in bar(WARMING, width=118)
+    assert bar(Status(Freshness.UNATTENDED), width=118).startswith("○ not watching · 0 files")
+    assert bar(Status(), "loading the model") == "◌ loading the model"
+
+
+def test_status_bar_names_the_other_process() -> None:
+    watching = replace(WATCHING, writer=4321)
+    assert bar(watching, width=118).startswith("● another process (pid 4321) is watching · 3 failed · 12,431 files")
+    assert bar(replace(WARMING, writer=4321), width=118).startswith("◐ waiting: the GPU is busy (by pid 4321) · ")
+    ended = replace(watching, freshness=Freshness.UNATTENDED)
+    assert bar(ended, width=118).startswith("○ another process (pid 4321) was watching and has ended · ")
 
 
 @pytest.mark.parametrize("stage", list(IndexStage))
-def test_status_bar_fits_80_columns(stage: IndexStage) -> None:
+@pytest.mark.parametrize("width", [38, 58, 78])
+def test_status_bar_never_drops_what_needs_attention(stage: IndexStage, width: int) -> None:
     status = replace(WARMING, stage=stage, waiting="", files=1_234_567, failed=1_000)
-    assert line(status, "", 0).cell_length <= 78
-    assert line(WATCHING, "", 0).plain == "● watching · 12.4k · v100 k61 · 38GiB"
+    assert "1,000 failed" in bar(status, width=width)
+    gone = replace(WATCHING, absent=(Path("/media/stick"),), failed=1)
+    shown = bar(gone, notice(gone), width=78)
+    assert shown.startswith("! stick is not there now; nothing of it is removed · 1 failed")
+
+
+def test_status_bar_at_80_columns_is_in_words() -> None:
+    assert bar(WATCHING) == "● watching · 3 failed · 12,431 files · vectors 100% · warm 61% · cache 38 GiB"
+    assert bar(replace(WARMING, failed=3)) == "◐ waiting: the GPU is busy · 3 failed · 12.4k files · warm 61%"
+
+
+def test_a_full_disk_is_said_before_all_else() -> None:
+    full = replace(WATCHING, disk_full="no room for the caches of 9 chunks", absent=(Path("/x"),))
+    assert notice(full) == "! the disk is full: no room for the caches of 9 chunks"
+
+
+def test_room_is_missing_only_where_the_disk_is_the_limit() -> None:
+    counts = Counts(files=3, failed=0, skipped=0, chunks=9, with_vectors=9, warm=0, kv_bytes=0, budget_bytes=0)
+    assert room_missing(counts, 20.0) == "no room for the caches of 9 chunks, so answers from them are slower"
+    assert room_missing(replace(counts, warm=9), 20.0) == ""
+    assert room_missing(replace(counts, budget_bytes=20 * 1024**3), 20.0) == ""
+    room = replace(counts, warm=3, kv_bytes=3 * 2**20, budget_bytes=2**30)
+    assert room_missing(room, 20.0) == "", "there is room for more"
+    assert room_missing(replace(room, budget_bytes=3 * 2**20), 20.0).startswith("no room for the caches of 6 chunks")

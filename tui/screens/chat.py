@@ -7,21 +7,25 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import count as counter
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.screen import Screen
-from textual.widgets import Footer, OptionList, Static, Tab, Tabs
+from textual.widgets import Footer, Static, Tab, Tabs
 
-from desk_rag.answering.events import Answer, AnswerMode, Evidence
+from desk_rag.answering.events import Evidence
 from desk_rag.ingest.events import DeletionsWaiting, RootAbsent
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Status
+from desk_rag.tui.screens.turn_menu import TurnMenu
+from desk_rag.tui.screens.turn_screen import TurnScreen
+from desk_rag.tui.turns.actions import TURN_ACTIONS
+from desk_rag.tui.turns.readiness import must_wait, nothing_to_ask, waiting_text
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.index_status import IndexStatus
 from desk_rag.tui.widgets.question_input import QuestionInput
@@ -29,39 +33,40 @@ from desk_rag.tui.widgets.source_list import SourceList
 from desk_rag.tui.widgets.source_preview import SourcePreview
 from desk_rag.tui.widgets.transcript import Transcript
 from desk_rag.tui.widgets.welcome import welcome
-from desk_rag.tui.wording import as_text, count, missing_notice, safe, short_path
+from desk_rag.tui.wording import notice, safe, short_path
 
-_FOOTER_CELLS = 80
+_FOOTER_CELLS = 96
 """What all keys of the footer take. Below it the palette's, docked at the right, would lie over others."""
 
 
-class ChatScreen(Screen[None]):
+class _Job(NamedTuple):
+    view: AnswerView
+    comparing: bool = False
+
+
+class ChatScreen(TurnScreen):
     """One transcript with its sources beside it, or behind a tab where the terminal is narrow."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "withdraw", "Withdraw"),
         Binding("escape", "stop", "Stop"),
         Binding("escape", "back", "Back"),
-        Binding("f7", "full_prefill", "Full prefill"),
-        Binding("f", "full_prefill", "Full prefill", show=False),
-        Binding("ctrl+b", "toggle_sources", "Sources", key_display="^b"),
-        Binding("ctrl+o", "open_source", "Open", key_display="^o"),
-        Binding("n", "step_source(1)", "Next source", show=False),
-        Binding("N", "step_source(-1)", "Previous source", show=False),
-        Binding("o", "open_source", "Open source", show=False),
-        Binding("y", "copy_answer", "Copy answer", show=False),
-        Binding("t", "toggle_timing", "Timing", show=False),
-        *[Binding(f"alt+{n}", f"show_source({n})", f"Source {n}", show=False) for n in range(1, 10)],
+        Binding("alt+m", "turn_menu", "Actions"),
+        Binding("f7", "compare", "Compare with full prefill", show=False),
+        Binding("alt+r", "ask_again", "Ask again", show=False),
+        Binding("alt+e", "edit", "Edit question", show=False),
     ]
 
     def __init__(self, folders: Sequence[Path]) -> None:
-        super().__init__()
-        self._folders = folders
+        super().__init__(folders)
         self._turns: dict[int, AnswerView] = {}
-        self._queue: deque[AnswerView] = deque()
+        self._numbers = counter(1)
+        self._queue: deque[_Job] = deque()
         self._answering: AnswerView | None = None
-        self._can_answer = False
+        self._started: m.BackendReady | None = None
         self._problem: m.Problem | None = None
         self._status = Status()
+        self._status_known = False
 
     def compose(self) -> ComposeResult:
         names = ", ".join(folder.name or str(folder) for folder in self._folders) or "no folder"
@@ -88,38 +93,72 @@ class ChatScreen(Screen[None]):
     def on_resize(self, event: events.Resize) -> None:
         self.set_class(event.size.width < _FOOTER_CELLS, "-tight")
 
+    def take_input(self, event: events.Event) -> None:
+        """Give the prompt the focus before what is typed or pasted is delivered, so that it arrives there in order."""
+        typed = isinstance(event, events.Key) and event.is_printable and not event.key.startswith(("alt+", "ctrl+"))
+        if typed or isinstance(event, events.Paste):
+            prompt = self.query_one(QuestionInput)
+            if self.focused is not prompt:
+                self.set_focus(prompt)
+
     # Questions ------------------------------------------------------------------------------------------------
 
     async def on_question_input_submitted(self, message: QuestionInput.Submitted) -> None:
-        await self._enqueue(message.question, AnswerMode.CACHED, None)
-
-    async def _enqueue(self, question: str, mode: AnswerMode, other: Answer | None) -> None:
-        view = AnswerView(len(self._turns) + 1, question, self._folders, mode, other)
+        markdown = self._started is not None and self._started.started.markdown
+        view = AnswerView(next(self._numbers), message.question, self._folders, markdown=markdown)
         self._turns[view.turn] = view
-        self.add_class("-with-turns")
         await self.query_one(Transcript).add(view)
-        self._queue.append(view)
         self._show_pane("tab-chat")
         if self._answering is None:
             self.query_one(Transcript).select(view)
+        self._enqueue(_Job(view))
+
+    def on_question_input_empty_submitted(self) -> None:
+        self.action_answer_now()
+
+    def _enqueue(self, job: _Job) -> None:
+        self._queue.append(job)
         self._next()
 
     def _next(self) -> None:
-        if self._problem is not None:
-            while self._queue:
-                view = self._queue.popleft()
-                view.fail(self._problem)
-                view.end()
-        elif self._answering is None and self._can_answer and self._queue:
-            self._answering = self._queue.popleft()
-            self.query_one(Transcript).select(self._answering)
-            self._answering.waiting("looking through your documents …")
-            self.post_message(m.AnswerWanted(self._answering.turn, self._answering.question, self._answering.mode))
-        if self._answering is not None and self._queue and self._queue[0].mode is AnswerMode.CACHED:
-            self.post_message(m.QuestionExpected(self._queue[0].question))
-        for view in self._queue:
-            view.waiting("waits for the answer above" if self._can_answer else "waits for the model to load")
+        """Begin the next question if that is possible, and say of all others what they wait for."""
+        problem = self._problem
+        if problem is None and self._can_answer:
+            problem = nothing_to_ask(self._status, self._folders)
+        while problem is not None and self._queue:
+            view = self._queue.popleft().view
+            view.fail(problem)
+            view.end()
+        if self._answering is None and self._can_answer and self._queue:
+            job = self._queue[0]
+            if job.comparing or job.view.begin_at_once or not must_wait(self._status):
+                self._queue.popleft()
+                self._begin(job)
+        if self._answering is not None and self._queue and not self._queue[0].comparing:
+            self.post_message(m.QuestionExpected(self._queue[0].view.question))
+        for job in self._queue:
+            job.view.waiting(self._waits_for())
         self.refresh_bindings()
+
+    @property
+    def _can_answer(self) -> bool:
+        return self._started is not None and self._status_known
+
+    def _waits_for(self) -> str:
+        if not self._can_answer:
+            return "waits for the model to load"
+        return "waits for the answer above" if self._answering is not None else waiting_text(self._status)
+
+    def _begin(self, job: _Job) -> None:
+        view = self._answering = job.view
+        self.query_one(Transcript).select(view)
+        if job.comparing:
+            view.begin_comparison()
+            self.post_message(m.ComparisonWanted(view.turn, view.question))
+        else:
+            view.begin(self._status.reading)
+            view.waiting("looking through your documents …")
+            self.post_message(m.AnswerWanted(view.turn, view.question))
 
     def on_answer_event_came(self, message: m.AnswerEventCame) -> None:
         view = self._turns[message.turn]
@@ -132,49 +171,33 @@ class ChatScreen(Screen[None]):
     def on_answer_grew(self, message: m.AnswerGrew) -> None:
         self._turns[message.turn].grow(message.text)
 
+    def on_comparison_step(self, message: m.ComparisonStep) -> None:
+        self._turns[message.turn].waiting(message.text)
+
+    def on_comparison_came(self, message: m.ComparisonCame) -> None:
+        self._turns[message.turn].show_comparison(message.comparison)
+
     def on_answer_failed(self, message: m.AnswerFailed) -> None:
         self._turns[message.turn].fail(message.problem)
 
-    def on_answer_over(self, message: m.AnswerOver) -> None:
-        self._turns[message.turn].end()
+    async def on_answer_over(self, message: m.AnswerOver) -> None:
+        view = self._turns[message.turn]
+        view.end()
         self._answering = None
+        if view is self.query_one(Transcript).selected:
+            self._show_sources(view)
+        await self._ask_of_all_files(view)
         self._next()
 
-    # Sources --------------------------------------------------------------------------------------------------
-
-    def on_transcript_selected(self, message: Transcript.Selected) -> None:
-        self._show_sources(message.view)
-        self.refresh_bindings()
-
-    def on_answer_view_source_clicked(self, message: AnswerView.SourceClicked) -> None:
-        self.query_one(Transcript).select(message.view)
-        self._show_sources(message.view)
-        self.action_show_source(message.number)
-
-    def on_option_list_option_highlighted(self, message: OptionList.OptionHighlighted) -> None:
-        self._preview()
-
-    def on_option_list_option_selected(self, message: OptionList.OptionSelected) -> None:
-        self.query_one("#preview-text").focus()
-
-    def _show_sources(self, view: AnswerView) -> None:
-        cited = frozenset(citation.source_number for citation in view.citations)
-        self.query_one("#side-title", Static).update(
-            Content(count(len(view.sources), "source") if view.sources else "Sources")
-        )
-        self.query_one(SourceList).show(view.sources, cited)
-        self._preview()
-
-    def _preview(self) -> None:
-        source = self.query_one(SourceList).current
-        view = self.query_one(Transcript).selected
-        quotes = [c.quote for c in view.citations if source and c.source_number == source.number] if view else []
-        self.query_one(SourcePreview).show(source, quotes)
-        if source is not None:
-            self.post_message(m.DocumentWanted(source.path))
-
-    def on_document_came(self, message: m.DocumentCame) -> None:
-        self.query_one(SourcePreview).show_neighbours(message.path, message.chunks)
+    async def _ask_of_all_files(self, view: AnswerView) -> None:
+        """Once all files are read: ask again what was not found in some of them; offer it where there is an answer."""
+        if self._status.reading is not None or view.asked_of is None or not view.over or view.answer is None:
+            return
+        if view.answer.found:
+            view.draw_note(" · all files are read now: Alt+R asks again")
+        else:
+            await view.queue_again()
+            self._queue.append(_Job(view))
 
     # Backend and index ----------------------------------------------------------------------------------------
 
@@ -182,11 +205,10 @@ class ChatScreen(Screen[None]):
         self.query_one(IndexStatus).notice(f"{message.text} …")
 
     def on_backend_ready(self, message: m.BackendReady) -> None:
-        self._can_answer = True
+        self._started = message
         started = message.started
         self.query_one("#model", Static).update(safe(f"{started.model} · {started.device} ", single_line=True))
         self._notice()
-        self._next()
 
     def on_backend_failed(self, message: m.BackendFailed) -> None:
         self._problem = message.problem
@@ -194,12 +216,18 @@ class ChatScreen(Screen[None]):
         self._welcome()
         self._next()
 
-    def on_status_came(self, message: m.StatusCame) -> None:
-        self._status = message.status
+    async def on_status_came(self, message: m.StatusCame) -> None:
+        was_reading = self._status.reading is not None
+        self._status, self._status_known = message.status, True
         self.query_one(IndexStatus).show(message.status)
-        if self._can_answer:
+        if self._started is not None:
             self._notice()
         self._welcome()
+        if was_reading and message.status.reading is None:
+            for view in list(self._turns.values()):
+                await self._ask_of_all_files(view)
+        if self._queue:
+            self._next()
 
     def on_index_event_came(self, message: m.IndexEventCame) -> None:
         event = message.event
@@ -209,7 +237,7 @@ class ChatScreen(Screen[None]):
             self.notify(said.plain, severity="warning", timeout=8, markup=False)
 
     def _notice(self) -> None:
-        self.query_one(IndexStatus).notice(missing_notice(self._status))
+        self.query_one(IndexStatus).notice(notice(self._status))
 
     def _welcome(self) -> None:
         if not self._turns:
@@ -218,16 +246,21 @@ class ChatScreen(Screen[None]):
     # Actions --------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        view = self.query_one(Transcript).selected if self.is_mounted else None
-        if action == "stop":
-            return self._answering is not None
-        if action == "back":
-            return self._answering is None and not isinstance(self.focused, QuestionInput)
-        if action == "full_prefill":
-            return view is not None and view.over and view.mode is AnswerMode.CACHED
-        if action in ("open_source", "toggle_sources", "copy_answer", "toggle_timing"):
-            return view is not None
-        return True
+        view = self._selected
+        match action:
+            case "stop":
+                return self._answering is not None
+            case "back":
+                return self._answering is None and not isinstance(self.focused, QuestionInput)
+            case "withdraw":
+                return view is not None and view.queued
+            case "answer_now":
+                return self._answering is None and self._can_answer and bool(self._queue and self._status.files)
+            case "compare":
+                return view is not None and view.can_compare
+            case "ask_again" | "delete":
+                return view is not None and view.over
+        return super().check_action(action, parameters)
 
     def action_stop(self) -> None:
         """Stop the stream; what has come stays."""
@@ -236,54 +269,71 @@ class ChatScreen(Screen[None]):
             self._answering.waiting("stopping …")
         self.post_message(m.StopWanted())
 
+    async def action_withdraw(self) -> None:
+        """Take the selected question out of the queue; its text goes back to the prompt."""
+        view = self._selected
+        if view is not None and view.queued:
+            await self._drop(view)
+            self.query_one(QuestionInput).offer(view.question)
+            self.action_back()
+
+    async def action_delete(self) -> None:
+        """Take the selected turn out of the transcript."""
+        if (view := self._selected) and view.over:
+            await self._drop(view)
+
+    async def _drop(self, view: AnswerView) -> None:
+        self._queue = deque(job for job in self._queue if job.view is not view)
+        del self._turns[view.turn]
+        await self.query_one(Transcript).drop(view)
+        if not self._turns:
+            self.remove_class("-with-sources")
+        self._welcome()
+        self.refresh_bindings()
+
+    def action_answer_now(self) -> None:
+        """Do not wait for files any longer."""
+        if self.check_action("answer_now", ()):
+            self._queue[0].view.begin_at_once = True
+            self._next()
+
+    async def action_ask_again(self) -> None:
+        """Ask the selected question again, in its place."""
+        if (view := self._selected) and view.over:
+            await view.queue_again()
+            self._enqueue(_Job(view))
+
+    def action_edit(self) -> None:
+        """Put the selected question into the prompt."""
+        if view := self._selected:
+            self.query_one(QuestionInput).offer(view.question)
+            self.action_back()
+
+    def action_compare(self) -> None:
+        """Answer the selected question from caches and with full prefill, and show both times and answers."""
+        if (view := self._selected) and view.can_compare:
+            self._enqueue(_Job(view, comparing=True))
+
     def action_back(self) -> None:
         """Leave the sources tab and go back to the prompt."""
         self._show_pane("tab-chat")
         self.query_one(QuestionInput).focus()
 
-    async def action_full_prefill(self) -> None:
-        """Answer the selected question again with full prefill, to compare both times to first token."""
-        view = self.query_one(Transcript).selected
-        if view and view.over and view.mode is AnswerMode.CACHED:
-            await self._enqueue(view.question, AnswerMode.FULL, view.answer)
+    def action_turn_menu(self) -> None:
+        """Offer what can be done with the selected turn."""
+        if view := self._selected:
+            possible = [one for one in TURN_ACTIONS if self.check_action(one.name, ())]
+            self.app.push_screen(TurnMenu(view.question, possible), self._chosen)
 
-    def action_toggle_sources(self) -> None:
-        """Show or hide the sources: a pane on a wide terminal, a tab on a narrow one."""
-        if self.has_class("-narrow"):
-            self._show_pane("tab-chat" if self._pane_is("tab-sources") else "tab-sources")
-        else:
-            self.toggle_class("-without-sources")
+    async def _chosen(self, name: str | None) -> None:
+        if name is not None:
+            await self.run_action(name)
 
-    def action_show_source(self, number: int) -> None:
-        """Show source `number` of the selected answer."""
-        self.remove_class("-without-sources")
-        self.query_one(SourceList).choose(number)
-        self._show_pane("tab-sources")
+    def on_transcript_menu_wanted(self) -> None:
+        self.action_turn_menu()
 
-    def action_step_source(self, by: int) -> None:
-        """Show the next or previous source."""
-        self.query_one(SourceList).step(by)
-
-    def action_open_source(self) -> None:
-        """Open the shown source in the user's own program."""
-        source = self.query_one(SourceList).current
-        if source is not None:
-            self.post_message(m.OpenWanted(source))
-
-    def action_copy_answer(self) -> None:
-        """Copy the selected answer with its quotes."""
-        view = self.query_one(Transcript).selected
-        if view is None or view.answer is None:
-            self.notify("No finished answer to copy.", severity="warning", markup=False)
-            return
-        self.app.copy_to_clipboard(as_text(view.answer, self._folders))
-        self.notify("Answer copied.", markup=False)
-
-    def action_toggle_timing(self) -> None:
-        """Show or hide the stages of the time to first token."""
-        view = self.query_one(Transcript).selected
-        if view is not None:
-            view.toggle_details()
+    async def on_transcript_withdraw_wanted(self) -> None:
+        await self.action_withdraw()
 
     # Panes on a narrow terminal -------------------------------------------------------------------------------
 
@@ -296,9 +346,3 @@ class ChatScreen(Screen[None]):
 
     def on_descendant_focus(self) -> None:
         self.refresh_bindings()
-
-    def _show_pane(self, tab: str) -> None:
-        self.query_one(Tabs).active = tab
-
-    def _pane_is(self, tab: str) -> bool:
-        return self.has_class("-narrow") and self.query_one(Tabs).active == tab

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
+from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
@@ -15,18 +16,22 @@ from textual.widgets import Static
 from desk_rag.tui.wording import safe
 
 _KEYS = (
-    ("Enter", "ask"),
-    ("Ctrl+J", "new line in the question"),
+    ("letters", "always go to the prompt"),
+    ("Enter", "ask; on an empty prompt, answer from the files read so far"),
+    ("Ctrl+J", "new line in the question; Alt+Enter does the same"),
     ("Up, Down", "earlier questions; in the transcript, the answer above or below"),
     ("Tab", "from the prompt to the transcript and the sources"),
-    ("Esc", "stop the answer; otherwise back to the prompt"),
+    ("Esc", "withdraw a question that waits, stop the answer, or go back to the prompt"),
+    ("Alt+M", "what can be done with the selected answer; in the transcript, Enter"),
+    ("Alt+Up, Down", "select the answer above, below"),
     ("Alt+1 … 9", "show source 1 … 9"),
-    ("n, N", "next, previous source (outside the prompt)"),
-    ("Enter", "in the list of sources: read on in the preview"),
-    ("Ctrl+O", "open the shown source at its place"),
-    ("y", "copy the answer with its quotes (outside the prompt)"),
-    ("t", "stages of the time to first token (outside the prompt)"),
-    ("F7", "answer again with full prefill and compare"),
+    ("Alt+N, P", "next, previous source"),
+    ("Alt+V", "read the source's document here, at the quote"),
+    ("Ctrl+O", "open it in your editor or viewer, at the quote"),
+    ("Alt+C", "copy the answer with its quotes"),
+    ("Alt+R, E", "ask the selected question again; edit it"),
+    ("Alt+T", "where the time to the first word went"),
+    ("F7", "compare with full prefill: times and words"),
     ("Ctrl+B", "sources: pane or tab"),
     ("F6", "pause indexing for an hour, or resume"),
     ("Ctrl+P", "every action by name"),
@@ -37,7 +42,7 @@ _SIGNS = (
     ("○", "cold: the chunk was prefilled live; a later answer finds it warm"),
     ("◐", "stale: the file has changed or gone since it was read"),
     ("[2]", "the quote stands word for word in source 2"),
-    ("by process", "another process keeps the index fresh; this one does after it"),
+    ("another process", "it keeps the index fresh; this one does once it has ended"),
     ("!", "needs your attention"),
 )
 
@@ -52,13 +57,16 @@ class HelpScreen(ModalScreen[None]):
         self._log_file = log_file
 
     def compose(self) -> ComposeResult:
-        lines = [Content.styled("Keys", "bold"), *(_row(*pair) for pair in _KEYS), Content("")]
-        lines += [Content.styled("Signs", "bold"), *(_row(*pair) for pair in _SIGNS)]
-        if self._log_file is not None:
-            lines += [Content(""), Content.assemble(("Log  ", "bold"), safe(str(self._log_file), single_line=True))]
         with VerticalScroll(id="help"):
-            yield Static(Content("\n").join(lines), markup=False)
+            yield from _table("Keys", _KEYS)
+            yield from _table("Signs", _SIGNS)
+            if self._log_file is not None:
+                yield from _table("Log", (("file", str(self._log_file)),))
 
 
-def _row(key: str, meaning: str) -> Content:
-    return Content.assemble((f"  {key:<11}", "$accent"), meaning)
+def _table(title: str, rows: Sequence[tuple[str, str]]) -> ComposeResult:
+    yield Static(Content.styled(title, "bold"), markup=False)
+    for key, meaning in rows:
+        with Horizontal(classes="help-row"):
+            yield Static(Content.styled(key, "$accent"), classes="help-key", markup=False)
+            yield Static(safe(meaning, single_line=True), classes="help-meaning", markup=False)

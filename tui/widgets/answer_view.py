@@ -1,15 +1,15 @@
 """One turn of the transcript: the question, quotes as evidence, the streamed answer, the timing line.
 
-Text stays plain on purpose: nothing from a document or the model becomes a link, a heading or a style; only the numbers
-of retrieved sources are marked.
+A turn is queued, waits for files, is answered and over; it can then be asked again in its place or be compared.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
+from time import perf_counter
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
@@ -17,23 +17,25 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
-from desk_rag.answering.events import (
-    Answer,
-    AnswerEvent,
-    AnswerMode,
-    Citation,
-    Evidence,
-    Finished,
-    FirstToken,
-    Retrieved,
-    Source,
-)
+from desk_rag.answering.events import Answer, AnswerEvent, Citation, Evidence, Finished, FirstToken, Retrieved, Source
+from desk_rag.tui.backend import Reading
 from desk_rag.tui.messages import Problem
+from desk_rag.tui.turns.comparison import Comparison
+from desk_rag.tui.widgets.answer_text import AnswerText
+from desk_rag.tui.widgets.comparison_view import ComparisonView
 from desk_rag.tui.widgets.timing_line import TimingLine
-from desk_rag.tui.wording import count, mark, place, safe, short_path
+from desk_rag.tui.wording import count, mark, place, read_so_far, safe, short_path
 
-_CHIP = re.compile(r"\[(\d{1,2})\]")
 _NEAREST_SHOWN = 3
+
+
+class TurnState(Enum):
+    """How far a turn has come."""
+
+    QUEUED = "queued"
+    """Waits for the model, for files, or for the answer above; nothing of it has been asked yet."""
+    ANSWERING = "answering"
+    OVER = "over"
 
 
 class Quote(Static):
@@ -68,48 +70,72 @@ class AnswerView(Vertical):
         view: AnswerView
         number: int
 
-    def __init__(
-        self,
-        turn: int,
-        question: str,
-        folders: Sequence[Path],
-        mode: AnswerMode = AnswerMode.CACHED,
-        other: Answer | None = None,
-    ) -> None:
+    def __init__(self, turn: int, question: str, folders: Sequence[Path], *, markdown: bool = False) -> None:
         super().__init__(classes="turn")
         self.turn = turn
         self.question = question
-        self.mode = mode
+        self.state = TurnState.QUEUED
         self.sources: tuple[Source, ...] = ()
         self.citations: list[Citation] = []
         self.answer: Answer | None = None
+        self.comparison: Comparison | None = None
+        self.asked_of: Reading | None = None
+        """How many files could be found when the question was asked; None if all could."""
+        self.begin_at_once = False
+        """The user does not want to wait for files."""
         self._folders = folders
-        self._other = other
-        self._over = False
+        self._markdown = markdown
+        self._begun_at = 0.0
+        self._word_drawn = False
 
     def compose(self) -> ComposeResult:
-        again = Content.styled(" · full prefill", "$foreground 60% not bold")
         with Horizontal(classes="question-line"):
             yield Static(Content.styled("›", "$primary"), classes="sign", markup=False)
-            question = safe(self.question)
-            yield Static(
-                question + again if self.mode is AnswerMode.FULL else question, classes="question", markup=False
-            )
+            yield Static(safe(self.question), classes="question", markup=False)
         yield Vertical(classes="evidence")
-        for name in ("words", "note"):
-            part = Static("", classes=name, markup=False)
-            part.display = False
-            yield part
+        yield AnswerText(markdown=self._markdown)
+        note = Static("", classes="note", markup=False)
+        note.display = False
+        yield note
         yield TimingLine()
 
     @property
     def over(self) -> bool:
-        """True once nothing more will come."""
-        return self._over
+        """True while nothing more is to come."""
+        return self.state is TurnState.OVER
+
+    @property
+    def queued(self) -> bool:
+        """True until the question is asked."""
+        return self.state is TurnState.QUEUED
+
+    @property
+    def can_compare(self) -> bool:
+        """True if there is an answer from documents, whose times can be compared."""
+        return self.over and self.answer is not None and bool(self.answer.sources)
 
     def waiting(self, text: str) -> None:
         """Say what this question waits for."""
-        self._note(Content(text))
+        self._note(safe(text))
+
+    async def queue_again(self) -> None:
+        """Forget the answer, so that the question can be asked again in its place."""
+        self.state, self.answer, self.comparison, self.sources = TurnState.QUEUED, None, None, ()
+        self.citations = []
+        self.remove_class("-failed", "-stopped", "-not-found", "-unverified")
+        await self.query_one(".evidence", Vertical).remove_children()
+        await self.query(ComparisonView).remove()
+        self.query_one(AnswerText).show("", ())
+        self.query_one(TimingLine).reset()
+
+    def begin(self, reading: Reading | None) -> None:
+        """The question is asked now; `reading` says how many files can be found, None if all."""
+        self.state, self.asked_of = TurnState.ANSWERING, reading
+        self._begun_at, self._word_drawn = perf_counter(), False
+
+    def begin_comparison(self) -> None:
+        """The question is asked both ways; the answer stays as it is."""
+        self.state = TurnState.ANSWERING
 
     def take(self, event: AnswerEvent) -> None:
         """Show one event of the stream (text comes through `grow`)."""
@@ -118,9 +144,8 @@ class AnswerView(Vertical):
                 self.sources = sources
                 warm = sum(source.warm for source in sources)
                 self._note(Content(f"reading {count(len(sources), 'chunk')}, {warm} warm …"))
-            case FirstToken(timings):
-                self._note(Content(""))
-                self.query_one(TimingLine).first_token(timings)
+            case FirstToken():
+                self._note(Content("writing the answer …"))
             case Evidence(citation):
                 self._cite(citation)
             case Finished(answer):
@@ -128,9 +153,9 @@ class AnswerView(Vertical):
 
     def grow(self, text: str) -> None:
         """Show all of the answer's text so far."""
-        words = self.query_one(".words", Static)
-        words.update(self._with_chips(text))
-        words.display = bool(text)
+        self.query_one(AnswerText).show(text, {source.number for source in self.sources})
+        if text.strip():
+            self._word_came()
 
     def fail(self, problem: Problem) -> None:
         """Show an error in place of what is missing."""
@@ -140,22 +165,50 @@ class AnswerView(Vertical):
 
     def end(self) -> None:
         """Nothing more comes. Without a finished answer this means that the user stopped it."""
-        self._over = True
-        if self.answer is None and not self.has_class("-failed"):
+        comparing = self.answer is not None
+        self.state = TurnState.OVER
+        if comparing and not self.has_class("-failed"):
+            self.draw_note()
+        elif not self.has_class("-failed"):
             self.add_class("-stopped")
             self._note(Content("stopped"))
+
+    def show_comparison(self, comparison: Comparison) -> None:
+        """Add both times and answers below the answer."""
+        self.comparison = comparison
+        self.query(ComparisonView).remove()
+        self.mount(ComparisonView(comparison), before=self.query_one(TimingLine))
 
     def toggle_details(self) -> None:
         """Show or hide the stages of the time to first token."""
         self.query_one(TimingLine).toggle_details()
 
+    def draw_note(self, hint: str = "") -> None:
+        """Draw what is to be said of the finished answer; `hint` says what could be done about missing files."""
+        if self.answer is not None:
+            self._note(self._afterword(self.answer, hint))
+
     def on_quote_clicked(self, message: Quote.Clicked) -> None:
+        message.stop()
+        self.post_message(self.SourceClicked(self, message.number))
+
+    def on_answer_text_source_clicked(self, message: AnswerText.SourceClicked) -> None:
         message.stop()
         self.post_message(self.SourceClicked(self, message.number))
 
     def _cite(self, citation: Citation) -> None:
         self.citations.append(citation)
         self.query_one(".evidence", Vertical).mount(Quote(citation, self._folders))
+        self._word_came()
+
+    def _word_came(self) -> None:
+        if not self._word_drawn:
+            self._word_drawn = True
+            self._note(Content(""))
+            self.call_after_refresh(self._word_seen)
+
+    def _word_seen(self) -> None:
+        self.query_one(TimingLine).first_word(perf_counter() - self._begun_at)
 
     def _finish(self, answer: Answer) -> None:
         self.answer = answer
@@ -165,14 +218,16 @@ class AnswerView(Vertical):
         self.grow(answer.text)
         self.set_class(not answer.found and not answer.stopped, "-not-found")
         self.set_class(bool(answer.dropped_quotes) and not answer.citations, "-unverified")
-        self._note(self._afterword(answer))
-        self.query_one(TimingLine).finish(answer, self._other)
+        self.draw_note()
+        self.query_one(TimingLine).finish(answer)
 
-    def _afterword(self, answer: Answer) -> Content:
+    def _afterword(self, answer: Answer, hint: str) -> Content:
         lines = [Content("stopped")] if answer.stopped else []
         if not answer.found and not answer.stopped and answer.sources:
             lines.append(Content("The nearest passages:"))
             lines += [self._source_line(source) for source in answer.sources[:_NEAREST_SHOWN]]
+        if self.asked_of is not None:
+            lines.append(Content(f"! answered {read_so_far(self.asked_of)}{hint}"))
         lines += [
             Content.assemble("! in no source, do not rely on it: ", safe(quote, "italic", single_line=True))
             for quote in answer.dropped_quotes
@@ -193,14 +248,6 @@ class AnswerView(Vertical):
     def _source_line(self, source: Source) -> Content:
         where = "  ".join(part for part in (short_path(source.path, self._folders), place(source)) if part)
         return Content.assemble((f"[{source.number}] ", "bold"), f"{mark(source)[0]} ", safe(where))
-
-    def _with_chips(self, text: str) -> Content:
-        content = safe(text)
-        known = {str(source.number) for source in self.sources}
-        for found in _CHIP.finditer(content.plain):
-            if found.group(1) in known:
-                content = content.stylize("bold $accent", found.start(), found.end())
-        return content
 
     def _note(self, content: Content) -> None:
         note = self.query_one(".note", Static)

@@ -17,6 +17,8 @@ _MARKS = {
     Freshness.PAUSED: ("‖", "$warning"),
     Freshness.UNATTENDED: ("○", "$warning"),
 }
+_NOTICE_MARK = ("!", "$warning")
+MOST_DETAIL = 4
 _VERBS = {
     IndexStage.SCAN: "looking for changes",
     IndexStage.WORDS: "reading files",
@@ -32,6 +34,7 @@ class IndexStatus(Static):
         super().__init__("", id="status", markup=False)
         self._status = Status()
         self._notice = ""
+        self._drawn: Content | None = None
 
     def show(self, status: Status) -> None:
         """Show this status from now on."""
@@ -48,16 +51,20 @@ class IndexStatus(Static):
 
     def _draw(self) -> None:
         width = self.content_region.width
-        choices = [line(self._status, self._notice, detail) for detail in (3, 2, 1, 0)]
-        fitting = [one for one in choices if one.cell_length <= width]
-        self.update(fitting[0] if fitting else choices[-1])
+        choices = [line(self._status, self._notice, detail) for detail in range(MOST_DETAIL, -1, -1)]
+        content = next((one for one in choices if one.cell_length <= width), choices[-1])
+        if content != self._drawn or str(content.spans) != str(self._drawn.spans if self._drawn else ""):
+            self._drawn = content
+            self.update(content)
 
 
 def line(status: Status, notice: str, detail: int) -> Content:
-    """Return the bar's text; `detail` from 3 (everything, in words) down to 0 (letters, for 80 columns)."""
-    letter, style = _MARKS[status.freshness]
-    said = notice or _doing(status, detail)
+    """Return the bar's text, from MOST_DETAIL down to 0; what needs attention is in all of them."""
+    letter, style = _NOTICE_MARK if notice.startswith("!") else _MARKS[status.freshness]
+    said = notice.removeprefix("! ") or _doing(status, detail)
     parts = [safe(said, single_line=True, most=160)] if said else []
+    if status.failed:
+        parts.append(Content.styled(f"{status.failed:,} failed", "$warning"))
     if status.freshness is not Freshness.STARTING or status.files:
         parts += [Content(part) for part in _counts(status, detail)]
     joined = Content.styled(" · ", "$foreground 40%").join(parts)
@@ -68,24 +75,31 @@ def _doing(status: Status, detail: int) -> str:
     if status.freshness is Freshness.PAUSED:
         left = status.paused_seconds
         return f"paused, {about(left)} left" if left and detail else "paused"
-    if status.stage is None or status.freshness is not Freshness.INDEXING:
-        who = f" by {status.writer}" if status.writer and detail >= 2 else ""
-        return f"{status.freshness.value}{who}"
+    if status.freshness is Freshness.INDEXING and status.stage is not None:
+        return _stage(status, status.stage, detail)
+    state: str = status.freshness.value
+    if status.writer:
+        verb = "is watching" if status.freshness is Freshness.WATCHING else "was watching and has ended"
+        return f"another process (pid {status.writer}) {verb}" if detail else state
+    return state
+
+
+def _stage(status: Status, stage: IndexStage, detail: int) -> str:
+    other = f" (by pid {status.writer})" if status.writer and detail >= 3 else ""
     if status.waiting:
-        return f"waiting: {status.waiting}" if detail else status.waiting
-    text = _VERBS[status.stage]
-    if detail >= 2 and status.total:
+        return (f"waiting: {status.waiting}" if detail else status.waiting) + other
+    text = _VERBS[stage]
+    if detail >= 1 and status.total:
         text += f" {status.done:,} of {status.total:,}"
-    if status.eta_seconds is not None and detail:
+    if status.eta_seconds is not None and detail >= 2:
         text += f", {about(status.eta_seconds)} left"
-    return text
+    return text + other
 
 
 def _counts(status: Status, detail: int) -> list[str]:
     vectors, warm = percent(status.with_vectors, status.chunks), percent(status.warm, status.chunks)
-    used, budget = gib(status.kv_bytes), gib(status.budget_bytes)
-    failed = [f"{status.failed:,} failed"] if status.failed and detail else []
-    if detail >= 2:
-        counts = [count(status.files, "file"), *failed, f"vectors {vectors}%", f"warm {warm}%"]
-        return [*counts, f"cache {used} of {budget}"] if detail == 3 else [*counts, f"cache {used}"]
-    return [brief(status.files) + (" files" if detail else ""), *failed, f"v{vectors} k{warm}", used.replace(" ", "")]
+    files = count(status.files, "file") if detail >= 3 else f"{brief(status.files)} files"
+    if detail >= 3:
+        budget = f" of {gib(status.budget_bytes)}" if detail >= MOST_DETAIL else ""
+        return [files, f"vectors {vectors}%", f"warm {warm}%", f"cache {gib(status.kv_bytes)}{budget}"]
+    return [files, f"warm {warm}%"] if detail >= 2 else [files] if detail else []

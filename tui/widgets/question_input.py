@@ -1,4 +1,4 @@
-"""Input for questions: Enter asks, Ctrl+J starts a new line, Up and Down recall earlier questions."""
+"""Input for questions: Enter asks, Ctrl+J or Alt+Enter starts a new line, Up and Down recall earlier questions."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from textual.widgets import TextArea
 
 from desk_rag.sanitize import clean
 
+_NEW_LINE_KEYS = frozenset({"ctrl+j", "alt+enter", "shift+enter"})
+
 
 class QuestionInput(TextArea):
     """A prompt that grows with its text."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "submit", "Ask"),
-        Binding("ctrl+j", "new_line", "New line", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "submit", "Ask")]
 
     @dataclass
     class Submitted(Message):
         question: str
+
+    class EmptySubmitted(Message):
+        """Enter on an empty prompt."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -42,20 +44,30 @@ class QuestionInput(TextArea):
         """Index into the history while the user walks through it."""
 
     def on_key(self, event: events.Key) -> None:
-        """Enter asks. Not a priority binding: that would outrun the letters still in this widget's queue."""
-        if event.key == "enter":
+        """Enter asks, Ctrl+J starts a line. Bindings would not wait for the letters still in this widget's queue."""
+        if event.key == "enter" or event.key in _NEW_LINE_KEYS:
             event.stop()
             event.prevent_default()
-            self.action_submit()
+            if event.key == "enter":
+                self.action_submit()
+            else:
+                self.action_new_line()
 
     def on_paste(self, event: events.Paste) -> None:
         """A pasted escape sequence must not get into the prompt either."""
         event.text = clean(event.text)
 
+    def offer(self, question: str) -> None:
+        """Put `question` into the prompt to be edited, unless something is being written there."""
+        if not self.text.strip():
+            self.text = question
+            self.move_cursor(self.document.end)
+
     def action_submit(self) -> None:
         """Hand the question on and empty the prompt."""
         question = clean(self.text).strip()
         if not question:
+            self.post_message(self.EmptySubmitted())
             return
         self._history.append(question)
         self._recalled = None

@@ -1,74 +1,74 @@
-"""Line below an answer: TTFT, warm chunks, speed, citations; two bars if it was asked both ways."""
+"""Line below an answer: time to the first word, warm chunks, speed, citations; on demand where the time went."""
 
 from __future__ import annotations
 
 from textual.content import Content
 from textual.widgets import Static
 
-from desk_rag.answering.events import Answer, AnswerMode, Timings
-from desk_rag.tui.wording import seconds
+from desk_rag.answering.events import Answer, Timings
+from desk_rag.tui.wording import count, seconds
 
-_BAR_CELLS = 18
 _MUTED = "$foreground 60%"
-_NAMES = {AnswerMode.CACHED: "cached", AnswerMode.FULL: "full prefill"}
+_STAGES = {
+    "queue": "wait for other work",
+    "retrieve": "search",
+    "load": "load caches",
+    "stitch": "place them",
+    "live prefill": "read cold chunks",
+    "choose": "choose what to read again",
+    "prefill": "read the question",
+}
+"""Stages of the time to first token, in plain words."""
 
 
 class TimingLine(Static):
-    """Empty until the first token is there, then grows with what is known."""
+    """Empty until a word of the answer is on the screen."""
 
     def __init__(self) -> None:
         super().__init__("", markup=False)
-        self._timings: Timings | None = None
+        self._first_word: float | None = None
         self._answer: Answer | None = None
-        self._other: Answer | None = None
         self._detailed = False
 
-    def first_token(self, timings: Timings) -> None:
-        """Show TTFT as soon as it is known."""
-        self._timings = timings
+    def first_word(self, elapsed: float) -> None:
+        """Show the seconds from the question to the first word on the screen."""
+        self._first_word = elapsed
         self._draw()
 
-    def finish(self, answer: Answer, other: Answer | None = None) -> None:
-        """Show everything; `other` is the answer to the same question in the other mode."""
-        self._timings, self._answer, self._other = answer.timings, answer, other
+    def finish(self, answer: Answer) -> None:
+        """Show everything that is known."""
+        self._answer = answer
         self._draw()
+
+    def reset(self) -> None:
+        """Forget the answer before; the question is asked again."""
+        self._first_word = self._answer = None
+        self.update("")
 
     def toggle_details(self) -> None:
-        """Show or hide the stages whose sum is TTFT."""
+        """Show or hide the stages of the time to first token."""
         self._detailed = not self._detailed
         self._draw()
 
     def _draw(self) -> None:
-        if self._timings is None or not self._timings.stages:
+        if self._first_word is None:
             return
-        lines = [summary(self._timings, self._answer)]
-        if self._answer and self._other and self._other.timings.stages:
-            lines = [*bars(self._answer, self._other), *lines]
-        if self._detailed:
-            lines.append(stages(self._timings))
+        lines = [summary(self._first_word, self._answer)]
+        if self._detailed and self._answer and self._answer.timings.stages:
+            lines.append(stages(self._answer.timings))
         self.update(Content("\n").join(lines))
 
 
-def summary(timings: Timings, answer: Answer | None) -> Content:
+def summary(first_word: float, answer: Answer | None) -> Content:
     """Return 'first word 0.19 s · 3 of 3 chunks warm · 31 tok/s · cited 2'."""
-    full = answer is not None and answer.mode is AnswerMode.FULL
-    parts = [
-        Content.assemble(
-            ("first word ", _MUTED), (seconds(timings.ttft), "bold $primary" if full else "bold $success")
-        ),
-    ]
-    if answer:
-        parts += [Content.styled(part, _MUTED) for part in _facts(answer)]
+    parts = [Content.assemble(("first word ", _MUTED), (seconds(first_word), "bold $success"))]
+    parts += [Content.styled(part, _MUTED) for part in (_facts(answer) if answer else ())]
     return Content.styled(" · ", _MUTED).join(parts)
 
 
 def _facts(answer: Answer) -> list[str]:
     chunks = answer.warm_chunks + answer.cold_chunks
-    facts = []
-    if answer.mode is AnswerMode.FULL:
-        facts.append("full prefill")
-    elif chunks:
-        facts.append(f"{answer.warm_chunks} of {chunks} chunks warm")
+    facts = [f"{answer.warm_chunks} of {count(chunks, 'chunk')} warm"] if chunks else []
     timings = answer.timings
     if timings.recompute_ratio > 0:
         facts.append(f"{timings.recompute_ratio:.0%} recomputed")
@@ -80,28 +80,7 @@ def _facts(answer: Answer) -> list[str]:
 
 
 def stages(timings: Timings) -> Content:
-    """Return the named parts of TTFT in the order they ran."""
-    text = " + ".join(f"{stage.name} {seconds(stage.seconds)}" for stage in timings.stages)
-    return Content.styled(f"{text} · {timings.context_tokens:,} tokens in context", _MUTED)
-
-
-def bars(answer: Answer, other: Answer) -> list[Content]:
-    """Return both TTFTs as bars on one scale, cached first, and how many times the other the slower one took."""
-    cached, full = sorted((answer, other), key=lambda one: one.mode is AnswerMode.FULL)
-    longest = max(cached.timings.ttft, full.timings.ttft)
-    lines = []
-    for one, style in ((cached, "$success"), (full, "$primary")):
-        ttft = one.timings.ttft
-        cells = max(1, round(_BAR_CELLS * ttft / longest)) if longest > 0 else 1
-        ratio = ttft / min(cached.timings.ttft, full.timings.ttft) if ttft == longest and ttft else 1.0
-        note = f"  {ratio:.0f} times" if ratio >= 1.5 else ""
-        lines.append(
-            Content.assemble(
-                (f"{_NAMES[one.mode]:<13}", _MUTED),
-                ("━" * cells, style),
-                " " * (_BAR_CELLS - cells),
-                (f"{ttft:>7.2f} s", "bold"),
-                (note, _MUTED),
-            )
-        )
-    return lines
+    """Return the time to first token and its parts in the order they ran."""
+    parts = " + ".join(f"{_STAGES.get(stage.name, stage.name)} {seconds(stage.seconds)}" for stage in timings.stages)
+    text = f"first token {seconds(timings.ttft)} = {parts} · {timings.context_tokens:,} tokens in context"
+    return Content.styled(text, _MUTED)

@@ -20,10 +20,10 @@ class Transcript(VerticalScroll, can_focus=True):
     """Stays at the newest line until the user scrolls."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "choose(-1)", "Answer above", show=False),
-        Binding("down,j", "choose(1)", "Answer below", show=False),
-        Binding("g", "scroll_home", "First", show=False),
-        Binding("G", "scroll_end", "Last", show=False),
+        Binding("up", "choose(-1)", "Answer above", show=False),
+        Binding("down", "choose(1)", "Answer below", show=False),
+        Binding("enter", "menu", "Actions"),
+        Binding("delete,backspace", "withdraw", "Withdraw", show=False),
     ]
 
     @dataclass
@@ -31,6 +31,12 @@ class Transcript(VerticalScroll, can_focus=True):
         """Another turn is the one whose sources are shown."""
 
         view: AnswerView
+
+    class MenuWanted(Message):
+        """What can be done with the selected turn should be offered."""
+
+    class WithdrawWanted(Message):
+        """The selected question should not be asked, if it still waits."""
 
     def __init__(self) -> None:
         super().__init__(id="transcript")
@@ -76,6 +82,26 @@ class Transcript(VerticalScroll, can_focus=True):
         self.selected = view
         view.add_class("-selected")
         self.post_message(self.Selected(view))
+
+    async def drop(self, view: AnswerView) -> None:
+        """Take a turn away; the one above it, or else below it, is selected then."""
+        views = list(self.query(AnswerView))
+        index = views.index(view)
+        left = views[:index][::-1] + views[index + 1 :]
+        was_selected = self.selected is view
+        await view.remove()
+        if was_selected:
+            self.selected = None
+            if left:
+                self.select(left[0])
+
+    def action_menu(self) -> None:
+        """Ask for the menu of the selected turn."""
+        self.post_message(self.MenuWanted())
+
+    def action_withdraw(self) -> None:
+        """Ask for the selected question to be withdrawn."""
+        self.post_message(self.WithdrawWanted())
 
     def action_choose(self, step: int) -> None:
         """Select the turn above or below."""

@@ -25,8 +25,12 @@ def welcome(folders: Sequence[Path], status: Status, problem: Problem | None) ->
     names = ", ".join(str(folder) for folder in folders)
     if status.freshness is Freshness.STARTING:
         state = "Starting. You can type already; a question waits until the model is there."
+    elif status.absent and not status.files:
+        state = "The folder is not there now, and nothing of it was read before."
+    elif not status.files and status.reading is None:
+        state = "Nothing in it could be read. desk-rag why FOLDER says for each file why."
     elif not status.files:
-        state = "Nothing has been read yet. Each file can be asked about as soon as it has been."
+        state = "Nothing has been read yet. A question waits until the files have been."
     else:
         state = f"{count(status.files, 'file')}, {count(status.chunks, 'chunk')}: "
         state += "all warm." if status.warm >= status.chunks else f"{status.warm:,} warm, the rest answer more slowly."

@@ -1,9 +1,9 @@
 """Rows of different lengths, decoded side by side: padded slabs, and masks made of each key's position.
 
-Knows the model's forward pass; knows no chunks and no modes. Rows are filled one by one through `BatchCache.row`, which
-is an ordinary slab cache over one row, so that the product's own functions fill it. From then on all rows append at one
-common slot. What a query sees is decided by positions alone: every key whose position is not past its own (and, in
-sliding layers, within the window); slots between a row's end and the common slot have no position and are never seen.
+Rows are filled one by one through `BatchCache.row`, which is an ordinary slab cache over one row, so that the product's
+own functions fill it. From then on all rows append at one common slot. What a query sees is decided by positions alone:
+every key whose position is not past its own (and, in sliding layers, within the window); slots between a row's end and
+the common slot have no position and are never seen.
 """
 
 from __future__ import annotations

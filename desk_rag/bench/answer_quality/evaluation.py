@@ -61,7 +61,7 @@ class QualitySettings:
     batch: int = 0
     """Questions side by side; 0 chooses by device and length."""
     rungs: tuple[int, ...] = PLAIN
-    """Of primed modes: primers before a chunk, by place (`kv.rungs`)."""
+    """Filler passages before a chunk, by its place; primed modes only (`kv.prefix_variants`)."""
 
 
 def evaluate(

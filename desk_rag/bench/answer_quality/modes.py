@@ -26,7 +26,7 @@ class Way(Enum):
 
     @property
     def positions(self) -> Positions:
-        """Of the stitched chunks."""
+        """Positions of the stitched chunks."""
         composite = {Way.COMPOSITE: Positions.COMPOSITE, Way.PARALLEL: Positions.PARALLEL}
         return composite.get(self, Positions.REORDERED)
 
@@ -37,11 +37,11 @@ class Mode:
 
     way: Way
     selector: str = ""
-    """Of RECOMPUTE: who chooses the tokens."""
+    """Selector of the recomputed tokens; RECOMPUTE only."""
     ratio: float = 0.0
-    """Of RECOMPUTE: the share that is asked for."""
+    """Requested share of recomputed tokens; RECOMPUTE only."""
     primed: bool = False
-    """Of REORDERED and RECOMPUTE: each chunk's KV is of the rung of its place (`kv.rungs`)."""
+    """True to use the prefix variant of each chunk's place; REORDERED and RECOMPUTE only."""
 
     @property
     def label(self) -> str:

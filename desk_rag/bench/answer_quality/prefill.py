@@ -1,7 +1,7 @@
 """Many chunks to chunk KV at once: padded rows behind one shared prefix, coded as the store codes them.
 
-Knows batches of token ids; knows no question and no store. One chunk alone gives what `kv.prefill.prefill_chunk` and
-`kv.quant.quantize` give, up to the rounding of a batched matrix product.
+One chunk alone gives what `kv.prefill.prefill_chunk` and `kv.quant.quantize` give, up to the rounding of a batched
+matrix product.
 """
 
 from __future__ import annotations

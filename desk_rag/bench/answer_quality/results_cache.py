@@ -1,8 +1,7 @@
 """What has been answered so far, on disk: whole batches of JSON lines in a folder named by the configuration.
 
-Knows lines and batches; knows no model. A batch counts when all of its lines are there, so a process that was killed
-goes on with the batch it was in, and batches are the same ones as before: padding, and with it rounding, does not
-depend on when a run was stopped.
+A batch counts when all of its lines are there, so a process that was killed goes on with the batch it was in, and
+batches are the same ones as before: padding, and with it rounding, does not depend on when a run was stopped.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Entry:
     """One question in all modes."""
 
     index: int
-    """Of the sample."""
+    """Index of the sample."""
     task: str
     modes: Mapping[str, Answered]
     """By label, in the order of the run."""

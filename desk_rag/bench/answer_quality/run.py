@@ -46,14 +46,14 @@ class Item:
     chunks: tuple[ChunkIds, ...]
     """Frames included, in the order in which they are laid."""
     texts: tuple[str, ...]
-    """Of the same chunks."""
+    """Texts of the same chunks."""
     question_ids: tuple[int, ...]
     left_out: int
     """Contexts of the sample that the model's window has no room for."""
 
     @property
     def num_tokens(self) -> int:
-        """Of chunks and question."""
+        """Tokens of chunks and question together."""
         return sum(len(ids) for ids in self.chunks) + len(self.question_ids)
 
 
@@ -67,7 +67,7 @@ class Setting:
     max_new_tokens: int
     auxiliary: AuxiliaryModel | None = None
     ladder: PrefixVariants | None = None
-    """Of primed modes."""
+    """Prefix variants of primed modes."""
     chooser: EvidenceSelector | None = None
     """Chooses the first quote, as answers do; None leaves it to greedy decoding."""
 
@@ -85,7 +85,7 @@ class Begun:
     logits: torch.Tensor
     """fp32 [vocab] of the first answer token."""
     positions: tuple[int, ...]
-    """Of the row's slots in use."""
+    """Positions of the row's slots in use."""
     next_position: int
     prefill_seconds: float
     """From chunk KV in memory (or tokens) to the first token's logits, selection apart."""

@@ -1,7 +1,7 @@
 """One answer's text, marked against its sample: what is right in it, what it quotes, whether it refuses.
 
-Knows the answer form and the sample; knows no mode and no model. Texts are parsed exactly as the product parses them;
-the product's judge of evidence has its say only where it is asked for, since it would hide what a mode does.
+Texts are parsed exactly as the product parses them; the product's judge of evidence has its say only where it is asked
+for, since it would hide what a mode does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Ways to code keys and values that `quant` compares; one is the product's own, the others live only here.
 
-Knows tensors and RoPE; knows no model run. Every coding returns what would come back from disk, as keys before RoPE, so
-that all of them go through the same stitching.
+Every coding returns what would come back from disk, as keys before RoPE, so that all of them go through the same
+stitching.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What others do for a first token, on the same model, prompt and drive: full prefill, prefix caching, two loaders.
 
-Knows the model's own forward pass, the lean one, and the loaders of `bench.load`; knows nothing of our loader. Full
-prefill is run in every way this machine offers and the fastest one stands for it. The published loaders end where
+Full prefill is run in every way this machine offers and the fastest one stands for it. The published loaders end where
 theirs do, with all keys and values in one cache; the question is then prefilled by our lean pass, which is kinder to
 them than their own code, which rotates the whole cache in the model's eager attention.
 """

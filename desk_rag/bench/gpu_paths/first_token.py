@@ -1,9 +1,8 @@
 """Time to first token of published model shapes at given context lengths: our whole path beside everybody else's.
 
-Knows the loader, the placer and the question pass, which are what ships; knows no retrieval and no text, since weights
-and chunks are random (latency does not depend on the values). Measured from the moment the chunks are known to the
-moment the first token's number is on the host. Three tiers apart: cold (page cache dropped, direct reads, checksums
-verified anew), RAM-hot (page-locked memory), VRAM-hot (int8 on the GPU; placed and rotated again all the same).
+Measured from the moment the chunks are known to the moment the first token's number is on the host. Three tiers apart:
+cold (page cache dropped, direct reads, checksums verified anew), RAM-hot (page-locked memory), VRAM-hot (int8 on the
+GPU; placed and rotated again all the same).
 
 Several questions at once are answered as one person's machine answers them: all loads are begun together, and while
 one question is prefilled the next one's chunks arrive. Their time is that of the last first token; full prefill of
@@ -204,7 +203,7 @@ class CaseWorks:
         return [int(logits.argmax()) for logits in self.logits()]
 
     def logits(self) -> Iterator[torch.Tensor]:
-        """Of every question's first token [1, vocab], each valid until the next."""
+        """Yield the logits [1, vocab] of every question's first token, each valid until the next."""
         desk = self.desk
         loads = [desk.loader.start(files) for files in self.files]
         for load, slots, lean, asked in zip(loads, desk.slots, desk.passes, self.asked, strict=False):

@@ -1,9 +1,8 @@
 """Whole answers, from the moment the chunks are known to the last of some twenty tokens: cached against full prefill.
 
-Knows batches of questions of equal length; knows no text (weights and chunks are random). Both sides decode with the
-same pass over the same kind of cache, so what differs is how the context gets there. After MatKV's measurement
-("Trading Compute for Flash Storage in LLM Inference": 2,048 tokens of context, 20 asked, 20 answered, batches of 8),
-its overlap included: the next batch is loaded while this one decodes.
+Both sides decode with the same pass over the same kind of cache, so what differs is how the context gets there. After
+MatKV's measurement ("Trading Compute for Flash Storage in LLM Inference": 2,048 tokens of context, 20 asked, 20
+answered, batches of 8), its overlap included: the next batch is loaded while this one decodes.
 """
 
 from __future__ import annotations
@@ -75,7 +74,6 @@ class Answering:
         self.payload = job.batch * pool.payload(self.lengths)
         self._files = [pool.of_question(self.lengths, number) for number in range(job.batch)]
         self._where = plan(prefix.num_tokens, self.lengths)
-        self._prefix_tokens = prefix.num_tokens
         capacity = self._where.num_slots + job.question + job.answer + 64
         self._pass, views = _caches(model, tables, prefix, job.batch, capacity, graphs=graphs)
         self._slots = [CacheTarget.of(tables, cast("SlabCache", view)) for view in views]
@@ -102,11 +100,6 @@ class Answering:
         with _Loads(self.loader, self._files) as loads:
             logits = self._first(loads)
             return self._decode(self._pass, logits)
-
-    def first_logits(self) -> torch.Tensor:
-        """Logits [B, vocab] of the cached answers' first tokens."""
-        with _Loads(self.loader, self._files) as loads:
-            return self._first(loads).clone()
 
     def overlapped(self, loader: Loader) -> None:
         """Several batches in a row, each loading while the one before decodes."""

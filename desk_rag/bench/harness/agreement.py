@@ -1,4 +1,4 @@
-"""Do cached and full answers say the same, and is it right? Knows texts; knows no engine and no clock."""
+"""Do cached and full answers say the same, and is it right?"""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
 """Wall clock and CUDA events around several pieces of work, taken in turns, so that all of them see the same machine.
-
-Knows when a device is done; knows nothing of what it did.
 """
 
 from __future__ import annotations

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 from desk_rag.assets import assets_dir
 from desk_rag.config import IndexSettings
 from desk_rag.errors import ConfigError
-from desk_rag.ingest import pipeline
+from desk_rag.ingest import background_prefill, pipeline
 from desk_rag.kv.calibration.texts import GROUPS
 from desk_rag.retrieval.search import retrieve
 
 if TYPE_CHECKING:
+    from desk_rag.answering.engine import AnswerEngine
     from desk_rag.model.prompt import PromptFormat
     from desk_rag.store.store import Store
 
@@ -79,6 +80,15 @@ def sync(store: Store, folder: Path, prompt: PromptFormat) -> int:
     if not chunks:
         raise ConfigError(f"No document in {folder} could be indexed.", remedy="Give --folder one with documents.")
     return chunks
+
+
+def index(engine: AnswerEngine, folder: Path) -> None:
+    """Index a folder by words and by meaning and make every chunk warm. Raises ConfigError if there are none."""
+    sync(engine.store, folder.expanduser().absolute(), engine.model.prompt)
+    for _ in pipeline.embed_pending(engine.store, engine.embedder, lambda: False):
+        pass
+    for _ in background_prefill.warm_pending(engine.store, engine.serving, engine.turn, lambda: False):
+        pass
 
 
 def posed_on_samples(store: Store, asked: Sequence[Question], top_k: int) -> list[Posed]:

@@ -1,6 +1,4 @@
 """What a drive and a bus give at best: raw reads of one large file, one large copy to the GPU. The bounds of `load`.
-
-Knows descriptors, threads and the page cache; knows no KV file and no loader.
 """
 
 from __future__ import annotations

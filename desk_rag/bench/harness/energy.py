@@ -1,8 +1,7 @@
 """Joules of the GPU per piece of work, from the driver's own counter.
 
-Knows NVML and repetition; knows nothing of the work. The counter moves in steps of some tens of milliseconds, so the
-same work is done again and again for seconds and the total is divided; what the idle GPU draws is measured beside it
-and not subtracted.
+The counter moves in steps of some tens of milliseconds, so the same work is done again and again for seconds and the
+total is divided; what the idle GPU draws is measured beside it and not subtracted.
 """
 
 from __future__ import annotations

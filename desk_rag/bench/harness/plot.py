@@ -1,7 +1,4 @@
-"""Lines over logarithmic axes as an SVG file, written by hand, so that a plot needs no plotting library.
-
-Knows numbers and names; knows nothing of what they mean.
-"""
+"""Lines over logarithmic axes as an SVG file, written by hand, so that a plot needs no plotting library."""
 
 from __future__ import annotations
 

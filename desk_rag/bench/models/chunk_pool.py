@@ -1,7 +1,6 @@
 """Chunk files with random values in the store's own format, written when first asked for and kept until the end.
 
-Knows the store's files; knows no model. Every question gets files of its own, so that eight
-questions read eight times as much.
+Every question gets files of its own, so that eight questions read eight times as much.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """The true oracle for stitching: one masked forward pass in which each chunk sees its own copy of the prefix.
 
-Knows masks and positions; knows no cache, which is the point of it.
-
 A chunk was prefilled right behind the prefix; moving its keys moves the prefix with it, as far as the chunk is
 concerned. The reference therefore gives chunk j a private copy of the prefix at positions start_j - P .. start_j - 1,
 visible to that chunk alone, while the question sees the real prefix, all chunks and itself. (With one prefix for all,
@@ -59,13 +57,6 @@ def masked_forward(
     with torch.inference_mode():
         output = model.module(torch.tensor(ids)[None], attention_mask=mask, position_ids=at[None], use_cache=False)
     logits: torch.Tensor = output.logits[0, -len(question) :]
-    return logits
-
-
-def plain_forward(model: LanguageModel, ids: list[int], last: int) -> torch.Tensor:
-    """Logits [last, vocab] of the ordinary causal forward pass."""
-    with torch.inference_mode():
-        logits: torch.Tensor = model.module(torch.tensor(ids)[None], use_cache=False).logits[0, -last:]
     return logits
 
 

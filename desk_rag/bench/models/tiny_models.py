@@ -1,8 +1,7 @@
 """Small random models of every family and RoPE scaling we name, and a byte tokenizer; nothing is downloaded.
 
-Knows configurations and initialisation; knows no cache and no measurement. Default initialisation gives nearly uniform
-attention, under which a wrong position passes unnoticed. Queries and keys are therefore scaled up until attention is
-peaked, and whatever is shown with these models keeps a negative control.
+Default initialisation gives nearly uniform attention, under which a wrong position passes unnoticed. Queries and keys
+are therefore scaled up until attention is peaked, and whatever is shown with these models keeps a negative control.
 """
 
 from __future__ import annotations

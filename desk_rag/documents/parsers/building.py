@@ -24,7 +24,7 @@ class Parsed:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Where a block stands: 1-based first and last line, both None where the format has none."""
+    """Lines of a block: 1-based first and last, both None where the format has none."""
 
     start: int | None = None
     end: int | None = None
@@ -48,7 +48,7 @@ class Builder:
         self._weight = 0
 
     def exceeds(self, most: int) -> bool:
-        """Whether more than `most` bytes of text are collected, so that `first_bytes` would cut off any more."""
+        """True if more than `most` bytes of text are collected, so that `first_bytes` would cut off any more."""
         return self._weight > most
 
     @property

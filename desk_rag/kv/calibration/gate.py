@@ -79,7 +79,7 @@ class _GroupRun:
         self.cache = SlabCache(model, size)
         self.question = question
         self._place([keep_exact(chunk) for chunk in self.chunks])
-        self.answer = self._greedy()
+        self.answer = greedy(model, self.cache, question, self.plan.next_position, _ANSWER_TOKENS)
         self.exact = self.logits([keep_exact(chunk) for chunk in self.chunks])
 
     def logits(self, chunks: Sequence[QuantizedKV]) -> torch.Tensor:
@@ -94,22 +94,25 @@ class _GroupRun:
 
     def finds_needle(self, chunks: Sequence[QuantizedKV]) -> bool:
         self._place(chunks)
-        return self.group.needle in self.model.prompt.decode(self._greedy())
+        answer = greedy(self.model, self.cache, self.question, self.plan.next_position, _ANSWER_TOKENS)
+        return self.group.needle in self.model.prompt.decode(answer)
 
     def _place(self, chunks: Sequence[QuantizedKV]) -> None:
         stitch(self.model, self.plan, self.prefix, chunks, self.tables, self.cache)
 
-    def _greedy(self) -> list[int]:
-        ids, position, answer = list(self.question), self.plan.next_position, list[int]()
-        while len(answer) < _ANSWER_TOKENS:
-            logits = self.model.forward(torch.tensor(ids, device=self.model.device), self.cache, position, logits=True)
-            assert logits is not None
-            position += len(ids)
-            ids = [int(logits.argmax())]
-            answer += ids
-            if ids[0] in self.model.prompt.stop_ids:
-                break
-        return answer
+
+def greedy(model: LanguageModel, cache: SlabCache, question: Sequence[int], position: int, limit: int) -> list[int]:
+    """Token ids of the greedy answer to `question`, read at `position`: up to a stop id or `limit` tokens."""
+    ids, answer = list(question), list[int]()
+    while len(answer) < limit:
+        logits = model.forward(torch.tensor(ids, device=model.device), cache, position, logits=True)
+        assert logits is not None
+        position += len(ids)
+        ids = [int(logits.argmax())]
+        answer += ids
+        if ids[0] in model.prompt.stop_ids:
+            break
+    return answer
 
 
 def run_gate(model: LanguageModel, prefix: PrefixKV, groups: Sequence[CalibrationGroup] = GROUPS) -> GateReport:

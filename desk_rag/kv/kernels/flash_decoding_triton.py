@@ -27,14 +27,14 @@ _MOST_SHARES = 64
 _MERGE_COST = 3
 """In tiles: what the second launch takes."""
 _WAVES = 2
-"""How many times as many programs as run at once there is room for, if they leave shares."""
+"""Programs for which there is room, in multiples of those that run at once, if they leave shares."""
 _INTERPRETED_PROGRAMS = 12
 """Without a GPU: enough to have several shares."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitTuning:
-    """What the kernels may choose freely; `tests/gpu/split_attention.py` finds the best."""
+    """Parameters that may be chosen freely; `tests/gpu/split_attention.py` finds the best."""
 
     block: int = 128
     """Query rows per program: 16, 32, 64, 128 or 256."""
@@ -45,7 +45,7 @@ class SplitTuning:
     programs: int = 1
     """Per multiprocessor, as far as there are tiles."""
     half_shares: bool = False
-    """What programs leave for the merge has the query's type instead of fp32."""
+    """True to keep shares for the merge in the query's type instead of fp32."""
     dependent: bool = False
     """The merge is set up while shares end (programmatic dependent launch); from compute capability 9.0 on."""
     registers: int | None = None
@@ -53,7 +53,7 @@ class SplitTuning:
     share_cost: int = 3
     """In tiles: what a program does besides its tiles; more of it makes fewer shares."""
     merge_columns: int = 128
-    """Of one row per program of the merge."""
+    """Columns of a row that one program of the merge handles."""
     merge_step: int = 16
     """Shares that the merge loads at once."""
     merge_warps: int = 1
@@ -61,7 +61,7 @@ class SplitTuning:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How attention of one class of numbers of rows is computed."""
+    """Parameters for one class of row counts."""
 
     tuning: SplitTuning
     at_once: int
@@ -177,12 +177,12 @@ def shares_for(tiles: int, blocks: int, at_once: int, share_cost: int) -> int:
 
 
 def kind_of(rows: int) -> int:
-    """What so many rows per key head are computed as; few kinds, since each is a compilation."""
+    """Round a row count per key head up to its class; few classes, since each is a compilation."""
     return 16 if rows <= 16 else 64 if rows <= 64 else 128
 
 
 def tuning_for(kind: int, device: torch.device) -> SplitTuning:
-    """What fits this GPU for 16, 64, or 128 and more rows per key head."""
+    """Return the parameters for this GPU: for 16, 64, or 128 and more rows per key head."""
     large = is_large(device)
     few = SplitTuning(block=min(kind, 64), warps=4, stages=2, programs=2)
     if kind == 16:
@@ -198,7 +198,7 @@ def tuning_for(kind: int, device: torch.device) -> SplitTuning:
 def share_constants(
     group: int, kv_heads: int, dim: int, tuning: SplitTuning, dtype: torch.dtype, start_in_memory: bool = False
 ) -> dict[str, object]:
-    """What `attend_share` is compiled for."""
+    """Constants `attend_share` is compiled for."""
     return {
         "GROUP": group, "KV_HEADS": kv_heads, "DIM": dim, "DIM_PADDED": max(16, triton.next_power_of_2(dim)),
         "BLOCK": tuning.block, "TILE": tuning.tile, "PRECISION": "ieee" if dtype == torch.float32 else "tf32",
@@ -207,7 +207,7 @@ def share_constants(
 
 
 def merge_constants(group: int, kv_heads: int, dim: int, tuning: SplitTuning) -> dict[str, object]:
-    """What `merge_rows` is compiled for."""
+    """Constants `merge_rows` is compiled for."""
     return {
         "GROUP": group, "KV_HEADS": kv_heads, "DIM": dim, "COLUMNS": tuning.merge_columns, "STEP": tuning.merge_step,
         "DEPENDENT": tuning.dependent,
@@ -215,11 +215,11 @@ def merge_constants(group: int, kv_heads: int, dim: int, tuning: SplitTuning) ->
 
 
 def share_options(tuning: SplitTuning) -> dict[str, object]:
-    """How `attend_share` is compiled."""
+    """Compiler options of `attend_share`."""
     most = {} if tuning.registers is None else {"maxnreg": tuning.registers}
     return {"num_warps": tuning.warps, "num_stages": tuning.stages, **most}
 
 
 def merge_options(tuning: SplitTuning) -> dict[str, object]:
-    """How `merge_rows` is compiled."""
+    """Compiler options of `merge_rows`."""
     return {"num_warps": tuning.merge_warps, **({"launch_pdl": True} if tuning.dependent else {})}

@@ -116,7 +116,7 @@ def blocks(heads: int, kv_heads: int) -> int:
 
 
 def rotation(heads: int, kv_heads: int, dim: int, normed: bool) -> dict[str, object]:
-    """What the rotation is compiled for."""
+    """Constants the rotation is compiled for."""
     return {
         "HEADS": heads, "KV_HEADS": kv_heads, "DIM": dim, "HALF_PADDED": triton.next_power_of_2(dim // 2),
         "AT_ONCE": HEADS_AT_ONCE, "NORMED": normed,
@@ -144,7 +144,7 @@ def _add_norm(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _wide(source, inside):  # type: ignore[no-untyped-def]
-    """What lies there, in fp32."""
+    """Load as fp32."""
     return tl.load(source, mask=inside, other=0.0).to(tl.float32)
 
 

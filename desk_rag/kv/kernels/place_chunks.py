@@ -217,7 +217,7 @@ def rows_of_payloads(chunks: Sequence[Loaded], target: Target) -> Offsets:
 
 
 def _shift(target: Target, position: int, slot: int) -> tuple[int, int, int, int]:
-    """What is added to a layer's places, in elements: to cos, sin, keys, values."""
+    """Offsets added to a layer's places, in elements: of cos, sin, keys, values."""
     turned, moved = position * target.table.shape[1], slot * target.slab.shape[3]
     return turned, turned, moved, moved
 

@@ -22,7 +22,7 @@ from desk_rag.kv.kernels.compiled_launch import CompiledLaunch, alike
 
 @dataclass(frozen=True, slots=True)
 class RowsTuning:
-    """What the kernel may choose freely."""
+    """Parameters that may be chosen freely."""
 
     block: int = 128
     """Query rows per program."""
@@ -38,7 +38,7 @@ SMALL = RowsTuning(block=64, tile=32, warps=4, stages=3)
 
 
 def tuning_for(device: torch.device) -> RowsTuning:
-    """What fits this GPU."""
+    """Return the parameters for this GPU."""
     return LARGE if is_large(device) else SMALL
 
 
@@ -89,7 +89,7 @@ _known = functools.lru_cache(maxsize=256)(_launch)
 def constants(
     groups: int, heads: int, dim: int, block: int, tile: int, dtype: torch.dtype, sliding: bool = False
 ) -> dict[str, object]:
-    """What the kernel is compiled for."""
+    """Constants the kernel is compiled for."""
     return {
         "GROUPS": groups, "HEADS": heads, "DIM": dim, "DIM_PADDED": max(16, triton.next_power_of_2(dim)),
         "BLOCK": block, "TILE": tile, "SLIDING": sliding, "PRECISION": "ieee" if dtype == torch.float32 else "tf32",

@@ -1,4 +1,4 @@
-"""Which implementation attends to int8 chunks on a device: the kernel once it is proven, else the reference."""
+"""Choose the implementation that attends to int8 chunks: the kernel once it is proven, else the reference."""
 
 from __future__ import annotations
 

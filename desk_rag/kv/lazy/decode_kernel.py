@@ -163,7 +163,7 @@ def _runs(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _lines(query, rows, head, num_rows, count, query_head, query_token):  # type: ignore[no-untyped-def]
-    """Where query rows begin, and their token; rows past the last are computed as the last one and not stored."""
+    """Offsets and tokens of query rows; rows past the last are computed as the last one and not stored."""
     known = tl.minimum(rows, num_rows - 1)
     token = known % count
     line = (head * (num_rows // count) + known // count).to(tl.int64) * query_head + token.to(tl.int64) * query_token

@@ -42,7 +42,7 @@ _LOG2_E = 1.4426950408889634
 
 @dataclass(frozen=True, slots=True)
 class _Division:
-    """How the work of a number of query rows is divided; made once per answer."""
+    """Division of the work of a number of query rows; built once per answer."""
 
     tuning: LazyTuning
     words: torch.Tensor
@@ -55,9 +55,9 @@ class _Division:
     tile: int
     """Tokens that a program reads at once."""
     plain_tile: int
-    """Of the slab."""
+    """Tokens of the slab that a program reads at once."""
     plain_tiles: int
-    """Of the slab per program."""
+    """Tiles of the slab per program."""
     one_tile: bool
     """No run is longer than a tile."""
     block: int
@@ -70,7 +70,7 @@ class _Division:
 
 @dataclass(slots=True)
 class _Workspace:
-    """Where programs leave their shares; grows as needed. One launch at a time: in the order of one stream."""
+    """Memory for the programs' shares, growing as needed; for one launch at a time, on one stream."""
 
     outputs: torch.Tensor
     sums: torch.Tensor
@@ -204,7 +204,7 @@ class LazyKernel:
         return result
 
     def _division(self, num_rows: int, fp32: bool, few: bool, slots: int) -> _Division:
-        """How to divide this many query rows per KV head: long runs where there are rows enough to fill the chip.
+        """Divide this many query rows per KV head: long runs where there are rows enough to fill the chip.
 
         `few`: `lazy.decode_kernel` can serve them; `slots` of the slab are read by programs too.
         """
@@ -271,7 +271,7 @@ class LazyKernel:
 
 
 def _plain_tiles(tiles: int, chunk_tiles: float, programs: int) -> int:
-    """Of the slab, of `tiles`, per program, where others have `chunk_tiles` each and a head has `programs`."""
+    """Return the tiles of the slab per program, of `tiles`; each of a head's `programs` has `chunk_tiles` others."""
     found = _PLAIN_TILES[1] if tiles <= _PLAIN_BESIDE * chunk_tiles else _PLAIN_TILES[0]
     while triton.cdiv(tiles, found) > max(1, programs // 4):  # a small GPU, or much room for the answer
         found *= 2

@@ -1,4 +1,4 @@
-"""Whether an answer's chunks are materialised in the compute dtype or attended to as they lie. Arithmetic; no GPU.
+"""Decide whether an answer's chunks are materialised in the compute dtype or attended to as int8, by arithmetic.
 
 Knows bytes. Materialised, a context costs its int8 payloads while they are placed, and its slab for the whole answer;
 lazily it costs the payloads for the whole answer, and a slab for prefix, question and answer alone.
@@ -21,7 +21,7 @@ _INT8_SHARE = 0.52
 
 
 class AttentionPath(Enum):
-    """How an answer reads its chunks."""
+    """The way an answer reads its chunks."""
 
     MATERIALIZE = "materialize"
     """Dequantised and rotated into a slab once, then attended to as any cache."""
@@ -31,7 +31,7 @@ class AttentionPath(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PathBytes:
-    """What both paths need of the device's memory, beyond the model."""
+    """Device memory that both paths need, beyond the model."""
 
     materialize: int
     lazy: int

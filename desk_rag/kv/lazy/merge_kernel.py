@@ -1,8 +1,7 @@
 """Bringing the shares of a row of queries to one maximum, in Triton's language: in Kernel B's last program or alone.
 
-Knows what programs leave behind (a normalised output and its log-sum-exp in base 2); knows no keys. Needs Triton at
-import. Alone it is bound by latency, not by bytes: so as many programs as columns can be divided among, and as many
-shares on their way at once as registers hold.
+Needs Triton at import. Alone it is bound by latency, not by bytes: so as many programs as columns can be divided among,
+and as many shares on their way at once as registers hold.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Attention over int8 chunk KV as it was stored: nothing is rotated or widened until the moment it is read.
 
-Knows transformers' attention function; knows no file and no cache. The plain tokens (prefix, question, answer) and the
-chunks are attended to apart and merged by their log-sum-exp. (LazyAttention, arXiv 2606.04302: deferred rotation; the
-merge as in APE, arXiv 2502.05431.) Here is the torch reference, which is also the CPU path: right and slow, because
-every pass dequantises and turns every chunk again. `lazy.launcher` is the kernel, `lazy.cache` what a model runs over.
+The plain tokens (prefix, question, answer) and the chunks are attended to apart and merged by their log-sum-exp.
+(LazyAttention, arXiv 2606.04302: deferred rotation; the merge as in APE, arXiv 2502.05431.) Here is the torch
+reference, which is also the CPU path: right and slow, because every pass dequantises and turns every chunk again.
+`lazy.launcher` is the kernel, `lazy.cache` what a model runs over.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the lazy kernel is told of a context: one 64-bit word per run of tokens. Pure arithmetic; knows no GPU."""
+"""Describe a context to the lazy kernel: one 64-bit word per run of tokens."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class TokenRun:
     count: int
     """Tokens, 1..4096."""
     segment: int
-    """Which chunk of the answer."""
+    """Index of the chunk in the answer."""
     position: int
-    """Of its first token."""
+    """Position of its first token."""
 
     def pack(self) -> int:
         """One non-negative int64; asserts that every field fits, because an overflow would point elsewhere."""

@@ -1,4 +1,4 @@
-"""What Kernel B may choose freely, and what it chooses. Knows sizes and measurements; knows no address."""
+"""Parameters of attention over int8 chunks that may be chosen freely, and their values per GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ have one tile of 64 keys each on the 132 multiprocessors of an H200."""
 
 
 class Rotation(IntEnum):
-    """What is turned; see `lazy.prefill_kernel`."""
+    """Operand that is rotated; see `lazy.prefill_kernel`."""
 
     KEYS = 0
     RUN = 1
@@ -26,7 +26,7 @@ class Rotation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LazyTuning:
-    """What the kernel may choose freely; `bench kernels --sweep` finds the best."""
+    """Parameters that may be chosen freely; `bench kernels --sweep` finds the best."""
 
     tile: int = 64
     """Most tokens per tile: 16, 32, 64 or 128; fewer where the programs would not fill the chip."""
@@ -38,7 +38,7 @@ class LazyTuning:
     fused: bool = True
     """The last program merges; else a second launch does."""
     half_shares: bool = False
-    """What programs leave for the merge is fp16 instead of fp32, if the model is no wider itself."""
+    """True to keep shares for the merge in fp16 instead of fp32, if the model is no wider itself."""
     half_math: bool = False
     """Keys are widened and turned in fp16, two numbers at once: faster by a tenth, three roundings instead of one."""
     block: int = 64

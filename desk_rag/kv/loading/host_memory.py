@@ -53,7 +53,7 @@ class Arena:
         return int(self.memory.shape[0])
 
     def holds(self, key: Hashable) -> bool:
-        """Whether `key` is published now; it may be evicted at any time."""
+        """True if `key` is published now; it may be evicted at any time."""
         return key in self._published
 
     def find(self, key: Hashable) -> Extent | None:

@@ -104,7 +104,7 @@ class Transfer:
 
 
 class LoaderCallbacks(Protocol):
-    """What a load calls on its loader."""
+    """The part of a loader that its loads call."""
 
     def mark(self) -> torch.cuda.Event | None:
         """Record an event behind every copy enqueued so far; None without a GPU."""

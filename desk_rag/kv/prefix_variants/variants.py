@@ -60,7 +60,7 @@ class PrefixVariants:
 
     @property
     def is_plain(self) -> bool:
-        """Whether variant 0 is the only one."""
+        """True if variant 0 is the only one."""
         return len(self.variants) == 1
 
     def for_place(self, place: int) -> PrefixVariant:

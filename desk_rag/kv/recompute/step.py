@@ -1,4 +1,4 @@
-"""Selective recompute as a step of an answer: decide the ratio, select tokens, recompute them with the question.
+"""Selective recompute as a step of an answer: select tokens, recompute them with the question.
 
 Selectors that do not need the stitched cache run while chunk KV is still being loaded.
 """
@@ -14,18 +14,19 @@ from functools import cached_property
 import torch
 
 from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.forward.sparse_attention import QueryRows
 from desk_rag.kv.forward.sparse_decoder import SparseDecoder
+from desk_rag.kv.forward.sparse_rows import ScatterCache, run_rows
 from desk_rag.kv.positions import StitchPlan
-from desk_rag.kv.recompute import costs
 from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
-from desk_rag.kv.recompute.policy import PassCosts, RecomputeChoice, SelectorName, choose
+from desk_rag.kv.recompute.policy import RecomputeChoice, SelectorName
 from desk_rag.kv.recompute.run import Selection, recompute
 from desk_rag.kv.recompute.selectors import SelectionContext, select
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.stitch import StitchedCache
 from desk_rag.model.language_model import LanguageModel
 
-_AUXILIARY = frozenset({SelectorName.AUX, SelectorName.AUX_STRICT})
+_REHEARSED_ROWS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,6 @@ class PrefillResult:
     """[vocab], for the question's last token."""
     selection: Selection
     """The recomputed tokens; `selection.ratio` is the effective ratio."""
-    wanted: float
-    """The ratio requested by the user or by 'auto'."""
     choosing_seconds: float
     """Seconds of selecting that were not hidden behind loading; host time, the device may take longer."""
 
@@ -66,8 +65,7 @@ class Recomputer:
         auxiliary: AuxiliaryModel | None = None,
     ) -> None:
         self.model, self.cache, self.tables, self.choice, self.auxiliary = model, cache, tables, choice, auxiliary
-        self._costs: PassCosts | None = None
-        needs_thread = choice.selector in _AUXILIARY
+        needs_thread = choice.selector.needs_auxiliary
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="auxiliary") if needs_thread else None
 
     @cached_property
@@ -76,28 +74,25 @@ class Recomputer:
         return SparseDecoder.of(self.model)
 
     def rehearse(self) -> None:
-        """Compile kernels and measure what 'auto' needs, ahead of a question; the cache's contents are lost."""
-        if self.choice.ratio == "auto":
-            self._costs = costs.measure(self.model, self.cache, decoder=self.decoder)
-        elif self.choice.ratio:
-            capacity = self.cache.capacity
-            costs.timed(self.model, self.cache, min(128, capacity), capacity, decoder=self.decoder)
+        """Compile kernels ahead of a question by a pass over rows spread evenly; the cache's contents are lost."""
+        if not self.choice.ratio:
+            return
+        capacity = self.cache.capacity
+        count = min(_REHEARSED_ROWS, capacity)
+        rows = QueryRows.of(self.model, [capacity - 1 - index * capacity // count for index in reversed(range(count))])
+        run_rows(self.model, ScatterCache(self.cache, rows), [0] * count, rows, decoder=self.decoder)
 
     def begin(self, request: RecomputeRequest, choice: RecomputeChoice | None = None) -> RecomputeHandle:
-        """Decide the ratio and, if the selector does not need the cache, start selecting.
-
-        Call it before the chunks are placed: 'auto' may have to measure now, which overwrites the cache. `choice`
-        replaces the engine's for this answer.
-        """
+        """Start selecting, if the selector does not need the cache; `choice` replaces the engine's for this answer."""
         chosen = choice or self.choice
-        ratio = chosen.ratio if chosen.ratio != "auto" else self._automatic(request)
+        ratio = chosen.ratio
         stitched = StitchedCache(self.cache, request.plan)
         context = SelectionContext(
             self.model, stitched, request.chunk_ids, request.question_ids, request.texts, request.question,
             self.auxiliary, self.decoder if ratio else None,
         )  # fmt: skip
         early: Future[Selection] | None = None
-        if ratio and chosen.selector in _AUXILIARY and self._executor is not None:
+        if ratio and chosen.selector.needs_auxiliary and self._executor is not None:
             early = self._executor.submit(select, chosen.selector, ratio, context)
         return RecomputeHandle(self, context, chosen.selector, ratio, early)
 
@@ -105,11 +100,6 @@ class Recomputer:
         """Stop the auxiliary model's thread."""
         if self._executor is not None:
             self._executor.shutdown(wait=True)
-
-    def _automatic(self, request: RecomputeRequest) -> float:
-        if self._costs is None:
-            self._costs = costs.measure(self.model, self.cache, decoder=self.decoder)
-        return choose(request.question, request.texts, self._costs, request.plan, len(request.question_ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,4 +130,4 @@ class RecomputeHandle:
             context.model, context.stitched, context.chunk_ids, context.question_ids, selection,
             self._recomputer.tables, decoder=context.decoder,
         )  # fmt: skip
-        return PrefillResult(logits, selection, self.ratio, selected_time - start_time)
+        return PrefillResult(logits, selection, selected_time - start_time)

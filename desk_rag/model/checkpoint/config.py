@@ -35,14 +35,14 @@ _BOUNDS: dict[str, int] = {
 }
 """Largest value of each whole number that decides about memory; the smallest is 1."""
 _REQUIRED = frozenset({"num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size"})
-"""Of `_BOUNDS`: fields that may not be null."""
+"""Fields of `_BOUNDS` that may not be null."""
 _POSITIVE = frozenset(
     {"rope_theta", "rope_local_base_freq", "factor", "rms_norm_eps", "layer_norm_eps", "partial_rotary_factor",
      "low_freq_factor", "high_freq_factor", "attention_factor", "query_pre_attn_scalar"}
 )  # fmt: skip
 _SWITCHES = frozenset({"tie_word_embeddings", "attention_bias", "mlp_bias", "use_cache", "is_encoder_decoder"})
 _MOST_COUNT = 1 << 16
-"""Of any other field called num_*, n_* or *_layers."""
+"""Bound of any other field called num_*, n_* or *_layers."""
 _ATTENTION_KEYS = frozenset(
     {"attn_implementation", "_attn_implementation", "_attn_implementation_internal", "experts_implementation",
      "_experts_implementation"}

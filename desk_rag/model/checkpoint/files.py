@@ -33,7 +33,7 @@ _FETCH_AGAIN = "Fetch the file again from the model's publisher."
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """What a safetensors header says of one tensor."""
+    """Entry of one tensor in a safetensors header."""
 
     dtype: str
     """In safetensors' words: F32, BF16, I8."""
@@ -216,7 +216,7 @@ def _no_weights(directory: Path) -> ModelError:
 
 
 def gguf_refused(name: str) -> UnsupportedModel:
-    """What is said of weights in GGUF, llama.cpp's and Ollama's form."""
+    """Message about weights in GGUF, the form of llama.cpp and Ollama."""
     return UnsupportedModel(
         f"'{name}' is a model in GGUF, which desk-rag does not load yet.",
         remedy="Take the safetensors of the same model: a directory with config.json, or ORG/NAME with --download.",

@@ -131,7 +131,7 @@ def _renamed(
 
 
 def _tied(module: Any, missing: set[str]) -> set[str]:
-    """Of `missing` the tensors that are made equal to others, which are there."""
+    """Return the tensors of `missing` that are tied to others which exist."""
     ties = getattr(module, "all_tied_weights_keys", None) or {}
     return {name for name in missing if name in ties and ties[name] not in missing}
 

@@ -1,4 +1,4 @@
-"""Documents, their chunks and where these stand. Knows the rows of the text side; knows no file but SQLite's.
+"""Documents, their chunks and where these stand.
 
 Chunks are content-addressed: equal text is one row, one entry in the word index, one vector, one KV, however many
 documents hold it. A chunk row lives exactly as long as a document holds it.

@@ -1,4 +1,4 @@
-"""What a process has found damaged in a catalog: kept until it is read anew, so that every answer can say so."""
+"""Damage that this process found in a catalog, kept until it is read again, so that every answer can say so."""
 
 from __future__ import annotations
 

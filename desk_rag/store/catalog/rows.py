@@ -36,7 +36,7 @@ KVName = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What went with the last document that held it; the rows are gone, the files are still to be removed."""
+    """Chunks that went with the last document that held them; their rows are gone, their files are not yet."""
 
     chunks: int = 0
     documents: int = 0

@@ -1,4 +1,4 @@
-"""The catalog's tables, step by step. Knows SQL and versions; knows nothing of what the rows mean to others.
+"""The catalog's tables, step by step.
 
 A released step is never edited: a change of schema is a further step, and `user_version` says how many were taken.
 """
@@ -119,7 +119,7 @@ _STEP_3 = (
 
 STEPS: tuple[tuple[str, ...], ...] = (_STEP_1, _STEP_2, _STEP_3)
 _AFTER: dict[int, Callable[[sqlite3.Connection], None]] = {2: seal_everything}
-"""What SQL alone cannot do, by the number of the step that it follows."""
+"""Changes that SQL alone cannot make, by the number of the step they follow."""
 VERSION = len(STEPS)
 
 
@@ -173,5 +173,5 @@ def _definitions(connection: sqlite3.Connection) -> frozenset[tuple[str, str]]:
 
 
 def version(connection: sqlite3.Connection) -> int:
-    """How many steps a catalog has taken."""
+    """Number of steps a catalog has taken."""
     return int(connection.execute("PRAGMA user_version").fetchone()[0])

@@ -1,4 +1,4 @@
-"""What is known of the catalog outside of it: that there was one, which, and how many changes of documents it had.
+"""Record of the catalog outside of it: that there was one, which, and how many changes of documents it had.
 
 A catalog that was emptied, replaced, or lost the end of its write-ahead log looks like an older or a new one from
 within. The witness is written after each commit and not waited for: it may lag behind the catalog, never run ahead.

@@ -1,4 +1,4 @@
-"""Finding chunks by words: BM25 over texts and file names. Knows FTS5; knows no vectors and no ranks of others.
+"""Finding chunks by words: BM25 over texts and file names.
 
 A question is data: only its letters and digits reach FTS5, each run inside quotes, so no operator of the query
 language can be spoken. Terms are joined by OR, BM25 gives rare ones the weight (https://www.sqlite.org/fts5.html).

@@ -13,6 +13,7 @@ from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.store.catalog.database import Database
 from desk_rag.store.catalog.paths import Scope, from_blob
 from desk_rag.store.catalog.volume_rows import VolumeRows
+from desk_rag.store.chats.chats import forget_folder
 from desk_rag.store.layout import Layout
 from desk_rag.store.maintenance.full_disk import PurgeSpace
 from desk_rag.store.types import PurgeReport
@@ -44,6 +45,7 @@ def purge(store: _Remover, layout: Layout, database: Database, path: Path, *, ve
     space = PurgeSpace(layout, path)
     documents, chunks, kv_files, freed = _remove(store, space, database, paths)
     space.retry_when_full(lambda: VolumeRows(database).forget(path), database)
+    chat_turns = space.retry_when_full(lambda: forget_folder(layout.root, path), database)
     # All of it, because the bin does not record which folder its files came from.
     freed += space.retry_when_full(store.empty_bin, database)
     store.empty_quarantine()  # a quarantined catalog holds text as well
@@ -53,7 +55,9 @@ def purge(store: _Remover, layout: Layout, database: Database, path: Path, *, ve
     if not emptied:
         traces.append("another process was reading, so the write-ahead log could not be emptied")
     verified = verify and bool(pieces)
-    return PurgeReport(documents, chunks, kv_files, freed + space.freed, verified, tuple(traces), unsearched)
+    return PurgeReport(
+        documents, chunks, kv_files, freed + space.freed, verified, tuple(traces), unsearched, chat_turns
+    )
 
 
 def _remove(

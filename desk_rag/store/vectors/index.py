@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -36,25 +36,6 @@ _OVERFETCH = 2
 _ELEMENTS_AT = 6 * 8 + 2 * 4 + 5 * 8
 
 
-class VectorIndex(Protocol):
-    """An index of labelled vectors."""
-
-    def __len__(self) -> int: ...
-    def __contains__(self, label: int) -> bool: ...
-
-    def add(self, labels: Sequence[int], vectors: Vectors) -> None:
-        """Add vectors [N, dim] under new labels."""
-        ...
-
-    def remove(self, labels: Sequence[int]) -> None:
-        """Remove labels; unknown ones are ignored."""
-        ...
-
-    def search(self, vector: Vectors, limit: int) -> Matches:
-        """Return the nearest vectors."""
-        ...
-
-
 class ExactIndex:
     """All vectors in one matrix; a search compares every one."""
 
@@ -71,7 +52,7 @@ class ExactIndex:
         return label in self._rows
 
     def add(self, labels: Sequence[int], vectors: Vectors) -> None:
-        """See `VectorIndex.add`."""
+        """Add vectors [N, dim] under new labels."""
         need = self._used + len(labels)
         if need > len(self._labels):
             grown = max(need, 2 * len(self._labels), _SMALLEST_CAPACITY)
@@ -86,7 +67,7 @@ class ExactIndex:
         self._used = need
 
     def remove(self, labels: Sequence[int]) -> None:
-        """See `VectorIndex.remove`. The last vector moves into the gap."""
+        """Remove labels; unknown ones are ignored. The last vector moves into the gap."""
         for label in labels:
             row = self._rows.pop(label, None)
             if row is None:
@@ -101,7 +82,7 @@ class ExactIndex:
             self._labels[self._used] = -1
 
     def search(self, vector: Vectors, limit: int) -> Matches:
-        """See `VectorIndex.search`."""
+        """Return the nearest vectors."""
         return _best(self._matrix[: self._used] @ vector, self._labels[: self._used], limit)
 
     def search_within(self, vector: Vectors, limit: int, labels: Sequence[int]) -> Matches:
@@ -146,7 +127,7 @@ class HnswIndex:
         return len(self._dead) > len(self._live)
 
     def add(self, labels: Sequence[int], vectors: Vectors) -> None:
-        """See `VectorIndex.add`."""
+        """Add vectors [N, dim] under new labels."""
         need = self._index.get_current_count() + len(labels)
         if need > self._index.get_max_elements():
             self._index.resize_index(max(need, 2 * self._index.get_max_elements()))
@@ -154,7 +135,10 @@ class HnswIndex:
         self._live.update(labels)
 
     def remove(self, labels: Sequence[int]) -> None:
-        """See `VectorIndex.remove`. The graph still routes through a removed vector; `save` does not write it."""
+        """Remove labels; unknown ones are ignored.
+
+        The graph still routes through a removed vector; `save` does not write it.
+        """
         for label in labels:
             if label in self._live:  # marking one twice raises
                 self._live.remove(label)
@@ -162,7 +146,7 @@ class HnswIndex:
                 self._dead.add(label)
 
     def search(self, vector: Vectors, limit: int) -> Matches:
-        """See `VectorIndex.search`. Raises RuntimeError if the graph cannot reach enough vectors."""
+        """Return the nearest vectors. Raises RuntimeError if the graph cannot reach enough vectors."""
         limit = min(limit, len(self._live))
         if limit < 1:
             return []

@@ -1,7 +1,4 @@
-"""What a pointer grows on: the embedder's transformer, with a new head, and its word pieces.
-
-Knows the embedder's files; knows no data and no training.
-"""
+"""What a pointer grows on: the embedder's transformer, with a new head, and its word pieces."""
 
 from __future__ import annotations
 

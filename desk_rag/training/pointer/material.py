@@ -1,7 +1,6 @@
 """Written questions and passages in word pieces, with the places where passages say the answers.
 
-Knows written passages and word pieces; knows no network and no batch. Every passage stands there in several versions
-with other names and numbers, so that answers are not learned by heart.
+Every passage stands there in several versions with other names and numbers, so that answers are not learned by heart.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Batches to learn from: each question beside its own passage and others most like it.
 
-Knows passages in word pieces and tensors; knows no network. A question whose answer cannot be seen in the row of its
-own passage is left out: as a question without an answer it would teach the wrong thing.
+A question whose answer cannot be seen in the row of its own passage is left out: as a question without an answer it
+would teach the wrong thing.
 """
 
 from __future__ import annotations

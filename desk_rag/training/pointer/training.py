@@ -1,7 +1,4 @@
-"""Trains the pointer: spans of all chunks of a question, and 'none of these', share one distribution.
-
-Knows a network, batches and rates; knows no file.
-"""
+"""Trains the pointer: spans of all chunks of a question, and 'none of these', share one distribution."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ class Settings:
     chunks: int = 3
     """Per question."""
     versions: int = 6
-    """Of every passage."""
+    """Versions of each passage."""
     warm_up: int = 100
     """Steps until the rate is reached."""
     seed: int = 1

@@ -1,7 +1,7 @@
 """The reader's architecture in plain torch, for training: Qwen3 with RoPE, grouped queries, q/k norm, SwiGLU.
 
-Knows shapes and forward passes; knows no data and no optimiser. Embeddings are tied, and the weights carry the names of
-Qwen3ForCausalLM, so that transformers loads what is exported and nothing of this file is needed to run the reader.
+Embeddings are tied, and the weights carry the names of Qwen3ForCausalLM, so that transformers loads what is exported
+and nothing of this file is needed to run the reader.
 """
 
 from __future__ import annotations

@@ -1,28 +1,15 @@
 """Many rows decoded at once: one pass over all prompts, then token by token.
 
-Knows tensors; knows no texts. Prompts are padded at their end; what is generated goes into slots behind the longest.
+Prompts are padded at their end; what is generated goes into slots behind the longest.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from desk_rag.training.reader.architecture import Attention, Block, Decoder, rotary_tables
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """Token ids of one row, their positions, and who may see whom."""
-
-    ids: Sequence[int]
-    positions: Sequence[int]
-    segments: Sequence[int]
-    next_position: int
 
 
 @torch.no_grad()

@@ -1,7 +1,6 @@
 """Trained weights become the files of the embedded reader: int8 rows with fp16 scales, configuration, tokenizer.
 
-Knows the file form that `desk_rag.model.loading` reads; knows no training. A reader that was refined takes over every
-byte of the one that it began with, but for the tensors that were trained.
+A reader that was refined takes over every byte of the one that it began with, but for the tensors that were trained.
 """
 
 from __future__ import annotations

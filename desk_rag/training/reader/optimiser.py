@@ -1,8 +1,7 @@
 """Muon for matrices, AdamW for the rest, gradients averaged over processes.
 
 Muon orthogonalises each matrix's momentum by five steps of a quintic Newton-Schulz iteration (K. Jordan and others,
-'Muon: an optimizer for hidden layers in neural networks', 2024). Knows parameters and rates; knows no model and no
-data. Parameters that need no gradient stand still.
+'Muon: an optimizer for hidden layers in neural networks', 2024). Parameters that need no gradient stand still.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What the processor does beforehand: tokenizer, token stream, books, neighbours, rows.
 
-Each part is written to a work folder once. Knows files and processes; knows no model. A part that is there
-already is not made again.
+Each part is written to a work folder once. A part that is there already is not made again.
 """
 
 from __future__ import annotations

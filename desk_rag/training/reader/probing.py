@@ -2,8 +2,8 @@
 
 Asked two ways: greedily, as in `evaluation`, and with the right sentence quoted already, so that only the short answer
 is left to say. Chunks carry their title and stand among the passages nearest to the question, as in the product.
-Knows the dev files; knows no training. `desk-rag bench quality --limit 400` and the same over the desk documents alone
-with --limit 250, both with the default seed, ask other questions than these.
+`desk-rag bench quality --limit 400` and the same over the desk documents alone with --limit 250, both with the default
+seed, ask other questions than these.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Outcome:
     marks: tuple[tuple[float, ...], ...]
 
     def mean(self, name: str) -> float:
-        """Of one of `evaluation.MARKS`."""
+        """Return the value of one of `evaluation.MARKS`."""
         values = self.of(name)
         return sum(values) / max(1, len(values))
 

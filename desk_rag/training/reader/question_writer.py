@@ -2,8 +2,7 @@
 
 A sentence is chosen by rule, the writer gives an answer in it and a question for the answer; kept is what the reader,
 asked the question with the passage before it, may answer with that sentence and that answer (round trip, after Alberti
-and others, 'Synthetic QA corpora generation with roundtrip consistency', 2019). Knows texts and two models; knows no
-training.
+and others, 'Synthetic QA corpora generation with roundtrip consistency', 2019).
 """
 
 from __future__ import annotations

@@ -49,19 +49,19 @@ class Amounts:
     window: int = 1024
     tokens: int = 500_000_000
     windows: int = 256
-    """Of a batch of the language model."""
+    """Windows per batch of the language model."""
     micro: int = 64
     writer_rows: int = 60_000
     short_rows: int = 360_000
-    """Of a few chunks and a third of the length: the skill of finding the right chunk needs many questions."""
+    """Rows of a few chunks and a third of the length: finding the right chunk is learned from many questions."""
     drafts: int = 2
     """Sentences of each passage that are asked about."""
     reading_rows: int = 330_000
     final_rows: int = 44_000
     sister_share: float = 0.3
-    """Of the reader's rows that its sister sees."""
+    """Share of the reader's rows that its sister sees."""
     rows: int = 128
-    """Of a batch of the reading stages."""
+    """Rows per batch of the reading stages."""
     micro_rows: int = 32
     asked: int = 400
     """Held-out questions per kind."""

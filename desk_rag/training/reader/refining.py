@@ -1,9 +1,9 @@
 """Refining: the top layers of a reader that is there learn on; what is below them stands still.
 
-Knows a model, rows and rates; knows no texts and no files. Few layers, so that the new weights differ from the old ones
-in few bytes. The short answer counts for more than the quote before it, since quotes are chosen by another rule
-(`desk_rag.answering.evidence.selection`) and the answers behind them are what goes wrong. What comes out is the mean of
-the weights over the last part of the run (Izmailov and others, arXiv 1803.05407, section 3.2).
+Few layers, so that the new weights differ from the old ones in few bytes. The short answer counts for more than the
+quote before it, since quotes are chosen by another rule (`desk_rag.answering.evidence.selection`) and the answers
+behind them are what goes wrong. What comes out is the mean of the weights over the last part of the run (Izmailov and
+others, arXiv 1803.05407, section 3.2).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Refinement:
     """One way to refine; a run ends when its rows or its seconds are used up."""
 
     layers: int = 4
-    """Of the top; the final norm goes with them."""
+    """Number of top layers that are trained, with the final norm."""
     muon: float = 0.003
     adam: float = 3e-4
     """Rates of matrices and of vectors."""

@@ -1,7 +1,7 @@
 """The training loops: language model, question writer, reading stages; one process per GPU, or one on a CPU.
 
-Knows models, rows and rates; knows no texts. Every stage lasts a number of tokens, so that a run can be repeated; rates
-go up over the first steps, stay, and fall to nothing over the last part.
+Every stage lasts a number of tokens, so that a run can be repeated; rates go up over the first steps, stay, and fall to
+nothing over the last part.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def laid(
 
 
 def some_texts(seed: int) -> list[tuple[int, ...]]:
-    """Of 1 to 6 tokens, each with the stop id behind it, so none is another's beginning; many share theirs."""
+    """Texts of 1 to 6 tokens, each with the stop id behind it, so none is another's beginning; many share theirs."""
     draw = random.Random(seed)
     return list({(*draw.choices((3, 4, 5), k=draw.randint(1, 6)), END) for _ in range(8)})
 

@@ -53,7 +53,8 @@ def test_evidence_for_something_else_is_refused(embedder: Embedder, question: st
 
 
 def test_what_the_pointer_says_of_the_quote_counts(embedder: Embedder) -> None:
-    """Of one quote; two are for questions that neither answers alone. Beside it the model's own doubt says nothing."""
+    """The scorer decides about a single quote; two are for
+    questions that neither answers alone. The model's own doubt then says nothing."""
     pointer = load_span_scorer(embedder)
     right, wrong = "Which box holds the key that the plumber needs?", "What does the plumber's key cost?"
     by_pointer = {

@@ -86,7 +86,7 @@ def test_rows_side_by_side_say_what_the_product_says(setting: Setting) -> None:
 
 
 def test_an_objection_is_heard_as_in_the_product(setting: Setting) -> None:
-    """Of a pointer that always objects: the sample without an answer is answered all the same."""
+    """With a span scorer that always objects, the sample without an answer is answered all the same."""
     model, chooser = setting.model, setting.chooser
     assert chooser is not None
     always = EvidenceSelector(model.prompt, chooser._span_scorer, SelectionConfig(override_refusal_at=-math.inf))

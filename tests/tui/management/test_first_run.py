@@ -10,8 +10,8 @@ from desk_rag import config
 from desk_rag.config import Settings
 from desk_rag.tui.app import DeskRagApp
 from desk_rag.tui.management.session import Session
+from desk_rag.tui.panels.first_run import FirstRunScreen
 from desk_rag.tui.screens.chat import ChatScreen
-from desk_rag.tui.screens.first_run import FirstRunScreen
 from tests.tui.conftest import screen_text, until
 from tests.tui.management.conftest import FILES, RULES
 from tests.tui.scripted import ScriptedBackend

@@ -1,7 +1,4 @@
-"""A form's name, a path and a drawing become samples; needles need no path. The one doorway to all data sets.
-
-Knows the adapters; knows of a model only how it counts tokens.
-"""
+"""A form's name, a path and a drawing become samples; needles need no path. The one doorway to all data sets."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Which chunks stand beside the right one: distractors at random or nearest in words, chosen by a seed.
 
-Knows texts and a random generator; knows no file and no model. The nearest are found by BM25 (Robertson and Zaragoza,
-"The Probabilistic Relevance Framework", 2009, section 3.2), which is what a word search would put before the reader.
+The nearest are found by BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009, section 3.2),
+which is what a word search would put before the reader.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Data files to JSON values: .jsonl, .json and either of them in .xz; every complaint names file and line.
-
-Knows bytes and JSON; knows no data set.
-"""
+"""Data files to JSON values: .jsonl, .json and either of them in .xz; every complaint names file and line."""
 
 from __future__ import annotations
 

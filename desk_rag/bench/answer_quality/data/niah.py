@@ -1,8 +1,8 @@
 """Needles in a haystack, made here and by a seed: the eight retrieval tasks of RULER at any length.
 
-Knows words, numbers and how many tokens a text has; knows no model. The tasks are those of RULER (arXiv 2404.06654,
-section 3 and table of task configurations): what the hay is, what keys and values are made of, how many needles stand
-in it and how many are asked for. Sentences and word lists are our own. A needle is never cut by a chunk's edge.
+The tasks are those of RULER (arXiv 2404.06654, section 3 and table of task configurations): what the hay is, what keys
+and values are made of, how many needles stand in it and how many are asked for. Sentences and word lists are our own. A
+needle is never cut by a chunk's edge.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Haystack:
     """What samples are made of."""
 
     tokens: int
-    """Of all chunks together, frames excluded; reached within one sentence."""
+    """Tokens of all chunks together, frames excluded; reached within one sentence."""
     chunk_tokens: int
     essay: Sequence[str] = ()
     """Sentences of running text, for the tasks that want it; repeated where they do not suffice."""

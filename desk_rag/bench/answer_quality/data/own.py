@@ -1,6 +1,6 @@
 """The project's own data forms become samples: written questions, questions over several texts, unanswerable ones.
 
-Knows these three forms and the JSONL form of a sample; knows no model. Which form a file has is told by its fields:
+The fields of a file say which form it has:
   contexts, question, answers                      a sample as it is
   passage, title, question, answer[, answers]      one question about one passage
   passage, title, question                         the same, which the passage does not answer

@@ -1,6 +1,6 @@
 """Public data sets become samples, from the files that their authors publish: RGB, LongBench, SQuAD.
 
-Knows their fields; knows no model, fetches nothing. Published:
+Their forms:
   RGB        arXiv 2309.01431: query, answer, positive, negative (noise, rejection); `positive` as lists of lists
              (integration); positive_wrong and fakeanswer (counterfactual)
   LongBench  arXiv 2308.14508: input, context, answers

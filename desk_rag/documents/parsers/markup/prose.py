@@ -30,7 +30,7 @@ def add_lines(builder: Builder, lines: Sequence[str], first_line: int | None, pa
 
 
 def _continues(line: str, following: str, opening: str, width: int) -> bool:
-    """Whether `following` goes on where `line` was wrapped; `opening` is the first line of the block so far."""
+    """True if `following` goes on where `line` was wrapped; `opening` is the first line of the block so far."""
     if LIST_ITEM.match(following):
         return False
     if LIST_ITEM.match(opening):

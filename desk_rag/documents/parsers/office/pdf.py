@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -28,6 +29,8 @@ _CUT_WORD = re.compile(r"(?<=[^\W\d_])[\x02\ufffe]\s*(?=[a-zß-ÿ])")
 """PDFium's mark for a hyphen at a line end, inside a word."""
 _OTHER_CUT = re.compile(r"[\x02\ufffe]\s*")
 _PAGE_NUMBER = re.compile(r"(?:.{0,80}\W)?(?:page|p\.)\s*\d+(?:\s*(?:of|/)\s*\d+)?|\W*\d{1,4}\W*", re.IGNORECASE)
+_LONGEST_NOTE = 200_000
+"""Bytes of an annotation; a longer one is left out."""
 _LINE_END_HYPHEN = re.compile(r"[^\W\d_]-$")
 
 
@@ -39,7 +42,7 @@ class _Line:
     page: int
     size: float = 0.0
     top: float = 0.0
-    """Of the first letter; PDFium gives two printed lines as one where a word is cut between them."""
+    """Top of the first letter; PDFium gives two printed lines as one where a word is cut between them."""
     last_top: float = 0.0
     left: float = 0.0
     right: float = 0.0
@@ -52,8 +55,9 @@ def parse(data: bytes) -> Parsed:
     """
     import pypdfium2
 
+    notes: list[list[str]] = []
     try:
-        title, pages = _read_pdfium(data)
+        title, pages, notes = _read_pdfium(data)
     except pypdfium2.PdfiumError as error:
         if "password" in str(error).lower():
             raise BrokenDocument(_LOCKED, remedy="Save a copy without a password.") from error
@@ -61,26 +65,33 @@ def parse(data: bytes) -> Parsed:
     builder = Builder()
     if not _UNTITLED.match(title):
         builder.set_title(title)
-    empty = [number for number, lines in enumerate(pages, 1) if not lines]
+    notes += [[]] * (len(pages) - len(notes))
+    empty = [number for number, lines in enumerate(pages, 1) if not lines and not notes[number - 1]]
     if len(empty) == len(pages):
         raise BrokenDocument(_NO_TEXT, remedy="Run an OCR program over it and save the result.")
     pages = _without_running_lines(pages)
     sizes = _heading_sizes(pages)
-    for lines in pages:
+    for number, (lines, written) in enumerate(zip(pages, notes, strict=True), 1):
         _add_page(builder, lines, sizes)
+        for text in written:
+            builder.add(text, BlockKind.PARAGRAPH, NOWHERE, number)
     if builder.empty:
         raise BrokenDocument(_NO_TEXT, remedy="Run an OCR program over it and save the result.")
     shown = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")
     return builder.done(f"no text layer on page {shown}" if empty else "")
 
 
-def _read_pdfium(data: bytes) -> tuple[str, list[list[_Line]]]:
+def _read_pdfium(data: bytes) -> tuple[str, list[list[_Line]], list[list[str]]]:
+    """Return title, printed lines by page, and annotations and form fields by page."""
     import pypdfium2
 
     document = pypdfium2.PdfDocument(data)
     try:
+        document.init_forms()
         title = str(document.get_metadata_dict().get("Title") or "").strip()
-        return title, [_page_lines(document[index], index + 1) for index in range(len(document))]
+        pages = [_page_lines(document[index], index + 1) for index in range(len(document))]
+        notes = [list(_annotations(document[index], document.formenv)) for index in range(len(document))]
+        return title, pages, notes
     finally:
         document.close()
 
@@ -108,6 +119,45 @@ def _page_lines(page: pypdfium2.PdfPage, number: int) -> list[_Line]:
     finally:
         textpage.close()
         page.close()
+
+
+def _annotations(page: pypdfium2.PdfPage, form: pypdfium2.PdfFormEnv | None) -> Iterator[str]:
+    """Yield the notes that readers wrote on a page, and its form fields as 'name: value'."""
+    import pypdfium2.raw as raw
+
+    for index in range(raw.FPDFPage_GetAnnotCount(page.raw)):
+        annotation = raw.FPDFPage_GetAnnot(page.raw, index)
+        if not annotation:
+            continue
+        try:
+            kind = raw.FPDFAnnot_GetSubtype(annotation)
+            if kind == raw.FPDF_ANNOT_WIDGET and form is not None:
+                name = _string(raw.FPDFAnnot_GetFormFieldName, form.raw, annotation)
+                value = _string(raw.FPDFAnnot_GetFormFieldValue, form.raw, annotation)
+                if value and value not in ("Off", "Yes") and name:
+                    yield f"{name}: {value}"
+                elif value == "Yes" and name:
+                    yield f"{name}: yes"
+            elif kind not in (raw.FPDF_ANNOT_WIDGET, raw.FPDF_ANNOT_LINK, raw.FPDF_ANNOT_POPUP):
+                author = _string(raw.FPDFAnnot_GetStringValue, annotation, b"T")
+                if text := _string(raw.FPDFAnnot_GetStringValue, annotation, b"Contents"):
+                    yield f"Note by {author}: {text}" if author else f"Note: {text}"
+        finally:
+            raw.FPDFPage_CloseAnnot(annotation)
+
+
+def _string(get: Callable[..., int], *arguments: object) -> str:
+    """Return a UTF-16 string of PDFium's, which is asked for its length first."""
+    import ctypes
+
+    import pypdfium2.raw as raw
+
+    length = get(*arguments, None, 0)
+    if not 2 < length <= _LONGEST_NOTE:
+        return ""
+    buffer = ctypes.create_string_buffer(length)
+    get(*arguments, ctypes.cast(buffer, ctypes.POINTER(raw.FPDF_WCHAR)), length)
+    return " ".join(buffer.raw.decode("utf-16-le", "replace").rstrip("\0").split())
 
 
 def _read_pypdf(data: bytes) -> tuple[str, list[list[_Line]]]:
@@ -187,7 +237,7 @@ def _usual_gap(lines: list[_Line]) -> float:
 
 
 def _continues(line: _Line, following: _Line, gap: float, column: float) -> bool:
-    """Whether `following` goes on where `line` was wrapped."""
+    """True if `following` goes on where `line` was wrapped."""
     if LIST_ITEM.match(following.text) or line.size != following.size:
         return False
     if not line.size:  # without measures: prose goes on until a line ends a sentence early

@@ -62,7 +62,7 @@ def _merged_downwards(sheet: Any) -> dict[tuple[int, int], int]:
 
 
 def _holds_uncalculated_formulas(data: bytes) -> bool:
-    """Whether an .xlsx file has formulas without results, as programs write that do not calculate."""
+    """True if an .xlsx file has formulas without results, as programs write that do not calculate."""
     if not data.startswith(b"PK"):
         return False
     with zipfile.ZipFile(io.BytesIO(data)) as archive:

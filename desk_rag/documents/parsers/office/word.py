@@ -1,13 +1,15 @@
-"""Word documents (.docx): paragraphs, headings, list items and tables in reading order.
+"""Read Word documents (.docx): text, tables, notes, comments, headers and footers in reading order.
 
-Knows no pages and no lines: Word decides on pages when it prints. Macros, links and embedded files are left alone.
+There are no pages and lines: Word decides on pages when it prints. A document with tracked changes is read as if all of
+them were accepted. Macros, links and embedded files are left alone.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from desk_rag.documents.document import BlockKind
 from desk_rag.documents.parsers.building import Builder, Parsed, table_rows
@@ -15,20 +17,28 @@ from desk_rag.documents.parsers.office.containers import check_unpacked_size
 from desk_rag.errors import BrokenDocument
 
 if TYPE_CHECKING:
-    from docx.table import Table
-    from docx.text.paragraph import Paragraph
+    from docx.document import Document
 
 _HEADING_STYLE = re.compile(r"heading (?P<level>[1-9])$", re.IGNORECASE)
 _UNTITLED = re.compile(r"(?:untitled|document\d*|word document|microsoft word.*|.*\.docx?)$", re.IGNORECASE)
+_PAGE_NUMBER = re.compile(r"\W*(?:(?:page|seite)\W*)?\d*\W*(?:of|von|/)?\W*\d*\W*", re.IGNORECASE)
+_W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_ALTERNATIVE = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
+_SKIPPED = frozenset({f"{_W}del", f"{_W}moveFrom", f"{_W}instrText", f"{_W}txbxContent", _ALTERNATIVE})
+"""Deleted text, the origin of moved text, field codes, text boxes (read on their own), and copies for old programs."""
+_WRAPPERS = frozenset(f"{_W}{name}" for name in ("sdt", "sdtContent", "ins", "moveTo", "customXml", "smartTag"))
+"""Elements around paragraphs and tables: content controls, tracked insertions and marks."""
+_WHITE_SPACE = {f"{_W}tab": "\t", f"{_W}br": "\n", f"{_W}cr": "\n", f"{_W}noBreakHyphen": "-"}
+_NOTES = {f"{_W}footnoteReference": "footnotes", f"{_W}endnoteReference": "endnotes"}
+_WORDS = {"footnotes": "Footnote", "endnotes": "Endnote", "comments": "Comment"}
 
 
 def parse(data: bytes) -> Parsed:
-    """Blocks without page or line; the title is the document property or the paragraph in style Title.
+    """Return blocks without page or line; the title is the document property or the paragraph in style Title.
 
     Raises BrokenDocument for a damaged container or one that unpacks beyond all measure.
     """
     import docx
-    from docx.table import Table
 
     check_unpacked_size(data, "a Word document")
     try:
@@ -36,43 +46,137 @@ def parse(data: bytes) -> Parsed:
     except Exception as error:  # python-docx lets KeyError, lxml and zip errors through
         raise BrokenDocument("is not a Word document that can be opened (damaged?)") from error
     builder = Builder()
-    named = (document.core_properties.title or "").strip()
-    if not _UNTITLED.match(named):
-        builder.set_title(named)
-    styles = {style.style_id: str(style.name or "") for style in document.styles}
-    for item in document.iter_inner_content():
-        if isinstance(item, Table):
-            _add_table(builder, item)
-        else:
-            _add_paragraph(builder, item, styles)
+    title = (document.core_properties.title or "").strip()
+    if not _UNTITLED.match(title):
+        builder.set_title(title)
+    reader = _Reader(builder, document)
+    reader.add_running_text("header")
+    reader.add_all(document.element.body)
+    reader.add_running_text("footer")
     return builder.done()
 
 
-def _add_paragraph(builder: Builder, paragraph: Paragraph, styles: dict[str, str]) -> None:
-    text = paragraph.text
-    properties = paragraph._p.pPr  # the public style lookup searches the style part for each paragraph
-    style = styles.get(properties.pStyle.val, "") if properties is not None and properties.pStyle is not None else ""
-    heading = _HEADING_STYLE.match(style)
-    if style.lower() == "title":
-        builder.set_title(text)
-        builder.heading(1, text)
-    elif heading:
-        # Under a Title paragraph, which is the outermost heading, everything sits one level deeper.
-        builder.heading(int(heading["level"]) + 1, text)
-    elif style.lower().startswith("list") or (properties is not None and properties.numPr is not None):
-        builder.add(f"- {' '.join(text.split())}" if text.strip() else "", BlockKind.LIST)
-    else:
-        for line in text.split("\n"):
-            builder.add(line, BlockKind.PARAGRAPH)
+class _Reader:
+    """Adds the elements of one document to a builder."""
+
+    def __init__(self, builder: Builder, document: Document) -> None:
+        self._builder = builder
+        self._document = document
+        self._styles = {style.style_id: str(style.name or "") for style in document.styles}
+        self._notes = {kind: _notes(document, kind) for kind in _WORDS}
+
+    def add_all(self, parent: Any) -> None:
+        """Add all paragraphs and tables below an element, content controls and tracked insertions included."""
+        for element in _content(parent):
+            if element.tag == f"{_W}tbl":
+                self._add_table(element)
+            else:
+                self._add_paragraph(element)
+
+    def add_running_text(self, kind: str) -> None:
+        """Add each text that stands in headers or footers once, without page numbers."""
+        seen: set[str] = set()
+        for section in self._document.sections:
+            for prefix in ("first_page_", "", "even_page_"):
+                part = getattr(section, prefix + kind)
+                if part.is_linked_to_previous:
+                    continue
+                for element in _content(part._element):
+                    text = " ".join(_text(element).split())
+                    if text not in seen and not _PAGE_NUMBER.fullmatch(text):
+                        seen.add(text)
+                        self._builder.add(text, BlockKind.PARAGRAPH)
+
+    def _add_paragraph(self, paragraph: Any) -> None:
+        builder, text = self._builder, _text(paragraph)
+        properties = paragraph.pPr
+        styled = properties is not None and properties.pStyle is not None
+        style = self._styles.get(properties.pStyle.val, "") if styled else ""
+        heading = _HEADING_STYLE.match(style)
+        if style.lower() == "title":
+            builder.set_title(text)
+            builder.heading(1, text)
+        elif heading:
+            # Under a Title paragraph, which is the outermost heading, everything sits one level deeper.
+            builder.heading(int(heading["level"]) + 1, text)
+        elif style.lower().startswith("list") or (properties is not None and properties.numPr is not None):
+            builder.add(f"- {' '.join(text.split())}" if text.strip() else "", BlockKind.LIST)
+        else:
+            for line in text.split("\n"):
+                builder.add(line, BlockKind.PARAGRAPH)
+        self._add_referenced(paragraph)
+
+    def _add_referenced(self, paragraph: Any) -> None:
+        """Add the text boxes of a paragraph, and the notes and comments that it refers to."""
+        for box in _own_boxes(paragraph):
+            self.add_all(box)
+        for element in paragraph.iter(*_NOTES, f"{_W}commentReference"):
+            kind = _NOTES.get(element.tag, "comments")
+            if text := self._notes[kind].pop(element.get(f"{_W}id"), ""):
+                self._builder.add(f"{_WORDS[kind]}{text}", BlockKind.PARAGRAPH)
+
+    def _add_table(self, table: Any) -> None:
+        rows, paragraphs = [], []
+        for row in table.iter(f"{_W}tr"):
+            if next(row.iterancestors(f"{_W}tbl")) is not table:
+                continue  # a table inside a cell, whose text is part of that cell
+            cells = [cell for cell in row.iter(f"{_W}tc") if next(cell.iterancestors(f"{_W}tr")) is row]
+            in_cells = [list(cell.iter(f"{_W}p")) for cell in cells]
+            texts = [" ".join(" ".join(map(_text, inside)).split()) for inside in in_cells]
+            paragraphs += [paragraph for inside in in_cells for paragraph in inside]
+            if any(texts):
+                rows.append(texts)
+        if rows:
+            for words in table_rows(rows):
+                self._builder.add(words, BlockKind.TABLE)
+        for paragraph in paragraphs:
+            self._add_referenced(paragraph)
 
 
-def _add_table(builder: Builder, table: Table) -> None:
-    rows = []
-    for row in table.rows:
-        # A merged cell is listed once per column it covers.
-        distinct = {id(cell._tc): " ".join(cell.text.split()) for cell in row.cells}
-        if any(distinct.values()):
-            rows.append(list(distinct.values()))
-    if rows:
-        for words in table_rows(rows):
-            builder.add(words, BlockKind.TABLE)
+def _content(parent: Any) -> Iterator[Any]:
+    """Yield paragraphs and tables in order, also from content controls and tracked insertions around them."""
+    for element in parent:
+        if element.tag in (f"{_W}p", f"{_W}tbl"):
+            yield element
+        elif element.tag in _WRAPPERS:
+            yield from _content(element)
+
+
+def _text(element: Any) -> str:
+    """Return the text of a paragraph as it is when all tracked changes are accepted."""
+    if element.tag in _SKIPPED:
+        return ""
+    if element.tag == f"{_W}t":
+        return element.text or ""
+    if element.tag in _WHITE_SPACE:
+        return _WHITE_SPACE[element.tag]
+    if element.tag == f"{_W}pPr":  # the tab stops in it are no tabs
+        return ""
+    return "".join(map(_text, element))
+
+
+def _own_boxes(paragraph: Any) -> Iterator[Any]:
+    for box in paragraph.iter(f"{_W}txbxContent"):
+        inside_copy = any(True for _ in box.iterancestors(_ALTERNATIVE))
+        if not inside_copy and next(box.iterancestors(f"{_W}p")) is paragraph:
+            yield box
+
+
+def _notes(document: Document, kind: str) -> dict[str, str]:
+    """Return the notes or comments of a document by their ids, each as it follows the word for it: ' by Ana: …'."""
+    from lxml import etree
+
+    notes: dict[str, str] = {}
+    for relation in document.part.rels.values():
+        if relation.is_external or not relation.reltype.endswith(f"/{kind}"):
+            continue
+        try:
+            root = etree.fromstring(relation.target_part.blob, etree.XMLParser(resolve_entities=False))
+        except etree.XMLSyntaxError:
+            continue
+        for note in root:
+            text = " ".join(" ".join(_text(paragraph) for paragraph in note.iter(f"{_W}p")).split())
+            author = note.get(f"{_W}author")
+            if text:
+                notes[note.get(f"{_W}id")] = f" by {author}: {text}" if author else f": {text}"
+    return notes

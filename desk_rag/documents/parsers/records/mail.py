@@ -55,7 +55,7 @@ _POLICY: Policy[EmailMessage] = cast("Policy[EmailMessage]", _Policy())
 
 @dataclass(frozen=True, slots=True)
 class _MailContent:
-    """What is shown of one message."""
+    """The text of one message that is indexed."""
 
     sender: str
     recipients: str

@@ -1,7 +1,4 @@
-"""The corpus: documents cut into passages, and their token stream for the language-model stage.
-
-Knows files of text; knows no questions.
-"""
+"""The corpus: documents cut into passages, and their token stream for the language-model stage."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """How texts, questions and answers become token ids for training: the trained frame, and the answer's form.
 
-Knows the frame and the tokenizer; knows no mixture and no model. An answer is its quoted evidence, verbatim, one line
-each, then the short answer on a line of its own, unless a quote is the whole answer.
+An answer is its quoted evidence, verbatim, one line each, then the short answer on a line of its own, unless a quote is
+the whole answer.
 """
 
 from __future__ import annotations

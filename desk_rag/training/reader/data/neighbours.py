@@ -1,6 +1,6 @@
 """For every written question the passages most like it that do not hold its answer.
 
-They are the distractors that retrieval would bring. Knows texts; knows no tokens.
+They are the distractors that retrieval would bring.
 """
 
 from __future__ import annotations

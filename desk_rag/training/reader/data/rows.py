@@ -1,8 +1,8 @@
 """Contexts with questions become training rows: token ids, who they belong to, positions, and which tokens are learned.
 
 The layout is that of stitched inference: prefix, then every chunk behind its own copy of the prefix, then the
-questions, which see all chunks but not each other. Knows tokens; knows no text's origin. The visibility rule is a
-function of two segment numbers, spelled once, in `visible`.
+questions, which see all chunks but not each other. The visibility rule is a function of two segment numbers, spelled
+once, in `visible`.
 """
 
 from __future__ import annotations

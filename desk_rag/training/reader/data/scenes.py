@@ -1,7 +1,7 @@
 """Contexts to learn from: chunks with questions, drawn from written pairs, synthetic pairs over the corpus and rules.
 
-Knows where texts come from and how likely each kind is in each stage; knows no tokens. Questions whose answer is left
-out are learned as 'could not find'; among them are questions about a document whose names and numbers were exchanged.
+Questions whose answer is left out are learned as 'could not find'; among them are questions about a document whose
+names and numbers were exchanged.
 """
 
 from __future__ import annotations

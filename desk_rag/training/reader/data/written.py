@@ -1,7 +1,7 @@
 """Written questions about written passages: read from files, and made new by giving names and numbers other values.
 
 A passage with other names and numbers is another passage to a model that would otherwise learn answers by heart;
-questions and answers change with it. Knows texts; knows no tokens.
+questions and answers change with it.
 """
 
 from __future__ import annotations

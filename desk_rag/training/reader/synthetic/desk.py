@@ -1,7 +1,4 @@
-"""Rule-made desk documents as chunks: near-identical facts about different things, in one chunk or in several.
-
-Knows how sections become chunks and which questions have one answer only; knows no subject.
-"""
+"""Rule-made desk documents as chunks: near-identical facts about different things, in one chunk or in several."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Invented facts about people, firms and things, in lines that must be read together.
-
-Knows rules and word lists; knows no tokens.
-"""
+"""Invented facts about people, firms and things, in lines that must be read together."""
 
 from __future__ import annotations
 

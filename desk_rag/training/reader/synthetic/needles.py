@@ -1,7 +1,7 @@
 """Statements that give something a number or a code, strewn over chunks: what must be found and copied to the letter.
 
-Knows rules and word lists; knows no tokens. Keys are many and alike, values are long and random, and some keys have
-several values in different places, so that neither a guess nor a neighbour's value will do.
+Keys are many and alike, values are long and random, and some keys have several values in different places, so that
+neither a guess nor a neighbour's value will do.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Questions made by rule over a sentence of prose: its end, a part of it, its words, a word's meaning.
 
-Also questions as people type them. Knows rules and a table of synonyms; knows no tokens. Every question comes
-with its answer in the trained form.
+Also questions as people type them. Every question comes with its answer in the trained form.
 """
 
 from __future__ import annotations

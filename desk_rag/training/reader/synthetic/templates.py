@@ -1,6 +1,6 @@
 """Lines of a document with what may be asked of them, and the templates that both are filled from.
 
-Knows forms; knows no subject. A template's fields are filled by name with values that were drawn before.
+A template's fields are filled by name with values that were drawn before.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Values that invented texts hold: names, dates, sums, numbers, places.
 
-Knows how such things are written; knows no sentences. Every function draws from the given random numbers, always alike.
+Every function draws from the given random numbers, always alike.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ _FLAG_OPTIONS = ("--download",)
 def split_globals(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the global options with their values, and the other words. Raises ConfigError."""
     global_words, rest = list[str](), list[str]()
-    words = iter(argv)
+    words = iter(_with_value_of_continue(argv))
     for word in words:
         if word == "--" or (word == "bench" and not rest):
             # Plain words, or the options of a benchmark.
@@ -32,3 +32,14 @@ def _value(option: str, following: str) -> str:
     if following.startswith("-"):
         raise ConfigError(f"{option} needs a value.", remedy="desk-rag --help describes it.")
     return following
+
+
+def _with_value_of_continue(argv: Sequence[str]) -> list[str]:
+    """Write `--continue 7` as `--continue=7` and a bare `--continue`, which is about the latest chat, as with 0."""
+    words = list[str]()
+    for word in argv:
+        if words and words[-1] == "--continue":
+            words[-1:] = [f"--continue={word}"] if word.isdecimal() else ["--continue=0", word]
+        else:
+            words.append(word)
+    return [*words[:-1], "--continue=0"] if words and words[-1] == "--continue" else words

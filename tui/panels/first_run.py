@@ -20,7 +20,7 @@ from desk_rag.sanitize import clean
 from desk_rag.tui.management.first_run import FirstRun
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.messages import Problem
-from desk_rag.tui.screens.panel import PanelScreen
+from desk_rag.tui.panels.base import PanelScreen
 from desk_rag.tui.widgets.line_input import LineInput
 from desk_rag.tui.wording import about, count, gib, home_path, safe
 

@@ -1,0 +1,211 @@
+"""Find what the pronouns of a follow-up stand for, and put it in their place."""
+
+from __future__ import annotations
+
+import re
+
+from desk_rag.answering.conversation import vocabulary as v
+from desk_rag.answering.conversation.noun_phrases import phrases
+from desk_rag.answering.conversation.talk import Talk, is_time, names_in
+
+_LONGEST_OWNER = 3
+"""Words of a phrase that takes an 's."""
+_ARTICLE = re.compile(r"^(?:the|an?)\s+", re.IGNORECASE)
+_EXPLETIVE = re.compile(
+    r"\b(?:how (?:long|much|many \w+) (?:does|did|will|would) it (?:take|cost) to|what time is it|is it"
+    r" (?:true|possible|allowed|ok|okay|necessary)|does it (?:say|matter)|it (?:says|is said))\b",
+    re.IGNORECASE,
+)
+_CLAUSE = re.compile(r"\b(?:if|when|because|before|after|while|and|that)\b")
+_THERE_IS = re.compile(r"\b(?:is|are|was|were|be|been) there\b|\bthere (?:is|are|was|were|be|been)\b", re.IGNORECASE)
+
+
+def leans(body: str) -> bool:
+    """Return whether a question holds a pronoun that nothing before it in the question explains."""
+    return any(_kind(body, match) for match in v.WORD.finditer(body))
+
+
+def fill_in(body: str, talk: Talk) -> str:
+    """Replace the leaning pronouns of `body` by what they stand for in the last turn."""
+    pieces: list[str] = []
+    done = 0
+    for match in v.WORD.finditer(body):
+        kind = _kind(body, match)
+        if not kind or match.start() < done:
+            continue
+        replacement, end = _replacement(kind, body, match, talk)
+        if replacement:
+            pieces += [body[done : match.start()], replacement]
+            done = end
+    filled = "".join([*pieces, body[done:]])
+    return attach(filled, talk) if not pieces else filled
+
+
+def attach(body: str, talk: Talk) -> str:
+    """Append the last topic to a question that leans on it without a pronoun."""
+    plain = body.rstrip("?.! ")
+    mentioned = [phrase for phrase in phrases(plain) if not phrase.is_name]
+    subject = talk.topic
+    about = v.stems(v.content_words(subject))
+    if not about or any(v.stem(phrase.head) in about for phrase in mentioned):
+        return plain
+    year = re.search(r"\b(?:19|20)\d\d\b", talk.asked)
+    when = f" in {year[0]}" if year and year[0] not in subject and not re.search(r"\b(?:19|20)\d\d\b", plain) else ""
+    single = mentioned[0] if len(mentioned) == 1 else None
+    if single and single.text.split()[0].casefold() in v.DETERMINERS and not re.search(r"\b(?:of|for)\b", single.text):
+        owner = re.match(r".*?\bof\s+(.+)", subject)  # the chair of the club, not of its treasurer
+        whole = owner[1] if owner and not is_time(owner[1]) else subject
+        return f"{plain[: single.end]} of {whole}{plain[single.end :]}{when}"
+    return f"{plain} for {subject}{when}"
+
+
+def person(talk: Talk) -> str:
+    """Return the person that 'he', 'her' or 'their' stand for: the answer to 'who', or a name."""
+    if asks_who(talk) and talk.has_short_answer and v.is_name(talk.answer):
+        return talk.answer
+    names = [name for turn in talk.turns[::-1] for name in names_in(turn.asked)]
+    if names:
+        return names[0]
+    return talk.answer if talk.has_short_answer and talk.answer[:1].isupper() else talk.topic
+
+
+def thing(talk: Talk) -> str:
+    """Return the thing that 'it', 'they' or 'this' stand for: the last topic, or the answer to 'which' and 'what'."""
+    if talk.has_short_answer:
+        if re.match(r"(?:\w+ )?what (?:is|are|was|were|do|does|did|has|have)\b", talk.asked, re.IGNORECASE):
+            return talk.topic if _names_a_thing(talk) else talk.answer
+        which = re.match(r"(?:\w+ )?which\s+([^\W\d_]+)", talk.asked, re.IGNORECASE)
+        first = next(iter(phrases(talk.asked)), None)
+        if which and first is not None and first.head not in v.ATTRIBUTES and first.text.startswith(which[1]):
+            return f"the {first.text} {_ARTICLE.sub('', talk.answer)}"
+    return talk.topic
+
+
+def asks_who(talk: Talk) -> bool:
+    """Return whether the last question asks for a person."""
+    return re.match(r"(?:\w+ )?(?:who|whom|whose)\b", talk.asked, re.IGNORECASE) is not None
+
+
+def head_of(talk: Talk) -> str:
+    """Return the noun that 'one' stands for: 'rehearsal' after 'When is the first rehearsal of the choir?'."""
+    named = [phrase for phrase in phrases(talk.asked) if not phrase.is_name]
+    return named[0].head if named else ""
+
+
+def _kind(body: str, match: re.Match[str]) -> str:
+    """Return 'person', 'person's', 'thing', 'thing's', 'place', 'time' or 'one'; '' if the word leans on nothing."""
+    low = match[0].casefold()
+    before, after = body[: match.start()], v.words_of(body[match.end() :].casefold())
+    following = after[0] if after else ""
+    if low in ("one", "ones") and re.search(r"\b(?:the|which|that|this|\w+er|other)(?: \w+)? $", before.casefold()):
+        return "" if following == "of" else "one"
+    if low in v.PLACES:
+        return "" if any(one.start() <= match.start() < one.end() for one in _THERE_IS.finditer(body)) else "place"
+    if low in v.TIMES:
+        return "time" if before.strip() else ""
+    if low in v.PERSONAL | v.POSSESSIVE:
+        if _explained(before, low):
+            return ""
+        owns = low in v.POSSESSIVE and low != "hers" and bool(after) and following not in v.PREPOSITIONS
+        people = low in ("he", "him", "his", "she", "her", "hers")
+        base = "person" if people else "thing"
+        return f"{base}'s" if owns else base
+    if low in ("it", "this", "that", "these", "those"):
+        return _thing_kind(body, low, before, following)
+    return ""
+
+
+def _thing_kind(body: str, low: str, before: str, following: str) -> str:
+    if low == "it":
+        return "" if _EXPLETIVE.search(body) or _explained(before, low) else "thing"
+    if following in v.TIME_NOUNS and low in ("this", "these"):
+        return ""  # 'this year' is explained by the calendar
+    if low == "that" and before.strip() and following and following not in v.AUXILIARIES:
+        previous = v.words_of(before.casefold())[-1:]
+        if previous and previous[0] not in v.PREPOSITIONS | v.AUXILIARIES and not v.is_verb(previous[0]):
+            return ""  # 'the firm that repaired it'
+    return "thing"
+
+
+def _explained(before: str, low: str) -> bool:
+    """Return whether the question itself names what a pronoun stands for, before it."""
+    named = [phrase for phrase in phrases(before) if not re.match(r"(?:his|her|its|their)\b", phrase.text.casefold())]
+    names = [phrase for phrase in named if phrase.is_name]
+    if low in ("his", "her", "he", "she", "him", "hers"):
+        return (
+            bool(names) or any(phrase.text.casefold().startswith("the ") for phrase in named) and low in ("his", "her")
+        )
+    if low in ("its", "their"):
+        return bool(named)
+    return bool(re.search(r"\b(?:if|when|because|before|after|while|and|that)\b", before[3:].casefold())) and bool(
+        named
+    )
+
+
+def _replacement(kind: str, body: str, match: re.Match[str], talk: Talk) -> tuple[str, int]:
+    """Return what stands in place of a pronoun, and the end of what it replaces."""
+    end = match.end()
+    if kind == "one":
+        return head_of(talk), end
+    if kind == "place":
+        return _place(talk), end
+    if kind == "time":
+        return _time(talk), end
+    if match[0].casefold() in ("that", "this") and not body[end:].strip("?.! ") and (event := _event(talk)):
+        return event, end
+    they = match[0].casefold() in ("they", "them", "their") and asks_who(talk)
+    subject = person(talk) if kind.startswith("person") or they else thing(talk)
+    if kind.endswith("'s"):
+        return _owned(subject, body, end)
+    if match[0].casefold() in ("this", "that", "these", "those"):
+        noun = re.match(r"\s+([^\W\d_]+)", body[end:])
+        if noun and noun[1].casefold() in ("one", "ones"):
+            return subject, end + noun.end()
+        if noun and not v.is_verb(noun[1].casefold()) and noun[1].casefold() not in v.PREPOSITIONS | v.STOP_WORDS:
+            head = v.stem(noun[1].casefold())
+            same = head in v.stems(v.content_words(subject))
+            return (
+                (subject, end + noun.end())
+                if same
+                else (f"the {noun[1]} of {subject}" if subject else "", end + noun.end())
+            )
+    return subject, end
+
+
+def _owned(subject: str, body: str, end: int) -> tuple[str, int]:
+    """Return 'the boiler's' for 'its', or 'the password of ...' with a long owner."""
+    noun = re.match(r"\s+([^\W\d_]+(?: [^\W\d_]+)?)$", body[end:].rstrip("?.! "))
+    if noun and len(subject.split()) > _LONGEST_OWNER and noun[1].split()[-1].casefold() in v.ATTRIBUTES:
+        return f"the {noun[1]} of {subject}", end + noun.end()
+    return (f"{subject}'s" if subject else ""), end
+
+
+def _event(talk: Talk) -> str:
+    """Return what was done as a noun phrase: 'having the pump replaced' after 'By whom was the pump replaced?'."""
+    asked = talk.asked.rstrip("?.! ")
+    passive = re.match(r".*?\b(?:was|were|is|are|be|been)\s+((?:the|our|my)\s.*)$", asked, re.IGNORECASE)
+    if passive and any(word.endswith("ed") or word in v.PARTICIPLES for word in v.words_of(passive[1].casefold())):
+        return f"having {passive[1]}"
+    done = re.match(r"who\s+(\w+)\s+(.+)$", asked, re.IGNORECASE)
+    if done and (done[1].endswith("ed") or done[1] in v.PARTICIPLES):
+        return f"having {done[2]} {done[1]}"
+    return ""
+
+
+def _place(talk: Talk) -> str:
+    if re.match(r"(?:\w+ )?where\b", talk.asked, re.IGNORECASE) and talk.has_short_answer:
+        answer = talk.answer
+        return answer if answer.split()[0].casefold() in v.PREPOSITIONS else f"at {answer}"
+    subject = thing(talk)
+    return f"at {subject}" if subject else ""
+
+
+def _time(talk: Talk) -> str:
+    if re.match(r"(?:\w+ )?when\b", talk.asked, re.IGNORECASE) and talk.has_short_answer:
+        return f"on {talk.answer}"
+    year = re.search(r"\b(?:19|20)\d\d\b", talk.asked)
+    return f"in {year[0]}" if year else ""
+
+
+def _names_a_thing(talk: Talk) -> bool:
+    return any(not phrase.is_name and not is_time(phrase.text) for phrase in phrases(talk.asked))

@@ -1,0 +1,110 @@
+"""Ask a question of a conversation: its '@' names limit the search, its follow-up is made to stand alone.
+
+The one way from command line and UI to the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.answering.conversation import scope as scopes
+from desk_rag.answering.conversation import vocabulary
+from desk_rag.answering.conversation.follow_up import stand_alone
+from desk_rag.answering.conversation.turns import Turn
+from desk_rag.answering.events import AnswerEvent, AnswerMode, AskedAs, Finished
+from desk_rag.documents.status import FileState
+from desk_rag.sanitize import clean
+
+if TYPE_CHECKING:
+    from desk_rag.answering.engine import AnswerEngine
+    from desk_rag.store.store import Store
+
+_MOST_PASSAGES = 60
+"""Passages of a quoted document whose words tell whether a short question leans on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A question as the user wrote it, with what surrounds it."""
+
+    question: str
+    earlier: tuple[Turn, ...] = ()
+    """Turns of the same conversation, oldest first."""
+    under: tuple[Path, ...] = ()
+    """Folders of the session, below which everything is searched; empty for the whole index."""
+    limit: tuple[Path, ...] = ()
+    """Folders and files to which the user limited this question; '@' names in it are looked for below them."""
+    asked_as: str = ""
+    """The user's own correction of the rewritten question; empty to have it rewritten."""
+    mode: AnswerMode = AnswerMode.CACHED
+    top_k: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Understood:
+    """What is searched for a request, and where."""
+
+    asked: str
+    rewritten: str
+    """`asked` if it differs from what the user wrote; else empty."""
+    under: tuple[Path, ...]
+    limited_to: tuple[Path, ...]
+    """`under` if the user, the question or the turn it leans on named it; else empty."""
+
+
+def ask(engine: AnswerEngine, request: Request, stop: Callable[[], bool] = lambda: False) -> Iterator[AnswerEvent]:
+    """Yield AskedAs if the question was rewritten, then the engine's events. Raises `scope.UnknownName` at once."""
+    understood = understand(request, engine.store)
+    return _events(engine, request, understood, stop)
+
+
+def understand(request: Request, store: Store) -> Understood:
+    """Resolve '@' names and rewrite a follow-up. Raises `scope.UnknownName`, StoreError."""
+    scope = scopes.resolve(request.question, lambda: indexed_files(store), request.limit or request.under)
+    last = request.earlier[-1] if request.earlier else None
+    asked = request.asked_as or stand_alone(scope.question, request.earlier, _said(request.earlier, store))
+    rewritten = asked if asked != scope.question else ""
+    if scope.named:
+        return Understood(asked, rewritten, scope.paths, scope.paths)
+    if last is not None and last.limited_to and rewritten and not request.limit:
+        # A question that leans on the last one is about the same files.
+        return Understood(asked, rewritten, last.limited_to, last.limited_to)
+    return Understood(asked, rewritten, scope.paths, request.limit)
+
+
+def indexed_files(store: Store) -> list[Path]:
+    """Return the paths of all documents that can be searched."""
+    return [row.path for row in store.documents() if row.state is FileState.INDEXED]
+
+
+def _events(
+    engine: AnswerEngine, request: Request, understood: Understood, stop: Callable[[], bool]
+) -> Iterator[AnswerEvent]:
+    if understood.rewritten:
+        yield AskedAs(understood.rewritten)
+    events = engine.ask(understood.asked, mode=request.mode, top_k=request.top_k, under=understood.under, stop=stop)
+    for event in events:
+        if isinstance(event, Finished):
+            event = Finished(
+                replace(
+                    event.answer,
+                    question=request.question,
+                    asked_as=understood.rewritten,
+                    limited_to=understood.limited_to,
+                )
+            )
+        yield event
+
+
+def _said(earlier: Sequence[Turn], store: Store) -> frozenset[str]:
+    """Return the stems of the words of the documents quoted last."""
+    last = next((turn for turn in earlier[::-1] if turn.paths), None)
+    if last is None:
+        return frozenset()
+    texts = [*last.quotes, *last.headings]
+    for path in last.paths:
+        texts += [passage.chunk.text for passage in store.passages_of(path)[:_MOST_PASSAGES]]
+    return vocabulary.stems([word for text in texts for word in vocabulary.content_words(clean(text))])

@@ -1,0 +1,62 @@
+"""Rewrite a follow-up question so that it stands alone, by rule.
+
+The embedded reader cannot rewrite, so pronouns and left-out words are filled in from the last question, its answer and
+the heading of what was quoted. A question that leans on nothing is returned as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from desk_rag.answering.conversation import antecedents, ellipsis
+from desk_rag.answering.conversation import vocabulary as v
+from desk_rag.answering.conversation.talk import talk_of
+from desk_rag.answering.conversation.turns import Turn
+
+_CONNECTIVE = re.compile(r"^(?:(?:and|but|or|also|so|then|ok|okay|well|thanks|thank you)\b[,.!]?\s+)+", re.IGNORECASE)
+_ABOUT = re.compile(r"^(?:what|how)\s+about\s+|^same\s+(?:question\s+)?for\s+", re.IGNORECASE)
+_MOST_THIN = 3
+"""Content words up to which a question without names may lean on the last one."""
+
+
+def stand_alone(question: str, turns: Sequence[Turn], said: frozenset[str] = frozenset()) -> str:
+    """Return the question with what it leans on filled in.
+
+    `said` holds the stems of the words of the documents quoted last: a short question without pronouns leans on the
+    last one only if it uses some of these words.
+    """
+    plain = question.strip()
+    if not turns or not plain:
+        return question
+    talk = talk_of(turns)
+    body = _CONNECTIVE.sub("", plain)
+    joined = body != plain
+    about = _ABOUT.sub("", body)
+    if about != body or ellipsis.is_fragment(body, joined=joined):
+        return _sentence(ellipsis.complete(_bare(about), talk), question)
+    if antecedents.leans(body):
+        return _sentence(antecedents.fill_in(body, talk), question)
+    if _is_thin(body) and (_uses(body, said) or (joined and len(v.content_words(body)) == 1)):
+        return _sentence(antecedents.attach(body, talk), question)
+    return _sentence(body, question) if joined and len(v.content_words(body)) > 1 else question
+
+
+def _is_thin(body: str) -> bool:
+    words = v.words_of(body)
+    return len(v.content_words(body)) <= _MOST_THIN and not any(map(v.is_name, words[1:]))
+
+
+def _uses(body: str, said: frozenset[str]) -> bool:
+    own = v.stems(v.content_words(body))
+    return bool(own) and own <= said
+
+
+def _bare(text: str) -> str:
+    return text.strip().rstrip("?.! ")
+
+
+def _sentence(text: str, question: str) -> str:
+    """Return the text as a question: one line, capital first, a question mark last; the question if it is empty."""
+    plain = " ".join(text.split()).rstrip("?.! ")
+    return f"{plain[:1].upper()}{plain[1:]}?" if plain else question

@@ -1,0 +1,117 @@
+"""The noun phrases of a question, found by its small words: no tagger, no model."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from desk_rag.answering.conversation import vocabulary as v
+
+_ARTICLES = v.DETERMINERS | frozenset(v.ORDINALS)
+"""Behind these a word is a noun, although it may be a verb elsewhere: 'the repair', 'the second work day'."""
+_OTHERS = frozenset(
+    ("i", "we", "you", "me", "us", "and", "or", "not", "much", "many", "long", "often", "if", "because", "one", "ones")
+)
+_TAKE_A_VERB = frozenset(("do", "does", "did", "will", "would", "can", "could", "should", "must"))
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """A noun phrase and its place in the question."""
+
+    text: str
+    start: int
+    end: int
+    is_name: bool
+    """It consists of names or numbers only."""
+
+    @property
+    def head(self) -> str:
+        """The last word before a preposition, in lower case: 'number' in 'the frame number of the bicycle'."""
+        words = [word.casefold() for word in v.words_of(self.text)]
+        first = next((place for place, word in enumerate(words) if place and word in v.JOINING), len(words))
+        return words[first - 1] if words else ""
+
+
+def phrases(question: str) -> list[Phrase]:
+    """Return the noun phrases in order: 'the dishwasher in the kitchen', 'solar panels', 'Anna Berg'."""
+    words = list(v.WORD.finditer(question))
+    last_verb = _last_verb(words)
+    found: list[Phrase] = []
+    place = 0
+    while place < len(words):
+        end = _end_of(words, place, question) if _begins(words, place) else place
+        if place < last_verb < end:
+            end = last_verb
+        if end == place:
+            place += 1
+            continue
+        start, stop = words[place].start(), words[end - 1].end()
+        inner = [words[index][0] for index in range(place, end)]
+        found.append(Phrase(question[start:stop], start, stop, all(map(v.is_name, inner))))
+        place = end
+    return found
+
+
+def _begins(words: list[re.Match[str]], place: int) -> bool:
+    word = words[place][0]
+    low = word.casefold()
+    previous = words[place - 1][0].casefold() if place else ""
+    if low in v.DETERMINERS:
+        return place + 1 < len(words) and not _is_small(words[place + 1][0])
+    if _ends(word) or previous in ("who", "whom"):  # after 'who' comes a verb
+        return False
+    return (
+        v.is_name(word) and place > 0 or previous in v.AUXILIARIES | v.WH_WORDS | v.PREPOSITIONS or v.is_verb(previous)
+    )
+
+
+def _end_of(words: list[re.Match[str]], place: int, question: str) -> int:
+    """Return the place behind the last word of the phrase that begins at `place`."""
+    end = place + 1 if words[place][0].casefold() in v.DETERMINERS else place
+    while end < len(words):
+        low = words[end][0].casefold()
+        if end > place and re.search(r"[,;:?!()]", question[words[end - 1].end() : words[end].start()]):
+            break
+        if low in v.JOINING and end > place and _continues(words, end):
+            end += 2 if words[end + 1][0].casefold() in v.DETERMINERS else 1
+            continue
+        after_article = end > place and words[end - 1][0].casefold() in _ARTICLES
+        if _is_small(words[end][0]) if after_article else _ends(words[end][0]):
+            break
+        end += 1
+    return end
+
+
+def _last_verb(words: list[re.Match[str]]) -> int:
+    """Return the place of the verb in 'Did the dishwasher leak?': the last word, if no known verb follows 'did'."""
+    low = [word[0].casefold() for word in words]
+    auxiliary = next((place for place, word in enumerate(low) if word in _TAKE_A_VERB), len(low))
+    rest = low[auxiliary + 1 :]
+    if len(rest) < 3 or any(v.is_verb(word) for word in rest) or v.is_name(words[-1][0]):
+        return len(low)
+    before_phrase = next((place for place, word in enumerate(rest) if place > 1 and word in v.PREPOSITIONS), len(rest))
+    return auxiliary + before_phrase if before_phrase > 2 else len(low)
+
+
+def _continues(words: list[re.Match[str]], place: int) -> bool:
+    """Return whether the preposition at `place` is followed by a noun that belongs to the phrase."""
+    if place + 1 >= len(words):
+        return False
+    following = words[place + 1][0]
+    if following.casefold() in v.DETERMINERS:
+        return place + 2 < len(words) and not _is_small(words[place + 2][0])
+    return not _ends(following)
+
+
+def _ends(word: str) -> bool:
+    """Return whether no noun phrase continues with this word."""
+    return _is_small(word) or (not v.is_name(word) and v.is_verb(word.casefold()))
+
+
+def _is_small(word: str) -> bool:
+    low = word.casefold()
+    if v.is_name(word) and low not in v.WH_WORDS | v.AUXILIARIES | v.DETERMINERS:
+        return False
+    small = v.AUXILIARIES | v.WH_WORDS | v.PREPOSITIONS | v.PERSONAL | v.POSSESSIVE | v.THINGS | v.PLACES | v.TIMES
+    return low in small or low in _OTHERS

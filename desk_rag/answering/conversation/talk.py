@@ -1,0 +1,128 @@
+"""What a conversation was about lately, for the rules that complete a follow-up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from desk_rag.answering.conversation import vocabulary as v
+from desk_rag.answering.conversation.noun_phrases import Phrase, phrases
+from desk_rag.answering.conversation.turns import Turn
+
+_LONGEST_ANSWER = 6
+"""Words of an answer that can stand for a pronoun; a longer one is a sentence."""
+_MOST_TURNS = 3
+_WH_NOUN = re.compile(
+    r"(?:\w+ )?(?:which|what|how many)\s+(?!(?:is|are|was|were|do|does|did|has|have)\b)", re.IGNORECASE
+)
+_ASKS_OF = re.compile(r"(?:\w+ ){0,3}?(?:is|are|was|were|do|does|did|has|have|can|will|should)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """The last turns of a conversation, newest last; there is at least one."""
+
+    turns: tuple[Turn, ...]
+
+    @property
+    def asked(self) -> str:
+        """The last question, standing alone."""
+        return self.turns[-1].asked
+
+    @property
+    def answer(self) -> str:
+        """The last answer without blanks and full stop at its ends."""
+        return self.turns[-1].answer.strip(" .\n")
+
+    @property
+    def has_short_answer(self) -> bool:
+        """Whether the last answer was found and is a name or a phrase rather than a sentence."""
+        return self.turns[-1].found and 0 < len(self.answer.split()) <= _LONGEST_ANSWER
+
+    @property
+    def topic(self) -> str:
+        """What the conversation is about as a noun phrase.
+
+        A property that was asked for ('the excess', 'her phone number') is no topic: what it belongs to is, which an
+        earlier question or the heading of the quoted passage names.
+        """
+        for turn in self.turns[::-1]:
+            if things := _things(turn.asked):
+                return things[0] if len(things) > 1 and _ASKS_OF.match(turn.asked) else things[-1]
+            if turn is self.turns[-1] and (names := names_in(turn.asked)):
+                if earlier := self._thing_of_heading():
+                    return earlier
+                return names[0]
+        bare = [phrase.text for turn in self.turns[::-1] for phrase in phrases(turn.asked) if not is_time(phrase.text)]
+        if bare:
+            return bare[0]
+        return next((turn.headings[0].split(" › ")[-1] for turn in self.turns[::-1] if turn.headings), "")
+
+    def _thing_of_heading(self) -> str:
+        """Return the newest thing asked about that the heading of the quoted passage names."""
+        headings = [heading for turn in self.turns for heading in turn.headings]
+        known = v.stems(v.content_words(" ".join(headings)))
+        for turn in self.turns[::-1]:
+            for thing in _things(turn.asked):
+                if v.stems(v.content_words(thing)) & known:
+                    return thing
+        return ""
+
+
+def talk_of(turns: Sequence[Turn]) -> Talk:
+    """Return the last turns of a conversation that has some."""
+    return Talk(tuple(turns[-_MOST_TURNS:]))
+
+
+def names_in(asked: str) -> list[str]:
+    """Return the names in a question, times left out: 'Mirjam Holt' of 'Mirjam Holt's phone number'."""
+    found = []
+    for phrase in phrases(asked):
+        owner = re.match(r"(?:(?:the|our|my|your)\s+)?(.+?)['’]s?\s", phrase.text + " ")
+        text = owner[1] if owner and "'" in phrase.text.replace("’", "'") else phrase.text
+        words = v.words_of(text)
+        if all(map(v.is_name, words)) and not is_time(text) and not text[:1].isdigit():
+            found.append(text)
+    return found
+
+
+def is_time(text: str) -> bool:
+    """Return whether a phrase consists of years, months, days and seasons."""
+    times = v.MONTHS | v.WEEKDAYS | v.TIME_NOUNS
+    words = [word.casefold() for word in v.words_of(text)]
+    return all(word.isdecimal() or word in times or word in v.DETERMINERS for word in words)
+
+
+def _things(asked: str) -> list[str]:
+    """Return the noun phrases that name things; 'the price of the boiler' names the boiler."""
+    found = []
+    known = [phrase for phrase in phrases(asked) if not is_time(phrase.text)]
+    if len(known) > 1 and _WH_NOUN.match(asked) and _asks_for_first(known, asked):
+        known = known[1:]
+    for phrase in known:
+        owner = re.match(r".*?\bof\s+(.+)", phrase.text)
+        if phrase.is_name:
+            continue
+        if phrase.head in v.ATTRIBUTES:
+            if owner:
+                found.append(owner[1])
+            elif _is_more_than_a_property(phrase.text):
+                found.append(phrase.text)
+            continue
+        found.append(phrase.text)
+    return found
+
+
+def _asks_for_first(known: Sequence[Phrase], asked: str) -> bool:
+    """Return whether the first phrase belongs to the question word: 'fuel' in 'What fuel does the engine need?'."""
+    before = asked[: known[0].start].split()
+    return bool(before) and before[-1].casefold() in ("which", "what", "many")
+
+
+def _is_more_than_a_property(text: str) -> bool:
+    """Return whether a phrase such as 'the fee for plot 27' or 'the Gull room' names one thing of its kind."""
+    if re.search(r"['’]s?\s", text):
+        return False
+    words = v.words_of(text)
+    return any(word.casefold() in v.JOINING for word in words) or any(map(v.is_name, words))

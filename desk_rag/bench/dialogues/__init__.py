@@ -1,0 +1,1 @@
+"""How often follow-up questions are answered as well as the same questions written out."""

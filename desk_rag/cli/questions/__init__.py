@@ -1,0 +1,1 @@
+"""Commands around questions: search, saved chats, follow-ups from the shell."""

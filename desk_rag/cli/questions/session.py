@@ -1,0 +1,73 @@
+"""The saved chat that a question from the command line belongs to."""
+
+from __future__ import annotations
+
+from desk_rag.answering.conversation.saved import saved_turn, turn_from
+from desk_rag.answering.conversation.turns import Turn
+from desk_rag.answering.events import Answer
+from desk_rag.config import Settings
+from desk_rag.errors import ConfigError, DeskRagError
+from desk_rag.store.chats.chats import Chats, open_chats
+
+_MOST_EARLIER = 8
+"""Turns of a continued chat that are handed on; a follow-up leans on the last ones."""
+
+
+class ChatSession:
+    """Earlier turns of the chat, and where the answer is saved."""
+
+    def __init__(self, chats: Chats | None, chat_id: int | None, earlier: tuple[Turn, ...], notice: str) -> None:
+        self._chats = chats
+        self._chat_id = chat_id
+        self.earlier = earlier
+        self._notices = [notice] if notice else []
+        self._saved = False
+
+    @classmethod
+    def begin(cls, settings: Settings, continued: str | None, *, private: bool) -> ChatSession:
+        """Open the chats unless nothing is to be read or saved. Raises ConfigError if there is no such chat."""
+        save = settings.chats.save and not private
+        if continued is None and not save:
+            return cls(None, None, (), "")
+        has_store = (settings.data_dir / "catalog.sqlite").is_file()
+        chats, notice = open_chats(settings.data_dir, create=save) if has_store else (None, "")
+        if continued is None:
+            return cls(chats, None, (), notice)
+        chat_id = _chosen(chats, continued)
+        if chats is None or chat_id is None:
+            raise ConfigError(
+                f"There is no saved chat to continue. {notice}".rstrip(), remedy="Ask without --continue first."
+            )
+        turns = chats.get(chat_id).turns[-_MOST_EARLIER:]
+        earlier = tuple(turn_from(turn) for turn in turns)
+        return cls(chats if save else None, chat_id, earlier, notice)
+
+    def save(self, answer: Answer) -> None:
+        """Save the turn; a failure becomes a notice, since the answer matters more."""
+        if self._chats is None:
+            return
+        try:
+            self._chat_id = self._chats.add(self._chat_id, saved_turn(answer))
+            self._saved = True
+        except DeskRagError as error:
+            self._notices.append(f"This answer could not be saved: {error.message}")
+        finally:
+            self._chats.close()
+
+    def notices(self, *, terminal: bool) -> list[str]:
+        """Return what to tell the user afterwards; on a terminal also how to go on."""
+        hint = f'Chat {self._chat_id}; to ask on: desk-rag ask --continue "…"' if terminal and self._saved else ""
+        return [*self._notices, *([hint] if hint else [])]
+
+    def as_json(self) -> dict[str, object]:
+        """Return the fields that `ask --json` adds."""
+        notices: dict[str, object] = {"chat_notices": self._notices} if self._notices else {}
+        return {"chat": self._chat_id if self._saved else None, **notices}
+
+
+def _chosen(chats: Chats | None, continued: str) -> int | None:
+    if not continued.isdecimal():
+        raise ConfigError(f"'{continued}' is not the number of a chat.", remedy="desk-rag chats lists them.")
+    if chats is None or int(continued):
+        return int(continued) if chats is not None else None
+    return chats.latest()

@@ -1,0 +1,1 @@
+"""Saved chats: questions, answers and where they came from, in a database beside the catalog."""

@@ -1,0 +1,242 @@
+"""Save, list, search and forget chats. Any process of desk-rag may write."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from desk_rag.documents.chunking import Location
+from desk_rag.errors import ConfigError, ForeignPlace, StoreError
+from desk_rag.store.catalog.paths import Scope, from_blob, to_blob
+from desk_rag.store.chats.database import ChatsDamaged, ChatsDatabase, put_aside
+from desk_rag.store.chats.records import ChatRow, SavedChat, SavedSource, SavedTurn
+
+FORGOTTEN = "(removed: it came from a folder that was purged)"
+_LONGEST_TITLE = 80
+_SHOWN = 120
+
+
+class Chats:
+    """The chats of one data directory."""
+
+    def __init__(self, database: ChatsDatabase) -> None:
+        self._database = database
+
+    def add(self, chat_id: int | None, turn: SavedTurn) -> int:
+        """Append a turn to a chat, or begin one; return the chat's id. Raises StoreError subclasses."""
+        now = time.time()
+        with self._database.write() as connection:
+            if chat_id is None or not _touch(connection, chat_id, now):
+                title = " ".join(turn.question.split())[:_LONGEST_TITLE]
+                row = "INSERT INTO chats (title, started_at, changed_at) VALUES (?, ?, ?)"
+                chat_id = int(connection.execute(row, (title, turn.asked_at, now)).lastrowid or 0)
+            _insert(connection, chat_id, turn)
+        return chat_id
+
+    def rows(self, limit: int = 1_000_000) -> list[ChatRow]:
+        """Return the chats, the one changed last first."""
+        query = (
+            "SELECT c.id, c.title, c.changed_at, (SELECT count(*) FROM turns t WHERE t.chat = c.id) FROM chats c"
+            " ORDER BY c.changed_at DESC, c.id DESC LIMIT ?"
+        )
+        with self._database.read() as connection:
+            return [ChatRow(*row) for row in connection.execute(query, (limit,))]
+
+    def latest(self) -> int | None:
+        """Return the id of the chat changed last."""
+        rows = self.rows(1)
+        return rows[0].chat_id if rows else None
+
+    def get(self, chat_id: int) -> SavedChat:
+        """Return a whole chat. Raises ConfigError if there is none with this id."""
+        with self._database.read() as connection:
+            row = connection.execute(
+                "SELECT id, title, started_at, changed_at FROM chats WHERE id = ?", (chat_id,)
+            ).fetchone()
+            if row is None:
+                raise _no_chat(chat_id)
+            turns = connection.execute(
+                "SELECT id, question, asked_as, answer, found, stopped, model, mode, asked_at, forgotten"
+                " FROM turns WHERE chat = ? ORDER BY id",
+                (chat_id,),
+            ).fetchall()
+            return SavedChat(row[0], row[1], row[2], row[3], tuple(_turn(connection, turn) for turn in turns))
+
+    def search(self, words: str, limit: int = 50) -> list[ChatRow]:
+        """Return the chats that contain all `words` in one question, answer, quote or file name; latest first."""
+        wanted = words.casefold().split()
+        if not wanted:
+            return []
+        text = (
+            "folded(t.question || ' ' || t.asked_as || ' ' || t.answer || ' ' || coalesce((SELECT"
+            " group_concat(s.quote || ' ' || s.title || ' ' || CAST(s.path AS TEXT), ' ')"
+            " FROM sources s WHERE s.turn = t.id AND s.quote <> ''), ''))"
+        )
+        condition = " AND ".join(f"instr({text}, ?) > 0" for _ in wanted)
+        query = (
+            "SELECT c.id, c.title, c.changed_at, (SELECT count(*) FROM turns n WHERE n.chat = c.id),"
+            f" min(t.id), t.question, t.answer FROM turns t JOIN chats c ON c.id = t.chat WHERE {condition}"
+            " GROUP BY c.id ORDER BY c.changed_at DESC, c.id DESC LIMIT ?"
+        )
+        with self._database.read() as connection:
+            rows = connection.execute(query, (*wanted, limit)).fetchall()
+        return [
+            ChatRow(row[0], row[1], row[2], row[3], " ".join(f"{row[5]} {row[6]}".split())[:_SHOWN]) for row in rows
+        ]
+
+    def rename(self, chat_id: int, title: str) -> None:
+        """Give a chat another title. Raises ConfigError if there is none with this id."""
+        plain = " ".join(title.split())[:_LONGEST_TITLE]
+        with self._database.write() as connection:
+            if not connection.execute("UPDATE chats SET title = ? WHERE id = ?", (plain, chat_id)).rowcount:
+                raise _no_chat(chat_id)
+
+    def delete(self, chat_id: int) -> None:
+        """Delete a chat. Raises ConfigError if there is none with this id."""
+        with self._database.write() as connection:
+            if not connection.execute("DELETE FROM chats WHERE id = ?", (chat_id,)).rowcount:
+                raise _no_chat(chat_id)
+
+    def delete_last_turn(self, chat_id: int) -> None:
+        """Delete the newest turn of a chat, and the chat if it was the only one."""
+        with self._database.write() as connection:
+            connection.execute("DELETE FROM turns WHERE id = (SELECT max(id) FROM turns WHERE chat = ?)", (chat_id,))
+            connection.execute(
+                "DELETE FROM chats WHERE id = ? AND NOT EXISTS (SELECT 1 FROM turns WHERE chat = chats.id)", (chat_id,)
+            )
+
+    def forget(self, path: Path) -> int:
+        """Remove what turns contain of the files at or below `path`; return the number of turns changed.
+
+        A quote, its answer and the rewritten question go; what the user wrote stays.
+        """
+        scope = Scope([path])
+        with self._database.write() as connection:
+            inside = scope.path_condition("path")
+            touched = f"SELECT DISTINCT turn FROM sources WHERE {inside}"
+            quoted = f"SELECT DISTINCT turn FROM sources WHERE quote <> '' AND {inside}"
+            count = int(connection.execute(f"SELECT count(*) FROM ({touched})", scope.values).fetchone()[0])
+            connection.execute(
+                f"UPDATE turns SET answer = ?, asked_as = '', forgotten = 1 WHERE id IN ({quoted})",
+                (FORGOTTEN, *scope.values),
+            )
+            # Later questions of the chat were rewritten with words of the purged answers.
+            connection.execute(
+                "UPDATE turns SET asked_as = '' WHERE EXISTS (SELECT 1 FROM turns f WHERE f.chat = turns.chat"
+                " AND f.id < turns.id AND f.forgotten = 1)"
+            )
+            connection.execute(f"DELETE FROM sources WHERE {inside}", scope.values)
+            connection.execute(f"DELETE FROM limits WHERE {inside}", scope.values)
+        return count
+
+    def close(self) -> None:
+        """Close the database."""
+        self._database.close()
+
+
+def open_chats(root: Path, *, create: bool = True) -> tuple[Chats | None, str]:
+    """Open the chats of a data directory; with them a notice, '' if all is well.
+
+    A damaged database is moved to quarantine and begun anew. None if chats cannot be used: answers do without. Never
+    raises: a chat must not stop an answer.
+    """
+    try:
+        try:
+            return Chats(ChatsDatabase(root, create=create)), ""
+        except ChatsDamaged:
+            name = put_aside(root)
+            chats = Chats(ChatsDatabase(root, create=True))
+            return chats, f"The saved chats were damaged; they were put aside as quarantine/{name} and begun anew."
+    except FileNotFoundError:
+        return None, ""
+    except (StoreError, OSError) as error:
+        reason = error.message if isinstance(error, StoreError) else str(error)
+        return None, f"Chats cannot be saved: {reason}"
+
+
+def forget_folder(root: Path, path: Path) -> int:
+    """Remove what the chats of a data directory contain of `path`; return the number of turns changed.
+
+    A damaged database is deleted, because it may contain it. Raises StoreError subclasses.
+    """
+    try:
+        chats = Chats(ChatsDatabase(root, create=False))
+    except FileNotFoundError:
+        return 0
+    except ChatsDamaged:
+        with suppress(OSError, ForeignPlace):
+            put_aside(root)  # `purge` empties the quarantine
+        return 0
+    try:
+        return chats.forget(path)
+    finally:
+        chats.close()
+
+
+def _touch(connection: sqlite3.Connection, chat_id: int, now: float) -> bool:
+    return bool(connection.execute("UPDATE chats SET changed_at = ? WHERE id = ?", (now, chat_id)).rowcount)
+
+
+def _insert(connection: sqlite3.Connection, chat_id: int, turn: SavedTurn) -> None:
+    row = (
+        "INSERT INTO turns (chat, question, asked_as, answer, found, stopped, model, mode, asked_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    )
+    values = (
+        chat_id, _utf8(turn.question), _utf8(turn.asked_as), _utf8(turn.answer), turn.found, turn.stopped, turn.model,
+        turn.mode, turn.asked_at,
+    )  # fmt: skip
+    turn_id = connection.execute(row, values).lastrowid
+    connection.executemany(
+        "INSERT INTO limits (turn, path) VALUES (?, ?)", [(turn_id, to_blob(path)) for path in turn.limited_to]
+    )
+    connection.executemany(
+        "INSERT INTO sources (turn, number, path, title, heading, page_start, page_end, line_start, line_end, place,"
+        " quote, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [_source_values(turn_id, source) for source in turn.sources],
+    )
+
+
+def _source_values(turn_id: int | None, source: SavedSource) -> tuple[object, ...]:
+    at = source.location
+    return (
+        turn_id, source.number, to_blob(source.path), _utf8(source.title), _utf8(at.heading), at.page_start,
+        at.page_end, at.line_start, at.line_end, source.place, _utf8(source.quote), source.digest,
+    )  # fmt: skip
+
+
+def _turn(connection: sqlite3.Connection, row: Sequence[object]) -> SavedTurn:
+    turn_id, question, asked_as, answer, found, stopped, model, mode, asked_at, forgotten = row
+    sources = connection.execute(
+        "SELECT number, path, title, heading, page_start, page_end, line_start, line_end, place, quote, digest"
+        " FROM sources WHERE turn = ? ORDER BY id",
+        (turn_id,),
+    ).fetchall()
+    limits = connection.execute("SELECT path FROM limits WHERE turn = ? ORDER BY rowid", (turn_id,)).fetchall()
+    return SavedTurn(
+        str(question), str(asked_as), str(answer), bool(found), bool(stopped), str(model), str(mode),
+        float(str(asked_at)), tuple(map(_source, sources)), tuple(from_blob(path) for (path,) in limits),
+        bool(forgotten),
+    )  # fmt: skip
+
+
+def _source(row: Sequence[object]) -> SavedSource:
+    number, path, title, heading, page_start, page_end, line_start, line_end, place, quote, digest = row
+    location = Location(str(heading), _int(page_start), _int(page_end), _int(line_start), _int(line_end))
+    assert isinstance(path, bytes)
+    return SavedSource(int(str(number)), from_blob(path), str(title), location, str(place), str(quote), str(digest))
+
+
+def _int(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _utf8(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _no_chat(chat_id: int) -> ConfigError:
+    return ConfigError(f"There is no chat {chat_id}.", remedy="desk-rag chats lists them.")

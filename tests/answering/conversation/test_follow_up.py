@@ -1,0 +1,119 @@
+"""Follow-ups made to stand alone: pronouns, left-out words, and questions that lean on nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from desk_rag.answering.conversation import vocabulary
+from desk_rag.answering.conversation.follow_up import stand_alone
+from desk_rag.answering.conversation.turns import Turn
+
+DISHWASHER = vocabulary.stems(vocabulary.content_words("The dishwasher was repaired. The repair cost 140 euros."))
+
+
+def turn(question: str, answer: str = "", *, heading: str = "") -> Turn:
+    """A turn whose question stood alone."""
+    return Turn(question, question, answer, bool(answer), headings=(heading,) if heading else ())
+
+
+@pytest.mark.parametrize(
+    ("before", "answer", "question", "alone"),
+    [
+        ("When was the dishwasher repaired?", "3 May", "And who repaired it?", "Who repaired the dishwasher?"),
+        ("Who repaired the dishwasher?", "Jonas Weil", "What is his number?", "What is Jonas Weil's number?"),
+        ("Who repaired the dishwasher?", "Jonas Weil", "And how can I reach him?", "How can I reach Jonas Weil?"),
+        ("Who painted the kitchen?", "Petra and Tom", "Where do they live?", "Where do Petra and Tom live?"),
+        ("When does Anna's contract end?", "3 May", "And how much does she earn?", "How much does Anna earn?"),
+        ("Which ferry goes to Lindo?", "Aurora", "When does it leave?", "When does the ferry Aurora leave?"),
+        ("When was the boiler bought?", "3 May", "When does its warranty end?",
+         "When does the boiler's warranty end?"),
+        ("Where does the choir rehearse?", "St Mary's hall", "Is there parking there?",
+         "Is there parking at St Mary's hall?"),
+        ("What is the frame number of the red bicycle?", "WX 20", "What did that one cost?",
+         "What did the red bicycle cost?"),
+        ("By whom was the pump replaced?", "Weil", "How much was that?", "How much was having the pump replaced?"),
+        ("Who repaired the dishwasher?", "Weil", "When was that?", "When was having the dishwasher repaired?"),
+    ],
+)  # fmt: skip
+def test_pronouns_get_what_they_stand_for(before: str, answer: str, question: str, alone: str) -> None:
+    assert stand_alone(question, [turn(before, answer)]) == alone
+
+
+@pytest.mark.parametrize(
+    ("before", "answer", "question", "alone"),
+    [
+        ("How much did the panels cost in 2025?", "807", "And in 2024?", "How much did the panels cost in 2024?"),
+        ("How much did the panels cost in 2025?", "807", "And the year before?",
+         "How much did the panels cost in 2024?"),
+        ("When is the open day in May?", "3 May", "In June?", "When is the open day in June?"),
+        ("When is the first rehearsal of the choir?", "3 May", "What about the second one?",
+         "When is the second rehearsal of the choir?"),
+        ("Who painted the bathroom?", "Jan Hill", "And the kitchen?", "Who painted the kitchen?"),
+        ("What is the width of the gate?", "2 m", "And of the shed door?", "What is the width of the shed door?"),
+        ("When is the spring concert of the choir?", "24 April", "And the autumn concert?",
+         "When is the autumn concert of the choir?"),
+        ("When does Anna's contract end?", "3 May", "And Tom's?", "When does Tom's contract end?"),
+        ("When was the boiler bought?", "3 May", "And the price?", "What is the price of the boiler?"),
+        ("When was the boiler bought?", "3 May", "By whom?", "By whom was the boiler bought?"),
+        ("Who planted the pear tree?", "Petra", "When?", "When was the pear tree planted?"),
+        ("Who built the Heron?", "Tamm", "And in which year?", "In which year was the Heron built?"),
+        ("What was replaced on the engine?", "the propeller", "By whom?",
+         "By whom was the propeller replaced on the engine?"),
+    ],
+)  # fmt: skip
+def test_fragments_get_the_rest_of_the_last_question(before: str, answer: str, question: str, alone: str) -> None:
+    assert stand_alone(question, [turn(before, answer)]) == alone
+
+
+def test_short_question_leans_on_the_last_one_only_if_its_document_uses_the_words() -> None:
+    last = turn("When was the dishwasher repaired?", "3 May")
+    assert stand_alone("How much did the repair cost?", [last], DISHWASHER) == (
+        "How much did the repair of the dishwasher cost?"
+    )
+    assert stand_alone("How old is the piano?", [last], DISHWASHER) == "How old is the piano?"
+
+
+def test_property_is_no_topic_but_what_it_belongs_to_is() -> None:
+    turns = [
+        turn("Who serviced the boiler last?", "Mirjam Holt", heading="Boiler"),
+        turn("What is Mirjam Holt's phone number?", "0171 555", heading="Boiler"),
+    ]
+    assert stand_alone("And what does it cost?", turns) == "What does the boiler cost?"
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "How much is the rent of the flat in Mill Lane?",
+        "Where did the plumber leave his tools?",
+        "How long does it take to boil an egg?",
+        "Is there a lift in the town hall?",
+        "Which firm was it that repaired the roof of St Mary's?",
+        "boiler warranty",
+        "When does Anna get her passport?",
+        "",
+        "???",
+    ],
+)
+def test_what_stands_alone_stays(question: str) -> None:
+    assert stand_alone(question, [turn("When was the dishwasher repaired?", "3 May")]) == question or "it" in question
+
+
+def test_first_question_stays() -> None:
+    assert stand_alone("And who repaired it?", []) == "And who repaired it?"
+
+
+def test_refused_answer_is_never_filled_in() -> None:
+    refused = Turn("Who repaired the piano?", "Who repaired the piano?", "I could not find that.", found=False)
+    assert "could not" not in stand_alone("What is his number?", [refused])
+
+
+@given(st.text(max_size=80), st.text(max_size=80), st.text(max_size=40))
+def test_any_text_gives_one_line_of_question(question: str, before: str, answer: str) -> None:
+    last = Turn(before, before, answer, found=True, paths=(Path("a"),), headings=(answer,))
+    alone = stand_alone(question, [last])
+    assert alone == question or (alone.endswith("?") and "\n" not in alone)

@@ -1,0 +1,143 @@
+"""Follow-ups, names in questions and saved chats from the shell: the real reader on real files."""
+
+from __future__ import annotations
+
+import json
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from desk_rag.cli import main
+
+DISHWASHER = (
+    "# Dishwasher\n\nThe dishwasher in the kitchen was repaired on 3 May 2025 by Jonas Weil of Weil Appliances. "
+    "The repair cost 140 euros and the pump was replaced.\n"
+)
+LEASE = "# Lease\n\nThe lease of the flat in Mill Lane ends on 30 June 2027. It was signed by Ruth Adler.\n"
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Desk:
+    documents: Path
+    data: Path
+    capsys: pytest.CaptureFixture[str]
+
+    def run(self, *words: str) -> Ran:
+        """One command in this process."""
+        self.capsys.readouterr()
+        code = main.main([*words, "--data-dir", str(self.data)])
+        shown = self.capsys.readouterr()
+        return Ran(code, shown.out, shown.err)
+
+    def json(self, *words: str) -> dict[str, object]:
+        ran = self.run(*words, "--json")
+        assert ran.code == 0, ran.err
+        return dict(json.loads(ran.out))
+
+
+@pytest.fixture
+def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Desk:
+    documents = tmp_path / "documents"
+    (documents / "letters").mkdir(parents=True)
+    (documents / "dishwasher.md").write_text(DISHWASHER, encoding="utf-8")
+    (documents / "letters" / "my lease.md").write_text(LEASE, encoding="utf-8")
+    made = Desk(documents, tmp_path / "data", capsys)
+    assert made.run("index", str(documents), "--no-kv").code == 0
+    return made
+
+
+def test_a_chat_is_continued_shown_exported_and_deleted(desk: Desk) -> None:
+    first = desk.json("ask", "When was the dishwasher repaired?")
+    assert first["answer"] == "3 May 2025" and first["chat"] == 1 and first["asked_as"] is None
+    second = desk.json("ask", "And who repaired it?", "--continue")
+    assert second["asked_as"] == "Who repaired the dishwasher?" and second["answer"] == "Jonas Weil"
+    assert second["chat"] == 1
+    other = desk.run("ask", "When does the lease of the flat end?")
+    assert "30 June 2027" in other.out
+    third = desk.run("ask", "--continue", "1", "How much did the repair cost?")
+    assert "(asked as: How much did the repair of the dishwasher cost?)" in third.out and "140 euros" in third.out
+    listed = desk.run("chats").out.splitlines()
+    assert [line.split()[0] for line in listed] == ["1", "2"] and "3 turns" in listed[0]
+    shown = desk.run("chats", "show", "1").out
+    assert "> And who repaired it?" in shown and "“The repair cost 140 euros and the pump was replaced.”" in shown
+    assert desk.run("chats", "search", "jonas", "--json").out.count('"chat": 1') == 1
+    exported = desk.run("chats", "export", "1").out
+    assert "## And who repaired it?\n\nAsked as: Who repaired the dishwasher?" in exported
+    assert "dishwasher.md` lines 1-3\n  > The dishwasher" in exported
+    chat = json.loads(desk.run("chats", "export", "1", "--format", "json").out)
+    assert [turn["question"] for turn in chat["turns"]][1] == "And who repaired it?"
+    source = chat["turns"][0]["sources"][0]
+    assert source["path"] == str(desk.documents / "dishwasher.md") and len(source["blake2b_256"]) == 64
+    assert source["change"] is None
+    (desk.documents / "dishwasher.md").write_text("# Dishwasher\n\nSold.\n", encoding="utf-8")
+    (desk.documents / "letters" / "my lease.md").unlink()
+    assert "(changed since)" in desk.run("chats", "show", "1").out
+    assert "(gone)" in desk.run("chats", "export", "2").out
+    assert desk.run("chats", "delete", "1").code == 2, "without a terminal it needs --yes"
+    assert desk.run("chats", "delete", "1", "--yes").code == 0
+    assert desk.run("chats", "show", "1").code == 2
+
+
+def test_private_questions_leave_no_trace(desk: Desk) -> None:
+    asked = desk.json("ask", "When was the dishwasher repaired?", "--private")
+    assert asked["chat"] is None and not (desk.data / "chats.sqlite").exists()
+    config = desk.documents.parent / "config.toml"
+    config.write_text("[chats]\nsave = false\n", encoding="utf-8")
+    desk.json("ask", "When was the dishwasher repaired?", "--config", str(config))
+    assert not (desk.data / "chats.sqlite").exists()
+    assert "save = false" in desk.run("chats", "--config", str(config)).out
+    nothing = desk.run("ask", "And who?", "--continue")
+    assert nothing.code == 2 and "no saved chat to continue" in nothing.err
+    assert desk.json("ask", "When was the dishwasher repaired?")["chat"] == 1
+    desk.json("ask", "And who repaired it?", "--continue", "--private")
+    assert "1 turn" in desk.run("chats").out
+
+
+def test_names_in_a_question_limit_it_and_are_said(desk: Desk) -> None:
+    lease = desk.documents / "letters" / "my lease.md"
+    asked = desk.json("ask", '@"my lease.md" when does it end?')
+    assert asked["answer"] == "30 June 2027" and asked["limited_to"] == [str(lease)]
+    assert {source["path"] for source in asked["sources"]} == {str(lease)}  # type: ignore[attr-defined]
+    told = desk.run("ask", "Who repaired the dishwasher? @letters/")
+    assert "(searched only " in told.out and "letters)" in told.out and "dishwasher.md" not in told.out
+    one_file = desk.json("ask", "When does the lease end?", "--folder", str(lease))
+    assert one_file["limited_to"] == [str(lease)] and one_file["answer"] == "30 June 2027"
+    unknown = desk.run("ask", "@leese.md when does it end?")
+    assert unknown.code == 2 and '@"my lease.md"' in unknown.err and unknown.out == ""
+    found = desk.json("search", "@letters/ repaired", "--words")
+    assert all("letters" in str(one["path"]) for one in found["results"])  # type: ignore[attr-defined]
+
+
+def test_purge_takes_the_quotes_and_verify_sees_no_trace(desk: Desk) -> None:
+    desk.json("ask", "When was the dishwasher repaired?")
+    desk.json("ask", "And who repaired it?", "--continue")
+    desk.json("ask", "When does the lease of the flat end?")
+    purged = desk.run("purge", str(desk.documents / "dishwasher.md"), "--verify", "--yes")
+    assert purged.code == 0, purged.out
+    assert "from 3 turns of saved chats" in purged.out and "no trace" in purged.out
+    shown = desk.run("chats", "show", "1").out
+    assert "(removed: it came from a folder that was purged)" in shown and "Jonas" not in shown
+    assert "30 June 2027" in desk.run("chats", "show", "2").out
+    assert desk.run("purge", "--all", "--yes").code == 0
+    assert not desk.data.exists()
+
+
+def test_damaged_chats_are_said_and_stop_no_answer(desk: Desk) -> None:
+    desk.json("ask", "When was the dishwasher repaired?")
+    assert stat.S_IMODE((desk.data / "chats.sqlite").stat().st_mode) == 0o600
+    (desk.data / "chats.sqlite").write_bytes(b"not a database " * 600)
+    asked = desk.run("ask", "When was the dishwasher repaired?")
+    assert asked.code == 0 and "3 May 2025" in asked.out
+    assert "The saved chats were damaged; they were put aside as quarantine/chats." in asked.err
+    assert "1 turn" in desk.run("chats").out
+    other = [one for one in desk.json("doctor")["findings"] if one["name"] == "other files"]  # type: ignore[attr-defined]
+    assert other == []

@@ -1,0 +1,79 @@
+"""Text of a document as desk-rag read it, at the place of a source: for PDF and Word files without a desktop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from textual.widgets import Footer, Static, TextArea
+from textual.widgets.text_area import Selection
+
+from desk_rag.answering.events import Source
+from desk_rag.documents.chunking import Chunk
+from desk_rag.sanitize import clean
+from desk_rag.tui.wording import safe
+
+_MOST_CHARS = 200_000
+"""Text shown before and after the source; more would take seconds to wrap."""
+
+
+class DocumentTextScreen(Screen[None]):
+    """Read-only text with the quote selected; closed by Esc."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,alt+v,q", "dismiss", "Back"),
+        Binding("alt+c", "copy", "Copy selection"),
+    ]
+
+    def __init__(self, title: str, source: Source, quote: str, chunks: Sequence[Chunk]) -> None:
+        super().__init__()
+        self._title = title
+        self._source, self._quote = source, quote
+        self._chunks = chunks
+
+    def compose(self) -> ComposeResult:
+        yield Static(safe(self._title, "bold", single_line=True), id="document-title", markup=False)
+        yield TextArea("", id="document", read_only=True, soft_wrap=True, show_cursor=False, compact=True)
+        yield Footer(compact=True)
+
+    def on_mount(self) -> None:
+        text, start, end = excerpt(self._source, self._quote, self._chunks)
+        area = self.query_one(TextArea)
+        area.text = text
+        first, last = _row_and_column(text, start), _row_and_column(text, end)
+        area.focus()
+        area.selection = Selection(first, last)
+        self.call_after_refresh(area.scroll_cursor_visible, center=True)
+
+    def action_copy(self) -> None:
+        """Copy what is selected; at first that is the quote."""
+        self.app.copy_to_clipboard(self.query_one(TextArea).selected_text)
+        self.notify("Copied.", markup=False)
+
+
+def _row_and_column(text: str, index: int) -> tuple[int, int]:
+    return text.count("\n", 0, index), index - text.rfind("\n", 0, index) - 1
+
+
+def excerpt(source: Source, quote: str, chunks: Sequence[Chunk]) -> tuple[str, int, int]:
+    """Return the document's text around `source`, and where in it the quote, or else the source, begins and ends."""
+    places = [index for index, chunk in enumerate(chunks) if chunk.chunk_id == source.chunk_id]
+    if not places:
+        text = clean(source.text)
+        return text, *_place(text, clean(quote), 0)
+    here = places[0]
+    before = "\n\n".join(clean(chunk.text) for chunk in chunks[:here])[-_MOST_CHARS:]
+    own = clean(chunks[here].text)
+    after = "\n\n".join(clean(chunk.text) for chunk in chunks[here + 1 :])[:_MOST_CHARS]
+    offset = len(before) + 2 if before else 0
+    text = "\n\n".join(part for part in (before, own, after) if part)
+    start, end = _place(own, clean(quote), offset)
+    return text, start, end
+
+
+def _place(text: str, quote: str, offset: int) -> tuple[int, int]:
+    found = text.find(quote.strip()) if quote.strip() else -1
+    return (offset, offset + len(text)) if found < 0 else (offset + found, offset + found + len(quote.strip()))

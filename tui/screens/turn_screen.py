@@ -1,0 +1,171 @@
+"""What keys do with the selected turn and its sources, without asking anything: look, copy, open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.screen import Screen
+from textual.widgets import OptionList, Static, Tabs
+
+from desk_rag.answering.events import Source
+from desk_rag.sanitize import clean
+from desk_rag.tui import messages as m
+from desk_rag.tui.widgets.answer_view import AnswerView
+from desk_rag.tui.widgets.source_list import SourceList
+from desk_rag.tui.widgets.source_preview import SourcePreview
+from desk_rag.tui.widgets.transcript import Transcript
+from desk_rag.tui.wording import as_text, count, quotes_of
+
+_WITH_ANSWER = ("copy_answer", "copy_words", "toggle_timing")
+_WITH_SOURCES = ("open_source", "read_source", "step_source", "show_source")
+
+
+class TurnScreen(Screen[None]):
+    """Base of the chat screen: the selected turn, its sources in the side pane, and what is done with both."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+b", "toggle_sources", "Sources", key_display="^b"),
+        Binding("ctrl+o", "open_source", "Open", key_display="^o"),
+        Binding("alt+up", "choose_turn(-1)", "Answer above", show=False),
+        Binding("alt+down", "choose_turn(1)", "Answer below", show=False),
+        Binding("alt+n", "step_source(1)", "Next source", show=False),
+        Binding("alt+p", "step_source(-1)", "Previous source", show=False),
+        Binding("alt+v", "read_source", "Read the source here", show=False),
+        Binding("alt+c", "copy_answer", "Copy answer", show=False),
+        Binding("alt+t", "toggle_timing", "Timing", show=False),
+        *[Binding(f"alt+{n}", f"show_source({n})", f"Source {n}", show=False) for n in range(1, 10)],
+    ]
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        super().__init__()
+        self._folders = folders
+
+    @property
+    def _selected(self) -> AnswerView | None:
+        return self.query_one(Transcript).selected if self.is_mounted else None
+
+    @property
+    def number_of_sources(self) -> int:
+        """How many sources the selected turn has."""
+        return len(self._selected.sources) if self._selected else 0
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        view = self._selected
+        if action in _WITH_ANSWER:
+            return view is not None and view.answer is not None
+        if action == "copy_quotes":
+            return view is not None and view.answer is not None and bool(view.answer.citations)
+        if action in _WITH_SOURCES:
+            return view is not None and bool(view.sources)
+        if action == "toggle_sources":
+            return self.has_class("-with-sources")
+        return view is not None if action in ("turn_menu", "edit", "choose_turn") else True
+
+    # The side pane ----------------------------------------------------------------------------------------------
+
+    def on_transcript_selected(self, message: Transcript.Selected) -> None:
+        self._show_sources(message.view)
+
+    def on_answer_view_source_clicked(self, message: AnswerView.SourceClicked) -> None:
+        self.query_one(Transcript).select(message.view)
+        self._show_sources(message.view)
+        self.action_show_source(message.number)
+
+    def on_option_list_option_highlighted(self, message: OptionList.OptionHighlighted) -> None:
+        self._preview()
+
+    def on_option_list_option_selected(self, message: OptionList.OptionSelected) -> None:
+        self.query_one("#preview-text").focus()
+
+    def on_document_came(self, message: m.DocumentCame) -> None:
+        self.query_one(SourcePreview).show_neighbours(message.path, message.chunks)
+
+    def _show_sources(self, view: AnswerView) -> None:
+        if view.sources or view.over:
+            self.set_class(bool(view.sources), "-with-sources")
+        cited = frozenset(citation.source_number for citation in view.citations)
+        self.query_one("#side-title", Static).update(Content(count(len(view.sources), "source")))
+        self.query_one(SourceList).show(view.sources, cited)
+        self._preview()
+        self.refresh_bindings()
+
+    def _preview(self) -> None:
+        source = self.query_one(SourceList).current
+        view = self._selected
+        quotes = [c.quote for c in view.citations if source and c.source_number == source.number] if view else []
+        self.query_one(SourcePreview).show(source, quotes)
+        if source is not None:
+            self.post_message(m.DocumentWanted(source.path))
+
+    def _shown(self) -> tuple[Source, m.OpenWanted] | None:
+        """Return the shown source and how to open it: at its first quote, or else at its beginning."""
+        source, view = self.query_one(SourceList).current, self._selected
+        if source is None or view is None:
+            return None
+        cited = next((one for one in view.citations if one.source_number == source.number), None)
+        location, quote = (cited.location, cited.quote) if cited else (source.location, "")
+        return source, m.OpenWanted(source, location, quote)
+
+    # Actions ----------------------------------------------------------------------------------------------------
+
+    def action_choose_turn(self, step: int) -> None:
+        """Select the turn above or below."""
+        self.query_one(Transcript).action_choose(step)
+
+    def action_toggle_sources(self) -> None:
+        """Show or hide the sources: a pane on a wide terminal, a tab on a narrow one."""
+        if self.has_class("-narrow"):
+            self._show_pane("tab-chat" if self.query_one(Tabs).active == "tab-sources" else "tab-sources")
+        else:
+            self.toggle_class("-without-sources")
+
+    def action_show_source(self, number: int) -> None:
+        """Show source `number` of the selected answer."""
+        self.remove_class("-without-sources")
+        self.query_one(SourceList).choose(number)
+        self._show_pane("tab-sources")
+
+    def action_step_source(self, by: int) -> None:
+        """Show the next or previous source."""
+        self.query_one(SourceList).step(by)
+
+    def action_open_source(self) -> None:
+        """Open the shown source in the user's own program."""
+        if shown := self._shown():
+            self.post_message(shown[1])
+
+    def action_read_source(self) -> None:
+        """Show the text of the source's document here."""
+        if shown := self._shown():
+            self.post_message(m.TextWanted(shown[0], shown[1].quote))
+
+    def action_copy_answer(self) -> None:
+        """Copy the selected answer with its quotes."""
+        if (view := self._selected) and view.answer:
+            self._copy(as_text(view.answer, self._folders), "Answer")
+
+    def action_copy_words(self) -> None:
+        """Copy the words of the selected answer."""
+        if (view := self._selected) and view.answer:
+            self._copy(clean(view.answer.text), "Words")
+
+    def action_copy_quotes(self) -> None:
+        """Copy the quotes of the selected answer with their places."""
+        if (view := self._selected) and view.answer:
+            self._copy("\n".join(quotes_of(view.answer, self._folders)), "Quotes")
+
+    def action_toggle_timing(self) -> None:
+        """Show or hide the stages of the time to first token."""
+        if view := self._selected:
+            view.toggle_details()
+
+    def _copy(self, text: str, what: str) -> None:
+        self.app.copy_to_clipboard(text)
+        self.notify(f"{what} copied.", markup=False)
+
+    def _show_pane(self, tab: str) -> None:
+        self.query_one(Tabs).active = tab

@@ -40,7 +40,6 @@ from desk_rag.tui.panels.host import PanelHost
 from desk_rag.tui.panels.registry import panel_bindings
 from desk_rag.tui.screens.chat import ChatScreen
 from desk_rag.tui.shutdown import leave_at_once, leave_unless_ended, new_loop, threads_ended
-from desk_rag.tui.themes import DARK, LIGHT
 from desk_rag.tui.turns.comparison import compare
 from desk_rag.tui.widgets.question_input import QuestionInput
 from desk_rag.tui.wording import place, safe
@@ -85,9 +84,7 @@ class DeskRagApp(PanelHost):
         self._pressed_ctrl_c = float("-inf")
 
     def on_mount(self) -> None:
-        for theme in (DARK, LIGHT):
-            self.register_theme(theme)
-        self.theme = DARK.name
+        self.use_ui_settings()
         self.push_screen(self._chat)
         self._main_loop = loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -266,7 +263,7 @@ class DeskRagApp(PanelHost):
         if isinstance(self.screen, HelpScreen):
             self.screen.dismiss()
         else:
-            self.push_screen(HelpScreen(self._log_file))
+            self.push_screen(HelpScreen(self._log_file, *self.help_here()))
 
     def action_copy_or_quit(self) -> None:
         """Copy what is selected; else clear the prompt; else quit when pressed twice."""
@@ -361,6 +358,7 @@ def run(session: Session) -> NoReturn:
 
     place = session.settings.data_dir
     Layout(place).check_owner()  # before the log file is made there
+    DeskRagApp.remembers = True
     code = run_with(LiveBackend(session), session.folders, log_to_file(place / "logs"))
     leave_at_once(code)  # unloading the libraries would take longer than all else
 

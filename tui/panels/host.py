@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from textual import work
 from textual.app import App, SystemCommand
+from textual.filter import LineFilter
+from textual.theme import Theme
 
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Backend, Freshness, Status
 from desk_rag.tui.panels.registry import PANELS, panel_commands
 from desk_rag.tui.screens.chat import ChatScreen
+from desk_rag.tui.terminal.plain import AsciiFilter, wants_ascii
+from desk_rag.tui.themes import DARK, LIGHT
 from desk_rag.tui.wording import count
 
 _LOG = logging.getLogger(__name__)
@@ -23,6 +28,9 @@ class PanelHost(App[int]):
     """Base of the app, which sets the attributes."""
 
     backend: Backend
+    remembers = False
+    """Whether a theme that is chosen is kept for the next run."""
+    _plain: AsciiFilter | None = None
     _chat: ChatScreen
     _folders: tuple[Path, ...]
     _status: Status
@@ -44,11 +52,52 @@ class PanelHost(App[int]):
     def on_pause_wanted(self, message: m.PauseWanted) -> None:
         self.set_pause(message.seconds)
 
+    def use_ui_settings(self) -> None:
+        """Take theme and signs from the settings, and write a theme that is chosen later to their file."""
+        session = self.backend.session
+        for theme in (DARK, LIGHT):
+            self.register_theme(theme)
+        if session.settings.ui.ascii or wants_ascii(os.environ):
+            self._plain = AsciiFilter()
+        wanted = session.settings.ui.theme
+        self.theme = wanted if wanted in self.available_themes else DARK.name
+        if self.remembers:
+            self.theme_changed_signal.subscribe(self, self._theme_chosen)
+
+    def _theme_chosen(self, theme: Theme) -> None:
+        if theme.name != self.backend.session.settings.ui.theme:
+            self.keep_theme(theme.name)
+
+    @work(thread=True, exclusive=True, group="theme", exit_on_error=False)
+    def keep_theme(self, name: str) -> None:
+        """Write the theme to the settings file; without that it lasts as long as this run."""
+        session = self.backend.session
+        try:
+            ui = session.file.write({("ui", "theme"): name}).ui
+            session.settings = session.settings.model_copy(update={"ui": ui})
+        except Exception as error:
+            _LOG.exception("the theme cannot be kept")
+            self.call_from_thread(self._complain, error)
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Return Textual's filters, and ours where only ASCII may be drawn."""
+        filters = super().get_line_filters()
+        return filters if self._plain is None else [*filters, self._plain]
+
     def panel_commands(self) -> Iterator[SystemCommand]:
         """Yield the entries of the command palette about these screens."""
         yield from panel_commands(self.action_panel)
         if not self._folders:
             yield SystemCommand("Choose a folder", "Look at it first, then index it", self.action_first_run)
+
+    def help_here(self) -> tuple[str, Sequence[tuple[str, str]]]:
+        """Return what has the focus, and its keys."""
+        from desk_rag.tui.panels.base import PanelScreen
+        from desk_rag.tui.screens.help import HERE
+
+        if isinstance(self.screen, PanelScreen):
+            return self.screen.NAME, self.screen.KEYS
+        return HERE.get((self.focused.id or "") if self.focused is not None else "", ("", ()))
 
     def action_panel(self, name: str) -> None:
         """Open a screen beside the chat, in place of another one that is open."""

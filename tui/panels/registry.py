@@ -35,6 +35,7 @@ PANELS = {
     "activity": Panel("f4", "Activity", "How far indexing is, why it waits, pause, work now", "ActivityScreen"),
     "cache": Panel("f5", "Cache", "Room, use, what would be deleted next, verify", "CacheScreen"),
     "doctor": Panel("f8", "Doctor", "Check the installation, with a remedy for each fault", "DoctorScreen"),
+    "settings": Panel("f2", "Settings", "Every setting, what it means, where it comes from", "SettingsScreen"),
     "library": Panel("f3", "Library", "Folders and files: what was read, what not and why", "LibraryScreen"),
 }
 

@@ -120,8 +120,9 @@ class AnswerSettings(_Section):
     """Chunks per answer; 0 follows the model (5 for the embedded reader, 6 for others)."""
     context_tokens: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """Tokens of chunks per answer; 0 follows the model (2,000 for the embedded reader)."""
-    max_new_tokens: Annotated[int, Field(ge=1, le=4096)] = 160
-    """Longest answer, quotes included, in tokens."""
+    max_new_tokens: Annotated[int, Field(ge=0, le=4096)] = 0
+    """Longest answer in tokens, reasoning apart; 0 follows the model and the question (160 for the embedded reader,
+    up to 1,024 for models that write)."""
     choose_quote: bool = True
     """Embedded reader and embedder only: score every sentence against the question before quoting one.
     With false the reader alone decides what it quotes, which is less accurate."""

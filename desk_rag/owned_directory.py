@@ -108,6 +108,11 @@ class OwnedDirectory:
         except (FileNotFoundError, ForeignPlace):
             return None
 
+    def remove_socket(self, path: Path) -> None:
+        """Remove a socket of this user, which nobody listens on any more. Raises ForeignPlace, OSError."""
+        with suppress(FileNotFoundError), self.opened(path.parent) as folder:
+            folder.unlink_socket(path.name)
+
     def move(self, path: Path, into: Path, name: Callable[[Entry], str], proof: Proof) -> bool:
         """Move a file to the directory `into` if `proof` accepts it; `name` makes its new name from its entry.
 

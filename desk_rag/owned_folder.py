@@ -141,6 +141,13 @@ class Folder:
             return None
         return entry.status
 
+    def unlink_socket(self, name: str) -> None:
+        """Remove a socket of this user; anything else of that name stays. Raises OSError."""
+        with suppress(FileNotFoundError):
+            status = self.status(name)
+            if stat.S_ISSOCK(status.st_mode) and status.st_uid == os.geteuid():
+                os.unlink(self._name(name), dir_fd=self._base())
+
     def remove_directory(self, name: str) -> None:
         """Remove a subdirectory if it is empty and no link."""
         with suppress(OSError):

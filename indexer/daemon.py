@@ -7,6 +7,7 @@ runs: a run starts with a sweep of all folders and continues where the last one 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -24,7 +25,10 @@ from desk_rag.documents import discovery
 from desk_rag.documents.status import FileState
 from desk_rag.errors import ConfigError, DeskRagError
 from desk_rag.indexer.idle import lower_priority
+from desk_rag.indexer.models import Models
 from desk_rag.indexer.parts import lazy_parts
+from desk_rag.indexer.resident.answers import Resident
+from desk_rag.indexer.resident.server import Server
 from desk_rag.indexer.root_watch import WatchState
 from desk_rag.indexer.service import Service
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
@@ -35,7 +39,10 @@ _EVERY = 5.0
 """Seconds between two lines of the same kind of progress."""
 _MOST_FILE_LINES = 20
 """Lines about files in that time; further files are only counted."""
+_KEEP_MODELS_SECONDS = 600.0
+"""Seconds without a question or other work after which the models leave the memory."""
 _EXIT_OK = 0
+_log = logging.getLogger(__name__)
 
 
 def run_watch(
@@ -58,15 +65,18 @@ def run_watch(
                     discovery.check_root(folder)
             if store.kv_away:
                 printer.line(store.kv_away)
+            models = Models(store, settings)
+            service = Service(lazy_parts(store, settings, models), folders, settings)
+            server = _serve(settings, service, models)  # before the priority is lowered, so that answers are not slow
             lower_priority()
             # Chunks of many lengths would fill the cache of compiled CPU kernels (bench/LOG.md, "Memory of a watcher").
             os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
-            service = Service(lazy_parts(store, settings), folders, settings)
             service.subscribe(printer.event)
             service.subscribe_watching(printer.watching)
             service.start()
             stop.wait()
             printer.line("stopping")
+            server.stop()
             if not service.stop():
                 _leave(store, printer)
             printer.line("stopped")
@@ -74,6 +84,20 @@ def run_watch(
         Printer(errors or sys.stderr).line(f"desk-rag: {error}")
         return error.exit_code
     return _EXIT_OK
+
+
+def _serve(settings: Settings, service: Service, models: Models) -> Server:
+    """Answer the questions of other processes, and let go of the models when none came for a while."""
+
+    def idle() -> None:
+        if models.idle_seconds() > _KEEP_MODELS_SECONDS and not service.is_working():
+            models.release()
+
+    resident = Resident(settings, lambda: service.parts, models.engine, service.is_reading, service.changed_files)
+    server = Server(settings.data_dir, resident.handle, idle)
+    if reason := server.start():
+        _log.warning("other processes must answer by themselves: %s", reason)
+    return server
 
 
 class Printer:

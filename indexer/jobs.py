@@ -111,6 +111,11 @@ class JobQueue:
         with self._changed:
             return sum(job.root == root and job.change is Change.GONE for job in self._files.values())
 
+    def paths(self) -> list[Path]:
+        """Return the files that wait."""
+        with self._changed:
+            return list(self._files)
+
     def due(self, within: float = 0.0) -> bool:
         """Return whether `take` would return a job now or within so many seconds."""
         with self._changed:

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from desk_rag.config import ModelSettings, Settings
+from desk_rag.config import Settings
 from desk_rag.device_lock import DeviceLock
 from desk_rag.documents.chunking import ChunkSize
+from desk_rag.indexer.models import Models
+from desk_rag.indexer.names import EVERYTHING, MissingWork, missing_work
 from desk_rag.model import weights
 from desk_rag.model.prompt import load_prompt
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the worker needs. It calls each of the two loaders once, when their stage begins."""
+    """What the worker needs. It calls the loader of a stage whenever that begins; what is loaded is kept for others."""
 
     store: Store
     counter: PortableCounter
@@ -34,18 +36,25 @@ class Parts:
     turn: DeviceLock
     load_embedder: Callable[[], Embedder]
     load_model: Callable[[], ServingModel]
+    missing: Callable[[], MissingWork] = lambda: EVERYTHING
+    """What there is to do, as far as it is known without loading anything."""
 
 
-def lazy_parts(store: Store, settings: Settings) -> Parts:
-    """Return parts that load what `settings` name. Raises ModelNotFound if the model's tokenizer is missing."""
+def lazy_parts(store: Store, settings: Settings, models: Models | None = None) -> Parts:
+    """Return parts that load what `settings` name, through `models` if others in this process use them, too.
+
+    Raises ModelNotFound if the model's tokenizer is missing.
+    """
     prompt = load_prompt(weights.resolve(settings.model.name, allow_download=settings.model.allow_download))
+    shared = models or Models(store, settings)
     return Parts(
         store=store,
         counter=prompt,
         size=prompt.chunk_size,
-        turn=DeviceLock(settings.data_dir / "run"),
-        load_embedder=lambda: _embedder(settings.model),
-        load_model=lambda: _model(settings),
+        turn=shared.turn,
+        load_embedder=shared.embedder,
+        load_model=shared.serving,
+        missing=lambda: EVERYTHING if shared.is_loaded else missing_work(store, settings),
     )
 
 
@@ -60,15 +69,3 @@ def parts_of(engine: AnswerEngine) -> Parts:
         load_embedder=lambda: engine.embedder,
         load_model=lambda: engine.serving,
     )
-
-
-def _embedder(settings: ModelSettings) -> Embedder:
-    from desk_rag.retrieval.embedding import load_embedder
-
-    return load_embedder(settings)
-
-
-def _model(settings: Settings) -> ServingModel:
-    from desk_rag.answering.serving_model import prepare
-
-    return prepare(settings)

@@ -39,6 +39,7 @@ _HEARTBEAT_SECONDS = 15.0
 _SLEPT_SECONDS = 60.0
 _IGNORE_FILES = (".gitignore", ".deskragignore")
 _REMEMBERED = 50_000
+_SOON = 10.0
 
 
 class ClockJump:
@@ -69,6 +70,7 @@ class Service:
         tick_seconds: float = TICK_SECONDS,
     ) -> None:
         """`parts.store` must be open as the writer; the caller closes it after `stop`."""
+        self.parts = parts
         self._store, self._settings, self._tick = parts.store, settings, tick_seconds
         self.folders = outermost(folders)
         self._callbacks: list[Callable[[IndexEvent], None]] = []
@@ -147,6 +149,18 @@ class Service:
         """Sweep all folders now."""
         for folder in self.folders:
             self._jobs.put(SweepJob(folder, time.monotonic()))
+
+    def changed_files(self) -> list[Path]:
+        """Return the files that changed and were not read yet, as far as the system reported them."""
+        return [*self._watcher.pending(), *self._jobs.paths()]
+
+    def is_reading(self) -> bool:
+        """Return whether files are being read, or will be within seconds."""
+        return not self._paused() and (self._worker.is_sweeping or self._jobs.due(within=_SOON))
+
+    def is_working(self) -> bool:
+        """Return whether files, vectors or chunk KV are being worked on."""
+        return self.is_reading() or self._worker.is_in_stages
 
     # Pauses
 

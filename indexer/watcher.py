@@ -108,6 +108,11 @@ class Watcher:
         for root in self._watches:
             self._note(root, {}, sweep=True)
 
+    def pending(self) -> list[Path]:
+        """Return the changed files that were not delivered yet."""
+        with self._changed:
+            return [path for pending in self._pending.values() for path in pending.changes]
+
     def note(self, root: Path, event: FileSystemEvent) -> None:
         """Record one watchdog event; called from its threads."""
         source = Path(os.fsdecode(event.src_path))

@@ -26,8 +26,6 @@ from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, StagePr
 from desk_rag.ingest.file_update import CHANGED_MEANWHILE
 from desk_rag.ingest.pipeline import embed_pending, index_path, sync_folder
 from desk_rag.ingest.progress import Tally
-from desk_rag.kv.serving import ServingModel
-from desk_rag.retrieval.embedding import Embedder
 
 _log = logging.getLogger(__name__)
 
@@ -65,8 +63,8 @@ class Worker:
         """`paused` returns '' or the reason for a pause, as the user reads it; `may_run` the same for chunk KV."""
         self._parts, self._settings, self._jobs, self._emit = parts, settings, jobs, emit
         self._may_run, self._stopping, self._paused = may_run, stopping, paused
-        self._embedder: Embedder | None = None
-        self._serving: ServingModel | None = None
+        self.is_sweeping = False
+        """A folder is being compared with the catalog, or its files are being read."""
         self._stages: Iterator[None] | None = None
         self._stages_again = 0.0
         """When to start the stages again, in monotonic time; 0 for never."""
@@ -97,6 +95,11 @@ class Worker:
         """Return when a sweep requested by events may start: sweeps take at most a tenth of the time."""
         ended, took = self._sweeps.get(root, (0.0, 0.0))
         return max(time.monotonic(), ended + max(5.0, 10 * took)) if ended else time.monotonic()
+
+    @property
+    def is_in_stages(self) -> bool:
+        """Return whether vectors or chunk KV are being made."""
+        return self._stages is not None
 
     def begin_stages(self) -> None:
         """Check again for chunks without vector or KV. May be called from any thread."""
@@ -147,11 +150,14 @@ class Worker:
             self._do_file(job)
             return
         began = time.monotonic()
+        self.is_sweeping = True
         try:
             self._sweep(job.root)
         except Exception as error:
             self._report(IndexStage.SCAN, error)
             self._jobs.put(SweepJob(job.root, time.monotonic() + _RETRY_SECONDS))
+        finally:
+            self.is_sweeping = False
         self._sweeps[job.root] = (time.monotonic(), time.monotonic() - began)
 
     def _sweep(self, root: Path) -> None:
@@ -277,17 +283,16 @@ class Worker:
             self._tally, self._unfinished = Tally(), False
 
     def _embed(self) -> Iterator[StageProgress]:
-        if self._embedder is None:
-            self._embedder = self._parts.load_embedder()
-        yield from embed_pending(self._parts.store, self._embedder, self._halt)
+        if not self._parts.missing().vectors:
+            return
+        yield from embed_pending(self._parts.store, self._parts.load_embedder(), self._halt)
 
     def _prefill(self) -> Iterator[StageProgress]:
-        if time.monotonic() < self._full_until:
+        if time.monotonic() < self._full_until or not self._parts.missing().kv:
             return
-        if self._serving is None:
-            self._serving = self._parts.load_model()
         last = None
-        for last in warm_pending(self._parts.store, self._serving, self._parts.turn, self._halt, self._may_run):
+        parts = self._parts
+        for last in warm_pending(parts.store, parts.load_model(), parts.turn, self._halt, self._may_run):
             yield last
         if last is not None and last.waiting and not self._halt():
             self._full_until = time.monotonic() + _FULL_SECONDS

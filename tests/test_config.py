@@ -180,7 +180,7 @@ def test_rungs_that_make_no_ladder_are_refused(tmp_path: Path, text: str, said: 
 
 def test_two_mistakes_are_both_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        load(written(tmp_path, "[answer]\ntop_k = 65\nmax_new_tokens = 0\n"))
+        load(written(tmp_path, "[answer]\ntop_k = 65\nmax_new_tokens = -1\n"))
     assert "answer.top_k" in caught.value.message
     assert "answer.max_new_tokens" in caught.value.message
 

@@ -16,6 +16,7 @@ from desk_rag.answering.events import AnswerEvent, AnswerMode
 from desk_rag.documents.chunking import Chunk
 from desk_rag.documents.status import IndexStage
 from desk_rag.ingest.events import IndexEvent
+from desk_rag.ingest.freshness import Backlog
 
 if TYPE_CHECKING:
     from desk_rag.tui.management.session import Session
@@ -100,9 +101,20 @@ class Backend(Protocol):
         """Import, load and open everything; `report` takes progress lines, `listen` index events from any thread."""
 
     def ask(
-        self, question: str, stop: Callable[[], bool], mode: AnswerMode = AnswerMode.CACHED
+        self,
+        question: str,
+        stop: Callable[[], bool],
+        mode: AnswerMode = AnswerMode.CACHED,
+        *,
+        wait: Callable[[], bool] = lambda: True,
     ) -> Iterator[AnswerEvent]:
-        """Answer `question`; gives up soon after `stop()` turns true."""
+        """Answer `question`; gives up soon after `stop()` turns true.
+
+        While new files are being read, FilesWaiting events come until they are read or `wait()` turns false.
+        """
+
+    def backlog(self) -> Backlog:
+        """Return the files that were not read yet; once there are none, an answer that lacked some can be renewed."""
 
     def prefetch(self, question: str) -> None:
         """Get ready for `question`, which is likely to be asked next; it may also never be."""

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,10 @@ from desk_rag.config import Settings
 from desk_rag.documents.chunking import Chunk
 from desk_rag.documents.status import IndexStage
 from desk_rag.errors import UNWRITABLE, ModelError, StoreLocked
+from desk_rag.ingest import freshness
 from desk_rag.ingest.deletions import missing_files
 from desk_rag.ingest.events import IndexEvent, StageProgress
+from desk_rag.ingest.freshness import Backlog
 from desk_rag.store.catalog.deletion_rows import Decision
 from desk_rag.store.presence import absent_folders
 from desk_rag.tui.backend import Freshness, Reading, Started, Status
@@ -30,6 +33,7 @@ from desk_rag.tui.turns.first_look import FirstLook, room_missing
 
 if TYPE_CHECKING:
     from desk_rag.answering.engine import AnswerEngine
+    from desk_rag.indexer.resident.server import Server
     from desk_rag.indexer.service import Service
     from desk_rag.store.store import Store
     from desk_rag.store.types import Activity, Counts
@@ -58,6 +62,7 @@ class LiveBackend:
         self.session = session
         self._engine: AnswerEngine | None = None
         self._service: Service | None = None
+        self._server: Server | None = None
         self._listen: Callable[[IndexEvent], None] = lambda _: None
         self._started_at = 0.0
         self._first_look = FirstLook()
@@ -91,10 +96,29 @@ class LiveBackend:
         return Started("embedded reader" if embedded else engine.model.spec.name, _device(engine), not embedded)
 
     def ask(
-        self, question: str, stop: Callable[[], bool], mode: AnswerMode = AnswerMode.CACHED
+        self,
+        question: str,
+        stop: Callable[[], bool],
+        mode: AnswerMode = AnswerMode.CACHED,
+        *,
+        wait: Callable[[], bool] = lambda: True,
     ) -> Iterator[AnswerEvent]:
-        """Answer from the chosen folders only: the store may hold others."""
-        return self._ready().ask(question, mode=mode, under=self.session.folders, stop=stop)
+        """Answer from the chosen folders only (the store may hold others), as their files are now."""
+        from desk_rag.answering.conversation.asking import Request
+        from desk_rag.indexer import fresh_answer
+
+        engine, service = self._ready(), self._service
+        asked = Request(question, under=self.session.folders, mode=mode)
+        if service is None:
+            return fresh_answer.ask(engine, asked, stop, wait=wait)
+        return fresh_answer.ask(
+            engine, asked, stop, wait=wait, is_reading=service.is_reading, hints=service.changed_files()
+        )
+
+    def backlog(self) -> Backlog:
+        """Return the files below the chosen folders that were not read yet, after a look of at most 0.15 s."""
+        hints = self._service.changed_files() if self._service is not None else ()
+        return freshness.look(self._ready().store, self.session.folders, self.session.settings.index, hints=hints)
 
     def prefetch(self, question: str) -> None:
         """Bring nearer what the next question in the queue will need, while the present answer is written."""
@@ -176,6 +200,8 @@ class LiveBackend:
             self._stopping.set()
             service, engine = self._service, self._engine
             self._service = self._engine = None
+        if self._server is not None:
+            self._server.stop()
         ended = service.stop() if service is not None else True
         if engine is not None:
             engine.close()
@@ -206,6 +232,8 @@ class LiveBackend:
     def halt(self) -> bool:
         """Stop indexing; False if another process indexes or a step that cannot be interrupted still runs."""
         with self._changing:
+            if self._server is not None:
+                self._server.stop()
             return self._service is not None and self._service.stop(_HALT_SECONDS)
 
     def resume(self, settings: Settings, folders: Sequence[Path]) -> None:
@@ -222,6 +250,8 @@ class LiveBackend:
 
     def _begin_indexing(self, engine: AnswerEngine, listen: Callable[[IndexEvent], None]) -> None:
         from desk_rag.indexer.parts import parts_of
+        from desk_rag.indexer.resident.answers import Resident
+        from desk_rag.indexer.resident.server import Server
         from desk_rag.indexer.service import Service
 
         self._started_at = time.monotonic()
@@ -231,6 +261,16 @@ class LiveBackend:
         service.subscribe(listen)
         service.start()
         self._service = service
+        resident = Resident(
+            self.session.settings,
+            lambda: parts_of(engine),
+            lambda: nullcontext(engine),
+            service.is_reading,
+            service.changed_files,
+        )
+        self._server = Server(self.session.settings.data_dir, resident.handle)
+        if reason := self._server.start():
+            _log.warning("other processes must answer by themselves: %s", reason)
 
     def _take_over(self, engine: AnswerEngine, listen: Callable[[IndexEvent], None]) -> None:
         """Try until this process becomes the writer; then index, and store caches that answers computed."""

@@ -99,7 +99,7 @@ class OpenWanted(Message):
 
     source: Source
     location: Location
-    """Of the quote, or else of the source."""
+    """Place of the quote, or else of the source."""
     quote: str
 
 

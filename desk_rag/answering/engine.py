@@ -23,8 +23,8 @@ from desk_rag.answering.events import Answer, AnswerEvent, AnswerMode, Finished,
 from desk_rag.answering.evidence.citation_check import CitationCheck
 from desk_rag.answering.kv_connector import CacheTarget, KVConnector, KVLoadHandle, open_connector
 from desk_rag.answering.prefetch import Prefetcher
+from desk_rag.answering.questions.asking import ChooseChunks, Reader, answer
 from desk_rag.answering.strategy import Decoding, Recompute, attention_path
-from desk_rag.answering.stream import AnswerStream
 from desk_rag.config import Settings
 from desk_rag.device_lock import DeviceLock
 from desk_rag.ingest import damage, unread
@@ -93,7 +93,8 @@ class AnswerEngine:
         self._former_store: Store | None = None
         self._register_model(store)
         self.top_k = settings.answer.top_k or model.prompt.top_k
-        answer_room = _QUESTION_ROOM + settings.answer.max_new_tokens
+        self._decoding = Decoding(settings.answer, model, embedder)
+        answer_room = _QUESTION_ROOM + model.prompt.legend_tokens + self._decoding.longest
         room = self.prefix.num_tokens + answer_room
         self.context_tokens = answer_context.max_tokens(settings.answer, model, room)
         capacity = self.context_tokens + room
@@ -104,7 +105,6 @@ class AnswerEngine:
         self._slab = self._new_slab() if self.attention is AttentionPath.MATERIALIZE else None
         self._ways: dict[int, str] = {}
         self._recompute = Recompute(settings.answer, model, self._slab, self._tables, auxiliary)
-        self._decoding = Decoding(settings.answer, model, embedder)
         self._target = target = CacheTarget(model, self.prefix, self._tables, self._slab, answer_room)
         self._connector: KVConnector
         if loading is not None:
@@ -132,13 +132,24 @@ class AnswerEngine:
     ) -> Iterator[AnswerEvent]:
         """Yield Retrieved, FirstToken, then Evidence and AnswerText as they come, and Finished last.
 
-        Args:
-            under: folders or files to which retrieval is limited.
-            stop: checked between tokens; the partial text is kept.
-            recompute: overrides the settings.
-
-        A question longer than the model can read is cut, for retrieval too.
+        `under` limits retrieval to folders or files, `stop` is checked between tokens (the partial text is kept),
+        `recompute` overrides the settings. A question longer than the model can read is cut, for retrieval too.
         """
+        once = partial(self._ask_once, mode=mode, stop=stop, recompute=recompute)
+        reader = Reader(self.store, self.embedder, self._decoding.span_scorer, top_k or self.top_k, stop, once)
+        return answer(reader, question, under)
+
+    def _ask_once(
+        self,
+        question: str,
+        choose: ChooseChunks,
+        under: Sequence[Path],
+        *,
+        mode: AnswerMode,
+        stop: Callable[[], bool],
+        recompute: RecomputeChoice | None,
+    ) -> Iterator[AnswerEvent]:
+        """Answer from the chunks that `choose` returns for the question."""
         watch = Stopwatch(self._sync)
         asked_at = time.perf_counter()
         self._prefetcher.question_asked(question)
@@ -147,9 +158,9 @@ class AnswerEngine:
             with watch.stage("retrieve"):
                 readable, cut_at = self.model.prompt.readable(question, _QUESTION_ROOM)
                 embedder = QuestionCache(self.embedder)
-                chunks = retrieve(self.store, embedder, readable, top_k or self.top_k, under)
+                chunks = choose(embedder, readable)
                 if mended := damage.read_damaged(self.store, self.model.prompt, self.settings.index):
-                    chunks = retrieve(self.store, embedder, readable, top_k or self.top_k, under)
+                    chunks = choose(embedder, readable)
                 context, load = self._settle_context(chunks, loads, mode)
             yield Retrieved(context.sources)
             if not context.sources:
@@ -166,18 +177,17 @@ class AnswerEngine:
             self._prefetcher.prefetch_neighbours(partial(self._neighbours, context))
             go_ahead()
             token = begun.first
-            refusal = token.refusal_probability if self.model.is_embedded else None
-            stream = AnswerStream(readable, context.sources, embedder, refusal, self._decoding.span_scorer)
+            stream = self._decoding.open_stream(readable, context.sources, embedder, token.refusal_probability)
             check = CitationCheck(context.sources)
             first_at, raw, count = token.sampled_at, token.text, 1
-            yield from map(check.event, stream.feed(token.text))
+            yield from map(check.event, stream.feed(token.text, token.count))
             for token in begun.later_tokens:
                 raw, count = raw + token.text, count + token.count
-                yield from map(check.event, stream.feed(token.text))
-                if stream.refused:
+                yield from map(check.event, stream.feed(token.text, token.count))
+                if stream.ended:
                     break
             decoding = token.sampled_at - first_at
-        stopped = stop() and not stream.refused
+        stopped = stop() and not stream.ended
         parsed, last_events = stream.finish(stopped=stopped)
         yield from map(check.event, last_events)
         self._write_back(context, begun.live_prefills)
@@ -198,8 +208,11 @@ class AnswerEngine:
                 raw=raw,
                 stopped=stopped,
                 question_cut_at=cut_at,
-                notices=damage.notices(self.store, mended, under),
+                notices=(*parsed.notices, *damage.notices(self.store, mended, under)),
+                sentences=tuple(map(check.sentence, parsed.sentences)),
+                reasoning=parsed.reasoning,
                 not_read=None if parsed.found or stopped else unread.may_hold_answer(self.store, under),
+                support=stream.support,
             )
         )
 
@@ -240,13 +253,17 @@ class AnswerEngine:
 
     def close(self) -> None:
         """Finish write-backs, end all threads and close the store."""
+        self.release()
+        self.store.close()
+        if self._former_store is not None:
+            self._former_store.close()
+
+    def release(self) -> None:
+        """Close as `close` does, but leave the store open."""
         self._writer.shutdown(wait=True)
         self._prefetcher.close()
         self._recompute.close()
         self._connector.close()
-        self.store.close()
-        if self._former_store is not None:
-            self._former_store.close()
 
     def _register_model(self, store: Store) -> None:
         store.register_model(self.serving.prefix_variants.namespaces)
@@ -281,7 +298,7 @@ class AnswerEngine:
         recompute: RecomputeChoice | None,
     ) -> PrefillResult:
         """Prefill the question over loaded chunk KV; missing chunks are prefilled live first."""
-        question_ids = self.model.prompt.question_ids(question, _QUESTION_ROOM)
+        question_ids = self._decoding.question_ids(question, context, _QUESTION_ROOM)
         stitch_plan = plan(self.prefix.num_tokens, [len(chunk.token_ids) for chunk in context.chunks])
         recomputing = self._recompute.begin(recompute, stitch_plan, context, question, question_ids, watch)
         strategy = self._decoding.strategy(question, context.sources)
@@ -310,7 +327,7 @@ class AnswerEngine:
         """Prefill prefix, chunks and question as one prompt: the baseline."""
         with watch.stage("stitch"):
             chunk_ids = [token_id for chunk in context.chunks for token_id in chunk.token_ids]
-            question_ids = self.model.prompt.question_ids(question, _QUESTION_ROOM)
+            question_ids = self._decoding.question_ids(question, context, _QUESTION_ROOM)
             prompt_ids = [*self.model.prompt.prefix_ids, *chunk_ids, *question_ids]
         # Outside of all stages: finding the fastest pass for this length, once, is not prefill.
         slab = self._slab or self._new_slab(graphs=False, known=self._ways)
@@ -342,16 +359,7 @@ class AnswerEngine:
         return self._kv_of(retrieve(self.store, self.embedder, readable, limit, under))
 
     def _kv_of(self, chunks: Sequence[RetrievedChunk]) -> Sequence[KVKey]:
-        """Keys in the catalog that `answering.context.build` will choose if all chunks fit."""
-        chunk_ids = [chunk.passage.chunk.chunk_id for chunk in chunks]
-        if self.serving.prefix_variants.is_plain:
-            return self.store.kv_keys(self.namespace, chunk_ids)
-        keys: list[KVKey] = []
-        for rank, chunk_id in enumerate(chunk_ids):
-            serving = self.serving.prefix_variants.candidates_for(answer_context.place_of(rank, len(chunk_ids)))
-            stored_keys = (self.store.kv_keys(rung.namespace, [chunk_id]) for rung in serving)
-            keys += next(filter(None, stored_keys), [])
-        return keys
+        return answer_context.expected_keys(chunks, self.serving, self.store)
 
     def _rehearse(self) -> None:
         """Run one pass, so that the first question does not wait for kernels to be compiled."""

@@ -12,7 +12,11 @@ from enum import Enum
 from pathlib import Path
 
 from desk_rag.documents.chunking import ChunkId, Location
+from desk_rag.ingest.freshness import Backlog
 from desk_rag.ingest.unread import UnreadFiles
+
+DOUBTFUL = 0.4
+"""Support below which an answer is shown with a word of doubt; see "A second look" in bench/LOG.md."""
 
 
 class AnswerMode(Enum):
@@ -96,6 +100,50 @@ class Citation:
         return f"from the index of {time.strftime('%Y-%m-%d', time.localtime(self.as_of))}"
 
 
+class Support(Enum):
+    """Whether the passages say what a sentence of the answer says."""
+
+    SUPPORTED = "supported"
+    UNSUPPORTED = "unsupported"
+    UNCHECKED = "unchecked"
+    """It could not be compared, for example because it is in another language than the passages."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedSentence:
+    """A sentence, list item or table row that a model wrote in its own words, compared with the passages."""
+
+    start: int
+    end: int
+    """Characters of `Answer.text`, citation marks included."""
+    support: Support
+    reason: str = ""
+    """Sentence part that says why it is not supported: 'the number 14 stands in no passage'."""
+    score: float | None = None
+    """Calibrated probability in [0, 1] that the passages support it; None if it was not compared."""
+    citations: tuple[Citation, ...] = ()
+    """The passages that support it, best first; the text names them as [n]."""
+
+
+class Grounding(Enum):
+    """How much of an answer in a model's own words the passages support."""
+
+    ALL = "supported"
+    PART = "partly supported"
+    NONE = "not from your documents"
+    UNCHECKED = "not checked"
+
+
+def grounding(sentences: tuple[CheckedSentence, ...]) -> Grounding | None:
+    """Sum up the sentences of an answer; None without any."""
+    states = {sentence.support for sentence in sentences}
+    if not states:
+        return None
+    if Support.SUPPORTED in states:
+        return Grounding.ALL if len(states) == 1 else Grounding.PART
+    return Grounding.UNCHECKED if Support.UNCHECKED in states else Grounding.NONE
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One named part of the way to the first token."""
@@ -123,6 +171,24 @@ class Timings:
     def ttft(self) -> float:
         """Seconds from the question's submission to the first sampled token."""
         return sum(stage.seconds for stage in self.stages)
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What an answer was made from."""
+
+    passages: int
+    """Passages that were read for it."""
+    of_passages: int
+    """Indexed passages in the folders that were asked about."""
+    files: int
+    """Files of the passages that were read."""
+
+    @property
+    def summary(self) -> str:
+        """'5 of 1,433 passages, 3 files'"""
+        files = f"{self.files:,} file{'' if self.files == 1 else 's'}"
+        return f"{self.passages:,} of {self.of_passages:,} passage{'' if self.of_passages == 1 else 's'}, {files}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +223,27 @@ class Answer:
     """The question rewritten to stand alone, as it was searched and judged; empty if it stood alone."""
     limited_to: tuple[Path, ...] = ()
     """Folders and files to which the search was limited; empty if it was not."""
+    support: float | None = None
+    """Probability that the answer is right, as verification estimates it; None if there was no verification."""
+    basis: Basis | None = None
+    """What the answer was made from; None if nothing is indexed."""
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the evidence may well not answer the question; the user is told so."""
+        return self.found and self.support is not None and self.support < DOUBTFUL
+
+    backlog: Backlog | None = None
+    """Files that waited to be read when the question was answered; None if the index was up to date."""
+    sentences: tuple[CheckedSentence, ...] = ()
+    """What a model wrote in its own words, compared with the passages; empty for models that quote."""
+    reasoning: str = ""
+    """What the model thought aloud before it answered; never part of `text`."""
+
+    @property
+    def grounding(self) -> Grounding | None:
+        """How much of the answer the passages support; None if it is made of quotes, or refuses."""
+        return grounding(self.sentences)
 
     @property
     def cut_notice(self) -> str:
@@ -167,17 +254,33 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class AskedAs:
-    """A follow-up was rewritten to stand alone; comes before all other events."""
+    """A follow-up was rewritten to stand alone; comes before the engine's events."""
 
     question: str
     """As it is searched and judged."""
 
 
 @dataclass(frozen=True, slots=True)
+class FilesWaiting:
+    """The answer waits until the files of the backlog are read; may come many times, before all other events."""
+
+    backlog: Backlog
+
+
+@dataclass(frozen=True, slots=True)
 class Retrieved:
-    """The retrieved sources; the first event of the engine, before it runs the model."""
+    """The retrieved sources; the first event of the answer itself, before any model work."""
 
     sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Progress of an answer that reads the whole folder."""
+
+    passages: int
+    """Passages read so far."""
+    of_passages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +295,8 @@ class Evidence:
     """A quote is complete and a source contains it."""
 
     citation: Citation
+    support: float | None = None
+    """Probability that the answer is right, as verification estimates it; None if there was no verification."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +307,36 @@ class AnswerText:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerDraft:
+    """The unfinished sentence of a model that writes: not checked yet, it may still be dropped.
+
+    Replaces the draft before it; the next AnswerText or Finished ends it.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningText:
+    """The next piece of a model's reasoning, which is not part of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceChecked:
+    """The sentence at the end of the text so far was compared with the passages."""
+
+    sentence: CheckedSentence
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The whole answer; always the last event."""
 
     answer: Answer
 
 
-AnswerEvent = AskedAs | Retrieved | FirstToken | Evidence | AnswerText | Finished
+StreamEvent = Evidence | AnswerText | AnswerDraft | ReasoningText | SentenceChecked
+"""What comes of a model's text."""
+AnswerEvent = FilesWaiting | AskedAs | Retrieved | Reading | FirstToken | StreamEvent | Finished

@@ -8,7 +8,8 @@ from desk_rag.answering.serving_model import prepare
 from desk_rag.answering.strategy import wants_auxiliary
 from desk_rag.config import Settings
 from desk_rag.device_lock import DeviceLock
-from desk_rag.retrieval.embedding import load_embedder
+from desk_rag.kv.serving import ServingModel
+from desk_rag.retrieval.embedding import Embedder, load_embedder
 from desk_rag.store.store import Store
 
 
@@ -19,12 +20,18 @@ def open_engine(settings: Settings, *, writer: bool) -> AnswerEngine:
     """
     store = Store.open(settings.data_dir, settings.store, writer=writer)
     try:
-        prepared, embedder = prepare(settings), load_embedder(settings.model)
-        auxiliary = None
-        if wants_auxiliary(settings.answer):
-            auxiliary = open_auxiliary(prepare_auxiliary(settings, settings.answer.auxiliary), store)
         turn = DeviceLock(settings.data_dir / "run")
-        return AnswerEngine(prepared, embedder, store, turn, settings, auxiliary=auxiliary)
+        return engine_with(prepare(settings), load_embedder(settings.model), store, turn, settings)
     except BaseException:
         store.close()
         raise
+
+
+def engine_with(
+    serving: ServingModel, embedder: Embedder, store: Store, turn: DeviceLock, settings: Settings
+) -> AnswerEngine:
+    """Return an engine over an open store and loaded models. Raises ModelError subclasses, ConfigError."""
+    auxiliary = None
+    if wants_auxiliary(settings.answer):
+        auxiliary = open_auxiliary(prepare_auxiliary(settings, settings.answer.auxiliary), store)
+    return AnswerEngine(serving, embedder, store, turn, settings, auxiliary=auxiliary)

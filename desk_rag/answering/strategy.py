@@ -11,6 +11,10 @@ from desk_rag.answering.context import Context
 from desk_rag.answering.events import Source
 from desk_rag.answering.evidence.selection import EvidenceDecoding, EvidenceSelector
 from desk_rag.answering.evidence.span_scorer import load_span_scorer
+from desk_rag.answering.stream import AnswerStream
+from desk_rag.answering.writing.length import length_for, longest
+from desk_rag.answering.writing.stream import WrittenStream
+from desk_rag.answering.writing.support import SupportChecker
 from desk_rag.config import AnswerSettings
 from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.kv.forward.runner import ModelRunner, Pass
@@ -22,7 +26,7 @@ from desk_rag.kv.recompute.policy import RecomputeChoice, SelectorName
 from desk_rag.kv.recompute.step import PrefillResult, RecomputeHandle, Recomputer, RecomputeRequest
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.model.language_model import LanguageModel
-from desk_rag.retrieval.embedding import Embedder
+from desk_rag.retrieval.embedding import Embedder, EmbedderLike
 from desk_rag.timing import Stopwatch
 
 
@@ -150,11 +154,40 @@ class Decoding:
 
     def __init__(self, settings: AnswerSettings, model: LanguageModel, embedder: Embedder) -> None:
         """Quotes are selected with the embedded reader and embedder, unless the settings forbid it."""
-        self._prompt, self._max_new_tokens = model.prompt, settings.max_new_tokens
-        selects_quotes = settings.choose_quote and model.is_embedded and embedder.is_embedded
-        self.span_scorer = load_span_scorer(embedder) if selects_quotes else None
-        """Also used to verify the evidence; None without quote selection."""
-        self._selector = EvidenceSelector(model.prompt, self.span_scorer) if self.span_scorer is not None else None
+        self._prompt, self._settings, self._is_embedded = model.prompt, settings, model.is_embedded
+        self._window = model.spec.max_context
+        self.longest = longest(settings, model.prompt, self._window)
+        """Most tokens of an answer, reasoning included."""
+        selects_quotes = settings.choose_quote and model.is_embedded
+        reads_spans = (selects_quotes or model.prompt.writes) and embedder.is_embedded
+        self.span_scorer = load_span_scorer(embedder) if reads_spans else None
+        """Also used to verify the evidence, and to check what a model wrote in its own words; None without either."""
+        self._selector: EvidenceSelector | None = None
+        if selects_quotes and self.span_scorer is not None:
+            self._selector = EvidenceSelector(model.prompt, self.span_scorer)
+
+    def question_ids(self, question: str, context: Context, most: int) -> list[int]:
+        """Token ids behind the last chunk: the question of at most `most` tokens, and what stands around it."""
+        titles = [(chunk.source.number, _shown_title(chunk.source)) for chunk in context.chunks]
+        return self._prompt.question_ids(question, most, titles)
+
+    def open_stream(
+        self, question: str, sources: Sequence[Source], embedder: EmbedderLike, refusal: float | None
+    ) -> AnswerStream | WrittenStream:
+        """Open the stream that fits the model's way to answer.
+
+        `refusal` is the probability that its first token begins a refusal. Only the model that the judge of evidence
+        was fitted on has answers withheld.
+        """
+        if not self._prompt.writes:
+            known = refusal if self._is_embedded else None
+            own = self._is_embedded
+            return AnswerStream(
+                question, sources, embedder, known, self.span_scorer, withholds=own, extractive=own
+            )
+        checker = SupportChecker(question, sources, embedder, self.span_scorer)
+        length = length_for(question, self._settings, self._prompt, self._window)
+        return WrittenStream(question, sources, checker, self._prompt.reasoning, length)
 
     def tokens(
         self,
@@ -166,7 +199,7 @@ class Decoding:
     ) -> Iterator[generation.Token]:
         """Call `generation.decode`."""
         return generation.decode(
-            self._prompt, run, logits, position, max_new_tokens=self._max_new_tokens, stop=stop, strategy=strategy
+            self._prompt, run, logits, position, max_new_tokens=self.longest, stop=stop, strategy=strategy
         )
 
     def strategy(self, question: str, sources: Sequence[Source]) -> generation.DecodingStrategy:
@@ -174,6 +207,11 @@ class Decoding:
         if self._selector is None:
             return generation.Greedy()
         return EvidenceDecoding(self._selector, question, [source.text for source in sources])
+
+
+def _shown_title(source: Source) -> str:
+    """The file's name and the chunk's title line, which the model also reads in the chunk."""
+    return f"{source.path.name}: {source.location.heading or source.title}"
 
 
 def _recompute_needs_slab(recompute: str) -> ConfigError:

@@ -53,7 +53,7 @@ def _list(settings: Settings, *, as_json: bool) -> int:
         return 0
     lines = []
     for folder in folders:
-        lines.append(out.missing_line(folder.root, folder.waiting, folder.kept, folder.seconds_left))
+        lines.append(missing_line(folder.root, folder.waiting, folder.kept, folder.seconds_left))
         paths = [row.path for row in deletions if row.root == folder.root]
         lines += [f"  {shown_path(path, [folder.root])}" for path in paths[:_MOST_LISTED]]
         if len(paths) > _MOST_LISTED:
@@ -105,3 +105,22 @@ def _print(lines: list[str]) -> None:
     for line in lines:
         sys.stdout.write(clean(line) + "\n")
     sys.stdout.flush()
+
+
+def missing_line(root: Path, waiting: int, kept: int, seconds_left: float) -> str:
+    """'~/docs: the files of 60 documents are gone; they leave the index in 2 days (desk-rag deletions)'."""
+    parts = []
+    if waiting:
+        when = f"in {roughly(seconds_left)}" if seconds_left else "at the next look"
+        parts.append(f"the files of {out.plural(waiting, 'document')} are gone; they leave the index {when}")
+    if kept:
+        parts.append(f"{out.plural(kept, 'document')} without a file kept as you wished")
+    return f"{shown_path(root)}: {', '.join(parts)} (desk-rag deletions)"
+
+
+def roughly(seconds: float) -> str:
+    """'5 minutes', '7 hours', '3 days'."""
+    for length, unit in ((172_800, 86_400), (7_200, 3_600)):
+        if seconds >= length:
+            return f"{seconds / unit:.0f} {'days' if unit == 86_400 else 'hours'}"
+    return out.plural(max(1, round(seconds / 60)), "minute")

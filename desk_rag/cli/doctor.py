@@ -139,16 +139,17 @@ def _checked(settings: ModelSettings) -> str:
     """Run all checks that precede loading a model; return its name, size and directory."""
     from desk_rag.model.weights import resolve, weight_files
 
-    directory = resolve(settings.name, allow_download=False)
+    directory, remark = resolve(settings.name, allow_download=False), ""
     if settings.name != "embedded":
         from desk_rag.model import directory_check
         from desk_rag.model.loading import quiet_libraries
 
         quiet_libraries()
         config, _ = directory_check.check(directory, settings)
-        directory_check.check_prompt(directory, settings, config)
+        reasoning = directory_check.check_prompt(directory, settings, config).reasoning
+        remark = f"; {reasoning.notice}" if reasoning.notice else ""
     total = sum(file.stat().st_size for file in weight_files(directory))
-    return f"{settings.name}, {out.size(total)} in {shown_path(directory)}"
+    return f"{settings.name}, {out.size(total)} in {shown_path(directory)}{remark}"
 
 
 def _adapter(settings: Settings) -> list[Finding]:

@@ -143,16 +143,21 @@ def ask(
     no_index: Annotated[bool, typer.Option("--no-index", help="Do not index a folder that was never indexed.")] = False,
     continued: Continue = None,
     private: Private = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Answer even while files are still being read.")] = False,
     as_json: Json = False,
 ) -> None:
     """Answer QUESTION with citations; '@letters/' or '@lease.md' in it limit the search."""
     from desk_rag.cli import work
+    from desk_rag.cli.questions.ask import AskOptions
+    from desk_rag.cli.questions.ask import ask as run_ask
 
     text = sys.stdin.read() if question == "-" else question
-    options = work.AskOptions(
-        text.strip(), tuple(folder or ()), mode, top_k, not no_index, as_json, continued=continued, private=private
-    )
-    raise typer.Exit(work.ask(work.with_answer_options(settings_of(ctx), attention, recompute, selector), options))
+    options = AskOptions(
+        text.strip(), tuple(folder or ()), mode, top_k, not no_index, not no_wait, as_json,
+        continued=continued, private=private,
+    )  # fmt: skip
+    settings = work.with_answer_options(settings_of(ctx), attention, recompute, selector)
+    raise typer.Exit(run_ask(settings, options))
 
 
 @app.command()
@@ -314,9 +319,9 @@ def bench(ctx: typer.Context, name: Annotated[str, typer.Argument(help="Such as 
 
     `bench --help` lists the benchmarks, `bench NAME --help` the options of one.
     """
-    from desk_rag.cli import work
+    from desk_rag.bench.harness import catalogue
 
-    raise typer.Exit(work.bench(name, ctx.args))
+    raise typer.Exit(catalogue.run(name, ctx.args))
 
 
 @app.command("help")

@@ -9,28 +9,31 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from desk_rag.answering.events import (
-    Absence,
     Answer,
     AnswerEvent,
     AnswerText,
     AskedAs,
     Evidence,
     Finished,
-    Source,
-    Timings,
+    Reading,
+    SentenceChecked,
 )
+from desk_rag.cli.questions import written
 from desk_rag.documents.chunking import Location
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
 from desk_rag.sanitize import clean, shown_path
 
 if TYPE_CHECKING:
+    from desk_rag.answering.events import Absence, Source, Timings
     from desk_rag.ingest.unread import UnreadFiles
 
 _STAGE_WORDS = {
@@ -39,9 +42,8 @@ _STAGE_WORDS = {
     IndexStage.VECTORS: "by meaning",
     IndexStage.WARM: "chunk KV",
 }
-_TERMINAL_EVERY = 0.1
-_PLAIN_EVERY = 10.0
-"""Seconds between two progress lines of a stage, without a terminal."""
+_TERMINAL_EVERY, _PLAIN_EVERY = 0.1, 10.0
+"""Seconds between two progress lines of a stage, on a terminal and without one."""
 
 
 def duration(seconds: float) -> str:
@@ -201,11 +203,15 @@ class AnswerPrinter:
                 origin = f" ({citation.origin})" if citation.origin else ""
                 quote = clean(citation.quote, single_line=True)
                 self._write(f"[{citation.source_number}] {where}{origin} “{quote}”\n")
+            case Reading(passages=passages, of_passages=of_passages):
+                Progress(sys.stderr).passing(f"reading: {passages:,} of {plural(of_passages, 'passage')}")
             case AnswerText(text=text):
                 # If the quote is the whole answer, the text repeats it.
                 if text != "\n".join(self._quotes):
                     self._wrote_words = self._wrote_words or bool(text)
                     self._write(clean(text))
+            case SentenceChecked(sentence=sentence):
+                self._write(written.mark(sentence))
             case Finished(answer=answer):
                 self._finish(answer)
             case _:
@@ -216,6 +222,8 @@ class AnswerPrinter:
             self._write("\n")
         if answer.stopped:
             self._write("(stopped)\n")
+        for line in written.evidence_lines(answer, self._bases):
+            self._write(f"{line}\n")
         if not answer.found and not answer.stopped and answer.sources:
             self._write("Nearest passages:\n")
             for source in answer.sources[:3]:
@@ -231,9 +239,11 @@ class AnswerPrinter:
 
 def _remarks(answer: Answer, bases: Sequence[Path]) -> list[str]:
     """Return what a reader must know about an answer besides its text: what it lacks, what has changed since."""
-    remarks = []
+    remarks = written.remarks(answer)
     if answer.limited_to:
         remarks.append(f"searched only {', '.join(shown_path(path, bases) for path in answer.limited_to)}")
+    if answer.doubtful:
+        remarks.append("the quote may not answer the question: read it")
     if answer.dropped_quotes:
         count = len(answer.dropped_quotes)
         remarks.append(f"{count} of the model's quotes {'is' if count == 1 else 'are'} in no document; left out")
@@ -268,8 +278,11 @@ def stages_text(timings: Timings) -> str:
 def footer(answer: Answer) -> str:
     """Return time to first token, stages, warm chunks, context and speed in one line."""
     timings = answer.timings
-    parts = [f"first token {timings.ttft:.3f} s ({stages_text(timings)})"]
     chunks = answer.warm_chunks + answer.cold_chunks
+    basis = [f"made from {answer.basis.summary}"] if answer.basis is not None else []
+    if not chunks and answer.found:
+        return " · ".join([*basis, f"{timings.ttft:.3f} s"])
+    parts = [*basis, f"first token {timings.ttft:.3f} s ({stages_text(timings)})"]
     parts.append(f"{answer.warm_chunks} of {plural(chunks, 'chunk')} warm")
     parts.append(f"{timings.context_tokens:,} tokens")
     if timings.recompute_ratio > 0:
@@ -313,6 +326,8 @@ def answer_json(answer: Answer) -> dict[str, object]:
             }
             for citation in answer.citations
         ],
+        "support": written.support_json(answer),
+        "reasoning": answer.reasoning or None,
         "dropped_quotes": list(answer.dropped_quotes),
         "sources": [
             {
@@ -342,6 +357,10 @@ def answer_json(answer: Answer) -> dict[str, object]:
         "stopped": answer.stopped,
         "notices": list(answer.notices),
         "not_read": None if answer.not_read is None else unread_json(answer.not_read),
+        "backlog": None if answer.backlog is None else answer.backlog.report(),
+        "confidence": None if answer.support is None else round(answer.support, 4),
+        "doubtful": answer.doubtful,
+        "basis": None if answer.basis is None else asdict(answer.basis),
         "question_cut_at": answer.question_cut_at or None,
         "asked_as": answer.asked_as or None,
         "limited_to": [str(path) for path in answer.limited_to],
@@ -360,25 +379,6 @@ def unread_json(unread: UnreadFiles) -> dict[str, object]:
 
 def _date(at: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(at))
-
-
-def missing_line(root: Path, waiting: int, kept: int, seconds_left: float) -> str:
-    """'~/docs: the files of 60 documents are gone; they leave the index in 2 days (desk-rag deletions)'."""
-    parts = []
-    if waiting:
-        when = f"in {roughly(seconds_left)}" if seconds_left else "at the next look"
-        parts.append(f"the files of {plural(waiting, 'document')} are gone; they leave the index {when}")
-    if kept:
-        parts.append(f"{plural(kept, 'document')} without a file kept as you wished")
-    return f"{shown_path(root)}: {', '.join(parts)} (desk-rag deletions)"
-
-
-def roughly(seconds: float) -> str:
-    """'5 minutes', '7 hours', '3 days'."""
-    for length, unit in ((172_800, 86_400), (7_200, 3_600)):
-        if seconds >= length:
-            return f"{seconds / unit:.0f} {'days' if unit == 86_400 else 'hours'}"
-    return plural(max(1, round(seconds / 60)), "minute")
 
 
 def absence_json(absence: Absence | None) -> dict[str, object] | None:

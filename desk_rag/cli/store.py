@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.cli import output as out
+from desk_rag.cli.deletions import missing_line
 from desk_rag.cli.store_access import confirm, exists, nothing_indexed, open_store, print_lines
 from desk_rag.config import Settings
 from desk_rag.documents.status import FileState, is_beginning_only
@@ -86,7 +87,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
         lines.append(f"planned   {outlook.sentence}")
     lines += [f"fault     {notice}" for notice in notices]
     lines += [f"absent    {out.reason_line(folder.path, folder.sentence)}" for folder in absent]
-    lines += [f"missing   {out.missing_line(folder.root, folder.waiting, folder.kept, folder.seconds_left)}"
+    lines += [f"missing   {missing_line(folder.root, folder.waiting, folder.kept, folder.seconds_left)}"
               for folder in missing]  # fmt: skip
     lines += [f"pinned    {shown_path(path)}" for path in pins]
     print_lines([*lines, *_listed("cut off ", beginnings), *_listed("not read", failed)])

@@ -19,11 +19,12 @@ from desk_rag.errors import ConfigError, DeskRagError, ModelError, ModelNotFound
 from desk_rag.model import weights
 from desk_rag.model.checkpoint import files as checkpoint_files
 from desk_rag.model.checkpoint.config import optional_json, read_json, regular_file
+from desk_rag.model.prompt import FINETUNE_RECORD
 
 if TYPE_CHECKING:
     from desk_rag.model.language_model import LanguageModel
 
-CONFIG, WEIGHTS, RECORD = "adapter_config.json", "adapter_model.safetensors", "desk_rag.json"
+CONFIG, WEIGHTS, RECORD = "adapter_config.json", "adapter_model.safetensors", FINETUNE_RECORD
 _BESIDE_THE_POINT = frozenset({"base_model_name_or_path", "inference_mode", "peft_version", "revision"})
 """Keys of adapter_config.json that do not affect the computed numbers."""
 

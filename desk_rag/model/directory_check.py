@@ -48,9 +48,12 @@ def check(directory: Path, settings: ModelSettings) -> tuple[Any, model_support.
     return config, support
 
 
-def check_prompt(directory: Path, settings: ModelSettings, config: Any) -> PromptFormat:
-    """Load the prompt format and check that the model has all of the tokenizer's tokens. Raises ModelError."""
-    prompt = load_prompt(directory)
+def check_prompt(directory: Path, settings: ModelSettings, config: Any, *, quotes: bool = False) -> PromptFormat:
+    """Load the prompt format and check that the model has all of the tokenizer's tokens. Raises ModelError.
+
+    `quotes` is as in `load_prompt`; a model with an adapter was taught to quote.
+    """
+    prompt = load_prompt(directory, quotes=quotes or bool(settings.adapter))
     if settings.name != "embedded" and prompt.largest_id >= config.vocab_size:
         raise ModelError(
             f"The tokenizer in {directory} makes token {prompt.largest_id:,}, and the model knows only "

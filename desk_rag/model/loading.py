@@ -49,7 +49,7 @@ _SMALL = 1_000_000_000
 def load_model(settings: ModelSettings, *, pack: bool = True) -> LanguageModel:
     """Load the model that `settings` names, with the adapter if one is named there.
 
-    Without `pack` its matrices stay as torch has them, to be trained.
+    Without `pack` its matrices stay as torch has them, to be trained; a chat model is then asked for quotes.
 
     Raises ModelNotFound, ModelError (an adapter that was not made for it), UnsupportedModel, ConfigError (quantisation
     without a GPU, an adapter without peft) or OutOfMemory.
@@ -60,7 +60,7 @@ def load_model(settings: ModelSettings, *, pack: bool = True) -> LanguageModel:
     if device.type == "cpu":
         torch.set_num_threads(settings.threads or _default_threads())
     config, support = directory_check.check(directory, settings)
-    prompt = directory_check.check_prompt(directory, settings, config)
+    prompt = directory_check.check_prompt(directory, settings, config, quotes=not pack)
     module = _load_module(directory, config, support, settings, device)
     model = wrap(module, prompt, name=settings.name, directory=directory, quantization=settings.quantization)
     if settings.adapter:

@@ -35,13 +35,15 @@ TAG_CONTENT = _SIGNATURE + (
     b"\n# This directory holds caches made by desk-rag from your documents, and the chats you saved (chats.sqlite).\n"
     b"# See https://bford.info/cachedir/\n"
 )
+SOCKET = "run/resident.sock"
+"""Where a resident process listens (indexer/resident)."""
 _OWN_FOLDERS = ("kv", "vectors", "quarantine")
 """Folders by which a store without a tag is recognised."""
 _FOLDERS = (*_OWN_FOLDERS, "logs", "models", "run")
 """All folders in the order of removal; `run` is last because it holds the lock."""
 _BEGUN = re.compile(
     r"kv(/[0-9a-f]{16}(/[0-9a-f]{2})?)?|vectors|quarantine"
-    r"|run(/(writer\.(lock|pid)(\.\d+(-\d+)?\.tmp)?|catalog\.mark|held-removals\.(json|tmp)|answering(/\d+\.lock)?))?"
+    r"|run(/(writer\.(lock|pid)(\.\d+(-\d+)?\.tmp)?|catalog\.mark|held-removals\.(json|tmp)|answering(/\d+\.lock)?|resident\.sock))?"
     r"|logs(/(tui|indexer)\.log(\.\d+)?)?|models(/([0-9a-f]{32}\.safetensors|names\.json)(\.\d+(-\d+)?\.tmp)?)?"
     r"|(drives|kv-directory)\.json(\.\d+(-\d+)?\.tmp)?|CACHEDIR\.TAG\.\d+(-\d+)?\.tmp"
     r"|lost\+found|\.DS_Store"
@@ -131,6 +133,7 @@ def clear(root: Path, known: frozenset[str] = frozenset()) -> Cleared:
     home = OwnedDirectory(root)
     freed = 0
     try:
+        home.remove_socket(root / SOCKET)
         for name in _FOLDERS:
             freed += _empty(home, root / name, known)
         for file in sorted(root.iterdir(), reverse=True):  # the files beside the catalog before the catalog
@@ -167,7 +170,7 @@ def name_in_kv(place: Path, path: Path) -> str:
 def _foreign(owner: OwnedDirectory, name_of: Callable[[Path], str], known: frozenset[str]) -> Iterator[Path]:
     for path, status in owner.scan(owner.root, skip=lambda path: path.name in SYSTEM_NAMES):
         name = name_of(path)
-        if name in known and stat.S_ISREG(status.st_mode):
+        if (name in known and stat.S_ISREG(status.st_mode)) or (name == SOCKET and stat.S_ISSOCK(status.st_mode)):
             continue
         entry = owner.entry(path)
         if entry is not None and not content_proves(name)(entry):

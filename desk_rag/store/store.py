@@ -175,6 +175,10 @@ class Store(StoreHealth):
         """Return all known paths at or below `under`, failed and skipped ones included, in path order."""
         return self._catalog.documents(under)
 
+    def stamps(self, under: Sequence[Path], limit: int) -> dict[bytes, tuple[int, int, int, str]]:
+        """Return (size, mtime_ns, inode, state) by path of at most `limit` known paths, newest row first."""
+        return self._catalog.stamps(under, limit)
+
     def unread_reasons(self, under: Sequence[Path] = ()) -> list[tuple[FileState, str, int]]:
         """Return (state, reason, number of files) of the skipped and failed files, grouped by reason."""
         return self._catalog.unread_reasons(under)

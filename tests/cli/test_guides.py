@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from desk_rag.cli import help, work
+from desk_rag.bench.harness.catalogue import benchmarks
+from desk_rag.cli import help
 from desk_rag.cli import main as cli
 from desk_rag.config import Settings
 from desk_rag.documents import formats
@@ -77,7 +78,7 @@ def test_every_format_is_listed_once() -> None:
 
 def test_every_benchmark_and_model_family_is_listed() -> None:
     section = GUIDES["benchmarks"].split("## Measuring", 1)[1].split("\n## ", 1)[0]
-    assert set(re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE)) == set(work.benchmarks())
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE)) == set(benchmarks())
     for family in FAMILIES:
         assert f"`{family}`" in GUIDES["models"]
 
@@ -137,7 +138,7 @@ def _parse(words: list[str]) -> None:
             _parser().parse_args(own)
     elif name == "bench":
         if own and own[0] not in ("--help", "-h"):
-            assert own[0] in work.benchmarks(), own[0]
+            assert own[0] in benchmarks(), own[0]
             module = importlib.import_module(f"desk_rag.bench.{own[0].replace('-', '_')}")
             usage = _help_of(module.main)
             for option in (word for word in own[1:] if word.startswith("--")):

@@ -18,6 +18,7 @@ import pytest
 
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import Answer, AnswerEvent, AnswerMode, FirstToken, Stage, Timings
+from desk_rag.bench.harness.catalogue import benchmarks
 from desk_rag.cli import main, output, work
 from desk_rag.config import AnswerSettings, Settings
 from desk_rag.errors import ConfigError
@@ -485,8 +486,8 @@ def test_finetune_has_its_own_options(capsys: pytest.CaptureFixture[str]) -> Non
 def test_bench_help_lists_what_can_be_measured(capsys: pytest.CaptureFixture[str]) -> None:
     shown = run(capsys, "bench", "--help")
     assert shown.code == 0 and "\n  ttft         Time to first token: " in shown.out
-    assert {"load", "paper-model", "quality"} <= set(work.benchmarks())
-    assert "clock" not in work.benchmarks(), "a module without main(argv) is none"
+    assert {"load", "paper-model", "quality"} <= set(benchmarks())
+    assert "clock" not in benchmarks(), "a module without main(argv) is none"
 
 
 def test_data_directory_that_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -129,11 +129,11 @@ def test_words_are_findable_before_the_model_is_loaded_and_sigint_ends_it(
     script = CHILD.replace(
         "settings = ",
         "import desk_rag.ingest.pipeline, threading, time\n"
-        "from desk_rag.indexer import parts\n"
+        "from desk_rag.retrieval import embedding\n"
         "def load(settings):\n"
         "    print('torch' if 'torch' in sys.modules else 'no torch yet', flush=True)\n"
         "    time.sleep(600)\n"
-        "parts._embedder = load\n"
+        "embedding.load_embedder = load\n"
         "settings = ",
     )
     child = Child.__new__(Child)

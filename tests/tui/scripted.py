@@ -30,6 +30,7 @@ from desk_rag.config import Settings
 from desk_rag.documents.chunking import Chunk, ChunkId, Location
 from desk_rag.documents.status import IndexStage
 from desk_rag.ingest.events import IndexEvent
+from desk_rag.ingest.freshness import Backlog
 from desk_rag.tui.backend import Freshness, Started, Status
 from desk_rag.tui.management.session import Session
 
@@ -205,8 +206,16 @@ class ScriptedBackend:
             raise self.start_error
         return self.started
 
+    def backlog(self) -> Backlog:
+        return Backlog()
+
     def ask(
-        self, question: str, stop: Callable[[], bool], mode: AnswerMode = AnswerMode.CACHED
+        self,
+        question: str,
+        stop: Callable[[], bool],
+        mode: AnswerMode = AnswerMode.CACHED,
+        *,
+        wait: Callable[[], bool] = lambda: True,
     ) -> Iterator[AnswerEvent]:
         self.asked.append((question, mode))
         found = self.script.get(question)

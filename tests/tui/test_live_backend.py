@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.answering.events import AnswerMode, Finished, FirstToken, Retrieved
+from desk_rag.answering.events import AnswerEvent, AnswerMode, FilesWaiting, Finished, FirstToken, Retrieved
 from desk_rag.config import IdleSettings, IndexSettings, Settings
 from desk_rag.errors import ModelError, ModelNotFound
 from desk_rag.ingest.events import FileEvent
@@ -21,6 +21,7 @@ from desk_rag.tui import live_backend
 from desk_rag.tui.app import DeskRagApp
 from desk_rag.tui.backend import Freshness
 from desk_rag.tui.live_backend import LiveBackend
+from desk_rag.tui.management.library_changes import LibraryChanges
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.source_list import SourceList
@@ -55,9 +56,37 @@ def backend(place: tuple[Settings, Path]) -> Iterator[LiveBackend]:
     live.stop()
 
 
+def _first(events: list[AnswerEvent], kind: type[AnswerEvent]) -> AnswerEvent:
+    return next(event for event in events if isinstance(event, kind))
+
+
 def warm(backend: LiveBackend) -> bool:
     status = backend.status()
     return 0 < status.chunks == status.warm == status.with_vectors and status.files == len(_FILES)
+
+
+@pytest.mark.slow
+def test_the_first_question_of_a_new_user_waits_for_the_files(place: tuple[Settings, Path], tmp_path: Path) -> None:
+    """It is asked while the folder is looked through for the first time, with the file that answers it far behind."""
+    settings, _ = place
+    folder = tmp_path / "new"
+    folder.mkdir()
+    for number in range(60):
+        (folder / f"note {number}.md").write_text(f"Note {number}: the garden and the weather in week {number}.\n")
+    (folder / "a door.md").write_text("# Doors\n\nThe kitchen door is painted green.\n")
+    os.utime(folder / "a door.md", (1_000_000_000, 1_000_000_000))  # the oldest file is read last
+    backend = LiveBackend(settings, [folder])
+    backend.start(lambda text: None, lambda event: None)
+    try:
+        events = list(backend.ask(_QUESTION, lambda: False))
+        left = backend.backlog()
+    finally:
+        backend.stop()
+    assert isinstance(events[-1], Finished)
+    answer = events[-1].answer
+    assert answer.found and "green" in answer.text and answer.backlog is None, answer.notices
+    assert left.waiting == 0
+    assert all(isinstance(event, FilesWaiting) for event in events[: events.index(_first(events, Retrieved))])
 
 
 @pytest.mark.slow
@@ -216,3 +245,28 @@ def wait(condition) -> None:  # type: ignore[no-untyped-def]
     while not condition():
         assert time.monotonic() < end, "did not happen within 60 s"
         time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_rule_written_in_the_library_is_obeyed_at_once_and_taken_back(
+    place: tuple[Settings, Path], tmp_path: Path
+) -> None:
+    """The running index drops what is excluded, keeps its caches, and has both back after the undo."""
+    settings, folder = place
+    doors = folder / "house" / "doors.md"
+    live = LiveBackend(Session(settings, [folder], tmp_path / "config.toml"))
+    try:
+        live.start(lambda text: None, lambda event: None)
+        wait(lambda: warm(live))
+        changes = LibraryChanges(live.session)
+        done = changes.exclude(changes.exclusion(doors, folder))
+        wait(lambda: live.store.document(doors) is None or live.store.document(doors).state.value == "skipped")  # type: ignore[union-attr]
+        assert done.undo is not None and "no longer" in done.undo()
+        wait(lambda: warm(live))
+        forgotten = changes.forget(folder / "house", keep_caches=True)
+        assert "Forgot 2 documents" in forgotten.sentence and live.status().files == len(_FILES) - 2
+        assert forgotten.undo is not None and "read again" in forgotten.undo()
+        wait(lambda: warm(live))
+    finally:
+        live.stop()
+    assert (tmp_path / "config.toml").read_text().strip() in ("", "[index]")

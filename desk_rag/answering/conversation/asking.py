@@ -57,13 +57,12 @@ class Understood:
 
 def ask(engine: AnswerEngine, request: Request, stop: Callable[[], bool] = lambda: False) -> Iterator[AnswerEvent]:
     """Yield AskedAs if the question was rewritten, then the engine's events. Raises `scope.UnknownName` at once."""
-    understood = understand(request, engine.store)
-    return _events(engine, request, understood, stop)
+    return answer(engine, request, understand(request, engine.store), stop)
 
 
 def understand(request: Request, store: Store) -> Understood:
     """Resolve '@' names and rewrite a follow-up. Raises `scope.UnknownName`, StoreError."""
-    scope = scopes.resolve(request.question, lambda: indexed_files(store), request.limit or request.under)
+    scope = scope_of(request.question, store, request.limit or request.under)
     last = request.earlier[-1] if request.earlier else None
     asked = request.asked_as or stand_alone(scope.question, request.earlier, _said(request.earlier, store))
     rewritten = asked if asked != scope.question else ""
@@ -75,14 +74,20 @@ def understand(request: Request, store: Store) -> Understood:
     return Understood(asked, rewritten, scope.paths, request.limit)
 
 
+def scope_of(question: str, store: Store, under: Sequence[Path]) -> scopes.Scope:
+    """Resolve the '@' names in a question among the documents below `under`. Raises `scope.UnknownName`."""
+    return scopes.resolve(question, lambda: indexed_files(store), under)
+
+
 def indexed_files(store: Store) -> list[Path]:
     """Return the paths of all documents that can be searched."""
     return [row.path for row in store.documents() if row.state is FileState.INDEXED]
 
 
-def _events(
+def answer(
     engine: AnswerEngine, request: Request, understood: Understood, stop: Callable[[], bool]
 ) -> Iterator[AnswerEvent]:
+    """Yield the events of an answer to a request that was understood."""
     if understood.rewritten:
         yield AskedAs(understood.rewritten)
     events = engine.ask(understood.asked, mode=request.mode, top_k=request.top_k, under=understood.under, stop=stop)

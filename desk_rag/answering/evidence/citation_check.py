@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from desk_rag.answering.events import AnswerText, Citation, Evidence, Source
+from desk_rag.answering.events import CheckedSentence, Citation, Evidence, SentenceChecked, Source, StreamEvent
 from desk_rag.documents import document
 from desk_rag.documents.chunking import Location
 from desk_rag.documents.formats import Format, format_of_name
@@ -51,9 +51,15 @@ class CitationCheck:
         self._checked: dict[Citation, Citation] = {}
         self._seconds_left = seconds
 
-    def event(self, event: Evidence | AnswerText) -> Evidence | AnswerText:
-        """The event with its citation checked."""
-        return Evidence(self.citation(event.citation)) if isinstance(event, Evidence) else event
+    def event(self, event: StreamEvent) -> StreamEvent:
+        """The event with its citations checked."""
+        if isinstance(event, SentenceChecked):
+            return SentenceChecked(self.sentence(event.sentence))
+        return replace(event, citation=self.citation(event.citation)) if isinstance(event, Evidence) else event
+
+    def sentence(self, sentence: CheckedSentence) -> CheckedSentence:
+        """The sentence with its citations checked."""
+        return replace(sentence, citations=tuple(map(self.citation, sentence.citations)))
 
     def citation(self, citation: Citation) -> Citation:
         """The citation with the quote's present lines, or with the time its file was indexed."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from desk_rag.answering.events import AnswerText, Citation, Evidence, Source
+from desk_rag.answering.events import AnswerText, CheckedSentence, Citation, Evidence, Source
 from desk_rag.answering.evidence.quote_matching import DOUBLE_QUOTES, QuoteFinder, same_words
 from desk_rag.model.prompt import NO_ANSWER
 
@@ -49,6 +49,10 @@ class ParsedAnswer:
     """Quotes that no source contains."""
     events: tuple[Evidence | AnswerText, ...]
     """Events that `feed` has not returned yet."""
+    sentences: tuple[CheckedSentence, ...] = ()
+    reasoning: str = ""
+    notices: tuple[str, ...] = ()
+    """As in `Answer`; empty for models that quote."""
 
 
 class AnswerParser:

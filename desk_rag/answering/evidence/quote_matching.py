@@ -57,7 +57,7 @@ class QuoteFinder:
                 char_range = _find(source.text, self._key(index), letters)
                 if char_range is not None:
                     start, end = char_range
-                    return Citation(source.number, source.path, _narrow(source, start, end), source.text[start:end])
+                    return Citation(source.number, source.path, narrow(source, start, end), source.text[start:end])
         return None
 
     def _key(self, index: int) -> _Key:
@@ -111,7 +111,7 @@ def _inside_word(text: str, cut: int) -> bool:
     return 0 < cut < len(text) and text[cut - 1].isalnum() and text[cut].isalnum()
 
 
-def _narrow(source: Source, start: int, end: int) -> Location:
+def narrow(source: Source, start: int, end: int) -> Location:
     """Lines of the quote if the chunk's lines are exactly the file's.
 
     Otherwise the chunk's location.

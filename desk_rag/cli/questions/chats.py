@@ -27,7 +27,7 @@ class Action:
     which: str
     """The chat's number, or the words to search for."""
     form: str
-    """Of an export: md | json."""
+    """Form of an export: md | json."""
     sure: bool
     as_json: bool
 

@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.cli import output as out
-from desk_rag.cli.work import check_not_empty, indexed_roots
+from desk_rag.cli.questions.ask import say_alone
+from desk_rag.cli.work import indexed_roots
 from desk_rag.config import Settings
-from desk_rag.errors import ConfigError
+from desk_rag.errors import UNWRITABLE, ConfigError, ForeignPlace, ModelError, StoreLocked
+from desk_rag.indexer.resident.protocol import NoResident
+from desk_rag.ingest import contents, freshness
 
 if TYPE_CHECKING:
+    from desk_rag.ingest.freshness import Backlog
     from desk_rag.retrieval.search import RetrievedChunk
 
 
@@ -20,26 +24,14 @@ def search(
     settings: Settings, query: str, folders: Sequence[Path], limit: int, *, words_only: bool, as_json: bool
 ) -> int:
     """Print the chunks nearest to `query`, best first; '@' names in it limit the search."""
-    from desk_rag.answering.conversation import scope as scopes
-    from desk_rag.answering.conversation.asking import indexed_files
-    from desk_rag.ingest import damage
-    from desk_rag.retrieval.search import retrieve
-    from desk_rag.store.store import Store
-
     if not query.strip():
         raise ConfigError("The query is empty.", remedy="desk-rag search warranty")
     roots = indexed_roots(settings, folders)
-    with Store.open(settings.data_dir, settings.store, writer=False) as store:
-        check_not_empty(store, roots, "Name a folder first: desk-rag index FOLDER")
-        scope = scopes.resolve(query, lambda: indexed_files(store), roots)
-        embedder = None
-        if not words_only:
-            from desk_rag.retrieval.embedding import load_embedder
-
-            out.Progress(sys.stderr).passing("loading the embedder …")
-            embedder = load_embedder(settings.model)
-        chunks = retrieve(store, embedder, scope.question, limit, scope.paths)
-        notices = damage.notices(store, (), scope.paths)
+    try:
+        chunks, notices = _search_resident(settings, query, roots, limit, words_only=words_only)
+    except NoResident as reason:
+        say_alone(out.Progress(sys.stderr), reason)
+        chunks, notices = _search_alone(settings, query, roots, limit, words_only=words_only)
     out.Progress(sys.stderr).clear()
     if as_json:
         results = [_as_json(chunk) for chunk in chunks]
@@ -52,6 +44,61 @@ def search(
     if not chunks:
         sys.stdout.write("Nothing found.\n")
     return 0
+
+
+def _search_resident(
+    settings: Settings, query: str, roots: Sequence[Path], limit: int, *, words_only: bool
+) -> tuple[list[RetrievedChunk], tuple[str, ...]]:
+    """Have a process search that has the embedder loaded. Raises NoResident if there is none."""
+    from desk_rag.indexer.resident import client, values
+    from desk_rag.retrieval.search import RetrievedChunk
+
+    request: dict[str, object] = {"do": "search", "query": query, "folders": [str(root) for root in roots]}
+    request |= {"limit": limit, "words_only": words_only, "settings": values.settings_key(settings)}
+    *_, result = client.request(settings.data_dir, request)
+    chunks, notices = result["chunks"], result["notices"]
+    assert isinstance(chunks, list) and isinstance(notices, list)
+    return [values.built(RetrievedChunk, chunk) for chunk in chunks], tuple(map(str, notices))
+
+
+def _search_alone(
+    settings: Settings, query: str, roots: Sequence[Path], limit: int, *, words_only: bool
+) -> tuple[list[RetrievedChunk], tuple[str, ...]]:
+    from desk_rag.answering.conversation import asking
+    from desk_rag.ingest import damage
+    from desk_rag.retrieval.search import retrieve
+    from desk_rag.store.store import Store
+
+    backlog = _read_changed(settings, roots)
+    with Store.open(settings.data_dir, settings.store, writer=False) as store:
+        contents.check_not_empty(store, roots, contents.SEARCH_REMEDY)
+        scope = asking.scope_of(query, store, roots)
+        embedder = None
+        if not words_only:
+            from desk_rag.retrieval.embedding import load_embedder
+
+            out.Progress(sys.stderr).passing("loading the embedder …")
+            embedder = load_embedder(settings.model)
+        chunks = retrieve(store, embedder, scope.question, limit, scope.paths)
+        return chunks, (*backlog.notices, *damage.notices(store, (), scope.paths))
+
+
+def _read_changed(settings: Settings, roots: Sequence[Path]) -> Backlog:
+    """Look for files that changed, read a few small ones, and return what is left unread."""
+    from desk_rag.model import weights
+    from desk_rag.model.prompt import load_prompt
+    from desk_rag.store.store import Store
+
+    with Store.open(settings.data_dir, settings.store, writer=False) as store:
+        backlog = freshness.look(store, roots, settings.index)
+    if not backlog.is_small:
+        return backlog
+    try:
+        prompt = load_prompt(weights.resolve(settings.model.name, allow_download=False))
+        with Store.open(settings.data_dir, settings.store, writer=True) as store:
+            return freshness.read_small(store, backlog, prompt, prompt.chunk_size, settings.index, lambda: False)
+    except (StoreLocked, ForeignPlace, ModelError, *UNWRITABLE):
+        return backlog  # another process reads them, or none can
 
 
 def _line(number: int, result: RetrievedChunk, bases: Sequence[Path] = ()) -> str:

@@ -169,6 +169,17 @@ class Catalog:
         scope = Scope([] if under is None else [under])
         return self._documents(scope.path_condition("d.path"), scope.values)
 
+    def stamps(self, under: Sequence[Path], limit: int) -> dict[bytes, tuple[int, int, int, str]]:
+        """Return (size, mtime_ns, inode, state) of at most `limit` known paths at or below `under`, newest row first.
+
+        Checksums are not compared: a damaged row only makes a file look changed.
+        """
+        scope = Scope(under)
+        query = f"SELECT path, size, mtime_ns, inode, state FROM documents WHERE {scope.path_condition('path')}"
+        with self._database.read() as connection:
+            rows = connection.execute(f"{query} ORDER BY id DESC LIMIT ?", (*scope.values, limit))
+            return {path: (int(size), int(mtime), int(inode), state) for path, size, mtime, inode, state in rows}
+
     def with_digest(self, digest: str) -> list[DocumentRow]:
         """Return the documents with exactly this content."""
         return self._documents("d.digest = ? AND d.digest <> ''", (digest,))

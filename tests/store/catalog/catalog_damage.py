@@ -27,10 +27,10 @@ from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import Answer, Finished
 from desk_rag.answering.opening import open_engine
 from desk_rag.cli import store as cli_store
-from desk_rag.cli.work import _check_not_empty
 from desk_rag.config import AnswerSettings, Settings
 from desk_rag.errors import DeskRagError
 from desk_rag.ingest import background_prefill, pipeline
+from desk_rag.ingest.contents import check_not_empty
 from desk_rag.store.store import Store
 
 if TYPE_CHECKING:
@@ -102,9 +102,9 @@ class Ground:
         """As `ask` does: a look whether there is something, then the answer."""
         settings = self.settings.store
         with Store.open(data, settings, writer=False) as store:
-            _check_not_empty(store, [], "")
+            check_not_empty(store, [], "")
         with Store.open(data, settings, writer=writer) as store:
-            _check_not_empty(store, [], "")
+            check_not_empty(store, [], "")
             self.engine.store = store
             last = list(self.engine.ask(question))[-1]
             self.engine.settle()

@@ -1,0 +1,61 @@
+"""Notice when a sentence says the opposite of a passage: one is negated and the other is not, or a word is reversed."""
+
+from __future__ import annotations
+
+import re
+
+_NEGATION = re.compile(
+    r"\b(?:not|no|never|nothing|none|nobody|nowhere|without|cannot|neither|nor|unavailable|"
+    r"unable|excluded|nicht|kein\w*|niemals|niemand|ohne|pas|aucun\w*|jamais|sans|nunca|ningun\w*|"
+    r"senza|niet|geen|nooit|zonder|não|nenhum\w*|sem|inte|ingen|inget|"
+    r"aldrig|utan|ikke|uden|nie|żaden|bez)\b|n['’]t\b",
+    re.IGNORECASE,
+)
+_NO_NEGATION = re.compile(
+    r"\b(?:no (?:more|less|later|earlier|fewer) than|not (?:only|just|more than|less than|until)|"
+    r"nicht nur|nicht mehr als|"
+    r"pas plus de|"
+    r"no más de|no solo|non più di|non solo)\b",
+    re.IGNORECASE,
+)
+_PAIRS = tuple(
+    (re.compile(rf"\b(?:{one})\b", re.IGNORECASE), re.compile(rf"\b(?:{other})\b", re.IGNORECASE))
+    for one, other in (
+        (
+            r"increas\w*|rais\w+|r[io]se[sn]?|higher|went up|goes up|dearer|more expensive",
+            r"decreas\w*|reduc\w*|lower\w*|f[ae]ll[sn]?|cheaper",
+        ),
+        (
+            r"allowed|permitted|possible|erlaubt|gestattet|permis|permitid\w*|permess\w*|toegestaan|tillåtet|tilladt",
+            r"forbidden|prohibited|banned|verboten|untersagt|interdit\w*|prohibid\w*|vietat\w*|verboden|förbjud\w*|forbudt",
+        ),
+        (r"inside|indoors", r"outside|outdoors"),
+        (r"before", r"after"),
+        (r"includ(?:ed|es|ing)|free of charge|at no cost", r"separately|on top|extra|not included|excluded"),
+        (r"opened|open", r"closed|shut"),
+        (r"first|oldest|earliest", r"last|newest|latest"),
+        (r"easy|easiest", r"hard|hardest|difficult"),
+        (r"accept(?:ed|s)?|approved", r"reject(?:ed|s)?|refused|declined"),
+        (r"erhöht\w*|steigt|gestiegen|höher", r"gesenkt|sinkt|gesunken|niedriger"),
+    )
+)
+
+
+def contradicts(claim: str, core: str, passage: str) -> bool:
+    """True if `claim` reads like the opposite of `core`, the part of `passage` about the same thing.
+
+    A claim may be negated because of any part of the passage; one that is not only answers for its own part.
+    """
+    if not _is_negated(passage) if _is_negated(claim) else _is_negated(core):
+        return True
+    return any(_reversed(claim, core, *pair) or _reversed(core, claim, *pair) for pair in _PAIRS)
+
+
+def _is_negated(text: str) -> bool:
+    return _NEGATION.search(_NO_NEGATION.sub("", text)) is not None
+
+
+def _reversed(one: str, other: str, this: re.Pattern[str], that: re.Pattern[str]) -> bool:
+    """True if `one` has a word and `other` only its opposite."""
+    has_this = this.search(one) and not that.search(one)
+    return bool(has_this and that.search(other) and not this.search(other))

@@ -1,0 +1,197 @@
+"""Find numbers and names in a sentence, and say which of them a text does not hold.
+
+They are what a reader relies on, and what a model gets wrong most easily: a sentence whose numbers or names stand in
+none of its passages is not supported, however similar it sounds.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+_NUMBER = re.compile(r"\d+(?:[.,:’'\u00a0\u202f]\d+)*")
+_THOUSANDS = re.compile(r"\d{1,3}(?:([.,’'\u00a0\u202f])\d{3})(?:\1\d{3})*(?:[.,]\d+)?")
+_CLOCK = re.compile(r"\b(\d{1,2})(?:[:.](\d\d))?\s?([ap])\.?m\b\.?", re.IGNORECASE)
+_WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
+_CODE = re.compile(r"\b(?=[\w/-]*\d)(?=[\w/-]*[^\W\d_])[\w]+(?:[/-]\w+)*")
+_NUMBER_WORDS = {
+    word: str(number)
+    for number, words in {
+        2: "two zwei deux dos due twee dois två to dwa",
+        3: "three drei trois tres tre drie três tre trzy",
+        4: "four vier quatre cuatro quattro quatro fyra fire cztery",
+        5: "five fünf cinq cinco cinque vijf fem pięć",
+        6: "six sechs seis sei zes sex seks sześć",
+        7: "seven sieben sept siete sette zeven sete sju syv siedem",
+        8: "eight acht huit ocho otto oito åtta otte osiem",
+        9: "nine neun neuf nueve nove negen nio ni dziewięć",
+        10: "ten zehn dix diez dieci tien dez tio ti dziesięć",
+        11: "eleven elf onze once undici elva elleve jedenaście",
+        12: "twelve zwölf douze doce dodici twaalf doze tolv dwanaście",
+        13: "thirteen", 14: "fourteen", 15: "fifteen", 16: "sixteen", 17: "seventeen", 18: "eighteen",
+        19: "nineteen", 20: "twenty zwanzig vingt veinte venti twintig vinte tjugo",
+        30: "thirty dreißig trente treinta trenta dertig trinta trettio", 40: "forty", 50: "fifty", 60: "sixty",
+        70: "seventy", 80: "eighty", 90: "ninety",
+    }.items()
+    for word in words.split()
+}  # fmt: skip
+_AMBIGUOUS = frozenset({"to", "ti", "ni", "sei", "once", "elf", "due", "tres", "sept", "fire", "sex", "otto"})
+"""Number words of one language that are ordinary words of another."""
+_WORDS_NO_NAMES = """i the a an this that these those it he she they we you yes no if when while after before in on
+    at for from with as according based note however also english german french and but or euro euros celsius fahrenheit
+    beaufort internet pdf document documents passage passages source sources"""
+_NO_NAMES = frozenset(_WORDS_NO_NAMES.split())
+_SENTENCE_START = re.compile(r"(?:^|[.!?:;\n|•]|[-*]\s|[\"“„«(])\s*$")
+_GERMAN_WORDS = "der die das und ist nicht ein eine mit für auf wird sind von dem den des im zu zur zum"
+_GERMAN = frozenset(_GERMAN_WORDS.split())
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A number or a name in a sentence."""
+
+    text: str
+    """As the sentence has it."""
+    is_number: bool
+    begin: int
+    end: int
+
+
+def facts(text: str) -> list[Fact]:
+    """The numbers and names of a sentence, in order."""
+    return sorted([*_numbers(text), *_names(text)], key=lambda fact: fact.begin)
+
+
+def missing(found: list[Fact], text: str, also_known: str = "") -> list[Fact]:
+    """Those facts that `text` does not hold; names may also stand in `also_known` (the question, file names)."""
+    numbers = _number_forms(text)
+    words = _words(text) | _words(also_known)
+    return [fact for fact in found if not (_holds(numbers, fact.text) if fact.is_number else _knows(words, fact.text))]
+
+
+def occurrences(fact: Fact, text: str) -> list[tuple[int, int]]:
+    """Where a text has a fact: ranges of characters."""
+    if not fact.is_number:
+        pattern = re.compile(rf"(?<!\w){re.escape(fact.text)}(?!\w)", re.IGNORECASE)
+        return [match.span() for match in pattern.finditer(text)]
+    wanted = set(_forms_of_number(fact.text))
+    found = [match.span() for match in _NUMBER.finditer(text) if wanted & set(_forms_of_number(match.group()))]
+    found += [match.span() for match in _CODE.finditer(text) if match.group().casefold() in wanted]
+    words = (match for match in _WORD.finditer(text) if match.group().casefold() in _NUMBER_WORDS)
+    return found + [match.span() for match in words if _NUMBER_WORDS[match.group().casefold()] in wanted]
+
+
+def is_german(text: str) -> bool:
+    """True if a text is German, whose nouns are written like names."""
+    words = [word.casefold() for word in _WORD.findall(text)]
+    return bool(words) and sum(word in _GERMAN for word in words) >= max(1, len(words) // 8)
+
+
+def _numbers(text: str) -> Iterator[Fact]:
+    taken: list[tuple[int, int]] = []
+    for pattern in (_CLOCK, _CODE, _NUMBER):
+        for match in pattern.finditer(text):
+            if not any(match.start() < end and begin < match.end() for begin, end in taken):
+                taken.append(match.span())
+                yield Fact(match.group(), True, *match.span())
+    for match in _WORD.finditer(text):
+        word = match.group().casefold()
+        if word in _NUMBER_WORDS and word not in _AMBIGUOUS:
+            yield Fact(match.group(), True, *match.span())
+
+
+def _names(text: str) -> Iterator[Fact]:
+    german = is_german(text)
+    run: list[re.Match[str]] = []
+    for match in [*_WORD.finditer(text), None]:
+        joined = match is not None and match.group()[0].isupper() and len(match.group()) > 1
+        adjacent = not run or (match is not None and text[run[-1].end() : match.start()].strip(" .") == "")
+        if match is not None and joined and adjacent:
+            run.append(match)
+            continue
+        yield from _names_of_run(text, run, german=german)
+        run = [match] if match is not None and joined else []
+
+
+def _names_of_run(text: str, run: list[re.Match[str]], *, german: bool) -> Iterator[Fact]:
+    if german:
+        run = run[-1:] if len(run) > 1 else []
+    elif run and _SENTENCE_START.search(text[: run[0].start()]):
+        # The first word of a sentence is a name only if another follows: 'Radko Ames', not 'Bookings'.
+        run = run if len(run) > 1 and run[0].group().casefold() not in _NO_NAMES else run[1:]
+    for match in run:
+        name = re.sub(r"['’]s?$", "", match.group())
+        if name.casefold() not in _NO_NAMES and len(name) > 1:
+            yield Fact(name, False, match.start(), match.start() + len(name))
+
+
+def _holds(numbers: frozenset[str], text: str) -> bool:
+    return any(form in numbers for form in _forms_of_number(text))
+
+
+def _forms_of_number(text: str) -> list[str]:
+    """The normal forms of a number; one of them must stand in a passage."""
+    lowered = text.casefold().strip()
+    if lowered in _NUMBER_WORDS:
+        return [_NUMBER_WORDS[lowered]]
+    if (clock := _CLOCK.fullmatch(lowered)) is not None:
+        hour, minutes = int(clock.group(1)), clock.group(2) or "00"
+        late = hour % 12 + (12 if clock.group(3) == "p" else 0)
+        return [f"{late}:{minutes}", f"{hour}:{minutes}" if clock.group(2) else str(hour)]
+    if not _NUMBER.fullmatch(lowered):
+        return [lowered]
+    return [_normal(lowered)]
+
+
+def _normal(number: str) -> str:
+    if ":" in number:
+        return ":".join(
+            str(int(part)) if part.isdigit() and i == 0 else part for i, part in enumerate(number.split(":"))
+        )
+    if _THOUSANDS.fullmatch(number):
+        head, _, tail = _decimal(number)
+        number = re.sub(r"\D", "", head) + (f".{tail}" if tail else "")
+    number = number.replace(",", ".")
+    if number.count(".") == 1:
+        number = number.rstrip("0").rstrip(".")
+    return number.lstrip("0") or "0" if not number.startswith("0.") else number
+
+
+def _decimal(number: str) -> tuple[str, str, str]:
+    """A number with separators of thousands, taken apart at its decimal mark, if it has one."""
+    mark = max(number.rfind("."), number.rfind(","))
+    digits_after = len(number) - mark - 1
+    return (number[:mark], ".", number[mark + 1 :]) if mark >= 0 and digits_after != 3 else (number, "", "")
+
+
+@lru_cache(maxsize=256)
+def _number_forms(text: str) -> frozenset[str]:
+    found: set[str] = set()
+    for match in _NUMBER.finditer(text):
+        found.add(_normal(match.group()))
+        found.update(_normal(part) for part in re.split(r"\D", match.group()) if part)
+    found.update(match.group().casefold() for match in _CODE.finditer(text))
+    found.update(_NUMBER_WORDS[word.casefold()] for word in _WORD.findall(text) if word.casefold() in _NUMBER_WORDS)
+    return frozenset(found)
+
+
+def _knows(words: frozenset[str], name: str) -> bool:
+    folded = _folded(name)
+    parts = [part for part in re.split(r"[-'’]", folded) if part]
+    known = all(part in words or part.rstrip("s") in words for part in parts)
+    return folded in words or known or folded.rstrip("s") in words
+
+
+@lru_cache(maxsize=256)
+def _words(text: str) -> frozenset[str]:
+    folded = _folded(text)
+    return frozenset(part for word in _WORD.findall(folded) for part in (word, *re.split(r"['’-]", word)) if part)
+
+
+def _folded(text: str) -> str:
+    """Without case and accents."""
+    decomposed = unicodedata.normalize("NFKD", text.casefold())
+    return "".join(character for character in decomposed if not unicodedata.combining(character))

@@ -1,0 +1,144 @@
+"""Run `desk-rag ask`: a process that has the models loaded answers, or this one does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from desk_rag.answering.conversation import asking
+from desk_rag.answering.conversation.asking import Request
+from desk_rag.answering.events import AnswerEvent, AnswerMode, FilesWaiting, Finished
+from desk_rag.cli import output as out
+from desk_rag.cli import work
+from desk_rag.cli.questions.session import ChatSession
+from desk_rag.config import Settings
+from desk_rag.errors import ConfigError
+from desk_rag.indexer.resident.protocol import NoResident
+from desk_rag.ingest import contents
+
+
+@dataclass(frozen=True, slots=True)
+class AskOptions:
+    """A question and its options from the command line."""
+
+    question: str
+    folders: tuple[Path, ...]
+    mode: str
+    top_k: int | None
+    index_first: bool
+    wait: bool
+    """Wait until another process has read all files; otherwise answer from what it has read so far."""
+    as_json: bool
+    continued: str | None = None
+    """Number of the chat that the question continues; '0' for the latest."""
+    private: bool = False
+    """Save nothing."""
+
+
+def ask(settings: Settings, options: AskOptions) -> int:
+    """Answer one question on stdout; a folder that was never indexed is indexed first."""
+    if not options.question:
+        raise ConfigError("The question is empty.", remedy='desk-rag ask "When does the warranty end?"')
+    roots = work.indexed_roots(settings, options.folders)
+    session = ChatSession.begin(settings, options.continued, private=options.private)
+    request = Request(
+        options.question, session.earlier, limit=tuple(roots), mode=AnswerMode(options.mode), top_k=options.top_k
+    )
+    progress = out.Progress(sys.stderr, roots)
+    try:
+        return _ask_resident(settings, options, request, session, progress)
+    except NoResident as reason:
+        say_alone(progress, reason)
+    return _ask_alone(settings, options, request, session, progress)
+
+
+def _ask_resident(
+    settings: Settings, options: AskOptions, request: Request, session: ChatSession, progress: out.Progress
+) -> int:
+    """Have the question answered by a process that has the models loaded. Raises NoResident if there is none."""
+    from desk_rag.indexer.resident import client, values
+
+    message: dict[str, object] = {"do": "ask", "request": values.plain(request), "wait": options.wait}
+    message |= {"index_first": options.index_first, "settings": values.settings_key(settings)}
+    with work.stoppable_with(progress) as stop:
+        messages = client.request(settings.data_dir, message, stop)
+        away = str(next(iter(messages), {}).get("kv_away", ""))
+        progress.end()
+        if away:
+            progress.say(away)
+        events = map(values.to_event, messages)
+        _print(events, request, session, progress, away, as_json=options.as_json)
+        return work.INTERRUPTED if stop() else 0
+
+
+def _ask_alone(
+    settings: Settings, options: AskOptions, request: Request, session: ChatSession, progress: out.Progress
+) -> int:
+    from desk_rag.indexer import fresh_answer
+    from desk_rag.store.store import Store
+
+    work.check_model(settings)
+    roots = request.limit
+    # Check catalog and '@' names first: loading the model takes seconds.
+    with Store.open(settings.data_dir, settings.store, writer=False) as store:
+        if not (options.index_first and contents.new_folders(store, roots)):
+            contents.check_not_empty(store, roots, contents.ASK_REMEDY)
+            asking.understand(request, store)
+    failed = 0
+    with work.engine_of(settings, progress) as engine, work.stoppable_with(progress) as stop:
+        if options.index_first:
+            failed = work.index_new_folders(engine, roots, settings, stop, progress)
+        progress.end()
+        if stop():
+            return work.INTERRUPTED
+        contents.check_not_empty(engine.store, roots, contents.ASK_REMEDY)
+        away = engine.store.kv_away
+        for notice in filter(None, (away, engine.model.prompt.reasoning.notice)):
+            progress.say(notice)
+        events = fresh_answer.ask(engine, request, stop, wait=lambda: options.wait)
+        _print(events, request, session, progress, away, as_json=options.as_json)
+        if stop():
+            return work.INTERRUPTED
+    return work.SOME_UNREADABLE if failed else 0
+
+
+def say_alone(progress: out.Progress, reason: NoResident) -> None:
+    """Say why a running desk-rag was not asked, if there is one."""
+    if str(reason):
+        progress.say(f"Answering without the desk-rag that is running: {reason}.")
+
+
+def _print(
+    events: Iterable[AnswerEvent],
+    request: Request,
+    session: ChatSession,
+    progress: out.Progress,
+    away: str,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the events of an answer and save it in its chat."""
+    printer = out.AnswerPrinter(sys.stdout, request.limit)
+    for event in _saying_once(events, progress.say):
+        if isinstance(event, Finished):
+            session.save(event.answer)
+        if not as_json:
+            printer.show(event)
+        elif isinstance(event, Finished):
+            extra: dict[str, object] = {"kv_away": away} if away else {}
+            out.print_json(sys.stdout, out.answer_json(event.answer) | extra | session.as_json())
+    for notice in session.notices(terminal=sys.stderr.isatty() and not as_json):
+        progress.say(notice)
+
+
+def _saying_once(events: Iterable[AnswerEvent], say: Callable[[str], None]) -> Iterator[AnswerEvent]:
+    """Pass on the events of the answer itself; say once that it waits for another process that reads files."""
+    waiting = False
+    for event in events:
+        if not isinstance(event, FilesWaiting):
+            yield event
+        elif not waiting:
+            waiting = True
+            say(f"Waiting until all files are read ({event.backlog.share}); ask --no-wait does not wait.")

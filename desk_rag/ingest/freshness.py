@@ -1,0 +1,240 @@
+"""Find the files that are new or have changed since they were read, and read small ones, before a question is answered.
+
+A look takes a bounded time: it compares names, sizes and times with the catalog and opens no document. What it cannot
+reach in that time is reported as not looked at, never as unchanged.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.documents.status import FileState, IndexStage
+from desk_rag.errors import Cancelled, StoreError
+from desk_rag.sanitize import shown_path
+
+if TYPE_CHECKING:
+    from desk_rag.config import IndexSettings
+    from desk_rag.documents.chunking import ChunkSize
+    from desk_rag.documents.token_counter import PortableCounter
+    from desk_rag.store.store import Store
+
+LOOK_SECONDS = 0.15
+"""Time that an answer gives to a look."""
+_MOST_ROWS = 15_000
+"""Catalog rows that a look compares; reading more would take longer than the look may."""
+_MOST_FILES = 16
+_MOST_BYTES = 4 << 20
+"""Size of all the files that an answer waits for."""
+_READ_SECONDS = 2.0
+_MOST_HINTS = 500
+_MOST_NAMES = 3
+_RULE_FILES = (b".gitignore", b".deskragignore")
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Files below the asked folders that are not in the index as they are now."""
+
+    read: int = 0
+    """Files that are in the index, as they are or as they were."""
+    new: tuple[Path, ...] = ()
+    """Files that were never read."""
+    changed: tuple[Path, ...] = ()
+    """Files that have changed since they were read."""
+    complete: bool = True
+    """False if there was no time to look at every folder: there may be more."""
+
+    @property
+    def waiting(self) -> int:
+        """Return the number of files to be read."""
+        return len(self.new) + len(self.changed)
+
+    @property
+    def files(self) -> int:
+        """Return the number of files that could be read, as far as the look went."""
+        return self.read + len(self.new)
+
+    @property
+    def is_small(self) -> bool:
+        """Return whether there are files, and so few and small that an answer can wait until they are read."""
+        files = (*self.new, *self.changed)
+        return 0 < len(files) <= _MOST_FILES and sum(_sizes(files)) <= _MOST_BYTES
+
+    @property
+    def share(self) -> str:
+        """Return '12 of 40 files', or '' if every file was read at least once."""
+        more = "" if self.complete else "at least "
+        return f"{self.read:,} of {more}{self.files:,} files" if self.new else ""
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Return sentences about what an answer from this index may lack."""
+        sentences = []
+        if self.new:
+            count = len(self.new)
+            sentences.append(f"From {self.share}; {count:,} {'is' if count == 1 else 'are'} not read yet")
+        if self.changed:
+            count = len(self.changed)
+            names = ", ".join(shown_path(path) for path in self.changed[:_MOST_NAMES])
+            names += f" and {count - _MOST_NAMES:,} more" if count > _MOST_NAMES else ""
+            said = "1 file changed since it was" if count == 1 else f"{count:,} files changed since they were"
+            sentences.append(f"{said} read: {names}")
+        return tuple(sentences)
+
+    def report(self) -> dict[str, object]:
+        """Return the fields as `ask --json` prints them."""
+        new, changed = [str(path) for path in self.new], [str(path) for path in self.changed]
+        return {"files": self.files, "read": self.read, "new": new, "changed": changed, "complete": self.complete}
+
+
+def look(
+    store: Store,
+    under: Sequence[Path],
+    settings: IndexSettings,
+    *,
+    hints: Iterable[Path] = (),
+    seconds: float = LOOK_SECONDS,
+) -> Backlog:
+    """Compare the folders or files `under` (all indexed folders, if empty) with the catalog for at most `seconds`.
+
+    `hints` are paths that are known to have changed; they are looked at first.
+    """
+    return _Look(store, under, settings, seconds).run(hints)
+
+
+def read_small(
+    store: Store,
+    backlog: Backlog,
+    counter: PortableCounter,
+    size: ChunkSize,
+    settings: IndexSettings,
+    stop: Callable[[], bool],
+) -> Backlog:
+    """Read the files of a backlog if they are few and small, and return what is left of it. `store` is the writer."""
+    from desk_rag.ingest.pipeline import index_path
+
+    if not backlog.is_small:
+        return backlog
+    roots = store.volumes.roots()
+    end, done, added = time.monotonic() + _READ_SECONDS, set[Path](), 0
+    for path in (*backlog.new, *backlog.changed):
+        root = _root_of(path, roots)
+        if root is None or stop() or time.monotonic() > end:
+            continue
+        try:
+            event = index_path(store, path, root, counter, size, settings, stop)
+        except (StoreError, Cancelled):  # a full disk, or the question was withdrawn: the file stays in the backlog
+            break
+        if event.state in (FileState.INDEXED, FileState.RENAMED, FileState.UNCHANGED):
+            added += path in backlog.new
+            done.add(path)
+        elif event.state is FileState.FAILED or store.document(path) is not None:
+            done.add(path)  # its reason is in the catalog
+    new = tuple(path for path in backlog.new if path not in done)
+    changed = tuple(path for path in backlog.changed if path not in done)
+    return Backlog(backlog.read + added, new, changed, backlog.complete)
+
+
+def is_reading(store: Store) -> bool:
+    """Return whether the writer is looking through folders or reading files now."""
+    activity = store.activity()
+    if activity is None or activity.waiting or store.pause_requested() is not None:
+        return False
+    return bool(activity.done or activity.total) and activity.stage in (IndexStage.SCAN, IndexStage.WORDS)
+
+
+class _Look:
+    """One comparison of folders with the catalog."""
+
+    def __init__(self, store: Store, under: Sequence[Path], settings: IndexSettings, seconds: float) -> None:
+        self._store, self._settings = store, settings
+        self._end = time.monotonic() + seconds
+        self._roots = store.volumes.roots()
+        self._scope = [path.absolute() for path in under] or self._roots
+        # A folder whose first index has not begun yet is in no table.
+        self._roots += [path for path in self._scope if path not in self._roots and _root_of(path, self._roots) is None]
+        self._known = store.stamps(self._scope, _MOST_ROWS + 1)
+        self._complete = len(self._known) <= _MOST_ROWS
+        self._new: dict[Path, None] = {}
+        self._changed: dict[Path, None] = {}
+        self._left_out: set[Path] = set()
+
+    def run(self, hints: Iterable[Path]) -> Backlog:
+        for path in islice(hints, _MOST_HINTS):
+            if any(path == place or place in path.parents for place in self._scope):
+                self._compare(os.fsencode(path), lambda path=path: path.stat())  # type: ignore[misc]
+        pending = [os.fsencode(place) for place in reversed(self._scope)]
+        while pending:
+            if time.monotonic() > self._end:
+                self._complete = False
+                break
+            pending += self._compare_folder(pending.pop())
+        indexed = FileState.INDEXED.value
+        read = sum(row[3] == indexed for row in self._known.values())
+        return Backlog(read, tuple(self._new), tuple(self._changed), self._complete)
+
+    def _compare_folder(self, folder: bytes) -> list[bytes]:
+        """Compare the files of a folder, or one file, and return the folders inside it."""
+        inside: list[bytes] = []
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        if entry.path not in self._known:  # a folder in the catalog is left out as a whole
+                            inside.append(entry.path)
+                    elif time.monotonic() < self._end:
+                        self._compare(entry.path, entry.stat)
+                    else:
+                        self._complete = False
+        except NotADirectoryError:
+            self._compare(folder, lambda: os.stat(folder))  # noqa: PTH116
+        except OSError:  # gone, or its drive is: its documents are kept and marked where they are quoted
+            return []
+        return inside
+
+    def _compare(self, place: bytes, stat: Callable[[], os.stat_result]) -> None:
+        known = self._known.get(place)
+        if known is not None and not any(known[:3]):
+            return  # left out by a rule, or to be read again at the next sweep for a reason that the catalog knows
+        try:
+            info = stat()
+        except OSError:
+            return
+        if known is not None:
+            if known[:3] != (info.st_size, info.st_mtime_ns, info.st_ino):
+                self._examine(Path(os.fsdecode(place)), self._changed)
+        elif not place.endswith(_RULE_FILES):
+            self._examine(Path(os.fsdecode(place)), self._new)
+
+    def _examine(self, path: Path, kind: dict[Path, None]) -> None:
+        """Note a file that would be read."""
+        from desk_rag.documents import discovery, document  # here, because clients of a resident process need neither
+        from desk_rag.documents.discovery import FoundFile, LeftOut
+
+        root = _root_of(path, self._roots)
+        if root is None or not document.supported(path) or not self._left_out.isdisjoint(path.parents):
+            return
+        verdict = discovery.examine(root, path, self._settings)
+        if isinstance(verdict, FoundFile) and verdict.size:
+            kind[path] = None
+        elif isinstance(verdict, LeftOut) and verdict.path != path:
+            self._left_out.add(verdict.path)
+
+
+def _root_of(path: Path, roots: Sequence[Path]) -> Path | None:
+    """Return the indexed folder that holds `path`."""
+    return next((root for root in roots if root in path.parents), None)
+
+
+def _sizes(paths: Iterable[Path]) -> Iterator[int]:
+    for path in paths:
+        try:
+            yield path.stat().st_size
+        except OSError:
+            continue

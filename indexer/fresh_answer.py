@@ -1,0 +1,120 @@
+"""Answer a question from files as they are now: look for changes, read small ones, wait for a first index.
+
+Where the index lacks files all the same, the answer says so, and a refusal names the share of files it speaks for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.answering.conversation import asking
+from desk_rag.answering.conversation.asking import Request
+from desk_rag.answering.events import (
+    Answer,
+    AnswerEvent,
+    AnswerText,
+    FilesWaiting,
+    Finished,
+    FirstToken,
+    Stage,
+)
+from desk_rag.ingest import freshness
+from desk_rag.ingest.freshness import Backlog
+from desk_rag.ingest.pipeline import embed_pending
+from desk_rag.model.prompt import NO_ANSWER
+
+if TYPE_CHECKING:
+    from desk_rag.answering.engine import AnswerEngine
+
+_EVERY = 0.3
+"""Seconds between two looks while an answer waits for files."""
+_STILL_SECONDS = 90.0
+"""Time without a file read after which an answer waits no longer; reading the slowest file may take 60 s."""
+_EMBED_SECONDS = 0.5
+"""Time for the vectors of files that were read for this answer; the rest of them are found by words."""
+
+
+def ask(
+    engine: AnswerEngine,
+    request: Request,
+    stop: Callable[[], bool],
+    *,
+    wait: Callable[[], bool] = lambda: True,
+    is_reading: Callable[[], bool] | None = None,
+    hints: Iterable[Path] = (),
+) -> Iterator[AnswerEvent]:
+    """Yield FilesWaiting while files are being read, then the events of `asking.ask`.
+
+    Raises `scope.UnknownName` before its first event other than FilesWaiting.
+
+    Args:
+        stop: ends the waiting, and the answer between two tokens.
+        wait: asked while files are being read; False answers from what has been read so far.
+        is_reading: whether another thread or process is reading new files; by default the writer's activity tells.
+        hints: paths that are known to have changed.
+    """
+    began, under = time.perf_counter(), request.limit or request.under
+    backlog = _read_small(
+        engine, freshness.look(engine.store, under, engine.settings.index, hints=hints), stop
+    )
+    looked = time.perf_counter() - began
+    is_reading = is_reading or (lambda: freshness.is_reading(engine.store))
+    moved_at, unread = time.monotonic(), len(backlog.new)
+    while backlog.new and wait() and is_reading() and not stop() and time.monotonic() < moved_at + _STILL_SECONDS:
+        yield FilesWaiting(backlog)
+        time.sleep(_EVERY)
+        backlog = freshness.look(engine.store, under, engine.settings.index)
+        if len(backlog.new) != unread:
+            moved_at, unread = time.monotonic(), len(backlog.new)
+    events = asking.ask(engine, request, stop)
+    yield from _amended(events, backlog, Stage("look", looked))
+
+
+def _read_small(engine: AnswerEngine, backlog: Backlog, stop: Callable[[], bool]) -> Backlog:
+    """Read a few small files and make their vectors; only the writer can."""
+    store, prompt = engine.store, engine.model.prompt
+    if not backlog.waiting or not store.writer:
+        return backlog
+    left = freshness.read_small(store, backlog, prompt, prompt.chunk_size, engine.settings.index, stop)
+    end = time.monotonic() + _EMBED_SECONDS
+    if left.waiting < backlog.waiting:
+        for _ in embed_pending(store, engine.embedder, lambda: stop() or time.monotonic() > end):
+            pass
+    return left
+
+
+def _amended(events: Iterable[AnswerEvent], backlog: Backlog, look: Stage) -> Iterator[AnswerEvent]:
+    """Add the time of the look and what the index lacked to the events of an answer."""
+    refusal = NO_ANSWER if not backlog.share else f"{NO_ANSWER.removesuffix('.')} read so far ({backlog.share})."
+    held, any_text = "", False  # `held` is the beginning of what may become a refusal
+    for event in events:
+        match event:
+            case AnswerText(text=text) if refusal != NO_ANSWER and NO_ANSWER.startswith(held + text):
+                held += text
+                continue
+            case AnswerText():
+                any_text = True
+            case FirstToken(timings=timings):
+                event = FirstToken(replace(timings, stages=(look, *timings.stages)))
+            case Finished(answer=answer):
+                event = Finished(_with_backlog(answer, backlog, look, refusal))
+                if not (held or any_text or answer.citations or answer.stopped):
+                    yield AnswerText(event.answer.text)  # nothing was retrieved, so that no model was run
+        if held:
+            yield AnswerText(refusal if held == NO_ANSWER else held)
+            held, any_text = "", True
+        yield event
+
+
+def _with_backlog(answer: Answer, backlog: Backlog, look: Stage, refusal: str) -> Answer:
+    return replace(
+        answer,
+        text=refusal if answer.text == NO_ANSWER else answer.text,
+        timings=replace(answer.timings, stages=(look, *answer.timings.stages)),
+        notices=(*backlog.notices, *answer.notices),
+        backlog=backlog if backlog.waiting else None,
+    )

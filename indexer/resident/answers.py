@@ -1,0 +1,85 @@
+"""Answer the requests that clients may make: `ask`, `search` and `status`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.answering.conversation import asking
+from desk_rag.answering.conversation.asking import Request
+from desk_rag.config import Settings
+from desk_rag.indexer.resident import values
+from desk_rag.indexer.resident.protocol import Message, NoResident
+from desk_rag.ingest import contents, damage, freshness
+from desk_rag.retrieval.search import retrieve
+
+if TYPE_CHECKING:
+    from desk_rag.answering.engine import AnswerEngine
+    from desk_rag.indexer.parts import Parts
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """What a process lends to answers."""
+
+    settings: Settings
+    parts: Callable[[], Parts]
+    engine: Callable[[], AbstractContextManager[AnswerEngine]]
+    is_reading: Callable[[], bool]
+    changed_files: Callable[[], Iterable[Path]]
+
+    def handle(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
+        """Answer one request. Raises NoResident for one that the client must see to itself, DeskRagError."""
+        does = request.get("do")
+        if does == "status":
+            yield {"pid": os.getpid()}
+            return
+        if request.get("settings") != values.settings_key(self.settings):
+            raise NoResident("it has other settings")
+        if does == "ask":
+            yield from self._ask(request, stop)
+        elif does == "search":
+            yield from self._search(request, stop)
+        else:
+            raise NoResident("")
+
+    def _ask(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
+        from desk_rag.indexer import fresh_answer
+
+        store, asked = self.parts().store, values.built(Request, request["request"])
+        if request.get("index_first") and contents.new_folders(store, asked.limit):
+            raise NoResident("")  # indexing it first is another command's work
+        contents.check_not_empty(store, asked.limit, contents.ASK_REMEDY)
+        yield {"kv_away": store.kv_away}
+        with self.engine() as engine:
+            events = fresh_answer.ask(
+                engine,
+                asked,
+                stop,
+                wait=lambda: bool(request.get("wait")),
+                is_reading=self.is_reading,
+                hints=self.changed_files(),
+            )
+            yield from map(values.of_event, events)
+
+    def _search(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
+        parts, under = self.parts(), _paths(request["folders"])
+        store, index = parts.store, self.settings.index
+        contents.check_not_empty(store, under, contents.SEARCH_REMEDY)
+        yield {"searches": True}
+        backlog = freshness.look(store, under, index, hints=self.changed_files())
+        if store.writer:
+            backlog = freshness.read_small(store, backlog, parts.counter, parts.size, index, stop)
+        scope = asking.scope_of(str(request["query"]), store, under)
+        embedder, limit = None if request.get("words_only") else parts.load_embedder(), request["limit"]
+        chunks = retrieve(store, embedder, scope.question, limit if isinstance(limit, int) else 10, scope.paths)
+        notices = (*backlog.notices, *damage.notices(store, (), scope.paths))
+        yield {"chunks": values.plain(chunks), "notices": list(notices)}
+
+
+def _paths(folders: object) -> list[Path]:
+    return [Path(str(folder)) for folder in folders] if isinstance(folders, list) else []

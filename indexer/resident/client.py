@@ -1,0 +1,109 @@
+"""Ask the resident process; whoever finds none, or one that declines, answers by itself."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from desk_rag.errors import DeskRagError
+from desk_rag.indexer.resident.protocol import (
+    CONNECT_SECONDS,
+    MOST_MESSAGE,
+    Lines,
+    Message,
+    NoResident,
+    address,
+    decode,
+    encode,
+    greeting,
+    is_same_user,
+    is_supported,
+)
+from desk_rag.indexer.resident.protocol import SOCKET as _NAME
+
+_FIRST_SECONDS = 3.0
+"""Time in which a resident process confirms a request; one that is stopped or stuck does not."""
+_POLL_SECONDS = 0.05
+
+
+class ResidentError(DeskRagError):
+    """What the resident process reports to the user."""
+
+    def __init__(self, message: str, remedy: str, exit_code: int) -> None:
+        super().__init__(message, remedy=remedy)
+        self.exit_code = exit_code
+
+
+def request(data_dir: Path, message: Message, stop: Callable[[], bool] = lambda: False) -> Iterator[Message]:
+    """Send a request and yield the messages of the answer, without the first and the last, which frame it.
+
+    After `stop()` turns true the resident process is told so, and what it still sends is passed on. Raises NoResident
+    before the first message if there is no process to ask; DeskRagError with what it reports.
+    """
+    if not is_supported() or not (data_dir / "run" / _NAME).exists():
+        raise NoResident("")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(CONNECT_SECONDS)
+        try:
+            with address(data_dir) as path:
+                connection.connect(path)
+            if not is_same_user(connection):
+                raise NoResident("it belongs to another user")
+            connection.sendall(encode({**greeting(), **message}))
+        except OSError as error:  # nobody listens: a process ended without removing its socket
+            raise NoResident("") from error
+        yield from _messages(connection, stop)
+
+
+def _messages(connection: socket.socket, stop: Callable[[], bool]) -> Iterator[Message]:
+    lines, told = Lines(connection, MOST_MESSAGE), False
+    connection.settimeout(_POLL_SECONDS)
+    _confirm(_next(lines, time.monotonic() + _FIRST_SECONDS))
+    while True:
+        if stop() and not told:
+            told = True
+            with suppress(OSError):
+                connection.sendall(b"\n")
+        message = _next(lines)
+        if message is None:
+            continue
+        if "error" in message:
+            raise _reported(message["error"])
+        if "end" in message:
+            return
+        if not message:
+            raise ResidentError(
+                "The desk-rag that was answering has ended.", "Ask again; this process then answers by itself.", 1
+            )
+        yield message
+
+
+def _confirm(first: Message | None) -> None:
+    if first is None:
+        raise NoResident("it does not answer")
+    if "began" not in first:
+        raise NoResident(str(first.get("declined", "")))
+
+
+def _next(lines: Lines, until: float = 0.0) -> Message | None:
+    """Return the next message, an empty one at the end; None if there was none until then, or in one poll."""
+    while True:
+        try:
+            line = lines.read()
+            return decode(line) if line else {}
+        except TimeoutError:
+            if time.monotonic() >= until:
+                return None
+        except (OSError, ValueError):
+            return {}
+
+
+def _reported(error: object) -> DeskRagError:
+    fields = error if isinstance(error, dict) else {}
+    code = fields.get("exit_code")
+    return ResidentError(
+        str(fields.get("message", "")), str(fields.get("remedy", "")), code if isinstance(code, int) else 1
+    )

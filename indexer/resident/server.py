@@ -1,0 +1,157 @@
+"""Serve requests on the socket in the data directory: one thread per client, limits on size, number and time."""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from desk_rag import __version__
+from desk_rag.errors import DeskRagError, ForeignPlace, told_to_user
+from desk_rag.indexer.resident.protocol import (
+    CONNECT_SECONDS,
+    MOST_REQUEST,
+    PROTOCOL,
+    REQUEST_SECONDS,
+    SOCKET,
+    Lines,
+    Message,
+    NoResident,
+    address,
+    decode,
+    encode,
+    is_same_user,
+    is_supported,
+)
+from desk_rag.owned_directory import OwnedDirectory
+
+_log = logging.getLogger(__name__)
+
+_MOST_CLIENTS = 8
+_MOST_WAITING = 64
+_SEND_SECONDS = 30.0
+"""Time that a client may take to accept a message."""
+_IDLE_EVERY = 10.0
+Handle = Callable[[Message, Callable[[], bool]], Iterator[Message]]
+"""Answers a request with messages; the callable says whether the client has gone or wants no more."""
+
+
+class Server:
+    """Listens until stopped. Threads inherit the priority of the thread that calls `start`."""
+
+    def __init__(self, data_dir: Path, handle: Handle, idle: Callable[[], None] = lambda: None) -> None:
+        """`idle` is called every ten seconds while no client connects."""
+        self._data_dir, self._handle, self._idle = data_dir.absolute(), handle, idle
+        self._listener: socket.socket | None = None
+        self._stopping = threading.Event()
+        self._clients = threading.BoundedSemaphore(_MOST_CLIENTS)
+        self._thread = threading.Thread(target=self._accept, name="resident", daemon=True)
+
+    def start(self) -> str:
+        """Listen; return "" or why that is not possible, which leaves everything else as it is."""
+        if not is_supported():
+            return "this system has no Unix sockets"
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with address(self._data_dir) as path:
+                if _is_served(path):
+                    listener.close()
+                    return "another desk-rag answers already"
+                self._remove()
+                listener.bind(path)
+                Path(path).chmod(0o600)
+            listener.listen(_MOST_WAITING)
+        except (OSError, NoResident) as error:
+            listener.close()
+            return str(error) or "its socket cannot be made"
+        listener.settimeout(_IDLE_EVERY)
+        self._listener = listener
+        self._thread.start()
+        return ""
+
+    def stop(self) -> None:
+        """Take no more requests, and tell those in progress to stop."""
+        self._stopping.set()
+        if self._listener is not None:
+            with suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+            self._listener.close()
+            self._listener = None
+            self._remove()
+
+    def _remove(self) -> None:
+        with suppress(OSError, ForeignPlace):
+            OwnedDirectory(self._data_dir).remove_socket(self._data_dir / "run" / SOCKET)
+
+    def _accept(self) -> None:
+        listener = self._listener
+        while listener is not None and not self._stopping.is_set():
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                try:
+                    self._idle()
+                except Exception as error:
+                    _log.error("idle work failed: %s", type(error).__name__)
+                continue
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), name="resident-client", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError, ValueError):
+            connection.settimeout(REQUEST_SECONDS)
+            if not is_same_user(connection):
+                return
+            request = decode(Lines(connection, MOST_REQUEST).read())
+            connection.settimeout(_SEND_SECONDS)
+            if not self._clients.acquire(blocking=False):
+                connection.sendall(encode({"declined": "it is busy"}))
+                return
+            try:
+                for message in self._answer(request, lambda: self._stopping.is_set() or _has_spoken(connection)):
+                    connection.sendall(encode(message))
+            finally:
+                self._clients.release()
+
+    def _answer(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
+        if request.get("protocol") != PROTOCOL or request.get("version") != __version__:
+            yield {"declined": f"it is version {__version__}"}
+            return
+        try:
+            for number, message in enumerate(self._handle(request, stop)):
+                if not number:
+                    yield {"began": True}  # not before: what is declined at once is answered by the client itself
+                yield message
+        except NoResident as error:
+            yield {"declined": str(error)}
+        except Exception as error:
+            known = told_to_user(error)
+            if known is None:
+                _log.error("a request failed: %s", type(error).__name__, exc_info=not isinstance(error, ValueError))
+                known = DeskRagError(f"The desk-rag that is running failed ({type(error).__name__}).")
+            yield {"error": {"message": known.message, "remedy": known.remedy, "exit_code": known.exit_code}}
+        else:
+            yield {"end": True}
+
+
+def _is_served(path: str) -> bool:
+    """Return whether a process listens on this socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, suppress(OSError):
+        probe.settimeout(CONNECT_SECONDS)
+        probe.connect(path)
+        return True
+    return False
+
+
+def _has_spoken(connection: socket.socket) -> bool:
+    """Return whether the client has closed the connection or sent something after its request."""
+    try:
+        readable, _, _ = select.select([connection], [], [], 0)
+    except (OSError, ValueError):
+        return True
+    return bool(readable)

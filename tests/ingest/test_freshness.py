@@ -1,0 +1,164 @@
+"""What changed since the last sweep is found in a bounded time, and small files are read, over real files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from desk_rag.config import IndexSettings
+from desk_rag.ingest import freshness
+from desk_rag.ingest.freshness import Backlog, look
+from desk_rag.ingest.pipeline import sync_folder
+from desk_rag.model.prompt import PromptFormat, load_prompt
+from desk_rag.store.store import Store
+from tests.store import made
+
+SETTINGS = IndexSettings()
+_LONG = 60.0
+
+
+def never() -> bool:
+    return False
+
+
+@pytest.fixture(scope="module")
+def prompt(reader_dir: Path) -> PromptFormat:
+    return load_prompt(reader_dir)
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    folder = tmp_path / "docs"
+    (folder / "house").mkdir(parents=True)
+    (folder / "tools").mkdir()
+    (folder / ".gitignore").write_text("*.log\nbuild/\n")
+    (folder / "house" / "roof.md").write_text("# Roof\n\nThe roofer comes on 14 May.\n")
+    (folder / "house" / "door.txt").write_text("The kitchen door is painted green.\n")
+    (folder / "tools" / "debug.log").write_text("left out by a rule\n")
+    (folder / "photo.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(100))
+    return folder
+
+
+@pytest.fixture
+def store(tmp_path: Path, docs: Path, prompt: PromptFormat) -> Iterator[Store]:
+    with Store.open(tmp_path / "data", made.settings(), writer=True) as opened:
+        sync(opened, docs, prompt)
+        yield opened
+
+
+def sync(store: Store, docs: Path, prompt: PromptFormat) -> None:
+    for _ in sync_folder(store, docs, prompt, prompt.chunk_size, SETTINGS, never):
+        pass
+
+
+def test_nothing_waits_after_a_sweep(store: Store, docs: Path) -> None:
+    assert look(store, [docs], SETTINGS, seconds=_LONG) == Backlog(read=2)
+    assert look(store, (), SETTINGS, seconds=_LONG) == Backlog(read=2)
+
+
+def test_new_and_changed_files_are_found_wherever_they_are(store: Store, docs: Path) -> None:
+    new = docs / "car" / "2026" / "tyres.md"
+    new.parent.mkdir(parents=True)
+    new.write_text("The winter tyres are in the cellar.\n")
+    changed = docs / "house" / "roof.md"
+    changed.write_text("# Roof\n\nThe roofer comes on 21 May.\n")
+    assert look(store, (), SETTINGS, seconds=_LONG) == Backlog(2, (new,), (changed,))
+
+
+def test_a_change_that_keeps_size_and_time_is_seen_by_its_inode(store: Store, docs: Path) -> None:
+    path = docs / "house" / "door.txt"
+    before = path.stat()
+    other = docs / "door.new~"
+    other.write_text("The kitchen door is painted black.\n")
+    os.utime(other, ns=(before.st_mtime_ns, before.st_mtime_ns))
+    other.replace(path)
+    assert look(store, (), SETTINGS, seconds=_LONG).changed == (path,)
+
+
+def test_what_would_not_be_read_does_not_wait(store: Store, docs: Path) -> None:
+    (docs / "tools" / "other.log").write_text("by .gitignore\n")
+    (docs / "build" / "deep").mkdir(parents=True)
+    (docs / "build" / "deep" / "page.md").write_text("in a folder of .gitignore\n")
+    (docs / "node_modules" / "x").mkdir(parents=True)
+    (docs / "node_modules" / "x" / "readme.md").write_text("in a folder of tools\n")
+    (docs / "second.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(100))
+    (docs / ".env").write_text("SECRET=1\n")
+    (docs / "empty.md").write_text("")
+    (docs / "link").symlink_to(docs / "house")
+    (docs / "gone.md").symlink_to(docs / "nowhere")
+    assert look(store, (), SETTINGS, seconds=_LONG) == Backlog(read=2)
+
+
+def test_a_file_that_could_not_be_read_waits_again_only_when_it_changes(
+    store: Store, docs: Path, prompt: PromptFormat
+) -> None:
+    broken = docs / "broken.pdf"
+    broken.write_bytes(b"%PDF-1.7\nthis is no PDF")
+    sync(store, docs, prompt)
+    assert look(store, (), SETTINGS, seconds=_LONG) == Backlog(read=2)
+    broken.write_bytes(b"%PDF-1.7\nthis is no PDF either")
+    assert look(store, (), SETTINGS, seconds=_LONG).changed == (broken,)
+
+
+def test_only_the_asked_folder_or_file_is_looked_at(store: Store, docs: Path) -> None:
+    roof, note = docs / "house" / "roof.md", docs / "note.md"
+    roof.write_text("The roofer comes on 28 May, in the morning.\n")
+    note.write_text("A note outside the asked folder.\n")
+    assert look(store, [docs / "house"], SETTINGS, seconds=_LONG) == Backlog(2, (), (roof,))
+    assert look(store, [roof], SETTINGS, seconds=_LONG) == Backlog(1, (), (roof,))
+    assert look(store, [docs / "tools"], SETTINGS, seconds=_LONG) == Backlog()
+
+
+def test_a_look_that_runs_out_of_time_says_so_and_looks_at_hints_first(store: Store, docs: Path) -> None:
+    changed = docs / "house" / "roof.md"
+    changed.write_text("# Roof\n\nThe roofer comes on 21 May.\n")
+    new = docs / "tyres.md"
+    new.write_text("The winter tyres are in the cellar.\n")
+    assert look(store, (), SETTINGS, seconds=0) == Backlog(2, complete=False)
+    hinted = look(store, (), SETTINGS, hints=[new, changed, docs / "gone.md", Path("/elsewhere.md")], seconds=0)
+    assert hinted == Backlog(2, (new,), (changed,), complete=False)
+    assert hinted.share == "2 of at least 3 files"
+
+
+def test_files_of_an_absent_folder_are_not_changed(store: Store, docs: Path) -> None:
+    docs.rename(docs.with_name("away"))
+    assert look(store, (), SETTINGS, seconds=_LONG) == Backlog(read=2)
+
+
+def test_a_folder_whose_first_index_has_not_begun_is_unread(tmp_path: Path, docs: Path) -> None:
+    with Store.open(tmp_path / "fresh", made.settings(), writer=True) as empty:
+        backlog = look(empty, [docs], SETTINGS, seconds=_LONG)
+    assert backlog.share == "0 of 2 files"
+    assert set(backlog.new) == {docs / "house" / "roof.md", docs / "house" / "door.txt"}
+
+
+def test_small_files_are_read_and_found_by_their_new_words(store: Store, docs: Path, prompt: PromptFormat) -> None:
+    (docs / "tyres.md").write_text("The winter tyres are in the cellar.\n")
+    (docs / "house" / "roof.md").write_text("# Roof\n\nThe roofer comes on 21 May, says Wilhelmina.\n")
+    backlog = look(store, (), SETTINGS, seconds=_LONG)
+    left = freshness.read_small(store, backlog, prompt, prompt.chunk_size, SETTINGS, never)
+    assert left == Backlog(read=3)
+    assert store.search_words("Wilhelmina", 5) and store.search_words("tyres", 5)
+    assert look(store, (), SETTINGS, seconds=_LONG) == Backlog(read=3)
+
+
+def test_a_renamed_file_keeps_its_chunks(store: Store, docs: Path, prompt: PromptFormat) -> None:
+    (docs / "house" / "door.txt").rename(docs / "entrance.txt")
+    backlog = look(store, (), SETTINGS, seconds=_LONG)
+    freshness.read_small(store, backlog, prompt, prompt.chunk_size, SETTINGS, never)
+    assert store.document(docs / "house" / "door.txt") is None
+    assert store.passages_of(docs / "entrance.txt")
+
+
+def test_many_or_large_files_are_left_to_the_index_and_named(store: Store, docs: Path, prompt: PromptFormat) -> None:
+    for number in range(30):
+        shutil.copy(docs / "house" / "door.txt", docs / f"copy {number}.txt")
+    backlog = look(store, (), SETTINGS, seconds=_LONG)
+    assert freshness.read_small(store, backlog, prompt, prompt.chunk_size, SETTINGS, never) == backlog
+    assert backlog.notices == ("From 2 of 32 files; 30 are not read yet",)
+    one = Backlog(4, (), (docs / "a.md",))
+    assert one.share == "" and one.notices[0].startswith("1 file changed since it was read: ")

@@ -124,6 +124,7 @@ class DeskRagApp(PanelHost):
 
     def start(self) -> None:
         """Load everything heavy and begin."""
+        self.tell_of_new_folders()
         self.start_backend()
 
     @work(thread=True, exclusive=True, group="start", exit_on_error=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,15 @@ class FirstRun:
             return False
         store = self._session.store()
         return store is None or not store.volumes.roots()
+
+    def new_folders(self, stop: Callable[[], bool]) -> Iterator[str]:
+        """Yield what indexing will do with each folder of this run that was never indexed."""
+        store = self._session.store()
+        known = [] if store is None else store.volumes.roots()
+        for folder in self._session.folders:
+            if folder not in known and folder.is_dir():
+                found = preview(folder, self._session.settings.index, stop)
+                yield f"{folder.name} is new here: {found.sentence}"
 
     def folders(self, typed: str) -> list[Path]:
         """Return folders that begin with what was typed; usual ones if nothing was."""

@@ -9,13 +9,14 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
 from desk_rag.config import GIB, Settings
 from desk_rag.tui.management.settings_file import Key
-from desk_rag.tui.wording import count, gib
+from desk_rag.tui.wording import count, gib, home_path
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -142,6 +143,8 @@ def shown(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, tuple):
         return "[" + ", ".join(str(part) if isinstance(part, int) else f'"{part}"' for part in value) + "]"
+    if isinstance(value, Path):
+        return home_path(value)
     if isinstance(value, float):
         return f"{value:g}"
     return str(value) or '""'

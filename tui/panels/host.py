@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,10 +19,12 @@ from desk_rag.tui.panels.registry import PANELS, panel_commands
 from desk_rag.tui.screens.chat import ChatScreen
 from desk_rag.tui.terminal.plain import AsciiFilter, wants_ascii
 from desk_rag.tui.themes import DARK, LIGHT
-from desk_rag.tui.wording import count
+from desk_rag.tui.wording import count, safe
 
 _LOG = logging.getLogger(__name__)
 _PAUSE_SECONDS = 3600.0
+_MOST_LOOK_SECONDS = 10.0
+_NOTICE_SECONDS = 15.0
 
 
 class PanelHost(App[int]):
@@ -122,6 +125,19 @@ class PanelHost(App[int]):
             _LOG.exception("the index cannot be looked into")
             is_due = False  # the start says what is wrong with it
         self.call_from_thread(self.action_first_run if is_due else self.start)
+
+    @work(thread=True, exclusive=True, group="new-folders", exit_on_error=False)
+    def tell_of_new_folders(self) -> None:
+        """Say in one sentence what will be read of folders that were never indexed, while one may ask already."""
+        from desk_rag.tui.management.first_run import FirstRun
+
+        until = time.monotonic() + _MOST_LOOK_SECONDS
+        try:
+            for sentence in FirstRun(self.backend.session).new_folders(lambda: time.monotonic() > until):
+                said = safe(f"{sentence} F3 shows every file.", single_line=True, most=600).plain
+                self.call_from_thread(self.notify, said, timeout=_NOTICE_SECONDS, markup=False)
+        except Exception:
+            _LOG.exception("new folders cannot be looked through")
 
     def action_first_run(self) -> None:
         """Ask for a folder; start with it once it is chosen."""

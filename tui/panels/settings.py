@@ -170,7 +170,7 @@ class SettingsScreen(PanelScreen):
 
 
 def _line(row: SettingRow, width: int) -> Content:
-    name = fit(safe(f" {row.name}", single_line=True), _NAME_CELLS)
+    name = fit(Content(f" {row.name}"), _NAME_CELLS)
     style = "$foreground 50%" if row.origin == "default" else "$accent"
     origin = fit(Content.styled(row.origin, style), _ORIGIN_CELLS)
     value = fit(safe(shown(row.value), single_line=True, most=300), max(0, width - _NAME_CELLS - _ORIGIN_CELLS))

@@ -91,3 +91,17 @@ def test_hostile_settings_are_not_needed(tmp_path: Path) -> None:
     assert FirstRun(session).choose(tmp_path / "docs") == ""
     assert config.load(tmp_path / "new" / "config.toml").folders == (tmp_path / "docs",)
     assert not FirstRun(session).is_due()
+
+
+async def test_a_folder_that_is_new_is_told_of_while_one_may_ask(tmp_path: Path) -> None:
+    """With a folder on the command line nothing is asked; a notice says what will be read."""
+    folder = tmp_path / "new"
+    folder.mkdir()
+    (folder / "a.md").write_text("# A\n")
+    (folder / "b.jpg").write_bytes(b"x")
+    session = Session(Settings(data_dir=tmp_path / "data"), [folder], tmp_path / "config.toml")
+    app = DeskRagApp(ScriptedBackend(session=session), [folder])
+    async with app.run_test(size=(100, 30), notifications=True) as pilot:
+        await until(pilot, lambda: "1 file to read (md 1)" in screen_text(app) and "images 1" in screen_text(app))
+        assert isinstance(app.screen, ChatScreen)
+    assert not (tmp_path / "config.toml").exists()

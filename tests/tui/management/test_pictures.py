@@ -75,6 +75,11 @@ def test_cache_without_colour(snap_compare: Snap, busy: World, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("size", SIZES)
+def test_settings(snap_compare: Snap, busy: World, size: tuple[int, int]) -> None:
+    assert snap_compare(busy.app(), terminal_size=size, run_before=before("f2", "model.name"))
+
+
+@pytest.mark.parametrize("size", SIZES)
 def test_first_run(snap_compare: Snap, world: World, tmp_path: Path, size: tuple[int, int]) -> None:
     async def look(pilot: Pilot[int]) -> None:
         await until(pilot, lambda: "Which folder" in screen_text(pilot.app))  # type: ignore[arg-type]

@@ -88,7 +88,7 @@ def test_hostile_settings_are_not_needed(tmp_path: Path) -> None:
 
     (tmp_path / "docs").mkdir()
     assert FirstRun(session).is_due()
-    assert FirstRun(session).choose(tmp_path / "docs") == ""
+    assert FirstRun(session).choose(tmp_path / "docs", "embedded") == ""
     assert config.load(tmp_path / "new" / "config.toml").folders == (tmp_path / "docs",)
     assert not FirstRun(session).is_due()
 
@@ -105,3 +105,21 @@ async def test_a_folder_that_is_new_is_told_of_while_one_may_ask(tmp_path: Path)
         await until(pilot, lambda: "1 file to read (md 1)" in screen_text(app) and "images 1" in screen_text(app))
         assert isinstance(app.screen, ChatScreen)
     assert not (tmp_path / "config.toml").exists()
+
+
+async def test_another_model_is_checked_before_it_is_taken(fresh: DeskRagApp, tmp_path: Path, reader_dir: Path) -> None:
+    async with fresh.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: "Downloads" in screen_text(fresh))
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: "Enter takes it" in screen_text(fresh))
+        await pilot.press(*"/nothing/here", "enter")
+        await until(pilot, lambda: "is neither a model directory" in screen_text(fresh), 30)
+        await pilot.press("ctrl+u", *str(reader_dir), "enter")
+        await until(pilot, lambda: isinstance(fresh.screen, FirstRunScreen), 30)
+        await pilot.press("down", "up", "enter")
+        await until(pilot, lambda: "will read" in screen_text(fresh))
+        await until(pilot, lambda: str(reader_dir) in screen_text(fresh))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(fresh.screen, ChatScreen))
+        assert config.load(tmp_path / "config.toml").model.name == str(reader_dir)
+        assert fresh.backend.session.settings.model.name == str(reader_dir)

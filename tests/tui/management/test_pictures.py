@@ -45,6 +45,10 @@ def before(key: str, sign: str, *, light: bool = False) -> Callable[[Pilot[int]]
         await until(pilot, lambda: "watching" in screen_text(pilot.app))  # type: ignore[arg-type]
         await pilot.press(key)
         await until(pilot, lambda: sign in screen_text(pilot.app))  # type: ignore[arg-type]
+        if key == "f3":
+            await until(
+                pilot, lambda: "4 files read" in screen_text(pilot.app) and "~/docs/house" in screen_text(pilot.app)
+            )  # type: ignore[arg-type]
         await pilot.wait_for_animation()
 
     return run

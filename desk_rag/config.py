@@ -96,7 +96,7 @@ class ModelSettings(_Section):
     """[model]"""
 
     name: str = "embedded"
-    """'embedded' (the reader that ships with desk-rag), a directory, or a Hugging Face name ORG/NAME."""
+    """'embedded' (the reader that ships with desk-rag), a directory, a GGUF file, an Ollama name, or ORG/NAME."""
     quantization: Literal["none", "nf4", "int8"] = "none"
     """Weight quantisation through bitsandbytes; needs an NVIDIA GPU."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

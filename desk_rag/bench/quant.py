@@ -30,8 +30,8 @@ from desk_rag.kv.rope import build_tables
 from desk_rag.kv.stitch import stitch
 from desk_rag.kv.types import ChunkKV, KVKey, Namespace
 from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.layers.attention_layout import KeyTap
 from desk_rag.model.loading import load_model
-from desk_rag.model.support import KeyTap
 from desk_rag.store.kv import chunk_file
 from desk_rag.store.store import Store
 
@@ -192,7 +192,7 @@ def _score(contexts: Sequence[Context], coding: Coding) -> Tally:
 def _source(context: Context) -> Source:
     spec = context.model.spec
     biases = None
-    if spec.support.key_tap is KeyTap.K_PROJ:
+    if spec.layout.key_tap is KeyTap.K_PROJ:
         projections: list[Any] = [layer.get_submodule("self_attn.k_proj") for layer in context.model.decoder_layers]
         if projections[0].bias is not None:
             rows = [projection.bias.detach() for projection in projections]

@@ -110,6 +110,11 @@ def run(
     _check_out(task)
     say("loading the model …")
     base = weights.resolve(task.model.name, allow_download=task.model.allow_download)
+    if base.is_file():
+        raise UnsupportedModel(
+            f"{base} is GGUF, which can be asked but not trained.",
+            remedy="Take the safetensors of the same model: a directory, or ORG/NAME with --download.",
+        )
     model = load_model(task.model, pack=False)
     if task.train.layout is not Layout.REORDERED and has_sliding_layers(model):
         raise UnsupportedModel(

@@ -2,7 +2,8 @@
 
 A forward hook takes the keys from the last module before RoPE: `k_norm` where the model has one, else `k_proj`, else
 the key slice of `qkv_proj`. This is exact, needs no change to the model and works with weights quantized by
-bitsandbytes. Values are read from the cache, which stores them unchanged.
+bitsandbytes. Where none of them gives out the key itself, it is taken from the cache and turned back. Values are read
+from the cache, which stores them unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from desk_rag.errors import Cancelled
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.types import ChunkKV
 from desk_rag.model.language_model import LanguageModel
-from desk_rag.model.support import KeyTap
+from desk_rag.model.layers import attention_layout
+from desk_rag.model.layers.attention_layout import KeyTap
+from desk_rag.model.layers.rotary import NO_POSITION, half_tables, unrotate
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,25 +86,43 @@ def tap_keys(model: LanguageModel) -> Iterator[dict[int, torch.Tensor]]:
     with ExitStack() as stack:
         for index, layer in enumerate(model.decoder_layers):
             attention: Any = layer.self_attn
-            module = getattr(attention, model.spec.support.key_tap.value)
-            handle = module.register_forward_hook(_key_hook(tapped, index, model))
+            if model.spec.layout.key_tap is KeyTap.CACHE:
+                handle = attention.register_forward_hook(_cache_hook(tapped, index, model), with_kwargs=True)
+            else:
+                module = getattr(attention, model.spec.layout.key_tap.value)
+                handle = module.register_forward_hook(_key_hook(tapped, index, model))
             stack.callback(handle.remove)
         yield tapped
 
 
 def _key_hook(tapped: dict[int, torch.Tensor], index: int, model: LanguageModel) -> Callable[..., None]:
-    spec = model.spec
-    heads, dim = spec.num_kv_heads, spec.head_dim
+    spec, layout = model.spec, model.spec.layout
+    start = spec.num_heads * spec.head_dim if layout.key_tap is KeyTap.QKV_PROJ else 0
 
     def keep(_module: torch.nn.Module, _inputs: Any, output: torch.Tensor) -> None:
-        if spec.support.key_tap is KeyTap.QKV_PROJ:
-            start = spec.num_heads * dim
-            output = output[..., start : start + heads * dim]
-        if spec.support.heads_first:
-            tapped[index] = output.clone()
-            return
-        # [B, N, H * D] from a projection or [B, N, H, D] from a norm
-        tapped[index] = output.reshape(*output.shape[:2], heads, dim).transpose(1, 2).contiguous()
+        keys = attention_layout.by_heads(
+            output, spec.num_kv_heads, spec.head_dim, start=start, heads_first=layout.heads_first
+        )
+        assert keys is not None, "as it was when the model was tried"
+        tapped[index] = keys
+
+    return keep
+
+
+def _cache_hook(tapped: dict[int, torch.Tensor], index: int, model: LanguageModel) -> Callable[..., None]:
+    """Turn back the keys that a layer has just written; their slots are their positions."""
+    layout, decoder = model.spec.layout, model.module.model
+    table = layout.tables[layout.table_of_layer[index]]
+
+    def keep(_module: torch.nn.Module, _inputs: Any, kwargs: dict[str, Any], _output: Any) -> None:
+        count = kwargs["hidden_states"].shape[1]
+        keys = kwargs["past_key_values"].layers[index].keys
+        end = keys.shape[2]
+        written = keys[:, :, end - count :].float()
+        if table != NO_POSITION:
+            positions = torch.arange(end - count, end, device=written.device)
+            written = unrotate(written, *half_tables(decoder, table, positions), interleaved=layout.interleaved)
+        tapped[index] = written.to(keys.dtype)
 
     return keep
 

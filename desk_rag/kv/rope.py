@@ -1,9 +1,8 @@
 """Rotate pre-RoPE keys to their positions: the torch reference and its convention.
 
-The convention of all paths: split halves (dimension i is paired with i + R/2, as in Llama, Qwen and transformers),
-rotation by +theta, arithmetic in fp32, one rounding at the end. The tables are computed by the model's own rotary
-module, which covers llama3, YaRN and linear scaling, partial rotary dimensions and attention scaling. (RoFormer, arXiv
-2104.09864; layout as in `apply_rotary_pos_emb` of transformers.)
+Rotation is by +theta, in fp32, with one rounding at the end; which dimensions are turned together is the model's
+(`model.layers`), and only halves are known to the kernels. The tables are computed by the model's own rotary
+module, which covers llama3, YaRN and linear scaling, partial rotary dimensions and attention scaling.
 """
 
 from __future__ import annotations
@@ -14,6 +13,9 @@ import torch
 
 from desk_rag.errors import UnsupportedModel
 from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.layers.rotary import NO_POSITION, half_tables, rotate
+
+__all__ = ["RotaryTables", "build_tables", "rotate", "rotate_into"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,10 @@ class RotaryTables:
     """Per distinct table fp32 [positions, R / 2], attention scaling included; R may be less than head_dim."""
     sin: tuple[torch.Tensor, ...]
     table_of_layer: tuple[int, ...]
-    """Index of each layer's table; models with local and global layers have two tables."""
+    """Index of each layer's table; models with local and global layers have two tables, layers without position one
+    whose angles are zero."""
+    interleaved: bool = False
+    """Neighbouring dimensions are turned together, instead of halves; the kernels do not know that."""
 
     @property
     def num_positions(self) -> int:
@@ -38,40 +43,28 @@ def build_tables(model: LanguageModel, num_positions: int) -> RotaryTables:
             f"A context of {num_positions} tokens is too long: '{model.spec.name}' supports {model.spec.max_context}.",
             remedy="Lower [answer] context_tokens or top_k.",
         )
-    layer_types = getattr(model.module.config, "layer_types", None) or ["full_attention"] * model.spec.num_layers
-    rotary = model.module.model.rotary_emb
-    per_type = isinstance(getattr(rotary, "rope_type", None), dict)
-    kinds = sorted(set(layer_types)) if per_type else [None]
-    positions = torch.arange(num_positions, device=model.device)[None]
-    probe = torch.zeros(1, device=model.device, dtype=torch.float32)
-    cosines, sines = [], []
-    for kind in kinds:
-        with torch.inference_mode():
-            cos, sin = rotary(probe, positions, kind) if kind else rotary(probe, positions)
-        half = cos.shape[-1] // 2
-        if not torch.equal(cos[0, :, :half], cos[0, :, half:]):
-            raise UnsupportedModel(f"The rotary embedding of '{model.spec.name}' does not pair halves of a head.")
-        cosines.append(cos[0, :, :half].clone().contiguous())
-        sines.append(sin[0, :, :half].clone().contiguous())
-    table_of_layer = tuple(kinds.index(kind) if per_type else 0 for kind in layer_types)
-    return RotaryTables(tuple(cosines), tuple(sines), table_of_layer)
+    layout = model.spec.layout
+    positions = torch.arange(num_positions, device=model.device)
+    made = {
+        name: half_tables(model.module.model, name, positions) for name in layout.tables if name != NO_POSITION
+    }
+    width = next((cos.shape[-1] for cos, _ in made.values()), model.spec.head_dim // 2)
+    still = torch.zeros(num_positions, width, device=model.device)
+    pairs = [made.get(name, (still + 1.0, still)) for name in layout.tables]
+    return RotaryTables(
+        tuple(cos for cos, _ in pairs), tuple(sin for _, sin in pairs), layout.table_of_layer, layout.interleaved
+    )
 
 
-def rotate(keys: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate keys fp32 [..., T, D] by cos and sin fp32 [T, R / 2]; dimensions past R stay unchanged."""
-    half = cos.shape[-1]
-    first, second = keys[..., :half], keys[..., half : 2 * half]
-    parts = [first * cos - second * sin, second * cos + first * sin]
-    if 2 * half < keys.shape[-1]:
-        parts.append(keys[..., 2 * half :])
-    return torch.cat(parts, -1)
-
-
-def rotate_into(keys: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, out: torch.Tensor) -> None:
+def rotate_into(
+    keys: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, out: torch.Tensor, *, interleaved: bool = False
+) -> None:
     """Rotate keys into `out` [..., T, D] of any float dtype, rounding once."""
-    half = cos.shape[-1]
-    first, second = keys[..., :half], keys[..., half : 2 * half]
-    out[..., :half] = torch.addcmul(first * cos, second, sin, value=-1)
-    out[..., half : 2 * half] = torch.addcmul(second * cos, first, sin)
-    if 2 * half < keys.shape[-1]:
-        out[..., 2 * half :] = keys[..., 2 * half :]
+    turned = 2 * cos.shape[-1]
+    half = turned // 2
+    halves = (slice(0, turned, 2), slice(1, turned, 2)) if interleaved else (slice(0, half), slice(half, turned))
+    first, second = (keys[..., part] for part in halves)
+    out[..., halves[0]] = torch.addcmul(first * cos, second, sin, value=-1)
+    out[..., halves[1]] = torch.addcmul(second * cos, first, sin)
+    if turned < keys.shape[-1]:
+        out[..., turned:] = keys[..., turned:]

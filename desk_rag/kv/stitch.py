@@ -64,7 +64,7 @@ def _place_by_kernel(
 
     layers = list(range(len(cache.layers)))
     place = place_group(cache.device)
-    if place is None or not chunks:
+    if place is None or not chunks or tables.interleaved:
         return layers
     int8_layers = [layer for layer in layers if all(isinstance(chunk.layers[layer], Int8Layer) for chunk in chunks)]
     on_device = [QuantizedKV(tuple(move_layer(layer, cache.device) for layer in chunk.layers)) for chunk in chunks]
@@ -99,7 +99,8 @@ def place_layers(
             start += count
         table = tables.table_of_layer[layer]
         positions = slice(first.position, first.position + length)
-        rotate_into(keys, tables.cos[table][positions], tables.sin[table][positions], key_slots)
+        cos, sin = tables.cos[table][positions], tables.sin[table][positions]
+        rotate_into(keys, cos, sin, key_slots, interleaved=tables.interleaved)
 
 
 def _contiguous_runs(placements: Sequence[Placement]) -> list[range]:

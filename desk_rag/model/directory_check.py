@@ -1,7 +1,7 @@
-"""Check a whole model directory before its weights are loaded.
+"""Check all of a model's files before its weights are loaded.
 
-`load_model` and `desk-rag doctor` both come through here, so that both say the same: the numbers of config.json, the
-family, the tensors in the safetensors headers, the package that unpacks quantised weights, and the prompt.
+`load_model` and `desk-rag doctor` both come through here, so that both say the same: the numbers of the configuration,
+the family, the tensors in the headers, the package that unpacks quantised weights, and the prompt.
 """
 
 from __future__ import annotations
@@ -19,17 +19,24 @@ from desk_rag.model import support as model_support
 from desk_rag.model.checkpoint import config as checkpoint_config
 from desk_rag.model.checkpoint import files
 from desk_rag.model.checkpoint import tensors as checkpoint_tensors
+from desk_rag.model.gguf import config as gguf_config
+from desk_rag.model.gguf import weights as gguf_weights
+from desk_rag.model.gguf.header import Header, read_header
+from desk_rag.model.library import ollama
 from desk_rag.model.prompt import PromptFormat, load_prompt
 
 
 def check(directory: Path, settings: ModelSettings) -> tuple[Any, model_support.Support]:
     """The configuration in `directory` and how to serve it, after all checks that need no weights to be loaded.
 
+    `directory` may be a GGUF file.
     Raises ModelNotFound, UnsupportedModel or ModelError.
     """
     if settings.name == "embedded":  # part of the program: its files are as trustworthy as this one
         config = _read_config(directory)
         return config, model_support.check(config)
+    if directory.is_file():
+        return check_gguf(read_header(directory), settings)
     file = directory / checkpoint_config.CONFIG
     fields = checkpoint_config.read_json(directory, checkpoint_config.CONFIG)
     built_in = checkpoint_tensors.built_in_name(fields.get("model_type"))
@@ -39,12 +46,30 @@ def check(directory: Path, settings: ModelSettings) -> tuple[Any, model_support.
     # Again, with the defaults that transformers filled in.
     checkpoint_config.check_config(file, {**config.to_dict(), "auto_map": None})
     tensors = files.tensors(directory)
-    checkpoint_tensors.check_layer_count(directory, config.num_hidden_layers, tensors)
+    checkpoint_tensors.check_layer_count(directory, model_support.text_config(config).num_hidden_layers, tensors)
     if getattr(config, "quantization_config", None):
         _check_quantizer(directory, config)
     else:
         with model_errors(directory, settings):
             checkpoint_tensors.compare(directory, lambda: _build(config), tensors)
+    return config, support
+
+
+def check_gguf(header: Header, settings: ModelSettings) -> tuple[Any, model_support.Support]:
+    """As `check`, for a GGUF file whose header has been read."""
+    from transformers import AutoConfig
+
+    ollama.check_digest(header.file.resolve())
+    fields = gguf_config.model_config(header)
+    checkpoint_config.check_config(header.file, fields)
+    checkpoint_tensors.check_layer_count(header.file, fields["num_hidden_layers"], header.tensors)
+    try:
+        config = AutoConfig.for_model(**fields)
+    except Exception as error:  # what a number out of order provokes in transformers is not for us to foresee
+        raise ModelError(f"{header.file} cannot be used: {_first_line(error)}", remedy="Download it again.") from error
+    support = model_support.check(config)
+    with model_errors(header.file, settings), torch.device("meta"):
+        gguf_weights.check_tensors(header, _build(config))
     return config, support
 
 
@@ -54,10 +79,10 @@ def check_prompt(directory: Path, settings: ModelSettings, config: Any, *, quote
     `quotes` is as in `load_prompt`; a model with an adapter was taught to quote.
     """
     prompt = load_prompt(directory, quotes=quotes or bool(settings.adapter))
-    if settings.name != "embedded" and prompt.largest_id >= config.vocab_size:
+    if settings.name != "embedded" and prompt.largest_id >= (known := model_support.text_config(config).vocab_size):
         raise ModelError(
             f"The tokenizer in {directory} makes token {prompt.largest_id:,}, and the model knows only "
-            f"{config.vocab_size:,}.",
+            f"{known:,}.",
             remedy="The tokenizer.json is that of another model: fetch the model's files again.",
         )
     return prompt
@@ -77,10 +102,8 @@ def _read_config(directory: Path) -> Any:
 
 
 def _build(config: Any) -> Any:
-    from transformers import AutoModelForCausalLM
-
     with no_init():
-        return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        return model_support.model_class(config)._from_config(config)
 
 
 def _check_quantizer(directory: Path, config: Any) -> None:

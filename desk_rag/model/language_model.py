@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from desk_rag.model import support as model_support
+from desk_rag.model.layers.attention_layout import AttentionLayout
 from desk_rag.model.prompt import PromptFormat
 
 
@@ -17,6 +18,7 @@ class ModelSpec:
 
     name: str
     support: model_support.Support
+    layout: AttentionLayout
     num_layers: int
     num_heads: int
     num_kv_heads: int
@@ -25,7 +27,7 @@ class ModelSpec:
     weights_fingerprint: str
     tokenizer_fingerprint: str
     weight_quantization: str
-    """'none', 'nf4' or 'int8'."""
+    """'none', 'nf4' or 'int8'; or the method by which a checkpoint came quantised."""
     dtype: torch.dtype
     """Compute dtype; the shared prefix's KV is kept in it."""
     config_json: str

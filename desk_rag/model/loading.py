@@ -5,6 +5,7 @@ Every model that is loaded here has passed `model.support.check`.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -16,10 +17,13 @@ from safetensors import safe_open
 from desk_rag import __version__
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError
-from desk_rag.model import adapters, directory_check, packed_linear, weights
+from desk_rag.model import adapters, directory_check, packed_linear, requantize, weights
 from desk_rag.model import support as model_support
 from desk_rag.model.checkpoint import row_int8, tensors
+from desk_rag.model.gguf import weights as gguf_weights
+from desk_rag.model.gguf.header import read_header
 from desk_rag.model.language_model import LanguageModel, ModelSpec
+from desk_rag.model.layers import attention_layout, text_part
 from desk_rag.model.prompt import PromptFormat
 
 _IRRELEVANT_FIELDS = frozenset(
@@ -61,8 +65,13 @@ def load_model(settings: ModelSettings, *, pack: bool = True) -> LanguageModel:
         torch.set_num_threads(settings.threads or _default_threads())
     config, support = directory_check.check(directory, settings)
     prompt = directory_check.check_prompt(directory, settings, config, quotes=not pack)
+    own = prequantized_by(config)
+    if own and settings.quantization != "none":
+        raise ConfigError(
+            f"The weights of '{settings.name}' are quantised already, by {own}.", remedy="Leave --quantization out."
+        )
     module = _load_module(directory, config, support, settings, device)
-    model = wrap(module, prompt, name=settings.name, directory=directory, quantization=settings.quantization)
+    model = wrap(module, prompt, name=settings.name, directory=directory, quantization=own or settings.quantization)
     if settings.adapter:
         model = adapters.attach(model, Path(settings.adapter))
     # Last: the spec counts plain parameters, and an adapter that is merged needs them too.
@@ -71,38 +80,56 @@ def load_model(settings: ModelSettings, *, pack: bool = True) -> LanguageModel:
     return model
 
 
+def prequantized_by(config: Any) -> str:
+    """Name of the method by which a checkpoint's weights are quantised; empty for none."""
+    quantization = getattr(config, "quantization_config", None)
+    if quantization is None:
+        return ""
+    method = quantization.get("quant_method", "bitsandbytes") if isinstance(quantization, dict) else "?"
+    return str(getattr(method, "value", method))
+
+
 def wrap(
     module: Any, prompt: PromptFormat, *, name: str, directory: Path | None, quantization: str = "none"
 ) -> LanguageModel:
     """Wrap a loaded transformers module; `directory` is None for weights that exist in memory only."""
     from desk_rag.model import sdpa as attention
 
+    support = model_support.check(module.config)
+    module = text_part.text_part(module)
     config = module.config
-    support = model_support.check(config)
     if not support.needs_eager:
         attention.register()
         module.set_attn_implementation(attention.NAME)
     module.eval()
     module.requires_grad_(False)
+    layout = attention_layout.find(module)
     device = next(module.parameters()).device
     heads = int(config.num_attention_heads)
     spec = ModelSpec(
         name=name,
         support=support,
+        layout=layout,
         num_layers=int(config.num_hidden_layers),
         num_heads=heads,
-        num_kv_heads=int(getattr(config, "num_key_value_heads", None) or heads),
-        head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // heads),
+        num_kv_heads=layout.kv_shape[0],
+        head_dim=layout.kv_shape[1],
         num_parameters=sum(p.numel() for p in module.parameters()),
         weights_fingerprint=weights.fingerprint(weights.weight_files(directory))
         if directory
         else f"memory-{id(module)}",
-        tokenizer_fingerprint=weights.fingerprint([directory / "tokenizer.json"]) if directory else "memory",
+        tokenizer_fingerprint=_tokenizer_fingerprint(directory, prompt) if directory else "memory",
         weight_quantization=quantization,
         dtype=_compute_dtype(module),
         config_json=_canonical_config(config),
     )
     return LanguageModel(spec=spec, module=module, prompt=prompt, device=device)
+
+
+def _tokenizer_fingerprint(directory: Path, prompt: PromptFormat) -> str:
+    if directory.is_file():  # GGUF: the tokenizer is made from the file's vocabulary, and the making may change
+        return hashlib.blake2b(prompt.tokenizer_json.encode(), digest_size=16).hexdigest()
+    return weights.fingerprint([directory / "tokenizer.json"])
 
 
 def pick_device(settings: ModelSettings) -> torch.device:
@@ -124,10 +151,10 @@ def pick_device(settings: ModelSettings) -> torch.device:
 def _load_module(
     directory: Path, config: Any, support: model_support.Support, settings: ModelSettings, device: torch.device
 ) -> Any:
-    from transformers import AutoModelForCausalLM
-
     attention = "eager" if support.needs_eager else "sdpa"
     with directory_check.model_errors(directory, settings):
+        if directory.is_file():
+            return _load_gguf(directory, config, attention, settings, device)
         if _is_row_int8(directory):
             return _load_row_int8(directory, config, attention, device)
         options: dict[str, Any] = {
@@ -138,14 +165,31 @@ def _load_module(
             "trust_remote_code": False,
             "output_loading_info": True,
         }
+        quantized = prequantized_by(config) or settings.quantization != "none"
         if settings.quantization != "none":
-            options |= {"quantization_config": _bitsandbytes(settings.quantization), "device_map": {"": 0}}
-            options["dtype"] = torch.bfloat16
+            options |= {"quantization_config": _bitsandbytes(settings.quantization), "dtype": torch.bfloat16}
         else:
             options["dtype"] = _load_dtype(directory, device)
-        module, info = AutoModelForCausalLM.from_pretrained(str(directory), **options)
+        if quantized:
+            options["device_map"] = {"": 0 if device.type == "cuda" else "cpu"}
+        module, info = model_support.model_class(config).from_pretrained(str(directory), **options)
         tensors.check_loaded(directory, info)
-        return module if settings.quantization != "none" else module.to(device)
+        module = text_part.text_part(module)
+        return module if quantized else module.to(device)
+
+
+def _load_gguf(file: Path, config: Any, attention: str, settings: ModelSettings, device: torch.device) -> Any:
+    """A GGUF file's weights, de-quantised; with `quantization` set, quantised again matrix by matrix."""
+    from transformers import AutoModelForCausalLM
+
+    header = read_header(file)
+    kind = settings.quantization
+    dtype = torch.bfloat16 if kind != "none" else _dtype(header.num_parameters, device)
+    gguf_weights.check_room(header, dtype)
+    with directory_check.no_init():
+        module = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=dtype)
+    gguf_weights.load(header, module, dtype)
+    return module.to(device) if kind == "none" else requantize.quantize_linears(module, kind, device)
 
 
 def _is_row_int8(directory: Path) -> bool:
@@ -173,7 +217,10 @@ def _load_row_int8(directory: Path, config: Any, attention: str, device: torch.d
 
 
 def _load_dtype(directory: Path, device: torch.device) -> torch.dtype:
-    parameters = sum(file.stat().st_size for file in weights.weight_files(directory)) // 2
+    return _dtype(sum(file.stat().st_size for file in weights.weight_files(directory)) // 2, device)
+
+
+def _dtype(parameters: int, device: torch.device) -> torch.dtype:
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
     return torch.bfloat16 if parameters > _SMALL and _cpu_has_bf16() else torch.float32
@@ -191,20 +238,15 @@ def _canonical_config(config: Any) -> str:
 
 
 def _compute_dtype(module: Any) -> torch.dtype:
-    """The dtype activations have: that of the norms, which no weight quantisation touches."""
-    dtype: torch.dtype = module.model.norm.weight.dtype
+    """The dtype activations have: that of the embeddings, which no weight quantisation touches."""
+    dtype: torch.dtype = module.get_input_embeddings().weight.dtype
     return dtype
 
 
 def _bitsandbytes(kind: str) -> Any:
     from transformers import BitsAndBytesConfig
 
-    try:
-        import bitsandbytes  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            "bitsandbytes is not installed.", remedy="Install the extra: pip install 'desk-rag[gpu]'."
-        ) from error
+    requantize.bitsandbytes()
     if kind == "int8":
         return BitsAndBytesConfig(load_in_8bit=True)
     return BitsAndBytesConfig(

@@ -24,6 +24,8 @@ from desk_rag.documents.token_counter import count_tokens, plain_tokenizer
 from desk_rag.errors import ModelError, ModelNotFound
 from desk_rag.model import chat_template
 from desk_rag.model.checkpoint.config import check_tokenizer_config, optional_json, read_json, regular_file
+from desk_rag.model.gguf.header import read_header
+from desk_rag.model.gguf.tokenizer import prompt_parts
 from desk_rag.model.reasoning import NO_REASONING, Reasoning, detect, visible_tokens
 from desk_rag.model.trained_frame import (
     CHUNK_CLOSE,
@@ -211,9 +213,12 @@ def load_prompt(model_dir: Path, *, quotes: bool = False) -> PromptFormat:
     """Build the prompt format of the model in `model_dir` (config.json, tokenizer.json beside its weights).
 
     `quotes` asks a chat model for quotes, as it was, or will be, fine-tuned to give them; models that desk-rag
-    fine-tuned say so in a file of their own. Loads no torch. Raises ModelNotFound, or ModelError for a file that cannot
-    be used.
+    fine-tuned say so in a file of their own. `model_dir` may be a GGUF file; of other models no torch is loaded. Raises
+    ModelNotFound, or ModelError for a file that cannot be used.
     """
+    if model_dir.is_file():
+        tokenizer, config, described = prompt_parts(read_header(model_dir))
+        return _prompt(model_dir, tokenizer, config, _stop_ids(tokenizer, config), described, writes=not quotes)
     file = regular_file(model_dir, "tokenizer.json")
     if file is None:
         raise ModelNotFound(
@@ -222,24 +227,42 @@ def load_prompt(model_dir: Path, *, quotes: bool = False) -> PromptFormat:
         )
     tokenizer = _read_tokenizer(file)
     config = read_json(model_dir, "config.json")
+    if isinstance(inner := config.get("text_config"), dict):  # of a model that also reads images
+        config = {**inner, **{name: value for name, value in config.items() if value is not None}}
+    stops = _stop_ids(tokenizer, config, optional_json(model_dir, "generation_config.json"))
+    described = optional_json(model_dir, "tokenizer_config.json")
+    check_tokenizer_config(model_dir, described)
+    taught = regular_file(model_dir, FINETUNE_RECORD) is not None
+    return _prompt(model_dir, tokenizer, config, stops, described, writes=not quotes and not taught)
+
+
+def _prompt(
+    source: Path,
+    tokenizer: Tokenizer,
+    config: dict[str, Any],
+    stops: frozenset[int],
+    described: dict[str, Any],
+    *,
+    writes: bool,
+) -> PromptFormat:
+    """The prompt format of a model by its tokenizer, its configuration and what describes its tokenizer."""
     if tokenizer.token_to_id(DOC_START) is not None and tokenizer.token_to_id(DOC_END) is not None:
         return PromptFormat(
             tokenizer,
             PromptParts(HEAD, CHUNK_OPEN, CHUNK_CLOSE, QUESTION_OPEN, TAIL),
-            stop_ids=_stop_ids(model_dir, config, tokenizer),
+            stop_ids=stops,
             chunk_size=ChunkSize(smallest=60, target=220, largest=280),
             context_tokens=2000,
             top_k=5,
         )
     window = config.get("max_position_embeddings")
     window = window if isinstance(window, int) and window > 0 else 2048
-    writes = not quotes and regular_file(model_dir, FINETUNE_RECORD) is None
-    parts, template = _chat_parts(model_dir, _WRITING_SYSTEM if writes else _CHAT_SYSTEM)
+    parts, template = _chat_parts(source, described, _WRITING_SYSTEM if writes else _CHAT_SYSTEM)
     reasoning = detect(template, parts.tail, _added_tokens(tokenizer))
     return PromptFormat(
         tokenizer,
         parts,
-        stop_ids=_stop_ids(model_dir, config, tokenizer) - _inner_ends(tokenizer, reasoning),
+        stop_ids=stops - _inner_ends(tokenizer, reasoning),
         writes=writes,
         reasoning=reasoning,
         chunk_size=ChunkSize(smallest=100, target=400, largest=512),
@@ -275,30 +298,28 @@ def _inner_ends(tokenizer: Tokenizer, reasoning: Reasoning) -> frozenset[int]:
     return frozenset() if token_id is None else frozenset({token_id})
 
 
-def _chat_parts(model_dir: Path, system: str) -> tuple[PromptParts, str]:
+def _chat_parts(source: Path, described: dict[str, Any], system: str) -> tuple[PromptParts, str]:
     """The prompt's strings with `system` as its instructions, and the chat template, empty if there is none."""
-    described = optional_json(model_dir, "tokenizer_config.json")
-    check_tokenizer_config(model_dir, described)
-    tokens = _special_tokens(described, optional_json(model_dir, "special_tokens_map.json"))
-    template = _template(model_dir, described)
+    tokens = _special_tokens(described, {} if source.is_file() else optional_json(source, "special_tokens_map.json"))
+    template = _template(source, described)
     if not template:
         head = f"{tokens.get('bos_token', '')}{system}\n\n"
         return PromptParts(head, *_CHAT_FRAME, "Question: ", "\nAnswer:\n"), ""
     with_system = [{"role": "system", "content": system}, {"role": "user", "content": _SLOT}]
     user_only = [{"role": "user", "content": f"{system}\n\n{_SLOT}"}]  # Gemma's templates have no system role
-    rendered = chat_template.render(model_dir, template, tokens, (with_system, user_only))
+    rendered = chat_template.render(source, template, tokens, (with_system, user_only))
     head, slot, tail = rendered.partition(_SLOT)
     if not slot or _SLOT in tail:
         raise ModelError(
-            f"The chat template in {model_dir} does not show the user's words exactly once.",
+            f"The chat template in {source} does not show the user's words exactly once.",
             remedy="Take a model that was trained to chat, or fetch its files again.",
         )
     return PromptParts(head, *_CHAT_FRAME, "Question: ", tail), template
 
 
-def _template(model_dir: Path, described: dict[str, Any]) -> str:
+def _template(source: Path, described: dict[str, Any]) -> str:
     """The chat template: in a file of its own, or in tokenizer_config.json, where there may be several by name."""
-    if (file := regular_file(model_dir, "chat_template.jinja")) is not None:
+    if source.is_dir() and (file := regular_file(source, "chat_template.jinja")) is not None:
         try:
             with file.open(encoding="utf-8") as stream:
                 return stream.read(chat_template.MOST_TEMPLATE + 1)
@@ -309,7 +330,7 @@ def _template(model_dir: Path, described: dict[str, Any]) -> str:
         named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
         template = named.get("default") or ""
     if not isinstance(template, str):
-        message = f"{model_dir / 'tokenizer_config.json'}: chat_template is not text."
+        message = f"{source}: its chat_template is not text."
         raise ModelError(message, remedy="Fetch the model's files again.")
     return template
 
@@ -325,9 +346,9 @@ def _special_tokens(*sources: dict[str, Any]) -> dict[str, str]:
     return tokens
 
 
-def _stop_ids(model_dir: Path, config: dict[str, object], tokenizer: Tokenizer) -> frozenset[int]:
+def _stop_ids(tokenizer: Tokenizer, *sources: dict[str, Any]) -> frozenset[int]:
     found: set[int] = set()
-    for source in (config, optional_json(model_dir, "generation_config.json")):
+    for source in sources:
         value = source.get("eos_token_id")
         found.update(token_id for token_id in (value if isinstance(value, list) else [value]) if type(token_id) is int)
     for token in _TURN_ENDS:

@@ -1,8 +1,8 @@
-"""Find a model's directory by its name, check its files, and fingerprint its weights; imports no torch.
+"""Find a model's files by its name, check them, and fingerprint its weights; imports no torch.
 
-Names resolve to a directory: 'embedded' (the reader in assets), a path, or a Hugging Face name, which is looked up in
-the local hub cache and fetched only when the user asked for a download. What is not safetensors is refused here, before
-any library sees the directory.
+Names resolve to a directory of safetensors or to a GGUF file: 'embedded' (the reader in assets), a path, a name of
+Ollama's or LM Studio's, or a Hugging Face name, which is looked up in the local hub cache and fetched only when the
+user asked for a download. Everything else is refused here, before any library sees the files.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from desk_rag.errors import ModelNotFound, UnsupportedModel
 from desk_rag.model.checkpoint import files as checkpoint_files
 from desk_rag.model.checkpoint.config import CONFIG, optional_json, read_json, regular_file
 from desk_rag.model.checkpoint.files import weight_files
+from desk_rag.model.gguf.header import is_gguf
+from desk_rag.model.library import lm_studio, ollama
 
 __all__ = ["check_loading", "fingerprint", "from_hub", "resolve", "weight_files"]
 
@@ -25,8 +27,8 @@ _WHOLE_BELOW = 256 * 1024**2
 _SAMPLES = 64
 _SAMPLE_BYTES = 65536
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_OLLAMA_NAME = re.compile(r"[a-z0-9][\w.-]*(/[\w.-]+)?:[\w.-]+")
+_SHA256 = re.compile(r"(sha256-)?[0-9a-f]{64}")
+_OLLAMA_NAME = re.compile(r"[a-z0-9][\w.-]*(/[\w.-]+)*:[\w.-]+")
 _DISTRIBUTED = re.compile(r"shard-\d{5}-model-\d{5}-of-\d{5}\.safetensors")
 _FETCH = ["*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model"]
 _NO_FETCH = ["consolidated*", "original/*", "onnx/*", "openvino/*"]
@@ -34,26 +36,29 @@ _NO_FETCH = ["consolidated*", "original/*", "onnx/*", "openvino/*"]
 
 
 def resolve(name: str, *, allow_download: bool) -> Path:
-    """Directory with config.json and the weights of `name`.
+    """Directory with config.json and the weights of `name`, or its GGUF file.
 
     Raises ModelNotFound, or UnsupportedModel or ModelError for files that desk-rag does not open.
     """
     if name == "embedded":
         return assets_dir() / "reader"
     path = Path(name).expanduser()
+    if name.startswith(lm_studio.PREFIX):
+        path = lm_studio.find(name.removeprefix(lm_studio.PREFIX))
     if path.is_dir():
         return _checked(path)
+    if is_gguf(path):
+        return path
     if name.lower().endswith(".gguf"):
-        raise checkpoint_files.gguf_refused(name)
-    if _OLLAMA_NAME.fullmatch(name):
-        raise UnsupportedModel(
-            f"'{name}' looks like a name of Ollama's, whose models are GGUF; desk-rag does not load those yet.",
-            remedy="Give a directory with config.json and safetensors weights, or ORG/NAME with --download.",
-        )
+        if path.exists():
+            raise ModelNotFound(f"{path} is no GGUF file, in spite of its name.", remedy="Download it again.")
+        raise ModelNotFound(f"There is no file {path}.", remedy="`desk-rag models list` shows what is on this machine.")
+    if name.startswith(ollama.PREFIX) or (_OLLAMA_NAME.fullmatch(name) and not path.exists()):
+        return ollama.find(name.removeprefix(ollama.PREFIX)).file
     if path.exists() or not _HUB_NAME.fullmatch(name):
         raise ModelNotFound(
-            f"'{name}' is neither a model directory nor a Hugging Face name.",
-            remedy="Give a directory with config.json and *.safetensors, or ORG/NAME, or leave --model out.",
+            f"'{name}' is neither a model directory, a GGUF file, a model of Ollama's nor a Hugging Face name.",
+            remedy="`desk-rag models list` shows what is on this machine. Leave --model out for the embedded reader.",
         )
     return _checked(from_hub(name, allow_download=allow_download))
 
@@ -90,9 +95,11 @@ def _content_digest(file: Path) -> bytes:
 
 
 def _checked(directory: Path) -> Path:
+    if not any((directory / file).exists() for file in (checkpoint_files.SINGLE, checkpoint_files.INDEX)) and (
+        file := lm_studio.only_gguf(directory)
+    ):
+        return file
     if regular_file(directory, CONFIG) is None:
-        if any(file.suffix.lower() == ".gguf" for file in directory.iterdir()):
-            raise checkpoint_files.gguf_refused(str(directory))
         raise ModelNotFound(f"There is no config.json in {directory}.", remedy="Point --model at a model directory.")
     check_loading(directory)
     for name in (CONFIG, "generation_config.json", "tokenizer_config.json", "special_tokens_map.json"):

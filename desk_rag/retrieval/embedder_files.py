@@ -213,7 +213,10 @@ def _named(name: str) -> str:
     """Return a hub name unchanged; raise ModelNotFound for a path, since none exists there."""
     path = Path(name).expanduser()
     if path.suffix.lower() == ".gguf":
-        raise files.gguf_refused(name)
+        raise UnsupportedModel(
+            f"'{name}' is an embedder in GGUF, which desk-rag does not load.",
+            remedy="Take the safetensors of the same embedder, as a folder or a Hugging Face name.",
+        )
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ModelNotFound(
             f"There is no embedder at {path}.", remedy="Correct the path in [model] embedder, or set it to 'embedded'."

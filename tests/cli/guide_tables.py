@@ -22,6 +22,7 @@ from desk_rag.errors import EXIT_CODES
 from desk_rag.tui.management.settings_list import docstrings
 
 GUIDES = Path(__file__).resolve().parent.parent.parent / "assets" / "guides"
+_EXACTNESS = Path(__file__).resolve().parent.parent.parent / "desk_rag" / "bench" / "EXACTNESS.md"
 _WIDTH = 100
 _DIFFERS_BY_SYSTEM = "data_dir"
 _FORMAT_NAMES = {
@@ -135,7 +136,19 @@ def exit_codes() -> str:
     return "\n".join(rows)
 
 
-PARTS = {part.__name__: part for part in (settings, read_formats, unread_formats, secrets, tools, exit_codes)}
+def families() -> str:
+    """The families that stand for a property, and how far their stitched logits are from one masked pass."""
+    from desk_rag.bench.models.tiny_models import FAMILIES as TINY
+
+    errors = dict(re.findall(r"^\| (\S+) +\| +(\S+) \|", _EXACTNESS.read_text(encoding="utf-8"), re.MULTILINE))
+    rows = ["| family | what sets it apart | largest error in fp32 |", "|---|---|---:|"]
+    rows += [f"| {each.name} | {each.property} | {errors[each.name]} |" for each in TINY if each.property]
+    return "\n".join(rows)
+
+
+PARTS = {
+    part.__name__: part for part in (settings, read_formats, unread_formats, secrets, tools, exit_codes, families)
+}
 
 
 def filled(guide: str) -> str:

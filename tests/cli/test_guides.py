@@ -24,7 +24,7 @@ from desk_rag.cli import main as cli
 from desk_rag.config import Settings
 from desk_rag.documents import formats
 from desk_rag.errors import EXIT_CODES, ConfigError, DeskRagError
-from desk_rag.model.support import FAMILIES
+from desk_rag.model.gguf.config import architectures
 from desk_rag.store.types import Activity, PurgeReport, VerifyReport
 from tests.cli import guide_tables
 
@@ -76,11 +76,11 @@ def test_every_format_is_listed_once() -> None:
         assert re.search(rf"\.{suffix}[, |]", GUIDES["files"]), suffix
 
 
-def test_every_benchmark_and_model_family_is_listed() -> None:
+def test_every_benchmark_and_architecture_of_gguf_is_listed() -> None:
     section = GUIDES["benchmarks"].split("## Measuring", 1)[1].split("\n## ", 1)[0]
     assert set(re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE)) == set(benchmarks())
-    for family in FAMILIES:
-        assert f"`{family}`" in GUIDES["models"]
+    for architecture in architectures():
+        assert f"`{architecture}`" in GUIDES["models"]
 
 
 def test_json_guide_names_the_keys_of_the_reports() -> None:

@@ -293,7 +293,7 @@ def _(place: Path, executed: Path) -> None:
     (place / "pytorch_model.bin.index.json").write_text(json.dumps(index))
 
 
-@_hostile("gguf", "GGUF, which desk-rag does not load yet")
+@_hostile("gguf", "it is cut short or no GGUF file")
 def _(place: Path, executed: Path) -> None:
     (place / "model.safetensors").unlink()
     (place / "model-q4_k.gguf").write_bytes(b"GGUF\x03\0\0\0")

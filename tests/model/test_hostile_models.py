@@ -132,8 +132,3 @@ def test_every_family_that_is_served_passes_the_checks(family: Family, shard: st
     assert all(tensor.equal(expected[name]) for name, tensor in loaded.module.state_dict().items())
 
 
-@pytest.mark.parametrize("name", ["qwen3:4b", "library/llama3.2:3b-instruct-q4_K_M", "/models/qwen3-4b-q4_k_m.gguf"])
-def test_names_of_gguf_models_are_told_that_they_are(name: str) -> None:
-    with pytest.raises(ModelError, match="GGUF") as refusal:
-        load_model(ModelSettings(device="cpu", name=name))
-    assert "safetensors" in refusal.value.remedy

@@ -11,37 +11,24 @@ import pytest
 import torch
 from transformers import (
     BloomConfig,
-    Cohere2Config,
-    CohereConfig,
     DeepseekV3Config,
     FalconConfig,
     Gemma2Config,
-    Gemma3Config,
     Gemma3nTextConfig,
     Gemma3TextConfig,
     Gemma4TextConfig,
-    GlmConfig,
     GPT2Config,
     GPTJConfig,
-    GptOssConfig,
     JambaConfig,
-    Llama4Config,
-    Llama4TextConfig,
     LlamaConfig,
     MambaConfig,
     MiniCPM3Config,
-    MistralConfig,
-    MixtralConfig,
     MptConfig,
     OPTConfig,
     Phi3Config,
     Qwen2Config,
-    Qwen2VLConfig,
     Qwen3_5Config,
-    Qwen3Config,
     Qwen3NextConfig,
-    Qwen3VLConfig,
-    SmolLM3Config,
     T5Config,
 )
 
@@ -50,10 +37,10 @@ from desk_rag.errors import ConfigError, ModelError, ModelNotFound, UnsupportedM
 from desk_rag.kv.cache import SlabCache
 from desk_rag.model import weights
 from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.layers.attention_layout import KeyTap, find
 from desk_rag.model.loading import load_model, pick_device
 from desk_rag.model.packed_linear import pack_linears
-from desk_rag.model.support import FAMILIES as SUPPORTED
-from desk_rag.model.support import KeyTap, check
+from desk_rag.model.support import check
 from tests.models import FAMILIES, VOCABULARY, build_model, byte_tokenizer
 
 LONGROPE = {
@@ -73,28 +60,16 @@ LONGROPE = {
         (BloomConfig(), "ALiBi"),
         (MptConfig(), "ALiBi"),
         (FalconConfig(alibi=True), "ALiBi"),
-        (CohereConfig(), "interleaved"),
-        (Cohere2Config(), "interleaved"),
-        (GlmConfig(), "interleaved"),
-        (GPTJConfig(), "interleaved"),
-        (SmolLM3Config(), "no position at all"),
-        (Llama4TextConfig(), "no position at all"),
-        (Llama4Config(), "more than text"),
-        (Gemma3Config(), "more than text"),
+        (GPTJConfig(), "no RoPE parameters"),
         (DeepseekV3Config(), "latent"),
         (MiniCPM3Config(), "latent"),
         (Gemma3nTextConfig(), "share the KV of others"),
-        (Qwen2VLConfig(), "M-RoPE"),
-        (Qwen3VLConfig(), "M-RoPE"),
-        (Qwen3_5Config(), "M-RoPE"),
+        (Qwen3_5Config(), "recurrent or linear-attention"),
         (Qwen3NextConfig(), "recurrent or linear-attention"),
         (MambaConfig(), "recurrent or linear-attention"),
         (JambaConfig(), "recurrent or linear-attention"),
-        (GptOssConfig(), "learned sinks"),
         (T5Config(), "encoder with a decoder"),
-        (MixtralConfig(), "mixture of experts"),
-        (FalconConfig(), "nobody has shown"),
-        (Gemma4TextConfig(), "nobody has shown"),
+        (Gemma4TextConfig(), "RoPE scaling 'proportional'"),
     ],
     ids=lambda value: getattr(value, "model_type", ""),
 )
@@ -102,31 +77,65 @@ def test_other_architectures_are_refused_with_the_property_that_forbids_them(con
     with pytest.raises(UnsupportedModel, match=reason) as caught:
         check(config)
     assert f"'{config.model_type}'" in caught.value.message  # type: ignore[attr-defined]
-    assert "qwen2" in caught.value.remedy
     assert caught.value.exit_code == 5
 
 
 @pytest.mark.parametrize(
-    ("config", "tap", "heads_first"),
+    ("name", "tap", "heads_first", "interleaved"),
     [
-        (LlamaConfig(), KeyTap.K_PROJ, False),
-        (MistralConfig(), KeyTap.K_PROJ, False),
-        (Qwen2Config(), KeyTap.K_PROJ, False),
-        (Qwen3Config(), KeyTap.K_NORM, False),
-        (Phi3Config(), KeyTap.QKV_PROJ, False),
-        (Gemma2Config(), KeyTap.K_PROJ, False),
-        (Gemma3TextConfig(), KeyTap.K_NORM, True),
+        ("llama", KeyTap.K_PROJ, False, False),
+        ("qwen3", KeyTap.K_NORM, False, False),
+        ("phi3", KeyTap.QKV_PROJ, False, False),
+        ("gemma3", KeyTap.K_NORM, True, False),
+        ("gemma3-images", KeyTap.K_NORM, True, False),
+        ("olmo2", KeyTap.K_NORM, False, False),
+        ("glm4", KeyTap.K_PROJ, False, True),
+        ("cohere2", KeyTap.K_PROJ, False, True),
+        ("hunyuan", KeyTap.CACHE, True, False),
     ],
-    ids=lambda value: getattr(value, "model_type", ""),
 )
-def test_supported_families_say_where_their_keys_are_tapped(config: object, tap: KeyTap, heads_first: bool) -> None:
-    support = check(config)
-    assert (support.key_tap, support.heads_first) == (tap, heads_first)
-    assert support.model_type in SUPPORTED
+def test_where_keys_are_taken_and_how_they_turn_is_found(
+    name: str, tap: KeyTap, heads_first: bool, interleaved: bool
+) -> None:
+    layout = build_model(next(family for family in FAMILIES if family.name == name)).spec.layout
+    assert (layout.key_tap, layout.heads_first, layout.interleaved) == (tap, heads_first, interleaved)
 
 
-def test_every_supported_family_is_among_the_models_that_are_tested() -> None:
-    assert {build_model(family).spec.support.model_type for family in FAMILIES} == set(SUPPORTED)
+def test_layers_without_position_are_found_one_by_one() -> None:
+    layout = build_model(next(family for family in FAMILIES if family.name == "smollm3")).spec.layout
+    assert layout.has_layers_without_position
+    assert [layout.tables[table].module for table in layout.table_of_layer] == ["rotary_emb", "rotary_emb", ""]
+
+
+def _absolute(module: torch.nn.Module) -> None:
+    """Add to every hidden state what depends on its place."""
+
+    layer = module.model.layers[0]  # type: ignore[union-attr,index]
+
+    def shift(_module: object, inputs: tuple[torch.Tensor, ...], kwargs: dict[str, torch.Tensor]) -> object:
+        place = kwargs["position_ids"].float()[..., None]
+        return (inputs[0] + torch.sin(place * 0.1), *inputs[1:]), kwargs
+
+    layer.register_forward_pre_hook(shift, with_kwargs=True)
+
+
+def _stateful(module: torch.nn.Module) -> None:
+    """Add to every hidden state the one before it, as a convolution over the text does."""
+
+    def mix(_module: object, inputs: tuple[torch.Tensor, ...]) -> object:
+        before = torch.nn.functional.pad(inputs[0], (0, 0, 1, 0))[:, :-1]
+        return (inputs[0] + before, *inputs[1:])
+
+    module.model.layers[1].register_forward_pre_hook(mix)  # type: ignore[union-attr,index]
+
+
+@pytest.mark.parametrize("fault", [_absolute, _stateful])
+def test_what_a_name_does_not_show_is_found_by_trying(fault: object) -> None:
+    module = build_model(next(family for family in FAMILIES if family.name == "llama")).module
+    assert find(module).key_tap is KeyTap.K_PROJ
+    fault(module)  # type: ignore[operator]
+    with pytest.raises(UnsupportedModel, match="moved"):
+        find(module)
 
 
 @pytest.mark.parametrize("kind", ["proportional", "ntk-by-parts"])
@@ -139,8 +148,8 @@ def test_unknown_rope_scaling_is_refused(kind: str) -> None:
 
 def test_unknown_layer_types_are_refused() -> None:
     config = Qwen2Config(num_hidden_layers=2)
-    config.layer_types = ["full_attention", "linear_attention"]
-    with pytest.raises(UnsupportedModel, match="linear_attention"):
+    config.layer_types = ["full_attention", "odd_attention"]
+    with pytest.raises(UnsupportedModel, match="odd_attention"):
         check(config)
 
 

@@ -6,11 +6,13 @@ are therefore scaled up until attention is peaked, and whatever is shown with th
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     Gemma2Config,
@@ -30,6 +32,7 @@ from transformers import (
 )
 
 from desk_rag.documents.chunking import ChunkSize
+from desk_rag.model import support
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.loading import wrap
 from desk_rag.model.prompt import DOC_END, DOC_START, IM_END, IM_START, PromptFormat, PromptParts
@@ -67,6 +70,8 @@ class Family:
 
     name: str
     build: Callable[[], Any]
+    property: str = ""
+    """What sets the model apart, for tables; empty where it is no more than RoPE over whole heads."""
 
 
 def _config(cls: Any, **changes: Any) -> Any:
@@ -83,7 +88,7 @@ def _config(cls: Any, **changes: Any) -> Any:
         "eos_token_id": 2,
         "tie_word_embeddings": False,
     }
-    return cls(**(common | changes))
+    return cls(**copy.deepcopy(common | changes))  # configurations complete what they are given
 
 
 def _rope(kind: str, **more: Any) -> dict[str, Any]:
@@ -109,6 +114,75 @@ def _family(name: str, model_class: Any, config_class: Any, **changes: Any) -> F
     return Family(name, lambda: (model_class, _config(config_class, **changes)))
 
 
+def _named(name: str, model: str, property: str, **changes: Any) -> Family:
+    """A model of transformers by the stem of its classes' names."""
+
+    def build() -> tuple[Any, Any]:
+        config_class = getattr(transformers, f"{model}TextConfig", None) or getattr(transformers, f"{model}Config")
+        return getattr(transformers, f"{model}ForCausalLM"), _config(config_class, **changes)
+
+    return Family(name, build, property)
+
+
+def _with_images(name: str, model: str, property: str, *, vision: dict[str, Any], **changes: Any) -> Family:
+    """A model that also reads images; its text part has the common sizes."""
+
+    def build() -> tuple[Any, Any]:
+        text = _config(dict, **changes)
+        config = getattr(transformers, f"{model}Config")(text_config=text, vision_config=vision)
+        return getattr(transformers, f"{model}ForConditionalGeneration"), config
+
+    return Family(name, build, property)
+
+
+_EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_PLAIN_ROPE = {"rope_parameters": _rope("default")}
+_PARTIAL = {"rope_parameters": _rope("default", partial_rotary_factor=0.5)}
+_TWO_KINDS = ["sliding_attention", "full_attention", "sliding_attention"]
+_MORE = [
+    _named("smollm3", "SmolLM3", "layers without position", no_rope_layers=[1, 1, 0], **_PLAIN_ROPE),
+    _named("granite", "Granite", "attention and other multipliers", attention_multiplier=0.3,
+           residual_multiplier=0.5, embedding_multiplier=3.0, logits_scaling=2.0, **_PLAIN_ROPE),
+    _named("olmo2", "Olmo2", "norms after the layers, norm of whole keys", **_PLAIN_ROPE),
+    _named("olmo3", "Olmo3", "norms after the layers, sliding windows", layer_types=_TWO_KINDS, sliding_window=24,
+           **_PLAIN_ROPE),
+    _named("qwen3-moe", "Qwen3Moe", "mixture of experts", head_dim=32, num_experts=4, **_EXPERTS, **_PLAIN_ROPE),
+    _named("mixtral", "Mixtral", "mixture of experts", num_local_experts=4, num_experts_per_tok=2,
+           sliding_window=None, **_PLAIN_ROPE),
+    _named("cohere", "Cohere", "interleaved rotary, attention beside the MLP", **_PLAIN_ROPE),
+    _named("cohere2", "Cohere2", "interleaved rotary, layers without position, sliding windows",
+           layer_types=_TWO_KINDS, sliding_window=24, head_dim=16, **_PLAIN_ROPE),
+    _named("glm", "Glm", "interleaved rotary of half a head", head_dim=16, **_PARTIAL),
+    _named("glm4", "Glm4", "interleaved rotary of half a head, norms after the layers", head_dim=16, **_PARTIAL),
+    _named("ernie4_5", "Ernie4_5", "interleaved rotary", head_dim=16, **_PLAIN_ROPE),
+    _named("helium", "Helium", "interleaved rotary", head_dim=16, **_PLAIN_ROPE),
+    _named("gpt-oss", "GptOss", "learned sinks, mixture of experts, sliding windows", head_dim=16, num_local_experts=4,
+           num_experts_per_tok=2, layer_types=_TWO_KINDS, sliding_window=24, **_PLAIN_ROPE),
+    _named("exaone4", "Exaone4", "layers without position, norms after the layers", layer_types=_TWO_KINDS,
+           sliding_window=24, sliding_window_pattern=2, head_dim=16, **_PLAIN_ROPE),
+    _named("hunyuan", "HunYuanDenseV1", "norm after the rotation", head_dim=16, **_PLAIN_ROPE),
+    _named("seed-oss", "SeedOss", "", head_dim=16, **_PLAIN_ROPE),
+    _named("ministral3", "Ministral3", "scale of queries by position", head_dim=16, rope_parameters=_rope(
+        "yarn", factor=4.0, original_max_position_embeddings=128, llama_4_scaling_beta=0.1)),
+    _named("starcoder2", "Starcoder2", "", sliding_window=None, **_PLAIN_ROPE),
+    _named("phi", "Phi", "rotary of half a head, attention beside the MLP", **_PARTIAL),
+    _named("stablelm", "StableLm", "rotary of half a head", **_PARTIAL),
+    _named("gemma", "Gemma", "", head_dim=16, **_PLAIN_ROPE),
+    _named("llama4", "Llama4", "layers without position, complex rotary, norm after it, chunks", head_dim=16,
+           layer_types=["chunked_attention", "full_attention", "chunked_attention"], no_rope_layers=[1, 0, 1],
+           attention_chunk_size=512, num_local_experts=2, intermediate_size_mlp=96, interleave_moe_layer_step=2,
+           **_PLAIN_ROPE),
+    _with_images("qwen3-vl", "Qwen3VL", "positions of three axes, equal on text", head_dim=16,
+                 rope_parameters=_rope("default", mrope_section=[4, 2, 2], mrope_interleaved=True),
+                 vision={"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64,
+                         "deepstack_visual_indexes": [0]}),
+    _with_images("gemma3-images", "Gemma3", "text part of a model that also reads images", head_dim=16,
+                 sliding_window=24, query_pre_attn_scalar=16, layer_types=_TWO_KINDS, rope_parameters={
+                     "full_attention": _rope("linear", factor=4.0),
+                     "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+                 }, vision={"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
+                            "num_attention_heads": 2, "image_size": 28, "patch_size": 14}),
+]
 FAMILIES = [
     _family("llama", LlamaForCausalLM, LlamaConfig, rope_parameters=_rope("default")),
     _family("llama-linear", LlamaForCausalLM, LlamaConfig, rope_parameters=_LINEAR),
@@ -143,6 +217,7 @@ FAMILIES = [
             "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
         },
     ),
+    *_MORE,
 ]  # fmt: skip
 
 
@@ -150,13 +225,13 @@ def build_model(family: Family, dtype: torch.dtype = torch.float32, seed: int = 
     """A random model whose attention is peaked, wrapped as the product wraps a loaded one."""
     torch.manual_seed(seed)
     model_class, config = family.build()
-    config._attn_implementation = "eager" if "gemma2" in family.name else "sdpa"
+    config._attn_implementation = "eager" if support.check(config).needs_eager else "sdpa"
     module = model_class(config)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             if any(word in name for word in ("q_proj.weight", "k_proj.weight", "qkv_proj.weight")):
                 parameter.mul_(12.0)
-            elif any(word in name for word in ("q_proj.bias", "k_proj.bias")):
+            elif any(word in name for word in ("q_proj.bias", "k_proj.bias", "sinks")):
                 parameter.normal_(std=1.0)
             elif name.endswith(("embed_tokens.weight", "lm_head.weight", "v_proj.weight", "o_proj.weight")):
                 parameter.mul_(6.0)

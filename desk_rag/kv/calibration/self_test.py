@@ -1,6 +1,6 @@
 """Check, once per model, that stored keys can be rotated to any position, as stitching requires.
 
-The allow-list of `model.support` covers architectures; this covers the actual weights and the installed library. Keys
+`model.layers` tries a few tokens whenever a model is loaded; this covers long texts. Keys
 taken before RoPE and rotated by the tables must equal the keys that the model itself wrote to its cache, in every layer
 and at every position of a long text.
 """
@@ -33,7 +33,8 @@ def check_keys(model: LanguageModel) -> float:
     worst = 0.0
     for index, layer in enumerate(cache.layers):
         table = tables.table_of_layer[index]
-        rotated = rotate(tapped[index][0].float(), tables.cos[table], tables.sin[table])
+        cos, sin = tables.cos[table], tables.sin[table]
+        rotated = rotate(tapped[index][0].float(), cos, sin, interleaved=tables.interleaved)
         worst = max(worst, _relative(rotated, layer.key_slab[0].float()))
     if not worst <= _TOLERANCE[model.spec.dtype]:
         raise UnsupportedModel(

@@ -112,12 +112,13 @@ def attend(
     scale: float,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention of all rows: query [1, heads, R, D] over key, value [1, H, total, D] -> [1, R, heads, D]."""
-    kernel = sparse_queries.attend_for(query) if softcap is None else None
+    kernel = sparse_queries.attend_for(query) if softcap is None and sinks is None else None
     if kernel is not None:
         return kernel(query, key, value, rows.slots, scale, sliding_window)
-    return _by_blocks(query, key, value, rows.blocks(sliding_window), scale, softcap)
+    return _by_blocks(query, key, value, rows.blocks(sliding_window), scale, softcap, sinks)
 
 
 def record(
@@ -129,6 +130,7 @@ def record(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> None:
     """Record this layer's attention weights, if wanted; query [1, heads, R, D], key [1, H, total, D]."""
     if recorder is None or layer not in recorder.layers:
@@ -144,7 +146,7 @@ def record(
         scores = torch.tanh(scores / softcap) * softcap
     scores = scores.view(-1, recorder.last, rows.total)
     scores[..., start:] += unseen
-    recorder.weights[layer] = recorder.fold(scores.softmax(-1, dtype=torch.float32))
+    recorder.weights[layer] = recorder.fold(_softmax_with(sinks, scores, scores.shape[0]))
 
 
 def _unseen_by(rows: QueryRows, last: int, window: int | None, query: torch.Tensor) -> tuple[int, torch.Tensor]:
@@ -162,6 +164,7 @@ def _by_blocks(
     blocks: Sequence[_Block],
     scale: float,
     softcap: float | None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The torch reference, exact for every model family."""
     _, heads, count, dim = query.shape
@@ -172,18 +175,23 @@ def _by_blocks(
     for block in blocks:
         q, k, v = packed[:, :, block.rows], key[0, :, block.keys], value[0, :, block.keys]
         # A fused kernel is parallel over rows and heads only: few rows over many keys would leave a GPU idle.
-        if softcap is None and not (query.device.type == "cuda" and count <= sparse_queries.FEW):
+        if softcap is None and sinks is None and not (query.device.type == "cuda" and count <= sparse_queries.FEW):
             k, v = (t[:, None].expand(-1, q.shape[1], -1, -1) for t in (k, v))
             part = scaled_dot_product_attention(q, k, v, attn_mask=block.mask, scale=scale)
         else:
-            weights = _softmax(q, k, block.mask, scale, softcap).to(query.dtype)
+            weights = _softmax(q, k, block.mask, scale, softcap, sinks).to(query.dtype)
             part = (weights.flatten(1, 2) @ v).view(*weights.shape[:3], dim)
         out[block.rows] = part.permute(2, 0, 1, 3)
     return out.reshape(1, count, heads, dim)
 
 
 def _softmax(
-    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, scale: float, softcap: float | None
+    query: torch.Tensor,
+    key: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    softcap: float | None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """query [H, groups, R, D], key [H, T, D], mask [1, 1, R, T] -> weights fp32 [H, groups, R, T]."""
     scores = (query.flatten(1, 2) @ key.transpose(-1, -2) * scale).view(*query.shape[:3], key.shape[1])
@@ -191,7 +199,15 @@ def _softmax(
         scores = torch.tanh(scores / softcap) * softcap
     if mask is not None:
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    weights: torch.Tensor = scores.softmax(-1, dtype=torch.float32)
+    return _softmax_with(sinks, scores.flatten(0, 1), scores.shape[0] * scores.shape[1]).view(scores.shape)
+
+
+def _softmax_with(sinks: torch.Tensor | None, scores: torch.Tensor, heads: int) -> torch.Tensor:
+    """Weights fp32 of scores [heads, R, T]; each head's sink takes its share and is left out of the result."""
+    if sinks is None:
+        return scores.softmax(-1, dtype=torch.float32)
+    column = sinks.to(scores.dtype).view(heads, 1, 1).expand(-1, scores.shape[1], -1)
+    weights: torch.Tensor = torch.cat([scores, column], -1).softmax(-1, dtype=torch.float32)[..., :-1]
     return weights
 
 

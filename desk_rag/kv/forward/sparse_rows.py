@@ -52,6 +52,10 @@ class ScatterCache:
         """The slots in use of `slabs(layer)` after the rows were written, [1, H, total, D]."""
         return keys.narrow(2, 0, self._rows.total), values.narrow(2, 0, self._rows.total)
 
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """The first row's slot, from which some models (Llama 4) count positions."""
+        return int(self._rows.numbers[0])
+
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -119,8 +123,8 @@ def _run_by_modules(
     # transformers passes a 4-D mask through unchanged; ours holds positions, which `_attend` ignores.
     marker: Any = rows.slots[None, None, :, None]
     kinds = set(getattr(model.module.config, "layer_types", None) or ())
-    if "sliding_attention" in kinds:
-        marker = dict.fromkeys(("full_attention", "sliding_attention"), marker)
+    if kinds - {"full_attention"}:
+        marker = dict.fromkeys(("full_attention", *kinds), marker)
     options: dict[str, Any] = {
         "attention_mask": marker, "position_ids": rows.slots[None], "past_key_values": cache, "use_cache": True,
         "rows": rows, "recorder": recorder,
@@ -145,13 +149,17 @@ def _attend(
     recorder: AttentionRecorder | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention function for transformers: query [1, heads, R, D], key/value [1, H, total, D] -> [1, R, heads, D]."""
+    """Attention function for transformers: query [1, heads, R, D], key/value [1, H, total, D] -> [1, R, heads, D].
+
+    `s_aux` [heads] are learned sinks: a score per head that takes weight and gives no value.
+    """
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
     layer = int(getattr(module, "layer_idx", -1))
-    sparse_attention.record(rows, recorder, layer, query, key, scale, sliding_window, softcap)
-    return sparse_attention.attend(rows, query, key, value, scale, sliding_window, softcap), None
+    sparse_attention.record(rows, recorder, layer, query, key, scale, sliding_window, softcap, s_aux)
+    return sparse_attention.attend(rows, query, key, value, scale, sliding_window, softcap, s_aux), None
 
 
 @contextmanager

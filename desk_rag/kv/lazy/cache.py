@@ -110,8 +110,8 @@ class _Materialised(SlabLayer):
 
 
 def supports(model: LanguageModel) -> bool:
-    """False for models with sliding or soft-capped layers, which only an ordinary cache serves."""
-    return not (has_sliding_layers(model) or model.spec.support.needs_eager)
+    """False for sliding, soft-capped or interleaved layers and learned sinks, which only an ordinary cache serves."""
+    return not (has_sliding_layers(model) or model.spec.support.needs_eager or model.spec.layout.interleaved)
 
 
 @contextmanager

@@ -41,7 +41,7 @@ class CacheTarget:
     @classmethod
     def of(cls, tables: RotaryTables, cache: SlabCache) -> CacheTarget:
         """Look up every slab's address; checks the kernel at its first use in this process."""
-        if not availability.available(cache.layers[0].key_slab.device):
+        if tables.interleaved or not availability.available(cache.layers[0].key_slab.device):
             return cls(tables, cache, None)
         from desk_rag.kv.kernels import place_chunks
 

@@ -42,11 +42,13 @@ class TensorInfo:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """The safetensors files of a model, in name order: all that will be loaded, and nothing else.
+    """The safetensors files of a model in name order, or its GGUF file: all that will be loaded, and nothing else.
 
     Raises ModelNotFound where there are none, UnsupportedModel where the weights have another form, ModelError for an
     index that is damaged or leads out of the directory.
     """
+    if directory.is_file():  # GGUF
+        return [directory]
     if (single := regular_file(directory, SINGLE)) is not None:
         return [single]
     if regular_file(directory, INDEX) is None:
@@ -202,8 +204,6 @@ def _no_weights(directory: Path) -> ModelError:
             f"desk-rag loads safetensors only.{note}",
             remedy=_SAFETENSORS_ONLY,
         )
-    if any(name.lower().endswith(".gguf") for name in names):
-        return gguf_refused(str(directory))
     if beside:
         return ModelNotFound(
             f"There is no {SINGLE} and no {INDEX} in {directory}; {beside[0]} is not loaded on a guess.",
@@ -212,12 +212,4 @@ def _no_weights(directory: Path) -> ModelError:
     return ModelNotFound(
         f"There are no safetensors weights in {directory}.",
         remedy="Download the weights into it; older formats: load them with transformers and call save_pretrained().",
-    )
-
-
-def gguf_refused(name: str) -> UnsupportedModel:
-    """Message about weights in GGUF, the form of llama.cpp and Ollama."""
-    return UnsupportedModel(
-        f"'{name}' is a model in GGUF, which desk-rag does not load yet.",
-        remedy="Take the safetensors of the same model: a directory with config.json, or ORG/NAME with --download.",
     )

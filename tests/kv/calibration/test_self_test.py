@@ -11,7 +11,7 @@ from transformers.models.qwen3 import modeling_qwen3
 from desk_rag.errors import UnsupportedModel
 from desk_rag.kv.calibration.self_test import check_keys
 from desk_rag.model.language_model import LanguageModel
-from desk_rag.model.support import KeyTap
+from desk_rag.model.layers.attention_layout import KeyTap
 from tests.models import FAMILIES, build_model
 
 
@@ -58,9 +58,9 @@ def test_keys_tapped_at_the_wrong_place_are_refused() -> None:
     with torch.no_grad():
         for layer in model.decoder_layers:
             layer.self_attn.k_norm.weight.uniform_(0.5, 2.0)
-    support = replace(model.spec.support, key_tap=KeyTap.K_PROJ)
+    layout = replace(model.spec.layout, key_tap=KeyTap.K_PROJ)
     with pytest.raises(UnsupportedModel, match="do not match"):
-        check_keys(replace(model, spec=replace(model.spec, support=support)))
+        check_keys(replace(model, spec=replace(model.spec, layout=layout)))
 
 
 def test_not_a_number_is_refused() -> None:

@@ -1,0 +1,1 @@
+"""Models in GGUF, the form of llama.cpp, Ollama and LM Studio: checked, described, and de-quantised."""

@@ -280,6 +280,8 @@ class LiveBackend:
     def halt(self) -> bool:
         """Stop indexing; False if another process indexes or a step that cannot be interrupted still runs."""
         with self._changing:
+            if self._server is not None:
+                self._server.stop()
             return self._service is not None and self._service.stop(_HALT_SECONDS)
 
     def resume(self, settings: Settings, folders: Sequence[Path]) -> None:

@@ -100,11 +100,14 @@ def open_ui(
     attention: Attention = None,
     recompute: Recompute = None,
     selector: Selector = None,
+    plain: Annotated[bool, typer.Option("--ascii", help="Draw with ASCII signs only.")] = False,
 ) -> None:
     """Open the UI (also: desk-rag [FOLDER])."""
     from desk_rag.cli import work
 
     settings = work.with_answer_options(settings_of(ctx), attention, recompute, selector)
+    if plain:
+        settings = settings.model_copy(update={"ui": settings.ui.model_copy(update={"ascii": True})})
     raise typer.Exit(work.open_ui(settings, folders or [], ctx.obj.config))
 
 

@@ -66,8 +66,9 @@ def open_ui(settings: Settings, folders: Sequence[Path], settings_file: Path | N
         raise ConfigError("This terminal (TERM=dumb) cannot show the UI.", remedy=remedy)
     from desk_rag.cli.doctor import examine
     from desk_rag.tui.app import run
+    from desk_rag.tui.management.session import Session
 
-    return run(settings, chosen, settings_file, examine)
+    run(Session(settings, chosen, settings_file, examine))
 
 
 def index(settings: Settings, folders: Sequence[Path], *, warm: bool, dry_run: bool, as_json: bool) -> int:

@@ -26,6 +26,7 @@ from desk_rag.tui import live_backend
 from desk_rag.tui.app import DeskRagApp
 from desk_rag.tui.backend import Freshness
 from desk_rag.tui.live_backend import LiveBackend
+from desk_rag.tui.management.library_changes import LibraryChanges
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.source_list import SourceList
@@ -265,7 +266,8 @@ def test_the_real_program_in_a_terminal(place: tuple[Settings, Path]) -> None:
     settings, folder = place
     code = (
         "import sys; from pathlib import Path; from desk_rag.config import Settings; from desk_rag.tui.app import run;"
-        "sys.exit(run(Settings.model_validate_json(sys.argv[1]), [Path(sys.argv[2])]))"
+        "from desk_rag.tui.management.session import Session;"
+        "sys.exit(run(Session(Settings.model_validate_json(sys.argv[1]), [Path(sys.argv[2])])))"
     )
     terminal = Terminal(["-c", code, settings.model_dump_json(), str(folder)], columns=118, rows=32)
     try:
@@ -318,3 +320,28 @@ def wait(condition) -> None:  # type: ignore[no-untyped-def]
     while not condition():
         assert time.monotonic() < end, "did not happen within 60 s"
         time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_rule_written_in_the_library_is_obeyed_at_once_and_taken_back(
+    place: tuple[Settings, Path], tmp_path: Path
+) -> None:
+    """The running index drops what is excluded, keeps its caches, and has both back after the undo."""
+    settings, folder = place
+    doors = folder / "house" / "doors.md"
+    live = LiveBackend(Session(settings, [folder], tmp_path / "config.toml"))
+    try:
+        live.start(lambda text: None, lambda event: None)
+        wait(lambda: warm(live))
+        changes = LibraryChanges(live.session)
+        done = changes.exclude(changes.exclusion(doors, folder))
+        wait(lambda: live.store.document(doors) is None or live.store.document(doors).state.value == "skipped")  # type: ignore[union-attr]
+        assert done.undo is not None and "no longer" in done.undo()
+        wait(lambda: warm(live))
+        forgotten = changes.forget(folder / "house", keep_caches=True)
+        assert "Forgot 2 documents" in forgotten.sentence and live.status().files == len(_FILES) - 2
+        assert forgotten.undo is not None and "read again" in forgotten.undo()
+        wait(lambda: warm(live))
+    finally:
+        live.stop()
+    assert (tmp_path / "config.toml").read_text().strip() in ("", "[index]")

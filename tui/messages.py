@@ -11,6 +11,7 @@ from pathlib import Path
 
 from textual.message import Message
 
+from desk_rag.answering.conversation.turns import Turn
 from desk_rag.answering.events import AnswerEvent, Source
 from desk_rag.documents.chunking import Chunk, Location
 from desk_rag.errors import DeskRagError
@@ -59,6 +60,8 @@ class AnswerWanted(Message):
     question: str
     at_once: bool = False
     """Whether to answer from the files that have been read so far."""
+    earlier: tuple[Turn, ...] = ()
+    """Turns above it, which it may lean on."""
 
 
 class HasteWanted(Message):

@@ -431,7 +431,7 @@ def test_unknown_setting_names_the_nearest(tmp_path: Path, capsys: pytest.Captur
     [
         (["index", "/no/such/folder"], 2, "There is no folder /no/such/folder"),
         (["index"], 2, "Name a folder."),
-        (["index", __file__], 2, "is a file, not a folder"),
+        (["watch", __file__], 2, "is a file, not a folder"),
         (["ask", "why?", "--top-k", "0"], 2, "--top-k"),
         (["ask", "why?", "--top-k", "65"], 2, "--top-k"),
         (["ask", "why?", "--top-k", "three"], 2, "--top-k"),

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input, TextArea
 
 from desk_rag.tui import app
 from desk_rag.tui.app import DeskRagApp
@@ -22,6 +23,8 @@ Run = Callable[..., AbstractAsyncContextManager[Pilot[int]]]
 def calm(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same picture on every machine."""
     monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(TextArea.cursor_blink, "_default", False)
+    monkeypatch.setattr(Input.cursor_blink, "_default", False)
     monkeypatch.setattr(app, "_RESTING_SECONDS", 0.2)
     for module in (answer_view, comparison):
         monkeypatch.setattr(module, "perf_counter", CLOCK)

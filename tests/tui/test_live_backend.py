@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.answering.events import AnswerEvent, AnswerMode, FilesWaiting, Finished, FirstToken, Retrieved
+from desk_rag.answering.conversation.saved import Change
+from desk_rag.answering.conversation.turns import Turn, turn_of
+from desk_rag.answering.events import Answer, AnswerEvent, AnswerMode, FilesWaiting, Finished, FirstToken, Retrieved
 from desk_rag.config import IdleSettings, IndexSettings, Settings
 from desk_rag.errors import ModelError, ModelNotFound
 from desk_rag.ingest.events import FileEvent
@@ -24,6 +26,7 @@ from desk_rag.tui import live_backend
 from desk_rag.tui.app import DeskRagApp
 from desk_rag.tui.backend import Freshness
 from desk_rag.tui.live_backend import LiveBackend
+from desk_rag.tui.management.library_changes import LibraryChanges
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.source_list import SourceList
@@ -220,6 +223,32 @@ def test_an_index_whose_folder_is_away_at_the_start_can_be_asked(tmp_path: Path)
         terminal.close()
 
 
+def test_follow_up_names_and_plain_search(backend: LiveBackend) -> None:
+    backend.start(lambda text: None, lambda event: None)
+    deadline = time.monotonic() + 60
+    while not warm(backend) and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+    def asked(question: str, turn: int, earlier: tuple[Turn, ...] = ()) -> Answer:
+        last = list(backend.ask(question, lambda: False, turn=turn, earlier=earlier))[-1]
+        assert isinstance(last, Finished)
+        return last.answer
+
+    first = asked("When was the roof repaired?", 1)
+    second = asked("And what colour is the kitchen door? @doors.md", 2, (turn_of(first),))
+    assert "green" in second.text and [path.name for path in second.limited_to] == ["doors.md"]
+    third = asked("And the front door?", 3, (turn_of(first), turn_of(second)))
+    assert third.asked_as == "What colour is the front door?" and "black" in third.text
+    assert [path.name for path in third.limited_to] == ["doors.md"], "it leans on a limited question"
+    assert [row.num_turns for row in backend.keeper.rows()] == [3]
+    saved = backend.keeper.chat(1).turns[2].sources
+    assert saved and all(backend.change_of(source) is Change.NONE for source in saved)
+    listed = asked("/roofer ladder", 4)
+    assert listed.is_search and [source.path.name for source in listed.sources] == ["roof.txt"]
+    assert [row.num_turns for row in backend.keeper.rows()] == [3], "a search is not saved"
+    assert {path.name for path, is_folder in backend.names().all() if is_folder} == {"docs", "house"}
+
+
 def test_failed_start_leaves_the_store_free(place: tuple[Settings, Path], tmp_path: Path) -> None:
     settings, folder = place
     model = settings.model.model_copy(update={"name": str(tmp_path / "nothing")})
@@ -237,7 +266,8 @@ def test_the_real_program_in_a_terminal(place: tuple[Settings, Path]) -> None:
     settings, folder = place
     code = (
         "import sys; from pathlib import Path; from desk_rag.config import Settings; from desk_rag.tui.app import run;"
-        "sys.exit(run(Settings.model_validate_json(sys.argv[1]), [Path(sys.argv[2])]))"
+        "from desk_rag.tui.management.session import Session;"
+        "sys.exit(run(Session(Settings.model_validate_json(sys.argv[1]), [Path(sys.argv[2])])))"
     )
     terminal = Terminal(["-c", code, settings.model_dump_json(), str(folder)], columns=118, rows=32)
     try:
@@ -290,3 +320,28 @@ def wait(condition) -> None:  # type: ignore[no-untyped-def]
     while not condition():
         assert time.monotonic() < end, "did not happen within 60 s"
         time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_rule_written_in_the_library_is_obeyed_at_once_and_taken_back(
+    place: tuple[Settings, Path], tmp_path: Path
+) -> None:
+    """The running index drops what is excluded, keeps its caches, and has both back after the undo."""
+    settings, folder = place
+    doors = folder / "house" / "doors.md"
+    live = LiveBackend(Session(settings, [folder], tmp_path / "config.toml"))
+    try:
+        live.start(lambda text: None, lambda event: None)
+        wait(lambda: warm(live))
+        changes = LibraryChanges(live.session)
+        done = changes.exclude(changes.exclusion(doors, folder))
+        wait(lambda: live.store.document(doors) is None or live.store.document(doors).state.value == "skipped")  # type: ignore[union-attr]
+        assert done.undo is not None and "no longer" in done.undo()
+        wait(lambda: warm(live))
+        forgotten = changes.forget(folder / "house", keep_caches=True)
+        assert "Forgot 2 documents" in forgotten.sentence and live.status().files == len(_FILES) - 2
+        assert forgotten.undo is not None and "read again" in forgotten.undo()
+        wait(lambda: warm(live))
+    finally:
+        live.stop()
+    assert (tmp_path / "config.toml").read_text().strip() in ("", "[index]")

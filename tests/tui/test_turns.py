@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from desk_rag.answering.events import (
+    AnswerEvent,
     AnswerMode,
     AnswerText,
     AskedAs,
@@ -86,9 +88,9 @@ async def test_enter_answers_from_some_files_and_says_from_how_many(running: Run
 
 async def test_what_was_not_found_in_some_files_is_asked_again_by_itself(running: Run) -> None:
     class Growing(ScriptedBackend):
-        def ask(self, question, stop, mode=AnswerMode.CACHED, *, wait=lambda: True):  # type: ignore[no-untyped-def]
+        def _events(self, question, stop, mode, earlier) -> Iterator[AnswerEvent]:  # type: ignore[no-untyped-def]
             if self.now.reading is None:
-                return super().ask(question, stop, mode)
+                return super()._events(question, stop, mode, earlier)
             self.asked.append((question, mode))
             return iter(play(answer(question, NOT_FOUND, found=False)))
 
@@ -280,11 +282,11 @@ async def test_a_comparison_can_be_stopped(running: Run) -> None:
     gate = threading.Event()
 
     class Slow(ScriptedBackend):
-        def ask(self, question, stop, mode=AnswerMode.CACHED, *, wait=lambda: True):  # type: ignore[no-untyped-def]
+        def _events(self, question, stop, mode, earlier) -> Iterator[AnswerEvent]:  # type: ignore[no-untyped-def]
             if mode is AnswerMode.FULL:
                 while not stop():
                     gate.wait(0.01)
-            yield from super().ask(question, stop, mode)
+            yield from super()._events(question, stop, mode, earlier)
 
     async with running(Slow()) as pilot:
         app = pilot.app

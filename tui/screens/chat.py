@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from itertools import count as counter
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -16,15 +17,17 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.widgets import Footer, Static, Tab, Tabs
+from textual.widgets import Footer, Input, Static, Tab, Tabs
 
 from desk_rag.answering.events import Evidence
 from desk_rag.documents.status import FileState
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, RootAbsent
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Status
+from desk_rag.tui.conversation.find_bar import FindBar
+from desk_rag.tui.conversation.name_picker import NamePicker
+from desk_rag.tui.conversation.screen import ConversationScreen
 from desk_rag.tui.screens.turn.menu import TurnMenu
-from desk_rag.tui.screens.turn_screen import TurnScreen
 from desk_rag.tui.turns.actions import TURN_ACTIONS
 from desk_rag.tui.turns.readiness import must_wait, nothing_to_ask, waiting_text
 from desk_rag.tui.widgets.answer_view import AnswerView
@@ -46,7 +49,7 @@ class _Job(NamedTuple):
     comparing: bool = False
 
 
-class ChatScreen(TurnScreen):
+class ChatScreen(ConversationScreen):
     """One transcript with its sources beside it, or behind a tab where the terminal is narrow."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -84,6 +87,8 @@ class ChatScreen(TurnScreen):
                 yield Static("Sources", id="side-title", markup=False)
                 yield SourceList(self._folders)
                 yield SourcePreview(self._folders)
+        yield FindBar()
+        yield NamePicker()
         yield QuestionInput()
         yield IndexStatus()
         yield Footer(compact=True)
@@ -100,6 +105,8 @@ class ChatScreen(TurnScreen):
     def take_input(self, event: events.Event) -> None:
         """Give the prompt the focus before what is typed or pasted is delivered, so that it arrives there in order."""
         typed = isinstance(event, events.Key) and event.is_printable and not event.key.startswith(("alt+", "ctrl+"))
+        if isinstance(self.focused, Input):  # of the line for searching
+            return
         if typed or isinstance(event, events.Paste):
             prompt = self.query_one(QuestionInput)
             if self.focused is not prompt:
@@ -108,14 +115,22 @@ class ChatScreen(TurnScreen):
     # Questions ------------------------------------------------------------------------------------------------
 
     async def on_question_input_submitted(self, message: QuestionInput.Submitted) -> None:
-        markdown = self._started is not None and self._started.started.markdown
-        view = AnswerView(next(self._numbers), message.question, self._folders, markdown=markdown)
-        self._turns[view.turn] = view
-        await self.query_one(Transcript).add(view)
+        view = await self._add_turn(message.question)
         self._show_pane("tab-chat")
         if self._answering is None:
             self.query_one(Transcript).select(view)
         self._enqueue(_Job(view))
+
+    async def _add_turn(self, question: str) -> AnswerView:
+        markdown = self._started is not None and self._started.started.markdown
+        view = AnswerView(next(self._numbers), question, self._folders, markdown=markdown)
+        self._turns[view.turn] = view
+        await self.query_one(Transcript).add(view)
+        return view
+
+    async def _clear(self) -> None:
+        for view in list(self._turns.values()):
+            await self._drop(view)
 
     def on_question_input_empty_submitted(self) -> None:
         self.action_answer_now()
@@ -163,7 +178,7 @@ class ChatScreen(TurnScreen):
             view.begin(self._status.reading)
             view.changes_before = self._changes
             view.waiting("looking through your documents …")
-            self.post_message(m.AnswerWanted(view.turn, view.question, view.begin_at_once))
+            self.post_message(m.AnswerWanted(view.turn, view.question, view.begin_at_once, self._earlier(view)))
 
     def on_answer_event_came(self, message: m.AnswerEventCame) -> None:
         view = self._turns[message.turn]
@@ -280,6 +295,8 @@ class ChatScreen(TurnScreen):
                 return view is not None and view.can_compare
             case "ask_again" | "delete":
                 return view is not None and view.over
+            case "edit_asked":
+                return view is not None and bool(view.asked_as)
         return super().check_action(action, parameters)
 
     def action_stop(self) -> None:
@@ -301,6 +318,7 @@ class ChatScreen(TurnScreen):
         """Take the selected turn out of the transcript."""
         if (view := self._selected) and view.over:
             await self._drop(view)
+            self._in_thread(partial(self._backend.keeper.delete_turn, view.turn))
 
     async def _drop(self, view: AnswerView) -> None:
         self._queue = deque(job for job in self._queue if job.view is not view)

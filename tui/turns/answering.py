@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from textual.message import Message
 
-from desk_rag.answering.events import AnswerDraft, AnswerText
+from desk_rag.answering.events import AnswerText
 from desk_rag.errors import Cancelled
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Backend
@@ -31,12 +31,13 @@ class Asking:
         """Answer a question."""
         turn, text = wanted.turn, ""
         try:
-            for event in self.backend.ask(wanted.question, self.stop, wait=self.wait):
+            events = self.backend.ask(
+                wanted.question, self.stop, wait=self.wait, turn=wanted.turn, earlier=wanted.earlier
+            )
+            for event in events:
                 if isinstance(event, AnswerText):
                     text += event.text
                     self.tell(m.AnswerGrew(turn, text))
-                elif isinstance(event, AnswerDraft):
-                    self.tell(m.AnswerGrew(turn, text + event.text))
                 else:
                     self.tell(m.AnswerEventCame(turn, event))
         except Cancelled:

@@ -119,13 +119,27 @@ def build(chunks: Sequence[RetrievedChunk], serving: ServingModel, store: Store,
         for rank, (_, ids) in enumerate(chosen)
     ]
     warm = store.has_kv([key for usable in candidates for key, _ in usable])
-    files = _Files(store)
+    files = SourceFiles(store)
     best_first = []
     for number, ((chunk, ids), usable) in enumerate(zip(chosen, candidates, strict=True), start=1):
         key, variant = next((pair for pair in usable if pair[0] in warm), usable[0])
-        best_first.append(ContextChunk(_source(number, chunk, files, warm=key in warm), ids, key, variant))
+        source = source_of(number, chunk.passage, files, score=chunk.score, warm=key in warm)
+        best_first.append(ContextChunk(source, ids, key, variant))
     in_place = sorted(best_first, key=lambda chunk: place_of(chunk.source.number - 1, len(chosen)))
     return Context(tuple(chunk.source for chunk in best_first), tuple(in_place))
+
+
+def expected_keys(chunks: Sequence[RetrievedChunk], serving: ServingModel, store: Store) -> Sequence[KVKey]:
+    """Keys in the catalog that `build` will choose if all chunks fit."""
+    chunk_ids = [chunk.passage.chunk.chunk_id for chunk in chunks]
+    if serving.prefix_variants.is_plain:
+        return store.kv_keys(serving.namespace, chunk_ids)
+    keys: list[KVKey] = []
+    for rank, chunk_id in enumerate(chunk_ids):
+        usable = serving.prefix_variants.candidates_for(place_of(rank, len(chunk_ids)))
+        stored_keys = (store.kv_keys(variant.namespace, [chunk_id]) for variant in usable)
+        keys += next(filter(None, stored_keys), [])
+    return keys
 
 
 def place_of(rank: int, num_chunks: int) -> int:
@@ -181,7 +195,7 @@ def nothing_to_read(question: str, mode: AnswerMode, model: str, timings_so_far:
     )
 
 
-class _Files:
+class SourceFiles:
     """Compares the files of one answer with the index.
 
     Folders are only checked if a file is missing.
@@ -212,8 +226,8 @@ class _Files:
         return absent_folders(self._store)
 
 
-def _source(number: int, chunk: RetrievedChunk, files: _Files, *, warm: bool) -> Source:
-    passage = chunk.passage
+def source_of(number: int, passage: Passage, files: SourceFiles, *, score: float = 0.0, warm: bool = False) -> Source:
+    """The passage as a numbered source."""
     stale, absence = files.state(passage)
     return Source(
         number=number,
@@ -222,7 +236,7 @@ def _source(number: int, chunk: RetrievedChunk, files: _Files, *, warm: bool) ->
         title=passage.title,
         location=passage.chunk.location,
         text=passage.chunk.text,
-        score=chunk.score,
+        score=score,
         warm=warm,
         stale=stale,
         absence=absence,

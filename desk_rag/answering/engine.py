@@ -23,6 +23,7 @@ from desk_rag.answering.events import Answer, AnswerEvent, AnswerMode, Finished,
 from desk_rag.answering.evidence.citation_check import CitationCheck
 from desk_rag.answering.kv_connector import CacheTarget, KVConnector, KVLoadHandle, open_connector
 from desk_rag.answering.prefetch import Prefetcher
+from desk_rag.answering.questions.asking import ChooseChunks, Reader, answer
 from desk_rag.answering.strategy import Decoding, Recompute, attention_path
 from desk_rag.config import Settings
 from desk_rag.device_lock import DeviceLock
@@ -131,13 +132,24 @@ class AnswerEngine:
     ) -> Iterator[AnswerEvent]:
         """Yield Retrieved, FirstToken, then Evidence and AnswerText as they come, and Finished last.
 
-        Args:
-            under: folders or files to which retrieval is limited.
-            stop: checked between tokens; the partial text is kept.
-            recompute: overrides the settings.
-
-        A question longer than the model can read is cut, for retrieval too.
+        `under` limits retrieval to folders or files, `stop` is checked between tokens (the partial text is kept),
+        `recompute` overrides the settings. A question longer than the model can read is cut, for retrieval too.
         """
+        once = partial(self._ask_once, mode=mode, stop=stop, recompute=recompute)
+        reader = Reader(self.store, self.embedder, self._decoding.span_scorer, top_k or self.top_k, stop, once)
+        return answer(reader, question, under)
+
+    def _ask_once(
+        self,
+        question: str,
+        choose: ChooseChunks,
+        under: Sequence[Path],
+        *,
+        mode: AnswerMode,
+        stop: Callable[[], bool],
+        recompute: RecomputeChoice | None,
+    ) -> Iterator[AnswerEvent]:
+        """Answer from the chunks that `choose` returns for the question."""
         watch = Stopwatch(self._sync)
         asked_at = time.perf_counter()
         self._prefetcher.question_asked(question)
@@ -146,9 +158,9 @@ class AnswerEngine:
             with watch.stage("retrieve"):
                 readable, cut_at = self.model.prompt.readable(question, _QUESTION_ROOM)
                 embedder = QuestionCache(self.embedder)
-                chunks = retrieve(self.store, embedder, readable, top_k or self.top_k, under)
+                chunks = choose(embedder, readable)
                 if mended := damage.read_damaged(self.store, self.model.prompt, self.settings.index):
-                    chunks = retrieve(self.store, embedder, readable, top_k or self.top_k, under)
+                    chunks = choose(embedder, readable)
                 context, load = self._settle_context(chunks, loads, mode)
             yield Retrieved(context.sources)
             if not context.sources:
@@ -200,6 +212,7 @@ class AnswerEngine:
                 sentences=tuple(map(check.sentence, parsed.sentences)),
                 reasoning=parsed.reasoning,
                 not_read=None if parsed.found or stopped else unread.may_hold_answer(self.store, under),
+                support=stream.support,
             )
         )
 
@@ -346,16 +359,7 @@ class AnswerEngine:
         return self._kv_of(retrieve(self.store, self.embedder, readable, limit, under))
 
     def _kv_of(self, chunks: Sequence[RetrievedChunk]) -> Sequence[KVKey]:
-        """Keys in the catalog that `answering.context.build` will choose if all chunks fit."""
-        chunk_ids = [chunk.passage.chunk.chunk_id for chunk in chunks]
-        if self.serving.prefix_variants.is_plain:
-            return self.store.kv_keys(self.namespace, chunk_ids)
-        keys: list[KVKey] = []
-        for rank, chunk_id in enumerate(chunk_ids):
-            serving = self.serving.prefix_variants.candidates_for(answer_context.place_of(rank, len(chunk_ids)))
-            stored_keys = (self.store.kv_keys(rung.namespace, [chunk_id]) for rung in serving)
-            keys += next(filter(None, stored_keys), [])
-        return keys
+        return answer_context.expected_keys(chunks, self.serving, self.store)
 
     def _rehearse(self) -> None:
         """Run one pass, so that the first question does not wait for kernels to be compiled."""

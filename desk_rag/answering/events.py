@@ -15,6 +15,9 @@ from desk_rag.documents.chunking import ChunkId, Location
 from desk_rag.ingest.freshness import Backlog
 from desk_rag.ingest.unread import UnreadFiles
 
+DOUBTFUL = 0.4
+"""Support below which an answer is shown with a word of doubt; see "A second look" in bench/LOG.md."""
+
 
 class AnswerMode(Enum):
     """How the context gets into the model."""
@@ -171,6 +174,24 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
+class Basis:
+    """What an answer was made from."""
+
+    passages: int
+    """Passages that were read for it."""
+    of_passages: int
+    """Indexed passages in the folders that were asked about."""
+    files: int
+    """Files of the passages that were read."""
+
+    @property
+    def summary(self) -> str:
+        """'5 of 1,433 passages, 3 files'"""
+        files = f"{self.files:,} file{'' if self.files == 1 else 's'}"
+        return f"{self.passages:,} of {self.of_passages:,} passage{'' if self.of_passages == 1 else 's'}, {files}"
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """The whole result of one question."""
 
@@ -202,6 +223,15 @@ class Answer:
     """The question rewritten to stand alone, as it was searched and judged; empty if it stood alone."""
     limited_to: tuple[Path, ...] = ()
     """Folders and files to which the search was limited; empty if it was not."""
+    support: float | None = None
+    """Probability that the answer is right, as verification estimates it; None if there was no verification."""
+    basis: Basis | None = None
+    """What the answer was made from; None if nothing is indexed."""
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the evidence may well not answer the question; the user is told so."""
+        return self.found and self.support is not None and self.support < DOUBTFUL
 
     backlog: Backlog | None = None
     """Files that waited to be read when the question was answered; None if the index was up to date."""
@@ -245,6 +275,15 @@ class Retrieved:
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """Progress of an answer that reads the whole folder."""
+
+    passages: int
+    """Passages read so far."""
+    of_passages: int
+
+
+@dataclass(frozen=True, slots=True)
 class FirstToken:
     """The first token was sampled; carries the time to first token."""
 
@@ -256,6 +295,8 @@ class Evidence:
     """A quote is complete and a source contains it."""
 
     citation: Citation
+    support: float | None = None
+    """Probability that the answer is right, as verification estimates it; None if there was no verification."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,4 +339,4 @@ class Finished:
 
 StreamEvent = Evidence | AnswerText | AnswerDraft | ReasoningText | SentenceChecked
 """What comes of a model's text."""
-AnswerEvent = FilesWaiting | AskedAs | Retrieved | FirstToken | StreamEvent | Finished
+AnswerEvent = FilesWaiting | AskedAs | Retrieved | Reading | FirstToken | StreamEvent | Finished

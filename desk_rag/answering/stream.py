@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerText, Evidence, Source
 from desk_rag.answering.evidence.citations import AnswerParser, ParsedAnswer
+from desk_rag.answering.evidence.quote_matching import same_words
 from desk_rag.answering.evidence.verification import verify_answer
 from desk_rag.model.prompt import NO_ANSWER
 
@@ -35,17 +36,22 @@ class AnswerStream:
         span_scorer: SpanScorerLike | None = None,
         *,
         withholds: bool = True,
+        extractive: bool = False,
     ) -> None:
         """`refusal` and `span_scorer` are as in `verify_answer`.
 
-        Without `withholds` an answer whose evidence fails verification is shown with a notice instead.
+        Without `withholds` an answer whose evidence fails verification is shown with a notice instead. With
+        `extractive`, words of the answer that no quote contains are never shown.
         """
         self._withholds, self._doubted = withholds, False
         self._question, self._sources = question, sources
         self._embedder, self._refusal, self._span_scorer = embedder, refusal, span_scorer
         self._parser = AnswerParser(sources)
+        self._extractive, self._words = extractive, ""
         self._unverified: list[Evidence] = []
         self._verified = False
+        self.support: float | None = None
+        """Probability that the answer is right; None before verification, or if there was none."""
         self.refused = False
         """True once the evidence failed verification; further text is ignored."""
 
@@ -68,14 +74,29 @@ class AnswerStream:
         events = list(self._pass(parsed.events))
         if self._unverified and not self._verified:  # stopped before the answer's own words
             self.refused = not self._supported()
+        if not self.refused and self._extractive and not stopped:
+            return self._quoted_words(parsed, [*events, *self._unverified])
         if not self.refused:
+            words = [AnswerText(self._words)] if self._words else []
             notices = (_DOUBT,) if self._doubted else ()
-            return replace(parsed, notices=notices), (*events, *self._unverified)
+            return replace(parsed, notices=notices), (*events, *self._unverified, *words)
         # Refuse on behalf of the model only if it had finished; a stopped answer just loses its evidence.
         text = "" if stopped and not refused_before else NO_ANSWER
         if text:
             events.append(AnswerText(text))
         return ParsedAnswer(text, False, (), parsed.dropped_quotes, ()), tuple(events)
+
+    def _quoted_words(
+        self, parsed: ParsedAnswer, events: list[Evidence | AnswerText]
+    ) -> tuple[ParsedAnswer, tuple[Evidence | AnswerText, ...]]:
+        """Show the words if a quote contains them, else the quotes alone; without a quote, refuse."""
+        text = parsed.text
+        if parsed.found and not parsed.citations:
+            parsed = replace(parsed, text=NO_ANSWER, found=False)
+        elif parsed.found and not any(same_words(text, citation.quote) for citation in parsed.citations):
+            quotes = "\n".join(" ".join(citation.quote.split()) for citation in parsed.citations)
+            parsed = replace(parsed, text=quotes)
+        return parsed, (*events, AnswerText(parsed.text))
 
     def _pass(self, events: Iterable[Evidence | AnswerText]) -> Iterator[Evidence | AnswerText]:
         for event in events:
@@ -86,9 +107,15 @@ class AnswerStream:
                 continue
             if not self._verified:
                 self.refused = not self._supported()
-                yield from () if self.refused else self._unverified
+                yield from () if self.refused else (replace(each, support=self.support) for each in self._unverified)
                 self._unverified = []
-            if not self.refused:
+            if self.refused:
+                continue
+            if self._extractive and isinstance(event, AnswerText):
+                self._words += event.text
+            elif isinstance(event, Evidence):
+                yield replace(event, support=self.support)
+            else:
                 yield event
 
     def _supported(self) -> bool:
@@ -102,5 +129,6 @@ class AnswerStream:
             self._question, citations, self._parser.dropped_quotes, self._sources,
             embedder=self._embedder, refusal=self._refusal, span_scorer=self._span_scorer,
         )  # fmt: skip
+        self.support = verdict.probability if citations or self._parser.dropped_quotes else None
         self._doubted = self._doubted or not (verdict.supported or self._withholds)
         return verdict.supported or not self._withholds

@@ -25,7 +25,6 @@ from desk_rag.bench.harness import corpus, report
 from desk_rag.bench.harness.agreement import Agreement
 from desk_rag.config import AnswerSettings, ModelSettings, Settings
 from desk_rag.errors import ConfigError
-from desk_rag.ingest import background_prefill, pipeline
 from desk_rag.kv.recompute.policy import RecomputeChoice, SelectorName
 
 _BEFORE_RETRIEVED = ("queue", "retrieve")
@@ -118,7 +117,7 @@ def main(argv: Sequence[str]) -> int:
     with _data_dir(options.data_dir) as data_dir:
         engine = open_engine(_settings(options, data_dir), writer=True)
         try:
-            _index(engine, options.folder)
+            corpus.index(engine, options.folder)
             cells, coldness = _measure(engine, asked, options)
         finally:
             engine.close()
@@ -176,14 +175,6 @@ def _data_dir(chosen: Path | None) -> Iterator[Path]:
     base.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="desk-rag-bench-", dir=base) as place:
         yield Path(place)
-
-
-def _index(engine: AnswerEngine, folder: Path) -> None:
-    corpus.sync(engine.store, folder.expanduser().absolute(), engine.model.prompt)
-    for _ in pipeline.embed_pending(engine.store, engine.embedder, lambda: False):
-        pass
-    for _ in background_prefill.warm_pending(engine.store, engine.serving, engine.turn, lambda: False):
-        pass
 
 
 def _measure(

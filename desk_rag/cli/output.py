@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from desk_rag.answering.events import (
-    Absence,
     Answer,
     AnswerEvent,
     AnswerText,
     AskedAs,
     Evidence,
     Finished,
+    Reading,
     SentenceChecked,
-    Source,
-    Timings,
-)  # fmt: skip
+)
 from desk_rag.cli.questions import written
 from desk_rag.documents.chunking import Location
 from desk_rag.documents.status import FileState, IndexStage
@@ -33,6 +33,7 @@ from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, Inde
 from desk_rag.sanitize import clean, shown_path
 
 if TYPE_CHECKING:
+    from desk_rag.answering.events import Absence, Source, Timings
     from desk_rag.ingest.unread import UnreadFiles
 
 _STAGE_WORDS = {
@@ -202,6 +203,8 @@ class AnswerPrinter:
                 origin = f" ({citation.origin})" if citation.origin else ""
                 quote = clean(citation.quote, single_line=True)
                 self._write(f"[{citation.source_number}] {where}{origin} “{quote}”\n")
+            case Reading(passages=passages, of_passages=of_passages):
+                Progress(sys.stderr).passing(f"reading: {passages:,} of {plural(of_passages, 'passage')}")
             case AnswerText(text=text):
                 # If the quote is the whole answer, the text repeats it.
                 if text != "\n".join(self._quotes):
@@ -239,6 +242,8 @@ def _remarks(answer: Answer, bases: Sequence[Path]) -> list[str]:
     remarks = written.remarks(answer)
     if answer.limited_to:
         remarks.append(f"searched only {', '.join(shown_path(path, bases) for path in answer.limited_to)}")
+    if answer.doubtful:
+        remarks.append("the quote may not answer the question: read it")
     if answer.dropped_quotes:
         count = len(answer.dropped_quotes)
         remarks.append(f"{count} of the model's quotes {'is' if count == 1 else 'are'} in no document; left out")
@@ -273,8 +278,11 @@ def stages_text(timings: Timings) -> str:
 def footer(answer: Answer) -> str:
     """Return time to first token, stages, warm chunks, context and speed in one line."""
     timings = answer.timings
-    parts = [f"first token {timings.ttft:.3f} s ({stages_text(timings)})"]
     chunks = answer.warm_chunks + answer.cold_chunks
+    basis = [f"made from {answer.basis.summary}"] if answer.basis is not None else []
+    if not chunks and answer.found:
+        return " · ".join([*basis, f"{timings.ttft:.3f} s"])
+    parts = [*basis, f"first token {timings.ttft:.3f} s ({stages_text(timings)})"]
     parts.append(f"{answer.warm_chunks} of {plural(chunks, 'chunk')} warm")
     parts.append(f"{timings.context_tokens:,} tokens")
     if timings.recompute_ratio > 0:
@@ -350,6 +358,9 @@ def answer_json(answer: Answer) -> dict[str, object]:
         "notices": list(answer.notices),
         "not_read": None if answer.not_read is None else unread_json(answer.not_read),
         "backlog": None if answer.backlog is None else answer.backlog.report(),
+        "confidence": None if answer.support is None else round(answer.support, 4),
+        "doubtful": answer.doubtful,
+        "basis": None if answer.basis is None else asdict(answer.basis),
         "question_cut_at": answer.question_cut_at or None,
         "asked_as": answer.asked_as or None,
         "limited_to": [str(path) for path in answer.limited_to],

@@ -18,6 +18,7 @@ from desk_rag.answering.events import (
     FilesWaiting,
     Finished,
     FirstToken,
+    Reading,
     ReasoningText,
     Retrieved,
     SentenceChecked,
@@ -29,7 +30,7 @@ if typing.TYPE_CHECKING:
 _EVENTS: dict[str, type[AnswerEvent]] = {
     kind.__name__: kind
     for kind in (
-        FilesWaiting, AskedAs, Retrieved, FirstToken, Evidence, AnswerText, AnswerDraft, ReasoningText,
+        FilesWaiting, AskedAs, Retrieved, FirstToken, Reading, Evidence, AnswerText, AnswerDraft, ReasoningText,
         SentenceChecked, Finished,
     )
 }  # fmt: skip

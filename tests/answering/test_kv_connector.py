@@ -28,6 +28,14 @@ from desk_rag.store.store import Store
 from tests.answer_world import BICYCLE, RENT, World, an_engine, ask, filled, loader_of, make_world, streamed
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _one_reading() -> Iterator[None]:
+    """Every question takes one reading, which is what is tested here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("desk_rag.answering.questions.asking._convincing", lambda events: (yield from events))
+        yield
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return make_world(tmp_path_factory.mktemp("world"), "cpu")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -27,6 +28,14 @@ from tests.models import FAMILIES, build_model
 
 PLAIN_STAGES = ["queue", "retrieve", "load", "stitch", "prefill"]
 CHOOSING_STAGES = ["queue", "retrieve", "choose", "load", "stitch", "prefill"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_reading() -> Iterator[None]:
+    """Every question takes one reading, which is what is tested here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("desk_rag.answering.questions.asking._convincing", lambda events: (yield from events))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,7 @@ class CitationCheck:
         """The event with its citations checked."""
         if isinstance(event, SentenceChecked):
             return SentenceChecked(self.sentence(event.sentence))
-        return Evidence(self.citation(event.citation)) if isinstance(event, Evidence) else event
+        return replace(event, citation=self.citation(event.citation)) if isinstance(event, Evidence) else event
 
     def sentence(self, sentence: CheckedSentence) -> CheckedSentence:
         """The sentence with its citations checked."""

@@ -5,7 +5,8 @@ it plus a weighted score from the span scorer. The best one is written into the 
 it; the spans of that sentence are then ranked the same way.
 
 The reader alone would commit to a sentence at its first words, before it has seen where they lead. It still decides
-whether a second quote follows and whether there is an answer at all, unless the span scorer is sure of one.
+whether there is an answer at all, unless the span scorer is sure of one. A question for two facts is asked in two parts
+(`answering.questions`), so one quote is enough.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from functools import partial
 
 import torch
 
-from desk_rag.answering.evidence.quote_matching import DOUBLE_QUOTES
 from desk_rag.answering.evidence.span_scorer import SpanScorerLike, SpanScores
 from desk_rag.answering.evidence.trie_decoding import (
     Candidate,
@@ -26,6 +26,7 @@ from desk_rag.answering.evidence.trie_decoding import (
     TrieDecoder,
     log_probabilities,
 )
+from desk_rag.answering.evidence.two_values import ValuePreference
 from desk_rag.documents.sentences import quotable
 from desk_rag.kv.forward.runner import Pass
 from desk_rag.model.prompt import PromptFormat
@@ -77,7 +78,7 @@ class SelectedQuote:
     """Append the short answer; call it before any other pass.
 
     Returns the ids of quote and answer together, which end with a stop id unless there was no room for one. None, with
-    the cache unchanged, if the reader would rather end there or quote again."""
+    the cache unchanged, if the reader would rather end there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,10 @@ class EvidenceSelector:
         ]
         quote = decoder.decode_best(candidates, log_probabilities(pending.logits), start)
         (chosen,) = (sentence for sentence in sentences if sentence.ids == quote.token_ids)
-        append_answer = partial(self._append_answer, decoder, quote, chosen, occurrences[chosen], start, max_tokens)
+        preference = ValuePreference(question, chosen.text)
+        append_answer = partial(
+            self._append_answer, decoder, quote, chosen, occurrences[chosen], preference, start, max_tokens
+        )
         return SelectedQuote(quote, append_answer)
 
     def _append_answer(
@@ -164,20 +168,24 @@ class EvidenceSelector:
         quote: Decoded,
         sentence: _Sentence,
         occurrence: _Occurrence,
+        preference: ValuePreference,
         start: int,
         max_tokens: int,
     ) -> Decoded | None:
         """See `SelectedQuote.append_answer`."""
-        next_id = int(quote.logits.argmax())
-        quotes_again = self._prompt.decode([next_id])[:1] in DOUBLE_QUOTES
-        if not sentence.is_whole or next_id in self._prompt.stop_ids or quotes_again:
+        if not sentence.is_whole or int(quote.logits.argmax()) in self._prompt.stop_ids:
             return None
         room = max_tokens - len(quote.token_ids)
         candidates_by_ids: dict[tuple[int, ...], Candidate] = {}
-        for span in occurrence.scores.best(occurrence.begin, occurrence.end, _NUM_SPANS):
+        begin, end = occurrence.begin, occurrence.end
+        if preference.value is not None:
+            begin, end = (occurrence.begin + offset for offset in preference.value)
+        for span in occurrence.scores.best(begin, end, _NUM_SPANS):
             ids = tuple(self._prompt.answer_ids(occurrence.chunk[span.begin : span.end]))[:room]
             if ids:  # truncated like a quote: a shorter span that fits would be another answer, shown as if complete
-                candidates_by_ids.setdefault(ids, Candidate(ids, self._bonus(self._config.span_weight, span.score)))
+                bonus = self._bonus(self._config.span_weight, span.score)
+                bonus += preference.nats(span.begin - occurrence.begin, span.end - occurrence.begin)
+                candidates_by_ids.setdefault(ids, Candidate(ids, bonus))
         if not candidates_by_ids:
             return None
         log_probs = log_probabilities(quote.logits)

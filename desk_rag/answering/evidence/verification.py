@@ -185,15 +185,15 @@ def coverage(question: str, text: str) -> float:
 
     1 if the question has none.
     """
-    question_stems = content_words(question)
-    text_stems = content_words(text)
+    question_stems = content_stems(question)
+    text_stems = content_stems(text)
     beginnings = {stem[:_STEM] for stem in text_stems if len(stem) >= _STEM}
     covered = sum(stem in text_stems or (len(stem) >= _STEM and stem[:_STEM] in beginnings) for stem in question_stems)
     return covered / len(question_stems) if question_stems else 1.0
 
 
-def content_words(text: str) -> set[str]:
-    """Stems of the words of a text, without the most frequent ones."""
+def content_stems(text: str) -> set[str]:
+    """The words of `text` that carry meaning, without their endings."""
     return {_stem(word) for word in _WORD.findall(text.lower()) if word not in STOP_WORDS}
 
 

@@ -67,6 +67,8 @@ class WrittenStream:
         reasoning: Reasoning,
         length: AnswerLength,
     ) -> None:
+        self.support: float | None = None
+        """Always None: each sentence has a support of its own."""
         self._question = question
         self._numbers = frozenset(source.number for source in sources)
         self._checker, self._length = checker, length

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Citation, Source, Support
 from desk_rag.answering.evidence.quote_matching import DOUBLE_QUOTES, QuoteFinder, narrow
-from desk_rag.answering.evidence.verification import content_words, coverage
+from desk_rag.answering.evidence.verification import content_stems, coverage
 from desk_rag.answering.writing import facts
 from desk_rag.answering.writing.contrasts import contradicts
 from desk_rag.answering.writing.languages import differ
@@ -161,7 +161,7 @@ class SupportChecker:
         if verbatim is not None:
             return SupportVerdict(Support.SUPPORTED, score=1.0, citations=(verbatim,))
         found = facts.facts(claim)
-        if not found and not content_words(claim):
+        if not found and not content_stems(claim):
             return SupportVerdict(Support.UNCHECKED, "it has no words of its own to compare")
         windows = self._ranked(f"{context} {claim}".strip(), found, cited)
         best = windows[0]

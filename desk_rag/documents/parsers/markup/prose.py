@@ -12,6 +12,10 @@ from desk_rag.documents.document import BlockKind
 from desk_rag.documents.parsers.building import NOWHERE, Builder, Lines
 
 LIST_ITEM = re.compile(r"\s*(?:[-*+•‣▪–]|\(?(?:\d{1,3}|[a-zA-Z])[.)])\s+\S")
+_TIMED = re.compile(
+    r"\s*[\[(]?(?:\d{4}-\d\d-\d\d|\d{1,2}[./]\d{1,2}[./]\d{2,4}|[A-Z][a-z]{2} [ \d]\d)?[T ,]*\d\d:\d\d(?::\d\d)?\b"
+)
+"""Begins with a time: a line of a log."""
 _NARROWEST_WRAP = 45
 """Characters: nobody wraps prose narrower than this, so shorter lines were broken on purpose."""
 
@@ -31,7 +35,7 @@ def add_lines(builder: Builder, lines: Sequence[str], first_line: int | None, pa
 
 def _continues(line: str, following: str, opening: str, width: int) -> bool:
     """True if `following` goes on where `line` was wrapped; `opening` is the first line of the block so far."""
-    if LIST_ITEM.match(following):
+    if LIST_ITEM.match(following) or _TIMED.match(following):
         return False
     if LIST_ITEM.match(opening):
         return indent(following) > indent(opening) or _is_wrap(line, following, width)

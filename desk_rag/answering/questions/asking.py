@@ -1,0 +1,220 @@
+"""Answer a question in as many steps as it needs, as one stream of events.
+
+Most questions ask for one fact and take one reading of the best passages. If that finds nothing convincing, the pointer
+looks at more passages and the best of these are read (`second_look`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from desk_rag.answering.events import (
+    Answer,
+    AnswerEvent,
+    Basis,
+    Evidence,
+    Finished,
+    FirstToken,
+    Retrieved,
+    Stage,
+)
+from desk_rag.answering.questions import parts, summary
+from desk_rag.answering.questions.forms import Form, Request, whole_folder
+from desk_rag.answering.questions.joining import Joined
+from desk_rag.answering.questions.narrowing import narrow
+from desk_rag.answering.questions.second_look import SecondLook
+from desk_rag.answering.questions.whole_folder import answer as whole_folder_answer
+from desk_rag.retrieval.search import RetrievedChunk, retrieve
+
+if TYPE_CHECKING:
+    from desk_rag.answering.evidence.span_scorer import SpanScorerLike
+    from desk_rag.retrieval.embedding import EmbedderLike
+    from desk_rag.store.store import Store
+
+_CONVINCING = 0.5
+"""Support from which an answer needs no second look; see "A second look" in bench/LOG.md."""
+
+ChooseChunks = Callable[["EmbedderLike", str], Sequence[RetrievedChunk]]
+"""Chooses what is read: the embedder and the question, as far as the model can read it, to chunks, best first."""
+
+
+class AskOnce(Protocol):
+    """One reading of some chunks by the model."""
+
+    def __call__(self, question: str, choose: ChooseChunks, under: Sequence[Path]) -> Iterator[AnswerEvent]:
+        """Yield the events of an answer from the chosen chunks; `Finished` comes last."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """What answering takes of an engine."""
+
+    store: Store
+    embedder: EmbedderLike
+    span_scorer: SpanScorerLike | None
+    """None if the model does not have its quotes selected; then no second look is possible."""
+    top_k: int
+    stop: Callable[[], bool]
+    ask_once: AskOnce
+
+
+def answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[AnswerEvent]:
+    """Yield the events of the answer to `question`; `Finished` comes last, once."""
+    for event in _answer(reader, question, under):
+        yield _with_basis(event, reader.store, under) if isinstance(event, Finished) else event
+
+
+def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[AnswerEvent]:
+    request = whole_folder(question)
+    if request is not None and (yield from _of_whole_folder(reader, question, request, under)):
+        return
+    if reader.span_scorer is None:
+        yield from reader.ask_once(question, partial(_nearest, reader, under), under)
+        return
+    look = SecondLook(reader.store, reader.span_scorer, reader.top_k, under)
+    if two := parts.two_questions(question):
+        yield from _two_parts(reader, question, two, look)
+    elif steps := parts.by_way_of(question):
+        yield from _by_way_of(reader, question, steps, look)
+    else:
+        yield from _one_fact(reader, question, look)
+
+
+def _of_whole_folder(
+    reader: Reader, question: str, request: Request, under: Sequence[Path]
+) -> Generator[AnswerEvent, None, bool]:
+    """Answer from all passages; return False if there was nothing to show, count or add up."""
+    if request.form is Form.SUMMARY:
+        events = summary.answer(reader.store, reader.embedder, question, request.subject, under)
+    else:
+        events = whole_folder_answer(reader.store, question, request, under)
+    answered = False
+    for event in events:
+        answered = answered or isinstance(event, Finished)
+        yield event
+    return answered
+
+
+def _two_parts(reader: Reader, question: str, two: Sequence[str], look: SecondLook) -> Iterator[AnswerEvent]:
+    """Answer each part with its own quote; words of the whole question help to find what a part leaves unsaid."""
+    joined = Joined(question)
+    for number, part in enumerate(two):
+        context = "" if number == 0 else two[0]
+        yield from joined.add(_one_fact(reader, part, replace(look, context=context)), part)
+        if joined.stopped:
+            break
+    yield joined.finished()
+
+
+def _by_way_of(reader: Reader, question: str, steps: parts.ByWayOf, look: SecondLook) -> Iterator[AnswerEvent]:
+    """Answer the question for the name first, then the question about it; both quotes are shown."""
+    first = list(_one_fact(reader, steps.first, look))
+    done = _finished(first)
+    if not done.found or done.doubtful or not parts.names_something(done.text):
+        yield from _one_fact(reader, question, look)
+        return
+    joined = Joined(question)
+    yield from joined.add(iter(first), steps.first, silent=True)
+    second = steps.then(done.text)
+    yield from joined.add(_one_fact(reader, second, look), second)
+    yield joined.finished(needs_last=True)
+
+
+def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[AnswerEvent]:
+    """Answer from the nearest chunks; if they do not convince, from the best of more."""
+    narrowed = narrow(reader.store, question, look.under)
+    if narrowed is not None and narrowed.strict:
+        inside = list(_twice(reader, question, replace(look, under=narrowed.files), eager=True))
+        done = _finished(inside)
+        if done.found and not done.doubtful:
+            *events, _ = inside
+            yield from events
+            yield Finished(replace(done, notices=(*done.notices, narrowed.notice)))
+            return
+    if narrowed is not None:
+        look = replace(look, favoured=narrowed.files)
+    yield from _twice(reader, question, look, eager=narrowed is not None)
+
+
+def _twice(reader: Reader, question: str, look: SecondLook, *, eager: bool) -> Iterator[AnswerEvent]:
+    """Read the nearest chunks, then, if that does not convince or at once if `eager`, the best of more."""
+    if eager or look.context:
+        yield from reader.ask_once(question, look, look.under)
+        return
+    began = time.perf_counter()
+    nearest = partial(_nearest, reader, look.under)
+    first = yield from _convincing(reader.ask_once(question, nearest, look.under))
+    if first is None:
+        return
+    spent = time.perf_counter() - began
+    events = list(reader.ask_once(question, look, look.under))
+    second = _finished(events)
+    better = second.found and (second.support or 0.0) >= (first.support or 0.0)
+    if first.found and not better:
+        events = list(first.events)
+    for event in events:
+        match event:
+            case FirstToken():
+                pass
+            case Finished(done):
+                stages = (Stage("first look", spent), *done.timings.stages)
+                yield Finished(replace(done, timings=replace(done.timings, stages=stages)))
+            case _:
+                yield event
+
+
+@dataclass(frozen=True, slots=True)
+class _Unconvincing:
+    """A reading that found nothing, or something doubtful, with the events that were held back."""
+
+    found: bool
+    support: float | None
+    events: tuple[AnswerEvent, ...]
+
+
+def _convincing(events: Iterator[AnswerEvent]) -> Generator[AnswerEvent, None, _Unconvincing | None]:
+    """Pass on the events of a convincing answer; hold those of another back and return it."""
+    held: list[AnswerEvent] = []
+    passing = False
+    for event in events:
+        if isinstance(event, Retrieved | FirstToken):
+            yield event
+            continue
+        if isinstance(event, Evidence) and (event.support is None or event.support >= _CONVINCING):
+            passing = True
+            yield from held
+            held = []
+        if isinstance(event, Finished) and (event.answer.stopped or not event.answer.sources):
+            passing = True
+            yield from held
+        if passing:
+            yield event
+        else:
+            held.append(event)
+    if passing:
+        return None
+    done = _finished(held)
+    return _Unconvincing(done.found, done.support, tuple(held))
+
+
+def _nearest(reader: Reader, under: Sequence[Path], embedder: EmbedderLike, question: str) -> Sequence[RetrievedChunk]:
+    return retrieve(reader.store, embedder, question, reader.top_k, under)
+
+
+def _finished(events: Sequence[AnswerEvent]) -> Answer:
+    last = events[-1]
+    assert isinstance(last, Finished)
+    return last.answer
+
+
+def _with_basis(event: Finished, store: Store, under: Sequence[Path]) -> Finished:
+    sources, total = event.answer.sources, store.counts(under=under).chunks
+    if not total or event.answer.basis is not None:
+        return event
+    return Finished(replace(event.answer, basis=Basis(len(sources), total, len({one.path for one in sources}))))

@@ -1,0 +1,64 @@
+"""Recognise questions about the whole folder: which files, list all, how many, the total, a summary."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Form(Enum):
+    """What a question about the whole folder asks for."""
+
+    FILES = "which files"
+    LIST = "list all"
+    COUNT = "how many"
+    TOTAL = "what total"
+    SUMMARY = "summary"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A question about the whole folder."""
+
+    form: Form
+    subject: str
+    """What it is about: the question without the words that make it such a question."""
+
+
+_DOCUMENTS = r"(?:files?|documents?|texts?|notes|letters|e?-?mails?|messages|minutes|contracts|reports|pages|sources)"
+_NAMES = (
+    r"(?:mentions?|contains?|names?|speaks? (?:of|about)|talks? about|deals? with|refers? to|says?|includes?"
+    r"|(?:is|are) about)"
+)
+_ALL = r"(?:all|every|each)(?:\s+of)?(?:\s+(?:the|my|our))?"
+_PATTERNS: tuple[tuple[Form, re.Pattern[str]], ...] = (
+    (Form.FILES, re.compile(rf"^(?:in\s+)?(?:which|what)\s+(?:of\s+(?:the|my|our)\s+)?{_DOCUMENTS}\s+(?:do\s+)?"
+                            rf"{_NAMES}\s+(?P<subject>.+)", re.I)),
+    (Form.FILES, re.compile(r"^where\s+(?:is|are)\s+(?P<subject>.+?)\s+mentioned", re.I)),
+    (Form.FILES, re.compile(rf"^(?:list|show|find)\s+(?:me\s+)?{_ALL}\s+{_DOCUMENTS}\s+(?:that\s+|which\s+)?{_NAMES}"
+                            r"\s+(?P<subject>.+)", re.I)),
+    (Form.SUMMARY, re.compile(r"^(?:please\s+)?(?:summari[sz]e|give\s+(?:me\s+)?a\s+summary\s+of|sum\s+up)\s+"
+                              r"(?P<subject>.+)", re.I)),
+    (Form.LIST, re.compile(rf"^(?:please\s+)?(?:list|show|give|find|name)\s+(?:me\s+)?{_ALL}\s+(?P<subject>.+)", re.I)),
+    (Form.LIST, re.compile(rf"^(?:what|which)\s+are\s+{_ALL}\s+(?P<subject>.+)", re.I)),
+    (Form.TOTAL, re.compile(r"^(?:how\s+(?:much|many)|what)\s+(?P<subject>.+?),?\s+(?:in\s+total|altogether)\b", re.I)),
+    (Form.TOTAL, re.compile(r"^(?:what\s+(?:is|was|are|were)\s+)?the\s+(?:total|sum)(?:\s+(?:amount|sum|value))?\s+"
+                            r"(?:of\s+)?(?P<subject>.+)", re.I)),
+    (Form.TOTAL, re.compile(r"^(?:add|sum)\s+up\s+(?P<subject>.+)", re.I)),
+    (Form.COUNT, re.compile(r"^how\s+many\s+(?P<subject>.+)", re.I)),
+    (Form.COUNT, re.compile(r"^(?:count|what\s+is\s+the\s+number\s+of)\s+(?P<subject>.+)", re.I)),
+)  # fmt: skip
+
+
+def whole_folder(question: str) -> Request | None:
+    """The request, if the question has the form of one about the whole folder; None for others.
+
+    The form alone does not decide: 'How many rooms has the hotel?' asks for one fact. So a caller that finds nothing to
+    count or add up goes on as with other questions.
+    """
+    plain = " ".join(question.split()).rstrip("?!. ")
+    for form, pattern in _PATTERNS:
+        if match := pattern.match(plain):
+            return Request(form, match["subject"])
+    return None

@@ -1,0 +1,135 @@
+"""Find the lines of a folder that a question about the whole of it is about, by their words.
+
+Names, numbers and quoted words of the question must stand in a line, or in the file's name or heading; of its other
+words as many as in the best line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.answering.events import Reading
+from desk_rag.answering.evidence.verification import content_stems
+from desk_rag.answering.questions import narrowing
+from desk_rag.answering.questions.narrowing import indexed
+from desk_rag.documents.sentences import quotable
+from desk_rag.store.catalog.words import name_words
+
+if TYPE_CHECKING:
+    from desk_rag.store.store import Store
+    from desk_rag.store.types import Passage
+
+_REPORT_EVERY = 200
+_PREFIX = 5
+_LIGHT = content_stems(
+    "go goes went gone have has had make made give gave given get got come came happen happened exist there total sum"
+    " amount amounts altogether list all any every each file files document documents line lines entry entries row rows"
+    " sent send written wrote mention mentions mentioned contain contains year month"
+)
+"""Words that say nothing about a line."""
+_NAME = re.compile(r"[A-Z][\w'’&-]*|\S*\d\S*")
+_QUOTED = re.compile(r"[\"“”«»]([^\"“”«»]+)[\"“”«»]")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line or sentence that the question is about."""
+
+    passage: Passage
+    text: str
+
+
+@dataclass(slots=True)
+class Matches:
+    """The rows that match a question, and what was read to find them."""
+
+    rows: list[Row]
+    passages: int
+    files: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    names: frozenset[str]
+    others: frozenset[str]
+    files: frozenset[Path] | None
+    """Files of the question's date; None for all."""
+
+
+def match(store: Store, subject: str, under: Sequence[Path]) -> Iterator[Reading | Matches]:
+    """Read every passage; yield progress, then the matches in the order of the files."""
+    rows = indexed(store, under)
+    wanted = _wanted(store, subject, under, [row.path for row in rows])
+    total = sum(row.num_chunks for row in rows)
+    read, files = 0, 0
+    kept: list[tuple[tuple[bool, float], Row]] = []
+    seen: set[Path] = set()
+    for document in rows:
+        if document.path in seen or (wanted.files is not None and document.path not in wanted.files):
+            continue
+        seen.add(document.path)
+        files += 1
+        for passage in store.passages_of(document.path):
+            read += 1
+            if read % _REPORT_EVERY == 0:
+                yield Reading(read, total)
+            kept += _scored(passage, wanted)
+    named = any(score[0] for score, _ in kept)
+    # Lines that hold all names themselves, if there are such; of these the ones with most of the other words.
+    chosen = [item for item in kept if item[0][0] or not named]
+    best = max((score[1] for score, _ in chosen), default=0.0)
+    enough = best if wanted.names or best == 1.0 else 1.1
+    yield Matches(_distinct(row for score, row in chosen if score[1] >= enough), read, files)
+
+
+def stands_for_files(store: Store, noun: str, under: Sequence[Path]) -> bool:
+    """Whether a word such as 'invoices' names a kind of file here: a folder of several files, or their names."""
+    stems = content_stems(noun)
+    return bool(stems) and sum(stems <= content_stems(name_words(row.path)) for row in indexed(store, under)) > 1
+
+
+def _wanted(store: Store, subject: str, under: Sequence[Path], paths: Sequence[Path]) -> _Wanted:
+    dates = narrowing.dates(subject)
+    dated = [path for path in paths if any(date.stands_in(narrowing.dated_text(store, path)) for date in dates)]
+    if dated:
+        subject = narrowing.without_dates(subject)
+    names = " ".join([*_NAME.findall(subject), *_QUOTED.findall(subject)])
+    stems = content_stems(names)
+    return _Wanted(frozenset(stems), frozenset(content_stems(subject) - stems - _LIGHT), frozenset(dated) or None)
+
+
+def _scored(passage: Passage, wanted: _Wanted) -> Iterator[tuple[tuple[bool, float], Row]]:
+    """The lines of a passage that may match: whether they hold all names, and their share of the other words."""
+    around = content_stems(f"{name_words(passage.path)} {passage.title} {passage.chunk.location.heading}")
+    if _held(wanted.names, around | content_stems(passage.chunk.text)) != wanted.names:
+        return
+    for unit in quotable(passage.chunk.text):
+        stems = content_stems(unit)
+        inside = _held(wanted.names, stems)
+        if wanted.names and (not inside or _held(wanted.names, stems | around) != wanted.names):
+            continue
+        others = _held(wanted.others, stems)
+        if not wanted.names and not others:
+            continue
+        share = len(_held(wanted.others, stems | around)) / len(wanted.others) if wanted.others else 1.0
+        yield (inside == wanted.names, share), Row(passage, unit)
+
+
+def _held(wanted: frozenset[str], stems: set[str]) -> frozenset[str]:
+    """Those of the wanted stems that are among `stems`, or begin alike."""
+    beginnings = {stem[:_PREFIX] for stem in stems if len(stem) >= _PREFIX}
+    return frozenset(
+        stem for stem in wanted if stem in stems or (len(stem) >= _PREFIX and stem[:_PREFIX] in beginnings)
+    )
+
+
+def _distinct(rows: Iterator[Row]) -> list[Row]:
+    """Rows without those of a file that repeat one before."""
+    by_place: dict[tuple[Path, str], Row] = {}
+    for row in rows:
+        by_place.setdefault((row.passage.path, row.text), row)
+    return list(by_place.values())

@@ -1,0 +1,73 @@
+"""Split a question that asks for two things, or for one thing by way of another.
+
+'When was the one bought, and who repaired the other?' is asked as two questions. 'What is the phone number of the man
+who repaired it?' is asked as 'Who repaired it?' and then with the name that this gave.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_ASKING = (
+    r"(?:(?:at|by|in|on|from|to|for|with|of|since|until)\s+)?"
+    r"(?:who|whom|whose|what|which|when|where|why|how)\b"
+)
+_TWO = re.compile(rf"^(?P<first>{_ASKING}.+?)(?:\?\s*|,\s*|;\s*)(?:and\s+)(?P<second>{_ASKING}.+?)\??$", re.I | re.S)
+_TWO_SENTENCES = re.compile(rf"^(?P<first>{_ASKING}[^?]+)\?\s*(?:and\s+)?(?P<second>{_ASKING}[^?]+)\?$", re.I | re.S)
+_FEWEST_WORDS = 3
+_PERSONS = (
+    "man woman person one guy lady people teacher painter carpenter doctor vet lawyer clerk owner author writer"
+    " composer engineer technician driver tenant landlord guest customer leader chair editor dentist plumber"
+)
+_BY_WAY_OF = re.compile(
+    r"^(?P<before>.+?\s)(?P<noun_phrase>the\s+(?P<noun>[\w-]+(?:\s[\w-]+)?)\s+(?:who|that|which)\s+(?P<clause>.+?))"
+    r"(?P<after>\s+(?:live|work|come)s?(?:\s+(?:for|from|in|at))?)?\?*$",
+    re.I | re.S,
+)
+_MOST_NAME_WORDS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class ByWayOf:
+    """A question about something that another question names."""
+
+    first: str
+    """The question for the name."""
+    before: str
+    after: str
+
+    def then(self, name: str) -> str:
+        """The question about `name`."""
+        return f"{self.before}{name.strip(' .')}{self.after}?"
+
+
+def two_questions(question: str) -> tuple[str, str] | None:
+    """The two questions that `question` consists of; None if it is one."""
+    match = _TWO_SENTENCES.match(question.strip()) or _TWO.match(question.strip())
+    if match is None:
+        return None
+    first, second = (_as_question(match[part]) for part in ("first", "second"))
+    if min(len(first.split()), len(second.split())) < _FEWEST_WORDS:
+        return None
+    return first, second
+
+
+def by_way_of(question: str) -> ByWayOf | None:
+    """The two steps of a question such as 'Where does the man who wrote the letter live?'; None for others."""
+    match = _BY_WAY_OF.match(question.strip())
+    if match is None:
+        return None
+    noun, clause = match["noun"].lower(), match["clause"].strip()
+    asks = "Who" if noun.split()[-1] in _PERSONS.split() else f"Which {match['noun']}"
+    return ByWayOf(f"{asks} {clause}?", match["before"], match["after"] or "")
+
+
+def names_something(answer: str) -> bool:
+    """Whether a short answer can stand in another question."""
+    return 0 < len(answer.split()) <= _MOST_NAME_WORDS and "\n" not in answer
+
+
+def _as_question(text: str) -> str:
+    text = text.strip().rstrip("?,; ")
+    return f"{text[0].upper()}{text[1:]}?"

@@ -1,0 +1,55 @@
+"""Choose chunks among more than are read at first, by the span scorer's own judgement of each.
+
+Ranks of words and vectors put the right chunk among the first 24 nearly always, among the first 5 less often. Scoring a
+chunk takes some 40 ms on a CPU, so this is for questions whose first reading did not convince.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.retrieval.search import RetrievedChunk, retrieve
+
+if TYPE_CHECKING:
+    from desk_rag.answering.evidence.span_scorer import SpanScorerLike, SpanScores
+    from desk_rag.retrieval.embedding import EmbedderLike
+    from desk_rag.store.store import Store
+
+DEPTH = 24
+_RANK_WEIGHT = 2.0
+"""Weight of the log of the fused score against the log-odds of an answer; see "A second look" in bench/LOG.md."""
+_FAVOUR = 6.0
+"""Log-odds that a chunk gains if the question names its file."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecondLook:
+    """Chooses the chunks that most likely answer a question, of the nearest ones."""
+
+    store: Store
+    span_scorer: SpanScorerLike
+    limit: int
+    under: Sequence[Path] = ()
+    context: str = ""
+    """Further words to find chunks by."""
+    favoured: Sequence[Path] = ()
+    """Files that the question names: their chunks are looked at too, and preferred."""
+
+    def __call__(self, embedder: EmbedderLike, question: str) -> list[RetrievedChunk]:
+        """The `limit` best chunks, best first."""
+        sought = f"{question} {self.context}".strip()
+        chunks = retrieve(self.store, embedder, sought, max(DEPTH, self.limit), self.under)
+        if self.favoured:
+            chunks += retrieve(self.store, embedder, sought, DEPTH // 2, self.favoured)
+        by_id = {chunk.passage.chunk.chunk_id: chunk for chunk in chunks}  # a favoured chunk replaces its double
+        scores = self.span_scorer.read(question, [chunk.passage.chunk.text for chunk in by_id.values()])
+        odds = {chunk_id: self._odds(by_id[chunk_id], score) for chunk_id, score in zip(by_id, scores, strict=True)}
+        return [by_id[chunk_id] for chunk_id in sorted(by_id, key=lambda chunk_id: -odds[chunk_id])[: self.limit]]
+
+    def _odds(self, chunk: RetrievedChunk, scores: SpanScores) -> float:
+        favour = _FAVOUR if chunk.passage.path in self.favoured else 0.0
+        return scores.log_odds(0, len(chunk.passage.chunk.text)) + _RANK_WEIGHT * math.log(chunk.score) + favour

@@ -1,0 +1,105 @@
+"""Summarise a file or folder by its most central sentences, in the order of the text, each with its place.
+
+A sentence is central if its vector is near the mean of all, and brings something new if it is far from those already
+chosen (maximal marginal relevance, Carbonell and Goldstein 1998). Nothing is rewritten.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from desk_rag.answering.events import AnswerEvent, Reading
+from desk_rag.answering.evidence.verification import content_stems
+from desk_rag.answering.questions.matching import Row
+from desk_rag.answering.questions.narrowing import indexed
+from desk_rag.answering.questions.whole_folder import finish, show
+from desk_rag.documents.sentences import quotable
+from desk_rag.store.catalog.words import name_words
+
+if TYPE_CHECKING:
+    from desk_rag.retrieval.embedding import EmbedderLike
+    from desk_rag.store.store import Store
+    from desk_rag.store.types import DocumentRow
+
+_FEWEST_WORDS = 5
+_MOST_SENTENCES = 400
+"""Sentences that are compared; of a longer text every so many-th."""
+_BATCH = 50
+_SHORTEST, _LONGEST, _SHARE = 3, 8, 0.25
+"""Sentences of a summary: this share of all, within these bounds."""
+_FIRST_OF_FILE = 0.05
+"""What the first sentence of a file gains in similarity."""
+_NOVELTY = 0.5
+_ABOUT = 0.6
+"""Share of the words of the request that must stand in the name of the file or folder."""
+
+
+def answer(
+    store: Store, embedder: EmbedderLike, question: str, subject: str, under: Sequence[Path]
+) -> Iterator[AnswerEvent]:
+    """Yield progress and the summary; nothing if no file or folder has such a name."""
+    began = time.perf_counter()
+    documents = _named(store, subject, under)
+    passages = [passage for document in documents for passage in store.passages_of(document.path)]
+    rows = [
+        Row(passage, unit)
+        for passage in passages
+        for unit in quotable(passage.chunk.text)
+        if len(unit.split()) >= _FEWEST_WORDS
+    ]
+    rows = list({row.text: row for row in reversed(rows)}.values())[::-1]
+    if len(rows) < _SHORTEST:
+        return
+    rows = rows[:: -(-len(rows) // _MOST_SENTENCES)]
+    vectors: list[NDArray[np.float32]] = []
+    for start in range(0, len(rows), _BATCH):
+        vectors.append(embedder.embed_chunks([row.text for row in rows[start : start + _BATCH]]))
+        yield Reading(min(len(passages), len(passages) * (start + _BATCH) // len(rows)), len(passages))
+    chosen = [rows[index] for index in _central(np.concatenate(vectors), rows)]
+    shown = show(store, chosen)
+    text = "\n".join(" ".join(citation.quote.split()) for citation in shown.citations)
+    yield from finish(store, question, text, shown, under, (began, len(passages), len(documents)))
+
+
+def _named(store: Store, subject: str, under: Sequence[Path]) -> list[DocumentRow]:
+    """The file with the name or title that is meant, or the files of the folder; nothing if none fits."""
+    documents = indexed(store, under)
+    exact = [row for row in documents if str(row.path).lower().endswith("/" + subject.strip("\"'").lower())]
+    if exact:
+        return exact[:1]
+    folder = subject.strip("\"'/ ").lower().removeprefix("the folder ").removesuffix(" folder")
+    inside = [row for row in documents if row.path.parent.name.lower() == folder]
+    if inside:
+        return inside
+    wanted = content_stems(subject)
+    share = {row.path: _share(wanted, row) for row in documents}
+    best = max(documents, key=lambda row: share[row.path], default=None)
+    return [best] if best is not None and share[best.path] >= _ABOUT else []
+
+
+def _share(wanted: set[str], row: DocumentRow) -> float:
+    stems = content_stems(f"{name_words(row.path)} {row.title}")
+    return len(wanted & stems) / len(wanted) if wanted else 0.0
+
+
+def _central(vectors: NDArray[np.float32], rows: Sequence[Row]) -> list[int]:
+    """Indices of the sentences of the summary, in order."""
+    mean = vectors.mean(0)
+    central = vectors @ (mean / np.linalg.norm(mean))
+    files = [row.passage.path for row in rows]
+    firsts = [index for index, path in enumerate(files) if path not in files[:index]]
+    central[firsts] += _FIRST_OF_FILE
+    count = min(_LONGEST, max(_SHORTEST, round(_SHARE * len(rows))))
+    chosen: list[int] = []
+    for _ in range(min(count, len(rows))):
+        repeats = (vectors @ vectors[chosen].T).max(1) if chosen else np.zeros(len(rows), np.float32)
+        score = central - _NOVELTY * repeats
+        score[chosen] = -np.inf
+        chosen.append(int(score.argmax()))
+    return sorted(chosen)

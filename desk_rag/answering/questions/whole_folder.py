@@ -1,0 +1,147 @@
+"""Answer questions about the whole folder: every line that matches is shown with its place, counted or added up.
+
+Matching goes by words (`matching`), so that it is exact, fast and the same each time. Whatever is computed says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.answering.context import SourceFiles, source_of
+from desk_rag.answering.events import (
+    Answer,
+    AnswerEvent,
+    AnswerMode,
+    AnswerText,
+    Basis,
+    Citation,
+    Evidence,
+    Finished,
+    FirstToken,
+    Retrieved,
+    Source,
+    Stage,
+    Timings,
+)
+from desk_rag.answering.evidence.citation_check import CitationCheck
+from desk_rag.answering.evidence.quote_matching import QuoteFinder
+from desk_rag.answering.questions import amounts
+from desk_rag.answering.questions.forms import Form, Request
+from desk_rag.answering.questions.matching import Matches, Row, match, stands_for_files
+
+if TYPE_CHECKING:
+    from desk_rag.store.store import Store
+
+_MOST_ROWS = 200
+"""Rows that are shown; more are counted."""
+_COUNTED = frozenset({"errors", "warnings", "entries", "lines", "rows", "records", "messages", "mentions", "times"})
+"""What can be counted line by line in any folder."""
+MODEL = "none (read by words)"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The rows that are shown, as sources and citations."""
+
+    sources: tuple[Source, ...]
+    citations: tuple[Citation, ...]
+
+
+def answer(store: Store, question: str, request: Request, under: Sequence[Path]) -> Iterator[AnswerEvent]:
+    """Yield progress and the answer; nothing after the progress if there is nothing to show, count or add up."""
+    began = time.perf_counter()
+    if request.form is Form.COUNT and not _countable(store, request.subject, under):
+        return
+    matches: Matches | None = None
+    for event in match(store, request.subject, under):
+        if isinstance(event, Matches):
+            matches = event
+        else:
+            yield event
+    assert matches is not None
+    rows = matches.rows
+    if request.form is Form.FILES:
+        rows = list({row.passage.path: row for row in reversed(rows)}.values())[::-1]
+    if request.form is Form.TOTAL:
+        rows = [row for row in rows if amounts.amount_of(row.text, question) is not None]
+    fewest = 2 if request.form is Form.TOTAL else 1
+    if len(rows) < fewest:
+        return
+    shown = show(store, rows[:_MOST_ROWS])
+    text = _text(question, request, rows)
+    yield from finish(store, question, text, shown, under, (began, matches.passages, matches.files))
+
+
+def show(store: Store, rows: Sequence[Row]) -> Shown:
+    """The rows as citations, checked against their files; rows of one passage share a source."""
+    files, by_passage = SourceFiles(store), dict[str, Source]()
+    citations = []
+    for row in rows:
+        key = f"{row.passage.chunk.chunk_id} {row.passage.path}"
+        if key not in by_passage:
+            by_passage[key] = source_of(len(by_passage) + 1, row.passage, files)
+        source = by_passage[key]
+        citation = QuoteFinder([source]).find(row.text)
+        citations.append(citation or Citation(source.number, source.path, source.location, row.text))
+    sources = tuple(by_passage.values())
+    check = CitationCheck(sources)
+    return Shown(sources, tuple(check.citation(citation) for citation in citations))
+
+
+def finish(
+    store: Store, question: str, text: str, shown: Shown, under: Sequence[Path], read: tuple[float, int, int]
+) -> Iterator[AnswerEvent]:
+    """Yield sources, quotes and text of an answer that no model wrote; `read` is start time, passages and files."""
+    began, passages, files = read
+    timings = Timings((Stage("read", time.perf_counter() - began),))
+    yield Retrieved(shown.sources)
+    yield FirstToken(timings)
+    for citation in shown.citations:
+        yield Evidence(citation)
+    yield AnswerText(text)
+    yield Finished(
+        Answer(
+            question=question,
+            text=text,
+            found=True,
+            citations=shown.citations,
+            dropped_quotes=(),
+            sources=shown.sources,
+            timings=timings,
+            warm_chunks=0,
+            cold_chunks=0,
+            mode=AnswerMode.CACHED,
+            model=MODEL,
+            raw="",
+            basis=Basis(passages, store.counts(under=under).chunks, files),
+        )
+    )
+
+
+def _countable(store: Store, subject: str, under: Sequence[Path]) -> bool:
+    """Whether the thing to count is a line or a file here; 'How many rooms has the hotel?' asks for a fact."""
+    noun = subject.split()[0].lower()
+    return noun in _COUNTED or stands_for_files(store, noun, under)
+
+
+def _text(question: str, request: Request, rows: Sequence[Row]) -> str:
+    files = len({row.passage.path for row in rows})
+    lines = f"{_plural(len(rows), 'line')} in {_plural(files, 'file')}"
+    more = f" (the first {_MOST_ROWS} are shown)" if len(rows) > _MOST_ROWS else ""
+    if request.form is Form.FILES:
+        return f"{_plural(files, 'file')}, each with the first line that matches{more}."
+    if request.form is Form.LIST:
+        return f"{lines} match{'es' if len(rows) == 1 else ''}{more}."
+    if request.form is Form.COUNT:
+        return f"{len(rows):,} (counted: {lines}{more})"
+    found = [amounts.amount_of(row.text, question) for row in rows[:_MOST_ROWS]]
+    known = [amount for amount in found if amount is not None]
+    return f"{amounts.written(known)} (computed: the sum of the {len(known):,} amounts shown{more})"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,42 @@
+"""The short answer takes the value that is asked for where a sentence holds two."""
+
+from __future__ import annotations
+
+import pytest
+
+from desk_rag.answering.evidence.two_values import ValuePreference
+
+LEVY = "The levy for the use of the water rises from 310 to 345 crowns a year as of 2026."
+BILL = "My bill comes to 5,180 crowns instead of the 4,900 I had estimated, the slates were dearer."
+BOILER = "The boiler was bought in 2016 and overhauled in 2023 by Lowe."
+
+
+@pytest.mark.parametrize(
+    ("question", "sentence", "value"),
+    [
+        ("What is the levy before 2026?", LEVY, "310"),
+        ("What will the levy be?", LEVY, "345 crowns a year as of 2026"),
+        ("What did Tomas originally estimate?", BILL, "the 4,900 I had estimated"),
+        ("Who changed the belt?", "Otto changed the belt in 2024.", None),
+    ],
+)
+def test_old_and_new_value(question: str, sentence: str, value: str | None) -> None:
+    chosen = ValuePreference(question, sentence).value
+    assert (sentence[slice(*chosen)] if chosen else None) == value
+
+
+@pytest.mark.parametrize(("verb", "right", "wrong"), [("bought", "2016", "2023"), ("overhauled", "2023", "2016")])
+def test_the_clause_with_the_words_of_the_question(verb: str, right: str, wrong: str) -> None:
+    preference = ValuePreference(f"When was it {verb}?", BOILER)
+
+    def nats(value: str) -> float:
+        return preference.nats(BOILER.index(value), BOILER.index(value) + len(value))
+
+    assert nats(right) > nats(wrong)
+
+
+def test_what_is_denied_loses() -> None:
+    sentence = "Last one out turns the red tap off, not the blue."
+    preference = ValuePreference("Which tap is turned off?", sentence)
+    blue, red = sentence.index("blue"), sentence.index("red")
+    assert preference.nats(blue, blue + 4) < preference.nats(red, red + 3)

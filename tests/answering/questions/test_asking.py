@@ -1,0 +1,105 @@
+"""Questions that take several steps, over the real reader, embedder and store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from desk_rag.answering.engine import AnswerEngine
+from desk_rag.answering.events import Answer, AnswerEvent, AnswerText, Evidence, Finished, FirstToken, Retrieved
+from desk_rag.answering.opening import open_engine
+from desk_rag.bench.answers import desks
+from desk_rag.bench.harness import corpus
+from desk_rag.config import Settings
+
+FILES = (
+    "notes/turbine.md",
+    "people/contacts.vcf",
+    "mail/2025-08-03-re-complaint.eml",
+    "letters/council-weir-permit.txt",
+    "mail/2025-05-06-flour-order.eml",
+    "mail/2025-05-19-tasting.eml",
+    "recipes/miller-loaf.md",
+)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnswerEngine]:
+    root = tmp_path_factory.mktemp("asking")
+    for name in FILES:
+        (root / "docs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / "docs" / name).write_text(desks.files("mill")[name])
+    opened = open_engine(Settings(data_dir=root / "data"), writer=True)
+    corpus.index(opened, root / "docs")
+    yield opened
+    opened.close()
+
+
+def events_of(engine: AnswerEngine, question: str) -> list[AnswerEvent]:
+    return list(engine.ask(question))
+
+
+def answer_of(events: list[AnswerEvent]) -> Answer:
+    assert isinstance(events[-1], Finished)
+    assert sum(isinstance(event, Finished) for event in events) == 1
+    assert sum(isinstance(event, FirstToken) for event in events) == 1
+    answer = events[-1].answer
+    assert "".join(event.text for event in events if isinstance(event, AnswerText)) == answer.text
+    quoted = [event.citation for event in events if isinstance(event, Evidence)]
+    assert not answer.found or quoted == list(answer.citations)
+    last_sources = [event.sources for event in events if isinstance(event, Retrieved)][-1]
+    assert last_sources == answer.sources
+    by_number = {source.number: source for source in answer.sources}
+    assert all(citation.path == by_number[citation.source_number].path for citation in answer.citations)
+    return answer
+
+
+def test_two_questions_get_two_quotes(engine: AnswerEngine) -> None:
+    answer = answer_of(events_of(engine, "When was the boiler bought, and who changed the turbine belt in 2019?"))
+    assert answer.text.split("\n") == ["in 2016", "Rasmus Feld"] or answer.text.split("\n") == ["2016", "Rasmus Feld"]
+    assert [citation.path.name for citation in answer.citations] == ["2025-08-03-re-complaint.eml", "turbine.md"]
+
+
+def test_a_part_without_an_answer_says_so(engine: AnswerEngine) -> None:
+    answer = answer_of(events_of(engine, "Who changed the turbine belt in 2019, and who invented the telephone?"))
+    first, second = answer.text.split("\n")
+    assert first == "Rasmus Feld"
+    assert second.startswith("Who invented the telephone? I could not find")
+
+
+def test_a_second_search_with_what_the_first_found(engine: AnswerEngine) -> None:
+    answer = answer_of(events_of(engine, "What is the phone number of the man who changed the belt in 2024?"))
+    assert answer.text == "+46 555 0172"
+    assert [citation.path.name for citation in answer.citations] == ["turbine.md", "contacts.vcf"]
+
+
+def test_every_answer_says_what_it_was_made_from(engine: AnswerEngine) -> None:
+    answer = answer_of(events_of(engine, "At full flow, how many kilowatts does the turbine make?"))
+    assert answer.found
+    assert answer.basis is not None
+    assert (answer.basis.passages, answer.basis.files) == (
+        len(answer.sources), len({source.path for source in answer.sources}))  # fmt: skip
+    assert answer.basis.of_passages >= answer.basis.passages
+    assert answer.support is not None
+
+
+def test_a_refusal_comes_after_a_second_look(engine: AnswerEngine) -> None:
+    answer = answer_of(events_of(engine, "Who composed the opera about the moon?"))
+    assert not answer.found
+    assert [stage.name for stage in answer.timings.stages].count("first look") == 1
+
+
+def test_mails_of_a_person_and_month_are_searched_alone(engine: AnswerEngine) -> None:
+    answer = answer_of(events_of(engine, "In the mails from Ana in May, how much rye do they want a week?"))
+    assert {source.path.suffix for source in answer.sources} == {".eml"}
+    assert "Only the 2 files that the question names were searched" in answer.notices
+
+
+def test_a_summary_quotes_the_file_in_order(engine: AnswerEngine, tmp_path: Path) -> None:
+    answer = answer_of(events_of(engine, "Summarise council-weir-permit.txt"))
+    lines = [citation.location.line_start or 0 for citation in answer.citations]
+    assert len(lines) >= 3
+    assert lines == sorted(lines)
+    assert {citation.path.name for citation in answer.citations} == {"council-weir-permit.txt"}

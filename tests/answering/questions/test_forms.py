@@ -1,0 +1,69 @@
+"""Which questions are about the whole folder, two things, or one thing by way of another."""
+
+from __future__ import annotations
+
+import pytest
+
+from desk_rag.answering.questions.forms import Form, whole_folder
+from desk_rag.answering.questions.narrowing import Date, dates, without_dates
+from desk_rag.answering.questions.parts import by_way_of, two_questions
+
+
+@pytest.mark.parametrize(
+    ("question", "form", "subject"),
+    [
+        ("Which files mention Otto Winkel?", Form.FILES, "Otto Winkel"),
+        ("In which documents is the lease", None, ""),
+        ("Where is the red key mentioned?", Form.FILES, "the red key"),
+        ("List all errors in the turbine log", Form.LIST, "errors in the turbine log"),
+        ("Show me every letter from Ana.", Form.LIST, "letter from Ana"),
+        ("How many invoices went to Hotel Linden?", Form.COUNT, "invoices went to Hotel Linden"),
+        ("How much did we spend at Pettersen in total?", Form.TOTAL, "did we spend at Pettersen"),
+        ("What is the total of the payments to Winkel?", Form.TOTAL, "the payments to Winkel"),
+        ("Summarise notes/avalanche.md", Form.SUMMARY, "notes/avalanche.md"),
+        ("When was the boiler bought?", None, ""),
+        ("What is the largest file size that is read?", None, ""),
+    ],
+)
+def test_questions_about_the_whole_folder(question: str, form: Form | None, subject: str) -> None:
+    request = whole_folder(question)
+    assert (request.form, request.subject) == (form, subject) if request else form is None
+
+
+def test_two_questions_in_one() -> None:
+    both = ("When was the boiler bought?", "Who changed the belt in 2019?")
+    assert two_questions("When was the boiler bought, and who changed the belt in 2019?") == both
+    assert two_questions("When was the boiler bought? And who changed the belt in 2019?") == both
+    second = two_questions("How long is it baked, and at what time is check-in?")
+    assert second == ("How long is it baked?", "At what time is check-in?")
+
+
+@pytest.mark.parametrize(
+    "question",
+    ["Who are Ana and Bruno?", "When did Ana, who baked, and Bruno meet?", "Why and how?"],
+)
+def test_one_question_stays_one(question: str) -> None:
+    assert two_questions(question) is None
+
+
+def test_a_question_by_way_of_another() -> None:
+    steps = by_way_of("What is the phone number of the man who changed the belt in 2024?")
+    assert steps is not None
+    assert steps.first == "Who changed the belt in 2024?"
+    assert steps.then("Otto Winkel.") == "What is the phone number of Otto Winkel?"
+    company = by_way_of("Where does the company that repaired the roof come from?")
+    assert company is not None
+    assert company.first == "Which company repaired the roof?"
+    assert company.then("Vrel") == "Where does Vrel come from?"
+    assert by_way_of("Who repaired the roof?") is None
+
+
+def test_dates_in_questions_and_names() -> None:
+    assert dates("Who was in the chair on 10 June 2025?") == [Date(2025, 6, 10)]
+    assert dates("mails from Ana in May") == [Date(0, 5, 0)]
+    assert dates("What may he do?") == []
+    assert Date(2025, 6, 10).stands_in("2025-06-10-minutes")
+    assert Date(0, 6, 0).stands_in("2025-06-10")
+    assert not Date(2025, 6, 10).stands_in("turbine-2025-06"), "a month is not that day"
+    assert not Date(2024, 6, 0).stands_in("2025-06-10")
+    assert without_dates("errors in the log of June 2025").split() == "errors in the log".split()  # noqa: SIM905

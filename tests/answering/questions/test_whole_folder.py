@@ -1,0 +1,103 @@
+"""Questions about the whole folder over real files in a real store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+
+import pytest
+
+from desk_rag.answering.events import Answer, Finished
+from desk_rag.answering.questions import amounts, whole_folder
+from desk_rag.answering.questions.forms import whole_folder as recognised
+from desk_rag.config import IndexSettings, Settings
+from desk_rag.ingest import pipeline
+from desk_rag.model import weights
+from desk_rag.model.prompt import load_prompt
+from desk_rag.store.store import Store
+
+FILES = {
+    "spending.csv": "date,shop,what,price\n2025-01-03,Pettersen,wood,164.00\n2025-02-03,Color Mill,paint,71.50\n"
+    "2025-03-09,Pettersen,hinges,38.20\n",
+    "invoices/11.txt": "Invoice 11\nCustomer: Hotel Linden\nTotal: 150.00 crowns\n",
+    "invoices/12.txt": "Invoice 12\nCustomer: Saint Barbara School\nTotal: 71.50 crowns\n",
+    "invoices/13.txt": "Invoice 13\nCustomer: Hotel Linden\nTotal: 175.00 crowns\n",
+    "logs/engine-2025-06.log": "2025-06-07 16:04:19 ERROR bearing at 77 C\n2025-06-08 09:41:50 INFO start\n"
+    "2025-06-22 22:48:57 ERROR voltage 258 V\n",
+    "logs/engine-2025-07.log": "2025-07-07 16:04:19 ERROR belt torn in the storm of that night\n",
+    "notes.md": "# Notes\n\nHotel Linden wants its flour earlier. The hotel has 40 rooms and a garden.\n",
+}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    root = tmp_path_factory.mktemp("whole")
+    for name, text in FILES.items():
+        (root / "docs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / "docs" / name).write_text(text)
+    prompt = load_prompt(weights.resolve("embedded", allow_download=False))
+    with Store.open(root / "data", Settings().store, writer=True) as opened:
+        synced = pipeline.sync_folder(opened, root / "docs", prompt, prompt.chunk_size, IndexSettings(), lambda: False)
+        assert len(list(synced)) >= len(FILES)
+        yield opened
+
+
+def asked(store: Store, question: str) -> Answer | None:
+    request = recognised(question)
+    assert request is not None
+    events = list(whole_folder.answer(store, question, request, ()))
+    return events[-1].answer if events and isinstance(events[-1], Finished) else None
+
+
+def names(answer: Answer) -> list[str]:
+    return [citation.path.name for citation in answer.citations]
+
+
+def test_which_files_names_each_file_once_with_the_line(store: Store) -> None:
+    answer = asked(store, "Which files mention Hotel Linden?")
+    assert answer is not None
+    assert sorted(names(answer)) == ["11.txt", "13.txt", "notes.md"]
+    assert all("Hotel Linden" in citation.quote for citation in answer.citations)
+    assert answer.basis is not None
+    assert answer.basis.of_passages == answer.basis.passages > 3
+
+
+def test_lines_are_listed_and_counted_in_the_file_of_that_date(store: Store) -> None:
+    answer = asked(store, "List all errors in the engine log of June 2025.")
+    assert answer is not None
+    assert [citation.quote for citation in answer.citations] == [
+        "2025-06-07 16:04:19 ERROR bearing at 77 C",
+        "2025-06-22 22:48:57 ERROR voltage 258 V",
+    ]
+    assert [citation.location.line_start for citation in answer.citations] == [1, 3]
+    counted = asked(store, "How many invoices went to Hotel Linden?")
+    assert counted is not None
+    assert counted.text.startswith("2 (counted")
+
+
+def test_a_number_that_stands_in_a_sentence_is_not_counted(store: Store) -> None:
+    assert asked(store, "How many rooms has the hotel?") is None
+
+
+def test_only_what_is_shown_is_added_up(store: Store) -> None:
+    answer = asked(store, "How much did we spend at Pettersen in total?")
+    assert answer is not None
+    assert answer.text.startswith("202.20 (computed")
+    assert names(answer) == ["spending.csv", "spending.csv"]
+    assert asked(store, "What is the total of the payments to Nobody & Sons?") is None
+
+
+@pytest.mark.parametrize(
+    ("line", "question", "amount"),
+    [
+        ("date: 2025-01-03; shop: Pettersen; price: 1,164.00", "What is the total price?", "1164.00"),
+        ("night: 2025-02-03; observer: Kasimir; hours: 3.0; quality: poor", "How many hours in total?", "3.0"),
+        ("place: Eikby; visitors: 120; income: 1512", "How many visitors came in total?", "120"),
+        ("It costs 265 crowns, on 9 July.", "What is the total?", "265"),
+        ("The fence is 9 metres long.", "How many metres of fence in total?", "9"),
+        ("It costs 265 crowns or 300 crowns.", "What is the total?", None),
+        ("2025-06-08 09:41:50 INFO start", "What is the total?", None),
+    ],
+)
+def test_the_number_to_add_up(line: str, question: str, amount: str | None) -> None:
+    assert amounts.amount_of(line, question) == (None if amount is None else Decimal(amount))

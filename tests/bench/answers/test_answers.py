@@ -1,0 +1,61 @@
+"""The benchmark over whole folders: its questions are sound, its marks and intervals right, its command runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from desk_rag.bench.answers import desks, questions
+from desk_rag.bench.answers.__main__ import main
+from desk_rag.bench.answers.rates import Rate
+from desk_rag.errors import ConfigError
+
+
+@pytest.mark.parametrize("name", desks.names())
+def test_every_question_has_its_evidence_in_the_files(name: str) -> None:
+    content = {path: " ".join(text.split()) for path, text in desks.files(name).items()}
+    asked = questions.load(desks.questions_of(name))
+    assert len(content) >= 50
+    assert len(asked) >= 60
+    for question in asked:
+        assert bool(question.answers) == (question.kind != questions.NO_ANSWER)
+        assert len(question.files) == len(question.evidence)
+        for file, passage in zip(question.files, question.evidence, strict=True):
+            assert " ".join(passage.split()) in content[file], question.text
+
+
+def test_wilson_intervals() -> None:
+    low, high = Rate(9, 10).interval
+    assert (round(low, 3), round(high, 3)) == (0.596, 0.982)
+    assert str(Rate(0, 10)) == "0 [0, 28]"
+
+
+def test_a_line_that_is_no_question_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "q.jsonl"
+    file.write_text('{"question": "Why?", "answers": []}\n{"question": "Who?"}\n')
+    with pytest.raises(ConfigError, match="Line 2"):
+        questions.load(file)
+
+
+def test_the_command_marks_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "bicycle.txt").write_text("Notes on the bicycle\n\nThe frame number of the blue bicycle is WTU-4471-B.\n")
+    rows = [
+        {"question": "What is the frame number of the blue bicycle?", "answers": [["WTU-4471-B"]],
+         "files": ["bicycle.txt"], "evidence": ["The frame number of the blue bicycle is WTU-4471-B."]},
+        {"question": "Who composed the opera about the moon?", "answers": []},
+    ]  # fmt: skip
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = ["--folder", str(folder), "--questions", str(tmp_path / "q.jsonl"), "--data-dir", str(tmp_path / "d")]
+    assert main([*arguments, "--threads", "1"]) == 0
+    *lines, last = capsys.readouterr().out.strip().splitlines()
+    assert re.search(r"^all +2 ", "\n".join(lines), re.MULTILINE)
+    rates = json.loads(last)["rates"]["all"]
+    assert {name: rates[name][0] for name in ("file", "chunk", "output", "exact", "quoted", "refused")} == {
+        "file": 1.0, "chunk": 1.0, "output": 1.0, "exact": 1.0, "quoted": 1.0, "refused": 1.0,
+    }  # fmt: skip
+    assert rates["misled"][0] == 0.0

@@ -12,7 +12,9 @@ from tests.model.gguf.writing import write_reader
 
 
 @pytest.mark.slow
-def test_the_report_of_a_real_file(tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_of_a_real_file(
+    tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path_factory.mktemp("model") / "reader-q8_0.gguf"
     write_reader(file, Kind.Q8_0)
     assert bench_model.main(["--model", str(file), "--device", "cpu", "--questions", "4"]) == 0

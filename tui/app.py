@@ -9,44 +9,40 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, NoReturn
 
 from textual import events, on, work
-from textual.app import App, SuspendNotSupported, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.message import Message
 from textual.screen import ModalScreen, Screen
 from textual.worker import get_current_worker
 
-from desk_rag.answering.events import AnswerText
 from desk_rag.config import Settings
-from desk_rag.documents.chunking import Chunk
-from desk_rag.errors import Cancelled, DeskRagError
+from desk_rag.errors import DeskRagError
 from desk_rag.ingest.events import IndexEvent
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Backend, Freshness, Status
 from desk_rag.tui.management.checks import Checks, no_checks
 from desk_rag.tui.management.first_run import FirstRun
-from desk_rag.tui.opener import Opening, opening
 from desk_rag.tui.palette import turn_commands
 from desk_rag.tui.screens.chat import ChatScreen
 from desk_rag.tui.screens.first_run import FirstRunScreen
 from desk_rag.tui.screens.panel import PanelScreen
 from desk_rag.tui.screens.panels import PANELS
 from desk_rag.tui.shutdown import leave_at_once, leave_unless_ended, new_loop, threads_ended
+from desk_rag.tui.source_opening import SourceOpening
 from desk_rag.tui.themes import DARK, LIGHT
-from desk_rag.tui.turns.comparison import compare
+from desk_rag.tui.turns.answering import Asking
 from desk_rag.tui.widgets.question_input import QuestionInput
-from desk_rag.tui.wording import count, place, safe
+from desk_rag.tui.wording import count
 
 _LOG = logging.getLogger(__name__)
 _STATUS_SECONDS = 1.0
@@ -57,7 +53,7 @@ _TWICE_SECONDS = 2.0
 _PAUSE_SECONDS = 3600.0
 
 
-class DeskRagApp(App[int]):
+class DeskRagApp(SourceOpening):
     """A window on one Backend."""
 
     TITLE = "desk-rag"
@@ -84,6 +80,8 @@ class DeskRagApp(App[int]):
         self._folders = tuple(folders)
         self._chat = ChatScreen(folders)
         self._stop = threading.Event()
+        self._in_haste = threading.Event()
+        """The running answer should not wait for files."""
         self._leaving = threading.Event()
         self._look = threading.Event()
         """The status has probably changed."""
@@ -190,53 +188,32 @@ class DeskRagApp(App[int]):
         self._tell(m.IndexEventCame(event))
 
     @on(m.AnswerWanted)
-    def _answer_wanted(self, message: m.AnswerWanted) -> None:
-        self._stop.clear()
-        self.run_answer(message)
-
-    @work(thread=True, exclusive=True, group="answer", exit_on_error=False)
-    def run_answer(self, wanted: m.AnswerWanted) -> None:
-        """Ask the backend and pass its events on; whatever happens, AnswerOver comes last."""
-        worker = get_current_worker()
-        stop: Callable[[], bool] = lambda: self._stop.is_set() or worker.is_cancelled  # noqa: E731
-        text = ""
-        try:
-            for event in self.backend.ask(wanted.question, stop):
-                if worker.is_cancelled:
-                    break
-                if isinstance(event, AnswerText):
-                    text += event.text
-                    self._tell(m.AnswerGrew(wanted.turn, text))
-                else:
-                    self._tell(m.AnswerEventCame(wanted.turn, event))
-        except Cancelled:
-            _LOG.info("an answer was stopped")
-        except Exception as error:
-            _LOG.exception("an answer failed")
-            self._tell(m.AnswerFailed(wanted.turn, m.Problem.of(error)))
-        finally:
-            self._tell(m.AnswerOver(wanted.turn))
-
     @on(m.ComparisonWanted)
-    def _comparison_wanted(self, message: m.ComparisonWanted) -> None:
+    def _asked(self, message: m.AnswerWanted | m.ComparisonWanted) -> None:
         self._stop.clear()
-        self.run_comparison(message)
+        self._in_haste.clear()
+        if isinstance(message, m.AnswerWanted) and message.at_once:
+            self._in_haste.set()
+        self.ask_backend(message)
 
     @work(thread=True, exclusive=True, group="answer", exit_on_error=False)
-    def run_comparison(self, wanted: m.ComparisonWanted) -> None:
-        """Ask both ways; AnswerOver comes last, as after an answer."""
-        turn, worker = wanted.turn, get_current_worker()
-        stop: Callable[[], bool] = lambda: self._stop.is_set() or worker.is_cancelled  # noqa: E731
-        report: Callable[[str], None] = lambda text: self._tell(m.ComparisonStep(turn, text))  # noqa: E731
-        try:
-            self._tell(m.ComparisonCame(turn, compare(self.backend, wanted.question, stop, report)))
-        except Cancelled:
-            _LOG.info("a comparison was stopped")
-        except Exception as error:
-            _LOG.exception("a comparison failed")
-            self.call_from_thread(self._complain, error)
-        finally:
-            self._tell(m.AnswerOver(turn))
+    def ask_backend(self, wanted: m.AnswerWanted | m.ComparisonWanted) -> None:
+        """Answer or compare; AnswerOver comes last."""
+        worker = get_current_worker()
+        asking = Asking(
+            self.backend,
+            self._tell,
+            stop=lambda: self._stop.is_set() or worker.is_cancelled,
+            wait=lambda: not self._in_haste.is_set(),
+        )
+        if isinstance(wanted, m.AnswerWanted):
+            asking.answer(wanted)
+        else:
+            asking.compare(wanted)
+
+    @on(m.HasteWanted)
+    def _haste_wanted(self) -> None:
+        self._in_haste.set()
 
     @on(m.QuestionExpected)
     def _question_expected(self, message: m.QuestionExpected) -> None:
@@ -274,7 +251,7 @@ class DeskRagApp(App[int]):
             self._look_at_status()
         except Exception as error:
             _LOG.exception("no pause")
-            self.call_from_thread(self._complain, error)
+            self.call_from_thread(self.complain, error)
 
     @work(thread=True, exclusive=True, group="deletions", exit_on_error=False)
     def decide_deletions(self, *, keep: bool) -> None:
@@ -287,7 +264,7 @@ class DeskRagApp(App[int]):
             self._look_at_status()
         except Exception as error:
             _LOG.exception("no decision")
-            self.call_from_thread(self._complain, error)
+            self.call_from_thread(self.complain, error)
 
     # Actions --------------------------------------------------------------------------------------------------
 
@@ -358,66 +335,6 @@ class DeskRagApp(App[int]):
     @on(m.PauseWanted)
     def _pause_wanted(self, message: m.PauseWanted) -> None:
         self.set_pause(message.seconds)
-
-    @on(m.OpenWanted)
-    def _open_wanted(self, message: m.OpenWanted) -> None:
-        self.open_source(message)
-
-    @work(thread=True, exclusive=True, group="open", exit_on_error=False)
-    def open_source(self, wanted: m.OpenWanted) -> None:
-        """Open a source at its place; inside, if there is no program for it."""
-        try:
-            how = opening(wanted.source.path, wanted.location, os.environ)
-        except (DeskRagError, OSError, ValueError) as error:
-            self.call_from_thread(self._complain, error)
-            return
-        if how is not None:
-            self.call_from_thread(self._open, how)
-            return
-        said = "No program opens this file here, so its text is shown as desk-rag read it."
-        self.call_from_thread(self.notify, said, markup=False)
-        self._show_text(m.TextWanted(wanted.source, wanted.quote))
-
-    def _open(self, how: Opening) -> None:
-        try:
-            if how.in_terminal:
-                with self.suspend():
-                    subprocess.run(how.argv, check=False)
-            else:
-                nowhere = subprocess.DEVNULL
-                subprocess.Popen(how.argv, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
-        except (OSError, SuspendNotSupported, ValueError) as error:
-            self._complain(error)
-
-    @on(m.TextWanted)
-    def _text_wanted(self, message: m.TextWanted) -> None:
-        self.read_text(message)
-
-    @work(thread=True, exclusive=True, group="text", exit_on_error=False)
-    def read_text(self, wanted: m.TextWanted) -> None:
-        """Show the text of a document inside."""
-        self._show_text(wanted)
-
-    def _show_text(self, wanted: m.TextWanted) -> None:
-        from desk_rag.tui.screens.document_text import DocumentTextScreen
-
-        source = wanted.source
-        chunks: Sequence[Chunk] = ()
-        try:
-            chunks = self.backend.document(source.path)
-        except Exception:
-            _LOG.exception("only the source itself can be shown")
-        title = f"{source.path} · {place(source)}".rstrip(" ·")
-        self.call_from_thread(self.push_screen, DocumentTextScreen(title, source, wanted.quote, chunks))
-
-    def _complain(self, error: Exception) -> None:
-        problem = m.Problem.of(error) if isinstance(error, DeskRagError) else m.Problem(str(error))
-        self.notify(
-            safe(f"{problem.message} {problem.remedy}", single_line=True).plain,
-            severity="error",
-            timeout=8,
-            markup=False,
-        )
 
 
 def _driver_class() -> type[Driver] | None:

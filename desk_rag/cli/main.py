@@ -7,11 +7,12 @@ body. Errors of the tree in `errors` become a message, a remedy and an exit code
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -31,11 +32,9 @@ from desk_rag.cli.arguments.options import (
     settings_of,
 )
 from desk_rag.cli.arguments.words import split_globals
+from desk_rag.cli.folders import commands
 from desk_rag.cli.signals import Commands, ReaderLeft
 from desk_rag.errors import EXIT_CODES, ConfigError, told_to_user
-
-if TYPE_CHECKING:
-    pass
 
 _EPILOG = (
     "`desk-rag ~/Documents` opens the UI on that folder. The options above may also stand after the command. "
@@ -114,15 +113,17 @@ def index(
     ctx: typer.Context,
     folders: OptionalFolders = None,
     no_kv: Annotated[bool, typer.Option("--no-kv", help="Make documents findable, without caches.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be read.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Read what changed in FOLDERS.
+    """Read what changed in FOLDERS; single files may be named, too.
 
     Documents can be found by words first, then by meaning; answers are fast once their caches are filled.
     """
     from desk_rag.cli import work
 
-    raise typer.Exit(work.index(settings_of(ctx), folders or [], warm=not no_kv, as_json=as_json))
+    code = work.index(settings_of(ctx), folders or [], warm=not no_kv, dry_run=dry_run, as_json=as_json)
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -352,6 +353,9 @@ def guide(topic: Annotated[str, typer.Argument(help="A guide or a command; none 
     help.show(topic, _command_names(), sys.stdout)
 
 
+commands.register(app)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     for stream in (sys.stdout, sys.stderr):
@@ -364,6 +368,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (BrokenPipeError, ReaderLeft):
         # Nobody reads our output any more (`desk-rag search x | head -1`): end without a message.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if argv is None:
+        gc.freeze()  # the process ends now; looking through all objects of the libraries takes up to a second
     return code
 
 

@@ -299,6 +299,31 @@ def pin(
 
 
 @app.command()
+def models(
+    ctx: typer.Context,
+    action: Annotated[
+        Literal["list", "fit", "use", "download"],
+        typer.Argument(help="`list` what is here, `fit` it to this machine, `use` or `download` NAME."),
+    ] = "list",
+    name: Annotated[str, typer.Argument(help="A model, as for --model.")] = "",
+    folder: Annotated[
+        list[Path] | None,
+        typer.Option("--folder", "-f", metavar="DIR", help="`list`: look there too. `fit`: its text.", readable=False),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Download without asking.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show which models there are and which suit this machine; choose one.
+
+    Looks into the Hugging Face cache, Ollama and LM Studio. Nothing connects but `download`.
+    """
+    from desk_rag.cli import models as cli_models
+
+    task = cli_models.Task(name, tuple(folder or ()), ctx.obj.config, sure=yes, as_json=as_json)
+    raise typer.Exit(cli_models.run(action, settings_of(ctx), task))
+
+
+@app.command()
 def doctor(ctx: typer.Context, as_json: Json = False) -> None:
     """Check the installation and say how to fix what is wrong."""
     from desk_rag.cli import doctor as doctor_command

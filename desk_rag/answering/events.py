@@ -16,6 +16,8 @@ from desk_rag.documents.chunking import ChunkId, Location
 from desk_rag.ingest.freshness import Backlog
 from desk_rag.ingest.unread import UnreadFiles
 
+DOUBT = "The quote may not answer the question: read it before you rely on it"
+"""What is said of a doubtful answer."""
 DOUBTFUL = 0.4
 """Support below which an answer is shown with a word of doubt; see "A second look" in bench/LOG.md."""
 
@@ -265,8 +267,9 @@ class Answer:
 
     @property
     def marked_text(self) -> str:
-        """The text with a mark behind every sentence that the passages do not support."""
-        return marked(self.text, self.sentences)
+        """The text with a mark behind every sentence that the passages do not support, or a word of doubt below it."""
+        text = marked(self.text, self.sentences)
+        return f"{text}\n({self.doubt})" if self.doubt else text
 
     @property
     def grounding(self) -> Grounding | None:
@@ -276,7 +279,7 @@ class Answer:
     @property
     def doubt(self) -> str:
         """Sentence for the user if the answer is doubtful; else ''."""
-        return "The quote may not answer the question: read it before you rely on it" if self.doubtful else ""
+        return DOUBT if self.doubtful else ""
 
     @property
     def cut_notice(self) -> str:

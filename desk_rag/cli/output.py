@@ -274,7 +274,8 @@ def place(path: Path, location: Location, bases: Sequence[Path] = ()) -> str:
 def source_line(source: Source, bases: Sequence[Path] = ()) -> str:
     """Return a source's number, location and beginning."""
     start = shorten(source.text, 90)
-    return f"[{source.number}] {place(source.path, source.location, bases)}: {start}"
+    notice = f" ({source.absence.notice})" if source.absence else ""
+    return f"[{source.number}] {place(source.path, source.location, bases)}{notice}: {start}"
 
 
 def stages_text(timings: Timings) -> str:

@@ -97,6 +97,8 @@ def index(settings: Settings, folders: Sequence[Path], *, warm: bool, dry_run: b
         out.print_json(sys.stdout, {**report, "folders": names, "stopped": stopped})
     else:
         _say_summary(progress, done, skipped, counts)
+        if stopped:
+            progress.say("Stopped. What was read is kept; the same command goes on from here.")
     if stopped:
         return INTERRUPTED
     if done.disk_full:

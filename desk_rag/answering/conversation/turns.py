@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from desk_rag.answering.conversation.scope import without_names
-from desk_rag.answering.events import Answer
+from desk_rag.answering.events import DOUBT, Answer
 
 _T = TypeVar("_T")
 _MARK = re.compile(r" ?\[(?:\d{1,3}|\?)\]")
@@ -52,8 +52,8 @@ def turn_of(answer: Answer) -> Turn:
 
 
 def without_marks(text: str) -> str:
-    """The words of a written answer, without the numbers of its passages."""
-    return _MARK.sub("", text)
+    """Return the words of an answer, without the numbers of its passages and without a word of doubt."""
+    return _MARK.sub("", text.removesuffix(f"\n({DOUBT})"))
 
 
 def unique(values: Sequence[_T]) -> tuple[_T, ...]:

@@ -104,7 +104,7 @@ def test_words_that_stand_nowhere_need_more_than_a_model_that_is_sure(embedder: 
 
 
 def test_another_embedder_leaves_the_decision_to_the_words(embedder: Embedder) -> None:
-    for other in (None, Embedder("another", embedder._module, is_embedded=False)):
+    for other in (None, Embedder("another", embedder._module, is_embedded=False, fingerprint="f" * 32)):
         assert verify_answer("Which box holds the key that the plumber needs?", [KEY], [], SOURCES, other).supported
         assert not verify_answer("How much does Northbay Storage charge?", [KEY], [], SOURCES, other).supported
         assert verify_answer("Which box has the key?", [KEY], [], SOURCES, other) == verify_evidence(

@@ -56,6 +56,7 @@ SYSTEM_NAMES = frozenset(
 _OWN_DIRECTORY = re.compile(r"kv(/[0-9a-f]{16}(/[0-9a-f]{2})?)?|vectors|quarantine|run(/answering)?|logs|models")
 _LOG_LINE = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ \S")
 _SQLITE = b"SQLite format 3\x00"
+_DATABASE = re.compile(rf"{re.escape(CATALOG)}(-wal|-shm|-journal)?|{re.escape(CHATS)}(-journal)?")
 _GRAPH_DATA_AT = 132
 """Offset of the vector in an element of an hnswlib graph with M = 16."""
 _Content = Callable[[Entry, "re.Match[str]"], bool]
@@ -171,6 +172,9 @@ def _foreign(owner: OwnedDirectory, name_of: Callable[[Path], str], known: froze
     for path, status in owner.scan(owner.root, skip=lambda path: path.name in SYSTEM_NAMES):
         name = name_of(path)
         if (name in known and stat.S_ISREG(status.st_mode)) or (name == SOCKET and stat.S_ISSOCK(status.st_mode)):
+            continue
+        # To close a database's file would give up the locks that SQLite holds on it in this process (POSIX).
+        if _DATABASE.fullmatch(name) and stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and is_store(owner.root):
             continue
         entry = owner.entry(path)
         if entry is not None and not content_proves(name)(entry):

@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,6 +30,12 @@ _DAMAGED = {
     sqlite3.SQLITE_TOOBIG,
     sqlite3.SQLITE_NOMEM,  # a damaged length
 }
+
+
+_writers: weakref.WeakSet[Database] = weakref.WeakSet()
+"""Databases of this process that hold file locks."""
+_kept_open: list[sqlite3.Connection] = []
+"""Connections without locks that must not be closed: that would give up the locks of a writer (POSIX)."""
 
 
 class Database:
@@ -59,6 +66,7 @@ class Database:
             raise of_system(error, path) or StoreError(
                 f"{path} cannot be opened: {error.strerror}.", remedy="Check its permissions and the drive."
             ) from error
+        _writers.add(self)
         connection = self._take()
         try:
             schema.migrate(connection, path)
@@ -163,7 +171,7 @@ class Database:
             self._closed = True
             idle, self._idle = self._idle, []
         for connection in idle:
-            connection.close()
+            self._end(connection)
 
     def _take(self) -> sqlite3.Connection:
         with self._guard:
@@ -201,7 +209,15 @@ class Database:
             if not self._closed:
                 self._idle.append(connection)
                 return
-        connection.close()
+        self._end(connection)
+
+    def _end(self, connection: sqlite3.Connection) -> None:
+        """Close a connection, unless that would take a writer of this process its file locks."""
+        lockless = self._how == "immutable=1"
+        if lockless and any(other._path == self._path and not other._closed for other in list(_writers)):
+            _kept_open.append(connection)
+        else:
+            connection.close()
 
 
 def _malformed_schema() -> sqlite3.DatabaseError:

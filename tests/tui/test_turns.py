@@ -86,6 +86,22 @@ async def test_enter_answers_from_some_files_and_says_from_how_many(running: Run
         assert text_of(app, ".note") == "" and "14 March 2028" in text_of(app, ".words")
 
 
+async def test_files_that_were_not_read_are_named_once(running: Run) -> None:
+    backlog = Backlog(18, (FOLDERS[0] / "new.md",))
+    final = replace(answer(Q, "In 2028."), backlog=backlog, notices=backlog.notices)
+    backend = ScriptedBackend({Q: play(final)}, now=READING)
+    async with running(backend) as pilot:
+        await ask(pilot, Q)
+        await until(pilot, lambda: "waits for files" in text_of(pilot.app, ".note"))
+        await pilot.press("enter")
+        await until(pilot, lambda: over(pilot.app))
+        said = "! From 18 of 19 files; 1 is not read yet"
+        assert text_of(pilot.app, ".note") == said
+        backend.now = WATCHING
+        hint = f"! all files are read now: Alt+R asks again\n{said}"
+        await until(pilot, lambda: text_of(pilot.app, ".note") == hint)
+
+
 async def test_what_was_not_found_in_some_files_is_asked_again_by_itself(running: Run) -> None:
     class Growing(ScriptedBackend):
         def _events(self, question, stop, mode, earlier) -> Iterator[AnswerEvent]:  # type: ignore[no-untyped-def]

@@ -257,7 +257,6 @@ class DeskRagApp(PanelHost):
             self.notify("Press Ctrl+C again to quit.", timeout=_TWICE_SECONDS, markup=False)
 
 
-
 def _driver_class() -> type[Driver] | None:
     """Return our driver for Unix terminals; None where Textual chooses one."""
     if sys.platform == "win32":

@@ -65,7 +65,7 @@ def screen_text(app: DeskRagApp) -> str:
     return "\n".join("".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips())
 
 
-async def until(pilot: Pilot[int], condition: Callable[[], bool], seconds: float = 10.0) -> None:
+async def until(pilot: Pilot[int], condition: Callable[[], bool], seconds: float = 30.0) -> None:
     """Let the app run until `condition` holds; fails after `seconds`."""
     for _ in range(int(seconds / 0.02)):
         await pilot.pause(0.02)

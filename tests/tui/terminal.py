@@ -19,6 +19,8 @@ import pyte
 
 ROOT = Path(__file__).resolve().parents[2]
 OSC = re.compile(rb"\x1b[\]PX^_][^\x07\x1b]*")
+_SIZES = ("COLUMNS", "LINES")
+"""Would be believed instead of the size of the terminal; test runners set them."""
 
 
 class Terminal:
@@ -31,7 +33,8 @@ class Terminal:
         self.code: int | None = None
         self._screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self._screen)
-        environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", **(env or {})}
+        own = {name: value for name, value in os.environ.items() if name not in _SIZES}
+        environment = {**own, "TERM": "xterm-256color", "COLORTERM": "truecolor", **(env or {})}
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
             os.chdir(ROOT)

@@ -320,8 +320,10 @@ class AnswerView(Vertical):
         if answer.limited_to:
             names = ", ".join(short_path(path, self._folders) or path.name for path in answer.limited_to)
             lines.append(Content.assemble("searched only ", safe(names, single_line=True)))
-        if self.asked_of is not None:
+        if self.asked_of is not None and (answer.backlog is None or not answer.backlog.new):
             lines.append(Content(f"! answered {read_so_far(self.asked_of)}{hint}"))
+        elif hint:  # the notices say how many files were read
+            lines.append(Content(f"! {hint.removeprefix(' · ')}"))
         if answer.doubt:
             lines.append(Content(f"! {answer.doubt}"))
         lines += [

@@ -135,5 +135,5 @@ def test_files_with_hostile_names_are_listed_clean(desk: Desk) -> None:
             os.unlink(file)  # noqa: PTH108
     desk.run("index", "--no-kv", str(desk.docs))
     listed = desk.run("deletions")
-    assert "  0.txt\n" in listed, "without the sequence in its name"
+    assert "  0⟨ESC⟩.txt\n" in listed, "a mark instead of the sequence in its name"
     assert "\x1b" not in listed and "\x07" not in listed

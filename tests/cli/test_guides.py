@@ -35,7 +35,7 @@ GUIDES = {file.stem: file.read_text(encoding="utf-8") for file in guide_tables.G
 def test_readme_stays_short() -> None:
     lines = README.splitlines()
     assert len(lines) <= 250
-    assert not [line for line in lines if len(line) > 120 and not line.startswith(("-- first token", "[1] ", "|"))]
+    assert not [line for line in lines if len(line) > 120 and not line.startswith(("-- made from", "[1] ", "|"))]
     assert not re.search(r"\]\((?!https?:)", README), "a relative link breaks outside the repository"
 
 
@@ -265,5 +265,5 @@ def test_readme_shows_what_is_printed(tmp_path: Path) -> None:
 
 def _measured(line: str) -> str:
     """`line` with its durations and rates taken out."""
-    line = re.sub(r"\(.*?\)", "()", line) if line.startswith("-- first token") else line
+    line = re.sub(r"\(.*?\)", "()", line) if line.startswith("-- made from") else line
     return re.sub(r"\d[\d.]* (min \d+ s|s|tokens/s)\b", "N", line)

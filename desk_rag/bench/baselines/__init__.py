@@ -1,1 +1,1 @@
-"""What chunk caching is compared with: other loaders, codings and eviction policies."""
+"""What chunk caching is compared with: other loaders and codings."""

@@ -16,7 +16,7 @@ from desk_rag.model.library.hub_errors import explained
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What the hub has under a name."""
+    """Size and licence of a model on the hub."""
 
     name: str
     size: int
@@ -31,7 +31,7 @@ class Offer:
 
 
 def ask_hub(name: str) -> Offer:
-    """What would be fetched; connects to the hub. Raises ModelNotFound or ModelError."""
+    """Ask the hub what would be fetched for `name`. Raises ModelNotFound or ModelError."""
     if not weights.is_hub_name(name):
         raise ModelNotFound(f"'{name[:80]}' is no name of the Hugging Face hub.", remedy="Names look like ORG/NAME.")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")

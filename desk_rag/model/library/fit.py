@@ -18,7 +18,7 @@ _NF4 = 0.53
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What there is to fit into."""
+    """Memory and disk that a model has to fit into."""
 
     gpu_bytes: int
     """Memory of the first NVIDIA GPU; 0 without one."""

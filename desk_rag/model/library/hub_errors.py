@@ -8,7 +8,7 @@ from desk_rag.errors import ModelError, ModelNotFound
 
 
 def explained(name: str, error: Exception) -> ModelError:
-    """What a failed connection to the hub means, and what to do."""
+    """Return an error that says why the hub did not answer, and what to do."""
     from huggingface_hub.errors import GatedRepoError, OfflineModeIsEnabled, RepositoryNotFoundError
 
     if isinstance(error, GatedRepoError):

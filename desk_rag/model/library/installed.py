@@ -42,7 +42,7 @@ class Installed:
     """One model on this machine."""
 
     name: str
-    """What `--model` takes."""
+    """Name to give to `--model`."""
     source: str
     """'embedded', 'hub', 'Ollama', 'LM Studio' or 'folder'."""
     path: Path | None

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from desk_rag.bench import eviction
-from desk_rag.bench.baselines.eviction_policies import GDSF, LFU, LRU, S3FIFO, Policy, Worth
+from desk_rag.bench.eviction import __main__ as eviction
+from desk_rag.bench.eviction.policies import GDSF, LFU, LRU, S3FIFO, Policy, Worth
 from desk_rag.store.kv.policy import HALF_LIFE, Cost, decayed, priority
 
 ONE = Cost(1, 1.0)

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
-from desk_rag.bench.baselines.eviction_policies import GDSF, LFU, LRU, S3FIFO, Policy, Worth
+from desk_rag.bench.eviction.policies import GDSF, LFU, LRU, S3FIFO, Policy, Worth
 from desk_rag.store.kv.policy import Cost
 
 POLICIES: tuple[Callable[[int], Policy], ...] = (LRU, LFU, S3FIFO, GDSF, Worth)

@@ -1,0 +1,90 @@
+"""The commands `ask`, `search` and `chats`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Literal
+
+import typer
+
+from desk_rag.cli.arguments.options import (
+    Attention,
+    Continue,
+    Json,
+    Private,
+    Recompute,
+    Selector,
+    Under,
+    settings_of,
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to `app`."""
+    app.command()(ask)
+    app.command()(search)
+    app.command()(chats)
+
+
+def ask(
+    ctx: typer.Context,
+    question: Annotated[str, typer.Argument(help="The question; '-' reads it from standard input.")],
+    folder: Under = None,
+    mode: Annotated[
+        Literal["cached", "full"], typer.Option(help="'full' reads everything again, for comparison.")
+    ] = "cached",
+    top_k: Annotated[int | None, typer.Option("--top-k", min=1, max=64, metavar="N", help="Most passages.")] = None,
+    attention: Attention = None,
+    recompute: Recompute = None,
+    selector: Selector = None,
+    no_index: Annotated[bool, typer.Option("--no-index", help="Do not index a folder that was never indexed.")] = False,
+    continued: Continue = None,
+    private: Private = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Answer even while files are still being read.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Answer QUESTION with citations; '@letters/' or '@lease.md' in it limit the search."""
+    from desk_rag.cli import work
+    from desk_rag.cli.questions.ask import AskOptions
+    from desk_rag.cli.questions.ask import ask as run_ask
+
+    text = sys.stdin.read() if question == "-" else question
+    options = AskOptions(
+        text.strip(), tuple(folder or ()), mode, top_k, not no_index, not no_wait, as_json,
+        continued=continued, private=private,
+    )  # fmt: skip
+    settings = work.with_answer_options(settings_of(ctx), attention, recompute, selector)
+    raise typer.Exit(run_ask(settings, options))
+
+
+def search(
+    ctx: typer.Context,
+    query: Annotated[str, typer.Argument(help="Words or a question.")],
+    folder: Under = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Passages to show at most.")] = 10,
+    words: Annotated[bool, typer.Option("--words", help="By words only; starts faster.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the passages nearest to QUERY."""
+    from desk_rag.cli.questions.search import search as run_search
+
+    raise typer.Exit(run_search(settings_of(ctx), query, folder or [], limit, words_only=words, as_json=as_json))
+
+
+def chats(
+    ctx: typer.Context,
+    action: Annotated[
+        Literal["list", "show", "search", "export", "delete"], typer.Argument(help="What to do.")
+    ] = "list",
+    which: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID|WORDS]", help="A chat's number, or words to search for.")
+    ] = None,
+    form: Annotated[Literal["md", "json"], typer.Option("--format", help="Of an export.")] = "md",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List, show, search, export or delete saved chats."""
+    from desk_rag.cli.questions import chats as chats_command
+
+    asked = chats_command.Action(action, " ".join(which or []), form, sure=yes, as_json=as_json)
+    raise typer.Exit(chats_command.run(settings_of(ctx), asked))

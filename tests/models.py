@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+import pytest
+
 from desk_rag.answering.generation import Token, decode
 from desk_rag.bench.models.tiny_models import (
     FAMILIES,
@@ -18,7 +20,45 @@ from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.forward.runner import ModelPass
 from desk_rag.model.language_model import LanguageModel
 
-__all__ = ["FAMILIES", "SPECIALS", "VOCABULARY", "Family", "build_model", "byte_prompt", "byte_tokenizer", "stream"]
+__all__ = [
+    "FAMILIES",
+    "SPECIALS",
+    "VOCABULARY",
+    "Family",
+    "build_model",
+    "byte_prompt",
+    "byte_tokenizer",
+    "each_family",
+    "stream",
+]
+
+_IN_EVERY_RUN = {
+    "llama": "nothing but RoPE over whole heads",
+    "llama-yarn": "scaled frequencies and attention",
+    "llama-mqa": "one head of keys",
+    "qwen2": "biases",
+    "qwen3": "norm of keys by head",
+    "mistral-sliding": "sliding windows in all layers",
+    "phi3-partial": "rotary of part of a head, one matrix for queries, keys and values",
+    "gemma2": "soft-capped logits",
+    "gemma3": "two sets of frequencies",
+    "smollm3": "layers without position",
+    "olmo2": "norms after the layers, norm of whole keys",
+    "glm4": "interleaved rotary",
+    "gpt-oss": "learned sinks, mixture of experts",
+    "llama4": "norm after the rotation, complex rotary",
+}
+"""Families of which each has a property that the others lack."""
+
+
+each_family = pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, id=family.name, marks=() if family.name in _IN_EVERY_RUN else pytest.mark.slow)
+        for family in FAMILIES
+    ],
+)
+"""A test of every family; those without a property of their own are marked `slow`."""
 
 
 def stream(

@@ -91,7 +91,8 @@ def hidden_of(module: Any, batch: Batch) -> torch.Tensor:
     """Last hidden states [B, N, hidden] under the rows' own masks."""
     config = module.config
     eager = config._attn_implementation == "eager"
-    mask = attention_mask(batch, config, dtype=module.model.norm.weight.dtype, additive=eager)
+    norm = getattr(module.model, "norm", None) or module.model.final_layernorm  # as Phi calls it
+    mask = attention_mask(batch, config, dtype=norm.weight.dtype, additive=eager)
     output = module.model(input_ids=batch.ids, attention_mask=mask, position_ids=batch.positions, use_cache=False)
     result: torch.Tensor = output.last_hidden_state
     return result
@@ -100,6 +101,8 @@ def hidden_of(module: Any, batch: Batch) -> torch.Tensor:
 def logits_of(module: Any, hidden: torch.Tensor) -> torch.Tensor:
     """Logits [..., vocab] of hidden states, as the model's own head makes them."""
     logits: torch.Tensor = module.lm_head(hidden)
+    logits = logits * (getattr(module.config, "logit_scale", None) or 1.0)
+    logits = logits / (getattr(module.config, "logits_scaling", None) or 1.0)
     cap = getattr(module.config, "final_logit_softcapping", None)
     return logits if cap is None else torch.tanh(logits / cap) * cap
 

@@ -71,7 +71,8 @@ def load_model(settings: ModelSettings, *, pack: bool = True) -> LanguageModel:
             f"The weights of '{settings.name}' are quantised already, by {own}.", remedy="Leave --quantization out."
         )
     module = _load_module(directory, config, support, settings, device)
-    model = wrap(module, prompt, name=settings.name, directory=directory, quantization=own or settings.quantization)
+    quantization = own or settings.quantization
+    model = wrap(module, prompt, name=settings.name, directory=directory, quantization=quantization, support=support)
     if settings.adapter:
         model = adapters.attach(model, Path(settings.adapter))
     # Last: the spec counts plain parameters, and an adapter that is merged needs them too.
@@ -90,12 +91,21 @@ def prequantized_by(config: Any) -> str:
 
 
 def wrap(
-    module: Any, prompt: PromptFormat, *, name: str, directory: Path | None, quantization: str = "none"
+    module: Any,
+    prompt: PromptFormat,
+    *,
+    name: str,
+    directory: Path | None,
+    quantization: str = "none",
+    support: model_support.Support | None = None,
 ) -> LanguageModel:
-    """Wrap a loaded transformers module; `directory` is None for weights that exist in memory only."""
+    """Wrap a loaded transformers module; `directory` is None for weights that exist in memory only.
+
+    `support` is that of the whole configuration, which a module that is a text part already no longer has.
+    """
     from desk_rag.model import sdpa as attention
 
-    support = model_support.check(module.config)
+    support = support or model_support.check(module.config)
     module = text_part.text_part(module)
     config = module.config
     if not support.needs_eager:

@@ -24,7 +24,7 @@ from desk_rag.kv.quant import keep_exact
 from desk_rag.kv.rope import build_tables
 from desk_rag.kv.stitch import has_sliding_layers, stitch
 from desk_rag.model.language_model import LanguageModel
-from tests.models import FAMILIES, Family, build_model
+from tests.models import FAMILIES, Family, build_model, each_family
 
 TEXTS = ("The boiler was serviced.", "Rent is due on Monday.", "Anna moved to Porto.")
 QAS = (("When is rent due?", "On Monday."), ("Where did Anna go?", "Porto."))
@@ -78,7 +78,7 @@ def check(got: torch.Tensor, expected: list[torch.Tensor]) -> float:
     return float((got - wanted).abs().max() / wanted.std())
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@each_family
 def test_rows_compute_what_is_served(family: Family) -> None:
     model = build_model(family)
     independent, full = context_of(model, full=False), context_of(model, full=True)

@@ -15,7 +15,7 @@ from desk_rag.kv.rope import build_tables
 from desk_rag.kv.stitch import stitch
 from desk_rag.model.language_model import LanguageModel
 from tests.kv.oracle import masked_forward, plain_forward
-from tests.models import FAMILIES, Family, build_model
+from tests.models import FAMILIES, Family, build_model, each_family
 
 TEXTS = ["The boiler was serviced.", "Rent is due on Monday.", "Anna moved to Porto, then to Lyon."]
 QUESTION = "When is rent due?"
@@ -39,7 +39,7 @@ def question_logits(
         return model.module(question[None], past_key_values=cache, position_ids=at).logits[0], chosen
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@each_family
 def test_stitched_equals_masked_forward(family: Family, record_property: pytest.RecordProperty) -> None:
     model = build_model(family)
     got, chosen = question_logits(model, TEXTS)
@@ -65,7 +65,7 @@ def test_stitched_equals_masked_forward(family: Family, record_property: pytest.
     assert (wrong - expected).abs().max().item() > 1e-2 * spread
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@each_family
 def test_one_chunk_right_after_the_prefix_equals_plain_prefill(family: Family) -> None:
     model = build_model(family)
     got, _ = question_logits(model, TEXTS[:1])

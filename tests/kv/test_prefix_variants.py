@@ -23,7 +23,7 @@ from desk_rag.kv.rope import build_tables
 from desk_rag.kv.stitch import stitch
 from desk_rag.model.language_model import LanguageModel
 from tests.kv.oracle import masked_forward
-from tests.models import FAMILIES, Family, build_model
+from tests.models import FAMILIES, Family, build_model, each_family
 
 TEXTS = ("The boiler was serviced.", "Rent is due on Monday.", "Anna moved to Porto, then to Lyon.")
 SHORT = ("Beans are kept dry.", "It rained all day.", "The pump runs at night.")
@@ -37,7 +37,7 @@ def ladder_of(model: LanguageModel, counts: tuple[int, ...], passages: tuple[str
     return build_prefix_variants(model, prefill_prefix(model), counts, scheme, passages=passages)
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@each_family
 def test_stitched_from_rungs_equals_masked_forward(family: Family) -> None:
     """Chunk j has its own copy of prefix and filler passages right before it; nobody else sees that copy."""
     model = build_model(family)

@@ -11,7 +11,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from desk_rag.kv.cache import SlabCache
 from desk_rag.model import sdpa
 from desk_rag.model.sdpa import Scratch, one_query, packed_sdpa
-from tests.models import FAMILIES, build_model
+from tests.models import build_model, each_family
 
 
 class Layer(torch.nn.Module):
@@ -144,7 +144,7 @@ def test_a_mask_longer_than_the_keys_is_cut() -> None:
     torch.testing.assert_close(got.double(), by_hand(query, key, value, visible, 1.0), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@each_family
 def test_models_compute_with_it_what_they_compute_with_stock_attention(family) -> None:  # type: ignore[no-untyped-def]
     """Whole prompt, several tokens over a cache (causality!), one token over a cache."""
     model = build_model(family)

@@ -194,7 +194,8 @@ def _rotation(
     if not best[0] <= limit:
         raise UnsupportedModel(
             f"The position of a token is not, or not only, a rotation of the keys of '{name}' by its tables "
-            f"(relative error {best[0]:.1e}): {_WRONG}."
+            f"(relative error {best[0]:.1e}): {_WRONG}.",
+            remedy="`desk-rag help models` lists what works. The embedded reader is the default.",
         )
     tables = tuple(sorted(set(best[2]), key=lambda table: (table.module, table.kind)))
     widths = {angles[table][0][0].shape[-1] for table in tables if table != NO_POSITION}

@@ -248,8 +248,14 @@ def test_kernel_division_fills_one_wave_and_gives_all_the_same() -> None:
 
 
 @with_kernel
-@pytest.mark.parametrize("columns", [16, 64, 256])
-@pytest.mark.parametrize("step", [4, 128])
+@pytest.mark.parametrize(
+    ("columns", "step"),
+    [
+        (16, 128),
+        (256, 4),
+        *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((16, 4), (64, 4), (64, 128), (256, 128))),
+    ],
+)
 def test_kernel_merge_of_its_own(columns: int, step: int) -> None:
     context = some_context([30] * 7, heads=2, dim=96)
     check(context, heads=2, group=3, queries=1, plain=70, tile=16, fused=False, merge_columns=columns, merge_step=step)

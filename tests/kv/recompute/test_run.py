@@ -13,7 +13,7 @@ from desk_rag.kv.recompute.run import NOTHING, Selection, recompute
 from tests.kv.oracle import plain_forward
 from tests.kv.recompute.reference import slow_recompute
 from tests.kv.stitched_cases import TEXTS, Case, stitched_case
-from tests.models import FAMILIES, Family, build_model
+from tests.models import FAMILIES, Family, build_model, each_family
 
 
 def named(name: str) -> Family:
@@ -28,13 +28,7 @@ def slabs(case: Case) -> list[torch.Tensor]:
     return [slab.clone() for layer in case.stitched.cache.layers for slab in (layer.key_slab, layer.value_slab)]
 
 
-def _timed(family: Family) -> object:
-    """`family` as a parameter; of those that stand for a property some are tried each time, the others in long runs."""
-    long = family.property and family.name not in ("smollm3", "gpt-oss", "glm4", "gemma3-images")
-    return pytest.param(family, id=family.name, marks=pytest.mark.slow if long else ())
-
-
-@pytest.mark.parametrize("family", [_timed(family) for family in FAMILIES])
+@each_family
 def test_none_some_and_all(family: Family) -> None:
     model = build_model(family)
     full = plain_forward(model, stitched_case(model).all_ids, 1)[-1]

@@ -182,9 +182,7 @@ class Decoding:
         if not self._prompt.writes:
             known = refusal if self._is_embedded else None
             own = self._is_embedded
-            return AnswerStream(
-                question, sources, embedder, known, self.span_scorer, withholds=own, extractive=own
-            )
+            return AnswerStream(question, sources, embedder, known, self.span_scorer, withholds=own, extractive=own)
         checker = SupportChecker(question, sources, embedder, self.span_scorer)
         length = length_for(question, self._settings, self._prompt, self._window)
         return WrittenStream(question, sources, checker, self._prompt.reasoning, length)

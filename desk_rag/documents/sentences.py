@@ -22,6 +22,9 @@ NO_END = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|Rev|Capt|Lt|Sgt|Nr|Fig|vs|cf|app
 """Abbreviations that never end a quote. 'No.' and 'etc.' are missing, because they often end sentences. So may 'St.';
 a quote then continues into the next sentence."""
 _TWO_WORDS = re.compile(r"\w\W*[\s=:;,|]\W*\w")
+QUOTED_HEADING = "Quoted from an earlier message"
+"""Heading, in a mail, above lines that somebody else wrote."""
+_QUOTED_PART = re.compile(rf"^(?:.* › )?{QUOTED_HEADING}$(?:(?!\nFrom: ).)*", re.M | re.S)
 _FEWEST_LETTERS, _SHORTEST_WORD = 3, 8
 """Lower bounds on the letters and characters of a quotation."""
 
@@ -107,6 +110,16 @@ def quotable(text: str) -> list[str]:
     """
     candidates = [unit for line in text.split("\n") for unit in _whole_sentences(line.strip())]
     return list(dict.fromkeys(unit for unit in candidates if _TWO_WORDS.search(unit) and _citable(unit)))
+
+
+def quoted_parts(text: str) -> list[tuple[int, int]]:
+    """Return the character ranges of a chunk in which a mail quotes an earlier one."""
+    return [match.span() for match in _QUOTED_PART.finditer(text)] if QUOTED_HEADING in text else []
+
+
+def stands_in(place: int, ranges: Sequence[tuple[int, int]]) -> bool:
+    """Return whether a character stands in one of the ranges."""
+    return any(start <= place < end for start, end in ranges)
 
 
 def _citable(unit: str) -> bool:

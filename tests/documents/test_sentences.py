@@ -19,7 +19,7 @@ def test_what_ends_with_a_title_goes_on() -> None:
 
 
 def test_every_unit_stands_in_the_text_and_none_twice() -> None:
-    text = "He said \"no.\" Then Mr.  Po left. He said \"no.\" It was late\nIt was late"
+    text = 'He said "no." Then Mr.  Po left. He said "no." It was late\nIt was late'
     units = quotable(text)
     assert all(unit in text for unit in units) and len(set(units)) == len(units)
     assert "".join(units).replace(" ", "") == 'Hesaid"no."ThenMr.Poleft.Itwaslate'

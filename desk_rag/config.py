@@ -201,6 +201,15 @@ class ChatsSettings(_Section):
     """Save questions and answers in the data directory, so that they can be found and continued; --private does not."""
 
 
+class UISettings(_Section):
+    """[ui]"""
+
+    theme: str = "desk-rag"
+    """Colours of the UI; written when a theme is chosen in the command palette."""
+    ascii: bool = False
+    """Draw with ASCII signs only; done without this setting where the locale is not UTF-8."""
+
+
 class Settings(_Section):
     """The whole file."""
 
@@ -216,6 +225,7 @@ class Settings(_Section):
     index: IndexSettings = IndexSettings()
     idle: IdleSettings = IdleSettings()
     chats: ChatsSettings = ChatsSettings()
+    ui: UISettings = UISettings()
 
 
 def default_path() -> Path:

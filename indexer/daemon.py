@@ -7,6 +7,7 @@ runs: a run starts with a sweep of all folders and continues where the last one 
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -79,6 +80,8 @@ def run_watch(
             server.stop()
             if not service.stop():
                 _leave(store, printer)
+            models.release()
+            gc.freeze()  # the end of the process would otherwise look through all objects of the libraries for seconds
             printer.line("stopped")
     except DeskRagError as error:
         Printer(errors or sys.stderr).line(f"desk-rag: {error}")

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.config import GIB, Settings
 from desk_rag.documents.status import FileState
+from desk_rag.errors import Cancelled
 from desk_rag.indexer.names import (
     EVERYTHING,
     MissingWork,
@@ -19,7 +21,7 @@ from desk_rag.indexer.names import (
     missing_work,
 )
 from desk_rag.ingest import background_prefill, pipeline
-from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexFinished, RootAbsent
+from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, RootAbsent
 from desk_rag.ingest.progress import Tally
 from desk_rag.sanitize import shown_path
 
@@ -65,9 +67,7 @@ class Run:
 
     def _read(self, root: Path) -> None:
         parts, any_files = self._parts, False
-        for event in pipeline.sync_folder(
-            parts.store, root, parts.counter, parts.size, self._settings.index, self._stop
-        ):
+        for event in self._sync(root):
             self._tally.add(event)
             if isinstance(event, FileEvent) and event.state is FileState.INDEXED:
                 self._tally.texts.update(passage.chunk.chunk_id for passage in parts.store.passages_of(event.path))
@@ -75,6 +75,19 @@ class Run:
             any_files = any_files or isinstance(event, FileEvent | RootAbsent | DeletionsWaiting)
         if not any_files and not self._stop():
             self._progress.say(f"{shown_path(root)} holds no files: nothing to index there.")
+
+    def _sync(self, root: Path) -> Iterator[IndexEvent]:
+        """Compare a folder with the catalog and read what changed, or one file."""
+        parts, settings = self._parts, self._settings.index
+        if not root.is_file():
+            yield from pipeline.sync_folder(parts.store, root, parts.counter, parts.size, settings, self._stop)
+            return
+        folder = next((each for each in parts.store.volumes.roots() if each in root.parents), root.parent)
+        with suppress(Cancelled):
+            event = pipeline.index_path(parts.store, root, folder, parts.counter, parts.size, settings, self._stop)
+            yield event
+            if event.state is FileState.SKIPPED:
+                self._progress.say(f"{shown_path(root)} is left out: {event.reason}")
 
     def _embed(self) -> None:
         self._progress.passing("loading the embedder …")

@@ -11,6 +11,7 @@ import errno
 import os
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,6 +102,8 @@ class RootWatch:
         observer: BaseObserver | None = None
         try:
             observer = Observer()
+            # Of a folder that is moved away and back; the new callback is the right one.
+            warnings.filterwarnings("ignore", "Callback with id", RuntimeWarning)
             observer.schedule(self._handler, str(self._root), recursive=True, event_filter=_EVENTS)
             observer.start()
         except OSError as error:

@@ -9,44 +9,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, NoReturn
 
 from textual import events, on, work
-from textual.app import App, SuspendNotSupported, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.message import Message
-from textual.screen import ModalScreen, Screen
+from textual.screen import Screen
 from textual.worker import get_current_worker
 
-from desk_rag.answering.events import AnswerText
-from desk_rag.config import Settings
-from desk_rag.documents.chunking import Chunk
-from desk_rag.errors import Cancelled, DeskRagError
+from desk_rag.errors import DeskRagError
 from desk_rag.ingest.events import IndexEvent
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Backend, Freshness, Status
-from desk_rag.tui.management.checks import Checks, no_checks
-from desk_rag.tui.management.first_run import FirstRun
-from desk_rag.tui.opener import Opening, opening
+from desk_rag.tui.management.session import Session
 from desk_rag.tui.palette import turn_commands
+from desk_rag.tui.panels.host import PanelHost
+from desk_rag.tui.panels.registry import panel_bindings
 from desk_rag.tui.screens.chat import ChatScreen
-from desk_rag.tui.screens.first_run import FirstRunScreen
-from desk_rag.tui.screens.panel import PanelScreen
-from desk_rag.tui.screens.panels import PANELS
 from desk_rag.tui.shutdown import leave_at_once, leave_unless_ended, new_loop, threads_ended
-from desk_rag.tui.themes import DARK, LIGHT
-from desk_rag.tui.turns.comparison import compare
+from desk_rag.tui.turns.answering import Asking
 from desk_rag.tui.widgets.question_input import QuestionInput
-from desk_rag.tui.wording import count, place, safe
 
 _LOG = logging.getLogger(__name__)
 _STATUS_SECONDS = 1.0
@@ -54,10 +44,9 @@ _RESTING_SECONDS = 5.0
 """Seconds between two looks at an index that rests; its own events are looked at sooner."""
 _SOONEST_SECONDS = 0.2
 _TWICE_SECONDS = 2.0
-_PAUSE_SECONDS = 3600.0
 
 
-class DeskRagApp(App[int]):
+class DeskRagApp(PanelHost):
     """A window on one Backend."""
 
     TITLE = "desk-rag"
@@ -66,10 +55,7 @@ class DeskRagApp(App[int]):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1", "help", "Help", priority=True),
-        *[
-            Binding(panel.key, f"panel('{name}')", panel.title, show=False, priority=True)
-            for name, panel in PANELS.items()
-        ],
+        *panel_bindings(),
         Binding("f6", "pause_or_resume", "Pause", priority=True),
         Binding("ctrl+q", "quit", "Quit", key_display="^q", priority=True),
         Binding("ctrl+c", "copy_or_quit", "Quit", show=False, priority=True),
@@ -84,6 +70,8 @@ class DeskRagApp(App[int]):
         self._folders = tuple(folders)
         self._chat = ChatScreen(folders)
         self._stop = threading.Event()
+        self._in_haste = threading.Event()
+        """The running answer should not wait for files."""
         self._leaving = threading.Event()
         self._look = threading.Event()
         """The status has probably changed."""
@@ -92,15 +80,13 @@ class DeskRagApp(App[int]):
         self._pressed_ctrl_c = float("-inf")
 
     def on_mount(self) -> None:
-        for theme in (DARK, LIGHT):
-            self.register_theme(theme)
-        self.theme = DARK.name
+        self.use_ui_settings()
         self.push_screen(self._chat)
         self._main_loop = loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             # Textual installs none; without it the terminal stays in the alternate screen.
             loop.add_signal_handler(number, partial(self._leave, 128 + number))
-        self.call_after_refresh(self.start_backend if self._folders else self.look_for_folders)
+        self.call_after_refresh(self.start if self._folders else self.look_for_folders)
 
     async def on_event(self, event: events.Event) -> None:
         """Deliver an event; what is typed anywhere on the chat screen goes to the prompt."""
@@ -132,6 +118,11 @@ class DeskRagApp(App[int]):
 
     # Workers --------------------------------------------------------------------------------------------------
 
+    def start(self) -> None:
+        """Load everything heavy and begin."""
+        self.tell_of_new_folders()
+        self.start_backend()
+
     @work(thread=True, exclusive=True, group="start", exit_on_error=False)
     def start_backend(self) -> None:
         """Load everything heavy, then keep the status bar true until the app ends."""
@@ -160,28 +151,6 @@ class DeskRagApp(App[int]):
             self._status, self._status_told = status, True
             self._tell(m.StatusCame(status))
 
-    @work(thread=True, exclusive=True, group="start", exit_on_error=False)
-    def look_for_folders(self) -> None:
-        """Start, or ask for a folder first if none is known."""
-        try:
-            is_due = FirstRun(self.backend.session).is_due()
-        except Exception:
-            _LOG.exception("the index cannot be looked into")
-            is_due = False  # the start says what is wrong with it
-        self.call_from_thread(self.action_first_run if is_due else self.start_backend)
-
-    def action_first_run(self) -> None:
-        """Ask for a folder; start with it once it is chosen."""
-        self.push_screen(FirstRunScreen(self.backend.session), self._chose)
-
-    def _chose(self, _: object) -> None:
-        folders = self.backend.session.folders
-        if folders:
-            self._folders = folders
-            self._chat = ChatScreen(folders)
-            self.switch_screen(self._chat)
-            self.call_after_refresh(self.start_backend)
-
     def _report(self, text: str) -> None:
         self._tell(m.Loading(text))
 
@@ -190,53 +159,32 @@ class DeskRagApp(App[int]):
         self._tell(m.IndexEventCame(event))
 
     @on(m.AnswerWanted)
-    def _answer_wanted(self, message: m.AnswerWanted) -> None:
-        self._stop.clear()
-        self.run_answer(message)
-
-    @work(thread=True, exclusive=True, group="answer", exit_on_error=False)
-    def run_answer(self, wanted: m.AnswerWanted) -> None:
-        """Ask the backend and pass its events on; whatever happens, AnswerOver comes last."""
-        worker = get_current_worker()
-        stop: Callable[[], bool] = lambda: self._stop.is_set() or worker.is_cancelled  # noqa: E731
-        text = ""
-        try:
-            for event in self.backend.ask(wanted.question, stop):
-                if worker.is_cancelled:
-                    break
-                if isinstance(event, AnswerText):
-                    text += event.text
-                    self._tell(m.AnswerGrew(wanted.turn, text))
-                else:
-                    self._tell(m.AnswerEventCame(wanted.turn, event))
-        except Cancelled:
-            _LOG.info("an answer was stopped")
-        except Exception as error:
-            _LOG.exception("an answer failed")
-            self._tell(m.AnswerFailed(wanted.turn, m.Problem.of(error)))
-        finally:
-            self._tell(m.AnswerOver(wanted.turn))
-
     @on(m.ComparisonWanted)
-    def _comparison_wanted(self, message: m.ComparisonWanted) -> None:
+    def _asked(self, message: m.AnswerWanted | m.ComparisonWanted) -> None:
         self._stop.clear()
-        self.run_comparison(message)
+        self._in_haste.clear()
+        if isinstance(message, m.AnswerWanted) and message.at_once:
+            self._in_haste.set()
+        self.ask_backend(message)
 
     @work(thread=True, exclusive=True, group="answer", exit_on_error=False)
-    def run_comparison(self, wanted: m.ComparisonWanted) -> None:
-        """Ask both ways; AnswerOver comes last, as after an answer."""
-        turn, worker = wanted.turn, get_current_worker()
-        stop: Callable[[], bool] = lambda: self._stop.is_set() or worker.is_cancelled  # noqa: E731
-        report: Callable[[str], None] = lambda text: self._tell(m.ComparisonStep(turn, text))  # noqa: E731
-        try:
-            self._tell(m.ComparisonCame(turn, compare(self.backend, wanted.question, stop, report)))
-        except Cancelled:
-            _LOG.info("a comparison was stopped")
-        except Exception as error:
-            _LOG.exception("a comparison failed")
-            self.call_from_thread(self._complain, error)
-        finally:
-            self._tell(m.AnswerOver(turn))
+    def ask_backend(self, wanted: m.AnswerWanted | m.ComparisonWanted) -> None:
+        """Answer or compare; AnswerOver comes last."""
+        worker = get_current_worker()
+        asking = Asking(
+            self.backend,
+            self._tell,
+            stop=lambda: self._stop.is_set() or worker.is_cancelled,
+            wait=lambda: not self._in_haste.is_set(),
+        )
+        if isinstance(wanted, m.AnswerWanted):
+            asking.answer(wanted)
+        else:
+            asking.compare(wanted)
+
+    @on(m.HasteWanted)
+    def _haste_wanted(self) -> None:
+        self._in_haste.set()
 
     @on(m.QuestionExpected)
     def _question_expected(self, message: m.QuestionExpected) -> None:
@@ -266,29 +214,6 @@ class DeskRagApp(App[int]):
         except Exception:
             _LOG.exception("no neighbours for the preview")
 
-    @work(thread=True, exclusive=True, group="pause", exit_on_error=False)
-    def set_pause(self, seconds: float | None) -> None:
-        """Pause or resume background work and show it at once."""
-        try:
-            self.backend.pause(seconds)
-            self._look_at_status()
-        except Exception as error:
-            _LOG.exception("no pause")
-            self.call_from_thread(self._complain, error)
-
-    @work(thread=True, exclusive=True, group="deletions", exit_on_error=False)
-    def decide_deletions(self, *, keep: bool) -> None:
-        """Keep or remove the documents whose files are gone, and say how many there are."""
-        try:
-            number = self.backend.decide_deletions(keep=keep)
-            done = "kept in the index" if keep else "on the way out of the index"
-            told = f"{count(number, 'document')} {done}." if number else "No documents are kept whose files are gone."
-            self.call_from_thread(self.notify, told, markup=False)
-            self._look_at_status()
-        except Exception as error:
-            _LOG.exception("no decision")
-            self.call_from_thread(self._complain, error)
-
     # Actions --------------------------------------------------------------------------------------------------
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
@@ -302,10 +227,7 @@ class DeskRagApp(App[int]):
         yield SystemCommand(
             "Keep documents whose files are gone", "In the index", partial(self.decide_deletions, keep=True)
         )
-        for name, (key, title, about, _) in PANELS.items():
-            yield SystemCommand(title, f"{about} ({key.upper()})", partial(self.action_panel, name))
-        if not self._folders:
-            yield SystemCommand("Choose a folder", "Look at it first, then index it", self.action_first_run)
+        yield from self.panel_commands()
         yield SystemCommand("Change the theme", "Colours", self.action_change_theme)
         yield SystemCommand("Help", "Keys and signs", self.action_help)
         yield SystemCommand("Quit", "Leave desk-rag", self.action_quit)
@@ -317,23 +239,7 @@ class DeskRagApp(App[int]):
         if isinstance(self.screen, HelpScreen):
             self.screen.dismiss()
         else:
-            self.push_screen(HelpScreen(self._log_file))
-
-    def action_panel(self, name: str) -> None:
-        """Open a screen beside the chat, in place of another one that is open."""
-        if isinstance(self.screen, ModalScreen):
-            return
-        panel = PANELS[name].screen
-        if isinstance(self.screen, panel):
-            self.screen.action_close()
-        elif isinstance(self.screen, PanelScreen):
-            self.switch_screen(panel(self.backend.session))
-        else:
-            self.push_screen(panel(self.backend.session))
-
-    def action_pause_or_resume(self) -> None:
-        """Pause background work for an hour, or let it go on."""
-        self.set_pause(None if self._status.freshness is Freshness.PAUSED else _PAUSE_SECONDS)
+            self.push_screen(HelpScreen(self._log_file, *self.help_here()))
 
     def action_copy_or_quit(self) -> None:
         """Copy what is selected; else clear the prompt; else quit when pressed twice."""
@@ -350,74 +256,6 @@ class DeskRagApp(App[int]):
             self._pressed_ctrl_c = now
             self.notify("Press Ctrl+C again to quit.", timeout=_TWICE_SECONDS, markup=False)
 
-    @property
-    def status(self) -> Status:
-        """The last look at the index."""
-        return self._status
-
-    @on(m.PauseWanted)
-    def _pause_wanted(self, message: m.PauseWanted) -> None:
-        self.set_pause(message.seconds)
-
-    @on(m.OpenWanted)
-    def _open_wanted(self, message: m.OpenWanted) -> None:
-        self.open_source(message)
-
-    @work(thread=True, exclusive=True, group="open", exit_on_error=False)
-    def open_source(self, wanted: m.OpenWanted) -> None:
-        """Open a source at its place; inside, if there is no program for it."""
-        try:
-            how = opening(wanted.source.path, wanted.location, os.environ)
-        except (DeskRagError, OSError, ValueError) as error:
-            self.call_from_thread(self._complain, error)
-            return
-        if how is not None:
-            self.call_from_thread(self._open, how)
-            return
-        said = "No program opens this file here, so its text is shown as desk-rag read it."
-        self.call_from_thread(self.notify, said, markup=False)
-        self._show_text(m.TextWanted(wanted.source, wanted.quote))
-
-    def _open(self, how: Opening) -> None:
-        try:
-            if how.in_terminal:
-                with self.suspend():
-                    subprocess.run(how.argv, check=False)
-            else:
-                nowhere = subprocess.DEVNULL
-                subprocess.Popen(how.argv, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
-        except (OSError, SuspendNotSupported, ValueError) as error:
-            self._complain(error)
-
-    @on(m.TextWanted)
-    def _text_wanted(self, message: m.TextWanted) -> None:
-        self.read_text(message)
-
-    @work(thread=True, exclusive=True, group="text", exit_on_error=False)
-    def read_text(self, wanted: m.TextWanted) -> None:
-        """Show the text of a document inside."""
-        self._show_text(wanted)
-
-    def _show_text(self, wanted: m.TextWanted) -> None:
-        from desk_rag.tui.screens.document_text import DocumentTextScreen
-
-        source = wanted.source
-        chunks: Sequence[Chunk] = ()
-        try:
-            chunks = self.backend.document(source.path)
-        except Exception:
-            _LOG.exception("only the source itself can be shown")
-        title = f"{source.path} · {place(source)}".rstrip(" ·")
-        self.call_from_thread(self.push_screen, DocumentTextScreen(title, source, wanted.quote, chunks))
-
-    def _complain(self, error: Exception) -> None:
-        problem = m.Problem.of(error) if isinstance(error, DeskRagError) else m.Problem(str(error))
-        self.notify(
-            safe(f"{problem.message} {problem.remedy}", single_line=True).plain,
-            severity="error",
-            timeout=8,
-            markup=False,
-        )
 
 
 def _driver_class() -> type[Driver] | None:
@@ -429,23 +267,16 @@ def _driver_class() -> type[Driver] | None:
     return TerminalDriver
 
 
-def run(
-    settings: Settings, folders: Sequence[Path], settings_file: Path | None = None, checks: Checks = no_checks
-) -> NoReturn:
-    """Open the UI on `folders`; the exit code is 0, 143/129 after a signal, or that of a failed start.
-
-    Args:
-        settings_file: where `settings` come from, if not from the default place.
-        checks: what the doctor's screen runs.
-    """
+def run(session: Session) -> NoReturn:
+    """Open the UI; the exit code is 0, 143/129 after a signal, or that of a failed start."""
     from desk_rag.store.layout import Layout
     from desk_rag.tui.live_backend import LiveBackend
     from desk_rag.tui.logfile import log_to_file
-    from desk_rag.tui.management.session import Session
 
-    Layout(settings.data_dir).check_owner()  # before the log file is made there
-    backend = LiveBackend(Session(settings, folders, settings_file, checks))
-    code = run_with(backend, folders, log_to_file(settings.data_dir / "logs"))
+    place = session.settings.data_dir
+    Layout(place).check_owner()  # before the log file is made there
+    DeskRagApp.remembers = True
+    code = run_with(LiveBackend(session), session.folders, log_to_file(place / "logs"))
     leave_at_once(code)  # unloading the libraries would take longer than all else
 
 

@@ -19,6 +19,11 @@ from desk_rag.ingest.events import IndexEvent
 from desk_rag.ingest.freshness import Backlog
 
 if TYPE_CHECKING:
+    from desk_rag.answering.conversation.saved import Change
+    from desk_rag.answering.conversation.scope import Names
+    from desk_rag.answering.conversation.turns import Turn
+    from desk_rag.store.chats.records import SavedSource
+    from desk_rag.tui.conversation.keeper import Keeper
     from desk_rag.tui.management.session import Session
 
 
@@ -88,6 +93,8 @@ class Started:
     """'CPU', or the name of the GPU."""
     markdown: bool = False
     """True if the model writes Markdown; the embedded reader writes words of the documents."""
+    notices: tuple[str, ...] = ()
+    """What happened to the store when it was opened: sentences about damage that was repaired, or a read-only drive."""
 
 
 class Backend(Protocol):
@@ -100,6 +107,10 @@ class Backend(Protocol):
     def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
         """Import, load and open everything; `report` takes progress lines, `listen` index events from any thread."""
 
+    @property
+    def keeper(self) -> Keeper:
+        """Saved chats."""
+
     def ask(
         self,
         question: str,
@@ -107,11 +118,20 @@ class Backend(Protocol):
         mode: AnswerMode = AnswerMode.CACHED,
         *,
         wait: Callable[[], bool] = lambda: True,
+        turn: int | None = None,
+        earlier: Sequence[Turn] = (),
     ) -> Iterator[AnswerEvent]:
-        """Answer `question`; gives up soon after `stop()` turns true.
+        """Answer `question`, which may lean on `earlier` turns; gives up soon after `stop()` turns true.
 
-        While new files are being read, FilesWaiting events come until they are read or `wait()` turns false.
+        While new files are being read, FilesWaiting events come until they are read or `wait()` turns false. The answer
+        is saved as that of `turn`; None saves nothing. '/words' lists passages instead.
         """
+
+    def names(self) -> Names:
+        """Return the folders and files that '@' can name."""
+
+    def change_of(self, source: SavedSource) -> Change:
+        """Return what has happened to the file of a saved source since."""
 
     def backlog(self) -> Backlog:
         """Return the files that were not read yet; once there are none, an answer that lacked some can be renewed."""

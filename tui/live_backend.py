@@ -16,18 +16,22 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.events import AnswerEvent, AnswerMode
+from desk_rag.answering.conversation import asking
+from desk_rag.answering.conversation.asking import Request
+from desk_rag.answering.conversation.plain_search import is_search, search
+from desk_rag.answering.conversation.saved import Change, change_of
+from desk_rag.answering.conversation.scope import Names
+from desk_rag.answering.conversation.turns import Turn
+from desk_rag.answering.events import AnswerEvent, AnswerMode, Finished
 from desk_rag.config import Settings
 from desk_rag.documents.chunking import Chunk
 from desk_rag.documents.status import IndexStage
 from desk_rag.errors import UNWRITABLE, ModelError, StoreLocked
-from desk_rag.ingest import freshness
-from desk_rag.ingest.deletions import missing_files
 from desk_rag.ingest.events import IndexEvent, StageProgress
-from desk_rag.ingest.freshness import Backlog
-from desk_rag.store.catalog.deletion_rows import Decision
-from desk_rag.store.presence import absent_folders
+from desk_rag.model.reasoning import Thinking
+from desk_rag.store.chats.records import SavedSource
 from desk_rag.tui.backend import Freshness, Reading, Started, Status
+from desk_rag.tui.conversation.keeper import Keeper
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.turns.first_look import FirstLook, room_missing
 
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from desk_rag.answering.engine import AnswerEngine
     from desk_rag.indexer.resident.server import Server
     from desk_rag.indexer.service import Service
+    from desk_rag.ingest.freshness import Backlog
     from desk_rag.store.store import Store
     from desk_rag.store.types import Activity, Counts
 
@@ -65,6 +70,7 @@ class LiveBackend:
         self._server: Server | None = None
         self._listen: Callable[[IndexEvent], None] = lambda _: None
         self._started_at = 0.0
+        self.keeper = Keeper(session.settings.data_dir, save=session.settings.chats.save)
         self._first_look = FirstLook()
         self._stopping = threading.Event()
         self._changing = threading.Lock()
@@ -74,6 +80,8 @@ class LiveBackend:
         self._listen = listen
         for name, value in _QUIET.items():
             os.environ.setdefault(name, value)
+        report("checking the model")
+        self._check_model()
         report("loading the libraries")
         from desk_rag.answering.opening import open_engine
 
@@ -91,9 +99,10 @@ class LiveBackend:
             takeover = threading.Thread(target=self._take_over, args=(engine, listen), name="takeover", daemon=True)
             takeover.start()
         self.session.attach(self)
-        name = self.session.settings.model.name
-        embedded = name == "embedded"
-        return Started("embedded reader" if embedded else engine.model.spec.name, _device(engine), not embedded)
+        prompt, spec = engine.model.prompt, engine.model.spec
+        title = "embedded reader" if self.session.settings.model.name == "embedded" else spec.name
+        title += " (always reasons first)" if prompt.reasoning.thinking is Thinking.ALWAYS else ""
+        return Started(title, _device(engine), prompt.writes, engine.store.notices)
 
     def ask(
         self,
@@ -102,21 +111,45 @@ class LiveBackend:
         mode: AnswerMode = AnswerMode.CACHED,
         *,
         wait: Callable[[], bool] = lambda: True,
+        turn: int | None = None,
+        earlier: Sequence[Turn] = (),
     ) -> Iterator[AnswerEvent]:
-        """Answer from the chosen folders only (the store may hold others), as their files are now."""
-        from desk_rag.answering.conversation.asking import Request
+        """Answer from the chosen folders only (the store may hold others), as their files are now.
+
+        An answer with a turn is saved.
+        """
         from desk_rag.indexer import fresh_answer
 
         engine, service = self._ready(), self._service
-        asked = Request(question, under=self.session.folders, mode=mode)
+        if is_search(question):
+            return search(engine.store, question, self.session.folders)
+        asked = Request(question, tuple(earlier), self.session.folders, mode=mode)
         if service is None:
-            return fresh_answer.ask(engine, asked, stop, wait=wait)
-        return fresh_answer.ask(
-            engine, asked, stop, wait=wait, is_reading=service.is_reading, hints=service.changed_files()
-        )
+            events = fresh_answer.ask(engine, asked, stop, wait=wait)
+        else:
+            events = fresh_answer.ask(
+                engine, asked, stop, wait=wait, is_reading=service.is_reading, hints=service.changed_files()
+            )
+        return events if turn is None else self._saving(events, turn)
+
+    def _saving(self, events: Iterator[AnswerEvent], turn: int) -> Iterator[AnswerEvent]:
+        for event in events:
+            if isinstance(event, Finished):
+                self.keeper.save(turn, event.answer)
+            yield event
+
+    def names(self) -> Names:
+        """Return the indexed folders and files below the chosen folders."""
+        return Names(asking.indexed_files(self._ready().store), self.session.folders)
+
+    def change_of(self, source: SavedSource) -> Change:
+        """Compare a saved source with the index."""
+        return change_of(source, self._ready().store.document)
 
     def backlog(self) -> Backlog:
         """Return the files below the chosen folders that were not read yet, after a look of at most 0.15 s."""
+        from desk_rag.ingest import freshness
+
         hints = self._service.changed_files() if self._service is not None else ()
         return freshness.look(self._ready().store, self.session.folders, self.session.settings.index, hints=hints)
 
@@ -126,6 +159,9 @@ class LiveBackend:
 
     def status(self) -> Status:
         """Return counts below the chosen folders and the writer's progress."""
+        from desk_rag.ingest.deletions import missing_files
+        from desk_rag.store.presence import absent_folders
+
         engine = self._ready()
         store = engine.store
         counts = store.counts(engine.namespace, engine.embedder.fingerprint, self.session.folders)
@@ -190,6 +226,8 @@ class LiveBackend:
 
     def decide_deletions(self, *, keep: bool) -> int:
         """Note the decision for the chosen folders; whichever process is the writer obeys it."""
+        from desk_rag.store.catalog.deletion_rows import Decision
+
         decision = Decision.KEPT if keep else Decision.CONFIRMED
         return sum(self._ready().store.deletions.decide(folder, decision) for folder in self.session.folders)
 
@@ -205,7 +243,17 @@ class LiveBackend:
         ended = service.stop() if service is not None else True
         if engine is not None:
             engine.close()
+        self.keeper.close()
         return ended
+
+    def _check_model(self) -> None:
+        """Find out in a moment, not after the libraries, that there is no such model. Raises ModelError."""
+        from desk_rag.model import adapters, weights
+
+        model = self.session.settings.model
+        weights.resolve(model.name, allow_download=model.allow_download)
+        if model.adapter:
+            adapters.inspect(Path(model.adapter))
 
     # What the screens beside the chat direct: `management.session.Indexing` ---------------------------------------
 
@@ -232,6 +280,8 @@ class LiveBackend:
     def halt(self) -> bool:
         """Stop indexing; False if another process indexes or a step that cannot be interrupted still runs."""
         with self._changing:
+            if self._server is not None:
+                self._server.stop()
             return self._service is not None and self._service.stop(_HALT_SECONDS)
 
     def resume(self, settings: Settings, folders: Sequence[Path]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from textual.message import Message
 
+from desk_rag.answering.conversation.turns import Turn
 from desk_rag.answering.events import AnswerEvent, Source
 from desk_rag.documents.chunking import Chunk, Location
 from desk_rag.errors import DeskRagError
@@ -57,6 +58,14 @@ class AnswerWanted(Message):
 
     turn: int
     question: str
+    at_once: bool = False
+    """Whether to answer from the files that have been read so far."""
+    earlier: tuple[Turn, ...] = ()
+    """Turns above it, which it may lean on."""
+
+
+class HasteWanted(Message):
+    """The running answer should not wait for files any longer."""
 
 
 @dataclass
@@ -186,6 +195,12 @@ class ComparisonStep(Message):
 class ComparisonCame(Message):
     turn: int
     comparison: Comparison
+
+
+@dataclass
+class ComparisonFailed(Message):
+    turn: int
+    problem: Problem
 
 
 @dataclass

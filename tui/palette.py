@@ -18,6 +18,13 @@ _SOURCE_ACTIONS = (
     ("Previous source", "In the preview (Alt+P)", "step_source(-1)"),
     ("Show or hide the sources", "A pane, or a tab below 100 columns (Ctrl+B)", "toggle_sources"),
 )
+_CHAT_ACTIONS = (
+    ("New chat", "Empties the screen; the old one stays among the saved chats (Ctrl+N)", "new_chat"),
+    ("New private chat", "Nothing of it is saved", "new_chat(True)"),
+    ("Saved chats", "Search, open, delete (Ctrl+R)", "chats"),
+    ("Export this chat", "As Markdown or JSON, with its sources (Alt+S)", "export"),
+    ("Find in this chat", "In questions, answers and quotes (Ctrl+F)", "find"),
+)
 _MOST_KEYS = 9
 
 
@@ -31,6 +38,8 @@ def turn_commands(chat: ChatScreen) -> Iterator[SystemCommand]:
         if chat.check_action(action.name, ()):
             text = f"{action.help} ({action.key})" if action.key else action.help
             yield SystemCommand(action.title, text, doing(action.name))
+    for title, text, action_name in _CHAT_ACTIONS:
+        yield SystemCommand(title, text, doing(action_name))
     if not chat.number_of_sources:
         return
     for number in range(1, chat.number_of_sources + 1):

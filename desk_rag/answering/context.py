@@ -195,6 +195,13 @@ def nothing_to_read(question: str, mode: AnswerMode, model: str, timings_so_far:
     )
 
 
+def sources_of(chunks: Sequence[RetrievedChunk], store: Store) -> tuple[Source, ...]:
+    """Number retrieved chunks as sources that no model has read, and compare their files with the index."""
+    files = SourceFiles(store)
+    numbered = enumerate(chunks, start=1)
+    return tuple(source_of(number, chunk.passage, files, score=chunk.score) for number, chunk in numbered)
+
+
 class SourceFiles:
     """Compares the files of one answer with the index.
 

@@ -136,7 +136,7 @@ class AnswerEngine:
         `recompute` overrides the settings. A question longer than the model can read is cut, for retrieval too.
         """
         once = partial(self._ask_once, mode=mode, stop=stop, recompute=recompute)
-        reader = Reader(self.store, self.embedder, self._decoding.span_scorer, top_k or self.top_k, stop, once)
+        reader = Reader(self.store, self.embedder, self._decoding.quote_scorer, top_k or self.top_k, stop, once)
         return answer(reader, question, under)
 
     def _ask_once(

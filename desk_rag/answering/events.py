@@ -7,6 +7,7 @@ no torch, so that a window can be drawn before torch is loaded.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -15,6 +16,8 @@ from desk_rag.documents.chunking import ChunkId, Location
 from desk_rag.ingest.freshness import Backlog
 from desk_rag.ingest.unread import UnreadFiles
 
+DOUBT = "The quote may not answer the question: read it before you rely on it"
+"""What is said of a doubtful answer."""
 DOUBTFUL = 0.4
 """Support below which an answer is shown with a word of doubt; see "A second look" in bench/LOG.md."""
 
@@ -125,6 +128,26 @@ class CheckedSentence:
     """The passages that support it, best first; the text names them as [n]."""
 
 
+MARK = "[?]"
+"""Stands behind a sentence that the passages do not support, or that could not be compared."""
+
+
+def mark(sentence: CheckedSentence) -> str:
+    """Mark to put behind a sentence; empty for a supported one, whose text names its passages."""
+    return "" if sentence.support is Support.SUPPORTED else f" {MARK}"
+
+
+def marked(text: str, sentences: Iterable[CheckedSentence]) -> str:
+    """The text of an answer with the marks of its sentences; in a table row inside its last cell."""
+    for sentence in sorted(sentences, key=lambda each: each.end, reverse=True):
+        if not mark(sentence) or sentence.end > len(text):
+            continue
+        body, rest = text[: sentence.end], text[sentence.end :]
+        is_row = body.endswith("|") and text[sentence.start : sentence.end].lstrip().startswith("|")
+        text = f"{body[:-1].rstrip()}{mark(sentence)} |{rest}" if is_row else f"{body}{mark(sentence)}{rest}"
+    return text
+
+
 class Grounding(Enum):
     """How much of an answer in a model's own words the passages support."""
 
@@ -221,6 +244,8 @@ class Answer:
     """Files below the asked folders that were not read; None if the answer was found or every file was read."""
     asked_as: str = ""
     """The question rewritten to stand alone, as it was searched and judged; empty if it stood alone."""
+    is_search: bool = False
+    """Passages with certain words were looked for; no model has answered."""
     limited_to: tuple[Path, ...] = ()
     """Folders and files to which the search was limited; empty if it was not."""
     support: float | None = None
@@ -241,6 +266,12 @@ class Answer:
     """What the model thought aloud before it answered; never part of `text`."""
 
     @property
+    def marked_text(self) -> str:
+        """The text with a mark behind every sentence that the passages do not support, or a word of doubt below it."""
+        text = marked(self.text, self.sentences)
+        return f"{text}\n({self.doubt})" if self.doubt else text
+
+    @property
     def grounding(self) -> Grounding | None:
         """How much of the answer the passages support; None if it is made of quotes, or refuses."""
         return grounding(self.sentences)
@@ -248,7 +279,7 @@ class Answer:
     @property
     def doubt(self) -> str:
         """Sentence for the user if the answer is doubtful; else ''."""
-        return "The quote may not answer the question: read it before you rely on it" if self.doubtful else ""
+        return DOUBT if self.doubtful else ""
 
     @property
     def cut_notice(self) -> str:

@@ -10,7 +10,7 @@ from desk_rag.answering import generation
 from desk_rag.answering.context import Context
 from desk_rag.answering.events import Source
 from desk_rag.answering.evidence.selection import EvidenceDecoding, EvidenceSelector
-from desk_rag.answering.evidence.span_scorer import load_span_scorer
+from desk_rag.answering.evidence.span_scorer import SpanScorer, load_span_scorer
 from desk_rag.answering.stream import AnswerStream
 from desk_rag.answering.writing.length import length_for, longest
 from desk_rag.answering.writing.stream import WrittenStream
@@ -166,6 +166,11 @@ class Decoding:
         if selects_quotes and self.span_scorer is not None:
             self._selector = EvidenceSelector(model.prompt, self.span_scorer)
 
+    @property
+    def quote_scorer(self) -> SpanScorer | None:
+        """The span scorer that selects quotes; None for a model that has none selected, such as one that writes."""
+        return self.span_scorer if self._selector is not None else None
+
     def question_ids(self, question: str, context: Context, most: int) -> list[int]:
         """Token ids behind the last chunk: the question of at most `most` tokens, and what stands around it."""
         titles = [(chunk.source.number, _shown_title(chunk.source)) for chunk in context.chunks]
@@ -180,8 +185,8 @@ class Decoding:
         was fitted on has answers withheld.
         """
         if not self._prompt.writes:
-            known = refusal if self._is_embedded else None
             own = self._is_embedded
+            known = refusal if own else None
             return AnswerStream(question, sources, embedder, known, self.span_scorer, withholds=own, extractive=own)
         checker = SupportChecker(question, sources, embedder, self.span_scorer)
         length = length_for(question, self._settings, self._prompt, self._window)

@@ -66,17 +66,17 @@ class Row:
 
 def measure(family: Family, dtype: torch.dtype, exact: Logits | None) -> tuple[Row, Logits]:
     """Compare one family in one dtype; `exact` is its fp32 result, None while that is what is being made."""
-    got = _logits(build_model(family, dtype))
+    got = logits_of(build_model(family, dtype))
     reference = (exact or got).masked
     spread = got.masked.std()
     row = Row(
         family=family.name,
         dtype=_NAMES[dtype],
         max_error=float((got.stitched - got.masked).abs().max() / spread),
-        relative=_relative(got.stitched, got.masked),
+        relative=relative(got.stitched, got.masked),
         top1=float((got.stitched.argmax(-1) == got.masked.argmax(-1)).float().mean()),
-        stitched_off=_relative(got.stitched, reference),
-        masked_off=_relative(got.masked, reference),
+        stitched_off=relative(got.stitched, reference),
+        masked_off=relative(got.masked, reference),
         control=float((got.unmoved - got.masked).abs().max() / spread),
     )
     return row, got
@@ -117,7 +117,8 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _logits(model: LanguageModel) -> Logits:
+def logits_of(model: LanguageModel) -> Logits:
+    """Logits of the three ways over all cases."""
     parts = [_one_case(model, texts, question) for texts, question in _CASES]
     stitched, masked, unmoved = (torch.cat(each).float() for each in zip(*parts, strict=True))
     return Logits(stitched, masked, unmoved)
@@ -147,7 +148,8 @@ def _stitched(model: LanguageModel, ids: Sequence[list[int]], asked: list[int], 
     return model.forward_all(torch.tensor(asked), cache, chosen.next_position)
 
 
-def _relative(one: torch.Tensor, other: torch.Tensor) -> float:
+def relative(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Norm of the difference over the norm of `other`."""
     return float((one - other).norm() / other.norm())
 
 

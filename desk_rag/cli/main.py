@@ -7,11 +7,12 @@ body. Errors of the tree in `errors` become a message, a remedy and an exit code
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -31,11 +32,9 @@ from desk_rag.cli.arguments.options import (
     settings_of,
 )
 from desk_rag.cli.arguments.words import split_globals
+from desk_rag.cli.folders import commands
 from desk_rag.cli.signals import Commands, ReaderLeft
 from desk_rag.errors import EXIT_CODES, ConfigError, told_to_user
-
-if TYPE_CHECKING:
-    pass
 
 _EPILOG = (
     "`desk-rag ~/Documents` opens the UI on that folder. The options above may also stand after the command. "
@@ -101,11 +100,14 @@ def open_ui(
     attention: Attention = None,
     recompute: Recompute = None,
     selector: Selector = None,
+    plain: Annotated[bool, typer.Option("--ascii", help="Draw with ASCII signs only.")] = False,
 ) -> None:
     """Open the UI (also: desk-rag [FOLDER])."""
     from desk_rag.cli import work
 
     settings = work.with_answer_options(settings_of(ctx), attention, recompute, selector)
+    if plain:
+        settings = settings.model_copy(update={"ui": settings.ui.model_copy(update={"ascii": True})})
     raise typer.Exit(work.open_ui(settings, folders or [], ctx.obj.config))
 
 
@@ -114,15 +116,17 @@ def index(
     ctx: typer.Context,
     folders: OptionalFolders = None,
     no_kv: Annotated[bool, typer.Option("--no-kv", help="Make documents findable, without caches.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be read.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Read what changed in FOLDERS.
+    """Read what changed in FOLDERS; single files may be named, too.
 
     Documents can be found by words first, then by meaning; answers are fast once their caches are filled.
     """
     from desk_rag.cli import work
 
-    raise typer.Exit(work.index(settings_of(ctx), folders or [], warm=not no_kv, as_json=as_json))
+    code = work.index(settings_of(ctx), folders or [], warm=not no_kv, dry_run=dry_run, as_json=as_json)
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -295,6 +299,31 @@ def pin(
 
 
 @app.command()
+def models(
+    ctx: typer.Context,
+    action: Annotated[
+        Literal["list", "fit", "use", "download"],
+        typer.Argument(help="`list` what is here, `fit` it to this machine, `use` or `download` NAME."),
+    ] = "list",
+    name: Annotated[str, typer.Argument(help="A model, as for --model.")] = "",
+    folder: Annotated[
+        list[Path] | None,
+        typer.Option("--folder", "-f", metavar="DIR", help="`list`: look there too. `fit`: its text.", readable=False),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Download without asking.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show which models there are and which suit this machine; choose one.
+
+    Looks into the Hugging Face cache, Ollama and LM Studio. Nothing connects but `download`.
+    """
+    from desk_rag.cli import models as cli_models
+
+    task = cli_models.Task(name, tuple(folder or ()), ctx.obj.config, sure=yes, as_json=as_json)
+    raise typer.Exit(cli_models.run(action, settings_of(ctx), task))
+
+
+@app.command()
 def doctor(ctx: typer.Context, as_json: Json = False) -> None:
     """Check the installation and say how to fix what is wrong."""
     from desk_rag.cli import doctor as doctor_command
@@ -327,6 +356,9 @@ def guide(topic: Annotated[str, typer.Argument(help="A guide or a command; none 
     help.show(topic, _command_names(), sys.stdout)
 
 
+commands.register(app)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     for stream in (sys.stdout, sys.stderr):
@@ -339,6 +371,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (BrokenPipeError, ReaderLeft):
         # Nobody reads our output any more (`desk-rag search x | head -1`): end without a message.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if argv is None:
+        gc.freeze()  # the process ends now; looking through all objects of the libraries takes up to a second
     return code
 
 

@@ -25,7 +25,12 @@ from desk_rag.answering.events import (
     Finished,
     PassagesRead,
     SentenceChecked,
-)
+    Source,
+    Timings,
+    mark,
+)  # fmt: skip
+from desk_rag.answering.writing.remarks import reasoned
+from desk_rag.answering.writing.remarks import remarks as support_remarks
 from desk_rag.cli.questions import written
 from desk_rag.documents.chunking import Location
 from desk_rag.documents.status import FileState, IndexStage
@@ -211,7 +216,7 @@ class AnswerPrinter:
                     self._wrote_words = self._wrote_words or bool(text)
                     self._write(clean(text))
             case SentenceChecked(sentence=sentence):
-                self._write(written.mark(sentence))
+                self._write(mark(sentence))
             case Finished(answer=answer):
                 self._finish(answer)
             case _:
@@ -239,7 +244,9 @@ class AnswerPrinter:
 
 def _remarks(answer: Answer, bases: Sequence[Path]) -> list[str]:
     """Return what a reader must know about an answer besides its text: what it lacks, what has changed since."""
-    remarks = written.remarks(answer)
+    remarks = support_remarks(answer)
+    if reasoned(answer):
+        remarks.append(f"{reasoned(answer)}; --json has the text")
     if answer.limited_to:
         remarks.append(f"searched only {', '.join(shown_path(path, bases) for path in answer.limited_to)}")
     if answer.doubt:
@@ -267,7 +274,8 @@ def place(path: Path, location: Location, bases: Sequence[Path] = ()) -> str:
 def source_line(source: Source, bases: Sequence[Path] = ()) -> str:
     """Return a source's number, location and beginning."""
     start = shorten(source.text, 90)
-    return f"[{source.number}] {place(source.path, source.location, bases)}: {start}"
+    notice = f" ({source.absence.notice})" if source.absence else ""
+    return f"[{source.number}] {place(source.path, source.location, bases)}{notice}: {start}"
 
 
 def stages_text(timings: Timings) -> str:

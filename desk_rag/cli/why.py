@@ -29,7 +29,7 @@ def why(settings: Settings, file: Path, *, as_json: bool) -> int:
 
     Raises DeskRagError if there is no such file or folder and nothing from there is indexed.
     """
-    path = _as_met(file)
+    path = as_met(file)
     rows = []
     row = None
     if exists(settings):
@@ -54,7 +54,7 @@ def why(settings: Settings, file: Path, *, as_json: bool) -> int:
     return 0
 
 
-def _as_met(file: Path) -> Path:
+def as_met(file: Path) -> Path:
     """Return the path as the catalog holds it: folders resolved, but a link to a file kept as a link."""
     given = Path(os.path.abspath(file.expanduser()))  # noqa: PTH100 - resolve() would follow the link
     if given.is_dir():

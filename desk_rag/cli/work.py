@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -30,6 +31,7 @@ from desk_rag.sanitize import shown_path
 
 if TYPE_CHECKING:
     from desk_rag.answering.engine import AnswerEngine
+    from desk_rag.store.types import Counts
 
 SOME_UNREADABLE = 3
 INTERRUPTED = 130
@@ -51,37 +53,52 @@ def with_answer_options(
 
 def open_ui(settings: Settings, folders: Sequence[Path], settings_file: Path | None = None) -> int:
     """Open the UI and return its exit code."""
-    chosen = _roots(settings, folders) if folders else [folder.expanduser().absolute() for folder in settings.folders]
+    # A folder that was indexed may be on a drive that is not connected; what was read of it still answers.
+    chosen = (
+        indexed_roots(settings, folders, files=False)
+        if folders
+        else [folder.expanduser().absolute() for folder in settings.folders]
+    )
+    remedy = 'Without one: desk-rag ask "…" --folder FOLDER'
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise ConfigError("The UI needs a terminal.", remedy='Without one: desk-rag ask "…" --folder FOLDER')
+        raise ConfigError("The UI needs a terminal.", remedy=remedy)
+    if os.environ.get("TERM") == "dumb":
+        raise ConfigError("This terminal (TERM=dumb) cannot show the UI.", remedy=remedy)
     from desk_rag.cli.doctor import examine
     from desk_rag.tui.app import run
+    from desk_rag.tui.management.session import Session
 
-    return run(settings, chosen, settings_file, examine)
+    run(Session(settings, chosen, settings_file, examine))
 
 
-def index(settings: Settings, folders: Sequence[Path], *, warm: bool, as_json: bool) -> int:
-    """Bring the index of `folders` up to date; 3 if some files could not be read."""
+def index(settings: Settings, folders: Sequence[Path], *, warm: bool, dry_run: bool, as_json: bool) -> int:
+    """Bring the index of `folders` or files up to date; 3 if some files could not be read."""
     tally = Tally()  # starts the clock before the imports, so that the reported time includes them
     from desk_rag.indexer.once import Run
     from desk_rag.indexer.parts import lazy_parts
     from desk_rag.store.store import Store
 
-    roots = _roots(settings, folders)
+    roots = _roots(settings, folders, files=True)
+    if dry_run:
+        from desk_rag.cli.folders.listing import print_preview
+
+        return print_preview(settings, roots, as_json=as_json)
     check_model(settings)
     progress = out.Progress(sys.stderr, roots)
     with Store.open(settings.data_dir, settings.store, writer=True) as store, stoppable_with(progress) as stop:
         if store.kv_away:
             progress.say(store.kv_away)
         done = Run(lazy_parts(store, settings), settings, stop, progress, tally).run(roots, warm=warm)
-        skipped, stopped = unread.skipped_files(store, roots), stop()
+        skipped, counts, stopped = unread.skipped_files(store, roots), store.counts(under=roots), stop()
     progress.clear()
     if as_json:
         names = [str(root) for root in roots]
         report = {**_finished_json(done), "not_read": out.unread_json(skipped)}
         out.print_json(sys.stdout, {**report, "folders": names, "stopped": stopped})
     else:
-        _say_summary(progress, done, skipped)
+        _say_summary(progress, done, skipped, counts)
+        if stopped:
+            progress.say("Stopped. What was read is kept; the same command goes on from here.")
     if stopped:
         return INTERRUPTED
     if done.disk_full:
@@ -116,14 +133,17 @@ def index_new_folders(
         )
     progress.say(f"Indexing {', '.join(shown_path(root) for root in new)} first, once.")
     done = index_with(engine, new, settings, stop, progress)
-    _say_summary(progress, done, unread.skipped_files(engine.store, new))
+    _say_summary(progress, done, unread.skipped_files(engine.store, new), engine.store.counts(under=new))
     return done.failed
 
 
-def _say_summary(progress: out.Progress, done: IndexFinished, skipped: UnreadFiles) -> None:
-    """Say what a run did, then which kinds of files it left unread."""
+def _say_summary(progress: out.Progress, done: IndexFinished, skipped: UnreadFiles, counts: Counts) -> None:
+    """Say what a run did, how the files that were found add up, and which kinds of them were left out."""
     progress.say(out.index_summary(done))
     if skipped.files:
+        found = out.plural(counts.files + counts.failed + skipped.files, "file")
+        failed = f" + {counts.failed:,} that could not be read" if counts.failed else ""
+        progress.say(f"{found} found = {counts.files:,} read{failed} + {skipped.files:,} left out")
         progress.say(f"{out.unread_line(skipped)}.")
 
 
@@ -152,6 +172,8 @@ def engine_of(settings: Settings, progress: out.Progress) -> Iterator[AnswerEngi
         engine = _load_engine(settings)
     finally:
         progress.clear()
+    if engine.model.prompt.reasoning.notice:
+        progress.say(engine.model.prompt.reasoning.notice)
     try:
         yield engine
     finally:
@@ -172,11 +194,11 @@ def stoppable_with(progress: out.Progress) -> AbstractContextManager[Callable[[]
     return stoppable(lambda: progress.passing("stopping; press Ctrl+C again to end at once …"))
 
 
-def _roots(settings: Settings, folders: Sequence[Path]) -> list[Path]:
+def _roots(settings: Settings, folders: Sequence[Path], *, files: bool = False) -> list[Path]:
     chosen = list(folders) or list(settings.folders)
     if not chosen:
         raise ConfigError("Name a folder.", remedy="Or set `folders` in the settings file (desk-rag help settings).")
-    return _folders(chosen, files=False)
+    return _folders(chosen, files=files)
 
 
 def _folders(folders: Sequence[Path], *, files: bool = True) -> list[Path]:
@@ -192,10 +214,10 @@ def _folders(folders: Sequence[Path], *, files: bool = True) -> list[Path]:
     return checked
 
 
-def indexed_roots(settings: Settings, folders: Sequence[Path]) -> list[Path]:
-    """Return readable folders and files, but accept a folder that is absent now if the index holds documents of it."""
+def indexed_roots(settings: Settings, folders: Sequence[Path], *, files: bool = True) -> list[Path]:
+    """Return readable folders, and files if `files`; a folder that is absent now must be in the index."""
     try:
-        return _folders(folders)
+        return _folders(folders, files=files)
     except ConfigError:
         if not (settings.data_dir / "catalog.sqlite").is_file():
             raise
@@ -205,7 +227,7 @@ def indexed_roots(settings: Settings, folders: Sequence[Path]) -> list[Path]:
     with Store.open(settings.data_dir, settings.store, writer=False) as store:
         for folder in folders:
             path = folder.expanduser().resolve()
-            checked += [path] if not path.exists() and store.documents(path) else _folders([folder])
+            checked += [path] if not path.exists() and store.documents(path) else _folders([folder], files=files)
     return checked
 
 

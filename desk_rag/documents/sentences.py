@@ -21,6 +21,24 @@ _QUOTED_END = re.compile(r'(?<=[a-z0-9\)"\'%])[.!?]["\')]?\s+(?=[A-Z"\'(0-9])')
 NO_END = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|Rev|Capt|Lt|Sgt|Nr|Fig|vs|cf|approx|e\.g|i\.e)\.$")
 """Abbreviations that never end a quote. 'No.' and 'etc.' are missing, because they often end sentences. So may 'St.';
 a quote then continues into the next sentence."""
+_MONTHS = (
+    "Jan|Feb|M[äa]r|Apr|Ma[iy]|Jun|Jul|Aug|Sep|Okt|Oct|Nov|De[zc]|J[äa]nner|janvier|f[ée]vrier|mars|avril|juin|juillet|"
+    "ao[ûu]t|septembre|octobre|novembre|d[ée]cembre"
+)
+_NO_END_BEFORE = tuple(
+    (re.compile(before), re.compile(after))
+    for before, after in (
+        (r"(?:^|[\s(])\d{1,2}\.$", rf"(?:{_MONTHS})"),  # 12. Mai
+        (
+            r"\b(?:[Aa]m|[Ii]m|[Vv]om|[Zz]um|[Zz]ur|[Bb]eim|[Dd]er|[Dd]ie|[Dd]as|[Dd]en|[Dd]em|[Dd]es) \d{1,3}\.$",
+            r"[A-ZÄÖÜ]",
+        ),  # das 3. Quartal
+        (r"\b(?:Nos?|Nrn?|Art|Abs|Kap|Ziff|Bd|Vol|Sec|Ch|Tel|S|pp?)\.$", r"\d"),  # Nr. 7
+        (r"\b(?:bzw|ca|vgl|inkl|zzgl|ggf|evtl|sog|Hr|Fr|Dipl|Ing|geb|Mio|Mrd|Str)\.$", r""),
+        (r"(?:^|[\s(])[a-zäöü]\.$", r"[A-ZÄÖÜ]"),  # z. B.
+    )
+)
+"""Points that end no quote if this follows: dates, ordinals, numbers after an abbreviation, German abbreviations."""
 _TWO_WORDS = re.compile(r"\w\W*[\s=:;,|]\W*\w")
 QUOTED_HEADING = "Quoted from an earlier message"
 """Heading, in a mail, above lines that somebody else wrote."""
@@ -132,11 +150,18 @@ def _whole_sentences(line: str) -> Iterator[str]:
     start = end = 0
     for sentence in sentences(line):
         end = line.index(sentence, end) + len(sentence)
-        if not NO_END.search(sentence):
+        if not _goes_on(line[start:end], line[end:].lstrip()):
             yield line[start:end].strip()
             start = end
     if line[start:].strip():
         yield line[start:].strip()
+
+
+def _goes_on(text: str, following: str) -> bool:
+    """Return whether the point at the end of `text` ends no sentence, judged by what stands on both sides of it."""
+    if NO_END.search(text):
+        return True
+    return any(before.search(text) and after.match(following) for before, after in _NO_END_BEFORE)
 
 
 def _groups(text: str, breaks: re.Pattern[str], least: int) -> Iterator[tuple[int, str]]:

@@ -19,8 +19,8 @@ SEARCH_REMEDY = "Name a folder first: desk-rag index FOLDER"
 
 
 def new_folders(store: Store, roots: Sequence[Path]) -> list[Path]:
-    """Return the folders of which nothing is in the catalog."""
-    return [root for root in roots if root.is_dir() and not store.documents(root)]
+    """Return the folders and files of which nothing is in the catalog."""
+    return [root for root in roots if root.exists() and not store.documents(root)]
 
 
 def check_not_empty(store: Store, roots: Sequence[Path], remedy: str) -> None:
@@ -33,7 +33,7 @@ def check_not_empty(store: Store, roots: Sequence[Path], remedy: str) -> None:
         if len(roots) == 1 and roots[0].is_file():
             raise DeskRagError(
                 f"{shown_path(roots[0])} is not indexed.",
-                remedy=f"desk-rag index {shown_path(roots[0].parent)} reads its folder; "
+                remedy=f"desk-rag index {shown_path(roots[0])} reads it; "
                 f"desk-rag why {shown_path(roots[0])} says whether the file can be read.",
             )
         names = ", ".join(shown_path(root) for root in roots)

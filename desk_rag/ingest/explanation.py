@@ -67,6 +67,8 @@ def _how_read(row: DocumentRow, path: Path) -> str:
     chunks = "1 chunk" if row.num_chunks == 1 else f"{row.num_chunks:,} chunks"
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.indexed_at))
     changed = "" if is_as_read(row, path) else "; it has changed since, and is read again at the next run"
+    if not path.exists():
+        changed = "; it is not there now (desk-rag deletions and desk-rag status say more)"
     return f"{chunks}, read {when}{changed}" + (f"; {row.reason}" if row.reason else "")
 
 

@@ -30,8 +30,8 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _SHA256 = re.compile(r"(sha256-)?[0-9a-f]{64}")
 _OLLAMA_NAME = re.compile(r"[a-z0-9][\w.-]*(/[\w.-]+)*:[\w.-]+")
 _DISTRIBUTED = re.compile(r"shard-\d{5}-model-\d{5}-of-\d{5}\.safetensors")
-_FETCH = ["*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model"]
-_NO_FETCH = ["consolidated*", "original/*", "onnx/*", "openvino/*"]
+FETCH = ["*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model"]
+NO_FETCH = ["consolidated*", "original/*", "onnx/*", "openvino/*"]
 """Further copies of the same weights, which are never read."""
 
 
@@ -46,7 +46,7 @@ def resolve(name: str, *, allow_download: bool) -> Path:
     if name.startswith(lm_studio.PREFIX):
         path = lm_studio.find(name.removeprefix(lm_studio.PREFIX))
     if path.is_dir():
-        return _checked(path)
+        return checked(path)
     if is_gguf(path):
         return path
     if name.lower().endswith(".gguf"):
@@ -60,7 +60,7 @@ def resolve(name: str, *, allow_download: bool) -> Path:
             f"'{name}' is neither a model directory, a GGUF file, a model of Ollama's nor a Hugging Face name.",
             remedy="`desk-rag models list` shows what is on this machine. Leave --model out for the embedded reader.",
         )
-    return _checked(from_hub(name, allow_download=allow_download))
+    return checked(from_hub(name, allow_download=allow_download))
 
 
 def fingerprint(files: Iterable[Path]) -> str:
@@ -94,7 +94,13 @@ def _content_digest(file: Path) -> bytes:
     return digest.digest()
 
 
-def _checked(directory: Path) -> Path:
+def is_hub_name(name: str) -> bool:
+    """True for ORG/NAME."""
+    return _HUB_NAME.fullmatch(name) is not None
+
+
+def checked(directory: Path) -> Path:
+    """`directory` after the checks of its JSON files, or the only GGUF file in it. Raises as `resolve`."""
     if not any((directory / file).exists() for file in (checkpoint_files.SINGLE, checkpoint_files.INDEX)) and (
         file := lm_studio.only_gguf(directory)
     ):
@@ -140,15 +146,14 @@ def from_hub(name: str, *, allow_download: bool) -> Path:
     try:
         return Path(
             snapshot_download(
-                name, local_files_only=not allow_download, allow_patterns=_FETCH, ignore_patterns=_NO_FETCH
+                name, local_files_only=not allow_download, allow_patterns=FETCH, ignore_patterns=NO_FETCH
             )
         )
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         if allow_download:
-            raise ModelNotFound(
-                f"'{name}' could not be downloaded: {type(error).__name__}.",
-                remedy="Check the name and the network, or copy the model to a directory and give its path.",
-            ) from error
+            from desk_rag.model.library.hub_errors import explained
+
+            raise explained(name, error) from error
         raise ModelNotFound(
             f"'{name}' is not on this machine.",
             remedy="Add --download to fetch it once from the Hugging Face hub; desk-rag opens no socket otherwise.",

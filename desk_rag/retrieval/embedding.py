@@ -1,4 +1,4 @@
-"""Embed chunks and questions as unit vectors with sentence-transformers.
+"""Embed chunks and questions as unit vectors; embedders other than the one that ships through sentence-transformers.
 
 An embedder reads a limited number of word pieces (256 for all-MiniLM-L6-v2) and silently cuts the rest. So longer texts
 are cut between words into windows of about equal length; the chunk's vector is the mean of the windows' unit
@@ -19,12 +19,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from desk_rag.assets import assets_dir
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError, ModelError, ModelNotFound
-from desk_rag.model.checkpoint import row_int8
 from desk_rag.retrieval import embedder_files
 
 if TYPE_CHECKING:
@@ -34,10 +33,15 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from transformers import BertModel
 
+    from desk_rag.retrieval.embedded_module import EmbeddedModule
+
 EMBEDDED = "embedded"
 EMBEDDED_NAME = "all-MiniLM-L6-v2"
 EMBEDDED_SHA256 = "b4e586f8530ed6681129ca0bfbeb4ff1bb4be47ba6799857d2ceead685f7f848"
 """Checksum of assets/embedder/model.safetensors; verification and the span scorer are for these weights only."""
+
+EMBEDDED_FINGERPRINT = "b828933acf62242ca55d0711c73d2211"
+"""`_fingerprint` of these weights as sentence-transformers loads them; the vectors are the same."""
 
 _WEIGHTS = "model.safetensors"
 WINDOW_RULE = "balanced windows between words, mean weighted by word pieces/1"
@@ -79,15 +83,15 @@ class QuestionCache:
 class Embedder:
     """A loaded embedder. Safe to share between threads; only tokenizing is serialized."""
 
-    def __init__(self, name: str, module: SentenceTransformer, *, is_embedded: bool) -> None:
+    def __init__(self, name: str, module: SentenceTransformer, *, is_embedded: bool, fingerprint: str = "") -> None:
         """`is_embedded` states that the weights have the checksum `EMBEDDED_SHA256`.
 
-        A name does not prove that.
+        A name does not prove that. `fingerprint` is computed unless it is given.
         """
         self.name = name
         self.is_embedded = is_embedded
         """True for the embedder that verification is calibrated for and the span scorer was trained on."""
-        self.fingerprint = _fingerprint(module)
+        self.fingerprint = fingerprint or _fingerprint(module)
         """32 hex digits over weights, tokenizer, prompts and window rule; vectors compare only if it is equal."""
         self._module = module
         self._question_module = _packed_for_short_texts(module)
@@ -117,7 +121,7 @@ class Embedder:
         """The embedded embedder's transformer, not to be changed, and its tokenizer as JSON."""
         with self._tokenizing:
             tokenizer_json = self._module.tokenizer.backend_tokenizer.to_str()
-        return self._module[0].auto_model, tokenizer_json
+        return cast("EmbeddedModule", cast(object, self._module)).bert, tokenizer_json
 
     def autocast(self) -> AbstractContextManager[None]:
         """Context for forward passes that may use bfloat16 if the device supports it."""
@@ -197,20 +201,9 @@ def load_embedder(settings: ModelSettings) -> Embedder:
     device = _device(settings)
     is_embedded = settings.embedder == EMBEDDED
     source = embedded_dir() if is_embedded else check_directory(settings)
-    own_kwargs = {"add_pooling_layer": False} if is_embedded else {}
     with _quiet():
-        from sentence_transformers import SentenceTransformer
-
         try:
-            module = SentenceTransformer(
-                str(source),
-                device="cpu",
-                local_files_only=True,
-                trust_remote_code=False,
-                model_kwargs={"use_safetensors": True} | own_kwargs,
-            )
-            if is_embedded:  # the library has read the int8 codes without their scales
-                module[0].auto_model.load_state_dict(row_int8.read(source / _WEIGHTS))
+            module = _embedded_module(source) if is_embedded else _library_module(source)
         except Exception as error:  # the libraries may raise anything for files of the wrong kind
             raise ModelError(
                 f"The embedder '{settings.embedder}' could not be loaded: {_first_line(error)}",
@@ -218,12 +211,32 @@ def load_embedder(settings: ModelSettings) -> Embedder:
             ) from error
     name = EMBEDDED_NAME if is_embedded else settings.embedder
     try:
-        return Embedder(name, module.eval().to(device), is_embedded=is_embedded)
+        fingerprint = EMBEDDED_FINGERPRINT if is_embedded else ""
+        return Embedder(name, module.eval().to(device), is_embedded=is_embedded, fingerprint=fingerprint)
     except Exception as error:  # as above
         raise ModelError(
             f"The embedder '{settings.embedder}' does not turn text into vectors: {_first_line(error)}",
             remedy="Use embedder = 'embedded' or another sentence-transformers model for text.",
         ) from error
+
+
+def _embedded_module(folder: Path) -> SentenceTransformer:
+    """Load the embedder that ships; its module has what an `Embedder` uses of a SentenceTransformer."""
+    from desk_rag.retrieval.embedded_module import EmbeddedModule
+
+    return cast("SentenceTransformer", EmbeddedModule(folder))
+
+
+def _library_module(source: Path | str) -> SentenceTransformer:
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(
+        str(source),
+        device="cpu",
+        local_files_only=True,
+        trust_remote_code=False,
+        model_kwargs={"use_safetensors": True},
+    )
 
 
 def check_directory(settings: ModelSettings) -> Path:

@@ -175,6 +175,10 @@ class Store(StoreHealth):
         """Return all known paths at or below `under`, failed and skipped ones included, in path order."""
         return self._catalog.documents(under)
 
+    def text_characters(self, under: Path | None = None) -> int:
+        """Return the characters of all chunks at or below `under`, each chunk once."""
+        return self._catalog.text_characters(under)
+
     def stamps(self, under: Sequence[Path], limit: int) -> dict[bytes, tuple[int, int, int, str]]:
         """Return (size, mtime_ns, inode, state) by path of at most `limit` known paths, newest row first."""
         return self._catalog.stamps(under, limit)

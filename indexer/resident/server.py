@@ -6,6 +6,7 @@ import logging
 import select
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -73,8 +74,8 @@ class Server:
         self._thread.start()
         return ""
 
-    def stop(self) -> None:
-        """Take no more requests, and tell those in progress to stop."""
+    def stop(self, timeout: float = 2.0) -> None:
+        """Take no more requests, and wait until those in progress have stopped, at most `timeout` seconds."""
         self._stopping.set()
         if self._listener is not None:
             with suppress(OSError):
@@ -82,6 +83,9 @@ class Server:
             self._listener.close()
             self._listener = None
             self._remove()
+        end = time.monotonic() + timeout
+        for _ in range(_MOST_CLIENTS):  # whoever holds all of them knows that nobody works any more
+            self._clients.acquire(timeout=max(0.0, end - time.monotonic()))
 
     def _remove(self) -> None:
         with suppress(OSError, ForeignPlace):

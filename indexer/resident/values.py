@@ -38,7 +38,7 @@ _EVENTS: dict[str, type[AnswerEvent]] = {
 
 def settings_key(settings: Settings) -> str:
     """Return what must be equal in client and resident process, so that both would answer alike."""
-    shared = settings.model_dump_json(include={"data_dir", "answer", "index"})
+    shared = settings.model_dump_json(include={"data_dir", "answer"})
     return shared + settings.model.model_dump_json(exclude={"allow_download"})
 
 

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import json
 import re
 import textwrap
@@ -21,6 +19,7 @@ from desk_rag.config import Settings
 from desk_rag.documents import discovery, formats, sensitive
 from desk_rag.documents.formats import Format
 from desk_rag.errors import EXIT_CODES
+from desk_rag.tui.management.settings_list import docstrings
 
 GUIDES = Path(__file__).resolve().parent.parent.parent / "assets" / "guides"
 _EXACTNESS = Path(__file__).resolve().parent.parent.parent / "desk_rag" / "bench" / "EXACTNESS.md"
@@ -66,7 +65,7 @@ def settings() -> str:
 
 
 def _section(section: type[BaseModel]) -> list[str]:
-    described = _docstrings(section)
+    described = docstrings(section)
     lines = list[str]()
     for name, field in section.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
@@ -77,17 +76,6 @@ def _section(section: type[BaseModel]) -> list[str]:
         unset = name == _DIFFERS_BY_SYSTEM or default is None
         lines.append(f'# {name} = "…"' if unset else f"{name} = {_toml(default)}")
     return lines
-
-
-def _docstrings(section: type[BaseModel]) -> dict[str, str]:
-    """The string below each field, by the field's name. A field without one is an error."""
-    (body,) = (node.body for node in ast.parse(inspect.getsource(section)).body if isinstance(node, ast.ClassDef))
-    found = dict[str, str]()
-    for field, text in zip(body, body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            is_text = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-            found[field.target.id] = str(text.value.value) if is_text else ""  # type: ignore[attr-defined]
-    return found
 
 
 def _limits(field: FieldInfo) -> str:
@@ -152,7 +140,8 @@ def families() -> str:
     """The families that stand for a property, and how far their stitched logits are from one masked pass."""
     from desk_rag.bench.models.tiny_models import FAMILIES as TINY
 
-    errors = dict(re.findall(r"^\| (\S+) +\| +(\S+) \|", _EXACTNESS.read_text(encoding="utf-8"), re.MULTILINE))
+    in_fp32 = _EXACTNESS.read_text(encoding="utf-8").partition("## Half precision")[0]
+    errors = dict(re.findall(r"^\| (\S+) +\| +(\S+) \|", in_fp32, re.MULTILINE))
     rows = ["| family | what sets it apart | largest error in fp32 |", "|---|---|---:|"]
     rows += [f"| {each.name} | {each.property} | {errors[each.name]} |" for each in TINY if each.property]
     return "\n".join(rows)

@@ -108,7 +108,7 @@ ALL_COMMANDS = sorted({command for text in (README, *GUIDES.values()) for comman
 
 def test_commands_were_found() -> None:
     assert len(ALL_COMMANDS) > 40
-    assert {"desk-rag index FOLDER… [--no-kv]", "desk-rag watch ~/Documents"} <= set(ALL_COMMANDS)
+    assert {"desk-rag index FOLDER… [--no-kv] [--dry-run]", "desk-rag watch ~/Documents"} <= set(ALL_COMMANDS)
 
 
 @pytest.mark.parametrize("command", ALL_COMMANDS)

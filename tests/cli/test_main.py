@@ -22,6 +22,7 @@ from desk_rag.bench.harness.catalogue import benchmarks
 from desk_rag.cli import main, output, work
 from desk_rag.config import AnswerSettings, Settings
 from desk_rag.errors import ConfigError
+from tests.tui.terminal import Terminal
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BOILER = "# Boiler\n\n## Warranty\n\nThe warranty of the boiler ends on 14 March 2028.\n"
@@ -430,7 +431,7 @@ def test_unknown_setting_names_the_nearest(tmp_path: Path, capsys: pytest.Captur
     [
         (["index", "/no/such/folder"], 2, "There is no folder /no/such/folder"),
         (["index"], 2, "Name a folder."),
-        (["index", __file__], 2, "is a file, not a folder"),
+        (["watch", __file__], 2, "is a file, not a folder"),
         (["ask", "why?", "--top-k", "0"], 2, "--top-k"),
         (["ask", "why?", "--top-k", "65"], 2, "--top-k"),
         (["ask", "why?", "--top-k", "three"], 2, "--top-k"),
@@ -649,6 +650,15 @@ def test_interrupt_ends_with_130_and_loses_nothing(tmp_path: Path, capsys: pytes
 def test_without_a_terminal_the_ui_says_so(desk: Desk) -> None:
     refused = child(str(desk.documents), "--data-dir", str(desk.data))
     assert refused.code == 2 and "needs a terminal" in refused.err
+
+
+def test_a_terminal_that_cannot_draw_is_told(tmp_path: Path) -> None:
+    terminal = Terminal(["-m", "desk_rag", str(tmp_path), "--data-dir", str(tmp_path)], env={"TERM": "dumb"})
+    try:
+        assert terminal.wait() == 2
+        assert b"This terminal (TERM=dumb) cannot show the UI." in terminal.raw and b"\x1b[?1049h" not in terminal.raw
+    finally:
+        terminal.close()
 
 
 # Arguments and figures ----------------------------------------------------------------------------------------------

@@ -35,3 +35,26 @@ def test_code_and_tables_come_line_by_line(line: str) -> None:
 def test_what_no_citation_is_made_of_is_no_unit() -> None:
     text = "1 2\na b\nx=1,y=2\n| - | 7 | 8 |\na b c\nport=8080\nx=1, y=2"
     assert quotable(text) == ["a b c", "port=8080", "x=1, y=2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("Die Pumpe wird am 12. Mai 2026 eingebaut. Der Handwerker kommt.", 2),
+        ("Der Umzug ist am 3. Oktober 2026 um 9 Uhr.", 1),
+        ("Der Umsatz stieg im 3. Quartal stark. Das freut alle.", 2),
+        ("Die Wohnung liegt im 2. Stock. Sie ist hell.", 2),
+        ("Siehe Nr. 7 der Liste und Art. 5 Abs. 2 des Vertrags. Es gilt S. 12 oben.", 2),
+        ("Obst, z. B. Birnen, kostet ca. 3 Euro. Brot auch.", 2),
+        ("See No. 7 on the list. That is wrong.", 2),
+        ("The answer is no. It was late.", 2),
+        ("The train leaves at 6.52. Anna has the tickets.", 2),
+        ("It costs 14.50 euros. The other is on page 12. The rest is lost.", 3),
+        ("We stay until May 12. Afterwards we leave.", 2),
+        ("The score was 3. Then it was 4. He left.", 3),
+        ("Le 12. octobre 2026, il part. Elle reste.", 2),
+    ],
+)
+def test_points_inside_a_sentence_end_no_quote(text: str, parts: int) -> None:
+    found = quotable(text)
+    assert " ".join(found) == text and len(found) == parts, found

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +13,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
 
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError, ModelError, ModelNotFound
+from desk_rag.model.checkpoint import row_int8
 from desk_rag.retrieval import embedding
 from desk_rag.retrieval.embedding import (
     EMBEDDED_NAME,
@@ -34,27 +38,74 @@ def embedder() -> Iterator[Embedder]:
     yield load_embedder(ModelSettings(device="cpu"))
 
 
-def encode(embedder: Embedder, text: str) -> np.ndarray:
+def library_module() -> SentenceTransformer:
+    """The same model as sentence-transformers loads it; it reads the int8 codes without their scales."""
+    module = SentenceTransformer(
+        str(embedded_dir()),
+        device="cpu",
+        local_files_only=True,
+        model_kwargs={"use_safetensors": True, "add_pooling_layer": False},
+    )
+    module[0].auto_model.load_state_dict(row_int8.read(embedded_dir() / "model.safetensors"))
+    return module.eval()
+
+
+@pytest.fixture(scope="module")
+def library() -> Embedder:
+    return Embedder("library", library_module(), is_embedded=False)
+
+
+def encode(library: Embedder, text: str) -> np.ndarray:
     """What sentence-transformers itself makes of a text."""
-    return np.asarray(embedder._module.encode([text], normalize_embeddings=True, show_progress_bar=False)[0])
+    assert isinstance(library._module, SentenceTransformer)
+    return np.asarray(library._module.encode([text], normalize_embeddings=True, show_progress_bar=False)[0])
 
 
-def test_a_question_has_the_vector_that_sentence_transformers_gives_it(embedder: Embedder) -> None:
+def test_the_embedder_that_ships_computes_what_the_library_computes_bit_for_bit(
+    embedder: Embedder, library: Embedder, sample_docs: Path
+) -> None:
+    assert embedder.fingerprint == library.fingerprint, "vectors of existing stores stay valid"
+    texts = [file.read_text()[:3000] for file in sorted(sample_docs.rglob("*.md"))[:6]]
+    texts += [
+        "",
+        "x",
+        NOTE * 30,
+        "\u6771\u4eac" * 300,
+        "Na\u00efve caf\u00e9s\r\n\x00 3.10 \u20ac",
+        "\u00e9t\u00e9 [SEP] [MASK]",
+    ]
+    assert np.array_equal(embedder.embed_chunks(texts), library.embed_chunks(texts))
+    for text in texts:
+        assert np.array_equal(embedder.embed_question(text[:300]), library.embed_question(text[:300]))
+
+
+def test_the_embedder_that_ships_needs_no_sentence_transformers() -> None:
+    program = (
+        "import sys; from desk_rag.config import ModelSettings\n"
+        "from desk_rag.retrieval.embedding import load_embedder\n"
+        "load_embedder(ModelSettings(device='cpu')).embed_question('Where is it?')\n"
+        "print(*(name in sys.modules for name in ('sentence_transformers', 'peft', 'bitsandbytes', 'sklearn')))"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["False"] * 4
+
+
+def test_a_question_has_the_vector_that_sentence_transformers_gives_it(embedder: Embedder, library: Embedder) -> None:
     vector = embedder.embed_question("Where is the key that the plumber needs?")
     assert vector.dtype == np.float32 and vector.shape == (embedder.dim,) == (384,)
-    expected = encode(embedder, "Where is the key that the plumber needs?")
+    expected = encode(library, "Where is the key that the plumber needs?")
     # Matrices packed as fp16 for questions: what is compared with chunks moves by less than any rank depends on.
     assert np.abs(vector - expected).max() < 3e-4
     assert vector @ expected > 0.999999
 
 
-def test_chunks_are_unit_vectors_close_to_full_precision_and_in_order(embedder: Embedder) -> None:
+def test_chunks_are_unit_vectors_close_to_full_precision_and_in_order(embedder: Embedder, library: Embedder) -> None:
     texts = [NOTE, OTHER, "", NOTE * 3, "14"]
     vectors = embedder.embed_chunks(texts)
     assert vectors.shape == (5, 384) and vectors.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     for text, vector in zip(texts, vectors, strict=True):
-        assert float(vector @ encode(embedder, text)) > 0.998
+        assert float(vector @ encode(library, text)) > 0.998
 
 
 def test_meaning_decides(embedder: Embedder) -> None:
@@ -67,48 +118,50 @@ def test_no_texts_give_no_rows(embedder: Embedder) -> None:
     assert embedder.embed_chunks([]).shape == (0, 384)
 
 
-def test_the_end_of_a_long_chunk_counts(embedder: Embedder) -> None:
+def test_the_end_of_a_long_chunk_counts(embedder: Embedder, library: Embedder) -> None:
     long = (OTHER + " ") * 30  # more than 300 word pieces
     plain, ending = embedder.embed_chunks([long, long + NOTE])
     question = embedder.embed_question("Which box holds the boiler key?")
     assert float(question @ ending) > float(question @ plain) + 0.05
     # The library alone cuts both to the same 256 word pieces.
-    assert np.allclose(encode(embedder, long), encode(embedder, long + NOTE), atol=1e-5)
+    assert np.allclose(encode(library, long), encode(library, long + NOTE), atol=1e-5)
 
 
-def test_windows_cover_the_text_once_between_words_and_fit_the_limit(embedder: Embedder) -> None:
+def test_windows_cover_the_text_once_between_words_and_fit_the_limit(embedder: Embedder, library: Embedder) -> None:
     for text in [(NOTE + "\n") * 40, "\u6771\u4eac" * 500, "\u00e9t\u00e9 " * 400]:
         windows = list(embedder._windows(0, text, None))
         assert len(windows) > 1 and "".join(window.text for window in windows) == text
-        counts = [len(embedder._module.tokenizer(window.text)["input_ids"]) for window in windows]
+        counts = [len(library._module.tokenizer(window.text)["input_ids"]) for window in windows]
         assert max(counts) <= 256
         if " " in text:
             assert all(window.text[0].isspace() for window in windows[1:])
             assert max(counts) - min(counts) < 40
 
 
-def test_a_long_chunk_is_the_weighted_mean_of_its_windows(embedder: Embedder) -> None:
+def test_a_long_chunk_is_the_weighted_mean_of_its_windows(embedder: Embedder, library: Embedder) -> None:
     text = (NOTE + " ") * 12 + OTHER
     windows = list(embedder._windows(0, text, None))
-    mean = sum(window.weight * encode(embedder, window.text) for window in windows)
+    mean = sum(window.weight * encode(library, window.text) for window in windows)
     expected = mean / np.linalg.norm(mean)
     assert float(embedder.embed_chunks([text])[0] @ expected) > 0.998
 
 
-def test_fingerprint_is_of_weights_and_rule(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fingerprint_is_of_weights_and_rule(
+    embedder: Embedder, library: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from desk_rag.retrieval import embedding
 
-    assert embedder.fingerprint == Embedder("another name", embedder._module, is_embedded=False).fingerprint
-    weight = next(embedder._module.parameters())
+    assert embedder.fingerprint == Embedder("another name", library._module, is_embedded=False).fingerprint
+    weight = next(library._module.parameters())
     with torch.no_grad():
         weight[0, 0] += 1
     try:
-        assert Embedder("same name", embedder._module, is_embedded=True).fingerprint != embedder.fingerprint
+        assert Embedder("same name", library._module, is_embedded=True).fingerprint != embedder.fingerprint
     finally:
         with torch.no_grad():
             weight[0, 0] -= 1
     monkeypatch.setattr(embedding, "WINDOW_RULE", "another rule")
-    assert Embedder("same name", embedder._module, is_embedded=True).fingerprint != embedder.fingerprint
+    assert Embedder("same name", library._module, is_embedded=True).fingerprint != embedder.fingerprint
 
 
 def test_threads_share_one_embedder(embedder: Embedder) -> None:
@@ -133,19 +186,21 @@ def test_threads_share_one_embedder(embedder: Embedder) -> None:
     assert failures == []
 
 
-def test_a_folder_with_the_same_model_gives_the_same_vectors(embedder: Embedder, tmp_path: Path) -> None:
-    embedder._module.save(str(tmp_path / "mine"))
+def test_a_folder_with_the_same_model_gives_the_same_vectors(
+    embedder: Embedder, library: Embedder, tmp_path: Path
+) -> None:
+    library._module.save(str(tmp_path / "mine"))
     other = load_embedder(ModelSettings(device="cpu", embedder=str(tmp_path / "mine")))
     assert other.name == str(tmp_path / "mine")
     np.testing.assert_allclose(other.embed_question(NOTE), embedder.embed_question(NOTE), atol=1e-5)
 
 
 def test_the_embedded_one_is_told_by_its_weights_and_not_by_its_name(
-    embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    embedder: Embedder, library: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder of the very name, from where it stands: its weights were not checked, and they are others."""
     assert embedder.name == EMBEDDED_NAME and embedder.is_embedded
-    embedder._module.save(str(tmp_path / EMBEDDED_NAME))
+    library._module.save(str(tmp_path / EMBEDDED_NAME))
     file = tmp_path / EMBEDDED_NAME / "model.safetensors"
     weights = load_file(file)
     save_file({name: tensor * 1.01 for name, tensor in weights.items()}, file, metadata={"format": "pt"})
@@ -179,14 +234,14 @@ def test_for_one_answer_a_question_is_embedded_once(embedder: Embedder, monkeypa
     assert asked == [NOTE, OTHER, NOTE]
 
 
-def test_prompts_of_a_model_are_used(embedder: Embedder) -> None:
-    module = embedder._module
+def test_prompts_of_a_model_are_used(embedder: Embedder, library: Embedder) -> None:
+    module = library._module
     before = dict(module.prompts)
     try:
         module.prompts = {"query": "query: ", "passage": "passage: "}
         prompted = Embedder("prompted", module, is_embedded=False)
-        assert np.abs(prompted.embed_question(NOTE) - encode(embedder, "query: " + NOTE)).max() < 3e-4
-        assert float(prompted.embed_chunks([NOTE])[0] @ encode(embedder, "passage: " + NOTE)) > 0.9999
+        assert np.abs(prompted.embed_question(NOTE) - encode(library, "query: " + NOTE)).max() < 3e-4
+        assert float(prompted.embed_chunks([NOTE])[0] @ encode(library, "passage: " + NOTE)) > 0.9999
         assert prompted.fingerprint != embedder.fingerprint
     finally:
         module.prompts = before
@@ -204,8 +259,8 @@ def test_a_folder_without_a_model_is_a_clear_error(tmp_path: Path) -> None:
         load_embedder(ModelSettings(device="cpu", embedder=str(tmp_path)))
 
 
-def test_a_folder_with_broken_weights_is_a_clear_error(embedder: Embedder, tmp_path: Path) -> None:
-    embedder._module.save(str(tmp_path))
+def test_a_folder_with_broken_weights_is_a_clear_error(embedder: Embedder, library: Embedder, tmp_path: Path) -> None:
+    library._module.save(str(tmp_path))
     (tmp_path / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0not a safetensors")
     with pytest.raises(ModelError, match=str(tmp_path)):
         load_embedder(ModelSettings(device="cpu", embedder=str(tmp_path)))

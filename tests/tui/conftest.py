@@ -1,4 +1,4 @@
-"""How the UI tests run an app: without colour settings of the machine, without a blinking cursor."""
+"""How the UI tests run an app: without colour settings of the machine, with clocks that stand still."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import TextArea
+from textual.widgets import Input, TextArea
 
 from desk_rag.tui import app
 from desk_rag.tui.app import DeskRagApp
@@ -24,6 +24,7 @@ def calm(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same picture on every machine."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr(TextArea.cursor_blink, "_default", False)
+    monkeypatch.setattr(Input.cursor_blink, "_default", False)
     monkeypatch.setattr(app, "_RESTING_SECONDS", 0.2)
     for module in (answer_view, comparison):
         monkeypatch.setattr(module, "perf_counter", CLOCK)

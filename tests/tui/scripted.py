@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from desk_rag.answering.conversation.saved import Change
+from desk_rag.answering.conversation.scope import Names
+from desk_rag.answering.conversation.turns import Turn
 from desk_rag.answering.events import (
     Answer,
     AnswerEvent,
@@ -31,7 +34,9 @@ from desk_rag.documents.chunking import Chunk, ChunkId, Location
 from desk_rag.documents.status import IndexStage
 from desk_rag.ingest.events import IndexEvent
 from desk_rag.ingest.freshness import Backlog
+from desk_rag.store.chats.records import SavedSource
 from desk_rag.tui.backend import Freshness, Started, Status
+from desk_rag.tui.conversation.keeper import Keeper
 from desk_rag.tui.management.session import Session
 
 
@@ -195,6 +200,10 @@ class ScriptedBackend:
     """Decisions about missing files: True if they are kept."""
     session: Session = field(default_factory=lambda: Session(NOWHERE, FOLDERS, NOWHERE.data_dir / "config.toml"))
     stops: int = 0
+    earlier: list[tuple[Turn, ...]] = field(default_factory=list)
+    """Turns that came with each question."""
+    files: Sequence[Path] = (_BOILER, _MAIL, _NOTES)
+    keeper: Keeper = field(default_factory=lambda: Keeper(Path("/nonexistent"), save=False))
     listen: Callable[[IndexEvent], None] | None = None
 
     def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
@@ -216,8 +225,25 @@ class ScriptedBackend:
         mode: AnswerMode = AnswerMode.CACHED,
         *,
         wait: Callable[[], bool] = lambda: True,
+        turn: int | None = None,
+        earlier: Sequence[Turn] = (),
+    ) -> Iterator[AnswerEvent]:
+        for event in self._events(question, stop, mode, earlier):
+            if isinstance(event, Finished) and turn is not None:
+                self.keeper.save(turn, event.answer)
+            yield event
+
+    def names(self) -> Names:
+        return Names(self.files, FOLDERS)
+
+    def change_of(self, source: SavedSource) -> Change:
+        return Change.GONE
+
+    def _events(
+        self, question: str, stop: Callable[[], bool], mode: AnswerMode, earlier: Sequence[Turn]
     ) -> Iterator[AnswerEvent]:
         self.asked.append((question, mode))
+        self.earlier.append(tuple(earlier))
         found = self.script.get(question)
         steps = found if found is not None and mode is AnswerMode.CACHED else play(self._plain(question, mode))
         text = ""

@@ -82,7 +82,7 @@ async def test_hostile_errors_status_and_model_name(running: Run) -> None:
         await ask(pilot, "bad")
         await ended(pilot)
         app._chat.query_one(IndexStatus).notice(HOSTILE)
-        app._complain(ValueError(HOSTILE))
+        app.complain(ValueError(HOSTILE))
         await pilot.pause()
         assert not _FORBIDDEN.search(everything(app))
         assert "[/x]" in everything(app)

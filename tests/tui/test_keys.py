@@ -160,7 +160,7 @@ async def test_help_and_palette_name_every_action(running: Run) -> None:
 def test_forbidden_keys_are_not_bound() -> None:
     """Terminals cannot tell these from Tab, Enter, Esc, Backspace, or stop the output on them."""
     from desk_rag.tui.screens.chat import ChatScreen
-    from desk_rag.tui.screens.turn_menu import TurnMenu
+    from desk_rag.tui.screens.turn.menu import TurnMenu
     from desk_rag.tui.screens.turn_screen import TurnScreen
     from desk_rag.tui.widgets.transcript import Transcript
 
@@ -182,13 +182,12 @@ async def test_open_source_uses_an_argument_list(running: Run, tmp_path: Path, m
     final = answer(Q, "Yes.", sources=(replace(SOURCES[2], path=file),))
     started: list[tuple[str, ...]] = []
     monkeypatch.setenv("VISUAL", "code --wait")
-    monkeypatch.setattr("desk_rag.tui.app.subprocess.Popen", lambda argv, **kwargs: started.append(argv))
+    monkeypatch.setattr("desk_rag.tui.source_opening.subprocess.Popen", lambda argv, **kwargs: started.append(argv))
     async with running(ScriptedBackend({Q: play(final)})) as pilot:
         await ask(pilot, Q)
         await until(pilot, lambda: over(pilot.app))
         await pilot.press("ctrl+o")
-        await pilot.pause()
-    assert started == [("code", "--wait", "--goto", f"{file}:88")]
+        await until(pilot, lambda: started == [("code", "--wait", "--goto", f"{file}:88")])
 
 
 async def test_open_of_a_vanished_file_is_said(running: Run) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import stat
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.answering.events import AnswerEvent, AnswerMode, FilesWaiting, Finished, FirstToken, Retrieved
+from desk_rag.answering.conversation.saved import Change
+from desk_rag.answering.conversation.turns import Turn, turn_of
+from desk_rag.answering.events import Answer, AnswerEvent, AnswerMode, FilesWaiting, Finished, FirstToken, Retrieved
 from desk_rag.config import IdleSettings, IndexSettings, Settings
 from desk_rag.errors import ModelError, ModelNotFound
 from desk_rag.ingest.events import FileEvent
@@ -21,11 +26,12 @@ from desk_rag.tui import live_backend
 from desk_rag.tui.app import DeskRagApp
 from desk_rag.tui.backend import Freshness
 from desk_rag.tui.live_backend import LiveBackend
+from desk_rag.tui.management.library_changes import LibraryChanges
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.source_list import SourceList
 from tests.tui.conftest import ask, text_of, until
-from tests.tui.terminal import OSC, Terminal
+from tests.tui.terminal import OSC, ROOT, Terminal
 
 _QUESTION = "What colour is the kitchen door?"
 _FILES = {
@@ -74,7 +80,7 @@ def test_the_first_question_of_a_new_user_waits_for_the_files(place: tuple[Setti
         (folder / f"note {number}.md").write_text(f"Note {number}: the garden and the weather in week {number}.\n")
     (folder / "a door.md").write_text("# Doors\n\nThe kitchen door is painted green.\n")
     os.utime(folder / "a door.md", (1_000_000_000, 1_000_000_000))  # the oldest file is read last
-    backend = LiveBackend(settings, [folder])
+    backend = LiveBackend(Session(settings, [folder]))
     backend.start(lambda text: None, lambda event: None)
     try:
         events = list(backend.ask(_QUESTION, lambda: False))
@@ -173,6 +179,76 @@ def test_document_and_stop_early(backend: LiveBackend, place: tuple[Settings, Pa
     assert isinstance(events[-1], Finished) and events[-1].answer.stopped
 
 
+@pytest.mark.slow
+def test_a_full_disk_and_a_folder_that_goes_away_are_said(place: tuple[Settings, Path], tmp_path: Path) -> None:
+    settings, folder = place
+    own = tmp_path / "docs"
+    shutil.copytree(folder, own)
+    store = settings.store.model_copy(update={"reserve_gib": 1e6})  # no disk has as much free
+    full = LiveBackend(Session(settings.model_copy(update={"data_dir": tmp_path / "data", "store": store}), [own]))
+    readings = []
+    full.start(lambda text: None, lambda event: readings.append(full.status().reading))
+    try:
+        wait(lambda: full.status().disk_full == "no room for the caches of 3 chunks, so answers from them are slower")
+        wait(lambda: full.status().reading is None)
+        assert readings[0] is not None, "the first look at the folder was not over at its first event"
+        own.rename(tmp_path / "away")
+        wait(lambda: full.status().absent == (own,))
+        last = list(full.ask(_QUESTION, lambda: False))[-1]
+        assert isinstance(last, Finished) and last.answer.found and last.answer.sources[0].absence is not None
+        (tmp_path / "away").rename(own)
+        wait(lambda: full.status().absent == ())
+    finally:
+        full.stop()
+
+
+@pytest.mark.slow
+def test_an_index_whose_folder_is_away_at_the_start_can_be_asked(tmp_path: Path) -> None:
+    documents, data = tmp_path / "docs", tmp_path / "data"
+    documents.mkdir()
+    (documents / "doors.md").write_text(_FILES["house/doors.md"])
+    command = [sys.executable, "-m", "desk_rag"]
+    subprocess.run([*command, "index", "--no-kv", str(documents), "--data-dir", str(data)], check=True, cwd=ROOT)
+    documents.rename(tmp_path / "unplugged")
+    terminal = Terminal(["-m", "desk_rag", str(documents), "--data-dir", str(data)], columns=118, rows=32)
+    try:
+        terminal.until(lambda: "Ask about your files" in terminal.text)
+        terminal.send(f"{_QUESTION}\r")
+        terminal.until(lambda: "docs is not there now; nothing of it is removed" in terminal.text, 90)
+        terminal.until(lambda: "tok/s" in terminal.text, 90)
+        assert "green" in terminal.text and "its folder is not connected" in terminal.text
+        terminal.send("\x11")
+        assert terminal.wait() == 0
+    finally:
+        terminal.close()
+
+
+def test_follow_up_names_and_plain_search(backend: LiveBackend) -> None:
+    backend.start(lambda text: None, lambda event: None)
+    deadline = time.monotonic() + 60
+    while not warm(backend) and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+    def asked(question: str, turn: int, earlier: tuple[Turn, ...] = ()) -> Answer:
+        last = list(backend.ask(question, lambda: False, turn=turn, earlier=earlier))[-1]
+        assert isinstance(last, Finished)
+        return last.answer
+
+    first = asked("When was the roof repaired?", 1)
+    second = asked("And what colour is the kitchen door? @doors.md", 2, (turn_of(first),))
+    assert "green" in second.text and [path.name for path in second.limited_to] == ["doors.md"]
+    third = asked("And the front door?", 3, (turn_of(first), turn_of(second)))
+    assert third.asked_as == "What colour is the front door?" and "black" in third.text
+    assert [path.name for path in third.limited_to] == ["doors.md"], "it leans on a limited question"
+    assert [row.num_turns for row in backend.keeper.rows()] == [3]
+    saved = backend.keeper.chat(1).turns[2].sources
+    assert saved and all(backend.change_of(source) is Change.NONE for source in saved)
+    listed = asked("/roofer ladder", 4)
+    assert listed.is_search and [source.path.name for source in listed.sources] == ["roof.txt"]
+    assert [row.num_turns for row in backend.keeper.rows()] == [3], "a search is not saved"
+    assert {path.name for path, is_folder in backend.names().all() if is_folder} == {"docs", "house"}
+
+
 def test_failed_start_leaves_the_store_free(place: tuple[Settings, Path], tmp_path: Path) -> None:
     settings, folder = place
     model = settings.model.model_copy(update={"name": str(tmp_path / "nothing")})
@@ -190,7 +266,8 @@ def test_the_real_program_in_a_terminal(place: tuple[Settings, Path]) -> None:
     settings, folder = place
     code = (
         "import sys; from pathlib import Path; from desk_rag.config import Settings; from desk_rag.tui.app import run;"
-        "sys.exit(run(Settings.model_validate_json(sys.argv[1]), [Path(sys.argv[2])]))"
+        "from desk_rag.tui.management.session import Session;"
+        "sys.exit(run(Session(Settings.model_validate_json(sys.argv[1]), [Path(sys.argv[2])])))"
     )
     terminal = Terminal(["-c", code, settings.model_dump_json(), str(folder)], columns=118, rows=32)
     try:
@@ -243,3 +320,28 @@ def wait(condition) -> None:  # type: ignore[no-untyped-def]
     while not condition():
         assert time.monotonic() < end, "did not happen within 60 s"
         time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_rule_written_in_the_library_is_obeyed_at_once_and_taken_back(
+    place: tuple[Settings, Path], tmp_path: Path
+) -> None:
+    """The running index drops what is excluded, keeps its caches, and has both back after the undo."""
+    settings, folder = place
+    doors = folder / "house" / "doors.md"
+    live = LiveBackend(Session(settings, [folder], tmp_path / "config.toml"))
+    try:
+        live.start(lambda text: None, lambda event: None)
+        wait(lambda: warm(live))
+        changes = LibraryChanges(live.session)
+        done = changes.exclude(changes.exclusion(doors, folder))
+        wait(lambda: live.store.document(doors) is None or live.store.document(doors).state.value == "skipped")  # type: ignore[union-attr]
+        assert done.undo is not None and "no longer" in done.undo()
+        wait(lambda: warm(live))
+        forgotten = changes.forget(folder / "house", keep_caches=True)
+        assert "Forgot 2 documents" in forgotten.sentence and live.status().files == len(_FILES) - 2
+        assert forgotten.undo is not None and "read again" in forgotten.undo()
+        wait(lambda: warm(live))
+    finally:
+        live.stop()
+    assert (tmp_path / "config.toml").read_text().strip() in ("", "[index]")

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from desk_rag.answering.events import AnswerEvent, AnswerMode, AnswerText, Evidence, Finished, FirstToken, Retrieved
-from desk_rag.documents.status import IndexStage
+from desk_rag.answering.events import (
+    AnswerEvent,
+    AnswerMode,
+    AnswerText,
+    AskedAs,
+    CheckedSentence,
+    Evidence,
+    FilesWaiting,
+    Finished,
+    FirstToken,
+    Retrieved,
+    Support,
+)
+from desk_rag.documents.status import FileState, IndexStage
+from desk_rag.ingest.events import FileEvent
+from desk_rag.ingest.freshness import Backlog
 from desk_rag.tui.app import DeskRagApp
 from desk_rag.tui.backend import Freshness, Reading, Started, Status
-from desk_rag.tui.screens.document_text import DocumentTextScreen
-from desk_rag.tui.screens.turn_menu import TurnMenu
+from desk_rag.tui.screens.turn.document_text import DocumentTextScreen
+from desk_rag.tui.screens.turn.menu import TurnMenu
 from desk_rag.tui.turns.first_look import FirstLook
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.question_input import QuestionInput
@@ -73,9 +88,9 @@ async def test_enter_answers_from_some_files_and_says_from_how_many(running: Run
 
 async def test_what_was_not_found_in_some_files_is_asked_again_by_itself(running: Run) -> None:
     class Growing(ScriptedBackend):
-        def ask(self, question: str, stop, mode: AnswerMode = AnswerMode.CACHED) -> Iterator[AnswerEvent]:  # type: ignore[no-untyped-def]
+        def _events(self, question, stop, mode, earlier) -> Iterator[AnswerEvent]:  # type: ignore[no-untyped-def]
             if self.now.reading is None:
-                return super().ask(question, stop, mode)
+                return super()._events(question, stop, mode, earlier)
             self.asked.append((question, mode))
             return iter(play(answer(question, NOT_FOUND, found=False)))
 
@@ -93,7 +108,8 @@ async def test_what_was_not_found_in_some_files_is_asked_again_by_itself(running
         assert not app._chat.query_one(AnswerView).has_class("-not-found")
 
 
-async def test_an_index_known_from_before_is_asked_at_once(running: Run) -> None:
+@pytest.mark.parametrize("changed", [False, True])
+async def test_an_index_known_from_before_is_asked_at_once(running: Run, changed: bool) -> None:
     looking = replace(WATCHING, freshness=Freshness.INDEXING, stage=IndexStage.SCAN, reading=Reading(12_431, 0))
     backend = ScriptedBackend(now=looking)
     async with running(backend) as pilot:
@@ -101,6 +117,12 @@ async def test_an_index_known_from_before_is_asked_at_once(running: Run) -> None
         await until(pilot, lambda: over(pilot.app))
         said = "! answered from 12,431 files, before the folders were looked through"
         assert text_of(pilot.app, ".note") == said
+        if changed:
+            assert backend.listen is not None
+            backend.listen(FileEvent(FOLDERS[0] / "new.md", FileState.INDEXED, 1))
+            said += " · all files are read now: Alt+R asks again"
+        backend.now = WATCHING
+        await until(pilot, lambda: text_of(pilot.app, ".note") == (said if changed else ""))
 
 
 async def test_a_pause_names_the_key_that_ends_it(running: Run) -> None:
@@ -149,6 +171,37 @@ def test_the_first_look_ends_with_the_words_of_all_folders() -> None:
     assert unchanged.reading(40) is None
 
 
+async def test_files_that_hold_up_an_answer_are_counted_and_need_not_be_waited_for(running: Run) -> None:
+    class Waiting(ScriptedBackend):
+        def ask(self, question, stop, mode=AnswerMode.CACHED, *, wait=lambda: True):  # type: ignore[no-untyped-def]
+            while wait() and not stop():
+                yield FilesWaiting(Backlog(3, (FOLDERS[0] / "new.md",)))
+                time.sleep(0.02)
+            yield from super().ask(question, stop, mode)
+
+    async with running(Waiting()) as pilot:
+        app = pilot.app
+        await ask(pilot, Q)
+        said = "waits for files: 3 of 4 files read · Enter answers from those"
+        await until(pilot, lambda: text_of(app, ".note") == said)
+        await pilot.press("enter")
+        await until(pilot, lambda: over(app))
+        assert "14 March 2028" in text_of(app, ".words") and text_of(app, ".note") == ""
+
+
+async def test_what_no_passage_says_and_what_was_searched_stand_at_the_answer(running: Run) -> None:
+    text = "It ends in 2028. It is free."
+    checked = CheckedSentence(17, 28, Support.UNSUPPORTED, "no passage names a price")
+    final = replace(answer(Q, text), sentences=(checked,), support=0.1)
+    async with running(ScriptedBackend({Q: [AskedAs("boiler [b]warranty[/b]"), *play(final)]})) as pilot:
+        app = pilot.app
+        await ask(pilot, Q)
+        await until(pilot, lambda: over(app))
+        assert "! no passage says this: It is free. (no passage names a price)" in text_of(app, ".note")
+        assert "! The quote may not answer the question" in text_of(app, ".note")
+        assert "searched as: boiler [b]warranty[/b]" in text_of(app, ".question")
+
+
 # Times ------------------------------------------------------------------------------------------------------
 
 
@@ -188,12 +241,12 @@ async def test_comparing_runs_both_ways_afresh_in_one_turn(running: Run) -> None
         await pilot.press("f7")
         await until(pilot, lambda: bool(app._chat.query("ComparisonView")) and over(app))
         cached, full = AnswerMode.CACHED, AnswerMode.FULL
-        assert [mode for _, mode in backend.asked] == [cached, cached, cached, full], "cold chunks: once more"
+        assert [mode for _, mode in backend.asked] == [cached, *[cached] * 3, full], "cold chunks: tried again"
         lines = text_of(app, ".bars").splitlines()
         assert lines[1].startswith("from caches") and lines[1].endswith("0.19 s")
         assert lines[2].startswith("full prefill") and lines[2].endswith("4.31 s  23 times")
         assert lines[3] == "Both give the same words and quotes."
-        assert lines[4].startswith("! 1 of 4 chunks had no cache even the second time")
+        assert lines[4].startswith("! 1 of 4 chunks had no cache; the time from caches")
         assert text_of(app, ".one").count("14 March 2028") == 2, "both answers stand side by side"
         assert "14 March 2028" in text_of(app, ".words") and len(app._chat.query(AnswerView)) == 1
 
@@ -229,11 +282,11 @@ async def test_a_comparison_can_be_stopped(running: Run) -> None:
     gate = threading.Event()
 
     class Slow(ScriptedBackend):
-        def ask(self, question: str, stop, mode: AnswerMode = AnswerMode.CACHED) -> Iterator[AnswerEvent]:  # type: ignore[no-untyped-def]
+        def _events(self, question, stop, mode, earlier) -> Iterator[AnswerEvent]:  # type: ignore[no-untyped-def]
             if mode is AnswerMode.FULL:
                 while not stop():
                     gate.wait(0.01)
-            yield from super().ask(question, stop, mode)
+            yield from super()._events(question, stop, mode, earlier)
 
     async with running(Slow()) as pilot:
         app = pilot.app
@@ -425,7 +478,7 @@ async def test_a_source_is_opened_at_the_quoted_line(
     final = answer(Q, "Yes.", sources=(*SOURCES[:2], source), citations=(quote,))
     started: list[tuple[str, ...]] = []
     monkeypatch.setenv("VISUAL", "code")
-    monkeypatch.setattr("desk_rag.tui.app.subprocess.Popen", lambda argv, **kwargs: started.append(argv))
+    monkeypatch.setattr("desk_rag.tui.source_opening.subprocess.Popen", lambda argv, **kwargs: started.append(argv))
     async with running(ScriptedBackend({Q: play(final)})) as pilot:
         await ask(pilot, Q)
         await until(pilot, lambda: over(pilot.app))

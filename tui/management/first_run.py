@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.assets import assets_dir
 from desk_rag.config import GIB
-from desk_rag.ingest.preview import FolderPreview, preview
+from desk_rag.ingest.folder_preview import FolderPreview, preview
 
 if TYPE_CHECKING:
     from desk_rag.tui.management.session import Session
@@ -31,6 +31,15 @@ class FirstRun:
             return False
         store = self._session.store()
         return store is None or not store.volumes.roots()
+
+    def new_folders(self, stop: Callable[[], bool]) -> Iterator[str]:
+        """Yield what indexing will do with each folder of this run that was never indexed."""
+        store = self._session.store()
+        known = [] if store is None else store.volumes.roots()
+        for folder in self._session.folders:
+            if folder not in known and folder.is_dir():
+                found = preview(folder, self._session.settings.index, stop)
+                yield f"{folder.name} is new here: {found.sentence}"
 
     def folders(self, typed: str) -> list[Path]:
         """Return folders that begin with what was typed; usual ones if nothing was."""
@@ -59,13 +68,33 @@ class FirstRun:
         free = shutil.disk_usage(place).free
         return free, max(0, min(int(store.budget_gib * GIB), free - int(store.reserve_gib * GIB)))
 
-    def choose(self, folder: Path) -> str:
+    def check_model(self, name: str) -> str:
+        """Return the name of a model that can be used: 'embedded', a directory, or a name whose files are here.
+
+        Raises ModelError for a model that is not here or not supported.
+        """
+        name = name.strip() or "embedded"
+        if name != "embedded":
+            from desk_rag.model import directory_check, weights
+
+            expanded = str(Path(name).expanduser()) if name.startswith("~") else name
+            settings = self._session.settings.model.model_copy(update={"name": expanded})
+            directory_check.check(weights.resolve(expanded, allow_download=False), settings)
+            name = expanded
+        return name
+
+    def choose(self, folder: Path, model: str) -> str:
         """Index `folder` from now on, and with the next start; returns why it was not noted for that, '' if it was."""
         from desk_rag.errors import ConfigError
 
         session = self._session
+        changes: dict[tuple[str, ...], object] = {("folders",): [str(folder)]}
+        if model != session.settings.model.name:
+            changes["model", "name"] = model
+            chosen = session.settings.model.model_copy(update={"name": model})
+            session.settings = session.settings.model_copy(update={"model": chosen})
         try:
-            session.file.write({("folders",): [str(folder)]})
+            session.file.write(changes)
         except ConfigError as error:
             unsaved = f"{error.message} Name the folder at the next start: desk-rag {folder}"
         else:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from desk_rag import config
 from desk_rag.config import Settings
 from desk_rag.tui.management.checks import Checks, no_checks
-from desk_rag.tui.management.settings_file import SettingsFile
+from desk_rag.tui.management.settings_file import Key, SettingsFile
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
@@ -61,6 +61,8 @@ class Session:
         """As they are in use; a change that needs a restart is in the file only."""
         self.folders = tuple(folder.absolute() for folder in folders)
         self.file = SettingsFile(settings_file or config.default_path())
+        self.changed: set[Key] = set()
+        """Settings that were changed in this run and may be obeyed from the next start on only."""
         self._indexing: Indexing | None = None
         self._reader: Store | None = None
         self._guard = threading.Lock()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from itertools import count as counter
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -16,14 +17,17 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.widgets import Footer, Static, Tab, Tabs
+from textual.widgets import Footer, Input, Static, Tab, Tabs
 
 from desk_rag.answering.events import Evidence
-from desk_rag.ingest.events import DeletionsWaiting, RootAbsent
+from desk_rag.documents.status import FileState
+from desk_rag.ingest.events import DeletionsWaiting, FileEvent, RootAbsent
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Status
-from desk_rag.tui.screens.turn_menu import TurnMenu
-from desk_rag.tui.screens.turn_screen import TurnScreen
+from desk_rag.tui.conversation.find_bar import FindBar
+from desk_rag.tui.conversation.name_picker import NamePicker
+from desk_rag.tui.conversation.screen import ConversationScreen
+from desk_rag.tui.screens.turn.menu import TurnMenu
 from desk_rag.tui.turns.actions import TURN_ACTIONS
 from desk_rag.tui.turns.readiness import must_wait, nothing_to_ask, waiting_text
 from desk_rag.tui.widgets.answer_view import AnswerView
@@ -37,6 +41,7 @@ from desk_rag.tui.wording import notice, safe, short_path
 
 _FOOTER_CELLS = 96
 """What all keys of the footer take. Below it the palette's, docked at the right, would lie over others."""
+_CHANGED = frozenset({FileState.INDEXED, FileState.REMOVED})
 
 
 class _Job(NamedTuple):
@@ -44,7 +49,7 @@ class _Job(NamedTuple):
     comparing: bool = False
 
 
-class ChatScreen(TurnScreen):
+class ChatScreen(ConversationScreen):
     """One transcript with its sources beside it, or behind a tab where the terminal is narrow."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -67,6 +72,8 @@ class ChatScreen(TurnScreen):
         self._problem: m.Problem | None = None
         self._status = Status()
         self._status_known = False
+        self._changes = 0
+        """Files that this process has read or removed since the start."""
 
     def compose(self) -> ComposeResult:
         names = ", ".join(folder.name or str(folder) for folder in self._folders) or "no folder"
@@ -80,6 +87,8 @@ class ChatScreen(TurnScreen):
                 yield Static("Sources", id="side-title", markup=False)
                 yield SourceList(self._folders)
                 yield SourcePreview(self._folders)
+        yield FindBar()
+        yield NamePicker()
         yield QuestionInput()
         yield IndexStatus()
         yield Footer(compact=True)
@@ -96,6 +105,8 @@ class ChatScreen(TurnScreen):
     def take_input(self, event: events.Event) -> None:
         """Give the prompt the focus before what is typed or pasted is delivered, so that it arrives there in order."""
         typed = isinstance(event, events.Key) and event.is_printable and not event.key.startswith(("alt+", "ctrl+"))
+        if isinstance(self.focused, Input):  # of the line for searching
+            return
         if typed or isinstance(event, events.Paste):
             prompt = self.query_one(QuestionInput)
             if self.focused is not prompt:
@@ -104,14 +115,22 @@ class ChatScreen(TurnScreen):
     # Questions ------------------------------------------------------------------------------------------------
 
     async def on_question_input_submitted(self, message: QuestionInput.Submitted) -> None:
-        markdown = self._started is not None and self._started.started.markdown
-        view = AnswerView(next(self._numbers), message.question, self._folders, markdown=markdown)
-        self._turns[view.turn] = view
-        await self.query_one(Transcript).add(view)
+        view = await self._add_turn(message.question)
         self._show_pane("tab-chat")
         if self._answering is None:
             self.query_one(Transcript).select(view)
         self._enqueue(_Job(view))
+
+    async def _add_turn(self, question: str) -> AnswerView:
+        markdown = self._started is not None and self._started.started.markdown
+        view = AnswerView(next(self._numbers), question, self._folders, markdown=markdown)
+        self._turns[view.turn] = view
+        await self.query_one(Transcript).add(view)
+        return view
+
+    async def _clear(self) -> None:
+        for view in list(self._turns.values()):
+            await self._drop(view)
 
     def on_question_input_empty_submitted(self) -> None:
         self.action_answer_now()
@@ -157,8 +176,9 @@ class ChatScreen(TurnScreen):
             self.post_message(m.ComparisonWanted(view.turn, view.question))
         else:
             view.begin(self._status.reading)
+            view.changes_before = self._changes
             view.waiting("looking through your documents …")
-            self.post_message(m.AnswerWanted(view.turn, view.question))
+            self.post_message(m.AnswerWanted(view.turn, view.question, view.begin_at_once, self._earlier(view)))
 
     def on_answer_event_came(self, message: m.AnswerEventCame) -> None:
         view = self._turns[message.turn]
@@ -177,6 +197,11 @@ class ChatScreen(TurnScreen):
     def on_comparison_came(self, message: m.ComparisonCame) -> None:
         self._turns[message.turn].show_comparison(message.comparison)
 
+    def on_comparison_failed(self, message: m.ComparisonFailed) -> None:
+        problem = message.problem
+        said = safe(f"{problem.message} {problem.remedy}", single_line=True).plain
+        self.notify(said, severity="error", timeout=8, markup=False)
+
     def on_answer_failed(self, message: m.AnswerFailed) -> None:
         self._turns[message.turn].fail(message.problem)
 
@@ -191,9 +216,13 @@ class ChatScreen(TurnScreen):
 
     async def _ask_of_all_files(self, view: AnswerView) -> None:
         """Once all files are read: ask again what was not found in some of them; offer it where there is an answer."""
-        if self._status.reading is not None or view.asked_of is None or not view.over or view.answer is None:
+        reading = view.asked_of
+        if self._status.reading is not None or reading is None or not view.over or view.answer is None:
             return
-        if view.answer.found:
+        if not reading.total and view.changes_before == self._changes and reading.read >= self._status.files:
+            view.asked_of = None  # the first look found nothing new
+            view.draw_note()
+        elif view.answer.found:
             view.draw_note(" · all files are read now: Alt+R asks again")
         else:
             await view.queue_again()
@@ -209,6 +238,8 @@ class ChatScreen(TurnScreen):
         started = message.started
         self.query_one("#model", Static).update(safe(f"{started.model} · {started.device} ", single_line=True))
         self._notice()
+        for sentence in started.notices:
+            self.notify(safe(sentence, most=600).plain, severity="warning", timeout=20, markup=False)
 
     def on_backend_failed(self, message: m.BackendFailed) -> None:
         self._problem = message.problem
@@ -231,7 +262,9 @@ class ChatScreen(TurnScreen):
 
     def on_index_event_came(self, message: m.IndexEventCame) -> None:
         event = message.event
-        if isinstance(event, RootAbsent | DeletionsWaiting):
+        if isinstance(event, FileEvent):
+            self._changes += event.state in _CHANGED
+        elif isinstance(event, RootAbsent | DeletionsWaiting):
             reason = event.reason if isinstance(event, RootAbsent) else event.sentence
             said = safe(f"{short_path(event.root, ())}: {reason}", single_line=True, most=300)
             self.notify(said.plain, severity="warning", timeout=8, markup=False)
@@ -255,11 +288,15 @@ class ChatScreen(TurnScreen):
             case "withdraw":
                 return view is not None and view.queued
             case "answer_now":
-                return self._answering is None and self._can_answer and bool(self._queue and self._status.files)
+                if self._answering is not None:
+                    return self._answering.waits_for_files
+                return self._can_answer and bool(self._queue and self._status.files)
             case "compare":
                 return view is not None and view.can_compare
             case "ask_again" | "delete":
                 return view is not None and view.over
+            case "edit_asked":
+                return view is not None and bool(view.asked_as)
         return super().check_action(action, parameters)
 
     def action_stop(self) -> None:
@@ -281,6 +318,7 @@ class ChatScreen(TurnScreen):
         """Take the selected turn out of the transcript."""
         if (view := self._selected) and view.over:
             await self._drop(view)
+            self._in_thread(partial(self._backend.keeper.delete_turn, view.turn))
 
     async def _drop(self, view: AnswerView) -> None:
         self._queue = deque(job for job in self._queue if job.view is not view)
@@ -293,7 +331,11 @@ class ChatScreen(TurnScreen):
 
     def action_answer_now(self) -> None:
         """Do not wait for files any longer."""
-        if self.check_action("answer_now", ()):
+        if not self.check_action("answer_now", ()):
+            return
+        if self._answering is not None:
+            self.post_message(m.HasteWanted())
+        else:
             self._queue[0].view.begin_at_once = True
             self._next()
 

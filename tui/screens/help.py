@@ -31,7 +31,15 @@ _KEYS = (
     ("Alt+C", "copy the answer with its quotes"),
     ("Alt+R, E", "ask the selected question again; edit it"),
     ("Alt+T", "where the time to the first word went"),
+    ("F2 … F5, F8", "settings, library, activity, cache, doctor; again: back"),
     ("F7", "compare with full prefill: times and words"),
+    ("Alt+W", "edit the completed question that a follow-up was asked as"),
+    ("@", "in the prompt: search only in a folder or file; Tab or Enter takes the marked name"),
+    ("/", "at the beginning of the prompt: list the passages with these words, without an answer"),
+    ("Ctrl+N", "new chat; Ctrl+P also offers a private one"),
+    ("Ctrl+R", "saved chats: search, open, delete"),
+    ("Ctrl+F", "find in this chat"),
+    ("Alt+S", "export this chat as Markdown or JSON"),
     ("Ctrl+B", "sources: pane or tab"),
     ("F6", "pause indexing for an hour, or resume"),
     ("Ctrl+P", "every action by name"),
@@ -46,18 +54,35 @@ _SIGNS = (
     ("!", "needs your attention"),
 )
 
+HERE = {
+    "prompt": ("The prompt", (("letters", "your question; Enter asks it"), ("Up, Down", "earlier questions"))),
+    "transcript": (
+        "The transcript",
+        (("Up, Down", "select an answer"), ("Enter", "what can be done with it"), ("Esc", "back to the prompt")),
+    ),
+    "sources": (
+        "The sources",
+        (("Up, Down", "show another one below"), ("Enter", "read on below"), ("Ctrl+O", "open it at the quote")),
+    ),
+    "preview-text": ("The source", (("Up, Down", "scroll"), ("Ctrl+O", "open it at the quote"), ("Esc", "back"))),
+}
+"""What has the focus on the chat screen, by its id, and its keys."""
+
 
 class HelpScreen(ModalScreen[None]):
     """Closed by Esc, F1 or q."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,f1,q", "dismiss", "Close")]
 
-    def __init__(self, log_file: Path | None) -> None:
+    def __init__(self, log_file: Path | None, title: str = "", keys: Sequence[tuple[str, str]] = ()) -> None:
+        """`title` and `keys` say what has the focus and what can be done there; they come first."""
         super().__init__()
-        self._log_file = log_file
+        self._log_file, self._title, self._keys = log_file, title, keys
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="help"):
+            if self._keys:
+                yield from _table(self._title, self._keys)
             yield from _table("Keys", _KEYS)
             yield from _table("Signs", _SIGNS)
             if self._log_file is not None:

@@ -151,7 +151,7 @@ class TurnScreen(Screen[None]):
     def action_copy_words(self) -> None:
         """Copy the words of the selected answer."""
         if (view := self._selected) and view.answer:
-            self._copy(clean(view.answer.text), "Words")
+            self._copy(clean(view.answer.marked_text), "Words")
 
     def action_copy_quotes(self) -> None:
         """Copy the quotes of the selected answer with their places."""

@@ -23,6 +23,7 @@ TURN_ACTIONS = (
     TurnAction("withdraw", "Withdraw the question", "Before it is asked; its text goes back to the prompt", "Esc"),
     TurnAction("ask_again", "Ask again", "The same question, in its place", "Alt+R"),
     TurnAction("edit", "Edit the question", "Its text goes to the prompt", "Alt+E"),
+    TurnAction("edit_asked", "Edit the completed question", "As it was asked after earlier turns", "Alt+W"),
     TurnAction("copy_answer", "Copy the answer", "With its quotes and their places", "Alt+C"),
     TurnAction("copy_words", "Copy the words of the answer", "Without quotes"),
     TurnAction("copy_quotes", "Copy the quotes", "With their places"),

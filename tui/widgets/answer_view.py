@@ -15,19 +15,28 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import Static
+from textual.widgets import Collapsible, Static
 
 from desk_rag.answering.events import (
     Answer,
+    AnswerDraft,
     AnswerEvent,
+    AskedAs,
+    CheckedSentence,
     Citation,
     Evidence,
+    FilesWaiting,
     Finished,
     FirstToken,
     PassagesRead,
+    ReasoningText,
     Retrieved,
+    SentenceChecked,
     Source,
+    Support,
+    marked,
 )
+from desk_rag.answering.writing import remarks
 from desk_rag.tui.backend import Reading
 from desk_rag.tui.messages import Problem
 from desk_rag.tui.turns.comparison import Comparison
@@ -37,6 +46,7 @@ from desk_rag.tui.widgets.timing_line import TimingLine
 from desk_rag.tui.wording import count, mark, place, read_so_far, safe, short_path
 
 _NEAREST_SHOWN = 3
+_MUTED = "$foreground 60% not bold"
 
 
 class TurnState(Enum):
@@ -87,21 +97,32 @@ class AnswerView(Vertical):
         self.state = TurnState.QUEUED
         self.sources: tuple[Source, ...] = ()
         self.citations: list[Citation] = []
+        self.asked_as = ""
+        """The question completed from earlier turns, as it was searched; empty if it stood alone."""
         self.answer: Answer | None = None
         self.comparison: Comparison | None = None
         self.asked_of: Reading | None = None
         """How many files could be found when the question was asked; None if all could."""
+        self.waits_for_files = False
+        """The answer has begun, and is held up by files that are being read."""
+        self.changes_before = 0
+        """How many files had changed, as the screen counts them, when the question was asked."""
         self.begin_at_once = False
         """The user does not want to wait for files."""
         self._folders = folders
         self._markdown = markdown
         self._begun_at = 0.0
         self._word_drawn = False
+        self._text, self._reasoning = "", ""
+        self._sentences: list[CheckedSentence] = []
 
     def compose(self) -> ComposeResult:
         with Horizontal(classes="question-line"):
             yield Static(Content.styled("›", "$primary"), classes="sign", markup=False)
             yield Static(safe(self.question), classes="question", markup=False)
+        asked_as = Static("", classes="asked-as", markup=False)
+        asked_as.display = False
+        yield asked_as
         yield Vertical(classes="evidence")
         yield AnswerText(markdown=self._markdown)
         note = Static("", classes="note", markup=False)
@@ -122,7 +143,7 @@ class AnswerView(Vertical):
     @property
     def can_compare(self) -> bool:
         """True if there is an answer from documents, whose times can be compared."""
-        return self.over and self.answer is not None and bool(self.answer.sources)
+        return self.over and self.answer is not None and bool(self.answer.sources) and not self.answer.is_search
 
     def waiting(self, text: str) -> None:
         """Say what this question waits for."""
@@ -131,7 +152,9 @@ class AnswerView(Vertical):
     async def queue_again(self) -> None:
         """Forget the answer, so that the question can be asked again in its place."""
         self.state, self.answer, self.comparison, self.sources = TurnState.QUEUED, None, None, ()
-        self.citations = []
+        self.citations, self._sentences, self._text, self._reasoning = [], [], "", ""
+        self._show_asked("")
+        await self.query(Collapsible).remove()
         self.remove_class("-failed", "-stopped", "-not-found", "-unverified")
         await self.query_one(".evidence", Vertical).remove_children()
         await self.query(ComparisonView).remove()
@@ -150,24 +173,62 @@ class AnswerView(Vertical):
     def take(self, event: AnswerEvent) -> None:
         """Show one event of the stream (text comes through `grow`)."""
         match event:
+            case AskedAs(question):
+                self._show_asked(question)
+            case Evidence(citation):
+                self._cite(citation)
+            case SentenceChecked(sentence):
+                self._sentences.append(sentence)
+                self._draw_words()
+            case Finished(answer):
+                self._finish(answer)
+            case _:
+                self._take_progress(event)
+
+    def _take_progress(self, event: AnswerEvent) -> None:
+        """Say what is being done."""
+        match event:
+            case FilesWaiting(backlog):
+                self.waits_for_files = True
+                self.waiting(f"waits for files: {backlog.share or 'some have changed'} read · Enter answers from those")
+            case PassagesRead(passages, of_passages):
+                self.waiting(f"reading the whole folder: {passages:,} of {count(of_passages, 'passage')} …")
             case Retrieved(sources):
+                self.waits_for_files = False
                 self.sources = sources
                 warm = sum(source.warm for source in sources)
                 self._note(Content(f"reading {count(len(sources), 'chunk')}, {warm} warm …"))
-            case PassagesRead(passages, of_passages):
-                self._note(Content(f"reading {passages:,} of {count(of_passages, 'passage')} …"))
             case FirstToken():
                 self._note(Content("writing the answer …"))
-            case Evidence(citation):
-                self._cite(citation)
-            case Finished(answer):
-                self._finish(answer)
+            case ReasoningText(text):
+                self._reasoning += text
+                self._note(Content(f"reasoning: {len(self._reasoning.split()):,} words so far …"))
+            case AnswerDraft(text):
+                self._note(safe(f"{text} …", "dim"))
 
     def grow(self, text: str) -> None:
         """Show all of the answer's text so far."""
-        self.query_one(AnswerText).show(text, {source.number for source in self.sources})
+        self._text = text
+        self._draw_words()
         if text.strip():
             self._word_came()
+
+    def _draw_words(self) -> None:
+        """Draw the text so far, with the marks of sentences that the passages do not support."""
+        text = marked(self._text, self._sentences)
+        self.query_one(AnswerText).show(text, {source.number for source in self.sources})
+
+    @property
+    def plain_text(self) -> str:
+        """Question, answer and quotes, for searching."""
+        words = self.answer.text if self.answer else ""
+        return "\n".join([self.question, self.asked_as, words, *(citation.quote for citation in self.citations)])
+
+    def replay(self, answer: Answer) -> None:
+        """Show an answer of a saved chat."""
+        self._word_drawn = True  # there is no time to tell
+        self.state = TurnState.OVER
+        self._finish(answer)
 
     def fail(self, problem: Problem) -> None:
         """Show an error in place of what is missing."""
@@ -178,7 +239,7 @@ class AnswerView(Vertical):
     def end(self) -> None:
         """Nothing more comes. Without a finished answer this means that the user stopped it."""
         comparing = self.answer is not None
-        self.state = TurnState.OVER
+        self.state, self.waits_for_files = TurnState.OVER, False
         if comparing and not self.has_class("-failed"):
             self.draw_note()
         elif not self.has_class("-failed"):
@@ -225,27 +286,53 @@ class AnswerView(Vertical):
     def _finish(self, answer: Answer) -> None:
         self.answer = answer
         self.sources = answer.sources
+        self._show_asked(answer.asked_as)
         for citation in answer.citations[len(self.citations) :]:
             self._cite(citation)
+        self._sentences = list(answer.sentences)
         self.grow(answer.text)
+        if answer.reasoning:
+            self._fold_reasoning(answer)
         self.set_class(not answer.found and not answer.stopped, "-not-found")
         self.set_class(bool(answer.dropped_quotes) and not answer.citations, "-unverified")
         self.draw_note()
         self.query_one(TimingLine).finish(answer)
 
+    def _fold_reasoning(self, answer: Answer) -> None:
+        text = Static(safe(answer.reasoning, "$foreground 60%"), markup=False)
+        folded = Collapsible(text, title=f"{remarks.reasoned(answer)} (click to read)", classes="reasoning")
+        self.mount(folded, before=self.query_one(AnswerText))
+
+    def _show_asked(self, question: str) -> None:
+        self.asked_as = question
+        line = self.query_one(".asked-as", Static)
+        line.update(Content.assemble("↳ asked as: ", safe(question, single_line=True)))
+        line.display = bool(question)
+
     def _afterword(self, answer: Answer, hint: str) -> Content:
         lines = [Content("stopped")] if answer.stopped else []
+        lines += [Content.assemble("! ", safe(remark, single_line=True)) for remark in remarks.remarks(answer)]
         if not answer.found and not answer.stopped and answer.sources:
             lines.append(Content("The nearest passages:"))
             lines += [self._source_line(source) for source in answer.sources[:_NEAREST_SHOWN]]
+        if answer.is_search:
+            lines += [self._source_line(source) for source in answer.sources]
+        if answer.limited_to:
+            names = ", ".join(short_path(path, self._folders) or path.name for path in answer.limited_to)
+            lines.append(Content.assemble("searched only ", safe(names, single_line=True)))
         if self.asked_of is not None:
             lines.append(Content(f"! answered {read_so_far(self.asked_of)}{hint}"))
+        if answer.doubt:
+            lines.append(Content(f"! {answer.doubt}"))
+        lines += [
+            Content.assemble("! no passage says this: ", safe(_sentence(answer, one), "italic", single_line=True))
+            for one in answer.sentences
+            if one.support is Support.UNSUPPORTED
+        ]
         lines += [
             Content.assemble("! in no source, do not rely on it: ", safe(quote, "italic", single_line=True))
             for quote in answer.dropped_quotes
         ]
-        if answer.doubt:
-            lines.append(Content(f"! {answer.doubt}"))
         if answer.basis is not None:
             lines.append(Content.styled(f"made from {answer.basis.summary}", "$foreground 60%"))
         if answer.cut_notice:
@@ -269,6 +356,12 @@ class AnswerView(Vertical):
         note = self.query_one(".note", Static)
         note.update(content)
         note.display = bool(content)
+
+
+def _sentence(answer: Answer, checked: CheckedSentence) -> str:
+    """Return a checked sentence with the reason why it is not supported."""
+    text = answer.text[checked.start : checked.end].strip()
+    return f"{text} ({checked.reason})" if checked.reason else text
 
 
 def _stale_notice(source: Source) -> str:

@@ -60,8 +60,8 @@ def verdict(comparison: Comparison) -> list[Content]:
     else:
         lines = [Content.styled("! The words differ.", "$warning")]
     if answer.cold_chunks:
-        cold = f"! {answer.cold_chunks} of {count(len(answer.sources), 'chunk')} had no cache even the second time"
-        lines.append(Content.styled(f"{cold}: the first time includes reading them.", "$warning"))
+        cold = f"! {answer.cold_chunks} of {count(len(answer.sources), 'chunk')} had no cache"
+        lines.append(Content.styled(f"{cold}; the time from caches includes reading them.", "$warning"))
     return lines
 
 

@@ -18,3 +18,21 @@ class LineInput(Input):
     def on_paste(self, event: events.Paste) -> None:
         """A pasted escape sequence must not get in here."""
         event.text = clean(event.text, single_line=True)
+
+
+class SentLine(LineInput):
+    """A line that Enter sends as Input.Submitted. Bindings would not wait for the letters still in its queue."""
+
+    def __init__(self, id: str, placeholder: str = "", value: str = "") -> None:
+        super().__init__(id, placeholder, value)
+        self._bindings.key_to_bindings.pop("ctrl+u", None)
+
+    def on_key(self, event: events.Key) -> None:
+        """Send the line, or empty it."""
+        if event.key in ("enter", "ctrl+u"):
+            event.stop()
+            event.prevent_default()
+            if event.key == "enter":
+                self.post_message(self.Submitted(self, self.value))
+            else:
+                self.value = ""

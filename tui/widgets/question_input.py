@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,6 +13,7 @@ from textual.widgets import TextArea
 
 from desk_rag.sanitize import clean
 
+_PICKER_KEYS = frozenset({"up", "down", "tab", "enter", "escape"})
 _NEW_LINE_KEYS = frozenset({"ctrl+j", "alt+enter", "shift+enter"})
 
 
@@ -23,6 +25,12 @@ class QuestionInput(TextArea):
     @dataclass
     class Submitted(Message):
         question: str
+
+    @dataclass
+    class Picked(Message):
+        """A key for the picker of names while it is open."""
+
+        key: str
 
     class EmptySubmitted(Message):
         """Enter on an empty prompt."""
@@ -36,16 +44,23 @@ class QuestionInput(TextArea):
             highlight_cursor_line=False,
             placeholder="Ask about your files",
         )
-        for key in ("f6", "f7"):
-            # TextArea selects lines with these; here they belong to the app.
+        self.cursor_blink = False  # two redraws a second, for ever, also over slow connections
+        for key in ("f6", "f7", "ctrl+f"):
+            # TextArea uses these; here they belong to the app.
             self._bindings.key_to_bindings.pop(key, None)
         self._history: list[str] = []
+        self.picking = False
+        """The picker of names is open and gets some keys."""
         self._recalled: int | None = None
         """Index into the history while the user walks through it."""
 
     def on_key(self, event: events.Key) -> None:
         """Enter asks, Ctrl+J starts a line. Bindings would not wait for the letters still in this widget's queue."""
-        if event.key == "enter" or event.key in _NEW_LINE_KEYS:
+        if self.picking and event.key in _PICKER_KEYS:
+            event.stop()
+            event.prevent_default()
+            self.post_message(self.Picked(event.key))
+        elif event.key == "enter" or event.key in _NEW_LINE_KEYS:
             event.stop()
             event.prevent_default()
             if event.key == "enter":
@@ -56,6 +71,12 @@ class QuestionInput(TextArea):
     def on_paste(self, event: events.Paste) -> None:
         """A pasted escape sequence must not get into the prompt either."""
         event.text = clean(event.text)
+
+    def load_history(self, questions: Sequence[str]) -> None:
+        """Put questions of earlier conversations before those of this one."""
+        self._history[:0] = questions
+        if self._recalled is not None:
+            self._recalled += len(questions)
 
     def offer(self, question: str) -> None:
         """Put `question` into the prompt to be edited, unless something is being written there."""

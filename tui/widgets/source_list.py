@@ -35,11 +35,12 @@ class SourceList(OptionList):
         return self._sources[self.highlighted]
 
     def show(self, sources: tuple[Source, ...], cited: frozenset[int]) -> None:
-        """Show `sources`; those in `cited` stand out. The highlight stays where it was if the list is the same."""
+        """Show `sources`; those in `cited` stand out. The first of them is highlighted, unless the list is the same."""
         same = [s.chunk_id for s in sources] == [s.chunk_id for s in self._sources]
         keep = self.highlighted if same else None
         self._sources, self._cited = sources, cited
-        self._draw(keep if keep is not None else 0 if sources else None)
+        first_cited = next((index for index, source in enumerate(sources) if source.number in cited), 0)
+        self._draw(keep if keep is not None else first_cited if sources else None)
 
     def choose(self, number: int) -> None:
         """Highlight source `number` (1-based)."""

@@ -20,7 +20,8 @@ def welcome(folders: Sequence[Path], status: Status, problem: Problem | None) ->
         )
     if not folders:
         return Content.assemble(
-            ("No folder yet\n\n", "bold"), "Leave with Ctrl+Q and start desk-rag with one:  desk-rag ~/Documents"
+            ("No folder yet\n\n", "bold"),
+            "Ctrl+P, “Choose a folder”; or start desk-rag with one:  desk-rag ~/Documents",
         )
     names = ", ".join(str(folder) for folder in folders)
     if status.freshness is Freshness.STARTING:

@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 
 from desk_rag.answering.conversation.scope import without_names
-from desk_rag.answering.conversation.turns import Turn, unique
+from desk_rag.answering.conversation.turns import Turn, unique, without_marks
 from desk_rag.answering.events import Answer, Source
 from desk_rag.store.chats.records import SavedSource, SavedTurn
 from desk_rag.store.types import DocumentRow
@@ -37,7 +37,7 @@ def saved_turn(answer: Answer) -> SavedTurn:
     return SavedTurn(
         question=answer.question,
         asked_as=answer.asked_as,
-        answer=answer.text,
+        answer=answer.marked_text,
         found=answer.found,
         stopped=answer.stopped,
         model=answer.model,
@@ -54,7 +54,7 @@ def turn_from(saved: SavedTurn) -> Turn:
     return Turn(
         question=saved.question,
         asked=saved.asked_as or without_names(saved.question),
-        answer="" if saved.forgotten else saved.answer,
+        answer="" if saved.forgotten else without_marks(saved.answer),
         found=saved.found and not saved.forgotten,
         quotes=tuple(source.quote for source in quoted),
         paths=unique([source.path for source in quoted]),

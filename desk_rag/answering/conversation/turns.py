@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from desk_rag.answering.conversation.scope import without_names
-from desk_rag.answering.events import Answer
+from desk_rag.answering.events import DOUBT, Answer
 
 _T = TypeVar("_T")
+_MARK = re.compile(r" ?\[(?:\d{1,3}|\?)\]")
+"""Marks behind the sentences of an answer: [2], [?]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +42,18 @@ def turn_of(answer: Answer) -> Turn:
     return Turn(
         question=answer.question,
         asked=answer.asked_as or without_names(answer.question),
-        answer=answer.text,
+        answer=without_marks(answer.text),
         found=answer.found,
         quotes=tuple(citation.quote for citation in answer.citations),
         paths=unique([source.path for source in sources]),
         headings=unique([source.location.heading or source.title for source in sources]),
         limited_to=answer.limited_to,
     )
+
+
+def without_marks(text: str) -> str:
+    """Return the words of an answer, without the numbers of its passages and without a word of doubt."""
+    return _MARK.sub("", text.removesuffix(f"\n({DOUBT})"))
 
 
 def unique(values: Sequence[_T]) -> tuple[_T, ...]:

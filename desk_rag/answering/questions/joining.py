@@ -29,6 +29,7 @@ class Joined:
         self._answers: list[tuple[str, Answer]] = []
         self._texts: list[str] = []
         self._citations: list[Citation] = []
+        self._line_ended = True
 
     @property
     def stopped(self) -> bool:
@@ -39,7 +40,6 @@ class Joined:
         """Pass on the events of the answer to `part`; with `silent`, without its words."""
         numbers: dict[int, int] = {}
         first = not self._sources
-        broken = False
         for event in events:
             match event:
                 case Retrieved(sources):
@@ -48,30 +48,32 @@ class Joined:
                 case FirstToken() if first:
                     yield event
                 case Evidence(citation):
-                    shown = list(self._shown(event, _renumbered(citation, numbers), broken=broken))
-                    broken = broken or len(shown) > 1
-                    yield from shown
-                case Finished(answer) if silent:
-                    self._answers.append((part, answer))
+                    yield from self._shown(event, _renumbered(citation, numbers))
                 case Finished(answer):
                     self._answers.append((part, answer))
-                    yield self._said(part, answer, broken=broken)
+                    if not silent:
+                        yield from self._said(part, answer)
 
-    def _shown(self, event: Evidence, citation: Citation, *, broken: bool) -> Iterator[AnswerEvent]:
+    def _shown(self, event: Evidence, citation: Citation) -> Iterator[AnswerEvent]:
         """A quote that was not shown yet, at the beginning of a line."""
-        if citation in self._citations:
-            return
-        self._citations.append(citation)
-        if self._texts and not broken:
-            yield AnswerText("\n")
-        yield replace(event, citation=citation)
+        if citation not in self._citations:
+            self._citations.append(citation)
+            yield from self._new_line()
+            yield replace(event, citation=citation)
 
-    def _said(self, part: str, answer: Answer, *, broken: bool) -> AnswerText:
-        """The words of one answer, on a line of their own; `broken` if that has begun already."""
+    def _said(self, part: str, answer: Answer) -> Iterator[AnswerText]:
+        """The words of one answer, on a line of their own."""
         text = answer.text if answer.found else f"{part} {NO_ANSWER}"
-        separate = bool(self._texts) and not broken
+        yield from self._new_line()
+        yield AnswerText(text)
         self._texts.append(text)
-        return AnswerText(f"\n{text}" if separate else text)
+        self._line_ended = False
+
+    def _new_line(self) -> Iterator[AnswerText]:
+        """End the line of the part before, ahead of the quotes of the next."""
+        if not self._line_ended:
+            self._line_ended = True
+            yield AnswerText("\n")
 
     def _numbered(self, sources: Sequence[Source]) -> dict[int, int]:
         """Add the sources that are new; return the number of each by its number in its own answer."""

@@ -33,7 +33,6 @@ from desk_rag.answering.writing.refusals import is_refusal
 from desk_rag.answering.writing.repetition import RepetitionGuard, begins_next_turn, tail_loops
 from desk_rag.answering.writing.support import SupportChecker
 from desk_rag.answering.writing.units import Unit, UnitKind, UnitSplitter
-from desk_rag.model.prompt import NO_ANSWER
 from desk_rag.model.reasoning import Reasoning
 from desk_rag.sanitize import without_terminal_codes
 
@@ -43,6 +42,8 @@ _LABEL = re.compile(
 _PARTIAL_MARKER = re.compile(r"[ \t]*(?:\[[^\]\n]{0,24}|【[^】\n]{0,40})?$")
 _NUMBERS_SHOWN = 3
 """Citations behind one sentence at most."""
+_EMPTY = "The model wrote no answer."
+_UNFINISHED = "There is no answer: the model did not finish reasoning."
 _REPEATED = "The model began to repeat itself, so the answer was ended there"
 _UNMARKED = "Part of this text is the model's reasoning; it did not mark where that began"
 
@@ -100,7 +101,7 @@ class WrittenStream:
         yield from self._take(self._splitter.feed(answer))
         if self._limits != _Limits():
             return
-        if tail_loops(self._splitter.pending):
+        if tail_loops(self._filter.reasoning if self._filter.is_open else self._splitter.pending):
             self._limits = _Limits(repeated=True)
         elif self._answer_tokens >= self._length.answer or self._tokens >= self._length.all:
             self._limits = _Limits(full=True)
@@ -129,8 +130,8 @@ class WrittenStream:
             events.append(self._check_done(CheckedSentence(0, len(self._text), Support.UNCHECKED, reason)))
         found = bool(self._text) and not refused and states is not Grounding.NONE
         if not self._text and not stopped:
-            self._text = NO_ANSWER
-            events.append(AnswerText(NO_ANSWER))
+            self._text = _UNFINISHED if self._filter.reasoning else _EMPTY
+            events.append(AnswerText(self._text))
         citations = tuple(dict.fromkeys(each for sentence in self._sentences for each in sentence.citations))
         parsed = ParsedAnswer(
             self._text, found, citations, self._checker.unfound_quotes, (),
@@ -215,7 +216,7 @@ class WrittenStream:
             notices.append(_REPEATED)
         if self._filter.unmarked:
             notices.append(_UNMARKED)
-        if self._filter.is_open and not stopped:
+        if self._filter.is_open and not stopped and not self._limits.repeated:
             notices.append(
                 f"The model was still reasoning after {self._tokens:,} tokens and was ended there; "
                 "a shorter question, or a model that answers without reasoning, may help"

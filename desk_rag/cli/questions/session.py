@@ -47,7 +47,7 @@ class ChatSession:
         if self._chats is None:
             return
         try:
-            self._chat_id = self._chats.add(self._chat_id, saved_turn(answer))
+            self._chat_id = self._chats.add(self._chat_id, saved_turn(answer)).chat_id
             self._saved = True
         except DeskRagError as error:
             self._notices.append(f"This answer could not be saved: {error.message}")

@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from desk_rag.answering.events import Answer, CheckedSentence, Citation, Grounding, Support
+from desk_rag.answering.events import Answer, Citation
 from desk_rag.sanitize import clean, shown_path
 
-UNSUPPORTED = "[?]"
-"""Stands behind a sentence that the passages do not support, or that could not be compared."""
 _LONGEST_QUOTE = 240
-_REASONS_SHOWN = 3
-
-
-def mark(sentence: CheckedSentence) -> str:
-    """What stands behind a sentence; nothing for a supported one, whose text names its passages."""
-    return "" if sentence.support is Support.SUPPORTED else f" {UNSUPPORTED}"
 
 
 def evidence_lines(answer: Answer, bases: Sequence[Path]) -> Iterator[str]:
@@ -35,29 +27,6 @@ def _evidence_line(citation: Citation, bases: Sequence[Path]) -> str:
     return f"[{citation.source_number}] {shown_path(citation.path, bases)} {citation.location}".rstrip() + (
         f"{origin} “{quote}”"
     )
-
-
-def remarks(answer: Answer) -> list[str]:
-    """Sentences about an answer's support and its model's reasoning."""
-    found = []
-    doubted = [sentence for sentence in answer.sentences if sentence.support is Support.UNSUPPORTED]
-    unchecked = [sentence for sentence in answer.sentences if sentence.support is Support.UNCHECKED]
-    if answer.grounding is Grounding.NONE:
-        found.append("Not from your documents: the passages that were read support no sentence of this answer")
-    elif doubted:
-        count, total = len(doubted), len(answer.sentences)
-        verb = "is" if count == 1 else "are"
-        found.append(f"{count} of {total} sentences {verb} not supported by the passages, marked {UNSUPPORTED}")
-    reasons = dict.fromkeys(sentence.reason for sentence in doubted if sentence.reason)
-    if reasons:
-        found[-1] += ": " + "; ".join(list(reasons)[:_REASONS_SHOWN])
-    if unchecked:
-        reasons = dict.fromkeys(sentence.reason for sentence in unchecked if sentence.reason)
-        verb = "was" if len(unchecked) == 1 else "were"
-        found.append(f"{len(unchecked)} of {len(answer.sentences)} sentences {verb} not checked: {'; '.join(reasons)}")
-    if answer.reasoning:
-        found.append(f"The model reasoned for {len(answer.reasoning.split()):,} words first; --json shows them")
-    return found
 
 
 def support_json(answer: Answer) -> dict[str, object] | None:

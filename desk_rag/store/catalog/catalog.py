@@ -169,6 +169,16 @@ class Catalog:
         scope = Scope([] if under is None else [under])
         return self._documents(scope.path_condition("d.path"), scope.values)
 
+    def text_characters(self, under: Path | None) -> int:
+        """Return the characters of all chunks at or below `under`, each chunk once."""
+        scope = Scope([] if under is None else [under])
+        query = (
+            "SELECT COALESCE(SUM(LENGTH(text)), 0) FROM chunks WHERE id IN (SELECT p.chunk FROM places p "
+            f"JOIN documents d ON d.id = p.document WHERE {scope.path_condition('d.path')})"
+        )
+        with self._database.read() as connection:
+            return int(connection.execute(query, scope.values).fetchone()[0])
+
     def stamps(self, under: Sequence[Path], limit: int) -> dict[bytes, tuple[int, int, int, str]]:
         """Return (size, mtime_ns, inode, state) of at most `limit` known paths at or below `under`, newest row first.
 

@@ -12,7 +12,7 @@ from desk_rag.documents.chunking import Location
 from desk_rag.errors import ConfigError, ForeignPlace, StoreError
 from desk_rag.store.catalog.paths import Scope, from_blob, to_blob
 from desk_rag.store.chats.database import ChatsDamaged, ChatsDatabase, put_aside
-from desk_rag.store.chats.records import ChatRow, SavedChat, SavedSource, SavedTurn
+from desk_rag.store.chats.records import ChatRow, SavedAs, SavedChat, SavedSource, SavedTurn
 
 FORGOTTEN = "(removed: it came from a folder that was purged)"
 _LONGEST_TITLE = 80
@@ -25,16 +25,29 @@ class Chats:
     def __init__(self, database: ChatsDatabase) -> None:
         self._database = database
 
-    def add(self, chat_id: int | None, turn: SavedTurn) -> int:
-        """Append a turn to a chat, or begin one; return the chat's id. Raises StoreError subclasses."""
+    def add(self, chat_id: int | None, turn: SavedTurn) -> SavedAs:
+        """Append a turn to a chat, or begin one if there is none with this id. Raises StoreError subclasses."""
         now = time.time()
         with self._database.write() as connection:
             if chat_id is None or not _touch(connection, chat_id, now):
                 title = " ".join(turn.question.split())[:_LONGEST_TITLE]
                 row = "INSERT INTO chats (title, started_at, changed_at) VALUES (?, ?, ?)"
                 chat_id = int(connection.execute(row, (title, turn.asked_at, now)).lastrowid or 0)
-            _insert(connection, chat_id, turn)
-        return chat_id
+            return SavedAs(chat_id, _insert(connection, chat_id, turn))
+
+    def replace(self, saved: SavedAs, turn: SavedTurn) -> SavedAs:
+        """Save a turn in the place of an older one, or as a new one if that is gone."""
+        with self._database.write() as connection:
+            if connection.execute("DELETE FROM turns WHERE id = ?", (saved.turn_id,)).rowcount:
+                _touch(connection, saved.chat_id, time.time())
+                return SavedAs(saved.chat_id, _insert(connection, saved.chat_id, turn, saved.turn_id))
+        return self.add(saved.chat_id, turn)
+
+    def questions(self, limit: int) -> list[str]:
+        """Return the questions asked last, newest first, each once."""
+        query = "SELECT question FROM turns GROUP BY question ORDER BY max(id) DESC LIMIT ?"
+        with self._database.read() as connection:
+            return [str(question) for (question,) in connection.execute(query, (limit,))]
 
     def rows(self, limit: int = 1_000_000) -> list[ChatRow]:
         """Return the chats, the one changed last first."""
@@ -100,12 +113,13 @@ class Chats:
             if not connection.execute("DELETE FROM chats WHERE id = ?", (chat_id,)).rowcount:
                 raise _no_chat(chat_id)
 
-    def delete_last_turn(self, chat_id: int) -> None:
-        """Delete the newest turn of a chat, and the chat if it was the only one."""
+    def delete_turn(self, saved: SavedAs) -> None:
+        """Delete a turn, and its chat if that has no other."""
         with self._database.write() as connection:
-            connection.execute("DELETE FROM turns WHERE id = (SELECT max(id) FROM turns WHERE chat = ?)", (chat_id,))
+            connection.execute("DELETE FROM turns WHERE id = ?", (saved.turn_id,))
             connection.execute(
-                "DELETE FROM chats WHERE id = ? AND NOT EXISTS (SELECT 1 FROM turns WHERE chat = chats.id)", (chat_id,)
+                "DELETE FROM chats WHERE id = ? AND NOT EXISTS (SELECT 1 FROM turns WHERE chat = chats.id)",
+                (saved.chat_id,),
             )
 
     def forget(self, path: Path) -> int:
@@ -180,16 +194,16 @@ def _touch(connection: sqlite3.Connection, chat_id: int, now: float) -> bool:
     return bool(connection.execute("UPDATE chats SET changed_at = ? WHERE id = ?", (now, chat_id)).rowcount)
 
 
-def _insert(connection: sqlite3.Connection, chat_id: int, turn: SavedTurn) -> None:
+def _insert(connection: sqlite3.Connection, chat_id: int, turn: SavedTurn, turn_id: int | None = None) -> int:
     row = (
-        "INSERT INTO turns (chat, question, asked_as, answer, found, stopped, model, mode, asked_at)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        "INSERT INTO turns (id, chat, question, asked_as, answer, found, stopped, model, mode, asked_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
     )
     values = (
-        chat_id, _utf8(turn.question), _utf8(turn.asked_as), _utf8(turn.answer), turn.found, turn.stopped, turn.model,
-        turn.mode, turn.asked_at,
+        turn_id, chat_id, _utf8(turn.question), _utf8(turn.asked_as), _utf8(turn.answer), turn.found, turn.stopped,
+        turn.model, turn.mode, turn.asked_at,
     )  # fmt: skip
-    turn_id = connection.execute(row, values).lastrowid
+    turn_id = int(connection.execute(row, values).lastrowid or 0)
     connection.executemany(
         "INSERT INTO limits (turn, path) VALUES (?, ?)", [(turn_id, to_blob(path)) for path in turn.limited_to]
     )
@@ -198,9 +212,10 @@ def _insert(connection: sqlite3.Connection, chat_id: int, turn: SavedTurn) -> No
         " quote, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [_source_values(turn_id, source) for source in turn.sources],
     )
+    return turn_id
 
 
-def _source_values(turn_id: int | None, source: SavedSource) -> tuple[object, ...]:
+def _source_values(turn_id: int, source: SavedSource) -> tuple[object, ...]:
     at = source.location
     return (
         turn_id, source.number, to_blob(source.path), _utf8(source.title), _utf8(at.heading), at.page_start,
@@ -219,7 +234,7 @@ def _turn(connection: sqlite3.Connection, row: Sequence[object]) -> SavedTurn:
     return SavedTurn(
         str(question), str(asked_as), str(answer), bool(found), bool(stopped), str(model), str(mode),
         float(str(asked_at)), tuple(map(_source, sources)), tuple(from_blob(path) for (path,) in limits),
-        bool(forgotten),
+        bool(forgotten), int(str(turn_id)),
     )  # fmt: skip
 
 

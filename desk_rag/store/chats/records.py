@@ -42,6 +42,16 @@ class SavedTurn:
     limited_to: tuple[Path, ...] = ()
     forgotten: bool = False
     """Its answer was removed by `purge`, because it came from a purged folder."""
+    turn_id: int = field(default=0, compare=False)
+    """Its row; 0 before it is saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedAs:
+    """Where a turn was saved."""
+
+    chat_id: int
+    turn_id: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,16 @@ def test_reasoning_is_apart(world: World) -> None:
     assert "".join(event.text for event in events if isinstance(event, ReasoningText)) == answer.reasoning
 
 
+def test_sentences_are_passed_on_while_the_model_writes(world: World) -> None:
+    """No second look holds them back: the events of the first sentence come before the model has said the next."""
+    text = "The frame number of the blue bicycle is WTU-4471-B. It was bought at Ortmann's."
+    with an_engine(world, world.data, max_new_tokens=0) as engine, saying(engine.model, text[:60]):
+        events = engine.ask(BICYCLE)  # the script ends before the text does: reading on would raise StopIteration
+        first = next(event for event in events if isinstance(event, AnswerText))
+        assert first.text == "The frame number of the blue bicycle is WTU-4471-B. [1]"
+        events.close()  # type: ignore[attr-defined]
+
+
 def test_a_refusal_is_not_found(world: World) -> None:
     for text in ("I'm sorry, the documents do not mention a rent.", NO_ANSWER):
         answer, _ = told(world, RENT, text)

@@ -12,6 +12,8 @@ from typing import cast
 
 import pytest
 
+from desk_rag.answering.conversation.saved import saved_turn, turn_from
+from desk_rag.answering.conversation.turns import turn_of
 from desk_rag.answering.events import (
     Answer,
     AnswerDraft,
@@ -200,14 +202,14 @@ CASES = {
         "<think>" + "So the fine could be here or there, let me look at it again from the start. " * 4,
         "",
         False,
-        ("still reasoning after", NO_ANSWER),
+        ("still reasoning after", "There is no answer: the model did not finish reasoning."),
         ("let me look",),
         reasoning=THINK,
         length=AnswerLength(20, 60),
     ),
     "reasoning that is not counted": Case(
         FINE,
-        "<think>" + "hm " * 90 + "</think>The fine for camping is 200 crowns [1].",
+        "<think>" + " ".join(f"step {n}" for n in range(45)) + "</think>The fine for camping is 200 crowns [1].",
         "S",
         True,
         ("200 crowns",),
@@ -377,7 +379,15 @@ CASES = {
         ("200 crowns. [1]",),
         ("†", "[^1]"),
     ),
-    "nothing at all": Case(FINE, "  \n", "", False, (NO_ANSWER,)),
+    "nothing at all": Case(FINE, "  \n", "", False, ("The model wrote no answer.", "Nearest passages:")),
+    "reasoning that repeats itself": Case(
+        FINE,
+        "<think>" + "wait, " * 300,
+        "",
+        False,
+        ("did not finish reasoning", "began to repeat itself"),
+        reasoning=THINK,
+    ),
 }
 
 
@@ -484,3 +494,18 @@ def test_a_stopped_answer_keeps_its_unfinished_sentence(judges: tuple[Embedder, 
     list(empty.feed("<think>Hm"))
     parsed, rest = empty.finish(stopped=True)
     assert (parsed.text, parsed.found, parsed.notices) == ("", False, ())
+
+
+def test_copies_and_saved_chats_keep_the_marks(judges: tuple[Embedder, SpanScorer]) -> None:
+    _, answer, _ = shown(CASES["an invented sentence behind a right one"], judges)
+    assert answer.marked_text.endswith("200 crowns. [1] Rangers patrol the lakes every evening in summer. [?]")
+    assert saved_turn(answer).answer == answer.marked_text
+    _, table, _ = shown(CASES["a table"], judges)
+    assert table.marked_text.endswith("| Heat exchanger | CL-9999 | 340 crowns [?] |")
+    assert "[?]" not in table.text
+
+
+def test_follow_ups_lean_on_the_words_alone(judges: tuple[Embedder, SpanScorer]) -> None:
+    _, answer, _ = shown(CASES["only a fragment"], judges)
+    assert (answer.text, turn_of(answer).answer) == ("200 crowns [1]", "200 crowns")
+    assert turn_from(saved_turn(answer)).answer == "200 crowns"

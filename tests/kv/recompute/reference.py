@@ -23,6 +23,9 @@ class PuttingBack:
         self.stale = stale
         self.mixed: list[tuple[torch.Tensor, torch.Tensor]] = []
 
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return 0
+
     def update(
         self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -28,7 +28,13 @@ def slabs(case: Case) -> list[torch.Tensor]:
     return [slab.clone() for layer in case.stitched.cache.layers for slab in (layer.key_slab, layer.value_slab)]
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def _timed(family: Family) -> object:
+    """`family` as a parameter; of those that stand for a property some are tried each time, the others in long runs."""
+    long = family.property and family.name not in ("smollm3", "gpt-oss", "glm4", "gemma3-images")
+    return pytest.param(family, id=family.name, marks=pytest.mark.slow if long else ())
+
+
+@pytest.mark.parametrize("family", [_timed(family) for family in FAMILIES])
 def test_none_some_and_all(family: Family) -> None:
     model = build_model(family)
     full = plain_forward(model, stitched_case(model).all_ids, 1)[-1]

@@ -46,9 +46,9 @@ def opened(root: Path) -> Chats:
 
 def test_a_chat_comes_back_as_it_was_saved(root: Path) -> None:
     chats = opened(root)
-    number = chats.add(None, TURN)
-    assert chats.add(number, FOLLOW_UP) == number
-    other = chats.add(None, BOAT)
+    number = chats.add(None, TURN).chat_id
+    assert chats.add(number, FOLLOW_UP).chat_id == number
+    other = chats.add(None, BOAT).chat_id
     chats.close()
     again = opened(root)
     chat = again.get(number)
@@ -61,12 +61,12 @@ def test_a_chat_comes_back_as_it_was_saved(root: Path) -> None:
 def test_file_names_that_are_no_text_are_kept(root: Path) -> None:
     odd = replace(TURN, sources=(replace(LEASE, path=Path(os.fsdecode(b"/desk/\xff.md"))),), limited_to=())
     chats = opened(root)
-    assert chats.get(chats.add(None, odd)).turns[0].sources[0].path == odd.sources[0].path
+    assert chats.get(chats.add(None, odd).chat_id).turns[0].sources[0].path == odd.sources[0].path
 
 
 def test_search_wants_all_words_in_one_turn(root: Path) -> None:
     chats = opened(root)
-    number = chats.add(None, TURN)
+    number = chats.add(None, TURN).chat_id
     chats.add(number, FOLLOW_UP)
     chats.add(None, BOAT)
     assert [row.chat_id for row in chats.search("LEASE june")] == [number]
@@ -77,7 +77,7 @@ def test_search_wants_all_words_in_one_turn(root: Path) -> None:
 
 def test_delete_and_rename(root: Path) -> None:
     chats = opened(root)
-    number = chats.add(None, TURN)
+    number = chats.add(None, TURN).chat_id
     chats.rename(number, "  The\nlease ")
     assert chats.rows()[0].title == "The lease"
     chats.delete(number)
@@ -85,24 +85,36 @@ def test_delete_and_rename(root: Path) -> None:
     for action in (lambda: chats.get(number), lambda: chats.delete(number), lambda: chats.rename(number, "x")):
         with pytest.raises(ConfigError, match=f"no chat {number}"):
             action()
-    assert chats.add(number, BOAT) != number, "a number is never used again"
+    assert chats.add(number, BOAT).chat_id != number, "a number is never used again"
 
 
 def test_deleting_the_only_turn_deletes_the_chat(root: Path) -> None:
     chats = opened(root)
-    number = chats.add(None, TURN)
-    chats.add(number, FOLLOW_UP)
-    chats.delete_last_turn(number)
-    assert chats.get(number).turns == (TURN,)
-    chats.delete_last_turn(number)
+    first = chats.add(None, TURN)
+    second = chats.add(first.chat_id, FOLLOW_UP)
+    chats.delete_turn(second)
+    assert chats.get(first.chat_id).turns == (TURN,)
+    chats.delete_turn(first)
     assert chats.rows() == []
+
+
+def test_a_turn_asked_again_keeps_its_place(root: Path) -> None:
+    chats = opened(root)
+    first = chats.add(None, TURN)
+    chats.add(first.chat_id, FOLLOW_UP)
+    again = replace(TURN, answer="in June")
+    assert chats.replace(first, again) == first
+    assert chats.get(first.chat_id).turns == (again, FOLLOW_UP)
+    assert chats.questions(5) == [FOLLOW_UP.question, TURN.question]
+    chats.delete(first.chat_id)
+    assert chats.replace(first, again).chat_id != first.chat_id
 
 
 def test_purge_of_a_folder_takes_quotes_answers_and_rewritten_questions(root: Path) -> None:
     chats = opened(root)
-    number = chats.add(None, TURN)
+    number = chats.add(None, TURN).chat_id
     chats.add(number, FOLLOW_UP)
-    other = chats.add(None, BOAT)
+    other = chats.add(None, BOAT).chat_id
     chats.close()
     assert forget_folder(root, Path("/desk/let")) == 0
     assert forget_folder(root, Path("/desk/letters")) == 2

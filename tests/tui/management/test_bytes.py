@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.tui.terminal import Terminal
-from tests.tui.test_pty import commands
+from tests.tui.wire.test_pty import commands
 
 F = {2: "\x1bOQ", 3: "\x1bOR", 4: "\x1bOS", 5: "\x1b[15~", 8: "\x1b[19~", 9: "\x1b[20~"}
 PAYLOADS = (
@@ -75,6 +75,16 @@ def test_panels_send_nothing_of_a_file_but_its_letters(started: Callable[..., Te
         terminal.until(lambda: "cannot be undone" not in terminal.text)
         terminal.send(F[number])
         terminal.until(lambda: sign in terminal.text)  # noqa: B023
+    terminal.send(F[2])
+    terminal.until(lambda: "model.name" in terminal.text)
+    terminal.send("adapter")
+    terminal.until(lambda: "Directory of an adapter" in terminal.text)
+    terminal.send("\r")
+    terminal.until(lambda: "Enter takes it" in terminal.text)
+    terminal.send("\x1b[200~no\u202ete\x9b31m\x1b[201~")
+    terminal.until(lambda: "no⟨U+202E⟩te" in terminal.text)
+    terminal.send("\x1b")
+    terminal.until(lambda: "Enter takes it" not in terminal.text)
     terminal.resize(80, 24)
     terminal.send(F[3])
     terminal.until(lambda: "dir before" in terminal.text)

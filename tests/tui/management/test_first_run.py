@@ -10,8 +10,8 @@ from desk_rag import config
 from desk_rag.config import Settings
 from desk_rag.tui.app import DeskRagApp
 from desk_rag.tui.management.session import Session
+from desk_rag.tui.panels.first_run import FirstRunScreen
 from desk_rag.tui.screens.chat import ChatScreen
-from desk_rag.tui.screens.first_run import FirstRunScreen
 from tests.tui.conftest import screen_text, until
 from tests.tui.management.conftest import FILES, RULES
 from tests.tui.scripted import ScriptedBackend
@@ -88,6 +88,38 @@ def test_hostile_settings_are_not_needed(tmp_path: Path) -> None:
 
     (tmp_path / "docs").mkdir()
     assert FirstRun(session).is_due()
-    assert FirstRun(session).choose(tmp_path / "docs") == ""
+    assert FirstRun(session).choose(tmp_path / "docs", "embedded") == ""
     assert config.load(tmp_path / "new" / "config.toml").folders == (tmp_path / "docs",)
     assert not FirstRun(session).is_due()
+
+
+async def test_a_folder_that_is_new_is_told_of_while_one_may_ask(tmp_path: Path) -> None:
+    """With a folder on the command line nothing is asked; a notice says what will be read."""
+    folder = tmp_path / "new"
+    folder.mkdir()
+    (folder / "a.md").write_text("# A\n")
+    (folder / "b.jpg").write_bytes(b"x")
+    session = Session(Settings(data_dir=tmp_path / "data"), [folder], tmp_path / "config.toml")
+    app = DeskRagApp(ScriptedBackend(session=session), [folder])
+    async with app.run_test(size=(100, 30), notifications=True) as pilot:
+        await until(pilot, lambda: "1 file to read (md 1)" in screen_text(app) and "images 1" in screen_text(app))
+        assert isinstance(app.screen, ChatScreen)
+    assert not (tmp_path / "config.toml").exists()
+
+
+async def test_another_model_is_checked_before_it_is_taken(fresh: DeskRagApp, tmp_path: Path, reader_dir: Path) -> None:
+    async with fresh.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: "Downloads" in screen_text(fresh))
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: "Enter takes it" in screen_text(fresh))
+        await pilot.press(*"/nothing/here", "enter")
+        await until(pilot, lambda: "is neither a model directory" in screen_text(fresh), 30)
+        await pilot.press("ctrl+u", *str(reader_dir), "enter")
+        await until(pilot, lambda: isinstance(fresh.screen, FirstRunScreen), 30)
+        await pilot.press("down", "up", "enter")
+        await until(pilot, lambda: "will read" in screen_text(fresh))
+        await until(pilot, lambda: str(reader_dir) in screen_text(fresh))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(fresh.screen, ChatScreen))
+        assert config.load(tmp_path / "config.toml").model.name == str(reader_dir)
+        assert fresh.backend.session.settings.model.name == str(reader_dir)

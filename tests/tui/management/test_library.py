@@ -12,8 +12,8 @@ from desk_rag.store.catalog import checksums
 from desk_rag.store.catalog.rows import upsert
 from desk_rag.store.store import Store
 from desk_rag.store.types import FileStamp
-from desk_rag.tui.screens.choice import ChoiceScreen
-from desk_rag.tui.screens.library import LibraryScreen
+from desk_rag.tui.panels.choice import ChoiceScreen
+from desk_rag.tui.panels.library import LibraryScreen
 from desk_rag.tui.widgets.entry_list import PAGE, EntryList
 from tests.tui.conftest import screen_text, until
 from tests.tui.management.conftest import RULES, Open, World

@@ -45,6 +45,10 @@ def before(key: str, sign: str, *, light: bool = False) -> Callable[[Pilot[int]]
         await until(pilot, lambda: "watching" in screen_text(pilot.app))  # type: ignore[arg-type]
         await pilot.press(key)
         await until(pilot, lambda: sign in screen_text(pilot.app))  # type: ignore[arg-type]
+        if key == "f3":
+            await until(
+                pilot, lambda: "4 files read" in screen_text(pilot.app) and "~/docs/house" in screen_text(pilot.app)
+            )  # type: ignore[arg-type]
         await pilot.wait_for_animation()
 
     return run
@@ -72,6 +76,11 @@ def test_cache(snap_compare: Snap, busy: World, size: tuple[int, int]) -> None:
 def test_cache_without_colour(snap_compare: Snap, busy: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     assert snap_compare(busy.app(), terminal_size=SIZES[0], run_before=before("f5", "notes.md"))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_settings(snap_compare: Snap, busy: World, size: tuple[int, int]) -> None:
+    assert snap_compare(busy.app(), terminal_size=size, run_before=before("f2", "model.name"))
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -69,11 +69,18 @@ def test_copying_sends_only_what_is_shown(hostile: Terminal) -> None:
 
     hostile.send("hostile\r")
     hostile.until(lambda: "first word" in hostile.text)
-    hostile.send("\t")
-    hostile.until(lambda: "esc Back" in hostile.text)
-    hostile.send("y")
+    hostile.send("\x1bc")
     hostile.until(lambda: "Answer copied" in hostile.text)
     (command,) = commands(hostile.raw)
     assert command.startswith(b"\x1b]52;c;")
     copied = base64.b64decode(command.removeprefix(b"\x1b]52;c;")).decode()
     assert "before" in copied and "\x1b" not in copied and "\u202e" not in copied
+
+
+def test_nothing_is_drawn_while_nothing_changes(hostile: Terminal) -> None:
+    hostile.send("hostile\r")
+    hostile.until(lambda: "first word" in hostile.text)
+    hostile.pause(2.0)
+    drawn = len(hostile.raw)
+    hostile.pause(3.0)
+    assert hostile.raw[drawn:] == b"", "not even the cursor of the prompt blinks"

@@ -23,8 +23,8 @@ from desk_rag.tui.management.activity import (
 )
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.messages import PauseWanted
-from desk_rag.tui.screens.choice import Choice, ChoiceScreen
-from desk_rag.tui.screens.panel import PanelScreen
+from desk_rag.tui.panels.base import PanelScreen
+from desk_rag.tui.panels.choice import Choice, ChoiceScreen
 from desk_rag.tui.wording import about, percent, safe
 
 _SECONDS = 1.0

@@ -15,7 +15,7 @@ from textual.widgets import Static
 from desk_rag.tui.management.cache import CacheReport, CacheView
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.messages import Problem
-from desk_rag.tui.screens.panel import PanelScreen
+from desk_rag.tui.panels.base import PanelScreen
 from desk_rag.tui.wording import count, gib, home_path, percent, safe
 
 if TYPE_CHECKING:

@@ -17,9 +17,10 @@ from textual.widgets import Input, Static
 from desk_rag.tui.management.library import Entry, FileEntry, FolderEntry, Library, Listed, Shown, Summary
 from desk_rag.tui.management.library_changes import Change, Exclusion, LibraryChanges
 from desk_rag.tui.management.session import Session
-from desk_rag.tui.screens.choice import Choice, ChoiceScreen
-from desk_rag.tui.screens.panel import PanelScreen
-from desk_rag.tui.screens.text_page import TextScreen
+from desk_rag.tui.messages import Problem
+from desk_rag.tui.panels.base import PanelScreen
+from desk_rag.tui.panels.choice import Choice, ChoiceScreen
+from desk_rag.tui.panels.text_page import TextScreen
 from desk_rag.tui.widgets.entry_line import detail, entry_line
 from desk_rag.tui.widgets.entry_list import PAGE, EntryList
 from desk_rag.tui.widgets.line_input import LineInput
@@ -64,7 +65,7 @@ class LibraryScreen(PanelScreen):
         self._entries: dict[int, Entry] = {}
         self._undo: Callable[[], str] | None = None
         self._explained: tuple[Path, str] | None = None
-        self._open_when_there = False
+        self._open_when_there = self._loading = False
         self._seen = -1
         """State of the index when the list was made."""
 
@@ -94,12 +95,17 @@ class LibraryScreen(PanelScreen):
         self.in_thread(partial(self._library.summary, folder), self._summary_came, group="summary")
 
     def _load(self, folder: Path | None, *, again: bool = False, coming_from: Path | None = None) -> None:
-        words = self.query_one("#filter", Input).value
+        words, self._loading = self.query_one("#filter", Input).value, True
         job = partial(self._library.browse, folder, words, self._shown)
-        self.in_thread(job, partial(self._list_came, words, again, coming_from), group="list")
+        then = partial(self._list_came, words, again, coming_from)
+        self.in_thread(job, then, group="list", failed=self._not_listed)
+
+    def _not_listed(self, problem: Problem) -> None:
+        self._loading = False
+        self.complain(problem)
 
     def _list_came(self, words: str, again: bool, coming_from: Path | None, listed: Listed) -> None:
-        self._listed = listed
+        self._listed, self._loading = listed, False
         self.title_right("all folders" if listed.folder is None else home_path(listed.folder))
         empty = "No path holds these words." if words else _nothing(self._shown, listed.folder)
         rows = self.query_one(EntryList)
@@ -150,11 +156,13 @@ class LibraryScreen(PanelScreen):
             self.in_thread(self._library.changes, self._changes_came, group="renew")
 
     def _changes_came(self, changes: int) -> None:
-        if changes != self._seen:
-            self._seen = changes
+        if self._loading:
+            return  # what comes is new
+        if changes != self._seen and self._seen >= 0:
             self._reload()
         else:
             self.query_one(EntryList).renew()
+        self._seen = changes
 
     # Where the highlight is -----------------------------------------------------------------------------------
 
@@ -290,7 +298,7 @@ class LibraryScreen(PanelScreen):
     def _exclusion_came(self, exclusion: Exclusion) -> None:
         text = (
             f"The rule {exclusion.rule} is added to `exclude` in {home_path(self.session.file.path)}. "
-            f"{count(exclusion.indexed, 'document')} leave the index; the files themselves stay as they are. "
+            f"{count(exclusion.indexed, 'document')} {'leaves' if exclusion.indexed == 1 else 'leave'} the index; the files themselves stay as they are. "
             "This can be undone; caches are kept for a while."
         )
         choices = (Choice("no", "n", "Cancel"), Choice("yes", "y", "Exclude"))

@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from desk_rag.tui.management.checks import Finding
-from desk_rag.tui.screens.panel import PanelScreen
+from desk_rag.tui.panels.base import PanelScreen
 from desk_rag.tui.wording import count, safe
 
 _MARKS = {"ok": ("●", "$success"), "warn": ("!", "$warning"), "fail": ("✗", "$error")}

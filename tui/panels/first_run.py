@@ -15,16 +15,22 @@ from textual.content import Content
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from desk_rag.ingest.preview import FolderPreview
+from desk_rag.ingest.folder_preview import FolderPreview
 from desk_rag.sanitize import clean
 from desk_rag.tui.management.first_run import FirstRun
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.messages import Problem
-from desk_rag.tui.screens.panel import PanelScreen
+from desk_rag.tui.panels.base import PanelScreen
+from desk_rag.tui.panels.value_input import ValueScreen
 from desk_rag.tui.widgets.line_input import LineInput
 from desk_rag.tui.wording import about, count, gib, home_path, safe
 
 _PRIVACY = "Nothing leaves this computer: no account, no telemetry, no connection. Your files are only read."
+
+_MODEL = (
+    "A directory with safetensors weights, or ORG/NAME of a model whose files are on this computer already. "
+    "The embedded reader needs no download and no GPU; a larger model answers better and needs both."
+)
 
 
 class FirstRunScreen(PanelScreen):
@@ -36,12 +42,14 @@ class FirstRunScreen(PanelScreen):
         ("Up, Down", "choose one of those shown"),
         ("Tab", "complete the name with the chosen one"),
         ("Enter", "look at the folder; once it was looked at, start"),
+        ("Ctrl+O", "take another model than the embedded reader"),
         ("Esc", "stop looking, or back to the name; then go on without a folder"),
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "go_on", "Look at it"),
         Binding("enter", "start", "Start"),
         Binding("tab", "complete", "Complete", priority=True),
+        Binding("ctrl+o", "other_model", "Other model", key_display="^o"),
         Binding("up", "move(-1)", "Up", show=False),
         Binding("down", "move(1)", "Down", show=False),
     ]
@@ -53,6 +61,7 @@ class FirstRunScreen(PanelScreen):
         self._stop = threading.Event()
         self._looking = False
         self._folders: list[Path] = []
+        self._model = session.settings.model.name
         self._taken = ""
         """The folder in the input as it really is named; '' once something was typed."""
 
@@ -164,7 +173,7 @@ class FirstRunScreen(PanelScreen):
             return
         self._preview = found
         free, room = self._first_run.room()
-        self._draw(_described(found, free, room, self.session))
+        self._draw(_described(found, free, room, self._model, self.session.file.path))
         self.refresh_bindings()
 
     def _cannot_look(self, problem: Problem) -> None:
@@ -180,6 +189,28 @@ class FirstRunScreen(PanelScreen):
         self._draw(Content(""))
         self.refresh_bindings()
 
+    # Model ----------------------------------------------------------------------------------------------------
+
+    def action_other_model(self) -> None:
+        """Ask for the directory or the name of another model."""
+        self._ask_model("" if self._model == "embedded" else self._model)
+
+    def _ask_model(self, name: str, problem: str = "") -> None:
+        self.app.push_screen(ValueScreen("Model", _MODEL, name, problem), self._model_typed)
+
+    def _model_typed(self, name: str | None) -> None:
+        if name is not None:
+            job = partial(self._first_run.check_model, name)
+            self.in_thread(job, self._model_checked, group="model", failed=partial(self._model_wrong, name))
+
+    def _model_wrong(self, name: str, problem: Problem) -> None:
+        self._ask_model(name, f"{problem.message} {problem.remedy}")
+
+    def _model_checked(self, name: str) -> None:
+        self._model = name
+        if self._preview is not None:
+            self._preview_came(self._preview)
+
     # Leaving --------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -192,7 +223,7 @@ class FirstRunScreen(PanelScreen):
         """Index the folder from now on."""
         if self._preview is not None:
             folder = self._preview.folder
-            self.in_thread(partial(self._first_run.choose, folder), self._started, group="start")
+            self.in_thread(partial(self._first_run.choose, folder, self._model), self._started, group="start")
 
     def _started(self, unsaved: str) -> None:
         if unsaved:
@@ -207,26 +238,25 @@ class FirstRunScreen(PanelScreen):
             self.dismiss()
 
 
-def _described(found: FolderPreview, free: int, room: int, session: Session) -> Content:
+def _described(found: FolderPreview, free: int, room: int, name: str, file: Path) -> Content:
     """Return what a look at the folder has shown, a line for each thing."""
     if not found.files:
         lines = [_row("nothing", "no file in it can be read", style="$warning")]
         return Content("\n").join([*lines, *_not_read(found)])
-    name = session.settings.model.name
     model = "embedded reader: needs no download and no GPU" if name == "embedded" else name
     lines = [
         _row("will read", f"{count(found.files, 'file')}, {gib(found.size)}   {found.kinds_line}"),
         *_not_read(found),
         Content(""),
         _row("model", model),
-        _row("", "another one: F2 after the start; desk-rag help models"),
+        _row("", "another one: Ctrl+O; desk-rag help models says which"),
         _row(
             "ready",
             f"by words in about {about(found.seconds_to_words)}, by meaning in {about(found.seconds_to_meaning)}",
         ),
         _row("", f"all caches after about {about(found.seconds_to_warm)} of idle time (rough)"),
         _row("disk", _disk(found, free, room)),
-        _row("noted in", f"{home_path(session.file.path)}: opened from now on"),
+        _row("noted in", f"{home_path(file)}: opened from now on"),
     ]
     return Content("\n").join(lines)
 

@@ -1,0 +1,41 @@
+"""Word what was compared with the passages in a written answer, the same for the command line and the UI.
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from desk_rag.answering.events import MARK, Answer, CheckedSentence, Grounding, Support
+
+_REASONS_SHOWN = 3
+
+
+def remarks(answer: Answer) -> list[str]:
+    """Sentences about an answer's support and its model's reasoning."""
+    doubted = [sentence for sentence in answer.sentences if sentence.support is Support.UNSUPPORTED]
+    unchecked = [sentence for sentence in answer.sentences if sentence.support is Support.UNCHECKED]
+    total = len(answer.sentences)
+    found = []
+    if answer.grounding is Grounding.NONE:
+        found.append("Not from your documents: the passages that were read support no sentence of this answer")
+    elif doubted:
+        verb = "is" if len(doubted) == 1 else "are"
+        found.append(f"{len(doubted)} of {total} sentences {verb} not supported by the passages, marked {MARK}")
+    if doubted and (reasons := _reasons(doubted)):
+        found[-1] += f": {reasons}"
+    if unchecked:
+        verb = "was" if len(unchecked) == 1 else "were"
+        found.append(f"{len(unchecked)} of {total} sentences {verb} not checked: {_reasons(unchecked)}")
+    return found
+
+
+def reasoned(answer: Answer) -> str:
+    """'The model reasoned for 120 words first'; empty without reasoning."""
+    count = len(answer.reasoning.split())
+    return f"The model reasoned for {count:,} word{'' if count == 1 else 's'} first" if count else ""
+
+
+def _reasons(sentences: Sequence[CheckedSentence]) -> str:
+    return "; ".join(list(dict.fromkeys(each.reason for each in sentences if each.reason))[:_REASONS_SHOWN])

@@ -1,0 +1,1 @@
+"""Commands about folders: what is in them and when they are worked on."""

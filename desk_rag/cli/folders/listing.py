@@ -1,0 +1,159 @@
+"""Run `desk-rag ls`: list the indexed folders, or the documents of one with their state."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.cli import output as out
+from desk_rag.cli.store_access import exists, nothing_indexed, open_store, print_lines
+from desk_rag.cli.why import as_met
+from desk_rag.config import Settings
+from desk_rag.documents.status import FileState
+from desk_rag.errors import DeskRagError
+from desk_rag.ingest import freshness, unread
+from desk_rag.sanitize import clean, shown_path
+from desk_rag.store.presence import absent_folders, covers
+
+if TYPE_CHECKING:
+    from desk_rag.ingest.freshness import Backlog
+    from desk_rag.store.store import Store
+    from desk_rag.store.types import DocumentRow
+
+_LOOK_SECONDS = 5.0
+"""Time for comparing the listed folders with the catalog; nobody waits for an answer."""
+_MOST_NAMED = 20
+"""Files of one kind that a preview names."""
+_WORDS = {FileState.SKIPPED: "left out", FileState.FAILED: "not read"}
+
+
+def ls(settings: Settings, folder: Path | None, *, as_json: bool) -> int:
+    """Print the indexed folders, or every file below `folder`. Raises DeskRagError if nothing of it is indexed."""
+    if not exists(settings):
+        return nothing_indexed(settings, as_json=as_json)
+    with open_store(settings, writer=False) as store:
+        entries = _folders(store, settings) if folder is None else _files(store, settings, as_met(folder))
+    if as_json:
+        out.print_json(sys.stdout, {"folders" if folder is None else "files": entries})
+        return 0
+    print_lines([_folder_line(entry) for entry in entries] if folder is None else [_file_line(e) for e in entries])
+    return 0
+
+
+def _folders(store: Store, settings: Settings) -> list[dict[str, object]]:
+    absent = {away.path: away.reason for away in absent_folders(store)}
+    entries: list[dict[str, object]] = []
+    for root in store.volumes.roots():
+        counts = store.counts(under=[root])
+        backlog = freshness.look(store, [root], settings.index, seconds=_LOOK_SECONDS)
+        left_out = unread.skipped_files(store, [root])
+        entries.append(
+            {
+                "path": str(root),
+                "absent": absent.get(root, ""),
+                "files": counts.files,
+                "chunks": counts.chunks,
+                "failed": counts.failed,
+                "left_out": out.unread_json(left_out),
+                "new": len(backlog.new),
+                "changed": len(backlog.changed),
+                "complete": backlog.complete,
+            }
+        )
+    roots = store.volumes.roots()
+    single = [row for row in store.documents() if not any(root in row.path.parents for root in roots)]
+    entries += [_single_file(row) for row in single if row.state is FileState.INDEXED]
+    return entries
+
+
+def _single_file(row: DocumentRow) -> dict[str, object]:
+    """Return the entry of a file that was indexed without its folder."""
+    left_out = out.unread_json(unread.UnreadFiles(0, ()))
+    counts: dict[str, object] = {"files": 1, "chunks": row.num_chunks, "failed": 0, "left_out": left_out}
+    absent = "" if row.path.exists() else "the file is gone"
+    return {"path": str(row.path), "absent": absent, **counts, "new": 0, "changed": 0, "complete": True}
+
+
+def _files(store: Store, settings: Settings, path: Path) -> list[dict[str, object]]:
+    rows = store.documents(path)
+    backlog = freshness.look(store, [path], settings.index, seconds=_LOOK_SECONDS) if path.exists() else None
+    if not rows and not (backlog and backlog.new):
+        raise DeskRagError(
+            f"Nothing of {shown_path(path)} is indexed.", remedy="desk-rag ls lists the indexed folders."
+        )
+    absent, changed = absent_folders(store), _changed(backlog)
+    entries: list[dict[str, object]] = []
+    for row in rows:
+        state = _WORDS.get(row.state, "indexed")
+        if covers(absent, row.path):
+            state = "not connected"
+        elif row.state is FileState.INDEXED and not row.path.exists():
+            state = "gone"
+        elif row.path in changed:
+            state = "changed"
+        entries.append({"path": str(row.path), "state": state, "chunks": row.num_chunks, "reason": row.reason})
+    roots = store.volumes.roots()
+    for new in () if backlog is None else backlog.new:
+        covered = any(root in new.parents for root in roots)
+        reason = "the next run reads it" if covered else "in no indexed folder"
+        entries.append({"path": str(new), "state": "new", "chunks": 0, "reason": reason})
+    return sorted(entries, key=lambda entry: str(entry["path"]))
+
+
+def _changed(backlog: Backlog | None) -> set[Path]:
+    return set() if backlog is None else set(backlog.changed)
+
+
+def _folder_line(entry: dict[str, object]) -> str:
+    """Return '~/Documents: 120 files, 1,433 chunks; 3 not read; 11 left out; 2 changed'."""
+    counts = Counter({key: int(str(entry[key])) for key in ("files", "chunks", "failed", "new", "changed")})
+    left_out = entry["left_out"]
+    assert isinstance(left_out, dict)
+    counts["left_out"] = int(str(left_out["files"]))
+    parts = [f"{out.plural(counts['files'], 'file')}, {out.plural(counts['chunks'], 'chunk')}"]
+    words = {"failed": "could not be read", "left_out": "left out", "new": "new", "changed": "changed"}
+    parts += [f"{counts[key]:,} {word}" for key, word in words.items() if counts[key]]
+    parts += [] if entry["complete"] else ["not looked through to the end"]
+    away = [clean(str(entry["absent"]), single_line=True)] if entry["absent"] else []
+    return f"{shown_path(Path(str(entry['path'])))}: {'; '.join([*parts, *away])}"
+
+
+def _file_line(entry: dict[str, object]) -> str:
+    """Return 'indexed      12 chunks  letters/lease.md', with the reason of a file that was not read."""
+    path = Path(str(entry["path"]))
+    chunks = out.plural(int(str(entry["chunks"])), "chunk") if entry["chunks"] else ""
+    reason = clean(str(entry["reason"]).removeprefix(str(path)).strip(), single_line=True)
+    return f"{entry['state']:<13} {chunks:>12}  {shown_path(path)}{f': {reason}' if reason else ''}"
+
+
+def print_preview(settings: Settings, roots: Sequence[Path], *, as_json: bool) -> int:
+    """Print what `index` would do with these folders, changing nothing."""
+    from desk_rag.ingest.preview import preview
+
+    if exists(settings):
+        with open_store(settings, writer=False) as store:
+            found = preview(store, roots, settings.index)
+    else:
+        found = preview(None, roots, settings.index)
+    if as_json:
+        paths = {name: [str(path) for path in getattr(found, name)] for name in ("new", "changed", "gone")}
+        rest = {"unchanged": found.unchanged, "failed": found.failed, "bytes": found.bytes_to_read}
+        out.print_json(sys.stdout, {**paths, **rest, "not_read": out.unread_json(found.left_out)})
+        return 0
+    to_read = len(found.new) + len(found.changed)
+    lines = [
+        f"{out.plural(found.files, 'file')} found = {to_read:,} to be read + {found.unchanged:,} unchanged"
+        f" + {found.failed:,} that could not be read before + {found.left_out.files:,} left out"
+    ]
+    for name, word in (("new", "new"), ("changed", "changed"), ("gone", "gone, to be removed from the index")):
+        paths_of = getattr(found, name)
+        lines += [f"  {word}: {shown_path(path, roots)}" for path in paths_of[:_MOST_NAMED]]
+        lines += [f"  … and {len(paths_of) - _MOST_NAMED:,} more {word}"] if len(paths_of) > _MOST_NAMED else []
+    if found.left_out.files:
+        lines.append(f"{found.left_out.summary}.")
+    lines.append(f"{out.size(found.bytes_to_read)} would be read. Nothing was changed.")
+    print_lines(lines)
+    return 0

@@ -1,0 +1,227 @@
+"""Run `desk-rag models`: list what is on this machine, fit it to memory and disk, choose one, fetch one."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag import config
+from desk_rag.cli import output as out
+from desk_rag.cli.store_access import exists, open_store, print_lines
+from desk_rag.config import GIB, Settings
+from desk_rag.errors import ConfigError
+from desk_rag.sanitize import clean, shown_path
+
+if TYPE_CHECKING:
+    from desk_rag.model.library.fit import Fit, Machine
+    from desk_rag.model.library.installed import Installed
+
+_KNOWN = (
+    "Known to suit small machines because of few key-value heads: Qwen2.5-1.5B and 3B, Gemma 3 1B, SmolLM3 3B "
+    "(desk-rag help models)."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What was asked for."""
+
+    name: str
+    folders: tuple[Path, ...]
+    config: Path | None
+    """The settings file that was named."""
+    sure: bool
+    as_json: bool
+
+
+def run(action: str, settings: Settings, task: Task) -> int:
+    """Run one action and return its exit code. Raises ConfigError or ModelError."""
+    if action in ("use", "download") and not task.name:
+        raise ConfigError(f"Name a model: desk-rag models {action} NAME", remedy="`desk-rag models list` shows names.")
+    return {"list": _list, "fit": _fit, "use": _use, "download": _download}[action](settings, task)
+
+
+def _installed(settings: Settings, folders: tuple[Path, ...], name: str = "") -> list[Installed]:
+    from desk_rag.model import weights
+    from desk_rag.model.library import installed
+    from desk_rag.model.loading import quiet_libraries
+
+    quiet_libraries()
+    for folder in folders:
+        if not folder.expanduser().is_dir():
+            raise ConfigError(f"There is no directory {folder}.", remedy="Correct the path after --folder.")
+    listed = installed.everything([folder.expanduser() for folder in folders])
+    chosen = name or settings.model.name
+    if all(model.name != chosen for model in listed) and (name or chosen != "embedded"):
+        listed.append(installed.describe(chosen, "folder", weights.resolve(chosen, allow_download=False)))
+    return listed
+
+
+def _list(settings: Settings, task: Task) -> int:
+    listed = _installed(settings, task.folders)
+    if task.as_json:
+        out.print_json(sys.stdout, {"models": [_as_json(model) for model in listed], "used": settings.model.name})
+        return 0
+    lines = []
+    for model in listed:
+        mark = "*" if model.name == settings.model.name else " "
+        shape = model.shape
+        cache = f"{shape.kv_bytes_per_token / 1024:.1f} KiB per token" if shape else ""
+        facts = [out.size(model.size), model.form, cache, model.license]
+        lines.append(
+            f"{mark} {clean(model.name)}  [{model.source}]  {clean(', '.join(fact for fact in facts if fact))}"
+        )
+        if model.refusal:
+            lines.append(f"    cannot be used: {clean(model.refusal)}")
+    print_lines(
+        [*lines, "", "* is in use. `desk-rag models fit` compares them; `desk-rag models use NAME` chooses one."]
+    )
+    return 0
+
+
+def _fit(settings: Settings, task: Task) -> int:
+    from desk_rag.model.library import fit
+
+    machine = _machine(settings, task.folders[0] if task.folders else None)
+    ranked = fit.rank(_installed(settings, (), task.name), machine)
+    if task.as_json:
+        out.print_json(sys.stdout, {"machine": asdict(machine), "models": [_fit_as_json(each) for each in ranked]})
+        return 0
+    place = f"{out.size(machine.gpu_bytes)} of GPU memory" if machine.gpu_bytes else "no NVIDIA GPU"
+    lines = [
+        f"This machine: {place}, {out.size(machine.ram_bytes)} of memory free, "
+        f"{out.size(machine.budget_bytes)} of disk for caches.",
+        f"Text: {machine.text_characters:,} characters." if machine.text_characters else
+        "Text: nothing is indexed there yet, so the disk for its caches is not known (desk-rag index --no-kv FOLDER).",
+        "",
+    ]  # fmt: skip
+    for each in ranked:
+        lines += _fit_lines(each, machine)
+    print_lines([*lines, "", _KNOWN, "Sizes are computed from the files' headers; disk at 4 characters per token."])
+    return 0
+
+
+def _fit_lines(each: Fit, machine: Machine) -> list[str]:
+    weights = ", ".join(
+        f"{out.size(size)} {'16 bit' if name == 'none' else name}" for name, size in each.weights.items()
+    )
+    verdict = "suits" if each.suits else each.model.refusal or (
+        "does not fit into memory" if not each.quantization else "its caches would exceed budget_gib"
+    )  # fmt: skip
+    if each.suits and each.quantization != "none":
+        verdict = f"suits with --quantization {each.quantization}"
+    disk = f", {out.size(each.folder_bytes)} of disk for this text" if machine.text_characters else ""
+    license = f", licence: {clean(each.model.license)}" if each.model.license else ""
+    return [
+        f"{clean(each.model.name)}: {clean(verdict)}",
+        f"    weights {weights}; passages {out.size(each.slab_bytes)}; cache {each.kv_bytes_per_token:,} bytes per "
+        f"token{disk}{license}",
+    ]
+
+
+def _machine(settings: Settings, folder: Path | None) -> Machine:
+    import psutil
+
+    from desk_rag.model.library.fit import Machine
+
+    characters = 0
+    if exists(settings):
+        with open_store(settings, writer=False) as store:
+            characters = store.text_characters(folder.expanduser().absolute() if folder else None)
+    return Machine(
+        gpu_bytes=0 if settings.model.device == "cpu" else _gpu_bytes(),
+        ram_bytes=int(psutil.virtual_memory().available),
+        budget_bytes=int(settings.store.budget_gib * GIB),
+        text_characters=characters,
+    )
+
+
+def _gpu_bytes() -> int:
+    """Memory of the first NVIDIA GPU; 0 without one."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        total = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).total
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return 0
+    return int(total)
+
+
+def _use(settings: Settings, task: Task) -> int:
+    """Write the choice to the settings file after all checks that need no weights to be loaded."""
+    from desk_rag.model import directory_check, weights
+    from desk_rag.model.loading import quiet_libraries
+    from desk_rag.tui.management.settings_file import Key, SettingsFile
+
+    quiet_libraries()
+    chosen = settings.model.model_copy(update={"name": task.name})
+    if task.name != "embedded":
+        path = weights.resolve(task.name, allow_download=False)
+        checked, _ = directory_check.check(path, chosen)
+        directory_check.check_prompt(path, chosen, checked)
+        if Path(task.name).expanduser().exists():
+            chosen = chosen.model_copy(update={"name": str(Path(task.name).expanduser().absolute())})
+    file = SettingsFile(task.config or config.default_path())
+    changes: dict[Key, object] = {("model", "name"): chosen.name}
+    if chosen.quantization != config.load(task.config).model.quantization:
+        changes["model", "quantization"] = chosen.quantization
+    file.write(changes)
+    if task.as_json:
+        out.print_json(sys.stdout, {"used": chosen.name, "settings_file": str(file.path)})
+    else:
+        print_lines([
+            f"From now on '{clean(chosen.name)}' answers ({shown_path(file.path)}).",
+            "It has caches of its own: `desk-rag index` fills them, and those of the model before stay until the disk "
+            "budget needs the room.",
+        ])  # fmt: skip
+    return 0
+
+
+def _download(settings: Settings, task: Task) -> int:
+    """Say what would be fetched, ask, and fetch it; what is there already is not fetched again."""
+    from desk_rag.model.library import download
+
+    offer = download.ask_hub(task.name)
+    facts = {
+        "name": offer.name, "bytes": offer.size, "missing_bytes": offer.missing, "license": offer.license,
+        "gated": offer.gated, "free_bytes": offer.free, "cache": str(offer.cache),
+    }  # fmt: skip
+    if not task.as_json:
+        print_lines([
+            f"{clean(offer.name)}: {out.size(offer.size)}, {out.size(offer.missing)} of it not here yet; licence: "
+            f"{clean(offer.license or 'not named')}{'; access must be granted' if offer.gated else ''}",
+            f"It goes to {shown_path(offer.cache)}, where {out.size(offer.free)} are free.",
+        ])  # fmt: skip
+    download.check_room(offer)
+    if offer.missing and not task.sure:
+        if not sys.stdin.isatty():
+            raise ConfigError("Nothing was fetched: there is nobody to ask.", remedy="Add --yes to agree beforehand.")
+        sys.stdout.write("Fetch it now? [y/N] ")
+        sys.stdout.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            print_lines(["Nothing was fetched."])
+            return 0
+    path = download.fetch(offer)
+    if task.as_json:
+        out.print_json(sys.stdout, {**facts, "path": str(path)})
+    else:
+        print_lines([f"It is in {shown_path(path)}. `desk-rag models use {clean(offer.name)}` chooses it."])
+    return 0
+
+
+def _as_json(model: Installed) -> dict[str, object]:
+    fields = asdict(model)
+    return {**fields, "path": str(model.path), "kv_bytes_per_token": model.shape and model.shape.kv_bytes_per_token}
+
+
+def _fit_as_json(each: Fit) -> dict[str, object]:
+    return {
+        "name": each.model.name, "source": each.model.source, "suits": each.suits, "refusal": each.model.refusal,
+        "quantization": each.quantization, "weights": each.weights, "slab_bytes": each.slab_bytes,
+        "kv_bytes_per_token": each.kv_bytes_per_token, "folder_bytes": each.folder_bytes,
+        "fits_budget": each.fits_budget, "license": each.model.license,
+    }  # fmt: skip

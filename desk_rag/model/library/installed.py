@@ -1,0 +1,146 @@
+"""List the models that are on this machine, with the numbers that decide whether they suit it; loads no weights."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from desk_rag.errors import DeskRagError, ModelError
+from desk_rag.model import weights
+from desk_rag.model.checkpoint import files as checkpoint_files
+from desk_rag.model.gguf.config import model_config
+from desk_rag.model.gguf.header import read_header
+from desk_rag.model.library import lm_studio, ollama
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Numbers of a model that decide about memory and disk."""
+
+    model_type: str
+    parameters: int
+    embedding_parameters: int
+    """Those of them that are embeddings, which quantisation leaves at 16 bits."""
+    layers: int
+    kv_heads: int
+    head_dim: int
+    window: int
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Disk of one token's keys and values in 8 bits."""
+        return 2 * self.layers * self.kv_heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """One model on this machine."""
+
+    name: str
+    """What `--model` takes."""
+    source: str
+    """'embedded', 'hub', 'Ollama', 'LM Studio' or 'folder'."""
+    path: Path | None
+    size: int
+    """Bytes of the weights on the disk."""
+    form: str
+    """'safetensors', or 'GGUF' and its quantisation."""
+    shape: Shape | None = None
+    license: str = ""
+    refusal: str = ""
+    """Reason for which it cannot be used; empty if nothing was found that forbids it."""
+
+
+def everything(folders: Sequence[Path] = ()) -> list[Installed]:
+    """All models that are found, the embedded reader first. `folders` are looked into as well."""
+    listed = [describe("embedded", "embedded", weights.resolve("embedded", allow_download=False))]
+    listed += [describe(name, "hub", path) for name, path in _hub()]
+    for model in ollama.models():
+        listed.append(describe(model.name, "Ollama", model.file, license=model.license))
+    listed += [describe(str(path), "LM Studio", path) for path in lm_studio.models()]
+    for folder in folders:
+        listed += [describe(str(path), "folder", path) for path in _models_in(folder)]
+    return listed
+
+
+def describe(name: str, source: str, path: Path, *, license: str = "") -> Installed:
+    """One model by its files' headers."""
+    size, form, shape, refusal = 0, "safetensors", None, ""
+    try:
+        if path.is_dir():
+            path = weights.checked(path)
+        size = sum(file.stat().st_size for file in weights.weight_files(path))
+        if path.is_file():
+            form = "GGUF"
+            header = read_header(path)
+            form = f"GGUF {header.quantization}"
+            license = license or str(header.metadata.get("general.license") or "")[:80]
+            shape = _shape(model_config(header), {each.name: each.shape for each in header.tensors.values()})
+        else:
+            fields = json.loads((path / "config.json").read_text(encoding="utf-8"))
+            tensors = checkpoint_files.tensors(path)
+            shape = _shape(fields, {each: info.shape for each, info in tensors.items() if not each.endswith(".scale")})
+            refusal = _refusal(path)
+    except DeskRagError as error:
+        refusal = error.message
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        refusal = f"its files cannot be read ({type(error).__name__})"
+    return Installed(name, source, path, size, form, shape, license, refusal)
+
+
+def _shape(fields: dict[str, Any], tensors: dict[str, tuple[int, ...]]) -> Shape:
+    text = fields.get("text_config") if isinstance(fields.get("text_config"), dict) else None
+    config = {**fields, **(text or {})}
+    heads = int(config["num_attention_heads"])
+    embeddings = [shape for name, shape in tensors.items() if "embed_tokens" in name or "token_embd" in name]
+    heads_out = [shape for name, shape in tensors.items() if name in ("lm_head.weight", "output.weight")]
+    return Shape(
+        model_type=str(config.get("model_type")),
+        parameters=sum(math.prod(shape) for shape in tensors.values()),
+        embedding_parameters=sum(math.prod(shape) for shape in (*embeddings, *heads_out)),
+        layers=int(config["num_hidden_layers"]),
+        kv_heads=int(config.get("num_key_value_heads") or heads),
+        head_dim=int(config.get("head_dim") or int(config["hidden_size"]) // heads),
+        window=int(config.get("max_position_embeddings") or 0),
+    )
+
+
+def _refusal(path: Path) -> str:
+    """Reason in the configuration for which a model would be refused."""
+    from transformers import AutoConfig
+
+    from desk_rag.model import support
+
+    try:
+        support.check(AutoConfig.from_pretrained(str(path), local_files_only=True, trust_remote_code=False))
+    except ModelError as error:
+        return error.message
+    except Exception as error:  # what a field of the wrong kind provokes in transformers is not for us to foresee
+        return f"its config.json cannot be used ({type(error).__name__})"
+    return ""
+
+
+def _hub() -> Iterator[tuple[str, Path]]:
+    """(name, directory) of every model in the Hugging Face cache that has weights and a configuration."""
+    default = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "hub"
+    cache = Path(os.environ.get("HF_HUB_CACHE") or default)
+    for repository in sorted(cache.glob("models--*--*")):
+        snapshots = sorted((repository / "snapshots").glob("*/"), key=lambda place: place.stat().st_mtime)
+        for snapshot in reversed(snapshots):
+            if (snapshot / "config.json").exists() and any(snapshot.glob("*.safetensors")):
+                yield "/".join(repository.name.split("--")[1:]), snapshot
+                break
+
+
+def _models_in(folder: Path) -> Iterator[Path]:
+    """Model directories and GGUF files in `folder` itself and one level below."""
+    for place in (folder, *sorted(folder.glob("*/"))):
+        if (place / "config.json").is_file() and any(place.glob("*.safetensors")):
+            yield place
+        else:
+            yield from lm_studio.gguf_files(place)

@@ -1,0 +1,80 @@
+"""The embedder that ships as a plain module: BERT, mean of its token vectors, scaled to unit length.
+
+It computes what sentence-transformers computes from the same files, bit for bit, without importing that library, which
+alone takes longer than everything else that a question needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Encoding, Tokenizer
+from transformers import BertConfig, BertModel
+
+from desk_rag.model.checkpoint import row_int8
+from desk_rag.model.directory_check import no_init
+
+
+class WordPieces:
+    """The tokenizer, called as one of the transformers library is."""
+
+    def __init__(self, file: Path, most: int) -> None:
+        self._uncut = Tokenizer.from_file(str(file))
+        self._uncut.no_truncation()
+        self._uncut.no_padding()
+        self.backend_tokenizer = Tokenizer.from_str(self._uncut.to_str())
+        self.backend_tokenizer.enable_truncation(most)
+        self.backend_tokenizer.enable_padding()
+
+    def __call__(self, text: str, *, add_special_tokens: bool = True, **_options: object) -> dict[str, list[Any]]:
+        """Return ids and character offsets of a text that is not cut."""
+        encoded: Encoding = self._uncut.encode(text, add_special_tokens=add_special_tokens)
+        return {"input_ids": encoded.ids, "offset_mapping": encoded.offsets}
+
+    def batch(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
+        """Return the inputs of the model for texts that are cut and padded to the longest."""
+        encoded: list[Encoding] = self.backend_tokenizer.encode_batch(list(texts))
+        return {
+            "input_ids": torch.tensor([each.ids for each in encoded]),
+            "token_type_ids": torch.tensor([each.type_ids for each in encoded]),
+            "attention_mask": torch.tensor([each.attention_mask for each in encoded]),
+        }
+
+
+class EmbeddedModule(torch.nn.Module):
+    """What an `Embedder` needs of a module; it has no prompts."""
+
+    max_seq_length = 256
+    default_prompt_name: str | None = None
+
+    def __init__(self, folder: Path) -> None:
+        """Load the model from `folder`. Raises OSError, ValueError, RuntimeError, SafetensorError."""
+        super().__init__()
+        config = BertConfig.from_json_file(folder / "config.json")
+        config._attn_implementation = "sdpa"
+        with no_init():
+            self.bert = BertModel(config, add_pooling_layer=False)
+        self.bert.load_state_dict(row_int8.read(folder / "model.safetensors"))
+        self.tokenizer = WordPieces(folder / "tokenizer.json", self.max_seq_length)
+        self.prompts: dict[str, str] = {}
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        parameter: torch.Tensor = next(self.bert.parameters())
+        return parameter.device
+
+    def preprocess(self, texts: list[str], prompt: str | None = None) -> dict[str, torch.Tensor]:
+        """Return the inputs of `forward`."""
+        return self.tokenizer.batch([f"{prompt or ''}{text}" for text in texts])
+
+    def forward(self, features: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the inputs with `sentence_embedding` added: [texts, dim]."""
+        tokens = self.bert(**features, return_dict=True).last_hidden_state
+        mask = features["attention_mask"].unsqueeze(-1).to(tokens.dtype)
+        total, count = (tokens * mask).sum(dim=1, dtype=torch.float32), mask.sum(dim=1, dtype=torch.float32)
+        mean = (total / count.clamp(min=1e-9)).to(tokens.dtype)
+        return {**features, "sentence_embedding": torch.nn.functional.normalize(mean, p=2, dim=1)}

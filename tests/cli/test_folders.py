@@ -1,0 +1,146 @@
+"""`ls`, `index --dry-run`, single files, `pause` and `resume`, over real folders and a real store."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+
+import pytest
+
+from desk_rag.cli import main
+from desk_rag.config import StoreSettings
+from desk_rag.store.store import Store
+from desk_rag.store.types import DocumentRow
+
+
+class Desk:
+    """A folder that was indexed once, without caches."""
+
+    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.docs, self.data, self.capsys = root / "docs", root / "data", capsys
+        (self.docs / "house").mkdir(parents=True)
+        (self.docs / "house" / "roof.md").write_text("# Roof\n\nThe roofer comes on 14 May.\n")
+        (self.docs / "door.txt").write_text("The kitchen door is painted green.\n")
+        (self.docs / "broken.pdf").write_bytes(b"%PDF-1.7\nthis is no PDF")
+        (self.docs / "photo.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(100))
+
+    def run(self, *words: str) -> tuple[int, str, str]:
+        code = main.main(["--data-dir", str(self.data), *words])
+        printed = self.capsys.readouterr()
+        return code, printed.out, printed.err
+
+    def documents(self) -> list[DocumentRow]:
+        with Store.open(self.data, StoreSettings(), writer=False) as store:
+            return store.documents()
+
+    def index(self) -> None:
+        code, _, err = self.run("index", str(self.docs), "--no-kv")
+        assert code == 3, "the PDF is broken"
+        assert " found = " in err and " + 1 that could not be read + 1 left out\n" in err
+
+    def json(self, *words: str) -> dict[str, object]:
+        code, out, err = self.run(*words, "--json")
+        assert code == 0, err
+        printed = json.loads(out)
+        assert isinstance(printed, dict)
+        return printed
+
+
+@pytest.fixture
+def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Desk:
+    return Desk(tmp_path, capsys)
+
+
+def test_a_dry_run_counts_up_and_writes_nothing(desk: Desk) -> None:
+    code, out, _ = desk.run("index", str(desk.docs), "--dry-run")
+    assert code == 0
+    assert out.startswith("4 files found = 3 to be read + 0 unchanged + 0 that could not be read before + 1 left out\n")
+    assert "  new: house/roof.md\n" in out and "1 file not read: 1 image." in out and "Nothing was changed." in out
+    assert not desk.data.exists()
+
+
+def test_a_dry_run_after_changes_names_them(desk: Desk) -> None:
+    desk.index()
+    before = desk.documents()
+    (desk.docs / "house" / "roof.md").write_text("# Roof\n\nThe roofer comes on 21 May.\n")
+    (desk.docs / "door.txt").unlink()
+    (desk.docs / "new.md").write_text("A new note.\n")
+    told = desk.json("index", str(desk.docs), "--dry-run")
+    assert told["new"] == [str(desk.docs / "new.md")]
+    assert told["changed"] == [str(desk.docs / "house" / "roof.md")]
+    assert told["gone"] == [str(desk.docs / "door.txt")]
+    assert (told["unchanged"], told["failed"]) == (0, 1)
+    assert told["not_read"] == {"files": 1, "kinds": {"images": 1}}
+    assert desk.documents() == before
+
+
+def test_ls_names_folders_and_files_with_their_state(desk: Desk) -> None:
+    desk.index()
+    _, out, _ = desk.run("ls")
+    assert out == f"{desk.docs}: 2 files, 2 chunks; 1 could not be read; 1 left out\n"
+    (desk.docs / "house" / "roof.md").write_text("# Roof\n\nThe roofer comes on 21 May, in the rain.\n")
+    (desk.docs / "new.md").write_text("A new note.\n")
+    (desk.docs / "door.txt").unlink()
+    files = desk.json("ls", str(desk.docs))["files"]
+    assert isinstance(files, list)
+    states = {Path(entry["path"]).name: entry["state"] for entry in files}
+    assert states == {
+        "broken.pdf": "not read", "door.txt": "gone", "new.md": "new", "photo.png": "left out", "roof.md": "changed"
+    }  # fmt: skip
+    _, out, _ = desk.run("ls", str(desk.docs / "broken.pdf"))
+    assert out.startswith("not read") and out.count("\n") == 1
+    assert "1 new; 1 changed" in desk.run("ls")[1]
+
+
+def test_ls_without_an_index_and_of_an_unknown_folder(desk: Desk, tmp_path: Path) -> None:
+    assert "Nothing is indexed yet" in desk.run("ls")[1]
+    desk.index()
+    (tmp_path / "other").mkdir()
+    code, _, err = desk.run("ls", str(tmp_path / "other"))
+    assert code == 1 and "is indexed" in err and "desk-rag ls" in err
+
+
+def test_names_with_escapes_are_shown_clean(desk: Desk) -> None:
+    (desk.docs / "bad\x1b]52;c;Zm9v\x07name.md").write_text("A note.\n")
+    desk.index()
+    assert "\x1b" not in desk.run("ls", str(desk.docs))[1]
+    (desk.docs / "bad\x1b[2Jname.md").write_text("A note.\n")
+    assert "\x1b" not in desk.run("index", "--dry-run", str(desk.docs))[1]
+
+
+def test_a_single_file_is_indexed_found_and_listed(desk: Desk, tmp_path: Path) -> None:
+    note = tmp_path / "otter.txt"
+    note.write_text("The otter lives in the pond behind the mill.\n")
+    (tmp_path / "beside.txt").write_text("Nobody asked for this file.\n")
+    code, _, err = desk.run("index", str(note), "--no-kv")
+    assert code == 0 and "1 file read" in err
+    assert "otter.txt" in desk.run("search", "pond", "--words")[1]
+    assert "Nothing found" in desk.run("search", "asked", "--words")[1]
+    assert desk.run("ls")[1] == f"{note}: 1 file, 1 chunk\n"
+    note.write_text("The otter moved to the lake.\n")
+    assert desk.run("index", str(note), "--no-kv")[0] == 0
+    assert "otter.txt" in desk.run("search", "lake", "--words")[1]
+    code, _, err = desk.run("index", str(desk.docs / "photo.png"), "--no-kv")
+    assert "is left out: " in err
+
+
+def test_a_pause_is_kept_for_whoever_indexes(desk: Desk) -> None:
+    assert desk.run("pause")[0] == 1, "there is nothing to pause yet"
+    desk.index()
+
+    def until() -> float | None:
+        with Store.open(desk.data, StoreSettings(), writer=False) as store:
+            return store.pause_requested()
+
+    assert desk.run("pause", "2h")[0] == 0
+    pause = until()
+    assert pause is not None and 7100 < pause - time.time() <= 7200
+    assert desk.run("pause", "--until-resume")[1].startswith("Paused until `desk-rag resume`")
+    assert until() == math.inf
+    assert desk.run("resume")[1] == "Resumed.\n" and until() is None
+    assert desk.run("resume")[1] == "There was no pause.\n"
+    for wrong in ("soon", "0m", "5", "-5m", "9999999d", "1e9h"):
+        assert desk.run("pause", wrong)[0] == 2, wrong
+    assert until() is None

@@ -1,0 +1,144 @@
+"""List of saved chats: search, open, delete."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import ClassVar
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from desk_rag.errors import DeskRagError
+from desk_rag.sanitize import clean
+from desk_rag.store.chats.records import ChatRow
+from desk_rag.tui.conversation.keeper import Keeper
+from desk_rag.tui.widgets.line_input import SentLine
+from desk_rag.tui.wording import count, safe
+
+_HINT = "Type to search · Enter opens · Delete deletes · Esc goes back"
+
+
+class ChatsScreen(ModalScreen[int]):
+    """Ends with the number of the chosen chat; Esc chooses none."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,ctrl+r", "dismiss", "Close", priority=True),
+        Binding("down", "move(1)", "Next", show=False, priority=True),
+        Binding("up", "move(-1)", "Previous", show=False, priority=True),
+        Binding("delete", "delete", "Delete", priority=True),
+    ]
+
+    def __init__(self, keeper: Keeper) -> None:
+        super().__init__()
+        self._keeper = keeper
+        self._rows: Sequence[ChatRow] = ()
+        self._to_delete: int | None = None
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="chats"):
+            yield Static(Content.styled("Saved chats", "bold"), markup=False)
+            yield SentLine("chat-words", "words in questions, answers, quotes and file names")
+            yield OptionList(id="chat-rows", markup=False, compact=True)
+            yield Static(Content.styled(_HINT, "$foreground 60%"), id="chats-hint", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one(OptionList).can_focus = False
+        self.set_focus(self.query_one(SentLine))
+        self.look("")
+
+    def on_input_changed(self, message: Input.Changed) -> None:
+        """Search while the user types."""
+        self.look(clean(message.value, single_line=True))
+
+    @work(thread=True, exclusive=True, group="chats", exit_on_error=False)
+    def look(self, words: str) -> None:
+        """Find the chats and show them."""
+        try:
+            rows = self._keeper.rows(words)
+        except DeskRagError as error:
+            self.app.call_from_thread(self._say, error.message)
+            return
+        self.app.call_from_thread(self._show, rows, words)
+
+    def action_move(self, step: int) -> None:
+        """Mark the next or previous chat."""
+        self._to_delete = None
+        rows = self.query_one(OptionList)
+        if self._rows:
+            rows.highlighted = min(max((rows.highlighted or 0) + step, 0), len(self._rows) - 1)
+
+    def on_input_submitted(self) -> None:
+        """Enter opens the marked chat. A binding would not wait for the letters before it."""
+        self.choose()
+
+    def choose(self) -> None:
+        """End with the marked chat."""
+        if row := self._current:
+            self.dismiss(row.chat_id)
+
+    def on_option_list_option_selected(self, message: OptionList.OptionSelected) -> None:
+        """A click opens a chat."""
+        message.stop()
+        self.choose()
+
+    def action_delete(self) -> None:
+        """Delete the marked chat when pressed twice."""
+        row = self._current
+        if row is None:
+            return
+        if self._to_delete != row.chat_id:
+            self._to_delete = row.chat_id
+            self._say(f"Press Delete again to delete chat {row.chat_id}.")
+            return
+        self._to_delete = None
+        self.remove_chat(row.chat_id)
+
+    @work(thread=True, group="chats", exit_on_error=False)
+    def remove_chat(self, chat_id: int) -> None:
+        """Delete a chat and show the others."""
+        try:
+            self._keeper.delete(chat_id)
+            said = f"Chat {chat_id} is deleted."
+        except DeskRagError as error:
+            said = error.message
+        self.app.call_from_thread(self._say, said)
+        self.app.call_from_thread(self._look_again)
+
+    @property
+    def _current(self) -> ChatRow | None:
+        marked = self.query_one(OptionList).highlighted
+        return self._rows[marked] if marked is not None and marked < len(self._rows) else None
+
+    def _look_again(self) -> None:
+        self.look(self.query_one(Input).value)
+
+    def _show(self, rows: Sequence[ChatRow], words: str) -> None:
+        self._rows = rows
+        shown = self.query_one(OptionList)
+        shown.clear_options()
+        shown.add_options([Option(_line(row)) for row in rows])
+        shown.highlighted = 0 if rows else None
+        if not rows:
+            self._say("No chat contains these words." if words.strip() else "There are no saved chats yet.")
+        elif self._to_delete is None:
+            self.call_after_refresh(partial(self._say, _HINT))
+
+    def _say(self, text: str) -> None:
+        self.query_one("#chats-hint", Static).update(safe(text, "$foreground 60%", single_line=True))
+
+
+def _line(row: ChatRow) -> Content:
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.changed_at))
+    first = Content.assemble((f"{when}  ", "$foreground 60%"), safe(row.title, single_line=True, most=120))
+    lines = [Content.assemble(first, (f"  {count(row.num_turns, 'turn')}", "$foreground 60%"))]
+    if row.excerpt:
+        lines.append(Content.assemble("                  ", safe(row.excerpt, "$foreground 60%", single_line=True)))
+    return Content("\n").join(lines)

@@ -1,0 +1,68 @@
+"""Line for searching in the transcript: what to find, and how many turns contain it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.message import Message
+from textual.widgets import Input, Static
+
+from desk_rag.sanitize import clean
+from desk_rag.tui.widgets.line_input import SentLine
+
+
+class FindBar(Horizontal):
+    """Hidden until it is opened; Enter goes to the next turn that matches, Shift+Tab or Up to the one before."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "close", "Close", priority=True),
+        Binding("down", "step(1)", "Next", priority=True),
+        Binding("up", "step(-1)", "Previous", priority=True),
+    ]
+
+    @dataclass
+    class Wanted(Message):
+        """Turns with this text should be found; `step` moves among them, 0 for the nearest."""
+
+        text: str
+        step: int
+
+    class Closed(Message):
+        """The user is done with searching."""
+
+    def __init__(self) -> None:
+        super().__init__(id="find")
+        self.display = False
+
+    def compose(self) -> ComposeResult:
+        yield Static("find ", markup=False)
+        yield SentLine("find-words", "words in this conversation")
+        yield Static("", id="found", markup=False)
+
+    def tell(self, text: str) -> None:
+        """Say how many turns match."""
+        self.query_one("#found", Static).update(text)
+
+    def on_input_changed(self, message: Input.Changed) -> None:
+        """Look while the user types."""
+        message.stop()
+        self.post_message(self.Wanted(clean(message.value, single_line=True), 0))
+
+    def on_input_submitted(self, message: Input.Submitted) -> None:
+        """Enter goes to the next match. A binding would not wait for the letters before it."""
+        message.stop()
+        self.action_step(1)
+
+    def action_step(self, step: int) -> None:
+        """Go to the next or previous match."""
+        self.post_message(self.Wanted(clean(self.query_one(Input).value, single_line=True), step))
+
+    def action_close(self) -> None:
+        """Hide the line."""
+        self.query_one(Input).value = ""
+        self.display = False
+        self.post_message(self.Closed())

@@ -1,0 +1,269 @@
+"""What the chat screen does with whole conversations: new, saved, found, exported, and '@' names in the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.widgets import Input, TextArea
+
+from desk_rag.answering.conversation.turns import Turn, turn_of
+from desk_rag.answering.events import Answer
+from desk_rag.errors import DeskRagError
+from desk_rag.tui import messages as m
+from desk_rag.tui.conversation import exporting, names
+from desk_rag.tui.conversation.chats_screen import ChatsScreen
+from desk_rag.tui.conversation.export_screen import ExportScreen
+from desk_rag.tui.conversation.find_bar import FindBar
+from desk_rag.tui.conversation.name_picker import MOST, NamePicker
+from desk_rag.tui.conversation.replay import answer_of
+from desk_rag.tui.screens.turn_screen import TurnScreen
+from desk_rag.tui.widgets.answer_view import AnswerView
+from desk_rag.tui.widgets.question_input import QuestionInput
+from desk_rag.tui.widgets.transcript import Transcript
+from desk_rag.tui.wording import count, safe
+
+if TYPE_CHECKING:
+    from desk_rag.answering.conversation.scope import Names
+    from desk_rag.store.chats.records import SavedChat
+    from desk_rag.tui.backend import Backend
+
+_MOST_EARLIER = 8
+
+
+class ConversationScreen(TurnScreen):
+    """Base of the chat screen. Whatever may wait for the disk runs in thread workers."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+n", "new_chat", "New chat", show=False, priority=True),
+        Binding("ctrl+r", "chats", "Chats", show=False, priority=True),
+        Binding("ctrl+f", "find", "Find", show=False, priority=True),
+        Binding("alt+s", "export", "Export", show=False),
+        Binding("alt+w", "edit_asked", "Edit as asked", show=False),
+    ]
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        super().__init__(folders)
+        self._names: Names | None = None
+        self._looking_for_names = False
+
+    @property
+    def _backend(self) -> Backend:
+        backend: Backend = self.app.backend  # type: ignore[attr-defined]
+        return backend
+
+    @property
+    def _views(self) -> list[AnswerView]:
+        return list(self.query(AnswerView))
+
+    def _is_busy(self) -> bool:
+        return any(not view.over for view in self._views)
+
+    def _earlier(self, view: AnswerView) -> tuple[Turn, ...]:
+        """Return the finished turns above `view`, which its question may lean on."""
+        turns = []
+        for other in self._views:
+            if other is view:
+                break
+            if other.answer is not None and not other.answer.is_search:
+                turns.append(turn_of(other.answer))
+        return tuple(turns[-_MOST_EARLIER:])
+
+    def _in_thread(self, work: Callable[[], None]) -> None:
+        """Run `work` in a thread; an error is shown."""
+
+        def run() -> None:
+            try:
+                work()
+            except DeskRagError as error:
+                self.app.call_from_thread(self._say, f"{error.message} {error.remedy}".strip(), "warning")
+
+        self.run_worker(run, thread=True, group="conversation", exit_on_error=False)
+
+    def _say(self, text: str, severity: str = "information") -> None:
+        said = safe(text, single_line=True, most=300).plain
+        self.notify(said, severity="warning" if severity == "warning" else "information", timeout=8, markup=False)
+
+    # Saved chats --------------------------------------------------------------------------------------------------
+
+    @on(m.BackendReady)
+    def _load_history(self) -> None:
+        """Bring back the questions of saved chats for Up and Down in the prompt."""
+
+        def load() -> None:
+            questions = self._backend.keeper.questions()
+            self.app.call_from_thread(self.query_one(QuestionInput).load_history, questions)
+
+        self._in_thread(load)
+
+    @on(m.AnswerOver)
+    def _say_notice(self) -> None:
+        """Say what went wrong with saving."""
+        keeper = self._backend.keeper
+        if keeper.notice:
+            self._say(keeper.notice, "warning")
+            keeper.notice = ""
+
+    async def action_new_chat(self, private: bool = False) -> None:
+        """Begin a new conversation; the saved one can be opened again."""
+        if self._is_busy():
+            self._say("Esc first stops the answer, or withdraws the question that waits.")
+            return
+        await self._clear()
+        self._backend.keeper.begin(private=private)
+        self.set_class(private, "-private")
+        self.query_one(QuestionInput).focus()
+        self._say("Private chat: nothing of it is saved." if private else "New chat.")
+
+    def action_chats(self) -> None:
+        """List the saved chats."""
+        self.app.push_screen(ChatsScreen(self._backend.keeper), self._open_chat)
+
+    def _open_chat(self, chat_id: int | None) -> None:
+        if chat_id is None:
+            return
+        if self._is_busy():
+            self._say("Esc first stops the answer, or withdraws the question that waits.")
+            return
+
+        def load() -> None:
+            chat = self._backend.keeper.chat(chat_id)
+            answers = [answer_of(turn, self._backend.change_of) for turn in chat.turns]
+            self.app.call_from_thread(partial(self.call_later, self._show_chat, chat, answers))
+
+        self._in_thread(load)
+
+    async def _show_chat(self, chat: SavedChat, answers: Sequence[Answer]) -> None:
+        await self._clear()
+        views = []
+        for answer in answers:
+            view = await self._add_turn(answer.question)
+            view.replay(answer)
+            views.append(view)
+        self._backend.keeper.resume(chat, [view.turn for view in views])
+        self.remove_class("-private")
+        if views:
+            self.query_one(Transcript).select(views[-1])
+        self.query_one(QuestionInput).focus()
+
+    async def _add_turn(self, question: str) -> AnswerView:
+        """Append a turn to the transcript."""
+        raise AssertionError("the chat screen does this")
+
+    async def _clear(self) -> None:
+        """Empty the transcript."""
+        raise AssertionError("the chat screen does this")
+
+    def action_export(self) -> None:
+        """Ask for a file name and write the conversation there, as Markdown or JSON."""
+        answers = [view.answer for view in self._views if view.answer is not None]
+        chat = exporting.chat_of(answers)
+        if not chat.turns:
+            self._say("There is no finished answer to export.")
+            return
+
+        def write(place: Path | None) -> None:
+            if place is not None:
+                self._in_thread(partial(self._write, chat, place))
+
+        self.app.push_screen(ExportScreen(exporting.proposed_path(chat)), write)
+
+    def _write(self, chat: SavedChat, place: Path) -> None:
+        path = exporting.write(chat, place, self._backend.change_of)
+        self.app.call_from_thread(self._say, f"Written to {path}.")
+
+    def action_edit_asked(self) -> None:
+        """Put the completed question into the prompt, to correct how a follow-up was understood."""
+        view = self._selected
+        if view is not None and view.asked_as:
+            self.query_one(QuestionInput).offer(view.asked_as)
+            self.query_one(QuestionInput).focus()
+
+    # Search in the transcript -------------------------------------------------------------------------------------
+
+    def action_find(self) -> None:
+        """Search in the transcript."""
+        bar = self.query_one(FindBar)
+        bar.display = True
+        self.set_focus(bar.query_one(Input))  # at once, so that the next letter arrives there
+
+    def on_find_bar_closed(self) -> None:
+        """Go back to the prompt."""
+        self.query_one(QuestionInput).focus()
+
+    def on_find_bar_wanted(self, message: FindBar.Wanted) -> None:
+        """Select the nearest turn with the text, or the next or previous one."""
+        wanted = message.text.casefold().strip()
+        matches = [view for view in self._views if wanted and wanted in view.plain_text.casefold()]
+        bar = self.query_one(FindBar)
+        if not matches:
+            bar.tell("not found" if wanted else "")
+            return
+        selected = self._selected
+        place = matches.index(selected) if selected in matches else len(matches) - 1
+        if message.step and selected in matches:
+            place = (place + message.step) % len(matches)
+        transcript = self.query_one(Transcript)
+        transcript.select(matches[place])
+        transcript.release_anchor()
+        matches[place].scroll_visible(animate=False)
+        bar.tell(f"{place + 1} of {count(len(matches), 'turn')}")
+
+    # '@' names in the prompt --------------------------------------------------------------------------------------
+
+    def on_text_area_changed(self, message: TextArea.Changed) -> None:
+        """Offer folders and files while a name is being written."""
+        self._offer_names()
+
+    def on_question_input_picked(self, message: QuestionInput.Picked) -> None:
+        """Move in the picker, take what it marks, or close it."""
+        picker = self.query_one(NamePicker)
+        if message.key in ("up", "down"):
+            picker.move(-1 if message.key == "up" else 1)
+            return
+        choice = picker.current
+        picker.show(())
+        prompt = self.query_one(QuestionInput)
+        prompt.picking = False
+        if choice is not None and message.key != "escape":
+            row, column = prompt.cursor_location
+            begun = names.begun(prompt.document.get_line(row)[:column])
+            if begun is not None:
+                prompt.replace(f"{choice.token} ", (row, begun.start), (row, column))
+
+    def _offer_names(self) -> None:
+        prompt, picker = self.query_one(QuestionInput), self.query_one(NamePicker)
+        row, column = prompt.cursor_location
+        begun = names.begun(prompt.document.get_line(row)[:column])
+        if begun is None:
+            self._names = None  # read anew for the next name: files come and go
+            choices: Sequence[names.Choice] = ()
+        elif self._names is None:
+            self._look_for_names()
+            return
+        else:
+            choices = names.matching(begun.name, self._names, self._folders, MOST)
+        prompt.picking = bool(choices)
+        picker.show(choices)
+
+    def _look_for_names(self) -> None:
+        if self._looking_for_names:
+            return
+        self._looking_for_names = True
+
+        def look() -> None:
+            try:
+                found = self._backend.names()
+                self.app.call_from_thread(self._names_came, found)
+            finally:
+                self._looking_for_names = False
+
+        self._in_thread(look)
+
+    def _names_came(self, found: Names) -> None:
+        self._names = found
+        self._offer_names()

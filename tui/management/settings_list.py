@@ -1,0 +1,221 @@
+"""Every setting with its meaning, its value, where that comes from, and what a change costs; and the change itself."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+
+from desk_rag.config import GIB, Settings
+from desk_rag.tui.management.settings_file import Key
+from desk_rag.tui.wording import count, gib, home_path
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+    from desk_rag.store.types import Counts
+    from desk_rag.tui.management.session import Session
+
+_AT_ONCE = frozenset({"index", "idle", "ui"})
+"""Sections whose settings are obeyed without a new start."""
+_OTHER_CACHES = (
+    "Caches belong to one model: {warm} would not be used by another. They stay until their room is needed, and "
+    "caches for the new model are computed while the computer is idle; until then answers are slower."
+)
+_COSTS: Mapping[Key, str] = {
+    ("model", "name"): _OTHER_CACHES,
+    ("model", "adapter"): _OTHER_CACHES,
+    ("model", "quantization"): _OTHER_CACHES,
+    ("model", "rungs"): "Every chunk is kept once for each number: {warm} would be computed again for new ones.",
+    ("model", "embedder"): "All vectors are computed again: {chunks}. Until then passages are found by words only.",
+    ("index", "max_text_mib"): "All files are read again: {files}. Chunks whose text stays the same keep their caches.",
+    ("index", "exclude"): "Documents that a rule names leave the index; their caches are kept for a while.",
+    ("index", "max_file_mib"): "Files above the limit leave the index, or are read for the first time.",
+    ("store", "kv_dir"): "Caches begin anew in the other directory: {warm} stay where they are, unused.",
+    ("data_dir",): "A new, empty index begins there: {files} would be read again. The old index stays where it is.",
+    ("folders",): "Folders that are no longer named are not looked at again; what is indexed of them stays.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRow:
+    """One setting as it is listed."""
+
+    key: Key
+    meaning: str
+    value: object
+    """As the settings file says, or the default."""
+    default: object
+    origin: str
+    """'default', 'file', or 'command line' for one that the file does not decide in this run."""
+    in_use: object
+    """What this run works with."""
+    choices: tuple[str, ...] = ()
+    """The values there are, if there are only a few."""
+
+    @property
+    def name(self) -> str:
+        """As it is called in the guides: 'index.exclude'."""
+        return ".".join(self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChange:
+    """A change that was checked and not made yet."""
+
+    row: SettingRow
+    value: object
+    """None takes the setting out of the file."""
+    cost: str
+    """What it costs; '' if nothing is read or computed again."""
+
+
+class SettingsList:
+    """Looks at the settings and changes them. Every method may take a while, and raises ConfigError."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def rows(self) -> list[SettingRow]:
+        """Return every setting, in the order of the guide."""
+        in_file = self._session.file.values()
+        file_settings = self._session.file.check({})
+        rows = []
+        for key, field in _fields():
+            value, in_use = _value(file_settings, key), _value(self._session.settings, key)
+            default = field.get_default(call_default_factory=True)
+            origin = "file" if key in in_file else "default"
+            if in_use != value and key not in self._session.changed:
+                origin = "command line"
+            rows.append(SettingRow(key, _meaning(key), value, default, origin, in_use, _choices(field)))
+        return rows
+
+    def prepare(self, row: SettingRow, text: str) -> SettingChange:
+        """Check a new value, as it was typed; empty text means the default."""
+        value = _typed(row, text)
+        after = self._session.file.check({row.key: value})
+        return SettingChange(row, value, self._cost(row, after))
+
+    def make(self, change: SettingChange) -> str:
+        """Write a change to the file and obey it if that needs no new start; return what was done."""
+        session, key = self._session, change.row.key
+        after = session.file.write({key: change.value})
+        session.changed.add(key)
+        said = f"{change.row.name} is {shown(_value(after, key))}"
+        if key[0] not in _AT_ONCE:
+            return f"{said} from the next start on."
+        section = getattr(session.settings, key[0]).model_copy(update={key[1]: _value(after, key)})
+        settings = session.settings.model_copy(update={key[0]: section})
+        if key[0] == "ui":
+            session.settings = settings
+            return f"{said} now."
+        return f"{said} now." if session.use(settings, session.folders) else f"{said} from the next start on."
+
+    def _cost(self, row: SettingRow, after: Settings) -> str:
+        new = _value(after, row.key)
+        if new == row.value:
+            return ""
+        store = self._session.store()
+        counts = store.counts(self._session.namespace()) if store is not None else None  # type: ignore[arg-type]
+        if row.key == ("store", "budget_gib"):
+            return _budget_cost(after.store.budget_gib, counts)
+        sentence = _COSTS.get(row.key, "")
+        if not sentence or counts is None or not (counts.files or counts.kv_bytes):
+            return ""
+        return sentence.format(
+            warm=count(counts.warm, "chunk cache"),
+            chunks=count(counts.chunks, "chunk"),
+            files=count(counts.files, "file"),
+        )
+
+
+def shown(value: object) -> str:
+    """Return a value as it would stand in the settings file, but text without quotes."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(str(part) if isinstance(part, int) else f'"{part}"' for part in value) + "]"
+    if isinstance(value, Path):
+        return home_path(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value) or '""'
+
+
+def _typed(row: SettingRow, text: str) -> object:
+    """Return what was typed as a value for the file; what is no TOML value is text."""
+    if not text.strip():
+        return None
+    is_text = isinstance(row.default, str) and row.key != ("answer", "recompute")
+    try:
+        value: object = tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    return value if not is_text or isinstance(value, str) else text.strip()
+
+
+def _budget_cost(budget_gib: float, counts: Counts | None) -> str:
+    too_much = 0 if counts is None else counts.kv_bytes - int(budget_gib * GIB)
+    if too_much <= 0:
+        return ""
+    return f"{gib(too_much)} of caches are deleted at the next start, those that save least first."
+
+
+def _value(settings: Settings, key: Key) -> object:
+    value: object = settings
+    for part in key:
+        value = getattr(value, part)
+    return value
+
+
+@cache
+def _fields() -> tuple[tuple[Key, FieldInfo], ...]:
+    fields: list[tuple[Key, FieldInfo]] = []
+    sections: list[tuple[Key, FieldInfo]] = []
+    for name, field in Settings.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            sections += [((name, inner), one) for inner, one in kind.model_fields.items()]
+        else:
+            fields.append(((name,), field))
+    return (*fields, *sections)
+
+
+def _choices(field: FieldInfo) -> tuple[str, ...]:
+    if field.annotation is bool:
+        return ("true", "false")
+    return tuple(map(str, get_args(field.annotation))) if get_origin(field.annotation) is Literal else ()
+
+
+def _meaning(key: Key) -> str:
+    section: type[BaseModel] = Settings
+    if len(key) == 2:
+        kind = Settings.model_fields[key[0]].annotation
+        assert isinstance(kind, type) and issubclass(kind, BaseModel)
+        section = kind
+    return docstrings(section).get(key[-1], "")
+
+
+@cache
+def docstrings(section: type[BaseModel]) -> dict[str, str]:
+    """Return what the string below each setting says."""
+    body = ast.parse(inspect.getsource(section)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found: dict[str, str] = {}
+    for before, after in zip(body.body, body.body[1:], strict=False):
+        if isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name) and _is_text(after):
+            assert isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            found[before.target.id] = re.sub(r"\s+", " ", str(after.value.value)).strip()
+    return found
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

@@ -1,0 +1,1 @@
+"""The screens beside the chat, and what they ask with."""

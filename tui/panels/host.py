@@ -1,0 +1,181 @@
+"""The part of the app that directs the indexing, opens the screens beside the chat, and begins with a first run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from textual import work
+from textual.app import SystemCommand
+from textual.filter import LineFilter
+from textual.theme import Theme
+
+from desk_rag.tui import messages as m
+from desk_rag.tui.backend import Backend, Freshness, Status
+from desk_rag.tui.panels.registry import PANELS, panel_commands
+from desk_rag.tui.screens.chat import ChatScreen
+from desk_rag.tui.source_opening import SourceOpening
+from desk_rag.tui.terminal.plain import AsciiFilter, wants_ascii
+from desk_rag.tui.themes import DARK, LIGHT
+from desk_rag.tui.wording import count, safe
+
+_LOG = logging.getLogger(__name__)
+_PAUSE_SECONDS = 3600.0
+_MOST_LOOK_SECONDS = 10.0
+_NOTICE_SECONDS = 15.0
+
+
+class PanelHost(SourceOpening):
+    """Base of the app, which sets the attributes."""
+
+    backend: Backend
+    remembers = False
+    """Whether a theme that is chosen is kept for the next run."""
+    _plain: AsciiFilter | None = None
+    _chat: ChatScreen
+    _folders: tuple[Path, ...]
+    _status: Status
+
+    @property
+    def status(self) -> Status:
+        """The last look at the index."""
+        return self._status
+
+    def start(self) -> None:
+        """Load everything heavy and begin."""
+
+    def _look_at_status(self) -> None:
+        """Show the state of the index as it is now."""
+
+    def on_pause_wanted(self, message: m.PauseWanted) -> None:
+        self.set_pause(message.seconds)
+
+    def use_ui_settings(self) -> None:
+        """Take theme and signs from the settings, and write a theme that is chosen later to their file."""
+        session = self.backend.session
+        for theme in (DARK, LIGHT):
+            self.register_theme(theme)
+        if session.settings.ui.ascii or wants_ascii(os.environ):
+            self._plain = AsciiFilter()
+        wanted = session.settings.ui.theme
+        self.theme = wanted if wanted in self.available_themes else DARK.name
+        if self.remembers:
+            self.theme_changed_signal.subscribe(self, self._theme_chosen)
+
+    def _theme_chosen(self, theme: Theme) -> None:
+        if theme.name != self.backend.session.settings.ui.theme:
+            self.keep_theme(theme.name)
+
+    @work(thread=True, exclusive=True, group="theme", exit_on_error=False)
+    def keep_theme(self, name: str) -> None:
+        """Write the theme to the settings file; without that it lasts as long as this run."""
+        session = self.backend.session
+        try:
+            ui = session.file.write({("ui", "theme"): name}).ui
+            session.settings = session.settings.model_copy(update={"ui": ui})
+        except Exception as error:
+            _LOG.exception("the theme cannot be kept")
+            self.call_from_thread(self.complain, error)
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Return Textual's filters, and ours where only ASCII may be drawn."""
+        filters = super().get_line_filters()
+        return filters if self._plain is None else [*filters, self._plain]
+
+    def panel_commands(self) -> Iterator[SystemCommand]:
+        """Yield the entries of the command palette about these screens."""
+        yield from panel_commands(self.action_panel)
+        if not self._folders:
+            yield SystemCommand("Choose a folder", "Look at it first, then index it", self.action_first_run)
+
+    def help_here(self) -> tuple[str, Sequence[tuple[str, str]]]:
+        """Return what has the focus, and its keys."""
+        from desk_rag.tui.panels.base import PanelScreen
+        from desk_rag.tui.screens.help import HERE
+
+        if isinstance(self.screen, PanelScreen):
+            return self.screen.NAME, self.screen.KEYS
+        return HERE.get((self.focused.id or "") if self.focused is not None else "", ("", ()))
+
+    def action_panel(self, name: str) -> None:
+        """Open a screen beside the chat, in place of another one that is open."""
+        from desk_rag.tui.panels.base import PanelScreen
+
+        panel = PANELS[name].load(name)
+        if isinstance(self.screen, panel):
+            self.screen.action_close()
+        elif isinstance(self.screen, PanelScreen):
+            self.switch_screen(panel(self.backend.session))
+        elif self.screen is self._chat:
+            self.push_screen(panel(self.backend.session))
+
+    @work(thread=True, exclusive=True, group="start", exit_on_error=False)
+    def look_for_folders(self) -> None:
+        """Start, or ask for a folder first if none is known."""
+        from desk_rag.tui.management.first_run import FirstRun
+
+        try:
+            is_due = FirstRun(self.backend.session).is_due()
+        except Exception:
+            _LOG.exception("the index cannot be looked into")
+            is_due = False  # the start says what is wrong with it
+        self.call_from_thread(self.action_first_run if is_due else self.start)
+
+    @work(thread=True, exclusive=True, group="new-folders", exit_on_error=False)
+    def tell_of_new_folders(self) -> None:
+        """Say in one sentence what will be read of folders that were never indexed, while one may ask already."""
+        from desk_rag.tui.management.first_run import FirstRun
+
+        until = time.monotonic() + _MOST_LOOK_SECONDS
+        try:
+            for sentence in FirstRun(self.backend.session).new_folders(lambda: time.monotonic() > until):
+                said = safe(f"{sentence} F3 shows every file.", single_line=True, most=600).plain
+                self.call_from_thread(self.notify, said, timeout=_NOTICE_SECONDS, markup=False)
+        except Exception:
+            _LOG.exception("new folders cannot be looked through")
+
+    def action_first_run(self) -> None:
+        """Ask for a folder; start with it once it is chosen."""
+        from desk_rag.tui.panels.first_run import FirstRunScreen
+
+        self.push_screen(FirstRunScreen(self.backend.session), self._chose)
+
+    def _chose(self, _: object) -> None:
+        folders = self.backend.session.folders
+        if folders:
+            self._folders = folders
+            self._chat = ChatScreen(folders)
+            self.switch_screen(self._chat)
+            self.call_after_refresh(self.start)
+
+    # Indexing ---------------------------------------------------------------------------------------------------
+
+    @work(thread=True, exclusive=True, group="pause", exit_on_error=False)
+    def set_pause(self, seconds: float | None) -> None:
+        """Pause or resume background work and show it at once."""
+        try:
+            self.backend.pause(seconds)
+            self._look_at_status()
+        except Exception as error:
+            _LOG.exception("no pause")
+            self.call_from_thread(self.complain, error)
+
+    @work(thread=True, exclusive=True, group="deletions", exit_on_error=False)
+    def decide_deletions(self, *, keep: bool) -> None:
+        """Keep or remove the documents whose files are gone, and say how many there are."""
+        try:
+            number = self.backend.decide_deletions(keep=keep)
+            done = "kept in the index" if keep else "on the way out of the index"
+            told = f"{count(number, 'document')} {done}." if number else "No documents are kept whose files are gone."
+            self.call_from_thread(self.notify, told, markup=False)
+            self._look_at_status()
+        except Exception as error:
+            _LOG.exception("no decision")
+            self.call_from_thread(self.complain, error)
+
+    def action_pause_or_resume(self) -> None:
+        """Pause background work for an hour, or let it go on."""
+        self.set_pause(None if self._status.freshness is Freshness.PAUSED else _PAUSE_SECONDS)

@@ -1,0 +1,1 @@
+"""Screens that a turn opens: its menu, and the text of a source."""

@@ -100,5 +100,3 @@ def _group_reason(row: DocumentRow) -> str:
 
 def _and(reason: str) -> str:
     return f"; {reason}" if reason else ""
-
-

@@ -156,8 +156,6 @@ def check_model(settings: Settings) -> None:
         adapters.inspect(Path(settings.model.adapter))
 
 
-
-
 def watch(settings: Settings, folders: Sequence[Path]) -> int:
     """Keep `folders` indexed until stopped by a signal; waits for folders on drives that are not connected."""
     from desk_rag.indexer.daemon import run_watch

@@ -40,6 +40,9 @@ _NO_END_BEFORE = tuple(
 )
 """Points that end no quote if this follows: dates, ordinals, numbers after an abbreviation, German abbreviations."""
 _TWO_WORDS = re.compile(r"\w\W*[\s=:;,|]\W*\w")
+QUOTED_HEADING = "Quoted from an earlier message"
+"""Heading, in a mail, above lines that somebody else wrote."""
+_QUOTED_PART = re.compile(rf"^(?:.* › )?{QUOTED_HEADING}$(?:(?!\nFrom: ).)*", re.M | re.S)
 _FEWEST_LETTERS, _SHORTEST_WORD = 3, 8
 """Lower bounds on the letters and characters of a quotation."""
 
@@ -125,6 +128,16 @@ def quotable(text: str) -> list[str]:
     """
     candidates = [unit for line in text.split("\n") for unit in _whole_sentences(line.strip())]
     return list(dict.fromkeys(unit for unit in candidates if _TWO_WORDS.search(unit) and _citable(unit)))
+
+
+def quoted_parts(text: str) -> list[tuple[int, int]]:
+    """Return the character ranges of a chunk in which a mail quotes an earlier one."""
+    return [match.span() for match in _QUOTED_PART.finditer(text)] if QUOTED_HEADING in text else []
+
+
+def stands_in(place: int, ranges: Sequence[tuple[int, int]]) -> bool:
+    """Return whether a character stands in one of the ranges."""
+    return any(start <= place < end for start, end in ranges)
 
 
 def _citable(unit: str) -> bool:

@@ -158,9 +158,7 @@ class Checkpoints:
             ) from error
 
 
-def _moments(
-    parameters: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
-) -> dict[str, torch.Tensor]:
+def _moments(parameters: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     return {
         f"{part}.{name}": torch.as_tensor(value).detach().cpu().contiguous()
         for name, weight in parameters.items()

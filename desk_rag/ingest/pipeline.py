@@ -284,9 +284,7 @@ def _take_gone(gone: dict[str, list[DocumentRow]], digest: str) -> DocumentRow |
     return None
 
 
-def _gone_twin(
-    store: Store, digest: str, path: Path, root: Path, absent: Sequence[AbsentFolder]
-) -> DocumentRow | None:
+def _gone_twin(store: Store, digest: str, path: Path, root: Path, absent: Sequence[AbsentFolder]) -> DocumentRow | None:
     for row in store.documents_with_digest(digest):
         # A file missing outside this root may be on a drive that is not connected.
         if row.path != path and root in row.path.parents and is_gone(row.path) and not covers(absent, row.path):

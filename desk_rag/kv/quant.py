@@ -110,9 +110,7 @@ def dequantize_into(layer: LayerKV, keys: torch.Tensor, values: torch.Tensor) ->
         values.copy_(layer.values)
         return
     length = layer.keys.shape[1]
-    torch.addcmul(
-        spread(layer.key_zero, length), keys.copy_(layer.keys), spread(layer.key_scale, length), out=keys
-    )
+    torch.addcmul(spread(layer.key_zero, length), keys.copy_(layer.keys), spread(layer.key_scale, length), out=keys)
     if values.dtype is torch.float32:
         values.copy_(layer.values).mul_(layer.value_scale.float()[..., None])
     else:  # one rounding: codes and scale are multiplied in fp32

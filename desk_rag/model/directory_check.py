@@ -81,8 +81,7 @@ def check_prompt(directory: Path, settings: ModelSettings, config: Any, *, quote
     prompt = load_prompt(directory, quotes=quotes or bool(settings.adapter))
     if settings.name != "embedded" and prompt.largest_id >= (known := model_support.text_config(config).vocab_size):
         raise ModelError(
-            f"The tokenizer in {directory} makes token {prompt.largest_id:,}, and the model knows only "
-            f"{known:,}.",
+            f"The tokenizer in {directory} makes token {prompt.largest_id:,}, and the model knows only {known:,}.",
             remedy="The tokenizer.json is that of another model: fetch the model's files again.",
         )
     return prompt

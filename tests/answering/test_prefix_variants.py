@@ -145,9 +145,7 @@ def test_what_is_new_goes_before_the_upper_rungs_of_what_is_old(world: World, da
         docs.mkdir()
         (docs / "new.txt").write_text("The cat is called Mirabelle and sleeps on the stove.\n")
         prompt = engine.model.prompt
-        sync = pipeline.sync_folder(
-            engine.store, docs, prompt, prompt.chunk_size, engine.settings.index, lambda: False
-        )
+        sync = pipeline.sync_folder(engine.store, docs, prompt, prompt.chunk_size, engine.settings.index, lambda: False)
         assert list(sync)
         order = [warm_counts(engine) for _ in steps]
         # the few that were taken from the catalog already are finished before it is asked again

@@ -14,6 +14,7 @@ from desk_rag.config import IndexSettings
 from desk_rag.documents.chunking import ChunkSize, split
 from desk_rag.documents.document import Document, parse
 from desk_rag.documents.formats import place_units
+from desk_rag.documents.sentences import QUOTED_HEADING
 from desk_rag.errors import BrokenDocument, UnsupportedDocument
 from tests.documents import desk_files
 
@@ -74,6 +75,14 @@ def test_a_quote_in_a_single_mail_is_kept(read: Read) -> None:
     assert "The boiler was serviced on Monday." in text_of(read("reply.eml", bytes(mail)))
 
 
+def test_what_a_mail_quotes_comes_last_below_a_heading_of_its_own(read: Read) -> None:
+    mail = desk_files.message("Re: Boiler", "Fine, but\n\n> Come at noon.\n> Bring a lamp.\n\nonly at one.\n\nBen\n")
+    document = read("reply.eml", bytes(mail))
+    assert [block.text for block in document.blocks][-5:] == [
+        "only at one.", "Ben", QUOTED_HEADING, "Come at noon.", "Bring a lamp."]  # fmt: skip
+    assert document.blocks[-1].heading[-1] == QUOTED_HEADING
+
+
 def test_a_mailbox_and_a_maildir_file_are_known_by_their_content(read: Read) -> None:
     assert read("Inbox", desk_files.mbox()).parser.startswith("mailbox/")
     assert read("1718000000.M1P2.host:2,S", desk_files.eml()).parser.startswith("mail/")
@@ -129,10 +138,19 @@ def test_notebook_cells_hold_text_code_and_output(read: Read) -> None:
     assert output.page == 2
 
 
+def test_an_event_that_lasts_days_names_the_last_one(read: Read) -> None:
+    days = "DTSTART;VALUE=DATE:20260701\nDTEND;VALUE=DATE:20260704"
+    night = "DTSTART:20260704T200000\nDTEND:20260705T020000"
+    events = "".join(f"BEGIN:VEVENT\nSUMMARY:Fair\n{when}\nEND:VEVENT\n" for when in (days, night))
+    document = read("fair.ics", f"BEGIN:VCALENDAR\n{events}END:VCALENDAR\n")
+    assert "Fair: 1 July 2026 to 3 July 2026" in text_of(document)
+    assert "Fair: 4 July 2026 20:00 to 5 July 2026 02:00" in text_of(document)
+
+
 def test_events_are_cited_by_title_and_time(read: Read) -> None:
     document = read("2026.ics", desk_files.ICS)
     assert places(document, "Mill Street 4") == "Dentist, 4 June 2026 10:00"
-    assert "Dentist; Start: 4 June 2026 10:00; End: 4 June 2026 10:45; Place: Mill Street 4" in text_of(document)
+    assert "Dentist: 4 June 2026 10:00 to 10:45; Place: Mill Street 4" in text_of(document)
     assert "With: Dr Weiss" in text_of(document) and "freq=yearly" in text_of(document)
 
 

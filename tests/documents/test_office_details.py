@@ -42,7 +42,7 @@ def test_content_controls_and_hyperlinks_and_field_results_are_text() -> None:
     document.element.body.insert(0, parse_xml(box))
     paragraph = document.add_paragraph("See ")._p
     paragraph.append(parse_xml(f"<w:hyperlink {W}><w:r><w:t>the annex</w:t></w:r></w:hyperlink>"))
-    paragraph.append(parse_xml(f'<w:r {W}><w:instrText> PAGEREF annex \\h </w:instrText></w:r>'))
+    paragraph.append(parse_xml(f"<w:r {W}><w:instrText> PAGEREF annex \\h </w:instrText></w:r>"))
     paragraph.append(parse_xml(f'<w:r {W}><w:t xml:space="preserve"> on page 7</w:t></w:r>'))
     assert word_texts(document) == ["Deposit: 1,700 crowns", "See the annex on page 7"]
 
@@ -124,9 +124,7 @@ def make_form(*, owner_password: str = "", user_password: str = "") -> bytes:
     })  # fmt: skip
     reference = writer._add_object(field)
     writer.pages[0][NameObject("/Annots")].append(reference)
-    writer._root_object[NameObject("/AcroForm")] = DictionaryObject(
-        {NameObject("/Fields"): ArrayObject([reference])}
-    )
+    writer._root_object[NameObject("/AcroForm")] = DictionaryObject({NameObject("/Fields"): ArrayObject([reference])})
     if owner_password or user_password:
         writer.encrypt(user_password, owner_password or None)
     stream = io.BytesIO()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from desk_rag.answering.events import Citation, Source
 from desk_rag.documents.chunking import Location
+from desk_rag.documents.sentences import quoted_parts, stands_in
 
 DOUBLE_QUOTES = frozenset('"\u201c\u201d\u201e\u201f\u00ab\u00bb\u2033\uff02\u300c\u300d\u300e\u300f')
 _IGNORED = DOUBLE_QUOTES | frozenset(
@@ -42,7 +43,7 @@ class QuoteFinder:
     def find(self, quote: str) -> Citation | None:
         """Cite `quote` from the first source that contains it, in the source's wording.
 
-        None if no source does.
+        A mail that quotes it from an earlier one comes last. None if no source does.
         """
         exact = _reduce(quote).letters
         # A dash that opens a list item looks in the source like the hyphen of a word divided on the line before.
@@ -53,11 +54,19 @@ class QuoteFinder:
         for letters in dict.fromkeys(variants):
             if sum(letter.isalnum() for letter in letters) < _MIN_LETTERS:
                 return None
+            quoted: Citation | None = None
             for index, source in enumerate(self._sources):
                 char_range = _find(source.text, self._key(index), letters)
-                if char_range is not None:
-                    start, end = char_range
-                    return Citation(source.number, source.path, narrow(source, start, end), source.text[start:end])
+                if char_range is None:
+                    continue
+                start, end = char_range
+                citation = Citation(source.number, source.path, narrow(source, start, end), source.text[start:end])
+                if not stands_in(start, quoted_parts(source.text)):
+                    return citation
+                heading = f"quoted in {citation.location.heading}"
+                quoted = quoted or replace(citation, location=replace(citation.location, heading=heading))
+            if quoted is not None:
+                return quoted
         return None
 
     def _key(self, index: int) -> _Key:

@@ -27,7 +27,7 @@ from desk_rag.answering.evidence.trie_decoding import (
     log_probabilities,
 )
 from desk_rag.answering.evidence.two_values import ValuePreference
-from desk_rag.documents.sentences import quotable
+from desk_rag.documents.sentences import quotable, quoted_parts, stands_in
 from desk_rag.kv.forward.runner import Pass
 from desk_rag.model.prompt import PromptFormat
 
@@ -50,6 +50,8 @@ class SelectionConfig:
     """Nats that one unit of span score adds to a sentence."""
     span_weight: float = 3.0
     """Nats that one unit of span score adds to a span."""
+    quoted_penalty: float = 8.0
+    """Span score that a sentence loses where a mail quotes it from an earlier one: the reply decides."""
     min_log_odds: float = -4.0
     """Smaller span scores count as this: among sentences that all look unanswering, their order means nothing."""
     override_refusal_at: float = 4.0
@@ -98,9 +100,11 @@ class _Occurrence:
     begin: int
     end: int
 
+    penalty: float
+
     @property
     def log_odds(self) -> float:
-        return self.scores.log_odds(self.begin, self.end)
+        return self.scores.log_odds(self.begin, self.end) - self.penalty
 
 
 class EvidenceSelector:
@@ -218,7 +222,10 @@ class EvidenceSelector:
         chunks = list(dict.fromkeys(texts))
         scores_by_chunk = dict(zip(chunks, self._span_scorer.read(question, chunks), strict=True))
         return {
-            sentence: max(_occurrences(sentence.text, scores_by_chunk), key=lambda occurrence: occurrence.log_odds)
+            sentence: max(
+                _occurrences(sentence.text, scores_by_chunk, self._config.quoted_penalty),
+                key=lambda occurrence: occurrence.log_odds,
+            )
             for sentence in sentences
         }
 
@@ -253,13 +260,14 @@ def _distinct_beginning(text: str, words_by_text: Mapping[str, Sequence[str]]) -
     return count
 
 
-def _occurrences(sentence: str, scores_by_chunk: dict[str, SpanScores]) -> list[_Occurrence]:
+def _occurrences(sentence: str, scores_by_chunk: dict[str, SpanScores], quoted_penalty: float) -> list[_Occurrence]:
     """All places of a sentence, several per chunk too.
 
     'hours = 6' also stands within 'most_hours = 60'.
     """
+    quoted = {chunk: quoted_parts(chunk) for chunk in scores_by_chunk}
     return [
-        _Occurrence(scores, chunk, *match.span())
+        _Occurrence(scores, chunk, *match.span(), quoted_penalty * stands_in(match.start(), quoted[chunk]))
         for chunk, scores in scores_by_chunk.items()
         for match in re.finditer(re.escape(sentence), chunk)
     ]

@@ -33,6 +33,11 @@ def amount_of(text: str, asked: str) -> Decimal | None:
     return counted[0] if len(counted) == 1 else None
 
 
+def fields_of(text: str) -> dict[str, str]:
+    """The columns and cells of a row of a table; nothing for other lines."""
+    return {found["key"].strip(): found["value"].strip() for found in _FIELD.finditer(text)}
+
+
 def written(amounts: Sequence[Decimal]) -> str:
     """The sum, with as many decimals as the amount with the most."""
     places = max((max(0, -int(amount.as_tuple().exponent)) for amount in amounts), default=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from desk_rag.answering.events import (
@@ -28,6 +28,7 @@ class Joined:
         self._sources: list[Source] = []
         self._answers: list[tuple[str, Answer]] = []
         self._texts: list[str] = []
+        self._citations: list[Citation] = []
         self._line_ended = True
 
     @property
@@ -37,28 +38,36 @@ class Joined:
 
     def add(self, events: Iterator[AnswerEvent], part: str, *, silent: bool = False) -> Iterator[AnswerEvent]:
         """Pass on the events of the answer to `part`; with `silent`, without its words."""
-        offset = len(self._sources)
+        numbers: dict[int, int] = {}
+        first = not self._sources
         for event in events:
             match event:
                 case Retrieved(sources):
-                    self._sources[offset:] = [replace(one, number=one.number + offset) for one in sources]
+                    numbers = self._numbered(sources)
                     yield Retrieved(tuple(self._sources))
-                case FirstToken():
-                    if not offset:
-                        yield event
+                case FirstToken() if first:
+                    yield event
                 case Evidence(citation):
-                    yield from self._new_line()
-                    yield replace(event, citation=_shifted(citation, offset))
-                case AnswerText():
-                    pass  # as a whole, below
+                    yield from self._shown(event, _renumbered(citation, numbers))
                 case Finished(answer):
                     self._answers.append((part, answer))
                     if not silent:
-                        text = _said(part, answer)
-                        yield from self._new_line()
-                        yield AnswerText(text)
-                        self._texts.append(text)
-                        self._line_ended = False
+                        yield from self._said(part, answer)
+
+    def _shown(self, event: Evidence, citation: Citation) -> Iterator[AnswerEvent]:
+        """A quote that was not shown yet, at the beginning of a line."""
+        if citation not in self._citations:
+            self._citations.append(citation)
+            yield from self._new_line()
+            yield replace(event, citation=citation)
+
+    def _said(self, part: str, answer: Answer) -> Iterator[AnswerText]:
+        """The words of one answer, on a line of their own."""
+        text = answer.text if answer.found else f"{part} {NO_ANSWER}"
+        yield from self._new_line()
+        yield AnswerText(text)
+        self._texts.append(text)
+        self._line_ended = False
 
     def _new_line(self) -> Iterator[AnswerText]:
         """End the line of the part before, ahead of the quotes of the next."""
@@ -66,15 +75,21 @@ class Joined:
             self._line_ended = True
             yield AnswerText("\n")
 
+    def _numbered(self, sources: Sequence[Source]) -> dict[int, int]:
+        """Add the sources that are new; return the number of each by its number in its own answer."""
+        numbers: dict[int, int] = {}
+        by_place = {(source.chunk_id, source.path): source.number for source in self._sources}
+        for source in sources:
+            number = by_place.setdefault((source.chunk_id, source.path), len(self._sources) + 1)
+            if number > len(self._sources):
+                self._sources.append(replace(source, number=number))
+            numbers[source.number] = number
+        return numbers
+
     def finished(self, *, needs_last: bool = False) -> Finished:
         """The answer to the whole question; with `needs_last` it is found only if the last part is."""
         answers = [answer for _, answer in self._answers]
         last = answers[-1]
-        citations: list[Citation] = []
-        offset = 0
-        for answer in answers:
-            citations += [_shifted(citation, offset) for citation in answer.citations]
-            offset += len(answer.sources)
         supports = [answer.support for answer in answers if answer.found and answer.support is not None]
         found = last.found if needs_last else any(answer.found for answer in answers)
         return Finished(
@@ -83,7 +98,7 @@ class Joined:
                 question=self._question,
                 text="\n".join(self._texts) if found else NO_ANSWER,
                 found=found,
-                citations=tuple(citations) if found else (),
+                citations=tuple(self._citations) if found else (),
                 dropped_quotes=tuple(quote for answer in answers for quote in answer.dropped_quotes),
                 sources=tuple(self._sources),
                 timings=_sum([answer.timings for answer in answers]),
@@ -96,12 +111,8 @@ class Joined:
         )
 
 
-def _said(part: str, answer: Answer) -> str:
-    return answer.text if answer.found else f"{part} {NO_ANSWER}"
-
-
-def _shifted(citation: Citation, offset: int) -> Citation:
-    return replace(citation, source_number=citation.source_number + offset)
+def _renumbered(citation: Citation, numbers: Mapping[int, int]) -> Citation:
+    return replace(citation, source_number=numbers[citation.source_number])
 
 
 def _sum(timings: list[Timings]) -> Timings:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import PassagesRead
 from desk_rag.answering.evidence.verification import content_stems
-from desk_rag.answering.questions import narrowing
+from desk_rag.answering.questions import amounts, narrowing
 from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.documents.sentences import quotable
 from desk_rag.store.catalog.words import name_words
 
 if TYPE_CHECKING:
+    from desk_rag.documents.chunking import ChunkId
     from desk_rag.store.store import Store
     from desk_rag.store.types import Passage
 
@@ -60,30 +61,40 @@ class _Wanted:
     """Files of the question's date; None for all."""
 
 
-def match(store: Store, subject: str, under: Sequence[Path]) -> Iterator[PassagesRead | Matches]:
-    """Read every passage; yield progress, then the matches in the order of the files."""
+def match(
+    store: Store, subject: str, under: Sequence[Path], *, whole_tables: bool = False
+) -> Iterator[PassagesRead | Matches]:
+    """Read every passage; yield progress, then the matches in the order of the files.
+
+    With `whole_tables`, rows of a table match by the name of their file or section alone.
+    """
     rows = indexed(store, under)
     wanted = _wanted(store, subject, under, [row.path for row in rows])
     total = sum(row.num_chunks for row in rows)
     read, files = 0, 0
     kept: list[tuple[tuple[bool, float], Row]] = []
     seen: set[Path] = set()
+    chunks: set[ChunkId] = set()
     for document in rows:
         if document.path in seen or (wanted.files is not None and document.path not in wanted.files):
             continue
         seen.add(document.path)
         files += 1
-        for passage in store.passages_of(document.path):
+        passages = store.passages_of(document.path)
+        headings = _heading_rows(passages)
+        for passage in passages:
+            chunks.add(passage.chunk.chunk_id)
             read += 1
             if read % _REPORT_EVERY == 0:
                 yield PassagesRead(read, total)
-            kept += _scored(passage, wanted)
+            scored = _scored(passage, wanted, whole_tables=whole_tables)
+            kept += [(score, row) for score, row in scored if row.text not in headings]
     named = any(score[0] for score, _ in kept)
     # Lines that hold all names themselves, if there are such; of these the ones with most of the other words.
     chosen = [item for item in kept if item[0][0] or not named]
     best = max((score[1] for score, _ in chosen), default=0.0)
     enough = best if wanted.names or best == 1.0 else 1.1
-    yield Matches(_distinct(row for score, row in chosen if score[1] >= enough), read, files)
+    yield Matches(_distinct(row for score, row in chosen if score[1] >= enough), len(chunks), files)
 
 
 def stands_for_files(store: Store, noun: str, under: Sequence[Path]) -> bool:
@@ -102,7 +113,16 @@ def _wanted(store: Store, subject: str, under: Sequence[Path], paths: Sequence[P
     return _Wanted(frozenset(stems), frozenset(content_stems(subject) - stems - _LIGHT), frozenset(dated) or None)
 
 
-def _scored(passage: Passage, wanted: _Wanted) -> Iterator[tuple[tuple[bool, float], Row]]:
+def _heading_rows(passages: Sequence[Passage]) -> set[str]:
+    """Lines that only name the columns of the rows below them."""
+    lines = [unit for passage in passages for unit in quotable(passage.chunk.text)]
+    columns = {key for line in lines for key in amounts.fields_of(line)}
+    return {line for line in lines if "; " in line and columns.issuperset(line.split("; "))}
+
+
+def _scored(
+    passage: Passage, wanted: _Wanted, *, whole_tables: bool = False
+) -> Iterator[tuple[tuple[bool, float], Row]]:
     """The lines of a passage that may match: whether they hold all names, and their share of the other words."""
     around = content_stems(f"{name_words(passage.path)} {passage.title} {passage.chunk.location.heading}")
     if _held(wanted.names, around | content_stems(passage.chunk.text)) != wanted.names:
@@ -113,7 +133,7 @@ def _scored(passage: Passage, wanted: _Wanted) -> Iterator[tuple[tuple[bool, flo
         if wanted.names and (not inside or _held(wanted.names, stems | around) != wanted.names):
             continue
         others = _held(wanted.others, stems)
-        if not wanted.names and not others:
+        if not wanted.names and not others and not (whole_tables and len(amounts.fields_of(unit)) > 1):
             continue
         share = len(_held(wanted.others, stems | around)) / len(wanted.others) if wanted.others else 1.0
         yield (inside == wanted.names, share), Row(passage, unit)

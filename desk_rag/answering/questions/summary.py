@@ -64,7 +64,8 @@ def answer(
     chosen = [rows[index] for index in _central(np.concatenate(vectors), rows)]
     shown = show(store, chosen)
     text = "\n".join(" ".join(citation.quote.split()) for citation in shown.citations)
-    yield from finish(store, question, text, shown, under, (began, len(passages), len(documents)))
+    distinct = len({passage.chunk.chunk_id for passage in passages})
+    yield from finish(store, question, text, shown, under, (began, distinct, len(documents)))
 
 
 def _named(store: Store, subject: str, under: Sequence[Path]) -> list[DocumentRow]:

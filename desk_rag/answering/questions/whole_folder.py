@@ -6,7 +6,7 @@ Matching goes by words (`matching`), so that it is exact, fast and the same each
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ from desk_rag.answering.events import (
 from desk_rag.answering.evidence.citation_check import CitationCheck
 from desk_rag.answering.evidence.quote_matching import QuoteFinder
 from desk_rag.answering.questions import amounts
+from desk_rag.answering.questions.conditions import Condition, conditions, needed
 from desk_rag.answering.questions.forms import Form, Request
 from desk_rag.answering.questions.matching import Matches, Row, match, stands_for_files
 
@@ -54,15 +55,20 @@ class Shown:
 def answer(store: Store, question: str, request: Request, under: Sequence[Path]) -> Iterator[AnswerEvent]:
     """Yield progress and the answer; nothing after the progress if there is nothing to show, count or add up."""
     began = time.perf_counter()
-    if request.form is Form.COUNT and not _countable(store, request.subject, under):
-        return
+    plain, asked = conditions(request.subject)
+    decided: list[str] = []
     matches: Matches | None = None
-    for event in match(store, request.subject, under):
-        if isinstance(event, Matches):
-            matches = event
-        else:
-            yield event
+    if asked and request.form is not Form.FILES:
+        matches = yield from _matches(store, plain, under, whole_tables=True)
+        decided = _decide(matches, asked)
+    if not decided:
+        if request.form is Form.COUNT and not _countable(store, request.subject, under):
+            return
+        matches = yield from _matches(store, request.subject, under)
     assert matches is not None
+    disregarded = [] if decided else [condition.asked for condition in asked if needed(condition)]
+    if disregarded and not matches.rows:
+        matches = yield from _matches(store, plain, under)
     rows = matches.rows
     if request.form is Form.FILES:
         rows = list({row.passage.path: row for row in reversed(rows)}.values())[::-1]
@@ -72,8 +78,33 @@ def answer(store: Store, question: str, request: Request, under: Sequence[Path])
     if len(rows) < fewest:
         return
     shown = show(store, rows[:_MOST_ROWS])
-    text = _text(question, request, rows)
-    yield from finish(store, question, text, shown, under, (began, matches.passages, matches.files))
+    text = _text(question, request, rows, _Regard(decided, disregarded))
+    read = (began, matches.passages, matches.files)
+    yield from finish(store, question, text, shown, under, read, support=0.0 if disregarded else None)
+
+
+def _matches(
+    store: Store, subject: str, under: Sequence[Path], *, whole_tables: bool = False
+) -> Generator[AnswerEvent, None, Matches]:
+    """Pass on the progress and return the matches."""
+    for event in match(store, subject, under, whole_tables=whole_tables):
+        if isinstance(event, Matches):
+            return event
+        yield event
+    raise AssertionError("matching ends with its matches")
+
+
+def _decide(matches: Matches, asked: Sequence[Condition]) -> list[str]:
+    """Keep the rows that meet all conditions, and return what decided; [] if one cannot be decided."""
+    decided: list[str] = []
+    rows = matches.rows
+    for condition in asked:
+        result = condition.decide(rows)
+        if result is None:
+            return []
+        rows, decided = result.rows, [*decided, result.by]
+    matches.rows = rows
+    return decided
 
 
 def show(store: Store, rows: Sequence[Row]) -> Shown:
@@ -93,7 +124,14 @@ def show(store: Store, rows: Sequence[Row]) -> Shown:
 
 
 def finish(
-    store: Store, question: str, text: str, shown: Shown, under: Sequence[Path], read: tuple[float, int, int]
+    store: Store,
+    question: str,
+    text: str,
+    shown: Shown,
+    under: Sequence[Path],
+    read: tuple[float, int, int],
+    *,
+    support: float | None = None,
 ) -> Iterator[AnswerEvent]:
     """Yield sources, quotes and text of an answer that no model wrote; `read` is start time, passages and files."""
     began, passages, files = read
@@ -117,6 +155,7 @@ def finish(
             mode=AnswerMode.CACHED,
             model=MODEL,
             raw="",
+            support=support,
             basis=Basis(passages, store.counts(under=under).chunks, files),
         )
     )
@@ -128,10 +167,24 @@ def _countable(store: Store, subject: str, under: Sequence[Path]) -> bool:
     return noun in _COUNTED or stands_for_files(store, noun, under)
 
 
-def _text(question: str, request: Request, rows: Sequence[Row]) -> str:
+@dataclass(frozen=True, slots=True)
+class _Regard:
+    """What decided the conditions of a question, and which of them were left aside."""
+
+    decided: Sequence[str]
+    disregarded: Sequence[str]
+
+    def __str__(self) -> str:
+        if self.disregarded:
+            return f", without regard to “{'”, “'.join(self.disregarded)}”"
+        return f", by “{'”, “'.join(self.decided)}”" if self.decided else ""
+
+
+def _text(question: str, request: Request, rows: Sequence[Row], regard: _Regard) -> str:
     files = len({row.passage.path for row in rows})
     lines = f"{_plural(len(rows), 'line')} in {_plural(files, 'file')}"
     more = f" (the first {_MOST_ROWS} are shown)" if len(rows) > _MOST_ROWS else ""
+    more += str(regard)
     if request.form is Form.FILES:
         return f"{_plural(files, 'file')}, each with the first line that matches{more}."
     if request.form is Form.LIST:

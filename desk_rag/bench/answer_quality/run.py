@@ -200,9 +200,7 @@ def divergence(reference: torch.Tensor, other: torch.Tensor) -> float:
     return max(0.0, float((p.exp() * (p - q)).sum()))
 
 
-def _begin(
-    setting: Setting, mode: Mode, item: Item, row: RowCache, known: Mapping[Shelved, QuantizedKV]
-) -> Begun:
+def _begin(setting: Setting, mode: Mode, item: Item, row: RowCache, known: Mapping[Shelved, QuantizedKV]) -> Begun:
     if mode.way is Way.FULL:
         return _begin_full(setting, item, row)
     chunks = [known[one] for one in setting.shelved(mode, item)]

@@ -131,9 +131,7 @@ class Answering:
         return Loader(self.model.device, LoaderSettings(threads=threads, staging_bytes=staging, resident_bytes=0))
 
     def _first(self, loads: _Loads) -> torch.Tensor:
-        placers = [
-            Placer(load, self._where, slots) for load, slots in zip(loads.loads, self._slots, strict=True)
-        ]
+        placers = [Placer(load, self._where, slots) for load, slots in zip(loads.loads, self._slots, strict=True)]
 
         def before(layer: int) -> None:
             for placer in placers:

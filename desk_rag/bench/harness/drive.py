@@ -1,5 +1,4 @@
-"""What a drive and a bus give at best: raw reads of one large file, one large copy to the GPU. The bounds of `load`.
-"""
+"""What a drive and a bus give at best: raw reads of one large file, one large copy to the GPU. The bounds of `load`."""
 
 from __future__ import annotations
 

@@ -93,9 +93,7 @@ def run_rows(
             if decoder is not None:
                 attention = _RowAttention(rows, recorder, decoder.split)
                 return decoder.run(ids, rows.slots, cache, attention, logits=logits, stop_layer=stop_layer)
-            return _run_by_modules(
-                model, cache, ids, rows, logits=logits, recorder=recorder, stop_layer=stop_layer
-            )
+            return _run_by_modules(model, cache, ids, rows, logits=logits, recorder=recorder, stop_layer=stop_layer)
         except StopPass:
             return None
 

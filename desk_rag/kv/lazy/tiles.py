@@ -46,9 +46,7 @@ class TokenRun:
         return cls(word >> _COUNT_BITS, (word & MOST_TOKENS - 1) + 1, segment, position)
 
 
-def pack_shares(
-    placements: Sequence[Placement], most: int, tile: int
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def pack_shares(placements: Sequence[Placement], most: int, tile: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """The words of all chunks, in order, and where each share's words begin (one number more than shares).
 
     Every share but the last has `most // tile` tiles of `tile` tokens, whole but for the last one of each chunk, so

@@ -41,9 +41,7 @@ def question_attention(
     recorder = AttentionRecorder(frozenset(layers), count, lambda weights: fold(weights[..., chunk_slots]))
     cache = ScatterCache(stitched.cache, rows)
     stop_layer = max(layers) + 1
-    run_rows(
-        model, cache, question_ids, rows, logits=False, recorder=recorder, stop_layer=stop_layer, decoder=decoder
-    )
+    run_rows(model, cache, question_ids, rows, logits=False, recorder=recorder, stop_layer=stop_layer, decoder=decoder)
     return torch.stack([recorder.weights[layer] for layer in layers])
 
 

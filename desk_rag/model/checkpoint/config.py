@@ -240,8 +240,10 @@ def _check_number(file: Path, path: str, name: str, value: Any) -> None:
 def _check_words(file: Path, path: str, name: str, value: Any) -> None:
     if name in ("rope_scaling", "rope_parameters", "quantization_config") and not isinstance(value, dict | None):
         raise _absurd(file, path, value, "an object in braces")
-    if name in ("layer_types", "architectures") and value is not None and not (
-        isinstance(value, list) and all(isinstance(item, str) for item in value)
+    if (
+        name in ("layer_types", "architectures")
+        and value is not None
+        and not (isinstance(value, list) and all(isinstance(item, str) for item in value))
     ):
         raise _absurd(file, path, value, "a list of names")
     if name in ("short_factor", "long_factor") and not (

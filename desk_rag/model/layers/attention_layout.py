@@ -120,9 +120,7 @@ def _run(module: Any, ids: torch.Tensor, offset: int, ends: list[int]) -> _Pass:
     for end in ends:
         positions = torch.arange(offset + start, offset + end, device=ids.device)[None]
         with _watched(module) as seen, torch.inference_mode():
-            output = module.model(
-                ids[None, start:end], past_key_values=cache, position_ids=positions, use_cache=True
-            )
+            output = module.model(ids[None, start:end], past_key_values=cache, position_ids=positions, use_cache=True)
         hidden.append(output.last_hidden_state[0].float())
         outputs, start = seen, end
     layers = cache.layers
@@ -230,8 +228,12 @@ def _tap(
             fits = True
             for outputs, keys, table in zip(here.outputs, here.keys, of_layer, strict=True):
                 start = int(module.config.num_attention_heads) * dim
-                taken = None if tap not in outputs else by_heads(
-                    outputs[tap], heads, dim, start=start if tap is KeyTap.QKV_PROJ else 0, heads_first=heads_first
+                taken = (
+                    None
+                    if tap not in outputs
+                    else by_heads(
+                        outputs[tap], heads, dim, start=start if tap is KeyTap.QKV_PROJ else 0, heads_first=heads_first
+                    )
                 )
                 if taken is None or taken.shape[0] != 1 or taken.shape[2] != _TOKENS:
                     fits = False

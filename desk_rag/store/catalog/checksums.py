@@ -12,9 +12,7 @@ from collections.abc import Sequence
 
 import xxhash
 
-DOCUMENT = (
-    "id, path, title, digest, size, mtime_ns, inode, parser, state, reason, indexed_at, num_places"
-)
+DOCUMENT = "id, path, title, digest, size, mtime_ns, inode, parser, state, reason, indexed_at, num_places"
 """Columns of `documents` that its sum covers, in order; all but the sum."""
 _SOME = 1_000
 

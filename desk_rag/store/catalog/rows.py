@@ -44,9 +44,7 @@ class Removed:
     kv: tuple[KVName, ...] = ()
 
 
-def drop_unheld(
-    connection: sqlite3.Connection, candidates: Iterable[int], bin_since: float | None = None
-) -> Removed:
+def drop_unheld(connection: sqlite3.Connection, candidates: Iterable[int], bin_since: float | None = None) -> Removed:
     """Delete those of the given chunk rows that no document holds, with words, vectors and KV rows (or bin these)."""
     dead = [
         row
@@ -81,11 +79,7 @@ def mark_deleted(connection: sqlite3.Connection, rows: Iterable[int]) -> list[KV
 def _drop_kv_of(connection: sqlite3.Connection, chunk_id: str) -> list[KVName]:
     linked = connection.execute("SELECT kv FROM kv_chunks WHERE chunk_id = ?", (chunk_id,)).fetchall()
     connection.execute("DELETE FROM kv_chunks WHERE chunk_id = ?", (chunk_id,))
-    alone = [
-        row
-        for (row,) in linked
-        if not _is_needed(connection, row, chunk_id)
-    ]
+    alone = [row for (row,) in linked if not _is_needed(connection, row, chunk_id)]
     return mark_deleted(connection, alone)
 
 
@@ -308,9 +302,7 @@ def document(row: Sequence[object]) -> DocumentRow | None:
     assert isinstance(path, bytes) and isinstance(num_chunks, int)
     stamp = FileStamp(_int(size), _int(mtime_ns), _int(inode), str(parser))
     at = float(str(indexed_at))
-    return DocumentRow(
-        from_blob(path), str(title), str(digest), stamp, FileState(state), str(reason), num_chunks, at
-    )
+    return DocumentRow(from_blob(path), str(title), str(digest), stamp, FileState(state), str(reason), num_chunks, at)
 
 
 def _int(value: object) -> int:

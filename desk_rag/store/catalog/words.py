@@ -71,9 +71,7 @@ def match_expression(question: str) -> str | None:
     return " OR ".join(f'"{term}"' for term in kept[:MOST_TERMS]) or None
 
 
-def search(
-    connection: sqlite3.Connection, question: str, limit: int, under: Sequence[Path]
-) -> tuple[list[Hit], int]:
+def search(connection: sqlite3.Connection, question: str, limit: int, under: Sequence[Path]) -> tuple[list[Hit], int]:
     """Return at most `limit` chunks under `under` (all, if empty), best first, ties by age in the catalog.
 
     With them the number of rows that the index names and that do not exist: in a sound catalog none.
@@ -97,9 +95,7 @@ def search(
     if not best:
         return [], 0
     marks = ",".join("?" * len(best))
-    names = dict(
-        connection.execute(f"SELECT id, chunk_id FROM chunks WHERE id IN ({marks})", [row for row, _ in best])
-    )
+    names = dict(connection.execute(f"SELECT id, chunk_id FROM chunks WHERE id IN ({marks})", [row for row, _ in best]))
     hits = [Hit(ChunkId(names[row]), score) for row, score in best if isinstance(names.get(row), str)]
     return hits, len(best) - len(hits)
 

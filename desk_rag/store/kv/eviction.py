@@ -97,8 +97,7 @@ def _pinned_rows(connection: sqlite3.Connection) -> set[int]:
     if folders.everything:
         return set()
     rows = connection.execute(
-        "SELECT k.kv FROM kv_chunks k JOIN chunks c ON c.chunk_id = k.chunk_id"
-        f" WHERE c.id IN {folders.chunk_rows()}",
+        f"SELECT k.kv FROM kv_chunks k JOIN chunks c ON c.chunk_id = k.chunk_id WHERE c.id IN {folders.chunk_rows()}",
         folders.values,
     )
     return {row for (row,) in rows}

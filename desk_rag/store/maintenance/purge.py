@@ -60,9 +60,7 @@ def purge(store: _Remover, layout: Layout, database: Database, path: Path, *, ve
     )
 
 
-def _remove(
-    store: _Remover, space: PurgeSpace, database: Database, paths: Sequence[Path]
-) -> tuple[int, int, int, int]:
+def _remove(store: _Remover, space: PurgeSpace, database: Database, paths: Sequence[Path]) -> tuple[int, int, int, int]:
     """Remove all documents at once; on a full drive one by one, which needs less space at a time."""
     try:
         return store.remove_documents(paths)

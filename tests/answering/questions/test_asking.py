@@ -62,11 +62,46 @@ def test_two_questions_get_two_quotes(engine: AnswerEngine) -> None:
     assert [citation.path.name for citation in answer.citations] == ["2025-08-03-re-complaint.eml", "turbine.md"]
 
 
+def test_a_quote_of_the_second_part_begins_a_line_and_a_passage_has_one_number(engine: AnswerEngine) -> None:
+    events = events_of(engine, "Who changed the turbine belt in 2019, and who changed the turbine belt in 2024?")
+    answer = answer_of(events)
+    shown = "".join(
+        event.text if isinstance(event, AnswerText) else f"[{event.citation.source_number}]\n"
+        for event in events
+        if isinstance(event, AnswerText | Evidence)
+    )
+    assert all(line.endswith("]") == line.startswith("[") for line in shown.split("\n"))
+    places = [(source.path, source.chunk_id) for source in answer.sources]
+    assert len(set(places)) == len(places)
+
+
 def test_a_part_without_an_answer_says_so(engine: AnswerEngine) -> None:
     answer = answer_of(events_of(engine, "Who changed the turbine belt in 2019, and who invented the telephone?"))
     first, second = answer.text.split("\n")
     assert first == "Rasmus Feld"
     assert second.startswith("Who invented the telephone? I could not find")
+
+
+def test_what_a_mail_quotes_is_cited_from_the_mail_that_said_it_or_as_a_quotation(tmp_path: Path) -> None:
+    head = "From: {0}\nTo: {1}\nDate: Sat, 14 Mar 2026 08:05:00 +0100\nSubject: Paper\n\n"
+    said = "The price is 4.20 euros per sheet."
+    mails = {
+        "reply.eml": head.format("Ilse", "Saskia") + f"Dear Saskia,\n\nplease send 80 sheets of kozo.\n\n> {said}\n",
+        "paper.eml": head.format("Saskia", "Ilse") + f"Dear Ilse,\n\nhere is the offer of kozo paper. {said}\n",
+    }
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/reply.eml").write_text(mails["reply.eml"])
+    opened = open_engine(Settings(data_dir=tmp_path / "data"), writer=True)
+    try:
+        corpus.index(opened, tmp_path / "docs")
+        alone = answer_of(events_of(opened, "What is the price per sheet of paper?"))
+        assert all(one.location.heading.startswith("quoted in Ilse") for one in alone.citations if one.quote in said)
+        (tmp_path / "docs/paper.eml").write_text(mails["paper.eml"])
+        corpus.index(opened, tmp_path / "docs")
+        both = answer_of(events_of(opened, "What is the price per sheet of paper?"))
+    finally:
+        opened.close()
+    assert [(one.path.name, one.quote) for one in both.citations] == [("paper.eml", said)]
 
 
 def test_a_second_search_with_what_the_first_found(engine: AnswerEngine) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 
+import openpyxl
 import pytest
 
 from desk_rag.answering.events import Answer, Finished
@@ -17,6 +19,9 @@ from desk_rag.model.prompt import load_prompt
 from desk_rag.store.store import Store
 
 FILES = {
+    "jobs/bills.csv": "number,day,customer,work,net,settled\nB-1,2026-01-05,Parish,register,1980,no\n"
+    "B-2,2026-01-14,Museum,map cases,860,yes\nB-3,2026-02-01,Hotel Zwaan,menus,520,\n"
+    "B-4,2026-03-18,Hotel Zwaan,guest book,180,2026-04-02\n",
     "spending.csv": "date,shop,what,price\n2025-01-03,Pettersen,wood,164.00\n2025-02-03,Color Mill,paint,71.50\n"
     "2025-03-09,Pettersen,hinges,38.20\n",
     "invoices/11.txt": "Invoice 11\nCustomer: Hotel Linden\nTotal: 150.00 crowns\n",
@@ -39,6 +44,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     with Store.open(root / "data", Settings().store, writer=True) as opened:
         synced = pipeline.sync_folder(opened, root / "docs", prompt, prompt.chunk_size, IndexSettings(), lambda: False)
         assert len(list(synced)) >= len(FILES)
+        assert (root / "docs/copy of notes.md").write_text(FILES["notes.md"])
+        list(pipeline.sync_folder(opened, root / "docs", prompt, prompt.chunk_size, IndexSettings(), lambda: False))
         yield opened
 
 
@@ -56,10 +63,10 @@ def names(answer: Answer) -> list[str]:
 def test_which_files_names_each_file_once_with_the_line(store: Store) -> None:
     answer = asked(store, "Which files mention Hotel Linden?")
     assert answer is not None
-    assert sorted(names(answer)) == ["11.txt", "13.txt", "notes.md"]
+    assert sorted(names(answer)) == ["11.txt", "13.txt", "copy of notes.md", "notes.md"]
     assert all("Hotel Linden" in citation.quote for citation in answer.citations)
     assert answer.basis is not None
-    assert answer.basis.of_passages == answer.basis.passages > 3
+    assert answer.basis.of_passages == answer.basis.passages > 3  # the copy's passage counts once
 
 
 def test_lines_are_listed_and_counted_in_the_file_of_that_date(store: Store) -> None:
@@ -101,3 +108,55 @@ def test_only_what_is_shown_is_added_up(store: Store) -> None:
 )
 def test_the_number_to_add_up(line: str, question: str, amount: str | None) -> None:
     assert amounts.amount_of(line, question) == (None if amount is None else Decimal(amount))
+
+
+@pytest.mark.parametrize(
+    ("question", "numbers", "by"),
+    [
+        ("How many bills are not settled?", ["B-1", "B-3"], "settled: no"),
+        ("How many unsettled bills of Hotel Zwaan are there?", ["B-3"], "settled: no"),
+        ("How many bills have been settled?", ["B-2", "B-4"], "settled: yes"),
+        ("List all bills over 500 crowns.", ["B-1", "B-2", "B-3"], "over 500 crowns"),
+        ("List all bills of at most 520 crowns.", ["B-3", "B-4"], "of at most 520 crowns"),
+    ],
+)
+def test_conditions_are_decided_by_the_columns_of_a_table(
+    store: Store, question: str, numbers: list[str], by: str
+) -> None:
+    answer = asked(store, question)
+    assert answer is not None
+    assert [citation.quote.removeprefix("number: ")[:3] for citation in answer.citations] == numbers
+    assert f"by “{by}”" in answer.text
+    assert not answer.doubtful
+
+
+def test_a_condition_on_the_date_of_a_row(store: Store) -> None:
+    answer = asked(store, "List all errors before 20 June 2025")
+    assert answer is not None
+    assert [citation.quote for citation in answer.citations] == ["2025-06-07 16:04:19 ERROR bearing at 77 C"]
+
+
+def test_a_condition_that_nothing_decides_is_said_and_doubtful(store: Store) -> None:
+    answer = asked(store, "List all errors that are not serious")
+    assert answer is not None
+    assert "without regard to “are not serious”" in answer.text
+    assert answer.doubtful
+
+
+def test_the_row_that_names_the_columns_of_a_sheet_is_no_match(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    for row in (["No", "Customer", "Net EUR", "Paid"], ["R-1", "Parish", 1980, "no"], ["R-2", "Museum", 860, "yes"]):
+        book.active.append(row)
+    (tmp_path / "docs/invoices").mkdir(parents=True)
+    book.save(tmp_path / "docs/invoices/2026.xlsx")
+    (tmp_path / "docs/invoices/note.txt").write_text("Invoices are sent by post.\n")
+    prompt = load_prompt(weights.resolve("embedded", allow_download=False))
+    with Store.open(tmp_path / "data", Settings().store, writer=True) as opened:
+        docs = tmp_path / "docs"
+        list(pipeline.sync_folder(opened, docs, prompt, prompt.chunk_size, IndexSettings(), lambda: False))
+        answer = asked(opened, "How many invoices are not paid?")
+        listed = asked(opened, "List all rows with Paid")
+    assert answer is not None
+    assert [citation.quote for citation in answer.citations] == ["No: R-1; Customer: Parish; Net EUR: 1980; Paid: no"]
+    assert listed is not None
+    assert all(": " in citation.quote for citation in listed.citations)

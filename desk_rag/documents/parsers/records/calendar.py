@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from desk_rag.documents.document import BlockKind
@@ -106,14 +106,13 @@ def _finish(builder: Builder, damaged: int, note: str, message: str, known: bool
 
 
 def _add_event(builder: Builder, event: Any, number: int) -> None:
-    start, end = _moment(event, "DTSTART"), _moment(event, "DTEND") or _moment(event, "DUE")
+    start, due = _moment(event, "DTSTART"), _moment(event, "DUE")
+    end = _moment(event, "DTEND", exclusive=True)
     summary = _words(event.get("SUMMARY")) or "(no title)"
-    builder.heading(1, f"{summary}, {start}" if start else summary, page=number)
-    facts = [summary]
-    if start:
-        facts.append(f"Start: {start}")
-    if end and end != start:
-        facts.append(f"End: {end}")
+    builder.heading(1, f"{summary}, {start or due}" if start or due else summary, page=number)
+    facts = [f"{summary}: {_period(start, end)}" if start else summary]
+    if due:
+        facts.append(f"Due: {due}")
     facts += [f"{label}: {words}" for name, label in _EVENT_FIELDS if (words := _words(event.get(name)))]
     organisers, guests = _people(event.get("ORGANIZER")), _people(event.get("ATTENDEE"))
     if organisers:
@@ -136,13 +135,34 @@ def _words(values: Any) -> str:
     return " ".join(" ".join(str(value) for value in _values(values)).split())
 
 
-def _moment(event: Any, name: str) -> str:
-    """'4 June 2026 10:00', or the day alone for an all-day event; empty where there is none or it is malformed."""
+def _moment(event: Any, name: str, *, exclusive: bool = False) -> str:
+    """'4 June 2026 10:00', or the day alone for an all-day event; empty where there is none or it is malformed.
+
+    An `exclusive` day is the one after the last.
+    """
     moments = [getattr(value, "dt", None) for value in _values(event.get(name))]
     if not moments or moments[0] is None:
         return ""
+    if exclusive and not isinstance(moments[0], datetime):
+        moments[0] -= timedelta(days=1)
     day = f"{moments[0].day} {moments[0]:%B %Y}"
     return f"{day} {moments[0]:%H:%M}" if isinstance(moments[0], datetime) else day
+
+
+def _period(start: str, end: str) -> str:
+    """'22 April 2026 14:15 to 15:00'; an end on another day is named with its day, no end not at all."""
+    start_day, start_time = _parted(start)
+    end_day, end_time = _parted(end)
+    begin = f"{start_day} {start_time}" if start_time else start_day
+    if end_day == start_day:
+        return f"{begin} to {end_time}" if start_time and end_time and end_time != start_time else begin
+    return f"{begin} to {end_day}{f' {end_time}' if end_time else ''}" if end else begin
+
+
+def _parted(moment: str) -> tuple[str, str]:
+    """Day and time of a moment; the time is '' for a whole day."""
+    day, _, clock = moment.rpartition(" ")
+    return (day, clock) if ":" in clock else (moment, "")
 
 
 def _people(addresses: Any) -> list[str]:

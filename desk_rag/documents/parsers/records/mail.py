@@ -1,8 +1,8 @@
 """Parse mail: messages (.eml, .emlx, Maildir files, .msg), mailboxes (.mbox) and web archives (.mhtml).
 
 One section per message, named "sender, date: subject", with the readable body below it. In a mailbox the page is the
-number of the message. Attachments are named, not opened. Quoted text of an earlier message in the same mailbox is left
-out, because it stands there already.
+number of the message. Attachments are named, not opened. Lines quoted from an earlier message ('> …') come last, below
+a heading of their own, because somebody else wrote them; what stands in the same mailbox already is left out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import email
 import io
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from email.message import EmailMessage, Message
@@ -25,6 +25,7 @@ from desk_rag.documents.encoding import decode
 from desk_rag.documents.parsers.building import Builder, Parsed
 from desk_rag.documents.parsers.markup.html import add_html
 from desk_rag.documents.parsers.markup.prose import add_lines
+from desk_rag.documents.sentences import QUOTED_HEADING
 from desk_rag.errors import BrokenDocument, UnsupportedDocument
 
 _SEPARATOR = re.compile(rb"(?m)^From \S.*\d{2}:\d{2}.*\r?$\n?")
@@ -262,19 +263,24 @@ def _add_message(builder: Builder, message: _MailContent, number: int | None, se
     builder.add(
         "; ".join(f"{name}: {value}" for name, value in headers.items() if value), BlockKind.PARAGRAPH, page=number
     )
+    quoted: list[str] = []
     for text, is_html in message.texts:
         if is_html:
             add_html(builder, text, page=number)
         else:
-            _add_text(builder, text, number, seen_lines)
+            own, of_others = _parted(text.split("\n"), seen_lines)
+            seen_lines.update(line.strip() for line in (*own, *of_others) if line.strip())
+            quoted += of_others
+            _add_text(builder, own, number)
     if any(message.attachments):
         names = ", ".join(name for name in message.attachments if name)
         builder.add(f"Attachments: {names}", BlockKind.PARAGRAPH, page=number)
+    if any(line.strip() for line in quoted):
+        builder.heading(2, QUOTED_HEADING, page=number)
+        _add_text(builder, quoted, number)
 
 
-def _add_text(builder: Builder, text: str, number: int | None, seen_lines: set[str]) -> None:
-    lines = list(_own_lines(text.split("\n"), seen_lines))
-    seen_lines.update(line.strip() for line in lines if line.strip())
+def _add_text(builder: Builder, lines: Sequence[str], number: int | None) -> None:
     run: list[str] = []
     for line in [*lines, ""]:
         if line.strip():
@@ -284,13 +290,21 @@ def _add_text(builder: Builder, text: str, number: int | None, seen_lines: set[s
             run = []
 
 
-def _own_lines(lines: Iterable[str], seen_lines: set[str]) -> Iterator[str]:
-    """The lines without quotes that were seen before, reply lines in front of them, and the signature."""
+def _parted(lines: Iterable[str], seen_lines: set[str]) -> tuple[list[str], list[str]]:
+    """The sender's own lines up to the signature, and those quoted from others that were not seen before."""
+    own: list[str] = []
+    of_others: list[str] = []
     for line in lines:
         if _SIGNATURE.match(line):
-            return
+            break
         quoted = _QUOTE_MARKS.match(line)
         bare = line[quoted.end() :] if quoted else line
-        if (quoted and bare.strip() in seen_lines) or (seen_lines and _REPLY_LINE.match(line)):
-            continue
-        yield bare
+        if quoted:
+            of_others += [] if bare.strip() and bare.strip() in seen_lines else [bare]
+            own += [""] if own and own[-1].strip() else []
+        elif _REPLY_LINE.match(line):
+            of_others += [] if seen_lines else [line, ""]
+        else:
+            own.append(line)
+            of_others += [""] if of_others and of_others[-1].strip() else []
+    return own, of_others

@@ -1,4 +1,4 @@
-"""Wall clock and CUDA events around several pieces of work, taken in turns, so that all of them see the same machine."""
+"""Wall clock and CUDA events around pieces of work, taken in turns, so that all of them see the same machine."""
 
 from __future__ import annotations
 

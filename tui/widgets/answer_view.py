@@ -33,7 +33,6 @@ from desk_rag.answering.events import (
     Retrieved,
     SentenceChecked,
     Source,
-    Support,
     marked,
 )
 from desk_rag.answering.writing import remarks
@@ -327,11 +326,6 @@ class AnswerView(Vertical):
         if answer.doubt:
             lines.append(Content(f"! {answer.doubt}"))
         lines += [
-            Content.assemble("! no passage says this: ", safe(_sentence(answer, one), "italic", single_line=True))
-            for one in answer.sentences
-            if one.support is Support.UNSUPPORTED
-        ]
-        lines += [
             Content.assemble("! in no source, do not rely on it: ", safe(quote, "italic", single_line=True))
             for quote in answer.dropped_quotes
         ]
@@ -358,12 +352,6 @@ class AnswerView(Vertical):
         note = self.query_one(".note", Static)
         note.update(content)
         note.display = bool(content)
-
-
-def _sentence(answer: Answer, checked: CheckedSentence) -> str:
-    """Return a checked sentence with the reason why it is not supported."""
-    text = answer.text[checked.start : checked.end].strip()
-    return f"{text} ({checked.reason})" if checked.reason else text
 
 
 def _stale_notice(source: Source) -> str:

@@ -34,8 +34,8 @@ _DAMAGED = {
 
 _writers: weakref.WeakSet[Database] = weakref.WeakSet()
 """Databases of this process that hold file locks."""
-_kept_open: list[sqlite3.Connection] = []
-"""Connections without locks that must not be closed: that would give up the locks of a writer (POSIX)."""
+_kept_open: list[tuple[Path, sqlite3.Connection]] = []
+"""Connections without locks that wait until no writer is open: to close them gives up its locks (POSIX)."""
 
 
 class Database:
@@ -66,7 +66,6 @@ class Database:
             raise of_system(error, path) or StoreError(
                 f"{path} cannot be opened: {error.strerror}.", remedy="Check its permissions and the drive."
             ) from error
-        _writers.add(self)
         connection = self._take()
         try:
             schema.migrate(connection, path)
@@ -74,6 +73,7 @@ class Database:
                 raise _malformed_schema()
         finally:
             self._give(connection)
+        _writers.add(self)
 
     def _first_reading(self) -> sqlite3.Connection:
         """Open a reading connection that uses the log of other processes if there is one."""
@@ -172,6 +172,10 @@ class Database:
             idle, self._idle = self._idle, []
         for connection in idle:
             self._end(connection)
+        if not self._has_writers():
+            for entry in [entry for entry in _kept_open if entry[0] == self._path]:
+                _kept_open.remove(entry)
+                entry[1].close()
 
     def _take(self) -> sqlite3.Connection:
         with self._guard:
@@ -213,11 +217,13 @@ class Database:
 
     def _end(self, connection: sqlite3.Connection) -> None:
         """Close a connection, unless that would take a writer of this process its file locks."""
-        lockless = self._how == "immutable=1"
-        if lockless and any(other._path == self._path and not other._closed for other in list(_writers)):
-            _kept_open.append(connection)
+        if self._how == "immutable=1" and self._has_writers():
+            _kept_open.append((self._path, connection))
         else:
             connection.close()
+
+    def _has_writers(self) -> bool:
+        return any(other._path == self._path and not other._closed for other in list(_writers))
 
 
 def _malformed_schema() -> sqlite3.DatabaseError:

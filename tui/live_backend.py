@@ -198,7 +198,7 @@ class LiveBackend:
         )
 
     def _reading(self, counts: Counts, activity: Activity | None) -> Reading | None:
-        """How far the first look at the folders has come; in another process, as far as its activity says."""
+        """Progress of the first look at the folders; in another process, as far as its activity says."""
         look = self._first_look
         if self._service is None:
             look = FirstLook()
@@ -269,7 +269,7 @@ class LiveBackend:
 
     @property
     def indexes(self) -> bool:
-        """Whether this process is the one that indexes."""
+        """True if this process is the one that indexes."""
         return self._service is not None
 
     def sweep(self) -> None:

@@ -59,7 +59,7 @@ class AnswerWanted(Message):
     turn: int
     question: str
     at_once: bool = False
-    """Whether to answer from the files that have been read so far."""
+    """True to answer from the files that have been read so far."""
     earlier: tuple[Turn, ...] = ()
     """Turns above it, which it may lean on."""
 
@@ -185,7 +185,7 @@ class AnswerGrew(Message):
 
 @dataclass
 class ComparisonStep(Message):
-    """What the comparison does now."""
+    """The step of the comparison that has begun."""
 
     turn: int
     text: str

@@ -39,7 +39,7 @@ class ContextChunk:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What one answer reads."""
+    """The passages of one answer."""
 
     sources: tuple[Source, ...]
     """As they are numbered: best first."""

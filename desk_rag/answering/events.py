@@ -17,7 +17,7 @@ from desk_rag.ingest.freshness import Backlog
 from desk_rag.ingest.unread import UnreadFiles
 
 DOUBT = "The quote may not answer the question: read it before you rely on it"
-"""What is said of a doubtful answer."""
+"""Notice on a doubtful answer."""
 DOUBTFUL = 0.4
 """Support below which an answer is shown with a word of doubt; see "A second look" in bench/LOG.md."""
 
@@ -104,12 +104,12 @@ class Citation:
 
 
 class Support(Enum):
-    """Whether the passages say what a sentence of the answer says."""
+    """Support of one sentence of the answer by the passages."""
 
     SUPPORTED = "supported"
     UNSUPPORTED = "unsupported"
     UNCHECKED = "unchecked"
-    """It could not be compared, for example because it is in another language than the passages."""
+    """Not compared, for example because it is in another language than the passages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def marked(text: str, sentences: Iterable[CheckedSentence]) -> str:
 
 
 class Grounding(Enum):
-    """How much of an answer in a model's own words the passages support."""
+    """Support of a whole answer in a model's own words by the passages."""
 
     ALL = "supported"
     PART = "partly supported"
@@ -198,7 +198,7 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What an answer was made from."""
+    """Passages and files that an answer was made from."""
 
     passages: int
     """Passages that were read for it."""
@@ -251,19 +251,19 @@ class Answer:
     support: float | None = None
     """Probability that the answer is right, as verification estimates it; None if there was no verification."""
     basis: Basis | None = None
-    """What the answer was made from; None if nothing is indexed."""
+    """Passages and files that the answer was made from; None if nothing is indexed."""
 
     @property
     def doubtful(self) -> bool:
-        """Whether the evidence may well not answer the question; the user is told so."""
+        """True if the evidence may well not answer the question; the user is told so."""
         return self.found and self.support is not None and self.support < DOUBTFUL
 
     backlog: Backlog | None = None
     """Files that waited to be read when the question was answered; None if the index was up to date."""
     sentences: tuple[CheckedSentence, ...] = ()
-    """What a model wrote in its own words, compared with the passages; empty for models that quote."""
+    """Sentences in a model's own words, compared with the passages; empty for models that quote."""
     reasoning: str = ""
-    """What the model thought aloud before it answered; never part of `text`."""
+    """Text of the model's reasoning before it answered; never part of `text`."""
 
     @property
     def marked_text(self) -> str:
@@ -273,7 +273,7 @@ class Answer:
 
     @property
     def grounding(self) -> Grounding | None:
-        """How much of the answer the passages support; None if it is made of quotes, or refuses."""
+        """Support of the answer by the passages; None if it is made of quotes, or refuses."""
         return grounding(self.sentences)
 
     @property
@@ -374,5 +374,5 @@ class Finished:
 
 
 StreamEvent = Evidence | AnswerText | AnswerDraft | ReasoningText | SentenceChecked
-"""What comes of a model's text."""
+"""Events made of a model's text."""
 AnswerEvent = FilesWaiting | AskedAs | Retrieved | PassagesRead | FirstToken | StreamEvent | Finished

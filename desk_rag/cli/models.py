@@ -26,7 +26,7 @@ _KNOWN = (
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What was asked for."""
+    """Options of `desk-rag models`."""
 
     name: str
     folders: tuple[Path, ...]

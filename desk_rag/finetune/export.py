@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 
 from desk_rag.finetune.trainable import Trainable
 from desk_rag.model import adapters, weights
+from desk_rag.model.checkpoint.row_int8 import SCALE, has_scales
 from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.owned_folder import proven, sync_directory
 
@@ -40,7 +41,7 @@ def export(trainable: Trainable, base: Path, out: Path, record: Mapping[str, Any
         # Without the last argument peft asks the hub whether the vocabulary was changed.
         trainable.peft.save_pretrained(str(beside), safe_serialization=True, save_embedding_layers=False)
         owned.remove(beside / "README.md", proven)
-    elif is_row_int8(base):
+    elif has_scales(weights.weight_files(base)[0]):
         _copy_companions(base, beside)
         write_row_int8(_own_state(trainable.model.module), beside / "model.safetensors")
     else:
@@ -78,7 +79,7 @@ def row_int8(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             continue
         scale = _scale(exact)
         tensors[name] = (exact / scale.float()).round().clamp(-127, 127).to(torch.int8).contiguous()
-        tensors[f"{name}.scale"] = scale.contiguous()
+        tensors[f"{name}{SCALE}"] = scale.contiguous()
     return tensors
 
 
@@ -91,12 +92,6 @@ def _scale(matrix: torch.Tensor) -> torch.Tensor:
     near = wanted.half()
     above = (near.view(torch.int16) + 1).view(torch.float16)
     return torch.where(near.float() < wanted * (1 - 2**-20), above, near)
-
-
-def is_row_int8(directory: Path) -> bool:
-    """True if a model directory is in the embedded reader's form."""
-    with safe_open(str(weights.weight_files(directory)[0]), framework="pt") as file:
-        return any(name.endswith(".scale") for name in file.keys())  # noqa: SIM118 - not a dict
 
 
 def _own_state(module: Any) -> dict[str, torch.Tensor]:

@@ -49,7 +49,7 @@ _MOST_KINDS = 6
 
 @dataclass(frozen=True, slots=True)
 class FolderPreview:
-    """What indexing a folder would do."""
+    """Counts and estimates for indexing a folder."""
 
     folder: Path
     files: int

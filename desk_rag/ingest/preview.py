@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a run over some folders would find."""
+    """Files that a run over some folders would find."""
 
     new: tuple[Path, ...]
     changed: tuple[Path, ...]

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 
 from desk_rag import __version__
 from desk_rag.config import ModelSettings
@@ -165,7 +164,7 @@ def _load_module(
     with directory_check.model_errors(directory, settings):
         if directory.is_file():
             return _load_gguf(directory, config, attention, settings, device)
-        if _is_row_int8(directory):
+        if row_int8.has_scales(weights.weight_files(directory)[0]):
             return _load_row_int8(directory, config, attention, device)
         options: dict[str, Any] = {
             "attn_implementation": attention,
@@ -200,11 +199,6 @@ def _load_gguf(file: Path, config: Any, attention: str, settings: ModelSettings,
         module = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=dtype)
     gguf_weights.load(header, module, dtype)
     return module.to(device) if kind == "none" else requantize.quantize_linears(module, kind, device)
-
-
-def _is_row_int8(directory: Path) -> bool:
-    with safe_open(str(weights.weight_files(directory)[0]), framework="pt") as file:
-        return tensors.is_row_int8(list(file.keys()))
 
 
 def _load_row_int8(directory: Path, config: Any, attention: str, device: torch.device) -> Any:

@@ -26,8 +26,6 @@ class Support:
     """Properties of a configuration that matter for serving chunk KV."""
 
     model_type: str
-    rope_types: tuple[str, ...]
-    """One per distinct rotary table: one, or two for models with local and global layers."""
     max_context: int
     """Positions up to which stored keys are exact."""
     needs_eager: bool
@@ -80,7 +78,6 @@ def check(config: Any) -> Support:
         window = min(window, int(getattr(text, "attention_chunk_size", None) or window))
     return Support(
         model_type=model_type,
-        rope_types=tuple(str(rope["rope_type"]) for rope in parameters),
         max_context=window,
         needs_eager=_needs_eager(config, text),
     )

@@ -45,7 +45,7 @@ class WordPieces:
 
 
 class EmbeddedModule(torch.nn.Module):
-    """What an `Embedder` needs of a module; it has no prompts."""
+    """The part of a sentence-transformers module that an `Embedder` uses; it has no prompts."""
 
     max_seq_length = 256
     default_prompt_name: str | None = None
@@ -63,7 +63,7 @@ class EmbeddedModule(torch.nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         parameter: torch.Tensor = next(self.bert.parameters())
         return parameter.device
 

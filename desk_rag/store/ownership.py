@@ -36,7 +36,7 @@ TAG_CONTENT = _SIGNATURE + (
     b"# See https://bford.info/cachedir/\n"
 )
 SOCKET = "run/resident.sock"
-"""Where a resident process listens (indexer/resident)."""
+"""Socket of a resident process (indexer/resident)."""
 _OWN_FOLDERS = ("kv", "vectors", "quarantine")
 """Folders by which a store without a tag is recognised."""
 _FOLDERS = (*_OWN_FOLDERS, "logs", "models", "run")

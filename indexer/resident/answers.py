@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """What a process lends to answers."""
+    """Models, store and state that a process lends to answers."""
 
     settings: Settings
     parts: Callable[[], Parts]

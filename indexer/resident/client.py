@@ -30,7 +30,7 @@ _POLL_SECONDS = 0.05
 
 
 class ResidentError(DeskRagError):
-    """What the resident process reports to the user."""
+    """An error that the resident process reports to the user."""
 
     def __init__(self, message: str, remedy: str, exit_code: int) -> None:
         super().__init__(message, remedy=remedy)

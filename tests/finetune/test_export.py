@@ -11,9 +11,10 @@ import torch
 from safetensors.torch import load_file
 
 from desk_rag.config import ModelSettings
-from desk_rag.finetune.export import is_row_int8, write_row_int8
+from desk_rag.finetune.export import write_row_int8
 from desk_rag.finetune.run import Task, run
 from desk_rag.finetune.settings import Method
+from desk_rag.model.checkpoint.row_int8 import has_scales
 from desk_rag.model.loading import load_model
 from tests.finetune.conftest import TOY
 from tests.finetune.test_train import QUICK
@@ -52,14 +53,14 @@ def int8_dir(tiny_dir: Path, tmp_path: Path) -> Path:
 
 
 def test_a_model_in_the_readers_form_stays_in_it(int8_dir: Path, tmp_path: Path) -> None:
-    assert is_row_int8(int8_dir)
+    assert has_scales(int8_dir / "model.safetensors")
     out = tmp_path / "out"
     quick = replace(QUICK, method=Method.FULL, steps=3, learning_rate=1e-3)
     report = run(
         Task(settings(int8_dir), quick, TOY, out, held_out=0.0), evaluate=None, say=lambda _text: None,
         on_step=lambda _now: None, stop=lambda: False,
     )  # fmt: skip
-    assert report.steps == 3 and is_row_int8(out)
+    assert report.steps == 3 and has_scales(out / "model.safetensors")
     before, after = load_file(int8_dir / "model.safetensors"), load_file(out / "model.safetensors")
     assert {name: value.dtype for name, value in after.items()} == {name: value.dtype for name, value in before.items()}
     name = "model.layers.0.mlp.up_proj.weight"

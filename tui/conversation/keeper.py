@@ -31,7 +31,7 @@ class Keeper:
         self.is_private = not save
         """Nothing of this conversation is saved."""
         self.notice = ""
-        """What went wrong with saving, for the user; empty if nothing did."""
+        """Notice on a failure to save; empty if nothing did."""
 
     def save(self, turn: int, answer: Answer) -> None:
         """Save a turn under its number on the screen, in its place if it was asked before; a failure is a notice."""

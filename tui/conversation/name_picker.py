@@ -23,7 +23,7 @@ class NamePicker(OptionList, can_focus=False):
 
     @property
     def is_open(self) -> bool:
-        """Whether a choice can be made."""
+        """True if a choice can be made."""
         return bool(self._choices)
 
     @property

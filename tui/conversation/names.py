@@ -21,7 +21,7 @@ class Begun:
 
     name: str
     start: int
-    """Where its '@' stands in the line."""
+    """Position of its '@' in the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Choice:
     path: Path
     is_folder: bool
     token: str
-    """What is written for it: '@letters/lease.md'."""
+    """Text that names it: '@letters/lease.md'."""
 
 
 def begun(line: str) -> Begun | None:

@@ -1,4 +1,4 @@
-"""What the chat screen does with whole conversations: new, saved, found, exported, and '@' names in the prompt."""
+"""Conversations on the chat screen: new, saved, searched, exported, and '@' names in the prompt."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the screens beside the chat show and change: the library, the cache, the settings, the first run."""
+"""Data and changes of the screens beside the chat: the library, the cache, the settings, the first run."""

@@ -1,4 +1,4 @@
-"""What indexing is doing, as the activity screen shows it, and the wishes about it: pause, go on, work now."""
+"""State of indexing for the activity screen, and requests to pause, resume or work now."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_REASONS = 8
 
 @dataclass(frozen=True, slots=True)
 class StageRow:
-    """How far one stage has come."""
+    """Progress of one stage."""
 
     stage: IndexStage
     done: int
@@ -44,9 +44,9 @@ class ActivityReport:
     paused_seconds: float | None = None
     """Until the pause ends; `UNTIL_RESTART` for one without an end; None when not paused."""
     full_speed_seconds: float | None = None
-    """How long caches are still filled although the computer is busy; None if they are not."""
+    """Time for which caches are still filled although the computer is busy; None if they are not."""
     writer: str = ""
-    """Which process indexes; '' if none does."""
+    """The process that indexes; '' if none does."""
     failures: tuple[tuple[str, int], ...] = ()
     """Reasons why files could not be read, and how many files each."""
 

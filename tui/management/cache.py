@@ -30,7 +30,7 @@ class CacheReport:
     warm: int
     chunks: int
     outlook: str
-    """What caches of everything would take; '' if nothing is missing."""
+    """Room that caches of everything would take; '' if nothing is missing."""
     place: Path
     away: str
     """Why the caches cannot be reached; '' if they can."""

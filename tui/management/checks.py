@@ -14,7 +14,7 @@ class Finding(Protocol):
 
     @property
     def name(self) -> str:
-        """What was checked."""
+        """The part that was checked."""
 
     @property
     def verdict(self) -> Enum:
@@ -22,11 +22,11 @@ class Finding(Protocol):
 
     @property
     def detail(self) -> str:
-        """What was found."""
+        """The finding in words."""
 
     @property
     def remedy(self) -> str:
-        """What to do about it; '' if there is nothing to do."""
+        """The remedy; '' if there is nothing to do."""
 
 
 Checks = Callable[[Settings], Iterator[Finding]]

@@ -1,4 +1,4 @@
-"""What the first run needs: folders to choose from, what is in one, and the start with it."""
+"""Steps of the first run: folders to choose from, what is in one, and the start with it."""
 
 from __future__ import annotations
 

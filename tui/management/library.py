@@ -53,7 +53,7 @@ _STATES: dict[Shown, tuple[FileState, ...]] = {
 
 
 class EntryState(Enum):
-    """What is known of a file."""
+    """Everything known of a file."""
 
     READ = "read"
     CHANGED = "changed"
@@ -94,7 +94,7 @@ Entry = FileEntry | FolderEntry
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What is in a folder, or what matches the filter below it. Its parts are read by `Library.entries`."""
+    """Contents of a folder, or what matches the filter below it. Its parts are read by `Library.entries`."""
 
     folder: Path | None
     """None for the list of all indexed folders."""
@@ -105,7 +105,7 @@ class Listed:
 
     @property
     def total(self) -> int:
-        """How many entries there are."""
+        """Number of entries."""
         return len(self.folders) + len(self.documents) + len(self.waiting)
 
 

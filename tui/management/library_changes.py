@@ -1,4 +1,4 @@
-"""What the library changes at the user's wish: rules, pins, reading again, forgetting; and how that is undone.
+"""Changes that the user makes in the library: rules, pins, reading again, forgetting; and how that is undone.
 
 Each change is described before it is made, so that the screen can ask. The user's own files are only read.
 """

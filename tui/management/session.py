@@ -1,4 +1,4 @@
-"""What every screen beside the chat works on: the store, the folders, the settings and their file.
+"""Everything the screens beside the chat work on: the store, the folders, the settings and their file.
 
 The screens work before a model is loaded and without one. Until the answering engine is up, `store` is a reader of
 their own; `attach` hands over the engine's store and the indexing of this process.
@@ -33,7 +33,7 @@ class Indexing(Protocol):
 
     @property
     def indexes(self) -> bool:
-        """Whether this process is the one that indexes."""
+        """True if this process is the one that indexes."""
 
     def sweep(self) -> None:
         """Look through the folders now, if this process indexes."""
@@ -56,7 +56,7 @@ class Session:
         checks: Checks = no_checks,
     ) -> None:
         self.checks = checks
-        """What `desk-rag doctor` runs."""
+        """The checks of `desk-rag doctor`."""
         self.settings = settings
         """As they are in use; a change that needs a restart is in the file only."""
         self.folders = tuple(folder.absolute() for folder in folders)

@@ -57,7 +57,7 @@ class SettingRow:
     origin: str
     """'default', 'file', or 'command line' for one that the file does not decide in this run."""
     in_use: object
-    """What this run works with."""
+    """Value with which this run works."""
     choices: tuple[str, ...] = ()
     """The values there are, if there are only a few."""
 
@@ -75,7 +75,7 @@ class SettingChange:
     value: object
     """None takes the setting out of the file."""
     cost: str
-    """What it costs; '' if nothing is read or computed again."""
+    """Its cost in words; '' if nothing is read or computed again."""
 
 
 class SettingsList:

@@ -23,7 +23,7 @@ class Choice:
     """One thing to do."""
 
     name: str
-    """What the screen returns."""
+    """Result of the screen."""
     key: str
     """A letter that chooses it at once."""
     label: str

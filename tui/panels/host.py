@@ -33,7 +33,7 @@ class PanelHost(SourceOpening):
 
     backend: Backend
     remembers = False
-    """Whether a theme that is chosen is kept for the next run."""
+    """True if a theme that is chosen is kept for the next run."""
     _plain: AsciiFilter | None = None
     _chat: ChatScreen
     _folders: tuple[Path, ...]

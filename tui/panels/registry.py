@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """How a screen is reached."""
+    """Key and class of a screen."""
 
     key: str
     title: str
     about: str
-    """What the command palette says of it."""
+    """Description in the command palette."""
     class_name: str
 
     def load(self, name: str) -> type[PanelScreen]:

@@ -66,7 +66,7 @@ HERE = {
     ),
     "preview-text": ("The source", (("Up, Down", "scroll"), ("Ctrl+O", "open it at the quote"), ("Esc", "back"))),
 }
-"""What has the focus on the chat screen, by its id, and its keys."""
+"""Name and keys of each widget of the chat screen, by its id."""
 
 
 class HelpScreen(ModalScreen[None]):

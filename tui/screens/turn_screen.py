@@ -1,4 +1,4 @@
-"""What keys do with the selected turn and its sources, without asking anything: look, copy, open."""
+"""Key actions on the selected turn and its sources that ask nothing: look, copy, open."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TurnScreen(Screen[None]):
 
     @property
     def number_of_sources(self) -> int:
-        """How many sources the selected turn has."""
+        """Number of sources of the selected turn."""
         return len(self._selected.sources) if self._selected else 0
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

@@ -1,4 +1,4 @@
-"""What can be done with one turn: actions by name, as the menu, the palette and the help show them."""
+"""Actions on one turn: entries by name, as the menu, the palette and the help show them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the first look at the folders has come since the start, and whether the disk has room for caches."""
+"""Progress of the first look at the folders since the start, and room on the disk for caches."""
 
 from __future__ import annotations
 

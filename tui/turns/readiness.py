@@ -1,4 +1,4 @@
-"""Whether a question can be answered yet, and what it waits for; pure functions of the status."""
+"""Readiness of a question and what it waits for; pure functions of the status."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class AnswerText(Vertical):
     def __init__(self, *, markdown: bool) -> None:
         super().__init__(classes="words")
         self.text = ""
-        """What is shown, cleaned; without Markdown's marks only where it is plain."""
+        """The text shown, cleaned; without Markdown's marks only where it is plain."""
         self._plain: Static | None = None if markdown else Static("", markup=False)
         self._markdown: Markdown | None = None
         self._source = ""

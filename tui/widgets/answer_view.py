@@ -49,7 +49,7 @@ _MUTED = "$foreground 60% not bold"
 
 
 class TurnState(Enum):
-    """How far a turn has come."""
+    """Progress of a turn."""
 
     QUEUED = "queued"
     """Waits for the model, for files, or for the answer above; nothing of it has been asked yet."""
@@ -101,11 +101,11 @@ class AnswerView(Vertical):
         self.answer: Answer | None = None
         self.comparison: Comparison | None = None
         self.asked_of: Reading | None = None
-        """How many files could be found when the question was asked; None if all could."""
+        """Number of files that could be found when the question was asked; None if all could."""
         self.waits_for_files = False
         """The answer has begun, and is held up by files that are being read."""
         self.changes_before = 0
-        """How many files had changed, as the screen counts them, when the question was asked."""
+        """Number of files that had changed, as the screen counts them, when the question was asked."""
         self.begin_at_once = False
         """The user does not want to wait for files."""
         self._folders = folders

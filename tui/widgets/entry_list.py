@@ -64,7 +64,7 @@ class EntryList(ScrollView):
 
     @property
     def total(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return self._total
 
     def show(self, total: int, *, empty: str = "", highlighted: int = 0) -> None:

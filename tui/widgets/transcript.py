@@ -33,7 +33,7 @@ class Transcript(VerticalScroll, can_focus=True):
         view: AnswerView
 
     class MenuWanted(Message):
-        """What can be done with the selected turn should be offered."""
+        """The user asks for the menu of the selected turn."""
 
     class WithdrawWanted(Message):
         """The selected question should not be asked, if it still waits."""

@@ -1,1 +1,1 @@
-"""What a question leans on: earlier turns, and the folders and files that it names."""
+"""The context of a question: earlier turns, and the folders and files that it names."""

@@ -45,7 +45,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Understood:
-    """What is searched for a request, and where."""
+    """The resolved form of a request: the question to search for, and the folders to search."""
 
     asked: str
     rewritten: str

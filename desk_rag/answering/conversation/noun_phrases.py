@@ -23,7 +23,7 @@ class Phrase:
     start: int
     end: int
     is_name: bool
-    """It consists of names or numbers only."""
+    """True if it consists of names or numbers only."""
 
     @property
     def head(self) -> str:

@@ -15,7 +15,7 @@ from desk_rag.store.types import DocumentRow
 
 
 class Change(Enum):
-    """What has happened to the file of a saved source since the answer."""
+    """A change of a saved source's file since the answer."""
 
     NONE = ""
     CHANGED = "changed since"

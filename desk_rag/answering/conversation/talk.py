@@ -1,4 +1,4 @@
-"""What a conversation was about lately, for the rules that complete a follow-up."""
+"""The recent topic of a conversation, for the rules that complete a follow-up."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Talk:
 
     @property
     def has_short_answer(self) -> bool:
-        """Whether the last answer was found and is a name or a phrase rather than a sentence."""
+        """True if the last answer was found and is a name or a phrase rather than a sentence."""
         return self.turns[-1].found and 0 < len(self.answer.split()) <= _LONGEST_ANSWER
 
     @property
     def topic(self) -> str:
-        """What the conversation is about as a noun phrase.
+        """The topic of the conversation as a noun phrase.
 
         A property that was asked for ('the excess', 'her phone number') is no topic: what it belongs to is, which an
         earlier question or the heading of the quoted passage names.

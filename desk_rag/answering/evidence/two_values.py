@@ -34,7 +34,7 @@ _ASKS_NEW = re.compile(
     re.IGNORECASE,
 )
 _NATS = 8.0
-"""What a clause that holds all the question's words gains over one that holds none; see bench/LOG.md."""
+"""Bonus of a clause with all the question's words over one with none; see bench/LOG.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class ValuePreference:
         return (self._wanted.begin, self._wanted.end) if self._wanted else None
 
     def nats(self, begin: int, end: int) -> float:
-        """What characters [begin, end) of the sentence gain."""
+        """Return the bonus of characters [begin, end) of the sentence."""
         clause = sum(weight * part.share(begin, end) for part, weight in self._clauses)
         return _NATS * (clause - sum(part.share(begin, end) for part in self._unwanted))
 

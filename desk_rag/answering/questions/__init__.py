@@ -1,1 +1,1 @@
-"""What a question asks for: one fact, two, one by way of another, or the whole folder."""
+"""Kinds of questions: one fact, two, one by way of another, or the whole folder."""

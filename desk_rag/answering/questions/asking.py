@@ -53,7 +53,7 @@ class AskOnce(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """What answering takes of an engine."""
+    """The parts of an engine that answering uses."""
 
     store: Store
     embedder: EmbedderLike

@@ -69,7 +69,7 @@ class Decided:
 
     rows: list[Row]
     by: str
-    """What decided: 'Paid: no', 'over 500 euros'."""
+    """The deciding cell or condition: 'Paid: no', 'over 500 euros'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +166,12 @@ Condition = YesNo | Compared | Dated | Undecidable
 
 
 def needed(condition: Condition) -> bool:
-    """Whether an answer that does not regard the condition must say so."""
+    """True if an answer that does not regard the condition must say so."""
     return not isinstance(condition, YesNo) or condition.needed
 
 
 def conditions(subject: str) -> tuple[str, list[Condition]]:
-    """What a question is about without its conditions, and these."""
+    """A question split into its topic and its conditions."""
     chosen: list[Condition] = []
 
     def dated(match: re.Match[str]) -> str:
@@ -210,7 +210,7 @@ def _order(match: re.Match[str]) -> Order:
 
 
 def _yes(value: str) -> bool | None:
-    """Whether a cell says yes: a word for it, or the date on which it was done; None if that is not clear."""
+    """True if a cell says yes: a word for it, or the date on which it was done; None if that is not clear."""
     plain = value.strip().lower()
     if plain in _NO:
         return False
@@ -225,7 +225,7 @@ def _bounds(date: Date) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
 
 
 def _in_order(value: _T, first: _T, last: _T, order: Order) -> bool:
-    """Whether `value` stands so to a range from `first` to `last`."""
+    """True if `value` is in this relation to the range from `first` to `last`."""
     match order:
         case Order.BELOW:
             return value < first

@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class Form(Enum):
-    """What a question about the whole folder asks for."""
+    """A form of question about the whole folder."""
 
     FILES = "which files"
     LIST = "list all"
@@ -23,7 +23,7 @@ class Request:
 
     form: Form
     subject: str
-    """What it is about: the question without the words that make it such a question."""
+    """Its topic: the question without the words that make it such a question."""
 
 
 _DOCUMENTS = r"(?:files?|documents?|texts?|notes|letters|e?-?mails?|messages|minutes|contracts|reports|pages|sources)"

@@ -33,7 +33,7 @@ class Joined:
 
     @property
     def stopped(self) -> bool:
-        """Whether the user ended the last answer."""
+        """True if the user ended the last answer."""
         return bool(self._answers) and self._answers[-1][1].stopped
 
     def add(self, events: Iterator[AnswerEvent], part: str, *, silent: bool = False) -> Iterator[AnswerEvent]:

@@ -98,7 +98,7 @@ def match(
 
 
 def stands_for_files(store: Store, noun: str, under: Sequence[Path]) -> bool:
-    """Whether a word such as 'invoices' names a kind of file here: a folder of several files."""
+    """True if a word such as 'invoices' names a kind of file here: a folder of several files."""
     stems = content_stems(noun)
     return bool(stems) and sum(stems == content_stems(row.path.parent.name) for row in indexed(store, under)) > 1
 

@@ -46,7 +46,7 @@ class Date:
     day: int
 
     def stands_in(self, text: str) -> bool:
-        """Whether a text with one date, such as a file name or the heading of a mail, has this date."""
+        """True if a text with one date, such as a file name or the heading of a mail, has this date."""
         return any(
             self.month == other.month
             and (not self.day or not other.day or self.day == other.day)
@@ -119,7 +119,7 @@ def without_dates(text: str) -> str:
 
 
 def dated_text(store: Store, path: Path) -> str:
-    """What carries the date of a file: its name, and the heading of a mail."""
+    """Texts that carry the date of a file: its name, and the heading of a mail."""
     if format_of_name(path.name) not in (Format.MAIL, Format.OUTLOOK):
         return path.stem
     passages = store.passages_of(path)

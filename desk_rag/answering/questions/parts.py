@@ -72,7 +72,7 @@ def by_way_of(question: str) -> ByWayOf | None:
 
 
 def names_something(answer: str) -> bool:
-    """Whether a short answer can stand in another question."""
+    """True if a short answer can stand in another question."""
     return 0 < len(answer.split()) <= _MOST_NAME_WORDS and "\n" not in answer
 
 

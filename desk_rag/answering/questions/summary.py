@@ -34,7 +34,7 @@ _BATCH = 50
 _SHORTEST, _LONGEST, _SHARE = 3, 8, 0.25
 """Sentences of a summary: this share of all, within these bounds."""
 _FIRST_OF_FILE = 0.05
-"""What the first sentence of a file gains in similarity."""
+"""Bonus to the similarity of a file's first sentence."""
 _NOVELTY = 0.5
 _ABOUT = 0.6
 """Share of the words of the request that must stand in the name of the file or folder."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _MOST_ROWS = 200
 """Rows that are shown; more are counted."""
 _COUNTED = frozenset({"errors", "warnings", "entries", "lines", "rows", "records", "messages", "mentions", "times"})
-"""What can be counted line by line in any folder."""
+"""Things that can be counted line by line in any folder."""
 MODEL = "none (read by words)"
 
 
@@ -162,14 +162,14 @@ def finish(
 
 
 def _countable(store: Store, subject: str, under: Sequence[Path]) -> bool:
-    """Whether the thing to count is a line or a file here; 'How many rooms has the hotel?' asks for a fact."""
+    """True if the thing to count is a line or a file here; 'How many rooms has the hotel?' asks for a fact."""
     noun = subject.split()[0].lower()
     return noun in _COUNTED or stands_for_files(store, noun, under)
 
 
 @dataclass(frozen=True, slots=True)
 class _Regard:
-    """What decided the conditions of a question, and which of them were left aside."""
+    """Notices on the conditions of a question: what decided them, and which were left aside."""
 
     decided: Sequence[str]
     disregarded: Sequence[str]

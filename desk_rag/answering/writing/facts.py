@@ -73,7 +73,7 @@ def missing(found: list[Fact], text: str, also_known: str = "") -> list[Fact]:
 
 
 def occurrences(fact: Fact, text: str) -> list[tuple[int, int]]:
-    """Where a text has a fact: ranges of characters."""
+    """Return the ranges of characters that hold a fact."""
     if not fact.is_number:
         pattern = re.compile(rf"(?<!\w){re.escape(fact.text)}(?!\w)", re.IGNORECASE)
         return [match.span() for match in pattern.finditer(text)]

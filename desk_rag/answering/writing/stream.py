@@ -50,7 +50,7 @@ _UNMARKED = "Part of this text is the model's reasoning; it did not mark where t
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """What ended an answer early."""
+    """Reasons for which an answer ended early."""
 
     repeated: bool = False
     next_turn: bool = False

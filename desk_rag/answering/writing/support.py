@@ -47,7 +47,7 @@ _LEAST_SPAN, _MOST_SPAN, _LEAST_MARGIN = -8.0, 8.0, -12.0
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """What the judges say about a sentence and a passage."""
+    """Scores of a sentence against a passage."""
 
     similarity: float
     coverage: float
@@ -94,7 +94,7 @@ _WORDS_ALONE = _Weights(-1.98, 0.0, 2.9, -2.16, -1.38)
 
 @dataclass(frozen=True, slots=True)
 class SupportVerdict:
-    """What became of one sentence."""
+    """Result of checking one sentence."""
 
     support: Support
     reason: str = ""
@@ -185,7 +185,7 @@ class SupportChecker:
         return SupportVerdict(Support.SUPPORTED, "", score, tuple(_citation(window) for window in (best, *also)))
 
     def signals(self, claim: str, found: Sequence[facts.Fact], window: Window, context: str = "") -> Signals:
-        """What the judges say about a claim and its best window; `context` is as in `check`."""
+        """Score a claim against its best window; `context` is as in `check`."""
         contrast = contradicts(claim, window.core(claim), window.text)
         if self._span_scorer is None:
             return Signals(window.similarity, window.coverage, window.missing > 0, contrast)

@@ -29,7 +29,7 @@ _LONGEST = 2_000
 
 
 class UnitKind(Enum):
-    """What a unit is."""
+    """Kind of a unit."""
 
     SENTENCE = "sentence"
     ROW = "table row"

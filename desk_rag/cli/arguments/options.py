@@ -33,7 +33,6 @@ class Overrides:
 
 
 # `readable=False`: the command itself reports an unreadable path, with a remedy.
-Folders = Annotated[list[Path], typer.Argument(help="Folders with your documents.", show_default=False, readable=False)]
 OptionalFolders = Annotated[
     list[Path] | None, typer.Argument(help="Folders; without one those of the settings.", readable=False)
 ]

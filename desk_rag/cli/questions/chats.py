@@ -20,7 +20,7 @@ from desk_rag.store.chats.records import ChatRow, SavedChat, SavedSource
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What is to be done with which chats."""
+    """An action of `desk-rag chats` and the chats it is for."""
 
     name: str
     """list | show | search | export | delete"""

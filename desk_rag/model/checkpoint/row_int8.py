@@ -6,6 +6,7 @@ A matrix NAME is stored beside NAME.scale [rows, 1] and equals their product; ve
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,15 +18,21 @@ if TYPE_CHECKING:
 SCALE = ".scale"
 
 
+def has_scales(file: Path) -> bool:
+    """True if a safetensors file is in this form."""
+    with safe_open(str(file), framework="pt") as stored:
+        return any(name.endswith(SCALE) for name in stored.keys())  # noqa: SIM118 - not a dict
+
+
 def read(file: Path) -> dict[str, torch.Tensor]:
     """Return all tensors of a file in fp32, matrices multiplied by their scales."""
     with safe_open(str(file), framework="pt") as stored:
-        names = set(stored.keys())
-        tensors: dict[str, torch.Tensor] = {}
-        for name in names:
-            if name.endswith(SCALE):
-                continue
-            tensors[name] = stored.get_tensor(name).float()
-            if f"{name}{SCALE}" in names:
-                tensors[name] *= stored.get_tensor(f"{name}{SCALE}").float().reshape(-1, 1)
-    return tensors
+        return dequantized({name: stored.get_tensor(name) for name in stored.keys()})  # noqa: SIM118 - not a dict
+
+
+def dequantized(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return tensors of this form in fp32, matrices multiplied by their scales."""
+    exact = {name: tensor.float() for name, tensor in tensors.items() if not name.endswith(SCALE)}
+    for name in exact.keys() & {name.removesuffix(SCALE) for name in tensors if name.endswith(SCALE)}:
+        exact[name] *= tensors[f"{name}{SCALE}"].float().reshape(-1, 1)
+    return exact

@@ -79,11 +79,6 @@ def check_loaded(directory: Path, info: Mapping[str, Any]) -> None:
         raise ModelError(f"The weights in {directory} could not be read whole.", remedy=_REMEDY)
 
 
-def is_row_int8(tensors: Collection[str]) -> bool:
-    """True for the embedded reader's form: matrices as int8 with a scale per output row."""
-    return any(name.endswith(SCALE) for name in tensors)
-
-
 def _report(directory: Path, missing: set[str], unexpected: set[str], other_shape: list[str]) -> None:
     faults = []
     if missing:

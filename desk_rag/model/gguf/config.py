@@ -13,7 +13,6 @@ from typing import Any
 from desk_rag.errors import ModelError, UnsupportedModel
 from desk_rag.model.gguf.header import Header
 
-Read = Callable[[str, Any], Any]
 """Value of a key without its architecture, or a default."""
 ROPE_TENSORS = frozenset({"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"})
 """Tensors that are part of the configuration, not of the model."""
@@ -318,5 +317,5 @@ _BUILDERS: dict[str, Callable[[Header, dict[str, Any], dict[str, Any]], dict[str
 
 
 def architectures() -> Sequence[str]:
-    """Architectures that are read, in order."""
+    """Return the architectures that are read, in order."""
     return sorted(_BUILDERS)

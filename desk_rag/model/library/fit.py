@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from desk_rag.model.library.installed import Installed, Shape
 
 CHARACTERS_PER_TOKEN = 4.0
-"""Of English text in most tokenizers; an estimate where a model's own tokenizer was not asked."""
+"""Typical of English text in most tokenizers; an estimate where a model's own tokenizer was not asked."""
 _CONTEXT = 8192 + 1024
 """Most tokens of passages, question and answer that an answer holds in memory."""
 _CUDA_BYTES = 1 << 30

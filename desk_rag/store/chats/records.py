@@ -1,4 +1,4 @@
-"""What a saved chat consists of."""
+"""Records of saved chats."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SavedTurn:
 
 @dataclass(frozen=True, slots=True)
 class SavedAs:
-    """Where a turn was saved."""
+    """Place in which a turn was saved."""
 
     chat_id: int
     turn_id: int

@@ -1,4 +1,4 @@
-"""What the chunk KV on disk is made of, and what would be evicted next; for people, not for decisions."""
+"""Describe the chunk KV on disk and what would be evicted next; for people, not for decisions."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from desk_rag.errors import ModelError
 from desk_rag.finetune.export import row_int8
+from desk_rag.model.checkpoint.row_int8 import dequantized
 from desk_rag.training.reader.architecture import Shape, config_json
 
 _SHARD = 15_500_000
@@ -32,12 +33,8 @@ def coded(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def decoded(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What `coded` tensors stand for, fp32, by their names in training."""
-    return {
-        name.removeprefix("model."): tensor.float() * tensors.get(f"{name}.scale", torch.ones(1)).float()
-        for name, tensor in tensors.items()
-        if not name.endswith(".scale")
-    }
+    """Return the weights that `coded` tensors stand for, in fp32, by their names in training."""
+    return {name.removeprefix("model."): tensor for name, tensor in dequantized(tensors).items()}
 
 
 def export(weights: Mapping[str, Tensor], shape: Shape, end_id: int, folder: Path, *, parts: bool) -> None:

@@ -26,6 +26,7 @@ from desk_rag.kv.recompute.policy import RecomputeChoice, SelectorName
 from desk_rag.kv.recompute.step import PrefillResult, RecomputeHandle, Recomputer, RecomputeRequest
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.memory import device as device_memory
 from desk_rag.retrieval.embedding import Embedder, EmbedderLike
 from desk_rag.timing import Stopwatch
 
@@ -51,7 +52,7 @@ def attention_path(
     free_to_choose = settings.attention == "auto" and not settings.recompute and model.device.type == "cuda"
     if not free_to_choose or not cache.supports(model):
         return AttentionPath.MATERIALIZE
-    free, _ = torch.cuda.mem_get_info(model.device)
+    free = device_memory.free_gpu_bytes(model.device)
     return choose_attention(free, model.spec, largest_plan, room=room)
 
 

@@ -85,7 +85,7 @@ def test_a_full_gpu_is_told_with_a_remedy(engine: AnswerEngine, monkeypatch: pyt
 
     with monkeypatch.context() as patch:
         patch.setattr(loader_of(engine), "start", full)
-        with pytest.raises(OutOfMemory, match="no room"):
+        with pytest.raises(OutOfMemory, match="even from one passage"):
             ask(engine, RENT)
     assert not engine.turn.answer_waits()
     assert "Mill Lane" in ask(engine, RENT).raw

@@ -21,7 +21,7 @@ import torch
 from desk_rag.answering.evidence.span_scorer import load_span_scorer
 from desk_rag.answering.strategy import attention_path
 from desk_rag.bench import load
-from desk_rag.bench.card.memory import Ledger, capped, release_unused
+from desk_rag.bench.card.memory import Ledger, capped
 from desk_rag.bench.card.serving import DECODE, FULL, QUESTION, STOCK_DECODE, STOCK_FULL, ContextWorks, ServedModel
 from desk_rag.bench.harness import report
 from desk_rag.bench.harness.clock import Times, Work, in_turns
@@ -33,6 +33,7 @@ from desk_rag.errors import ConfigError
 from desk_rag.kv.positions import plan
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.loading import quiet_libraries
+from desk_rag.model.memory.device import release_unused
 from desk_rag.retrieval.embedding import load_embedder
 
 _TOKENS_PER_MB = 250_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -11,6 +10,7 @@ import torch
 
 from desk_rag.config import GIB
 from desk_rag.errors import ConfigError
+from desk_rag.model.memory.device import release_unused
 
 
 @contextlib.contextmanager
@@ -65,10 +65,3 @@ class Ledger:
     def _taken(self) -> int:
         release_unused(self.device)
         return int(torch.cuda.memory_reserved(self.device)) if self.device.type == "cuda" else 0
-
-
-def release_unused(device: torch.device) -> None:
-    """Give memory that is no longer used back to the device."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()

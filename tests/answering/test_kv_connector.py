@@ -313,7 +313,7 @@ def test_an_engine_that_cannot_start_gives_its_memory_back(
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(answer, "prefill_chunk", full)
-    with pytest.raises(torch.OutOfMemoryError), an_engine(world, data, loading):
+    with pytest.raises(OutOfMemory), an_engine(world, data, loading):
         pass
     assert not any(thread.is_alive() for thread in made[0].loader._threads)
 

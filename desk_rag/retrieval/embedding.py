@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
     from sentence_transformers import SentenceTransformer
-    from transformers import BertModel
 
+    from desk_rag.model.embedded.bert import Bert
     from desk_rag.retrieval.embedded_module import EmbeddedModule
 
 EMBEDDED = "embedded"
@@ -117,7 +117,7 @@ class Embedder:
         vector: NDArray[np.float32] = vectors[0]
         return vector
 
-    def transformer(self) -> tuple[BertModel, str]:
+    def transformer(self) -> tuple[Bert, str]:
         """The embedded embedder's transformer, not to be changed, and its tokenizer as JSON."""
         with self._tokenizing:
             tokenizer_json = self._module.tokenizer.backend_tokenizer.to_str()
@@ -201,7 +201,7 @@ def load_embedder(settings: ModelSettings) -> Embedder:
     device = _device(settings)
     is_embedded = settings.embedder == EMBEDDED
     source = embedded_dir() if is_embedded else check_directory(settings)
-    with _quiet():
+    with nullcontext() if is_embedded else _quiet():
         try:
             module = _embedded_module(source) if is_embedded else _library_module(source)
         except Exception as error:  # the libraries may raise anything for files of the wrong kind

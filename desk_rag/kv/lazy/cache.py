@@ -16,10 +16,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache
 
 from desk_rag.errors import UnsupportedModel
-from desk_rag.kv.cache import SlabLayer
+from desk_rag.kv.cache import LayerCache, SlabLayer
 from desk_rag.kv.lazy.backend import implementation
 from desk_rag.kv.lazy.reference import Attend, LazyContext, enable, mark
 from desk_rag.kv.prefill import PrefixKV
@@ -46,7 +45,7 @@ class LazyLayer(SlabLayer):
         return self.length + self.hidden
 
 
-class LazyCache(Cache):  # type: ignore[misc]
+class LazyCache(LayerCache):
     """One answer's cache: prefix and suffix in slabs, the chunks of `context` where they are."""
 
     def __init__(

@@ -91,8 +91,9 @@ def _load_embedded(directory: Path, settings: ModelSettings) -> LanguageModel:
         module = load_reader(directory, *weights.weight_files(directory))
     config, prompt = module.config, load_prompt(directory)
     model = _bundle(
-        module, prompt, settings.name, directory, config.support, config.layout, config.identity(), quantization="none"
-    )
+        module, prompt, settings.name, directory, config.support, config.layout, config.identity(), quantization="none",
+        num_parameters=config.num_parameters,
+    )  # fmt: skip
     packed_linear.pack_linears(model.module)
     return model
 
@@ -128,7 +129,10 @@ def wrap(
         attention.register()
         module.set_attn_implementation(attention.NAME)
     layout, identity = attention_layout.find(module.eval()), _canonical_config(config)
-    return _bundle(module, prompt, name, directory, support, layout, identity, quantization=quantization)
+    size = sum(parameter.numel() for parameter in module.parameters())
+    return _bundle(
+        module, prompt, name, directory, support, layout, identity, quantization=quantization, num_parameters=size
+    )
 
 
 def _bundle(
@@ -141,6 +145,7 @@ def _bundle(
     config_json: str,
     *,
     quantization: str,
+    num_parameters: int,
 ) -> LanguageModel:
     """The model made of a module and what is known about it."""
     module.eval()
@@ -154,7 +159,7 @@ def _bundle(
         num_heads=int(config.num_attention_heads),
         num_kv_heads=layout.kv_shape[0],
         head_dim=layout.kv_shape[1],
-        num_parameters=sum(p.numel() for p in module.parameters()),
+        num_parameters=num_parameters,
         weights_fingerprint=weights.fingerprint(weights.weight_files(directory))
         if directory
         else f"memory-{id(module)}",

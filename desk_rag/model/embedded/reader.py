@@ -19,6 +19,7 @@ from torch import nn
 from desk_rag.errors import ModelError
 from desk_rag.model import sdpa
 from desk_rag.model.checkpoint import row_int8
+from desk_rag.model.embedded import int8_linear
 from desk_rag.model.layers.attention_layout import AttentionLayout, KeyTap
 from desk_rag.model.layers.rotary import TableName
 from desk_rag.model.support import Support
@@ -75,6 +76,13 @@ class ReaderConfig:
         own = {name: value for name, value in asdict(self).items() if not name.startswith("_")}
         rope = {"rope_theta": own.pop("rope_theta"), "rope_type": "default"}
         return json.dumps({**_OF_NO_EFFECT, **own, "rope_parameters": rope}, sort_keys=True)
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers in the weights; the word table is the output matrix as well."""
+        heads = 2 * (self.num_attention_heads + self.num_key_value_heads) * self.head_dim
+        layer = self.hidden_size * (heads + 3 * self.intermediate_size + 2) + 2 * self.head_dim
+        return self.num_hidden_layers * layer + self.hidden_size * (self.vocab_size + 1)
 
     @property
     def support(self) -> Support:
@@ -231,14 +239,23 @@ class ReaderModule(nn.Module):
 
 
 def load_reader(directory: Path, weights: Path) -> ReaderModule:
-    """Load the reader from its files, in fp32 on the CPU. Raises ModelError, or what torch raises for wrong tensors."""
+    """Load the reader from its files onto the CPU; its matrices stay int8 where the CPU multiplies such.
+
+    Raises ModelError, or what torch raises for wrong tensors.
+    """
     with torch.device("meta"):
         module = ReaderModule(ReaderConfig.read(directory / "config.json"))
-    tensors = row_int8.read(weights)
-    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
     module.model.rotary_emb = _Rotary(module.config)
-    module.load_state_dict(tensors, assign=True)
-    module.lm_head.weight = module.model.embed_tokens.weight
+    tensors = row_int8.read_codes(weights)
+    for suffix in ("", row_int8.SCALE):
+        tensors[f"lm_head.weight{suffix}"] = tensors[f"model.embed_tokens.weight{suffix}"]
+    if int8_linear.available():
+        int8_linear.place_int8(module, tensors, row_int8.SCALE)
+    wanted = module.state_dict().keys()
+    own = {name: tensor for name, tensor in tensors.items() if name.removesuffix(row_int8.SCALE) in wanted}
+    module.load_state_dict(row_int8.dequantized(own), assign=True)
+    if type(module.lm_head) is nn.Linear:
+        module.lm_head.weight = module.model.embed_tokens.weight
     return module
 
 

@@ -116,6 +116,7 @@ class AnswerEngine:
         try:
             self._rehearse()
         except BaseException:
+            self._decoding.close()
             self._recompute.close()
             self._connector.close()
             raise
@@ -262,6 +263,7 @@ class AnswerEngine:
         """Close as `close` does, but leave the store open."""
         self._writer.shutdown(wait=True)
         self._prefetcher.close()
+        self._decoding.close()
         self._recompute.close()
         self._connector.close()
 

@@ -98,7 +98,8 @@ class Embedder:
         # A fast tokenizer shares its padding state; two threads in it at once raise 'Already borrowed'.
         self._tokenizing = threading.Lock()
         self._device: torch.device = module.device
-        self._half = _half_precision_pays(self._device)
+        self.computes_in_half = _half_precision_pays(self._device)
+        """True if `autocast` computes in bfloat16."""
         self._question_prompt = _prompt(module, "query")
         self._chunk_prompt = _prompt(module, "document", "passage", "corpus")
         # Measured, because the dimension that the model's files declare need not be the one its modules return.
@@ -127,7 +128,7 @@ class Embedder:
         """Context for forward passes that may use bfloat16 if the device supports it."""
         import torch
 
-        return torch.autocast(self._device.type, dtype=torch.bfloat16) if self._half else nullcontext()
+        return torch.autocast(self._device.type, dtype=torch.bfloat16) if self.computes_in_half else nullcontext()
 
     def _embed(
         self,

@@ -51,6 +51,12 @@ class Int8Linear(torch.nn.Module):
             product.add_(self.bias)
         return product.view(*rows.shape[:-1], -1)
 
+    @property
+    def weight(self) -> torch.Tensor:
+        """A copy of the weights as they are multiplied, fp32 [out, in]."""
+        product: torch.Tensor = self(torch.eye(self.in_features)).mT
+        return product if self.bias is None else product - self.bias[:, None]
+
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 

@@ -116,9 +116,7 @@ class AnswerEngine:
         try:
             self._rehearse()
         except BaseException:
-            self._decoding.close()
-            self._recompute.close()
-            self._connector.close()
+            self.release()
             raise
 
     def ask(

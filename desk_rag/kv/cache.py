@@ -1,8 +1,9 @@
 """Attention cache preallocated per layer (a slab), written in place and reused from answer to answer.
 
-Has the methods that transformers' models call on a cache, without importing that library. Appending copies only the new token, cropping changes a number, and stitching
-writes straight into the slab; transformers' own DynamicLayer concatenates the whole cache for every token. For models
-with sliding-window layers slot and position must be equal, because their masks count slots.
+Has the methods that transformers' models call on a cache, without importing that library. Appending copies only the new
+token, cropping changes a number, and stitching writes straight into the slab; transformers' own DynamicLayer
+concatenates the whole cache for every token. For models with sliding-window layers slot and position must be equal,
+because their masks count slots.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ class SlabLayer:
     """One layer's keys and values: buffers [1, H, capacity, D], of which the first `length` slots are in use."""
 
     is_sliding = is_compileable = False
+    hidden = 0
+    """Tokens that count as if they were in the slab (see `lazy.cache`)."""
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         self.key_slab, self.value_slab = keys, values
@@ -82,6 +85,11 @@ class LayerCache:
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
         """As `SlabLayer.get_mask_sizes`, of one layer."""
         return self.layers[layer_idx].get_mask_sizes(query_length)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """As `SlabLayer.crop`, in every layer."""
+        for layer in self.layers:
+            layer.crop(tokens_to_remove)
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
         """No limit, in transformers' words; the engine plans the capacity."""

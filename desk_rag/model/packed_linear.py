@@ -79,8 +79,7 @@ class SideBySide:
 
     def weight(self, part: int) -> torch.Tensor:
         """A copy of one part's weights as they are multiplied, fp32 [out, in]."""
-        weight: torch.Tensor = self._whole.weight
-        return weight[self.spans[part]]
+        return torch.as_tensor(self._whole.weight)[self.spans[part]]
 
 
 class PackedPart(PackedLinear):

@@ -48,7 +48,8 @@ def packed_sdpa(
                 query, key, value, attn_mask=attention_mask, is_causal=causal, scale=scaling
             )
             return out.transpose(1, 2).contiguous(), None
-        out, _ = attention_named("sdpa")(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
+        stock = attention_named("sdpa")
+        out, _ = stock(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
         return out, None
     packed = query.reshape(batch, key.shape[1], groups * queries, dim)
     if attention_mask is None and batch == 1 and key.dtype is torch.float32 and not torch.is_grad_enabled():
@@ -105,7 +106,7 @@ def additive_mask(q_length: int, dtype: torch.dtype, **asked: Any) -> torch.Tens
 
 
 def causal_mask(queries: int, keys: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor | None:
-    """The mask [1, 1, N, T] of the last N of T tokens, as transformers and `additive_mask` make it; None if not needed."""
+    """The mask [1, 1, N, T] of the last N of T tokens, in `additive_mask`'s form; None if none is needed."""
     if queries in (1, keys):
         return None
     visible = torch.ones(queries, keys, dtype=torch.bool, device=device).tril_(keys - queries)

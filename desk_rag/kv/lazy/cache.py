@@ -89,7 +89,7 @@ class LazyCache(LayerCache):
 
     def _layer(
         self, model: LanguageModel, prefix: PrefixKV, index: int, room: int, run: Attend
-    ) -> SlabLayer | LazyLayer:
+    ) -> SlabLayer:
         spec, hidden = model.spec, self.context.num_tokens
         lazy = self.context.is_int8(index)
         first = prefix.num_tokens
@@ -97,15 +97,9 @@ class LazyCache(LayerCache):
         shape = (1, spec.num_kv_heads, length + room, spec.head_dim)
         keys, values = (torch.empty(shape, dtype=spec.dtype, device=model.device) for _ in range(2))
         keys[0, :, :first], values[0, :, :first] = prefix.keys[index], prefix.values[index]
-        layer = LazyLayer(keys, values, hidden, run) if lazy else _Materialised(keys, values)
+        layer: SlabLayer = LazyLayer(keys, values, hidden, run) if lazy else SlabLayer(keys, values)
         layer.set_length(length)
         return layer
-
-
-class _Materialised(SlabLayer):
-    """A layer whose chunks are in the slab."""
-
-    hidden = 0
 
 
 def supports(model: LanguageModel) -> bool:

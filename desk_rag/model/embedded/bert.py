@@ -40,12 +40,17 @@ class BertShape:
         return cls(**{name: fields[name] for name in cls.__dataclass_fields__})
 
 
+def unfilled_embedding(rows: int, width: int) -> nn.Embedding:
+    """An embedding without random numbers, for which torch would import its compiler on the meta device."""
+    embedding: nn.Embedding = nn.Embedding.from_pretrained(torch.empty(rows, width))  # type: ignore[no-untyped-call]
+    return embedding
+
+
 class _Embeddings(nn.Module):
     def __init__(self, shape: BertShape) -> None:
         super().__init__()
-        # Without random numbers, for which torch imports its compiler on the meta device: a second of processor time.
         self.word_embeddings, self.position_embeddings, self.token_type_embeddings = (
-            nn.Embedding.from_pretrained(torch.empty(rows, shape.hidden_size))
+            unfilled_embedding(rows, shape.hidden_size)
             for rows in (shape.vocab_size, shape.max_position_embeddings, shape.type_vocab_size)
         )
         self.LayerNorm = nn.LayerNorm(shape.hidden_size, eps=shape.layer_norm_eps)
@@ -110,7 +115,8 @@ class Bert(nn.Module):
     @property
     def device(self) -> torch.device:
         """Device of the weights."""
-        return self.embeddings.word_embeddings.weight.device
+        device: torch.device = self.embeddings.word_embeddings.weight.device
+        return device
 
     def forward(
         self, input_ids: torch.Tensor, token_type_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
@@ -120,7 +126,7 @@ class Bert(nn.Module):
         mask = None
         if attention_mask is not None and not bool(attention_mask.all()):
             mask = attention_mask[:, None, None, :].bool().expand(-1, -1, input_ids.shape[1], -1)
-        for layer in self.encoder["layer"]:
+        for layer in self.encoder["layer"].children():
             x = layer(x, mask)
         return SimpleNamespace(last_hidden_state=x)
 

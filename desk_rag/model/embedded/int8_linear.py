@@ -65,7 +65,7 @@ class Int8Linear(torch.nn.Module):
 def available() -> bool:
     """True if this CPU multiplies int8 and this torch does it right, which a product of extreme numbers shows."""
     features = torch.cpu.get_capabilities()
-    if not (features.get("avx512_vnni") or features.get("avx_vnni")) or not torch.backends.mkldnn.is_available():
+    if not (features.get("avx512_vnni") or features.get("avx_vnni")) or not torch._C._has_mkldnn:
         return False
     signs = torch.where(torch.arange(3 * 130).view(3, 130) % 7 < 3, -1.0, 1.0)
     codes = torch.where(torch.arange(40 * 130).view(40, 130) % 5 < 2, -127, 127).to(torch.int8)

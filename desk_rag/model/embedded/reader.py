@@ -20,6 +20,7 @@ from desk_rag.errors import ModelError
 from desk_rag.model import sdpa
 from desk_rag.model.checkpoint import row_int8
 from desk_rag.model.embedded import int8_linear
+from desk_rag.model.embedded.bert import unfilled_embedding
 from desk_rag.model.layers.attention_layout import AttentionLayout, KeyTap
 from desk_rag.model.layers.rotary import TableName
 from desk_rag.model.support import Support
@@ -72,7 +73,7 @@ class ReaderConfig:
         return cls(**own, layer_types=["full_attention"] * fields["num_hidden_layers"])
 
     def identity(self) -> str:
-        """Canonical JSON of everything that may change results, as `loading` writes it of transformers' configuration."""
+        """Canonical JSON of what may change results, as `loading` writes it of transformers' configuration."""
         own = {name: value for name, value in asdict(self).items() if not name.startswith("_")}
         rope = {"rope_theta": own.pop("rope_theta"), "rope_type": "default"}
         return json.dumps({**_OF_NO_EFFECT, **own, "rope_parameters": rope}, sort_keys=True)
@@ -86,12 +87,12 @@ class ReaderConfig:
 
     @property
     def support(self) -> Support:
-        """What `model.support.check` says of transformers' configuration."""
+        """As `model.support.check` finds it from transformers' configuration."""
         return Support(_MODEL_TYPE, self.max_position_embeddings, needs_eager=False)
 
     @property
     def layout(self) -> AttentionLayout:
-        """What `attention_layout.find` finds by trying the model; keys are tapped behind their norm."""
+        """As `attention_layout.find` finds it by trying the model; keys are tapped behind their norm."""
         tables, of_layer = (TableName("rotary_emb"),), (0,) * self.num_hidden_layers
         kv_shape = (self.num_key_value_heads, self.head_dim)
         return AttentionLayout(KeyTap.K_NORM, False, False, tables, of_layer, kv_shape)
@@ -186,7 +187,7 @@ class _Decoder(nn.Module):
     def __init__(self, config: ReaderConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed_tokens = nn.Embedding.from_pretrained(torch.empty(config.vocab_size, config.hidden_size))
+        self.embed_tokens = unfilled_embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(_Layer(config, layer) for layer in range(config.num_hidden_layers))
         self.norm = _RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.rotary_emb = _Rotary(config)
@@ -229,7 +230,7 @@ class ReaderModule(nn.Module):
         hidden = self.model(input_ids, **options).last_hidden_state
         return SimpleNamespace(logits=self.lm_head(hidden[:, -logits_to_keep:]))
 
-    def get_input_embeddings(self) -> nn.Module:
+    def get_input_embeddings(self) -> Any:
         """The word table, as transformers' modules return it."""
         return self.model.embed_tokens
 

@@ -56,7 +56,8 @@ def test_matrices_of_one_input_lie_side_by_side_and_others_stay() -> None:
     assert kinds == [PackedPart, PackedPart, PackedPart, Int8Linear, torch.nn.Linear]
     rows = torch.randn(3, 16)
     for name, (codes, scales) in stored.items():
-        torch.testing.assert_close(module[name](rows), rows @ (codes.float() * scales[:, None]).mT, rtol=1e-3, atol=1e-3)
+        expected = rows @ (codes.float() * scales[:, None]).mT
+        torch.testing.assert_close(module[name](rows), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_a_cpu_without_int8_instructions_does_not_multiply_int8(monkeypatch: pytest.MonkeyPatch) -> None:

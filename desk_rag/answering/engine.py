@@ -113,8 +113,7 @@ class AnswerEngine:
         try:
             self._rehearse()
         except BaseException:
-            self._recompute.close()
-            self._connector.close()
+            self.release()
             raise
 
     def ask(
@@ -260,6 +259,7 @@ class AnswerEngine:
         """Close as `close` does, but leave the store open."""
         self._writer.shutdown(wait=True)
         self._prefetcher.close()
+        self._decoding.close()
         self._recompute.close()
         self._connector.close()
 

@@ -238,7 +238,15 @@ class Decoding:
         """The strategy for one answer from `sources`."""
         if self._selector is None:
             return generation.Greedy()
-        return EvidenceDecoding(self._selector, question, [source.text for source in sources])
+        texts = [source.text for source in sources]
+        if self.span_scorer is not None:
+            self.span_scorer.read_ahead(question, texts)
+        return EvidenceDecoding(self._selector, question, texts)
+
+    def close(self) -> None:
+        """End the span scorer's thread."""
+        if self.span_scorer is not None:
+            self.span_scorer.close()
 
 
 def _shown_title(source: Source) -> str:

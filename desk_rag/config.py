@@ -138,7 +138,8 @@ class AnswerSettings(_Section):
     gpu_cache_mib: Annotated[int, Field(ge=0, le=_MOST_MIB)] = 0
     """GPU memory that keeps loaded caches between answers; 0 takes a quarter of what is free, at most 4,096."""
     ram_cache_mib: Annotated[int, Field(ge=0, le=_MOST_MIB)] = 0
-    """Page-locked memory for the same purpose (GPU only); 0 takes a sixteenth of the RAM, at most 2,048."""
+    """RAM for the same purpose; 0 takes a sixteenth of it with a GPU, at most 2,048, else an eighth of what is free, at
+    most 256."""
 
 
 class StoreSettings(_Section):

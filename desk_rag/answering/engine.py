@@ -78,7 +78,7 @@ class AnswerEngine:
         """Allocate the cache, start the loader and run one pass to warm up.
 
         Args:
-            loading: opens the connector; by default the fastest on the model's device.
+            loading: opens the connector; by default with as much memory as the settings say.
             lean: whether to use the fused forward pass; by default if it is the fastest on the device.
             auxiliary: the model that selects tokens to recompute, if the settings ask for one.
 
@@ -107,7 +107,7 @@ class AnswerEngine:
         if loading is not None:
             self._connector = loading(store, target)
         else:
-            self._connector = open_connector(settings, store, target, self.namespace)
+            self._connector = open_connector(settings.answer, store, target)
         self._prefetcher = Prefetcher(self._connector.prefetch, self._connector.cancel_prefetch)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="write-back")
         try:

@@ -13,7 +13,6 @@ import torch
 
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import Answer, AnswerMode
-from desk_rag.answering.kv_connector import MappedConnector
 from desk_rag.answering.strategy import TimedRecompute, attention_path
 from desk_rag.config import AnswerSettings
 from desk_rag.errors import ConfigError, UnsupportedModel
@@ -26,6 +25,7 @@ from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.memory import device as device_memory
 from tests.answer_world import BICYCLE, RENT, World, an_engine, ask, first_logits, make_world, streamed
 from tests.models import FAMILIES, build_model
+from tests.whole_files import WholeFiles
 
 PLAIN_STAGES = ["queue", "retrieve", "load", "stitch", "prefill"]
 CHOOSING_STAGES = ["queue", "retrieve", "choose", "load", "stitch", "prefill"]
@@ -55,7 +55,7 @@ def plainly(world: World, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     """Answers and first logits by the plain path: stitched whole, the model's own pass."""
     data = tmp_path_factory.mktemp("plain") / "data"
     shutil.copytree(world.data, data)
-    with an_engine(world, data, MappedConnector) as engine, first_logits() as seen:
+    with an_engine(world, data, WholeFiles) as engine, first_logits() as seen:
         return {question: (ask(engine, question), seen[-1]) for question in (BICYCLE, RENT)}
 
 
@@ -79,7 +79,7 @@ def damage(engine: AnswerEngine) -> None:
         file.write_bytes(content)
 
 
-@pytest.mark.parametrize("loading", [MappedConnector, streamed])
+@pytest.mark.parametrize("loading", [WholeFiles, streamed])
 def test_the_lean_pass_answers_as_the_models_own(world: World, data: Path, loading, plainly) -> None:  # type: ignore[no-untyped-def]
     with an_engine(world, data, loading, lean=True) as engine, first_logits() as seen:
         slab = engine._slab
@@ -121,7 +121,7 @@ def test_the_prefix_is_written_once_and_again_after_full_prefill(world: World, d
         assert ask(engine, RENT).raw == expected.raw
 
 
-@pytest.mark.parametrize("loading", [MappedConnector, streamed])
+@pytest.mark.parametrize("loading", [WholeFiles, streamed])
 def test_lazy_attention_answers_as_a_slab_does(world: World, data: Path, loading, plainly) -> None:  # type: ignore[no-untyped-def]
     with an_engine(world, data, loading, attention="lazy") as engine, first_logits() as seen:
         assert engine.attention is AttentionPath.LAZY
@@ -177,7 +177,7 @@ def test_recomputing_everything_is_full_prefill(world: World, data: Path) -> Non
 
 @pytest.mark.parametrize("lean", [False, True])
 def test_some_recompute_over_the_streamed_way_and_damaged_files(world: World, data: Path, lean: bool) -> None:
-    with an_engine(world, data, MappedConnector, recompute=0.2, writer=False) as mapped:
+    with an_engine(world, data, WholeFiles, recompute=0.2, writer=False) as mapped:
         expected = {question: ask(mapped, question) for question in (BICYCLE, RENT)}
     with an_engine(world, data, streamed, recompute=0.2, lean=lean) as engine:
         for question, answer in expected.items():

@@ -72,6 +72,12 @@ def _named_or_empty(given: object) -> object:
     return given
 
 
+def _model_named(given: object) -> object:
+    if isinstance(given, str) and not given.strip():
+        raise ValueError("is blank; name 'embedded', a directory, or ORG/NAME")
+    return given
+
+
 _LIMITS = {
     "greater_than_equal": ("at least", "ge"),
     "greater_than": ("more than", "gt"),
@@ -95,7 +101,7 @@ class _Section(BaseModel):
 class ModelSettings(_Section):
     """[model]"""
 
-    name: str = "embedded"
+    name: Annotated[str, BeforeValidator(_model_named)] = "embedded"
     """'embedded' (the reader that ships with desk-rag), a directory, a GGUF file, an Ollama name, or ORG/NAME."""
     quantization: Literal["none", "nf4", "int8"] = "none"
     """Weight quantisation through bitsandbytes; needs an NVIDIA GPU."""
@@ -103,7 +109,7 @@ class ModelSettings(_Section):
     """Where the model runs; 'auto' takes the GPU if there is one."""
     adapter: str = ""
     """Directory of an adapter that `desk-rag finetune` made for this model; empty for none."""
-    embedder: str = "embedded"
+    embedder: Annotated[str, BeforeValidator(_model_named)] = "embedded"
     """'embedded' (all-MiniLM-L6-v2, offline), or any sentence-transformers name or path."""
     rungs: Annotated[tuple[int, ...], BeforeValidator(rungs_of)] = (0,)
     """Cache variants per chunk, for models that were not fine-tuned: [0, 1, 3] stores three (recompute guide)."""
@@ -199,7 +205,7 @@ class ChatsSettings(_Section):
     """[chats]"""
 
     save: bool = True
-    """Save questions and answers in the data directory, so that they can be found and continued; --private does not."""
+    """Save questions and answers, so that they can be found and continued; `ask --private` does not."""
 
 
 class UISettings(_Section):

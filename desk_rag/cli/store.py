@@ -163,6 +163,11 @@ def purge(settings: Settings, folder: Path | None, *, check: bool, sure: bool, a
     if path is None:
         return _purge_all(settings, as_json=as_json)
     if not exists(settings):
+        from desk_rag.store.chats.chats import forget_folder
+
+        turns = forget_folder(settings.data_dir, path)  # chats outlive a lost index
+        if turns and not as_json:
+            print_lines([f"Removed what came from it from {out.plural(turns, 'turn')} of saved chats."])
         return nothing_indexed(settings, as_json=as_json)
     report = _purge_folder(settings, path, check=check)
     if not report.documents and not report.chat_turns and not path.exists():
@@ -197,7 +202,7 @@ def _purge_all(settings: Settings, *, as_json: bool) -> int:
     from desk_rag.store import ownership
 
     if not ownership.is_store(settings.data_dir):
-        return nothing_indexed(settings, as_json=as_json)
+        return _purge_chats(settings, as_json=as_json)
     cleared, away = _delete_all(settings.data_dir)
     if as_json:
         foreign = [str(path) for path in cleared.remaining]
@@ -214,6 +219,21 @@ def _purge_all(settings: Settings, *, as_json: bool) -> int:
         remedy = "Delete that directory once its drive is connected."
         print_lines([f"Not deleted: the caches in {away}, which is not connected. {remedy}"])
     return StoreError.exit_code if away else 0
+
+
+def _purge_chats(settings: Settings, *, as_json: bool) -> int:
+    """Delete the chats of a data directory that holds no index."""
+    from desk_rag.store.chats import place
+
+    chats = place.chats_directory(settings.data_dir)
+    freed = place.clear(chats, all_of_it=True) if chats != settings.data_dir else 0
+    if not freed:
+        return nothing_indexed(settings, as_json=as_json)
+    if as_json:
+        out.print_json(sys.stdout, {"deleted": str(chats), "freed_bytes": freed, "left": [], "away": ""})
+    else:
+        print_lines([f"Deleted the saved chats in {shown_path(chats)} ({out.size(freed)}); nothing was indexed."])
+    return 0
 
 
 def pin(settings: Settings, folder: Path, *, remove: bool) -> int:

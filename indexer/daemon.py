@@ -32,7 +32,8 @@ from desk_rag.indexer.resident.answers import Resident
 from desk_rag.indexer.resident.server import Server
 from desk_rag.indexer.root_watch import WatchState
 from desk_rag.indexer.service import Service
-from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
+from desk_rag.indexer.worker import STOPPED
+from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, Notice, StageProgress
 from desk_rag.sanitize import clean
 from desk_rag.store.store import Store
 
@@ -64,8 +65,6 @@ def run_watch(
                 # A folder indexed before may be on a drive that is reconnected later; an unknown one is a typing error.
                 if folder.exists() or not store.documents(folder.absolute()):
                     discovery.check_root(folder)
-            if store.kv_away:
-                printer.line(store.kv_away)
             models = Models(store, settings)
             service = Service(lazy_parts(store, settings, models), folders, settings)
             server = _serve(settings, service, models)  # before the priority is lowered, so that answers are not slow
@@ -136,8 +135,10 @@ class Printer:
                 self._file(event)
             case StageProgress():
                 self._progress(event)
-            case RootAbsent():
-                self.line(f"skipped: {event.root}: {event.reason}")
+            case Notice():
+                self.line(f"{'now: ' if event.is_over else 'notice: '}{event.sentence}")
+                if event.remedy:
+                    self.line(f"  {event.remedy}")
             case DeletionsWaiting():
                 self.line(f"kept: {event.root}: {event.sentence}")
             case IndexFinished():
@@ -164,6 +165,8 @@ class Printer:
         self.line(f"{event.state.value} {name}{detail}{reason}")
 
     def _progress(self, event: StageProgress) -> None:
+        if event.waiting.startswith(STOPPED):
+            return  # the notice says it with its remedy
         if event.waiting:
             self.line(f"{event.stage.value} {event.done}/{event.total}: waiting, {event.waiting}")
             return

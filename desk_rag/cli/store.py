@@ -86,6 +86,9 @@ def status(settings: Settings, *, as_json: bool) -> int:
     if outlook is not None:
         lines.append(f"planned   {outlook.sentence}")
     lines += [f"fault     {notice}" for notice in notices]
+    for subject, sentence, remedy in activity.notices if activity is not None else ():
+        if not subject.startswith(("folder ", "caches")):  # said below and above, also while no process watches
+            lines += [f"notice    {sentence}", *([f"          {remedy}"] if remedy else [])]
     lines += [f"absent    {out.reason_line(folder.path, folder.sentence)}" for folder in absent]
     lines += [f"missing   {missing_line(folder.root, folder.waiting, folder.kept, folder.seconds_left)}"
               for folder in missing]  # fmt: skip

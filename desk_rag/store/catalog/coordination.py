@@ -56,7 +56,8 @@ class SharedRows:
             return None
         try:
             fields = json.loads(value)
-            activity = Activity(**{**fields, "stage": IndexStage(fields["stage"])})
+            notices = tuple((str(a), str(b), str(c)) for a, b, c in fields.get("notices", ()))
+            activity = Activity(**{**fields, "stage": IndexStage(fields["stage"]), "notices": notices})
             float(activity.at), int(activity.pid)
         except (ValueError, TypeError, KeyError, AttributeError):
             return None  # damaged; the next heartbeat replaces it

@@ -194,6 +194,17 @@ class IdleSettings(_Section):
     """Fill caches on battery power, too."""
 
 
+class ResidentSettings(_Section):
+    """[resident]: a process that keeps the models loaded, so that `ask` and `search` answer sooner."""
+
+    keep: bool = False
+    """`ask` leaves such a process behind, as `ask --keep` does."""
+    free_minutes: Annotated[float, Field(gt=0, le=_MOST)] = 10.0
+    """Minutes without a question after which it and `watch` free the memory of the models; the next loads them."""
+    exit_minutes: Annotated[float, Field(gt=0, le=_MOST)] = 60.0
+    """Minutes without a question after which a process that `ask` left behind ends. `watch` goes on."""
+
+
 class ChatsSettings(_Section):
     """[chats]"""
 
@@ -224,6 +235,7 @@ class Settings(_Section):
     store: StoreSettings = StoreSettings()
     index: IndexSettings = IndexSettings()
     idle: IdleSettings = IdleSettings()
+    resident: ResidentSettings = ResidentSettings()
     chats: ChatsSettings = ChatsSettings()
     ui: UISettings = UISettings()
 

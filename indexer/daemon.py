@@ -41,8 +41,6 @@ _EVERY = 5.0
 """Seconds between two lines of the same kind of progress."""
 _MOST_FILE_LINES = 20
 """Lines about files in that time; further files are only counted."""
-_KEEP_MODELS_SECONDS = 600.0
-"""Seconds without a question or other work after which the models leave the memory."""
 _EXIT_OK = 0
 _log = logging.getLogger(__name__)
 
@@ -92,7 +90,7 @@ def _serve(settings: Settings, service: Service, models: Models) -> Server:
     """Answer the questions of other processes, and let go of the models when none came for a while."""
 
     def idle() -> None:
-        if models.idle_seconds() > _KEEP_MODELS_SECONDS and not service.is_working():
+        if models.idle_seconds() > settings.resident.free_minutes * 60 and not service.is_working():
             models.release()
 
     resident = Resident(settings, lambda: service.parts, models.engine, service.is_reading, service.changed_files)

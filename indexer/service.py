@@ -21,6 +21,7 @@ from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import StoreError
 from desk_rag.indexer.idle import IdleGate, describe_pause
 from desk_rag.indexer.jobs import Change, FileJob, JobQueue, SweepJob
+from desk_rag.indexer.log import logging_to
 from desk_rag.indexer.notices import FOLDER, FolderCheck, NoticeBoard
 from desk_rag.indexer.parts import Parts
 from desk_rag.indexer.root_watch import WatchState
@@ -29,7 +30,6 @@ from desk_rag.indexer.worker import AT_REST, Worker, look, settle_wait
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, Notice, RootAbsent, StageProgress
 from desk_rag.sanitize import clean, shown_path
 from desk_rag.store.catalog.deletion_rows import Decision
-from desk_rag.store.private_log import PrivateLog
 from desk_rag.store.types import Activity
 
 _log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class Service:
             threading.Thread(target=self._worker.run, name="index-worker", daemon=True),
             threading.Thread(target=self._keep_time, name="index-timer", daemon=True),
         )
-        self._log_handler: logging.Handler | None = None
+        self._log = contextlib.ExitStack()
 
     def subscribe(self, callback: Callable[[IndexEvent], None]) -> None:
         """Call `callback` with every event from now on. Unchanged files and repeated outcomes are left out."""
@@ -116,7 +116,7 @@ class Service:
 
     def start(self) -> None:
         """Start the threads, and sweep all folders in the given order."""
-        self._log_handler = _open_log(self._settings.data_dir / "logs")
+        self._log.enter_context(logging_to(self._settings.data_dir))
         now = time.monotonic()
         for number, folder in enumerate(self.folders):
             self._jobs.put(SweepJob(folder, now + number / 1000))
@@ -139,9 +139,7 @@ class Service:
             if thread.is_alive() and thread is not threading.current_thread():
                 thread.join(max(0.0, end - time.monotonic()))
         self._gate.close()
-        if self._log_handler is not None:
-            logging.getLogger("desk_rag").removeHandler(self._log_handler)
-            self._log_handler.close()
+        self._log.close()
         return not any(thread.is_alive() for thread in self._threads)
 
     def pause(self, until: float | None) -> None:
@@ -327,12 +325,3 @@ def outermost(folders: Sequence[Path]) -> tuple[Path, ...]:
 
 def _without_numbers(reason: str) -> str:
     return "".join(letter for letter in reason if not letter.isdigit())
-
-
-def _open_log(folder: Path) -> logging.Handler:
-    """Open a log of at most 2 MB that only its owner can read."""
-    handler = PrivateLog(folder, "indexer.log", most_bytes=1_000_000, old_files=1, delay=True)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    handler.setLevel(logging.WARNING)
-    logging.getLogger("desk_rag").addHandler(handler)
-    return handler

@@ -16,6 +16,7 @@ from desk_rag.cli.store_access import confirm, exists, nothing_indexed, open_sto
 from desk_rag.config import Settings
 from desk_rag.documents.status import FileState, is_beginning_only
 from desk_rag.errors import ConfigError, CorruptCatalog, StoreError, catalog_lost
+from desk_rag.indexer.resident import keeping
 from desk_rag.sanitize import shown_path
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ def status(settings: Settings, *, as_json: bool) -> int:
         pins, away = store.pins(), store.kv_away
         absent = presence.absent_folders(store)
         missing = deletions.missing_files(store, settings.index.deletion_grace_hours)
+    resident = keeping.status(settings.data_dir)
+    kept = resident if resident is not None and resident.get("kept") else None
     if as_json:
         out.print_json(
             sys.stdout,
@@ -66,6 +69,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
                 "missing_files": [{**asdict(folder), "root": str(folder.root)} for folder in missing],
                 "pause_until": pause,
                 "activity": _activity_json(activity),
+                "kept_process": kept["pid"] if kept is not None else None,
                 "notices": list(notices),
                 "beginning_only": [{"path": str(row.path), "reason": row.reason} for row in beginnings],
                 "unreadable": [{"path": str(row.path), "reason": row.reason} for row in failed],
@@ -83,6 +87,12 @@ def status(settings: Settings, *, as_json: bool) -> int:
         f"left out  {out.unread_line(skipped) if skipped.files else 'nothing'}",
         f"now       {_activity_text(activity, pause)}",
     ]
+    if kept is not None:
+        minutes = settings.resident.exit_minutes
+        lines.append(
+            f"answers   process {kept.get('pid')} keeps the models loaded for `ask` and `search`; it ends after "
+            f"{minutes:g} minutes without a question"
+        )
     if outlook is not None:
         lines.append(f"planned   {outlook.sentence}")
     lines += [f"fault     {notice}" for notice in notices]
@@ -163,6 +173,7 @@ def purge(settings: Settings, folder: Path | None, *, check: bool, sure: bool, a
     path = None if folder is None else Path(os.path.realpath(folder.expanduser()))
     what = f"everything in {settings.data_dir}" if path is None else f"everything derived from {path}"
     confirm(what, sure=sure)
+    keeping.make_way(settings.data_dir)
     if path is None:
         return _purge_all(settings, as_json=as_json)
     if not exists(settings):

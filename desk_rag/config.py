@@ -192,6 +192,8 @@ class IdleSettings(_Section):
     """CPU load by other programs, of all cores, from which the computer counts as busy; used without an NVIDIA GPU."""
     on_battery: bool = False
     """Fill caches on battery power, too."""
+    write_gib_per_day: Annotated[float, Field(ge=0, le=_MOST)] = 40.0
+    """Caches written to the drive per day, after which filling waits until midnight; spares an SSD. 0: no limit."""
 
 
 class ResidentSettings(_Section):

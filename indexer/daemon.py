@@ -25,7 +25,7 @@ from desk_rag.config import Settings
 from desk_rag.documents import discovery
 from desk_rag.documents.status import FileState
 from desk_rag.errors import ConfigError, DeskRagError
-from desk_rag.indexer.idle import lower_priority
+from desk_rag.indexer.machine.idle import lower_priority
 from desk_rag.indexer.models import Models
 from desk_rag.indexer.parts import lazy_parts
 from desk_rag.indexer.resident.answers import Resident

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.config import Settings
 from desk_rag.device_lock import DeviceLock
-from desk_rag.indexer.memory import trim_memory
+from desk_rag.indexer.machine.memory import trim_memory
 from desk_rag.indexer.names import keep_embedder, keep_namespaces
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from desk_rag.config import Settings
+from desk_rag.config import GIB, Settings
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import StoreError
-from desk_rag.indexer.idle import IdleGate, describe_pause
 from desk_rag.indexer.jobs import Change, FileJob, JobQueue, SweepJob
 from desk_rag.indexer.log import logging_to
+from desk_rag.indexer.machine.idle import IdleGate, describe_pause
 from desk_rag.indexer.notices import FOLDER, FolderCheck, NoticeBoard
 from desk_rag.indexer.parts import Parts
 from desk_rag.indexer.root_watch import WatchState
@@ -87,7 +87,7 @@ class Service:
             settings.index,
             self._jobs,
             self._emit,
-            may_run=self._gate.may_run,
+            may_run=self._may_fill,
             stopping=self._stopping.is_set,
             paused=self._paused,
         )
@@ -175,6 +175,15 @@ class Service:
         until = self._pause_until
         left = 0.0 if until is None else until - time.time()
         return describe_pause(left) if left > 0 else ""
+
+    def _may_fill(self) -> str:
+        """Return why no cache may be written now: the computer is busy, or enough was written today; '' if it may."""
+        limit = self._settings.idle.write_gib_per_day
+        is_over = not limit or self._store.written_today() < limit * GIB
+        reason = f"caches of {limit:g} GiB were written today"
+        remedy = "Raise `write_gib_per_day` under [idle] to go on now."
+        self._emit(Notice("writes", f"Filling caches waits until midnight: {reason}.", remedy, is_over=is_over))
+        return self._gate.may_run() if is_over else reason
 
     # Hints from the watcher
 

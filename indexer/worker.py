@@ -18,7 +18,7 @@ from desk_rag.documents.discovery import FoundFile
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import Cancelled, DeskRagError, StoreError
 from desk_rag.indexer.jobs import Change, FileJob, FileSnapshot, Job, JobQueue, SweepJob
-from desk_rag.indexer.memory import trim_memory
+from desk_rag.indexer.machine.memory import trim_memory
 from desk_rag.indexer.parts import Parts
 from desk_rag.ingest.background_prefill import warm_pending
 from desk_rag.ingest.deletions import HANDFUL

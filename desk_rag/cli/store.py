@@ -43,7 +43,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
         rows = store.documents()
         failed = [row for row in rows if row.state is FileState.FAILED]
         beginnings = [row for row in rows if row.state is FileState.INDEXED and is_beginning_only(row.reason)]
-        pins, away = store.pins(), store.kv_away
+        pins, away, written = store.pins(), store.kv_away, store.written_today()
         absent = presence.absent_folders(store)
         missing = deletions.missing_files(store, settings.index.deletion_grace_hours)
     resident = keeping.status(settings.data_dir)
@@ -63,6 +63,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
                 "kv_away": away,
                 "kv_bytes": counts.kv_bytes,
                 "budget_bytes": counts.budget_bytes,
+                "written_today_bytes": written,
                 "planned_bytes": outlook.kv_bytes if outlook else counts.kv_bytes,
                 "pinned": [str(path) for path in pins],
                 "absent": [{**asdict(folder), "path": str(folder.path)} for folder in absent],
@@ -82,6 +83,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
         f"findable  words {_share(counts.chunks, counts.chunks)}, vectors {_share(counts.with_vectors, counts.chunks)},"
         f" warm {_share(counts.warm, counts.chunks)}",
         f"chunk KV  {out.size(counts.kv_bytes)} of at most {out.size(counts.budget_bytes)}",
+        *([f"written   {out.size(written)} of caches today{_daily_limit(settings)}"] if written else []),
         *([f"chunk KV  in {settings.store.kv_place}"] if settings.store.kv_place else []),
         *([f"away      {away}"] if away else []),
         f"left out  {out.unread_line(skipped) if skipped.files else 'nothing'}",
@@ -105,6 +107,11 @@ def status(settings: Settings, *, as_json: bool) -> int:
     lines += [f"pinned    {shown_path(path)}" for path in pins]
     print_lines([*lines, *_listed("cut off ", beginnings), *_listed("not read", failed)])
     return 0
+
+
+def _daily_limit(settings: Settings) -> str:
+    limit = settings.idle.write_gib_per_day
+    return f", of at most {limit:g} GiB a day" if limit else ""
 
 
 def _listed(label: str, rows: Sequence[DocumentRow]) -> list[str]:

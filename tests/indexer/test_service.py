@@ -17,7 +17,7 @@ from desk_rag.device_lock import DeviceLock
 from desk_rag.documents import document
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import ModelNotFound
-from desk_rag.indexer.idle import IdleGate
+from desk_rag.indexer.machine.idle import IdleGate
 from desk_rag.indexer.parts import Parts
 from desk_rag.indexer.service import ClockJump, Service, outermost
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, Notice, StageProgress
@@ -351,6 +351,22 @@ def test_a_stage_that_fails_is_told_once_with_its_remedy_and_that_it_goes_on(mak
     running.service._worker.begin_stages()
     wait_for(lambda: len(running.notices()) == 2)
     assert running.notices()[1].is_over and running.service.notices() == ()
+
+
+def test_caches_wait_once_enough_was_written_today(make: Make, docs: Path, settings: Settings) -> None:
+    running = make(idle=settings.idle.model_copy(update={"write_gib_per_day": 1e-6}))
+    running.service.start()
+    wait_for(running.notices)
+    (notice,) = running.notices()
+    assert "waits until midnight" in notice.sentence and "`write_gib_per_day` under [idle]" in notice.remedy
+    assert running.store.counts(running.namespace).warm == 1
+    assert running.store.written_today() == sum(
+        file.stat().st_size for file in (settings.data_dir / "kv").rglob("*.safetensors")
+    )
+    running.service._settings = settings
+    wait_for(running.finished)
+    assert running.notices()[1].is_over
+    assert running.store.counts(running.namespace).warm == 2
 
 
 def test_a_periodic_sweep_finds_what_no_event_told(make: Make, docs: Path, settings: Settings) -> None:

@@ -199,6 +199,19 @@ class IdleSettings(_Section):
     """CPU load by other programs, of all cores, from which the computer counts as busy; used without an NVIDIA GPU."""
     on_battery: bool = False
     """Fill caches on battery power, too."""
+    write_gib_per_day: Annotated[float, Field(ge=0, le=_MOST)] = 40.0
+    """Caches written to the drive per day, after which filling waits until midnight; spares an SSD. 0: no limit."""
+
+
+class ResidentSettings(_Section):
+    """[resident]: a process that keeps the models loaded, so that `ask` and `search` answer sooner."""
+
+    keep: bool = False
+    """`ask` leaves such a process behind, as `ask --keep` does."""
+    free_minutes: Annotated[float, Field(gt=0, le=_MOST)] = 10.0
+    """Minutes without a question after which it and `watch` free the memory of the models; the next loads them."""
+    exit_minutes: Annotated[float, Field(gt=0, le=_MOST)] = 60.0
+    """Minutes without a question after which a process that `ask` left behind ends. `watch` goes on."""
 
 
 class ChatsSettings(_Section):
@@ -231,6 +244,7 @@ class Settings(_Section):
     store: StoreSettings = StoreSettings()
     index: IndexSettings = IndexSettings()
     idle: IdleSettings = IdleSettings()
+    resident: ResidentSettings = ResidentSettings()
     chats: ChatsSettings = ChatsSettings()
     ui: UISettings = UISettings()
 

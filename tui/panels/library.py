@@ -14,6 +14,7 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.widgets import Input, Static
 
+from desk_rag.sanitize import clean
 from desk_rag.tui.keys.bindings import bound
 from desk_rag.tui.management.library import Entry, FileEntry, FolderEntry, Library, Listed, Shown, Summary
 from desk_rag.tui.management.library_changes import Change, Exclusion, LibraryChanges
@@ -21,7 +22,7 @@ from desk_rag.tui.management.session import Session
 from desk_rag.tui.messages import Problem
 from desk_rag.tui.panels.base import PanelScreen
 from desk_rag.tui.panels.choice import Choice, ChoiceScreen
-from desk_rag.tui.panels.text_page import TextScreen
+from desk_rag.tui.screens.document_text import DocumentTextScreen
 from desk_rag.tui.widgets.entry_line import detail, entry_line
 from desk_rag.tui.widgets.entry_list import PAGE, EntryList
 from desk_rag.tui.widgets.line_input import LineInput
@@ -286,7 +287,7 @@ class LibraryScreen(PanelScreen):
             self._ask_to_forget(entry)
 
     def _show_text(self, path: Path, text: str) -> None:
-        self.app.push_screen(TextScreen(home_path(path), text or "No text was read from this file."))
+        self.app.push_screen(DocumentTextScreen(home_path(path), clean(text) or "No text was read from this file."))
 
     def _ask_to_exclude(self, path: Path) -> None:
         root = next((root for root in self.session.folders if root in path.parents), None)

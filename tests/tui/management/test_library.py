@@ -131,6 +131,8 @@ async def test_the_text_that_was_read(opened: Open) -> None:
         await pilot.press("enter")
         await choose(pilot, "t")
         await until(pilot, lambda: "Hello, the roof." in screen_text(pilot.app))
+        await pilot.press("alt+c")
+        await until(pilot, lambda: "Hello, the roof." in pilot.app.clipboard)
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(pilot.app.screen, LibraryScreen))
 

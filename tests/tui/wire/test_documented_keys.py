@@ -94,9 +94,9 @@ def _back(walker: Walker) -> None:
 
 def _jump(walker: Walker) -> None:
     walker.press("jump")
-    walker.sees(" a ", " s ", " d ")
+    walker.sees(" a  when does", " s ●", " d ")
     walker.send("9")
-    walker.sees_no(" a ")
+    walker.sees_no(" a  when does")
 
 
 def _copy(walker: Walker) -> None:

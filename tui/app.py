@@ -30,6 +30,7 @@ from desk_rag.ingest.events import IndexEvent
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Backend, Freshness, Status
 from desk_rag.tui.keys.bindings import bound
+from desk_rag.tui.keys.keymap import checked
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.palette import turn_commands, with_key
 from desk_rag.tui.panels.host import PanelHost
@@ -298,6 +299,7 @@ def run(session: Session) -> NoReturn:
 
     place = session.settings.data_dir
     Layout(place).check_owner()  # before the log file is made there
+    checked(session.settings.ui.keys)
     DeskRagApp.remembers = True
     code = run_with(LiveBackend(session), session.folders, log_to_file(place / "logs"))
     leave_at_once(code)  # unloading the libraries would take longer than all else

@@ -122,7 +122,7 @@ class PanelHost(SourceOpening):
 
         panel = PANELS[name].load(name)
         if isinstance(self.screen, panel):
-            self.screen.action_close()
+            self.screen.dismiss()
         elif isinstance(self.screen, PanelScreen):
             self.switch_screen(panel(self.backend.session))
         elif self.screen is self._chat:

@@ -179,7 +179,8 @@ def _exists(typed: str) -> bool:
 def _line(row: ModelRow, width: int) -> Content:
     mark, style = ("●", "$success") if row.in_use else ("○", "$foreground 60%") if row.suits else ("!", "$warning")
     name_cells = max(12, int(width * _NAME_SHARE))
-    name = fit(safe(f"{row.name}  [{row.source}]", single_line=True, most=200), name_cells)
+    source = "ships with desk-rag" if row.source == row.name else row.source
+    name = fit(safe(f"{row.name} [{source}]", single_line=True, most=200), name_cells)
     said = "in use; " if row.in_use else ""
     rest = fit(safe(f"{said}{row.verdict}", "$foreground 70%", single_line=True, most=300), width - name_cells - 5)
     return Content.assemble((f" {mark} ", style), name, "  ", rest)

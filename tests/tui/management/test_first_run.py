@@ -113,7 +113,7 @@ async def test_another_model_is_checked_before_it_is_taken(fresh: DeskRagApp, tm
         await until(pilot, lambda: "Downloads" in screen_text(fresh))
         await pilot.press("ctrl+o")
         await until(pilot, lambda: "needs no download" in screen_text(fresh), 60)
-        assert "embedded  [embedded]" in screen_text(fresh), "the choice without a download stands first"
+        await until(pilot, lambda: "embedded [ships with desk-rag]" in screen_text(fresh))
         await pilot.press(*"/nothing/here", "enter")
         await until(pilot, lambda: "is neither a model directory" in " ".join(screen_text(fresh).split()), 30)
         await pilot.press("ctrl+u", *str(reader_dir), "enter")

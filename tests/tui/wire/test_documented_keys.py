@@ -1,4 +1,4 @@
-"""Every key that the help names, as bytes to the real program: the test fails for one that is documented and untried."""
+"""Every key that the help names, as bytes to the real program; a documented key without a check is a failure."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def _open_source(walker: Walker) -> None:
 def _read_source(walker: Walker) -> None:
     walker.press("source_1")
     walker.press("read_source")
-    walker.sees("5 Payment", "Copy selection")
+    walker.sees("5 Payment", "alt+c Copy")
     walker.send("\x1b")
     walker.sees(PROMPT)
 

@@ -178,7 +178,8 @@ def _replace_catalog(
 def purge(settings: Settings, folder: Path | None, *, check: bool, sure: bool, as_json: bool) -> int:
     """Delete what was derived from `folder`, or the whole data directory; 4 if traces were found afterwards."""
     path = None if folder is None else Path(os.path.realpath(folder.expanduser()))
-    what = f"everything in {settings.data_dir}" if path is None else f"everything derived from {path}"
+    all_of_it = f"everything in {settings.data_dir}, and all saved chats"
+    what = all_of_it if path is None else f"everything derived from {path}"
     confirm(what, sure=sure)
     keeping.make_way(settings.data_dir)
     if path is None:

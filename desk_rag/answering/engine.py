@@ -24,6 +24,7 @@ from desk_rag.answering.evidence.citation_check import CitationCheck
 from desk_rag.answering.kv_connector import CacheTarget, KVConnector, KVLoadHandle, open_connector
 from desk_rag.answering.prefetch import Prefetcher
 from desk_rag.answering.questions.asking import ChooseChunks, Reader, answer
+from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.strategy import Decoding, Recompute, attention_path
 from desk_rag.config import Settings
 from desk_rag.device_lock import DeviceLock
@@ -41,7 +42,7 @@ from desk_rag.kv.rope import RotaryTables, build_tables
 from desk_rag.kv.serving import ServingModel
 from desk_rag.kv.types import KVKey, Namespace
 from desk_rag.retrieval.embedding import Embedder, QuestionCache
-from desk_rag.retrieval.search import RetrievedChunk, retrieve
+from desk_rag.retrieval.search import RetrievedChunk
 from desk_rag.store.store import Store
 from desk_rag.timing import Stopwatch
 
@@ -213,6 +214,7 @@ class AnswerEngine:
                 reasoning=parsed.reasoning,
                 not_read=None if parsed.found or stopped else unread.may_hold_answer(self.store, under),
                 support=stream.support,
+                unmet=stream.unmet,
             )
         )
 
@@ -356,7 +358,7 @@ class AnswerEngine:
 
     def _needed(self, question: str, limit: int, under: Sequence[Path]) -> Sequence[KVKey]:
         readable, _ = self.model.prompt.readable(question, _QUESTION_ROOM)
-        return self._kv_of(retrieve(self.store, self.embedder, readable, limit, under))
+        return self._kv_of(nearest(self.store, self.embedder, readable, limit, under))
 
     def _kv_of(self, chunks: Sequence[RetrievedChunk]) -> Sequence[KVKey]:
         return answer_context.expected_keys(chunks, self.serving, self.store)

@@ -11,6 +11,7 @@ from desk_rag.answering.context import Context
 from desk_rag.answering.events import Source
 from desk_rag.answering.evidence.selection import EvidenceDecoding, EvidenceSelector
 from desk_rag.answering.evidence.span_scorer import SpanScorer, load_span_scorer
+from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.stream import AnswerStream
 from desk_rag.answering.writing.length import length_for, longest
 from desk_rag.answering.writing.stream import WrittenStream
@@ -209,7 +210,7 @@ class Decoding:
         """The strategy for one answer from `sources`."""
         if self._selector is None:
             return generation.Greedy()
-        return EvidenceDecoding(self._selector, question, [source.text for source in sources])
+        return EvidenceDecoding(self._selector, question, [place_of_source(source) for source in sources])
 
 
 def _shown_title(source: Source) -> str:

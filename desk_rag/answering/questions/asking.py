@@ -23,13 +23,15 @@ from desk_rag.answering.events import (
     Retrieved,
     Stage,
 )
-from desk_rag.answering.questions import parts, summary
+from desk_rag.answering.questions import mails, parts, summary
 from desk_rag.answering.questions.forms import Form, Request, whole_folder
 from desk_rag.answering.questions.joining import Joined
-from desk_rag.answering.questions.narrowing import narrow, without_dates
+from desk_rag.answering.questions.narrowing import narrow
+from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.questions.second_look import SecondLook
 from desk_rag.answering.questions.whole_folder import answer as whole_folder_answer
-from desk_rag.retrieval.search import RetrievedChunk, retrieve
+from desk_rag.answering.requirements.dates import without_dates
+from desk_rag.retrieval.search import RetrievedChunk
 
 if TYPE_CHECKING:
     from desk_rag.answering.evidence.span_scorer import SpanScorerLike
@@ -71,6 +73,8 @@ def answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[Ans
 
 
 def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[AnswerEvent]:
+    if (yield from _passing(mails.answer(reader.store, reader.embedder, question, under))):
+        return
     request = whole_folder(question)
     if request is not None and (yield from _of_whole_folder(reader, question, request, under)):
         return
@@ -83,7 +87,7 @@ def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[An
     elif steps := parts.by_way_of(question):
         yield from _by_way_of(reader, question, steps, look)
     else:
-        yield from _one_fact(reader, question, look)
+        yield from mails.name_correspondent(_one_fact(reader, question, look), question)
 
 
 def _of_whole_folder(
@@ -94,6 +98,11 @@ def _of_whole_folder(
         events = summary.answer(reader.store, reader.embedder, question, request.subject, under)
     else:
         events = whole_folder_answer(reader.store, question, request, under)
+    return (yield from _passing(events))
+
+
+def _passing(events: Iterator[AnswerEvent]) -> Generator[AnswerEvent, None, bool]:
+    """Pass the events on; return False if they hold no answer."""
     answered = False
     for event in events:
         answered = answered or isinstance(event, Finished)
@@ -206,7 +215,7 @@ def _convincing(events: Iterator[AnswerEvent]) -> Generator[AnswerEvent, None, _
 
 
 def _nearest(reader: Reader, under: Sequence[Path], embedder: EmbedderLike, question: str) -> Sequence[RetrievedChunk]:
-    return retrieve(reader.store, embedder, question, reader.top_k, under)
+    return nearest(reader.store, embedder, question, reader.top_k, under)
 
 
 def _finished(events: Sequence[AnswerEvent]) -> Answer:

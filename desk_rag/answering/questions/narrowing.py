@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from desk_rag.answering.requirements.dates import dates
 from desk_rag.documents.formats import Format, format_of_name
 from desk_rag.documents.status import FileState
 
@@ -15,18 +16,6 @@ if TYPE_CHECKING:
     from desk_rag.store.store import Store
     from desk_rag.store.types import DocumentRow
 
-_MONTHS = tuple(
-    "january february march april may june july august september october november december".split()  # noqa: SIM905
-)
-_MONTH = "(?P<month>(?:" + "|".join(f"{name}|{name[:3]}" for name in _MONTHS) + r"))\.?"
-_DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
-_YEAR = r"(?:,?\s+(?P<year>\d{4}))?"
-_DAY_MONTH = re.compile(rf"\b{_DAY}\s+(?:of\s+)?{_MONTH}\b{_YEAR}", re.I)
-_MONTH_DAY = re.compile(rf"\b{_MONTH}\s+{_DAY}\b(?!\d){_YEAR}", re.I)
-_MONTH_ONLY = re.compile(
-    rf"\b(?:in|of|from|during|since)\s+(?P<month>{'|'.join(_MONTHS)})\b(?!\s+\d{{1,2}}\b){_YEAR}", re.I
-)
-_ISO = re.compile(r"\b(?P<year>\d{4})-(?P<month>\d{2})(?:-(?P<day>\d{2}))?\b")
 _KINDS = {
     re.compile(r"\b(?:e-?)?mails?\b", re.I): frozenset({Format.MAIL, Format.MAILBOX, Format.OUTLOOK}),
     re.compile(r"\bslides?\b|\bpresentations?\b", re.I): frozenset({Format.SLIDES, Format.OPEN_SLIDES}),
@@ -35,25 +24,6 @@ _KINDS = {
 }
 _MOST_FILES = 200
 """Files that a search can be limited to; SQLite takes a bounded number of values."""
-
-
-@dataclass(frozen=True, slots=True)
-class Date:
-    """A day, a month of a year, or a day or month of any year; 0 stands for any."""
-
-    year: int
-    month: int
-    day: int
-
-    def stands_in(self, text: str) -> bool:
-        """True if a text with one date, such as a file name or the heading of a mail, has this date."""
-        return any(
-            self.month == other.month
-            and (not self.day or not other.day or self.day == other.day)
-            and (not self.day or bool(other.day))
-            and (not self.year or not other.year or self.year == other.year)
-            for other in dates(text)
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +37,6 @@ class Narrowed:
     """True if the question names a date, and all these files have it."""
     notice: str
     """A sentence about which files were searched."""
-
-
-def dates(text: str) -> list[Date]:
-    """The dates in a text."""
-    found = []
-    for pattern in (_ISO, _DAY_MONTH, _MONTH_DAY, _MONTH_ONLY):
-        for match in pattern.finditer(text.replace("_", "-") if pattern is _ISO else text):
-            parts = match.groupdict()
-            month = parts["month"].lower().rstrip(".")
-            number = int(month) if month.isdigit() else [name[:3] for name in _MONTHS].index(month[:3]) + 1
-            found.append(Date(int(parts["year"] or 0), number, int(parts.get("day") or 0)))
-    return found
 
 
 def indexed(store: Store, under: Sequence[Path]) -> list[DocumentRow]:
@@ -109,13 +67,6 @@ def narrow(store: Store, question: str, under: Sequence[Path]) -> Narrowed | Non
     notice = f"Only the {len(chosen):,} {searched} searched"
     one_day = bool(dated) and all(date.day for date in asked)
     return Narrowed(tuple(chosen), kind is not None or one_day, bool(dated), notice)
-
-
-def without_dates(text: str) -> str:
-    """The text without its dates, and without a preposition before them."""
-    for pattern in (_ISO, _DAY_MONTH, _MONTH_DAY, _MONTH_ONLY):
-        text = re.sub(rf"(?:\b(?:on|of|at|in|from|dated)\s+)?{pattern.pattern}", " ", text, flags=re.I)
-    return re.sub(r"\s+([?.,!])", r"\1", " ".join(text.split()))
 
 
 def dated_text(store: Store, path: Path) -> str:

@@ -15,17 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from desk_rag.answering.events import AnswerEvent, PassagesRead
-from desk_rag.answering.evidence.verification import content_stems
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.answering.questions.whole_folder import finish, show
+from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.sentences import quotable
 from desk_rag.store.catalog.words import name_words
 
 if TYPE_CHECKING:
     from desk_rag.retrieval.embedding import EmbedderLike
     from desk_rag.store.store import Store
-    from desk_rag.store.types import DocumentRow
+    from desk_rag.store.types import DocumentRow, Passage
 
 _FEWEST_WORDS = 5
 _MOST_SENTENCES = 400
@@ -47,13 +47,7 @@ def answer(
     began = time.perf_counter()
     documents = _named(store, subject, under)
     passages = [passage for document in documents for passage in store.passages_of(document.path)]
-    rows = [
-        Row(passage, unit)
-        for passage in passages
-        for unit in quotable(passage.chunk.text)
-        if len(unit.split()) >= _FEWEST_WORDS
-    ]
-    rows = list({row.text: row for row in reversed(rows)}.values())[::-1]
+    rows = sentences_of(passages)
     if len(rows) < _SHORTEST:
         return
     rows = rows[:: -(-len(rows) // _MOST_SENTENCES)]
@@ -66,6 +60,17 @@ def answer(
     text = "\n".join(" ".join(citation.quote.split()) for citation in shown.citations)
     distinct = len({passage.chunk.chunk_id for passage in passages})
     yield from finish(store, question, text, shown, under, (began, distinct, len(documents)))
+
+
+def sentences_of(passages: Sequence[Passage], fewest_words: int = _FEWEST_WORDS) -> list[Row]:
+    """The distinct sentences of passages, without short ones such as greetings and headings."""
+    rows = [
+        Row(passage, unit)
+        for passage in passages
+        for unit in quotable(passage.chunk.text)
+        if len(unit.split()) >= fewest_words
+    ]
+    return list({row.text: row for row in reversed(rows)}.values())[::-1]
 
 
 def _named(store: Store, subject: str, under: Sequence[Path]) -> list[DocumentRow]:

@@ -182,11 +182,11 @@ class _Regard:
 
 def _text(question: str, request: Request, rows: Sequence[Row], regard: _Regard) -> str:
     files = len({row.passage.path for row in rows})
-    lines = f"{_plural(len(rows), 'line')} in {_plural(files, 'file')}"
+    lines = f"{plural(len(rows), 'line')} in {plural(files, 'file')}"
     more = f" (the first {_MOST_ROWS} are shown)" if len(rows) > _MOST_ROWS else ""
     more += str(regard)
     if request.form is Form.FILES:
-        return f"{_plural(files, 'file')}, each with the first line that matches{more}."
+        return f"{plural(files, 'file')}, each with the first line that matches{more}."
     if request.form is Form.LIST:
         return f"{lines} match{'es' if len(rows) == 1 else ''}{more}."
     if request.form is Form.COUNT:
@@ -196,5 +196,6 @@ def _text(question: str, request: Request, rows: Sequence[Row], regard: _Regard)
     return f"{amounts.written(known)} (computed: the sum of the {len(known):,} amounts shown{more})"
 
 
-def _plural(count: int, noun: str) -> str:
+def plural(count: int, noun: str) -> str:
+    """'1 line', '1,200 lines'"""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -10,7 +10,8 @@ import pytest
 
 from desk_rag.answering.events import Citation, Source
 from desk_rag.answering.evidence.span_scorer import load_span_scorer
-from desk_rag.answering.evidence.verification import coverage, verify_answer, verify_evidence
+from desk_rag.answering.evidence.verification import verify_answer, verify_evidence
+from desk_rag.answering.requirements.stems import coverage
 from desk_rag.config import ModelSettings
 from desk_rag.documents.chunking import ChunkId, Location
 from desk_rag.retrieval.embedding import Embedder, load_embedder

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from desk_rag.answering.questions.forms import Form, whole_folder
-from desk_rag.answering.questions.narrowing import Date, dates, without_dates
 from desk_rag.answering.questions.parts import by_way_of, two_questions
+from desk_rag.answering.requirements.dates import Date, dates, without_dates
 
 
 @pytest.mark.parametrize(

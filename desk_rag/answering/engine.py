@@ -1,7 +1,6 @@
 """Answer a question: retrieve, load, stitch, prefill the question, decode, cite.
 
-One iterator of events serves the TUI, the CLI and the benchmarks, so what is measured is what ships. Full prefill, the
-baseline, is a mode of the same code.
+One iterator of events serves the TUI, the CLI and the benchmarks. Full prefill, the baseline, is a mode of this code.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ whether there is an answer at all, unless the span scorer is sure of one. A ques
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -119,6 +118,24 @@ class _Occurrence:
     def rank(self) -> float:
         """Log-odds by which sentences are compared."""
         return self.log_odds - self.unmet if self.looked_up is None else max(self.log_odds, _LOOKED_UP)
+
+
+@dataclass(frozen=True, slots=True)
+class _Penalties:
+    """What sentences lose for where they stand, for one question."""
+
+    quoted: Mapping[Place, Sequence[tuple[int, int]]]
+    quoted_penalty: float
+    requirements: Requirements
+    lookup: Lookup | None
+
+    def of(self, place: Place, begin: int, end: int) -> tuple[float, float, tuple[int, int] | None]:
+        """`penalty`, `unmet` and `looked_up` of an occurrence."""
+        penalty = self.quoted_penalty * stands_in(begin, self.quoted[place])
+        unmet = self.requirements.penalty(place, begin, end) if self.requirements else 0.0
+        lookup = self.lookup
+        is_row = lookup is not None and (place, begin, end) == lookup.row
+        return penalty, unmet, lookup.value if lookup is not None and is_row else None
 
 
 class EvidenceSelector:
@@ -248,10 +265,12 @@ class EvidenceSelector:
         distinct = list(dict.fromkeys(places))
         scores = self._span_scorer.read(question, [place.text for place in distinct])
         scores_by_place = dict(zip(distinct, scores, strict=True))
+        quoted = {place: quoted_parts(place.text) for place in distinct}
         requirements, lookup = Requirements(question), look_up(question, distinct)
+        penalties = _Penalties(quoted, self._config.quoted_penalty, requirements, lookup)
         return {
             sentence: max(
-                _occurrences(sentence.text, scores_by_place, self._config.quoted_penalty, requirements, lookup),
+                _occurrences(sentence.text, scores_by_place, penalties),
                 key=lambda occurrence: occurrence.rank,
             )
             for sentence in sentences
@@ -291,24 +310,17 @@ def _distinct_beginning(text: str, words_by_text: Mapping[str, Sequence[str]]) -
 def _occurrences(
     sentence: str,
     scores_by_place: Mapping[Place, SpanScores],
-    quoted_penalty: float,
-    requirements: Requirements,
-    lookup: Lookup | None,
+    penalties: _Penalties,
 ) -> list[_Occurrence]:
     """All places of a sentence, several per chunk too.
 
     'hours = 6' also stands within 'most_hours = 60'.
     """
-    quoted = {place: quoted_parts(place.text) for place in scores_by_place}
-    return [
-        _Occurrence(
-            scores,
-            place.text,
-            *match.span(),
-            quoted_penalty * stands_in(match.start(), quoted[place]),
-            requirements.penalty(place, *match.span()) if requirements else 0.0,
-            lookup.value if lookup is not None and (place, *match.span()) == lookup.row else None,
-        )
-        for place, scores in scores_by_place.items()
-        for match in re.finditer(re.escape(sentence), place.text)
-    ]
+    occurrences, length = list[_Occurrence](), len(sentence)
+    for place, scores in scores_by_place.items():
+        begin = place.text.find(sentence)
+        while begin >= 0:
+            end = begin + length
+            occurrences.append(_Occurrence(scores, place.text, begin, end, *penalties.of(place, begin, end)))
+            begin = place.text.find(sentence, end)
+    return occurrences

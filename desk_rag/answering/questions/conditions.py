@@ -14,8 +14,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
-from desk_rag.answering.questions import amounts
 from desk_rag.answering.questions.matching import Row
+from desk_rag.answering.requirements import amounts
 from desk_rag.answering.requirements.dates import Date, dates
 from desk_rag.answering.requirements.stems import content_stems
 

@@ -54,8 +54,8 @@ _TO_WHOM = re.compile(
 )
 _LIGHT = content_stems(
     "mail mails email emails e letter message messages show list find give display open write wrote written say said"
-    " tell told send sent reply replied answer answered report get got receive received come came me all in on of from to by"
-    " and between please did what which are there have exist year month"
+    " tell told send sent reply replied answer answered report get got receive received come came me all in on of"
+    " from to by and between please did what which are there have exist year month"
 )
 _MOST_MAILS = 100
 _FEW_MAILS = 3

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import PassagesRead
-from desk_rag.answering.questions import amounts, narrowing
+from desk_rag.answering.questions import narrowing
 from desk_rag.answering.questions.narrowing import indexed
+from desk_rag.answering.requirements import amounts
 from desk_rag.answering.requirements.dates import dates, without_dates
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.sentences import quotable

@@ -29,10 +29,10 @@ from desk_rag.answering.events import (
 )
 from desk_rag.answering.evidence.citation_check import CitationCheck
 from desk_rag.answering.evidence.quote_matching import QuoteFinder
-from desk_rag.answering.questions import amounts
 from desk_rag.answering.questions.conditions import Condition, conditions, needed
 from desk_rag.answering.questions.forms import Form, Request
 from desk_rag.answering.questions.matching import Matches, Row, match, stands_for_files
+from desk_rag.answering.requirements import amounts
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store

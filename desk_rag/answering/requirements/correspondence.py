@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import dropwhile
 
 from desk_rag.answering.requirements.mentions import is_time
 from desk_rag.answering.requirements.places import Place
@@ -42,7 +43,7 @@ _HEADER = re.compile(r"^From: (?P<sender>[^;\n]*)(?:; To: (?P<to>[^;\n]*))?(?:; 
 _HEADING = re.compile(r"(?:^|\n)(?P<sender>[^\n,]{2,60}), \d{1,2} [A-Z][a-z]+ \d{4}: ")
 _NOBODY = frozenset(
     """i we you he she they it us me them him her my our your his their someone somebody anyone anybody everyone the a
-    an this that all last first write send mail mails email e-mail order each""".split()  # noqa: SIM905
+    an this that all last first write send mail mails email e-mail order each show list find give""".split()  # noqa: SIM905
 )
 
 
@@ -105,12 +106,9 @@ def _first(patterns: tuple[re.Pattern[str], ...], question: str, *, capital: boo
     """The first name that one of the patterns finds; with `capital`, only one that is written with a capital."""
     for pattern in patterns:
         for match in pattern.finditer(question):
-            name = " ".join(word for word in match["name"].split() if not is_time(word))
-            name = re.sub(r"['’]s$", "", name)
-            first = name.split()[0].lower() if name else ""
-            if capital and not name[:1].isupper():
-                continue
-            if first and first not in _NOBODY and first not in STOP_WORDS:
+            words = [re.sub(r"['’]s$", "", word) for word in match["name"].split() if not is_time(word)]
+            name = " ".join(dropwhile(lambda word: word.lower() in _NOBODY or word.lower() in STOP_WORDS, words))
+            if name and (name[0].isupper() or not capital):
                 return name
     return ""
 

@@ -66,11 +66,8 @@ class Requirement:
         for line in place.sections_before(begin):
             if of_section := self.kind.values(line):
                 return Fit.STATED if self.wanted & of_section else Fit.OTHER
-        if nearest := self.kind.last(place.text[place.body : begin]):
-            return Fit.NEARBY if self.wanted & nearest else self._other(labelled)
-        return self._other(labelled)
-
-    def _other(self, labelled: frozenset[Value]) -> Fit:
+        if self.wanted & self.kind.last(place.text[place.body : begin]):
+            return Fit.NEARBY
         return Fit.OTHER if labelled else Fit.MISSING
 
     def fit_of_chunk(self, place: Place) -> Fit:
@@ -89,15 +86,15 @@ class _Name:
     stems: frozenset[str]
 
     def fit(self, place: Place, begin: int, end: int) -> Fit:
+        """Compare with characters [begin, end) of the place's text; a part of the name somewhere in it is near."""
         if self._in(f"{place.text[begin:end]} {place.labels}"):
             return Fit.STATED
-        return self.fit_of_chunk(place) and Fit.NEARBY if self._partly_in_chunk(place) else Fit.MISSING
+        stems = content_stems(f"{place.text} {place.labels}")
+        return Fit.NEARBY if any(has_stem(stem, stems) for stem in self.stems) else Fit.MISSING
 
     def fit_of_chunk(self, place: Place) -> Fit:
+        """Compare with a whole chunk."""
         return Fit.STATED if self._in(f"{place.text} {place.labels}") else Fit.MISSING
-
-    def _partly_in_chunk(self, place: Place) -> bool:
-        return any(has_stem(stem, content_stems(f"{place.text} {place.labels}")) for stem in self.stems)
 
     def _in(self, text: str) -> bool:
         stems = content_stems(text)

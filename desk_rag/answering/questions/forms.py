@@ -15,6 +15,7 @@ class Form(Enum):
     COUNT = "how many"
     TOTAL = "what total"
     SUMMARY = "summary"
+    ABOUT = "what is said about"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,9 @@ _PATTERNS: tuple[tuple[Form, re.Pattern[str]], ...] = (
                             r"\s+(?P<subject>.+)", re.I)),
     (Form.SUMMARY, re.compile(r"^(?:please\s+)?(?:summari[sz]e|give\s+(?:me\s+)?a\s+summary\s+of|sum\s+up)\s+"
                               r"(?P<subject>.+)", re.I)),
+    (Form.ABOUT, re.compile(r"^(?:what\s+(?:do|does|did|has|have)\s+(?P<who>.+?)\s+(?:say|tell|write|written|said|state|know)\s+"
+                            r"(?:(?:me|us)\s+)?about\s+(?P<subject>.+)|tell\s+me\s+(?:\w+\s+)?about\s+(?P<told>.+)"
+                            r"|what\s+(?:is|was|has\s+been)\s+(?:there|written|said|known)\s+about\s+(?P<said>.+))", re.I)),
     (Form.LIST, re.compile(rf"^(?:please\s+)?(?:list|show|give|find|name)\s+(?:me\s+)?{_ALL}\s+(?P<subject>.+)", re.I)),
     (Form.LIST, re.compile(rf"^(?:what|which)\s+are\s+{_ALL}\s+(?P<subject>.+)", re.I)),
     (Form.TOTAL, re.compile(r"^(?:how\s+(?:much|many)|what)\s+(?P<subject>.+?),?\s+(?:in\s+total|altogether)\b", re.I)),
@@ -49,6 +53,9 @@ _PATTERNS: tuple[tuple[Form, re.Pattern[str]], ...] = (
     (Form.COUNT, re.compile(r"^how\s+many\s+(?P<subject>.+)", re.I)),
     (Form.COUNT, re.compile(r"^(?:count|what\s+is\s+the\s+number\s+of)\s+(?P<subject>.+)", re.I)),
 )  # fmt: skip
+_POLITE = re.compile(
+    r"^(?:please,?\s+|(?:can|could|would|will)\s+you\s+(?:please\s+)?(?!tell\b)|i(?:\s+would|['’]d)\s+like\s+(?:you\s+)?to\s+)", re.I
+)
 
 
 def whole_folder(question: str) -> Request | None:
@@ -57,8 +64,9 @@ def whole_folder(question: str) -> Request | None:
     The form alone does not decide: 'How many rooms has the hotel?' asks for one fact. So a caller that finds nothing to
     count or add up goes on as with other questions.
     """
-    plain = " ".join(question.split()).rstrip("?!. ")
+    plain = _POLITE.sub("", " ".join(question.split()).rstrip("?!. "))
     for form, pattern in _PATTERNS:
         if match := pattern.match(plain):
-            return Request(form, match["subject"])
+            subject = next(filter(None, (match.groupdict().get(name) for name in ("subject", "told", "said"))), "")
+            return Request(form, subject)
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,10 @@ _KINDS = {
     re.compile(r"\bspreadsheets?\b", re.I): frozenset({Format.SHEETS, Format.TABLE}),
     re.compile(r"\bPDFs?\b", re.I): frozenset({Format.PDF}),
 }
+_FILE_NAME = re.compile(r"(?<![\w@/.:-])[\w()-]+(?:\.[\w()-]+)*\.(?P<suffix>[A-Za-z][A-Za-z0-9]{1,5})(?![\w/@-])")
+_DOMAINS = frozenset("com org net edu gov de uk fr eu io example local".split())  # noqa: SIM905
+_LOOKED_AT = 5
+"""Passages in which a name that is no file's is looked for."""
 _MOST_FILES = 200
 """Files that a search can be limited to; SQLite takes a bounded number of values."""
 
@@ -39,6 +44,56 @@ class Narrowed:
     """A sentence about which files were searched."""
 
 
+@dataclass(frozen=True, slots=True)
+class NamedFiles:
+    """The files whose names stand in a question."""
+
+    indexed: tuple[Path, ...]
+    faults: tuple[str, ...]
+    """Sentences about those that cannot be searched."""
+
+
+def named_files(store: Store, question: str, under: Sequence[Path]) -> NamedFiles:
+    """The files that a question names with their endings, as in 'What does lease.pdf say?'.
+
+    A name that is no file's counts as a word of the documents if one of them has it.
+    """
+    names = [match.group() for match in _FILE_NAME.finditer(question) if match["suffix"].lower() not in _DOMAINS]
+    if not names:
+        return NamedFiles((), ())
+    folders: Sequence[Path | None] = under or [None]
+    rows = [row for folder in folders for row in store.documents(folder)]
+    known, faults = [], []
+    for name in dict.fromkeys(names):
+        named = [row for row in rows if row.path.name.casefold() == name.casefold()]
+        known += [row.path for row in named if row.state is FileState.INDEXED]
+        if named and not any(row.state is FileState.INDEXED for row in named):
+            faults.append(f"{name} was not read: {_reason(named[0])}")
+        elif not named and not _is_mentioned(store, name, under):
+            near = difflib.get_close_matches(name, {row.path.name for row in rows}, n=2, cutoff=0.6)
+            hint = f"; did you mean {' or '.join(sorted(near))}?" if near else "."
+            faults.append(f"No file called {name} is among those that were searched{hint}")
+    return NamedFiles(tuple(known), tuple(faults))
+
+
+def without_file_names(question: str) -> str:
+    """The question without names of files, and without a preposition before them."""
+    plain = re.sub(rf"(?:\b(?:in|of|from|within|according\s+to|by|the\s+file)\s+)*{_FILE_NAME.pattern}", " ", question, flags=re.I)
+    return re.sub(r"\s+([?.,!])", r"\1", " ".join(plain.split()))
+
+
+def _reason(row: DocumentRow) -> str:
+    """Why a file was not read, as the end of a sentence."""
+    reason = row.reason.replace(f"{row.path} ", "it ") or "it has not been looked at yet"
+    reason = f"it is {reason}" if reason.startswith("not ") else reason
+    return reason if reason.endswith(".") else f"{reason}."
+
+
+def _is_mentioned(store: Store, name: str, under: Sequence[Path]) -> bool:
+    passages = (store.passage(hit.chunk_id, under) for hit in store.search_words(name, _LOOKED_AT, under))
+    return any(passage is not None and name.casefold() in passage.chunk.text.casefold() for passage in passages)
+
+
 def indexed(store: Store, under: Sequence[Path]) -> list[DocumentRow]:
     """The indexed documents below the folders `under` (all, if empty)."""
     folders: Sequence[Path | None] = under or [None]
@@ -51,6 +106,9 @@ def narrow(store: Store, question: str, under: Sequence[Path]) -> Narrowed | Non
 
     A mail counts by its sender and date too.
     """
+    named = named_files(store, question, under).indexed
+    if named:
+        return Narrowed(named, strict=True, of_date=False, notice=_searched(len(named)))
     asked = dates(question)
     kind = next((formats for pattern, formats in _KINDS.items() if pattern.search(question)), None)
     if not asked and kind is None:
@@ -63,10 +121,13 @@ def narrow(store: Store, question: str, under: Sequence[Path]) -> Narrowed | Non
     chosen = dated or (chosen if kind is not None else [])
     if not 0 < len(chosen) <= _MOST_FILES or len(chosen) == len(files):
         return None
-    searched = "file that the question names was" if len(chosen) == 1 else "files that the question names were"
-    notice = f"Only the {len(chosen):,} {searched} searched"
     one_day = bool(dated) and all(date.day for date in asked)
-    return Narrowed(tuple(chosen), kind is not None or one_day, bool(dated), notice)
+    return Narrowed(tuple(chosen), kind is not None or one_day, bool(dated), _searched(len(chosen)))
+
+
+def _searched(count: int) -> str:
+    files = "file that the question names was" if count == 1 else "files that the question names were"
+    return f"Only the {count:,} {files} searched"
 
 
 def dated_text(store: Store, path: Path) -> str:

@@ -17,8 +17,11 @@ from numpy.typing import NDArray
 from desk_rag.answering.events import AnswerEvent, PassagesRead
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
+from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.questions.whole_folder import finish, show
-from desk_rag.answering.requirements.stems import content_stems
+from desk_rag.answering.requirements.places import place_of_passage
+from desk_rag.answering.requirements.requirements import Fit, Requirements
+from desk_rag.answering.requirements.stems import content_stems, coverage
 from desk_rag.documents.sentences import quotable
 from desk_rag.store.catalog.words import name_words
 
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
     from desk_rag.store.types import DocumentRow, Passage
 
 _FEWEST_WORDS = 5
+_ABOUT_PASSAGES, _FEWEST_ABOUT, _MOST_ABOUT = 12, 3, 4
+_SHARED, _NEAR, _BEHIND = 0.4, 0.55, 0.25
+"""Weight of the words shared with the topic beside the cosine, their least sum, and how far others may be behind it."""
 _MOST_SENTENCES = 400
 """Sentences that are compared; of a longer text every so many-th."""
 _BATCH = 50
@@ -60,6 +66,38 @@ def answer(
     text = "\n".join(" ".join(citation.quote.split()) for citation in shown.citations)
     distinct = len({passage.chunk.chunk_id for passage in passages})
     yield from finish(store, question, text, shown, under, (began, distinct, len(documents)))
+
+
+def about(
+    store: Store, embedder: EmbedderLike, question: str, subject: str, under: Sequence[Path]
+) -> Iterator[AnswerEvent]:
+    """Yield the sentences that say most about `subject`, the best first; nothing if none is near to it.
+
+    Names and dates of the question limit them: 'What did Ana say about the roof in May?'
+    """
+    began = time.perf_counter()
+    chunks = nearest(store, embedder, question, _ABOUT_PASSAGES, under)
+    requirements = Requirements(question)
+    rows = []
+    for row in sentences_of([chunk.passage for chunk in chunks], _FEWEST_ABOUT):
+        place = place_of_passage(row.passage)
+        begin = place.text.find(row.text)
+        of_place = begin >= place.body and not row.text.startswith("From: ")
+        if of_place and requirements.worst(place, begin, begin + len(row.text)) <= Fit.NEARBY:
+            rows.append(row)
+    if not rows:
+        return
+    similar = embedder.embed_chunks([row.text for row in rows]) @ embedder.embed_question(subject)
+    shared = np.array([coverage(subject, row.text) for row in rows], np.float32)
+    score = similar + _SHARED * shared
+    best = [int(index) for index in np.argsort(-score) if score[index] >= _NEAR][:_MOST_ABOUT]
+    best = [index for index in best if score[index] >= score[best[0]] - _BEHIND]
+    if not best:
+        return
+    shown = show(store, [rows[index] for index in best])
+    text = "\n".join(" ".join(citation.quote.split()) for citation in shown.citations)
+    files = len({chunk.passage.path for chunk in chunks})
+    yield from finish(store, question, text, shown, under, (began, len(chunks), files))
 
 
 def sentences_of(passages: Sequence[Passage], fewest_words: int = _FEWEST_WORDS) -> list[Row]:

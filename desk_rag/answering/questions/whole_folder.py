@@ -161,6 +161,30 @@ def finish(
     )
 
 
+def not_readable(question: str, faults: Sequence[str]) -> Iterator[AnswerEvent]:
+    """Yield the answer to a question about files that cannot be searched; `faults` are sentences that say why."""
+    text, timings = "\n".join(faults), Timings((Stage("read", 0.0),))
+    yield Retrieved(())
+    yield FirstToken(timings)
+    yield AnswerText(text)
+    yield Finished(
+        Answer(
+            question=question,
+            text=text,
+            found=False,
+            citations=(),
+            dropped_quotes=(),
+            sources=(),
+            timings=timings,
+            warm_chunks=0,
+            cold_chunks=0,
+            mode=AnswerMode.CACHED,
+            model=MODEL,
+            raw="",
+        )
+    )
+
+
 def _countable(store: Store, subject: str, under: Sequence[Path]) -> bool:
     """True if the thing to count is a line or a file here; 'How many rooms has the hotel?' asks for a fact."""
     noun = subject.split()[0].lower()

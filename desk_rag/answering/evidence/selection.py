@@ -42,6 +42,8 @@ _MAX_QUOTE_TOKENS = 512
 same ids."""
 _LOOKED_UP = 12.0
 """Least log-odds of the row of a table that the question names, see `rows.look_up`."""
+_LEAD = 3.0
+"""Log-odds by which a sentence must lead to be the one about what the question names."""
 _NUM_SPANS = 12
 """Spans of the quote that are compared as short answers."""
 
@@ -61,6 +63,8 @@ class SelectionConfig:
     override_refusal_at: float = 4.0
     """Span score, in log-odds, from which a sentence is quoted even though the reader refused to answer. See "Evidence
     selection and verification" in bench/LOG.md for all four values."""
+    override_if_named_at: float = 1.0
+    """The same for the one sentence about the year, date or number that the question names."""
     lookahead: LookaheadConfig = LookaheadConfig()
 
 
@@ -164,8 +168,12 @@ class EvidenceSelector:
         if not sentences:
             return first
         occurrences = self._best_occurrences(question, places, sentences)
-        best = max(sentences, key=lambda sentence: occurrences[sentence].rank)
-        return best.ids[0] if occurrences[best].rank >= self._config.override_refusal_at else first
+        best, *others = sorted(sentences, key=lambda sentence: -occurrences[sentence].rank)
+        occurrence = occurrences[best]
+        lead = occurrence.rank - max((occurrences[other].rank for other in others), default=-torch.inf)
+        alone = occurrence.unmet == 0 and lead >= _LEAD and Requirements(question).has_values
+        least = self._config.override_if_named_at if alone else self._config.override_refusal_at
+        return best.ids[0] if occurrence.rank >= least else first
 
     def select_quote(
         self, question: str, texts: Sequence[str | Place], pending: PendingToken, max_tokens: int
@@ -221,7 +229,10 @@ class EvidenceSelector:
             begin, end = (occurrence.begin + offset for offset in preference.value)
         if occurrence.looked_up is not None:
             begin, end = occurrence.looked_up
-        for span in occurrence.scores.best(begin, end, _NUM_SPANS):
+            ids = tuple(self._prompt.answer_ids(occurrence.chunk[begin:end]))[:room]
+            candidates_by_ids[ids] = Candidate(ids, 0.0)
+        spans = [] if candidates_by_ids else occurrence.scores.best(begin, end, _NUM_SPANS)
+        for span in spans:
             ids = tuple(self._prompt.answer_ids(occurrence.chunk[span.begin : span.end]))[:room]
             if ids:  # truncated like a quote: a shorter span that fits would be another answer, shown as if complete
                 bonus = self._bonus(self._config.span_weight, span.score)

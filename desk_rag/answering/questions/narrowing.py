@@ -78,7 +78,8 @@ def named_files(store: Store, question: str, under: Sequence[Path]) -> NamedFile
 
 def without_file_names(question: str) -> str:
     """The question without names of files, and without a preposition before them."""
-    plain = re.sub(rf"(?:\b(?:in|of|from|within|according\s+to|by|the\s+file)\s+)*{_FILE_NAME.pattern}", " ", question, flags=re.I)
+    before = r"(?:\b(?:in|of|from|within|according\s+to|by|the\s+file)\s+)*"
+    plain = re.sub(before + _FILE_NAME.pattern, " ", question, flags=re.I)
     return re.sub(r"\s+([?.,!])", r"\1", " ".join(plain.split()))
 
 

@@ -40,9 +40,7 @@ _NOT_NUMBERED = frozenset(
     """.split()  # noqa: SIM905
 )
 """Words before a number that name no numbered thing."""
-_ENUMERATED = frozenset(
-    "rule point item article clause section paragraph step condition question exercise".split()  # noqa: SIM905
-)
+ENUMERATED = content_stems("rule point item article clause section paragraph step condition question exercise")
 """Things whose number may stand in front of a line: '5. Sweep the floor.'"""
 _LEADING = re.compile(r"^\W{0,3}(?P<number>\d{1,3})[.)]?\s")
 
@@ -100,7 +98,7 @@ class NumberedKind:
         for match in pattern.finditer(text):
             for number in re.findall(_NUMBER, match["numbers"], re.I):
                 yield match.start(), _plain(number)
-        if self.noun in _ENUMERATED and (leading := _LEADING.match(text)):
+        if self.noun in ENUMERATED and (leading := _LEADING.match(text)):
             yield leading.start(), _plain(leading["number"])
 
 

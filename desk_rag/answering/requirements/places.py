@@ -18,6 +18,7 @@ _LEVELS = " › "
 _LONGEST_HEADING = 8
 """Words of a line that may be a heading inside a chunk."""
 _NOT_HEADING = re.compile(r"[.,;]$|;\s|^\s*[-*•]|^\s*\d{1,3}[.)]\s|:\s\S")
+_LIST_NUMBER = re.compile(r"[^\w\n]{0,3}\d{1,3}[.)]\s+")
 _LETTER_HEAD = re.compile(r"^(?:From|To|Date|Subject|Cc): ")
 
 
@@ -30,6 +31,11 @@ class Place:
     """File name and headings; words are parted by blanks."""
     body: int
     """Character of `text` at which the title line ends."""
+
+    def marker_before(self, begin: int) -> int:
+        """Where the number of a list item begins that ends at `begin`; `begin` without one."""
+        line = self.text.rfind("\n", 0, begin) + 1
+        return line if _LIST_NUMBER.fullmatch(self.text[line:begin]) else begin
 
     def sections_before(self, begin: int) -> list[str]:
         """The lines before `begin` that look like headings, the nearest first."""

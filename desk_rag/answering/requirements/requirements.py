@@ -54,7 +54,7 @@ class Requirement:
 
     def fit(self, place: Place, begin: int, end: int) -> Fit:
         """Compare with characters [begin, end) of the place's text."""
-        mentioned = self.kind.values(place.text[begin:end])
+        mentioned = self.kind.values(place.text[place.marker_before(begin) : end])
         if self.wanted & mentioned:
             return Fit.STATED
         labelled = self.kind.values(place.labels)
@@ -145,6 +145,16 @@ class Requirements:
 
     def __bool__(self) -> bool:
         return bool(self._all)
+
+    @property
+    def has_values(self) -> bool:
+        """True if a year, date or number is required."""
+        return any(isinstance(each, Requirement) for each in self._all)
+
+    @property
+    def stems(self) -> set[str]:
+        """The stems of all that is required."""
+        return content_stems(" ".join(each.asked for each in self._all))
 
     @property
     def timed(self) -> tuple[Requirement, ...]:

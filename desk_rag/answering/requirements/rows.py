@@ -10,11 +10,17 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from desk_rag.answering.requirements.mentions import ENUMERATED
 from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 
 FIELD = re.compile(r"(?:^|;\s)(?P<key>[^:;]{1,60}):\s(?P<value>[^;]*)")
+_ENUMERATED = re.compile(
+    r"^\W*what\s+(?:does|is|do|are|says)\s+(?:the\s+)?\w+\s+(?:no\.?\s*|number\s+)?\d+[a-z]?(?:\s+(?:say|state|about))*\W*$",
+    re.I,
+)
+_NUMBERED_LINE = re.compile(r"^[^\w\n]{0,3}\d{1,3}[.)]\s+(?P<line>\S.*)$", re.M)
 _LIGHT = content_stems(
     "much many cost costs costing pay pays paid sold sell spend spent number numbers total amount row line have has get"
     " gets got go goes went list table sheet file called named name there long often late early old"
@@ -64,6 +70,8 @@ def look_up(question: str, places: Sequence[Place]) -> Lookup | None:
     if not wanted:
         return None
     requirements = Requirements(question)
+    if _ENUMERATED.match(question):
+        return _enumerated(requirements, places)
     rated = [
         (covered, lookup)
         for place in dict.fromkeys(places)
@@ -78,6 +86,19 @@ def look_up(question: str, places: Sequence[Place]) -> Lookup | None:
         if covered > best - _CLEARLY and other.place.text[slice(*other.value)] != text[begin:end]:
             return None
     return lookup
+
+
+def _enumerated(requirements: Requirements, places: Sequence[Place]) -> Lookup | None:
+    """The line that begins with the number asked for, under a name that the question has; None if there are several."""
+    lines = []
+    for place in dict.fromkeys(places):
+        for match in _NUMBERED_LINE.finditer(place.text, place.body):
+            above = [place.labels, *place.sections_before(match.start())[:1]]
+            line = match.span("line")
+            is_meant = requirements.worst(place, *line) is Fit.STATED
+            if is_meant and ENUMERATED & content_stems(" ".join(above)) & requirements.stems:
+                lines.append(Lookup(place, *line, line))
+    return lines[0] if len(lines) == 1 else None
 
 
 def fields(text: str) -> list[_Field]:

@@ -34,7 +34,7 @@ from desk_rag.errors import (
 if TYPE_CHECKING:
     from desk_rag.config import IndexSettings
 
-PARSER_VERSION = "5"
+PARSER_VERSION = "6"
 """Changes whenever any parser's output may change: files parsed by another version are read again."""
 
 _ERRORS: dict[str, type[DocumentError]] = {
@@ -81,6 +81,8 @@ class Block:
     line_start: int | None = None
     """1-based line in the file; None where the format has no lines (pdf, docx)."""
     line_end: int | None = None
+    opens_chunk: bool = False
+    """True for the heading of a sheet or a message, which never shares a chunk with what stands before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +254,9 @@ def _document(source: SourceFile, reply: dict[str, object]) -> Document:
     headings = [tuple(str(name) for name in path) for path in _list(reply["headings"])]
     blocks = []
     for row in _list(reply["blocks"]):
-        text, kind, place, page, first, last = row
-        blocks.append(Block(str(text), BlockKind(kind), headings[place], _number(page), _number(first), _number(last)))
+        text, kind, place, page, first, last, opens_chunk = row
+        lines = _number(first), _number(last)
+        blocks.append(Block(str(text), BlockKind(kind), headings[place], _number(page), *lines, bool(opens_chunk)))
     return Document(source, str(reply["title"]), tuple(blocks), parser_of(reply), str(reply["note"]))
 
 

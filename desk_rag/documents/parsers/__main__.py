@@ -176,7 +176,8 @@ def _blocks(parsed: Parsed) -> dict[str, object]:
     blocks = []
     for block in parsed.blocks:
         place = headings.setdefault(block.heading, len(headings))
-        blocks.append([block.text, block.kind.value, place, block.page, block.line_start, block.line_end])
+        lines = (block.line_start, block.line_end)
+        blocks.append([block.text, block.kind.value, place, block.page, *lines, block.opens_chunk])
     return {"headings": list(headings), "blocks": blocks}
 
 

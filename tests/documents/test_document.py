@@ -164,7 +164,7 @@ def test_code_keeps_its_text_and_lines(read) -> None:  # type: ignore[no-untyped
         assert block.line_start and block.line_end
         assert "\n".join(source[block.line_start - 1 : block.line_end]) == block.text
     assert "def turn():\n    x = 1\n\n    return x" in texts(document)
-    assert read("b.ini", "[one]\na=1\n[two]\nb=2\n").blocks[1].line_start == 3
+    assert read("b.ini", "[one]\na=1\n[two]\nb=2\n").blocks[1].line_start == 4
     assert read("Makefile", "all:\n\techo hi\n").parser.startswith("code/")
 
 

@@ -54,6 +54,10 @@ _PARSERS = {
     Format.SUBTITLES: "records.subtitles:parse",
     Format.BIBLIOGRAPHY: "records.bibliography:parse",
     Format.CANVAS: "records.canvas:parse",
+    Format.JSON: "structured.json_text:parse",
+    Format.YAML: "structured.yaml_text:parse",
+    Format.TOML: "structured.toml_text:parse",
+    Format.XML: "structured.xml_text:parse",
 }
 _FROM_BYTES = frozenset(
     {Format.HTML, Format.PDF, Format.DOCX, Format.MAIL, Format.MAILBOX, Format.OUTLOOK, Format.WEB_ARCHIVE,

@@ -94,6 +94,11 @@ class Builder:
         self._headings.append((level, text))
         self.add(text, BlockKind.HEADING, lines, page, opens_chunk=opens_chunk)
 
+    def section(self, path: Sequence[str]) -> None:
+        """Replace the headings in force without a block of their own: keys above values, which the values repeat."""
+        names = (" ".join(without_terminal_codes(name).split()) for name in path)
+        self._headings = [(level, name) for level, name in enumerate(names, start=1) if name]
+
     def set_title(self, text: str) -> None:
         """Name the document; the first name given stays."""
         self.title = self.title or " ".join(without_terminal_codes(text).split())[:_TITLE_CHARS]

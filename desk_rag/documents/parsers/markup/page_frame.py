@@ -13,12 +13,11 @@ from dataclasses import dataclass
 
 from selectolax.lexbor import LexborNode
 
-INLINE_TAGS = frozenset(
-    """
+_INLINE_TAGS = """
     a abbr acronym b bdi bdo big cite code data del dfn em font i img input ins kbd label mark q rp rt ruby s samp
     small span strike strong sub sup time tt u var wbr
-    """.split()
-)
+"""
+INLINE_TAGS = frozenset(_INLINE_TAGS.split())
 _FRAME_ROLES = frozenset({"navigation", "search", "dialog", "alertdialog", "menu", "menubar"})
 _EDGE_ROLES = frozenset({"banner", "contentinfo", "complementary"})
 _EDGE_TAGS = frozenset({"aside", "footer", "header", "form"})
@@ -42,7 +41,7 @@ _LARGEST_SHARE = 10
 
 @dataclass(slots=True)
 class _Weight:
-    """What was counted inside an open element."""
+    """Counts of what stands inside an open element."""
 
     drops_before: int
     text: int = 0

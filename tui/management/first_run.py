@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.assets import assets_dir
 from desk_rag.config import GIB
-from desk_rag.ingest.folder_preview import FolderPreview, preview
+from desk_rag.ingest.preview import FolderPreview, preview
 
 if TYPE_CHECKING:
     from desk_rag.tui.management.session import Session

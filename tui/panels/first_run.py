@@ -15,7 +15,7 @@ from textual.content import Content
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from desk_rag.ingest.folder_preview import FolderPreview
+from desk_rag.ingest.preview import FolderPreview
 from desk_rag.sanitize import clean
 from desk_rag.tui.management.first_run import FirstRun
 from desk_rag.tui.management.session import Session

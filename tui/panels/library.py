@@ -14,13 +14,14 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.widgets import Input, Static
 
+from desk_rag.sanitize import clean
 from desk_rag.tui.management.library import Entry, FileEntry, FolderEntry, Library, Listed, Shown, Summary
 from desk_rag.tui.management.library_changes import Change, Exclusion, LibraryChanges
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.messages import Problem
 from desk_rag.tui.panels.base import PanelScreen
 from desk_rag.tui.panels.choice import Choice, ChoiceScreen
-from desk_rag.tui.panels.text_page import TextScreen
+from desk_rag.tui.screens.document_text import DocumentTextScreen
 from desk_rag.tui.widgets.entry_line import detail, entry_line
 from desk_rag.tui.widgets.entry_list import PAGE, EntryList
 from desk_rag.tui.widgets.line_input import LineInput
@@ -285,7 +286,7 @@ class LibraryScreen(PanelScreen):
             self._ask_to_forget(entry)
 
     def _show_text(self, path: Path, text: str) -> None:
-        self.app.push_screen(TextScreen(home_path(path), text or "No text was read from this file."))
+        self.app.push_screen(DocumentTextScreen(home_path(path), clean(text) or "No text was read from this file."))
 
     def _ask_to_exclude(self, path: Path) -> None:
         root = next((root for root in self.session.folders if root in path.parents), None)
@@ -296,10 +297,12 @@ class LibraryScreen(PanelScreen):
         self.in_thread(job, self._exclusion_came, group="change")
 
     def _exclusion_came(self, exclusion: Exclusion) -> None:
+        also = ", ".join(home_path(path) for path in exclusion.elsewhere)
         text = (
             f"The rule {exclusion.rule} is added to `exclude` in {home_path(self.session.file.path)}. "
             f"{count(exclusion.indexed, 'document')} will leave the index; the files themselves stay as they are. "
-            "This can be undone; caches are kept for a while."
+            + (f"It holds in every indexed folder, so {also} leaves the index, too. " if also else "")
+            + "This can be undone; caches are kept for a while."
         )
         choices = (Choice("no", "n", "Cancel"), Choice("yes", "y", "Exclude"))
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import count as counter
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from textual import events
 from textual.app import ComposeResult
@@ -21,7 +21,7 @@ from textual.widgets import Footer, Input, Static, Tab, Tabs
 
 from desk_rag.answering.events import Evidence
 from desk_rag.documents.status import FileState
-from desk_rag.ingest.events import DeletionsWaiting, FileEvent, RootAbsent
+from desk_rag.ingest.events import DeletionsWaiting, FileEvent, Notice, RootAbsent
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Status
 from desk_rag.tui.conversation.find_bar import FindBar
@@ -268,6 +268,10 @@ class ChatScreen(ConversationScreen):
             reason = event.reason if isinstance(event, RootAbsent) else event.sentence
             said = safe(f"{short_path(event.root, ())}: {reason}", single_line=True, most=300)
             self.notify(said.plain, severity="warning", timeout=8, markup=False)
+        elif isinstance(event, Notice):
+            said = safe(f"{event.sentence} {event.remedy}".rstrip(), single_line=True, most=400)
+            severity: Literal["information", "warning"] = "information" if event.is_over else "warning"
+            self.notify(said.plain, severity=severity, timeout=12, markup=False)
 
     def _notice(self) -> None:
         self.query_one(IndexStatus).notice(notice(self._status))

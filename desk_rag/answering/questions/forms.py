@@ -49,6 +49,10 @@ _PATTERNS: tuple[tuple[Form, re.Pattern[str]], ...] = (
     (Form.COUNT, re.compile(r"^how\s+many\s+(?P<subject>.+)", re.I)),
     (Form.COUNT, re.compile(r"^(?:count|what\s+is\s+the\s+number\s+of)\s+(?P<subject>.+)", re.I)),
 )  # fmt: skip
+_LIMIT = re.compile(
+    r"\b(?:at\s+(?:most|least)|(?:per|a|each|every)\s+(?:day|week|month|year|hour|minute|second|time))\b", re.I
+)
+"""Words of a question for a limit or a rate, which stands somewhere and is not counted."""
 
 
 def whole_folder(question: str) -> WholeFolderQuestion | None:
@@ -59,6 +63,6 @@ def whole_folder(question: str) -> WholeFolderQuestion | None:
     """
     plain = " ".join(question.split()).rstrip("?!. ")
     for form, pattern in _PATTERNS:
-        if match := pattern.match(plain):
+        if (match := pattern.match(plain)) and not (form is Form.COUNT and _LIMIT.search(plain)):
             return WholeFolderQuestion(form, match["subject"])
     return None

@@ -23,6 +23,7 @@ from desk_rag.answering.questions.parts import by_way_of, two_questions
         ("Summarise notes/avalanche.md", Form.SUMMARY, "notes/avalanche.md"),
         ("When was the boiler bought?", None, ""),
         ("What is the largest file size that is read?", None, ""),
+        ("How many messages are sent per day at most?", None, ""),
     ],
 )
 def test_questions_about_the_whole_folder(question: str, form: Form | None, subject: str) -> None:

@@ -39,6 +39,7 @@ class Format(Enum):
     SUBTITLES = "subtitles"
     BIBLIOGRAPHY = "bibliography"
     CANVAS = "canvas"
+    PICTURE = "picture"
     JSON = "json"
     YAML = "yaml"
     TOML = "toml"

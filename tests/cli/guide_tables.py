@@ -52,6 +52,7 @@ _FORMAT_NAMES = {
     Format.SUBTITLES: "subtitles",
     Format.BIBLIOGRAPHY: "BibTeX",
     Format.CANVAS: "Obsidian canvases",
+    Format.PICTURE: "pictures, with OCR (see below)",
     Format.JSON: "JSON, by its keys",
     Format.YAML: "YAML, by its keys",
     Format.TOML: "TOML and INI, by their keys",

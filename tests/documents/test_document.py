@@ -301,9 +301,11 @@ def test_names_that_lie(read) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_supported_looks_at_the_name() -> None:
-    assert all(supported(Path(name)) for name in ("a.MD", "b.Docx", "Makefile", "README", "c.tsx", "d.csv", "e.pdf"))
-    assert not any(supported(Path(name)) for name in ("a.png", "c.exe", "d.zip"))
-    assert supported(Path("noname")), "the content decides"
+    assert all(
+        supported(Path(name), SETTINGS) for name in ("a.MD", "b.Docx", "Makefile", "README", "c.tsx", "d.csv", "e.pdf")
+    )
+    assert not any(supported(Path(name), SETTINGS) for name in ("a.png", "c.exe", "d.zip"))
+    assert supported(Path("noname"), SETTINGS), "the content decides"
 
 
 def test_damaged_containers(read) -> None:  # type: ignore[no-untyped-def]

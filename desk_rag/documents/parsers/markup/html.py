@@ -10,8 +10,8 @@ import re
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from desk_rag.documents.document import BlockKind
-from desk_rag.documents.encoding import decode
 from desk_rag.documents.parsers.building import Builder, Parsed, table_rows
+from desk_rag.documents.parsers.encoding import decode
 from desk_rag.documents.parsers.markup.page_frame import INLINE_TAGS, nodes_below, remove_page_frame
 
 _DROPPED = (

@@ -21,8 +21,8 @@ from email.utils import parseaddr
 from typing import Any, cast
 
 from desk_rag.documents.document import BlockKind
-from desk_rag.documents.encoding import decode
 from desk_rag.documents.parsers.building import Builder, Parsed
+from desk_rag.documents.parsers.encoding import decode
 from desk_rag.documents.parsers.markup.html import add_html
 from desk_rag.documents.parsers.markup.prose import add_lines
 from desk_rag.documents.sentences import QUOTED_HEADING

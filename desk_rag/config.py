@@ -233,6 +233,10 @@ class UISettings(_Section):
     """Colours of the UI; written when a theme is chosen in the command palette."""
     ascii: bool = False
     """Draw with ASCII signs only; done without this setting where the locale is not UTF-8."""
+    notify: Literal["off", "bell", "osc9"] = "off"
+    """Signal the end of a long answer or of indexing: 'bell' rings the terminal, 'osc9' shows a desktop notice."""
+    keys: dict[str, str] = {}
+    """Keys by action, such as { compare = 'f10' }; `desk-rag help keys` lists actions and keys."""
 
 
 class Settings(_Section):

@@ -135,25 +135,25 @@ def print_preview(settings: Settings, roots: Sequence[Path], *, as_json: bool) -
 
     if exists(settings):
         with open_store(settings, writer=False) as store:
-            found = preview(store, roots, settings.index)
+            plan = preview(store, roots, settings.index)
     else:
-        found = preview(None, roots, settings.index)
+        plan = preview(None, roots, settings.index)
     if as_json:
-        paths = {name: [str(path) for path in getattr(found, name)] for name in ("new", "changed", "gone")}
-        rest = {"unchanged": found.unchanged, "failed": found.failed, "bytes": found.bytes_to_read}
-        out.print_json(sys.stdout, {**paths, **rest, "not_read": out.unread_json(found.left_out)})
+        paths = {name: [str(path) for path in getattr(plan, name)] for name in ("new", "changed", "gone")}
+        rest = {"unchanged": plan.unchanged, "failed": plan.failed, "bytes": plan.bytes_to_read}
+        out.print_json(sys.stdout, {**paths, **rest, "not_read": out.unread_json(plan.left_out)})
         return 0
-    to_read = len(found.new) + len(found.changed)
+    to_read = len(plan.new) + len(plan.changed)
     lines = [
-        f"{out.plural(found.files, 'file')} found = {to_read:,} to be read + {found.unchanged:,} unchanged"
-        f" + {found.failed:,} that could not be read before + {found.left_out.files:,} left out"
+        f"{out.plural(plan.files, 'file')} found = {to_read:,} to be read + {plan.unchanged:,} unchanged"
+        f" + {plan.failed:,} that could not be read before + {plan.left_out.files:,} left out"
     ]
     for name, word in (("new", "new"), ("changed", "changed"), ("gone", "gone, to be removed from the index")):
-        paths_of = getattr(found, name)
+        paths_of = getattr(plan, name)
         lines += [f"  {word}: {shown_path(path, roots)}" for path in paths_of[:_MOST_NAMED]]
         lines += [f"  … and {len(paths_of) - _MOST_NAMED:,} more {word}"] if len(paths_of) > _MOST_NAMED else []
-    if found.left_out.files:
-        lines.append(f"{found.left_out.summary}.")
-    lines.append(f"{out.size(found.bytes_to_read)} would be read. Nothing was changed.")
+    if plan.left_out.files:
+        lines.append(f"{plan.left_out.summary}.")
+    lines.append(f"{out.size(plan.bytes_to_read)} would be read. Nothing was changed.")
     print_lines(lines)
     return 0

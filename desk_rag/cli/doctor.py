@@ -71,7 +71,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     """Run all checks, in the order in which a fault would show."""
     checks: tuple[Callable[[Settings], Finding | list[Finding]], ...] = (
         *(_python, _torch, _gpu, _quantization, _model, _adapter, _auxiliary, _rungs, _embedder, _words, _vectors),
-        *(_data_dir, _kv_dir, _disk, _drive, _store, _foreign, _notices, _coding, _break_even, _watches),
+        *(_data_dir, _kv_dir, _disk, _store, _foreign, _notices, _coding, _break_even, _watches),
     )
     reported: set[str] = set()
     for check in checks:
@@ -282,18 +282,6 @@ def _disk(settings: Settings) -> Finding:
         remedy = "Raise `budget_gib` under [store] to have fast answers."
         return Finding("disk", Verdict.WARN, f"{detail}: no chunk KV is kept", remedy)
     return Finding("disk", Verdict.OK, detail)
-
-
-def _drive(settings: Settings) -> list[Finding]:
-    """Report the measured read speed of the drive, if there is one."""
-    from desk_rag.answering.drive_tuning import remembered
-
-    tuned = remembered(settings.data_dir, settings.store.kv_place)
-    if tuned is None:
-        return []
-    rate = f"{tuned.bytes_per_second / 1e9:.2f} GB/s"
-    detail = f"chunk KV is read at {rate}, by {tuned.threads} threads in {tuned.waves} waves"
-    return [Finding("drive", Verdict.OK, detail)]
 
 
 def _store(settings: Settings) -> Finding:

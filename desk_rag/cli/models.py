@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from desk_rag import config
 from desk_rag.cli import output as out
 from desk_rag.cli.store_access import exists, open_store, print_lines
-from desk_rag.config import GIB, Settings
+from desk_rag.config import Settings
 from desk_rag.errors import ConfigError
 from desk_rag.sanitize import clean, shown_path
 
@@ -122,33 +122,13 @@ def _fit_lines(each: Fit, machine: Machine) -> list[str]:
 
 
 def _machine(settings: Settings, folder: Path | None) -> Machine:
-    import psutil
-
-    from desk_rag.model.library.fit import Machine
+    from desk_rag.model.library.machine import measure
 
     characters = 0
     if exists(settings):
         with open_store(settings, writer=False) as store:
             characters = store.text_characters(folder.expanduser().absolute() if folder else None)
-    return Machine(
-        gpu_bytes=0 if settings.model.device == "cpu" else _gpu_bytes(),
-        ram_bytes=int(psutil.virtual_memory().available),
-        budget_bytes=int(settings.store.budget_gib * GIB),
-        text_characters=characters,
-    )
-
-
-def _gpu_bytes() -> int:
-    """Memory of the first NVIDIA GPU; 0 without one."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        total = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).total
-        pynvml.nvmlShutdown()
-    except pynvml.NVMLError:
-        return 0
-    return int(total)
+    return measure(settings, characters)
 
 
 def _use(settings: Settings, task: Task) -> int:

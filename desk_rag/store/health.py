@@ -196,3 +196,7 @@ class StoreHealth:
     def activity(self) -> Activity | None:
         """Return what the writer is doing; None if it has ended or been silent for a minute."""
         return self._shared.activity()
+
+    def written_today(self) -> int:
+        """Return the bytes of chunk KV that were written since midnight."""
+        return self._shared.written_today()

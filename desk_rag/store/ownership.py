@@ -32,7 +32,8 @@ _SECTOR = 512
 """Bytes that a drive writes whole or not at all."""
 _SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
 TAG_CONTENT = _SIGNATURE + (
-    b"\n# This directory holds caches made by desk-rag from your documents, and the chats you saved (chats.sqlite).\n"
+    b"\n# This directory holds caches made by desk-rag from your documents. Unless it is the default directory, your\n"
+    b"# saved chats are in it, too (chats.sqlite).\n"
     b"# See https://bford.info/cachedir/\n"
 )
 SOCKET = "run/resident.sock"
@@ -371,6 +372,7 @@ _GRAMMAR: tuple[tuple[re.Pattern[str], _Content], ...] = tuple(
         (rf"{re.escape(TAG)}({_TEMPORARY})?", _tag_file),
         (rf"{re.escape(CATALOG)}(-wal|-shm|-journal)?", _catalog),
         (rf"{re.escape(CHATS)}(-journal)?", _catalog),
+        (rf"{re.escape(CHATS)}{_TEMPORARY}", _catalog),
     )
 )
 """Every name that desk-rag gives a file, and the proof of its content."""

@@ -31,13 +31,25 @@ class Resident:
     engine: Callable[[], AbstractContextManager[AnswerEngine]]
     is_reading: Callable[[], bool]
     changed_files: Callable[[], Iterable[Path]]
+    leave: Callable[[], None] | None = None
+    """Ends a process that was kept for answers only; None if it does other work."""
+    is_leaving: Callable[[], bool] = lambda: False
 
     def handle(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
         """Answer one request. Raises NoResident for one that the client must see to itself, DeskRagError."""
         does = request.get("do")
         if does == "status":
-            yield {"pid": os.getpid()}
+            kept = self.leave is not None
+            yield {"pid": os.getpid(), "kept": kept, "settings": values.settings_key(self.settings)}
             return
+        if does == "leave":
+            if self.leave is None:
+                raise NoResident("it does other work")
+            self.leave()
+            yield {"leaving": True}
+            return
+        if self.is_leaving():
+            raise NoResident("")
         if request.get("settings") != values.settings_key(self.settings):
             raise NoResident("it has other settings")
         if does == "ask":

@@ -13,7 +13,6 @@ import torch
 
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import Answer, AnswerMode
-from desk_rag.answering.kv_connector import MappedConnector
 from desk_rag.answering.strategy import TimedRecompute, attention_path
 from desk_rag.config import AnswerSettings
 from desk_rag.errors import ConfigError, UnsupportedModel
@@ -23,8 +22,10 @@ from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.policy import RecomputeChoice, SelectorName
 from desk_rag.kv.recompute.step import PrefillResult
 from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.memory import device as device_memory
 from tests.answer_world import BICYCLE, RENT, World, an_engine, ask, first_logits, make_world, streamed
 from tests.models import FAMILIES, build_model
+from tests.whole_files import WholeFiles
 
 PLAIN_STAGES = ["queue", "retrieve", "load", "stitch", "prefill"]
 CHOOSING_STAGES = ["queue", "retrieve", "choose", "load", "stitch", "prefill"]
@@ -54,7 +55,7 @@ def plainly(world: World, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     """Answers and first logits by the plain path: stitched whole, the model's own pass."""
     data = tmp_path_factory.mktemp("plain") / "data"
     shutil.copytree(world.data, data)
-    with an_engine(world, data, MappedConnector) as engine, first_logits() as seen:
+    with an_engine(world, data, WholeFiles) as engine, first_logits() as seen:
         return {question: (ask(engine, question), seen[-1]) for question in (BICYCLE, RENT)}
 
 
@@ -78,7 +79,7 @@ def damage(engine: AnswerEngine) -> None:
         file.write_bytes(content)
 
 
-@pytest.mark.parametrize("loading", [MappedConnector, streamed])
+@pytest.mark.parametrize("loading", [WholeFiles, streamed])
 def test_the_lean_pass_answers_as_the_models_own(world: World, data: Path, loading, plainly) -> None:  # type: ignore[no-untyped-def]
     with an_engine(world, data, loading, lean=True) as engine, first_logits() as seen:
         slab = engine._slab
@@ -120,7 +121,7 @@ def test_the_prefix_is_written_once_and_again_after_full_prefill(world: World, d
         assert ask(engine, RENT).raw == expected.raw
 
 
-@pytest.mark.parametrize("loading", [MappedConnector, streamed])
+@pytest.mark.parametrize("loading", [WholeFiles, streamed])
 def test_lazy_attention_answers_as_a_slab_does(world: World, data: Path, loading, plainly) -> None:  # type: ignore[no-untyped-def]
     with an_engine(world, data, loading, attention="lazy") as engine, first_logits() as seen:
         assert engine.attention is AttentionPath.LAZY
@@ -176,7 +177,7 @@ def test_recomputing_everything_is_full_prefill(world: World, data: Path) -> Non
 
 @pytest.mark.parametrize("lean", [False, True])
 def test_some_recompute_over_the_streamed_way_and_damaged_files(world: World, data: Path, lean: bool) -> None:
-    with an_engine(world, data, MappedConnector, recompute=0.2, writer=False) as mapped:
+    with an_engine(world, data, WholeFiles, recompute=0.2, writer=False) as mapped:
         expected = {question: ask(mapped, question) for question in (BICYCLE, RENT)}
     with an_engine(world, data, streamed, recompute=0.2, lean=lean) as engine:
         for question, answer in expected.items():
@@ -232,13 +233,13 @@ def test_the_path_follows_settings_device_and_free_memory(
     def path(model: LanguageModel, **asked: object) -> AttentionPath:
         return attention_path(AnswerSettings.model_validate(asked), model, where, 400)
 
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (1 << 20, 6 << 30))
+    monkeypatch.setattr(device_memory, "free_gpu_bytes", lambda _device: 1 << 20)
     assert path(reader) is AttentionPath.MATERIALIZE
     assert path(reader, attention="lazy") is AttentionPath.LAZY
     assert path(on_gpu) is AttentionPath.LAZY
     assert path(on_gpu, recompute=0.5) is AttentionPath.MATERIALIZE
     assert path(on_gpu, attention="materialize") is AttentionPath.MATERIALIZE
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (5 << 30, 6 << 30))
+    monkeypatch.setattr(device_memory, "free_gpu_bytes", lambda _device: 5 << 30)
     assert path(on_gpu) is AttentionPath.MATERIALIZE
     sliding = build_model(next(family for family in FAMILIES if family.name.startswith("gemma")))
     with pytest.raises(UnsupportedModel, match="sliding"):

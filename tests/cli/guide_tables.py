@@ -19,6 +19,8 @@ from desk_rag.config import Settings
 from desk_rag.documents import discovery, formats, sensitive
 from desk_rag.documents.formats import Format
 from desk_rag.errors import EXIT_CODES
+from desk_rag.tui.keys.actions import FIXED_KEYS, KEY_ACTIONS
+from desk_rag.tui.keys.keymap import shown_key
 from desk_rag.tui.management.settings_list import docstrings
 
 GUIDES = Path(__file__).resolve().parent.parent.parent / "assets" / "guides"
@@ -96,6 +98,19 @@ def _toml(value: object) -> str:
     return json.dumps(list(value) if isinstance(value, tuple) else value, default=str)
 
 
+def keys() -> str:
+    """Actions of the UI with their keys, by the screens on which they act."""
+    rows = ["| action | key | does | where |", "|---|---|---|---|"]
+    for each in KEY_ACTIONS:
+        rows.append(f"| `{each.name}` | {shown_key(each.key)} | {each.meaning} | {each.area.value.lower()} |")
+    return "\n".join(rows)
+
+
+def fixed_keys() -> str:
+    """Keys of the UI that cannot be changed."""
+    return "\n".join(["| key | does |", "|---|---|", *(f"| {key} | {meaning} |" for key, meaning in FIXED_KEYS)])
+
+
 def read_formats() -> str:
     """Which names are read as which format."""
     rows = ["| format | by ending | by whole name |", "|---|---|---|"]
@@ -148,7 +163,8 @@ def families() -> str:
 
 
 PARTS = {
-    part.__name__: part for part in (settings, read_formats, unread_formats, secrets, tools, exit_codes, families)
+    part.__name__: part
+    for part in (settings, keys, fixed_keys, read_formats, unread_formats, secrets, tools, exit_codes, families)
 }
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.answering.drive_tuning import FILE, Tuned, remember
 from desk_rag.cli.main import main
 from desk_rag.errors import full_disk
 from desk_rag.store.ownership import stamp_of
@@ -123,17 +122,6 @@ def test_doctor_tells_quality_break_even_room_and_what_was_mended(desk: Desk) ->
     assert desk.run("verify", "--repair").code == 0
     assert "store" not in findings()
     assert desk.json("index", str(desk.documents))["warm"] == 1
-
-
-def test_doctor_tells_how_the_drive_is_read_once_that_was_measured(desk: Desk) -> None:
-    def told() -> list[str]:
-        findings = desk.json("doctor")["findings"]
-        return [f["detail"] for f in findings if f["name"] == "drive"]  # type: ignore[attr-defined]
-
-    assert told() == []
-    remember(desk.data, Tuned(threads=8, waves=4, bytes_per_second=3.14e9))
-    assert told() == ["chunk KV is read at 3.14 GB/s, by 8 threads in 4 waves"]
-    (desk.data / FILE).unlink()
 
 
 def test_doctor_looks_at_the_adapter(desk: Desk, tmp_path: Path) -> None:

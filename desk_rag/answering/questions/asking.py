@@ -25,7 +25,7 @@ from desk_rag.answering.events import (
     Stage,
 )
 from desk_rag.answering.questions import parts, summary
-from desk_rag.answering.questions.forms import Form, Request, whole_folder
+from desk_rag.answering.questions.forms import Form, WholeFolderQuestion, whole_folder
 from desk_rag.answering.questions.joining import Joined
 from desk_rag.answering.questions.narrowing import narrow, without_dates
 from desk_rag.answering.questions.second_look import SecondLook
@@ -94,7 +94,7 @@ def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[An
 
 
 def _of_whole_folder(
-    reader: Reader, question: str, request: Request, under: Sequence[Path]
+    reader: Reader, question: str, request: WholeFolderQuestion, under: Sequence[Path]
 ) -> Generator[AnswerEvent, None, bool]:
     """Answer from all passages; return False if there was nothing to show, count or add up."""
     if request.form is Form.SUMMARY:

@@ -18,7 +18,7 @@ class Form(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class WholeFolderQuestion:
     """A question about the whole folder."""
 
     form: Form
@@ -51,7 +51,7 @@ _PATTERNS: tuple[tuple[Form, re.Pattern[str]], ...] = (
 )  # fmt: skip
 
 
-def whole_folder(question: str) -> Request | None:
+def whole_folder(question: str) -> WholeFolderQuestion | None:
     """The request, if the question has the form of one about the whole folder; None for others.
 
     The form alone does not decide: 'How many rooms has the hotel?' asks for one fact. So a caller that finds nothing to
@@ -60,5 +60,5 @@ def whole_folder(question: str) -> Request | None:
     plain = " ".join(question.split()).rstrip("?!. ")
     for form, pattern in _PATTERNS:
         if match := pattern.match(plain):
-            return Request(form, match["subject"])
+            return WholeFolderQuestion(form, match["subject"])
     return None

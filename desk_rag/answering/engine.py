@@ -180,7 +180,7 @@ class AnswerEngine:
             yield from map(check.event, stream.feed(token.text, token.count))
             for token in begun.later_tokens:
                 raw, count = raw + token.text, count + token.count
-                yield from map(check.event, stream.feed(token.text, token.count))
+                yield from map(check.event, stream.feed(token.text, token.count, ends_quotes=token.ends_quotes))
                 if stream.ended:
                     break
             decoding = token.sampled_at - first_at

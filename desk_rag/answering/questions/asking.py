@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from desk_rag.answering.events import (
     Answer,
     AnswerEvent,
+    AnswerText,
     Basis,
     Evidence,
     Finished,
@@ -69,8 +70,14 @@ class Reader:
 
 def answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[AnswerEvent]:
     """Yield the events of the answer to `question`; `Finished` comes last, once."""
+    began, first_text = time.perf_counter(), None
     for event in _answer(reader, question, under):
-        yield _with_basis(event, reader.store, under) if isinstance(event, Finished) else event
+        if first_text is None and isinstance(event, Evidence | AnswerText):
+            first_text = time.perf_counter() - began
+        if isinstance(event, Finished):
+            timed = replace(event.answer.timings, first_text=first_text)
+            event = _with_basis(Finished(replace(event.answer, timings=timed)), reader.store, under)
+        yield event
 
 
 def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[AnswerEvent]:

@@ -38,7 +38,7 @@ _MOST = 8
 
 @dataclass(frozen=True, slots=True)
 class MissingWork:
-    """Which work the store says is still to be done."""
+    """Work that, by the rows of the store, is still to be done."""
 
     vectors: bool
     kv: bool

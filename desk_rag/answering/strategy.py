@@ -12,6 +12,7 @@ from desk_rag.answering.context import Context
 from desk_rag.answering.events import Source
 from desk_rag.answering.evidence.selection import EvidenceDecoding, EvidenceSelector
 from desk_rag.answering.evidence.span_scorer import SpanScorer, load_span_scorer
+from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.stream import AnswerStream
 from desk_rag.answering.writing.length import length_for, longest
 from desk_rag.answering.writing.stream import WrittenStream
@@ -240,7 +241,7 @@ class Decoding:
         texts = [source.text for source in sources]
         if self.span_scorer is not None:
             self.span_scorer.read_ahead(question, texts)
-        return EvidenceDecoding(self._selector, question, texts)
+        return EvidenceDecoding(self._selector, question, [place_of_source(source) for source in sources])
 
     def close(self) -> None:
         """End the span scorer's thread."""

@@ -299,12 +299,14 @@ def _delete_all(root: Path) -> tuple[Cleared, str]:
 
     Also returns the `kv_dir` that could not be reached, '' if there is none.
     """
+    from desk_rag.store import ownership
     from desk_rag.store.layout import Layout
     from desk_rag.store.maintenance.data_directory import clear_all
     from desk_rag.store.opening import locked
 
     with locked(Layout(root)):
-        return clear_all(root)
+        cleared, away = clear_all(root)
+    return ownership.clear_lock(root, cleared), away
 
 
 def _activity_json(activity: Activity | None) -> dict[str, object] | None:

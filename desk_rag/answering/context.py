@@ -47,9 +47,10 @@ class Context:
     chunks: tuple[ContextChunk, ...]
     """The same in the order in which they stand in the cache, see `place_of`."""
 
-    def sources_as_read(self, prefilled: Collection[ChunkId]) -> tuple[Source, ...]:
-        """Return the sources as they were read: warm if their chunk KV was loaded, cold if prefilled live."""
-        return tuple(replace(source, warm=source.chunk_id not in prefilled) for source in self.sources)
+    def as_read(self, prefilled: Collection[ChunkId]) -> Context:
+        """Return it with its sources as they were read: warm if loaded, cold if prefilled live."""
+        sources = tuple(replace(source, warm=source.chunk_id not in prefilled) for source in self.sources)
+        return replace(self, sources=sources)
 
 
 class LoadStats(Protocol):

@@ -46,9 +46,9 @@ class KVEntry:
     path: Path
     size: int
     aside: bool = False
-    """It is in quarantine."""
+    """True if it is in quarantine."""
     named_ours: bool = True
-    """It is a regular file with a place and name that the store gives."""
+    """True for a regular file with a place and name that the store gives."""
 
     @property
     def counted(self) -> int:

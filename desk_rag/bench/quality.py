@@ -29,11 +29,11 @@ from desk_rag.bench.answer_quality.evaluation import Coding, Progress, QualitySe
 from desk_rag.bench.answer_quality.modes import FULL, STITCHED, Mode, Way, parse_modes
 from desk_rag.bench.answer_quality.score import Judge
 from desk_rag.bench.answer_quality.tables import Report
+from desk_rag.bench.baselines import selectors
 from desk_rag.bench.harness import report
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError
 from desk_rag.kv.prefix_variants.variants import parse_variants
-from desk_rag.kv.recompute.policy import SelectorName
 from desk_rag.sanitize import clean
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     how = parser.add_argument_group("how")
     modes = "full, ..., recompute:SELECTOR:RATIO, primed, primed+recompute:SELECTOR:RATIO"
     how.add_argument("--modes", default="full,reordered,composite,parallel", help=modes)
-    how.add_argument("--selectors", default=",".join(name.value for name in SelectorName), help="of a bare 'recompute'")
+    how.add_argument("--selectors", default=",".join(selectors.NAMES), help="of a bare 'recompute'")
     how.add_argument("--ratios", default="0.2", help="of a bare 'recompute'")
     how.add_argument("--rungs", default="0,1,2,3,4", help="of primed modes: primers before a chunk, by its place")
     how.add_argument("--model", default="embedded", help="a model directory or ORG/NAME")

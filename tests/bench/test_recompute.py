@@ -10,7 +10,6 @@ import pytest
 from desk_rag.bench import recompute
 from desk_rag.bench.models import shapes
 from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
-from desk_rag.kv.recompute.policy import SelectorName
 from tests.models import FAMILIES, build_model
 
 
@@ -46,7 +45,7 @@ def test_the_auxiliary_model_reads_the_same_texts() -> None:
     context = bench.context()
     assert [len(ids) for ids in context.chunk_ids] == [len(model.prompt.chunk_ids(text)) for text in context.texts]
     assert all(len(ids) <= 130 for ids in context.chunk_ids)
-    works = bench.works([SelectorName.AUX], [0.2])
+    works = bench.works(["aux"], [0.2])
     assert set(works) == {*bench.prefills, "stitch", "stitched", "select aux 0.2", "pass aux 0.2", "aux 0.2"}
     for work in works.values():
         work.before()

@@ -19,15 +19,15 @@ from desk_rag.bench.answer_quality.batch import BatchCache, RowCache, decode, fo
 from desk_rag.bench.answer_quality.data.sample import Sample
 from desk_rag.bench.answer_quality.modes import Mode, Way
 from desk_rag.bench.answer_quality.prefill import ChunkIds
+from desk_rag.bench.baselines.selectors import select
 from desk_rag.errors import ConfigError
 from desk_rag.kv.forward.runner import ModelPass
 from desk_rag.kv.positions import StitchPlan, plan
 from desk_rag.kv.prefill import PrefixKV
 from desk_rag.kv.prefix_variants.variants import PrefixVariants
 from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
-from desk_rag.kv.recompute.policy import SelectorName
 from desk_rag.kv.recompute.run import Selection, recompute
-from desk_rag.kv.recompute.selectors import SelectionContext, select
+from desk_rag.kv.recompute.selectors import SelectionContext
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.stitch import StitchedCache, stitch
 from desk_rag.kv.types import QuantizedKV
@@ -259,7 +259,7 @@ def _select(setting: Setting, mode: Mode, item: Item, stitched: StitchedCache) -
         question=item.sample.question,
         auxiliary=setting.auxiliary,
     )
-    return select(SelectorName(mode.selector), mode.ratio, context)
+    return select(mode.selector, mode.ratio, context)
 
 
 def _fitting(chunks: Sequence[ChunkIds], gold: set[int], room: int) -> list[int]:

@@ -194,6 +194,11 @@ def told_to_user(error: Exception) -> DeskRagError | None:
             f"A path is longer than this system allows: {str(error.filename)[:60]}…",
             remedy="Name a shorter one in the settings or on the command line.",
         )
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's; not imported here
+        return OutOfMemory(
+            "There is not enough memory for the model and its work.",
+            remedy="Close programs that use much memory or the GPU, or take a smaller model (`desk-rag models fit`).",
+        )
     return of_system(error) if isinstance(error, OSError) else error if isinstance(error, DeskRagError) else None
 
 

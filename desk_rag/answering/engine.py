@@ -24,13 +24,13 @@ from desk_rag.answering.evidence.citation_check import CitationCheck
 from desk_rag.answering.kv_connector import CacheTarget, KVConnector, KVLoadHandle, open_connector
 from desk_rag.answering.prefetch import Prefetcher
 from desk_rag.answering.questions.asking import ChooseChunks, Reader, answer
-from desk_rag.answering.strategy import Decoding, Recompute, attention_path
+from desk_rag.answering.questions.less_memory import with_less_memory
+from desk_rag.answering.strategy import Decoding, Recompute, allocate, attention_path
 from desk_rag.config import Settings
 from desk_rag.device_lock import DeviceLock
 from desk_rag.ingest import damage, unread
 from desk_rag.kv.calibration.texts import PROBE
 from desk_rag.kv.forward.runner import ModelRunner
-from desk_rag.kv.lazy.memory import AttentionPath
 from desk_rag.kv.loading.load import ChunksLost
 from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import prefill_chunk
@@ -40,6 +40,7 @@ from desk_rag.kv.recompute.policy import RecomputeChoice
 from desk_rag.kv.rope import RotaryTables, build_tables
 from desk_rag.kv.serving import ServingModel
 from desk_rag.kv.types import KVKey, Namespace
+from desk_rag.model.memory.device import memory_errors
 from desk_rag.retrieval.embedding import Embedder, QuestionCache
 from desk_rag.retrieval.search import RetrievedChunk, retrieve
 from desk_rag.store.store import Store
@@ -60,10 +61,7 @@ class PrefillResult:
 
 
 class AnswerEngine:
-    """Answers questions from one store with one model, one at a time.
-
-    `ask` may be called from any thread.
-    """
+    """Answers questions from one store with one model, one at a time; `ask` may be called from any thread."""
 
     def __init__(
         self,
@@ -97,12 +95,11 @@ class AnswerEngine:
         answer_room = _QUESTION_ROOM + model.prompt.legend_tokens + self._decoding.longest
         room = self.prefix.num_tokens + answer_room
         self.context_tokens = answer_context.max_tokens(settings.answer, model, room)
-        capacity = self.context_tokens + room
-        self._tables: RotaryTables = build_tables(model, capacity)
-        self._new_slab = partial(ModelRunner, model, self.prefix, self._tables, capacity, fused=lean)
+        self._tables: RotaryTables = build_tables(model, self.context_tokens + room)
+        self._new_slab = partial(ModelRunner, model, self.prefix, self._tables, fused=lean)
         largest_plan = plan(self.prefix.num_tokens, [self.context_tokens])
         self.attention = attention_path(settings.answer, model, largest_plan, answer_room)
-        self._slab = self._new_slab() if self.attention is AttentionPath.MATERIALIZE else None
+        self._slab, self.context_tokens = allocate(self.attention, self._new_slab, model, self.context_tokens, room)
         self._ways: dict[int, str] = {}
         self._recompute = Recompute(settings.answer, model, self._slab, self._tables, auxiliary)
         self._target = target = CacheTarget(model, self.prefix, self._tables, self._slab, answer_room)
@@ -116,8 +113,7 @@ class AnswerEngine:
         try:
             self._rehearse()
         except BaseException:
-            self._recompute.close()
-            self._connector.close()
+            self.release()
             raise
 
     def ask(
@@ -136,7 +132,8 @@ class AnswerEngine:
         `recompute` overrides the settings. A question longer than the model can read is cut, for retrieval too.
         """
         once = partial(self._ask_once, mode=mode, stop=stop, recompute=recompute)
-        reader = Reader(self.store, self.embedder, self._decoding.quote_scorer, top_k or self.top_k, stop, once)
+        frugal = with_less_memory(once, self.forget_loaded, self.model.device)
+        reader = Reader(self.store, self.embedder, self._decoding.quote_scorer, top_k or self.top_k, stop, frugal)
         return answer(reader, question, under)
 
     def _ask_once(
@@ -262,6 +259,7 @@ class AnswerEngine:
         """Close as `close` does, but leave the store open."""
         self._writer.shutdown(wait=True)
         self._prefetcher.close()
+        self._decoding.close()
         self._recompute.close()
         self._connector.close()
 
@@ -330,7 +328,7 @@ class AnswerEngine:
             question_ids = self._decoding.question_ids(question, context, _QUESTION_ROOM)
             prompt_ids = [*self.model.prompt.prefix_ids, *chunk_ids, *question_ids]
         # Outside of all stages: finding the fastest pass for this length, once, is not prefill.
-        slab = self._slab or self._new_slab(graphs=False, known=self._ways)
+        slab = self._slab or self._new_slab(self._tables.num_positions, graphs=False, known=self._ways)
         prefill = slab.whole(prompt_ids)
         with watch.stage("prefill"):
             strategy = self._decoding.strategy(question, context.sources)
@@ -361,6 +359,7 @@ class AnswerEngine:
     def _kv_of(self, chunks: Sequence[RetrievedChunk]) -> Sequence[KVKey]:
         return answer_context.expected_keys(chunks, self.serving, self.store)
 
+    @memory_errors()
     def _rehearse(self) -> None:
         """Run one pass, so that the first question does not wait for kernels to be compiled."""
         with self.turn.prefilling():

@@ -32,6 +32,7 @@ from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.stitch import stitch
 from desk_rag.kv.types import KVKey, QuantizedKV
 from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.memory import device as device_memory
 from desk_rag.store.store import Store
 
 MIB = 1 << 20
@@ -272,7 +273,7 @@ def tier_bytes(settings: AnswerSettings, device: torch.device) -> tuple[int, int
 
     Without page-locked memory loading is slow, so some is always taken.
     """
-    free, _ = torch.cuda.mem_get_info(device)
+    free = device_memory.free_gpu_bytes(device)
     memory = psutil.virtual_memory()
     resident = settings.gpu_cache_mib * MIB or min(free // 4, _GPU_AT_MOST)
     staging = settings.ram_cache_mib * MIB or min(memory.total // 16, memory.available // 4, _RAM_AT_MOST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -16,7 +17,7 @@ from desk_rag.answering.writing.length import length_for, longest
 from desk_rag.answering.writing.stream import WrittenStream
 from desk_rag.answering.writing.support import SupportChecker
 from desk_rag.config import AnswerSettings
-from desk_rag.errors import ConfigError, UnsupportedModel
+from desk_rag.errors import ConfigError, OutOfMemory, UnsupportedModel
 from desk_rag.kv.forward.runner import ModelRunner, Pass
 from desk_rag.kv.lazy import cache
 from desk_rag.kv.lazy.memory import AttentionPath, choose_attention
@@ -26,8 +27,11 @@ from desk_rag.kv.recompute.policy import RecomputeChoice, SelectorName
 from desk_rag.kv.recompute.step import PrefillResult, RecomputeHandle, Recomputer, RecomputeRequest
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.memory import device as device_memory
 from desk_rag.retrieval.embedding import Embedder, EmbedderLike
 from desk_rag.timing import Stopwatch
+
+_log = logging.getLogger(__name__)
 
 
 def attention_path(
@@ -51,8 +55,33 @@ def attention_path(
     free_to_choose = settings.attention == "auto" and not settings.recompute and model.device.type == "cuda"
     if not free_to_choose or not cache.supports(model):
         return AttentionPath.MATERIALIZE
-    free, _ = torch.cuda.mem_get_info(model.device)
+    free = device_memory.free_gpu_bytes(model.device)
     return choose_attention(free, model.spec, largest_plan, room=room)
+
+
+def allocate(
+    attention: AttentionPath,
+    new_slab: Callable[[int], ModelRunner],
+    model: LanguageModel,
+    context_tokens: int,
+    others: int,
+) -> tuple[ModelRunner | None, int]:
+    """Allocate a slab for `context_tokens` of passages beside `others`, or for as many as memory allows.
+
+    Their number, which is returned, is halved as often as needed, down to the largest chunk; lazy attention needs no
+    slab. Raises OutOfMemory if one chunk does not fit.
+    """
+    if attention is AttentionPath.LAZY:
+        return None, context_tokens
+    while True:
+        try:
+            return new_slab(context_tokens + others), context_tokens
+        except OutOfMemory:
+            if context_tokens <= model.prompt.chunk_size.largest:
+                raise
+        context_tokens = max(model.prompt.chunk_size.largest, context_tokens // 2)
+        _log.warning("Not enough memory for all passages of an answer; at most %d tokens are read", context_tokens)
+        device_memory.release_unused(model.device)
 
 
 def recompute_choice(settings: AnswerSettings) -> RecomputeChoice:
@@ -209,7 +238,15 @@ class Decoding:
         """The strategy for one answer from `sources`."""
         if self._selector is None:
             return generation.Greedy()
-        return EvidenceDecoding(self._selector, question, [source.text for source in sources])
+        texts = [source.text for source in sources]
+        if self.span_scorer is not None:
+            self.span_scorer.read_ahead(question, texts)
+        return EvidenceDecoding(self._selector, question, texts)
+
+    def close(self) -> None:
+        """End the span scorer's thread."""
+        if self.span_scorer is not None:
+            self.span_scorer.close()
 
 
 def _shown_title(source: Source) -> str:

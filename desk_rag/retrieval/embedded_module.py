@@ -1,7 +1,7 @@
 """The embedder that ships as a plain module: BERT, mean of its token vectors, scaled to unit length.
 
-It computes what sentence-transformers computes from the same files, bit for bit, without importing that library, which
-alone takes longer than everything else that a question needs.
+It computes what sentence-transformers computes from the same files, bit for bit, without importing that library or
+transformers, which take longer than everything else that a question needs.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from typing import Any
 
 import torch
 from tokenizers import Encoding, Tokenizer
-from transformers import BertConfig, BertModel
 
-from desk_rag.model.checkpoint import row_int8
-from desk_rag.model.directory_check import no_init
+from desk_rag.model.embedded.bert import load_bert
 
 
 class WordPieces:
@@ -51,13 +49,9 @@ class EmbeddedModule(torch.nn.Module):
     default_prompt_name: str | None = None
 
     def __init__(self, folder: Path) -> None:
-        """Load the model from `folder`. Raises OSError, ValueError, RuntimeError, SafetensorError."""
+        """Load the model from `folder`; raises as `load_bert` does."""
         super().__init__()
-        config = BertConfig.from_json_file(folder / "config.json")
-        config._attn_implementation = "sdpa"
-        with no_init():
-            self.bert = BertModel(config, add_pooling_layer=False)
-        self.bert.load_state_dict(row_int8.read(folder / "model.safetensors"))
+        self.bert = load_bert(folder)
         self.tokenizer = WordPieces(folder / "tokenizer.json", self.max_seq_length)
         self.prompts: dict[str, str] = {}
 
@@ -73,7 +67,7 @@ class EmbeddedModule(torch.nn.Module):
 
     def forward(self, features: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the inputs with `sentence_embedding` added: [texts, dim]."""
-        tokens = self.bert(**features, return_dict=True).last_hidden_state
+        tokens = self.bert(**features).last_hidden_state
         mask = features["attention_mask"].unsqueeze(-1).to(tokens.dtype)
         total, count = (tokens * mask).sum(dim=1, dtype=torch.float32), mask.sum(dim=1, dtype=torch.float32)
         mean = (total / count.clamp(min=1e-9)).to(tokens.dtype)

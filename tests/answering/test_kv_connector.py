@@ -24,6 +24,7 @@ from desk_rag.kv.forward.fused_decoder import FusedDecoder
 from desk_rag.kv.loading.file_io import FileReader
 from desk_rag.kv.payload import ChunkFile, LayerGroup
 from desk_rag.kv.types import KVKey, QuantizedKV, TokenHash
+from desk_rag.model.memory import device as device_memory
 from desk_rag.store.kv.chunk_file import read_header
 from desk_rag.store.store import Store
 from tests.answer_world import BICYCLE, RENT, World, an_engine, ask, filled, loader_of, make_world, streamed
@@ -61,12 +62,12 @@ def stages(answer: Answer) -> set[str]:
 
 def test_memory_follows_what_is_free_or_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = torch.device("cuda")
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (3 << 30, 6 << 30))
+    monkeypatch.setattr(device_memory, "free_gpu_bytes", lambda _device: 3 << 30)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=16 << 30, available=8 << 30))
     assert tier_bytes(AnswerSettings(), gpu) == (768 << 20, 1 << 30)
     assert tier_bytes(AnswerSettings(gpu_cache_mib=100, ram_cache_mib=200), gpu) == (100 << 20, 200 << 20)
     assert tier_bytes(AnswerSettings(ram_cache_mib=1), gpu)[1] == 64 << 20
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (140 << 30, 141 << 30))
+    monkeypatch.setattr(device_memory, "free_gpu_bytes", lambda _device: 140 << 30)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=128 << 30, available=2 << 30))
     assert tier_bytes(AnswerSettings(), gpu) == (4 << 30, 512 << 20)
     assert host_bytes(AnswerSettings()) == 256 << 20
@@ -79,7 +80,7 @@ def test_a_full_gpu_is_told_with_a_remedy(engine: AnswerEngine, monkeypatch: pyt
 
     with monkeypatch.context() as patch:
         patch.setattr(loader_of(engine), "start", full)
-        with pytest.raises(OutOfMemory, match="no room"):
+        with pytest.raises(OutOfMemory, match="even from one passage"):
             ask(engine, RENT)
     assert not engine.turn.answer_waits()
     assert "Mill Lane" in ask(engine, RENT).raw
@@ -306,7 +307,7 @@ def test_an_engine_that_cannot_start_gives_its_memory_back(
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(answer, "prefill_chunk", full)
-    with pytest.raises(torch.OutOfMemoryError), an_engine(world, data, loading):
+    with pytest.raises(OutOfMemory), an_engine(world, data, loading):
         pass
     assert not any(thread.is_alive() for thread in made[0].loader._threads)
 

@@ -22,6 +22,7 @@ from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.policy import RecomputeChoice, SelectorName
 from desk_rag.kv.recompute.step import PrefillResult
 from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.memory import device as device_memory
 from tests.answer_world import BICYCLE, RENT, World, an_engine, ask, first_logits, make_world, streamed
 from tests.models import FAMILIES, build_model
 from tests.whole_files import WholeFiles
@@ -232,13 +233,13 @@ def test_the_path_follows_settings_device_and_free_memory(
     def path(model: LanguageModel, **asked: object) -> AttentionPath:
         return attention_path(AnswerSettings.model_validate(asked), model, where, 400)
 
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (1 << 20, 6 << 30))
+    monkeypatch.setattr(device_memory, "free_gpu_bytes", lambda _device: 1 << 20)
     assert path(reader) is AttentionPath.MATERIALIZE
     assert path(reader, attention="lazy") is AttentionPath.LAZY
     assert path(on_gpu) is AttentionPath.LAZY
     assert path(on_gpu, recompute=0.5) is AttentionPath.MATERIALIZE
     assert path(on_gpu, attention="materialize") is AttentionPath.MATERIALIZE
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (5 << 30, 6 << 30))
+    monkeypatch.setattr(device_memory, "free_gpu_bytes", lambda _device: 5 << 30)
     assert path(on_gpu) is AttentionPath.MATERIALIZE
     sliding = build_model(next(family for family in FAMILIES if family.name.startswith("gemma")))
     with pytest.raises(UnsupportedModel, match="sliding"):

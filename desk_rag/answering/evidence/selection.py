@@ -11,7 +11,6 @@ whether there is an answer at all, unless the span scorer is sure of one. A ques
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -221,9 +220,10 @@ class EvidenceSelector:
     ) -> dict[_Sentence, _Occurrence]:
         chunks = list(dict.fromkeys(texts))
         scores_by_chunk = dict(zip(chunks, self._span_scorer.read(question, chunks), strict=True))
+        quoted = {chunk: quoted_parts(chunk) for chunk in chunks}
         return {
             sentence: max(
-                _occurrences(sentence.text, scores_by_chunk, self._config.quoted_penalty),
+                _occurrences(sentence.text, scores_by_chunk, quoted, self._config.quoted_penalty),
                 key=lambda occurrence: occurrence.log_odds,
             )
             for sentence in sentences
@@ -260,14 +260,21 @@ def _distinct_beginning(text: str, words_by_text: Mapping[str, Sequence[str]]) -
     return count
 
 
-def _occurrences(sentence: str, scores_by_chunk: dict[str, SpanScores], quoted_penalty: float) -> list[_Occurrence]:
+def _occurrences(
+    sentence: str,
+    scores_by_chunk: Mapping[str, SpanScores],
+    quoted: Mapping[str, Sequence[tuple[int, int]]],
+    quoted_penalty: float,
+) -> list[_Occurrence]:
     """All places of a sentence, several per chunk too.
 
     'hours = 6' also stands within 'most_hours = 60'.
     """
-    quoted = {chunk: quoted_parts(chunk) for chunk in scores_by_chunk}
-    return [
-        _Occurrence(scores, chunk, *match.span(), quoted_penalty * stands_in(match.start(), quoted[chunk]))
-        for chunk, scores in scores_by_chunk.items()
-        for match in re.finditer(re.escape(sentence), chunk)
-    ]
+    occurrences, length = list[_Occurrence](), len(sentence)
+    for chunk, scores in scores_by_chunk.items():
+        begin = chunk.find(sentence)
+        while begin >= 0:
+            penalty = quoted_penalty * stands_in(begin, quoted[chunk])
+            occurrences.append(_Occurrence(scores, chunk, begin, begin + length, penalty))
+            begin = chunk.find(sentence, begin + length)
+    return occurrences

@@ -27,6 +27,7 @@ from desk_rag.bench.harness.clock import Times, Work
 from desk_rag.bench.models import shapes
 from desk_rag.config import ModelSettings
 from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.forward import full_prefill
 from desk_rag.kv.forward.fused_decoder import supports
 from desk_rag.kv.forward.sparse_decoder import SparseDecoder
 from desk_rag.kv.loading.layerwise import CacheTarget, Placer
@@ -47,7 +48,7 @@ from desk_rag.store.kv import chunk_file
 
 _SENTENCE = "The {n}th pump of hall {m} was serviced on day {k} by Anna Berg, who noted {v} bar in the green book. "
 _FULL = "full prefill"
-_STOCK = f"{_FULL}, {serving.STOCK_WAY}"
+_STOCK = f"{_FULL}, {full_prefill.STOCK}"
 _QUESTION = "Which pump did Anna Berg service last, and how many bar did she note?"
 
 

@@ -33,7 +33,7 @@ def test_every_way_is_measured_and_ends_in_one_json_line(tmp_path: Path, capsys:
             assert 0 < way["ratio_fastest"] <= way["ratio"]
     assert context["stitch_ms"] > 0
     fulls = context["fulls_ms"]
-    assert set(fulls) == {"full prefill, transformers, sdpa", "full prefill, lean pass"}
+    assert set(fulls) == {"full prefill, transformers", "full prefill, fused"}
     assert fulls[context["fastest"]] == min(fulls.values())
     assert "edge-query 0.3" in shown and "full prefill" in shown
 
@@ -54,8 +54,8 @@ def test_the_auxiliary_model_reads_the_same_texts() -> None:
 
 def test_a_model_without_a_lean_pass_is_measured_against_its_own() -> None:
     bench = recompute.Bench(build_model(next(family for family in FAMILIES if family.name == "gemma3")), 150, 80, None)
-    assert list(bench.prefills) == ["full prefill, transformers, sdpa"]
-    bench.prefills["full prefill, transformers, sdpa"]()
+    assert list(bench.prefills) == ["full prefill, transformers"]
+    bench.prefills["full prefill, transformers"]()
 
 
 def test_random_shapes_are_refused_by_name() -> None:

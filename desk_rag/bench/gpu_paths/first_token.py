@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from desk_rag.bench.baselines.serving import STOCK_WAY, FullPrefill, TheirFiles
+from desk_rag.bench.baselines.serving import FullPrefill, TheirFiles
 from desk_rag.bench.harness import drive
 from desk_rag.bench.harness.clock import Times, Work, in_turns
 from desk_rag.bench.harness.report import Spread
@@ -28,6 +28,7 @@ from desk_rag.bench.models import shapes, synthetic
 from desk_rag.bench.models.chunk_pool import ChunkPool
 from desk_rag.errors import ConfigError
 from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.forward import full_prefill
 from desk_rag.kv.forward.fused_decoder import FusedDecoder
 from desk_rag.kv.loading.layerwise import CacheTarget, Placer, layerwise
 from desk_rag.kv.loading.loader import Loader, LoaderSettings
@@ -182,7 +183,7 @@ class CaseWorks:
             Mode.QUESTION.value: Work(self.question_alone),
         }
         if self.case.questions == 1:
-            found[Mode.THEIRS.value] = Work(desk.full.ways(self.prompts[0])[STOCK_WAY])
+            found[Mode.THEIRS.value] = Work(desk.full.ways(self.prompts[0])[full_prefill.STOCK])
             found[Mode.PREFIX.value] = Work(self.prefix_caching)
             found[Mode.STOCK.value] = Work(
                 self.through_transformers, functools.partial(desk.loader.forget, staged=False)

@@ -9,7 +9,7 @@ import pytest
 from tests.loaded_once import loaded_once
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def _models_loaded_once() -> Iterator[None]:
     with loaded_once():
         yield

@@ -41,7 +41,7 @@ _log = logging.getLogger("desk_rag.bench")
 
 @dataclass(slots=True)
 class Run:
-    """What has been found so far, and where it is kept."""
+    """Results so far and the file that keeps them."""
 
     out: Path
     common: dict[str, object]

@@ -36,7 +36,7 @@ _FIRST_ID = 100
 
 
 class Side(Enum):
-    """Who decodes."""
+    """Implementation that decodes."""
 
     OURS = "desk-rag"
     DYNAMIC = "stock, DynamicCache"
@@ -60,7 +60,7 @@ class Row:
     context: int
     times: dict[Side, list[float]] = field(default_factory=lambda: {side: [] for side in Side})
     way: str = ""
-    """Which pass ours is."""
+    """Name of the pass that the runner uses."""
     difference: float = 0.0
     """Largest difference of first logits between ours and stock, in standard deviations of stock's."""
 

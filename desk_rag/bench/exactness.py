@@ -46,7 +46,7 @@ class Logits:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is said about one family in one dtype; errors in units of the logits' standard deviation."""
+    """Result for one family in one dtype; errors in units of the logits' standard deviation."""
 
     family: str
     dtype: str
@@ -61,7 +61,7 @@ class Row:
     masked_off: float
     """The same of the masked forward pass of this dtype: what the dtype itself costs."""
     control: float
-    """As `max_error`, of the negative control."""
+    """Largest difference of the negative control, in the units of `max_error`."""
 
 
 def measure(family: Family, dtype: torch.dtype, exact: Logits | None) -> tuple[Row, Logits]:

@@ -1,4 +1,4 @@
-"""What fine-tuning costs: LoRA over bf16 and over nf4 weights, on a random model of a published shape.
+"""Measure the cost of fine-tuning: LoRA over bf16 and nf4 weights, random models of published shapes.
 
 Measures tokens per second, time per step and peak memory of the training loop that ships, and checks that a run which
 was stopped half-way and resumed ends where an unbroken one does. The weights are random, so losses say nothing about

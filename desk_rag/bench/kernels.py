@@ -244,7 +244,7 @@ def _timed(work: Callable[[], object], device: torch.device, repeat: int) -> rep
 
 
 def _graphed(work: Callable[[], object], device: torch.device, repeat: int) -> report.Spread:
-    """As `_timed`, with all launches recorded once and replayed, so that Python costs nothing on either side."""
+    """Time all launches in a recorded graph, so that Python costs nothing on either side."""
     side: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):

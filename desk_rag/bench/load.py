@@ -56,7 +56,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What every measurement needs."""
+    """Inputs of every measurement."""
 
     shape: Shape
     where: StitchPlan

@@ -1,4 +1,4 @@
-"""What first tokens would take on machines that are not here, from bytes and operations and what was measured.
+"""Estimate first tokens on other machines from bytes, operations and measured rates.
 
 Knows four rates of a machine and the results of `bench contexts` and `bench ttft`; runs nothing. The formulas, with
 S = prefix + context + question, Q = question, all times in seconds:
@@ -57,7 +57,7 @@ RTX_3060 = Machine("RTX 3060 12 GB", 25e12, 360e9, 25e9, 3.5e9)
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """What the code reaches of a machine's rates, and the time that no rate explains."""
+    """Share of a machine's rates that the code reaches, and the time that no rate explains."""
 
     compute: float
     memory: float
@@ -250,7 +250,7 @@ def _cpu(found: dict[str, object]) -> dict[str, object]:
 
 
 def read_points(found: dict[str, object]) -> tuple[ModelShape, list[Point], Machine]:
-    """What `bench contexts` measured with one question at once. Raises ConfigError when there is nothing of it."""
+    """Results of `bench contexts` with one question at once. Raises ConfigError if there are none."""
     part = found.get("ttft", found)
     cases = part.get("cases", []) if isinstance(part, dict) else []
     single = [case for case in cases if case["questions"] == 1 and Mode.FULL.value in case["modes"]]

@@ -1,4 +1,4 @@
-"""How good answers are: full prefill beside stitched, primed and partly recomputed chunk KV, on any model and data.
+"""Compare the answers of full prefill with those from stitched, primed and recomputed chunk KV.
 
 Knows the command line; `evaluate` is what others call. Every mode answers the same questions over the same chunks in
 the same order. Scores come with 95 % bootstrap intervals and as shares of full prefill's; beside them stand the share

@@ -1,4 +1,4 @@
-"""What selective recompute costs: time to first token at several ratios and by every selector, beside full prefill.
+"""Time the first token with selective recompute, by ratio and selector, beside full prefill.
 
 Knows passes and clocks; judges no answer (quality has a benchmark of its own). Chunk KV lies in memory on both sides:
 full prefill starts from tokens, the others from int8 chunk KV that is stitched, chosen from and partly recomputed, all
@@ -266,7 +266,7 @@ def _fulls(times: dict[str, Times]) -> dict[str, float]:
 
 
 def _ratios(times: dict[str, Times], took: float) -> list[float]:
-    """How many times faster than transformers' full prefill and than the fastest."""
+    """Ratios to transformers' full prefill and to the fastest."""
     fulls = _fulls(times)
     return [fulls[_STOCK] / took, next(iter(fulls.values())) / took]
 

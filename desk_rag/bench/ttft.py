@@ -35,7 +35,7 @@ _KEPT_ROUNDS = 1
 
 
 class Condition(Enum):
-    """How the context gets to the model."""
+    """Way by which the context gets to the model."""
 
     FULL = "full prefill"
     DISK = "cached, from disk"
@@ -96,7 +96,7 @@ class Cell:
 
 @dataclass(slots=True)
 class Coldness:
-    """Whether the page cache really let the files go."""
+    """Count of files that the page cache really let go."""
 
     dropped: int = 0
     kept: int = 0

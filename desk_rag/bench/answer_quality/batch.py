@@ -51,7 +51,7 @@ class BatchCache(LayerCache):
         return RowCache(self.layers, index, self.capacity)
 
     def set_length(self, length: int) -> None:
-        """Where all rows append next; slots from there on lose their positions."""
+        """Set the slot at which all rows append next; slots from there on lose their positions."""
         self.length = length
         self.positions[:, length:] = _NOWHERE
         for layer in self.layers:
@@ -93,7 +93,7 @@ def append(
 def decode(
     model: LanguageModel, cache: BatchCache, opening: Sequence[Sequence[int]], positions: Sequence[int], most: int
 ) -> list[list[int]]:
-    """What every row says, its `opening` included, which goes to `positions`; at most `most` ids a row.
+    """Decode every row after its `opening`, which goes to `positions`; at most `most` ids a row, opening included.
 
     Of an opening all but the last token is in the cache. A stop id ends its row and is the last of its ids. Rows that
     have ended are dropped once they are half of the batch. `cache` keeps its contents up to its length at the call.
@@ -119,7 +119,7 @@ def decode(
 def forced(
     model: LanguageModel, cache: BatchCache, answers: Sequence[Sequence[int]], positions: Sequence[int]
 ) -> list[list[int]]:
-    """What the model would say after each proper beginning of each answer: len(answer) - 1 ids a row.
+    """Return the id that the model would choose after each proper prefix of each answer: len(answer) - 1 ids a row.
 
     `positions` are those of the answers' first tokens. `cache` keeps its contents up to its length at the call.
     """

@@ -43,18 +43,18 @@ Progress = Callable[[int, int], None]
 
 
 class Coding(Enum):
-    """How chunk KV is kept."""
+    """Coding of chunk KV."""
 
     INT8 = "int8"
     GATE = "gate"
-    """What the model's quality gate chooses, as in the product; int8 in every layer for most models."""
+    """The choice of the model's quality gate, as in the product; int8 in every layer for most models."""
     EXACT = "exact"
     """Not coded at all: separates what int8 costs from what independent attention costs."""
 
 
 @dataclass(frozen=True, slots=True)
 class QualitySettings:
-    """What answers depend on besides model, samples and modes."""
+    """Settings that answers depend on besides model, samples and modes."""
 
     max_new_tokens: int = 160
     coding: Coding = Coding.INT8

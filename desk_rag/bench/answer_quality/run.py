@@ -59,7 +59,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What stays the same from batch to batch."""
+    """Models and settings shared by all batches."""
 
     model: LanguageModel
     prefix: PrefixKV
@@ -72,7 +72,7 @@ class Setting:
     """Chooses the first quote, as answers do; None leaves it to greedy decoding."""
 
     def shelved(self, mode: Mode, item: Item) -> list[Shelved]:
-        """Which chunk KVs `mode` lays for `item`, in the order in which they are laid."""
+        """Keys of the chunk KVs that `mode` uses for `item`, in the plan's order."""
         if self.ladder is None or not mode.primed:
             return [(0, ids) for ids in item.chunks]
         return [(self.ladder.for_place(place).count, ids) for place, ids in enumerate(item.chunks)]
@@ -165,8 +165,10 @@ def ask(
 
 
 def _open(setting: Setting, item: Item, begun: Begun, row: RowCache) -> list[int]:
-    """What an answer opens with: its first token, or what was chosen, laid in `row`, and one token more; a stop id ends
-    it."""
+    """Return the beginning of an answer: its first token, or the selected quote, written to `row`, and one token more.
+
+    A stop id ends it.
+    """
     prompt, first = setting.model.prompt, int(begun.logits.argmax())
     if setting.chooser is None or first in prompt.stop_ids:
         return [first]
@@ -184,7 +186,7 @@ def _open(setting: Setting, item: Item, begun: Begun, row: RowCache) -> list[int
 
 
 def _chosen(model: LanguageModel, opened: Sequence[int]) -> int:
-    """How many of an answer's first tokens were chosen, not decoded: with a whole answer the id that ends it, too."""
+    """Number of an answer's first tokens that were selected, not decoded; includes the stop id of a whole answer."""
     whole = len(opened) > 1 and opened[-1] in model.prompt.stop_ids
     return len(opened) - (not whole)
 
@@ -244,7 +246,7 @@ def _begun(
 
 
 def _learn(setting: Setting, mode: Mode, item: Item) -> None:
-    """What the auxiliary model knows of the chunks it knows from indexing, before any question."""
+    """Prefill the auxiliary model's chunks, as indexing does before any question."""
     if setting.auxiliary is not None and mode.selector.startswith("aux"):
         setting.auxiliary.prefill(item.texts)
 

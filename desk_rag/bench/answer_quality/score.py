@@ -36,7 +36,7 @@ _REFUSALS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What one answer is worth; each of 0..1, None where the question does not apply."""
+    """Scores of one answer, each from 0 to 1; None if the question does not apply."""
 
     exact: float | None
     """The answer's own words, quotes apart, equal one of the wordings."""
@@ -52,11 +52,11 @@ class Marks:
     right_quote: float | None
     """A quote of the output stands in a chunk that holds the answer."""
     false_refusal: float | None
-    """It says that there is no answer, and there is one."""
+    """1 if it says that there is no answer although there is one."""
     refused: float | None
-    """It says that there is no answer, and there is none."""
+    """1 if it says that there is no answer and there is none."""
     misled: float | None
-    """It holds the wrong answer that was planted."""
+    """1 if it holds the wrong answer that was planted."""
 
 
 NAMES = tuple(Marks.__dataclass_fields__)
@@ -115,7 +115,7 @@ def _parsed(sample: Sample, output: str, judge: Judge | None, refusal: float | N
 
 
 def _wordings(sample: Sample) -> list[str]:
-    """What an answer may say: the wordings of the one part, or the parts one after the other."""
+    """Accepted wordings: those of the one part, or the parts one after the other."""
     if len(sample.answers) == 1:
         return list(sample.answers[0])
     most = max(len(part) for part in sample.answers)

@@ -1,4 +1,4 @@
-"""What others do for a first token, on the same model, prompt and drive: full prefill, prefix caching, two loaders.
+"""Produce a first token as others do: full prefill, prefix caching, TurboRAG's and MatKV's loaders.
 
 Full prefill is run in every way this machine offers and the fastest one stands for it. The published loaders end where
 theirs do, with all keys and values in one cache; the question is then prefilled by our lean pass, which is kinder to

@@ -42,12 +42,12 @@ _log = logging.getLogger(__name__)
 
 
 class Mode(Enum):
-    """How the context gets to the model."""
+    """Way by which the context gets to the model."""
 
     FULL = "full prefill"
     """By the fastest of several ways, our own pass among them."""
     THEIRS = "full prefill, transformers"
-    """As everybody has it: SDPA, what published ratios are against."""
+    """Full prefill by transformers with SDPA, which published ratios compare with."""
     PREFIX = "prefix caching"
     COLD = "cached, cold"
     RAM = "cached, RAM-hot"
@@ -83,7 +83,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """What is measured and where the files go."""
+    """Cases to measure, and the directory of their files."""
 
     shape: str
     cases: tuple[Case, ...]
@@ -144,7 +144,7 @@ class Desk:
         return [self.pool.of_question(self.lengths(case), number) for number in range(case.questions)]
 
     def where(self, case: Case) -> StitchPlan:
-        """Where one question's chunks go."""
+        """Plan of one question's chunks."""
         return plan(self.prefix.num_tokens, self.lengths(case))
 
     def _room(self, index: int) -> int:
@@ -214,7 +214,7 @@ class CaseWorks:
             load.close()
 
     def through_transformers(self) -> int:
-        """As `first_tokens`, with the model's own forward pass over the layer-wise load."""
+        """First tokens by the model's own forward pass over the layer-wise load."""
         return int(self._transformers_logits().argmax())
 
     def _transformers_logits(self) -> torch.Tensor:
@@ -243,7 +243,7 @@ class CaseWorks:
         return float((ours - theirs).abs().max() / theirs.std())
 
     def disk_bytes(self) -> dict[str, int]:
-        """What one answer of each tier really asks of the file system: nothing, when it is hot on a GPU."""
+        """Bytes that one answer of each tier reads from the file system; none if its chunks are in GPU memory."""
         found = {}
         works = self.works()
         for mode in (Mode.COLD, Mode.RAM, Mode.VRAM):
@@ -374,7 +374,7 @@ def verdicts(entries: Sequence[dict[str, object]]) -> list[dict[str, object]]:
 
 
 def _against_transformers(entry: dict[str, object], mode: Mode) -> float | None:
-    """How many times faster than full prefill by transformers' own layers, by medians; None if that was not timed."""
+    """Ratio of medians to full prefill by transformers' own layers; None if that was not timed."""
     modes = entry["modes"]
     assert isinstance(modes, dict)
     median = {name: times["wall_ms"][2] for name, times in modes.items()}

@@ -35,7 +35,7 @@ from desk_rag.model.language_model import LanguageModel
 _log = logging.getLogger(__name__)
 FULL, COLD, RAM, OVERLAPPED = "full prefill", "cached, cold", "cached, RAM-hot", "cached, cold, next batch loading"
 DECODE = "decode alone"
-"""What no way to bring the context can go below."""
+"""Lower bound for every way to bring the context."""
 _BATCHES = 3
 """In a row, for the overlap: the first load is exposed, the others hide."""
 

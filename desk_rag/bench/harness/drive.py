@@ -1,4 +1,4 @@
-"""What a drive and a bus give at best: raw reads of one large file, one large copy to the GPU. The bounds of `load`."""
+"""Measure the bounds of `load`: raw reads of one large file, one large copy to the GPU."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class ModelPass:
     """Faster step for single tokens over this cache, used when no layer has hooks."""
 
     def forward(self, token_ids: Sequence[int], start: int) -> torch.Tensor:
-        """As in `Pass`."""
+        """See `Pass`."""
         if self.step is not None and len(token_ids) == 1 and self.step.ready:
             return self.step.run(token_ids[0], start)
         ids = torch.tensor(list(token_ids), device=self.model.device)
@@ -73,11 +73,11 @@ class ModelPass:
         return logits
 
     def forward_all(self, token_ids: Sequence[int], start: int) -> torch.Tensor:
-        """As in `Pass`."""
+        """See `Pass`."""
         return self.model.forward_all(torch.tensor(list(token_ids), device=self.model.device), self.cache, start)
 
     def rewind(self, count: int) -> None:
-        """As in `Pass`; layer by layer, because lazy layers also count tokens outside their slabs."""
+        """See `Pass`; layer by layer, because lazy layers also count tokens outside their slabs."""
         for layer in self.cache.layers:
             layer.crop(-count)
 
@@ -89,19 +89,19 @@ class FusedPass:
         self._fused, self._cache, self._before = fused, cache, before
 
     def forward(self, token_ids: Sequence[int], start: int) -> torch.Tensor:
-        """As in `Pass`."""
+        """See `Pass`."""
         before, self._before = self._before, None
         logits = self._fused.run(torch.tensor([list(token_ids)]), start, before=before)[0]
         self._cache.set_length(start + len(token_ids))
         return logits
 
     def forward_all(self, token_ids: Sequence[int], start: int) -> torch.Tensor:
-        """As in `Pass`; token by token, because recorded passes return only the last token's logits."""
+        """See `Pass`; token by token, because recorded passes return only the last token's logits."""
         logits = [self.forward([token_id], start + index).clone() for index, token_id in enumerate(token_ids)]
         return torch.stack(logits)
 
     def rewind(self, count: int) -> None:
-        """As in `Pass`."""
+        """See `Pass`."""
         for layer in self._cache.layers:
             layer.crop(-count)
 

@@ -144,7 +144,7 @@ class LazyKernel:
         scaling: float,
         length: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """As `lazy.reference.attend`: query [1, heads, N, D], keys/values [1, H, S, D] -> [1, N, heads, D].
+        """Attend as `lazy.reference.attend`: query [1, heads, N, D], keys/values [1, H, S, D] -> [1, N, heads, D].
 
         `length`, int32 [1] on the device, says how many of the S slots are in use, the N included; None is all of
         them. A CUDA graph needs it, because S is fixed there.

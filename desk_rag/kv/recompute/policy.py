@@ -18,7 +18,7 @@ class SelectorName(Enum):
     AUX = "aux"
     """Windows that an auxiliary model's question attends to (CacheClip, arXiv 2510.10129), filled to the ratio."""
     AUX_STRICT = "aux-strict"
-    """As `AUX` with windows exactly as published, which recompute far less than the ratio says."""
+    """`AUX` with windows exactly as published, which recompute far less than the ratio says."""
     EDGE_QUERY = "edge-query"
     """The first few tokens of every chunk, then those that the question attends to. The default."""
 

@@ -1,4 +1,4 @@
-"""Which chunks stand beside the right one: distractors at random or nearest in words, chosen by a seed.
+"""Choose the distractors beside the right chunk, at random or by shared words, from a seed.
 
 The nearest are found by BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009, section 3.2),
 which is what a word search would put before the reader.
@@ -23,7 +23,7 @@ _K1, _B = 1.2, 0.75
 
 
 class Order(Enum):
-    """How the chunks of a question are laid."""
+    """Order of the chunks of a question."""
 
     SHUFFLED = "shuffled"
     GOLD_LAST = "gold-last"
@@ -32,7 +32,7 @@ class Order(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """How samples are made of a data set."""
+    """Settings for drawing samples from a data set."""
 
     chunks: int = 5
     """Per question, the right ones included."""

@@ -18,7 +18,7 @@ from desk_rag.bench.answer_quality.data.sample import Sample
 
 
 class Hay(Enum):
-    """What the needles lie in."""
+    """Kind of text around the needles."""
 
     NOISE = "the same few sentences over and over"
     ESSAY = "running text"
@@ -26,7 +26,7 @@ class Hay(Enum):
 
 
 class Kind(Enum):
-    """What a key or a value is."""
+    """Kind of a key or a value."""
 
     WORDS = "name"
     NUMBER = "number"
@@ -83,7 +83,7 @@ _SECOND = (
 
 @dataclass(frozen=True, slots=True)
 class Haystack:
-    """What samples are made of."""
+    """Settings of a task's samples."""
 
     tokens: int
     """Tokens of all chunks together, frames excluded; reached within one sentence."""

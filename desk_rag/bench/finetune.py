@@ -136,13 +136,13 @@ def _train(task: Task, *, stop_after: int | None) -> Trained:
         ticks.append(time.perf_counter())  # the loss was read before, so the device is done
 
     began = time.perf_counter()
-    told = run(
+    outcome = run(
         task, evaluate=None, say=lambda text: print(f"{task.out.name}: {text}", file=sys.stderr), on_step=on_step,
         stop=lambda: stop_after is not None and len(ticks) > stop_after,
     )  # fmt: skip
     file = task.out / adapters.WEIGHTS
     steps = tuple(after - before for before, after in zip(ticks[1:], ticks[2:], strict=False))
-    return Trained(told, steps, time.perf_counter() - began, load_file(file) if file.is_file() else {})
+    return Trained(outcome, steps, time.perf_counter() - began, load_file(file) if file.is_file() else {})
 
 
 def _difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:

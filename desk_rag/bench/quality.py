@@ -87,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
             print(f"\nQuotes: {quotes}")
         print(clean(result.table(markdown=options.markdown)))  # tasks are named by the file
     print(_FOOT)
-    told = {quotes: result.to_json() for quotes, result in results.items()}
+    results_by_quotes = {quotes: result.to_json() for quotes, result in results.items()}
     report.finish(
         {
             "bench": "quality",
@@ -97,7 +97,7 @@ def main(argv: Sequence[str]) -> int:
             "kv": options.kv,
             "rungs": list(rungs),
             "judge": options.judge,
-            "quotes": ",".join(told),
+            "quotes": ",".join(results_by_quotes),
             "data": [*(path.name for path in options.data), *options.niah],
             "chunks": options.chunks,
             "near": options.near,
@@ -105,8 +105,8 @@ def main(argv: Sequence[str]) -> int:
             "seed": options.seed,
             "questions": len(samples),
             "seconds": round(seconds, 1),
-            **told.pop(next(iter(told))),
-            **told,
+            **results_by_quotes.pop(next(iter(results_by_quotes))),
+            **results_by_quotes,
         },
         options.out,
     )
@@ -224,14 +224,14 @@ def _ways(model: LanguageModel, options: argparse.Namespace) -> dict[str, tuple[
     by_embedder = options.judge == "embedder"
     embedder = load_embedder(_settings("embedded", options)) if chosen or by_embedder else None
     judging = embedder if by_embedder else None
-    made: dict[str, tuple[EvidenceSelector | None, Judge | None]] = {}
+    ways: dict[str, tuple[EvidenceSelector | None, Judge | None]] = {}
     if chosen and embedder is not None:
         pointer = load_span_scorer(embedder)
         judge = Judge(judging, pointer if by_embedder else None) if options.judge != "none" else None
-        made["chosen"] = EvidenceSelector(model.prompt, pointer), judge
-    if not made or options.quotes == "both":
-        made["greedy"] = None, Judge(judging) if options.judge != "none" else None
-    return made
+        ways["chosen"] = EvidenceSelector(model.prompt, pointer), judge
+    if not ways or options.quotes == "both":
+        ways["greedy"] = None, Judge(judging) if options.judge != "none" else None
+    return ways
 
 
 def _progress(began: float) -> Progress:

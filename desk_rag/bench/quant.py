@@ -145,8 +145,8 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 def _reader_sets(reader: LanguageModel, options: argparse.Namespace) -> Iterator[tuple[str, list[corpus.Posed]]]:
     with tempfile.TemporaryDirectory() as place, Store.open(Path(place), StoreSettings(), writer=True) as store:
         corpus.sync(store, corpus.sample_folder(), reader.prompt)
-        asked = corpus.questions(options.questions)
-        yield "sample documents", corpus.posed_on_samples(store, asked, options.chunks)
+        questions = corpus.questions(options.questions)
+        yield "sample documents", corpus.posed_on_samples(store, questions, options.chunks)
     if options.data is not None:
         yield "held-out", corpus.posed_held_out(options.data, options.held_out, options.chunks, reader.prompt)
 

@@ -115,8 +115,8 @@ class Bench:
 
     def _prefills(self) -> dict[str, Callable[[], object]]:
         if supports(self.model):
-            found = serving.FullPrefill(self.model, self.cache, self.tables).ways(self.all_ids[None])
-            return {f"{_FULL}, {name}": way for name, way in found.items()}
+            ways = serving.FullPrefill(self.model, self.cache, self.tables).ways(self.all_ids[None])
+            return {f"{_FULL}, {name}": way for name, way in ways.items()}
         return {_STOCK: self._stock}
 
     def _stock(self) -> None:
@@ -261,8 +261,8 @@ def _median(times: Times) -> float:
 
 def _fulls(times: dict[str, Times]) -> dict[str, float]:
     """Median milliseconds of full prefill in every way that works here, the fastest first."""
-    found = {name: _median(one) for name, one in times.items() if name.startswith(_FULL)}
-    return dict(sorted(found.items(), key=lambda pair: pair[1]))
+    medians = {name: _median(one) for name, one in times.items() if name.startswith(_FULL)}
+    return dict(sorted(medians.items(), key=lambda pair: pair[1]))
 
 
 def _ratios(times: dict[str, Times], took: float) -> list[float]:

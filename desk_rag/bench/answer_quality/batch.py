@@ -101,14 +101,14 @@ def decode(
     stops = model.prompt.stop_ids
     said = [list(ids) for ids in opening]
     alive = [row for row, ids in enumerate(said) if ids[-1] not in stops and len(ids) < most]
-    begun, held, work = cache.length, list(range(len(said))), cache
+    begun, rows_kept, work = cache.length, list(range(len(said))), cache
     while alive:
-        if 2 * len(alive) <= len(held):
-            work, held = work.kept(model, [held.index(row) for row in alive]), list(alive)
-        ids = torch.tensor([[said[row][-1]] for row in held], device=model.device)
-        at = torch.tensor([[positions[row] + len(said[row]) - 1] for row in held], device=model.device)
-        logits = append(model, work, ids, at, 1)[:, 0]
-        for row, best, of_row in zip(held, logits.argmax(-1).tolist(), logits, strict=True):
+        if 2 * len(alive) <= len(rows_kept):
+            work, rows_kept = work.kept(model, [rows_kept.index(row) for row in alive]), list(alive)
+        ids = torch.tensor([[said[row][-1]] for row in rows_kept], device=model.device)
+        last_positions = torch.tensor([[positions[row] + len(said[row]) - 1] for row in rows_kept], device=model.device)
+        logits = append(model, work, ids, last_positions, 1)[:, 0]
+        for row, best, of_row in zip(rows_kept, logits.argmax(-1).tolist(), logits, strict=True):
             if row in alive:
                 said[row].append(next_token(model.prompt, said[row], int(best), of_row))
         alive = [row for row in alive if said[row][-1] not in stops and len(said[row]) < most]
@@ -130,8 +130,9 @@ def forced(
     ids = torch.zeros((len(answers), longest), dtype=torch.int64)
     for row, answer in enumerate(answers):
         ids[row, : len(answer) - 1] = torch.tensor(list(answer[:-1]))
-    at = torch.tensor(list(positions), device=model.device)[:, None] + torch.arange(longest, device=model.device)
-    best = append(model, cache, ids.to(model.device), at, longest).argmax(-1).tolist()
+    starts = torch.tensor(list(positions), device=model.device)
+    position_ids = starts[:, None] + torch.arange(longest, device=model.device)
+    best = append(model, cache, ids.to(model.device), position_ids, longest).argmax(-1).tolist()
     cache.set_length(begun)
     return [row[: len(answer) - 1] for row, answer in zip(best, answers, strict=True)]
 

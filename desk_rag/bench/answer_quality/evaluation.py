@@ -101,9 +101,9 @@ def evaluate(
     done = 0
     for batch in batches:
         if not journal.has(batch):
-            asked = [items[index] for index in batch]
-            known = _prefilled(setting, asked, modes, scheme)
-            journal.add(_entries(setting, ordered, batch, asked, known, judge))
+            batch_items = [items[index] for index in batch]
+            known = _prefilled(setting, batch_items, modes, scheme)
+            journal.add(_entries(setting, ordered, batch, batch_items, known, judge))
         done += len(batch)
         if progress is not None:
             progress(done, len(items))

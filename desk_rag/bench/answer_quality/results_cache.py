@@ -97,12 +97,12 @@ class Journal:
         if not self._file.exists():
             return
         content = self._file.read_bytes()
-        found: dict[int, Entry] = {}
+        entries: dict[int, Entry] = {}
         for line in content.split(b"\n"):
             entry = _decoded(line)
             if entry is not None:
-                found[entry.index] = entry
-        kept = [found[index] for batch in batches if all(i in found for i in batch) for index in batch]
+                entries[entry.index] = entry
+        kept = [entries[index] for batch in batches if all(i in entries for i in batch) for index in batch]
         self._entries = {entry.index: entry for entry in kept}
         rewritten = _encoded(kept)
         if rewritten != content:

@@ -219,9 +219,9 @@ def _begin(setting: Setting, mode: Mode, item: Item, row: RowCache, known: Mappi
         logits = recompute(setting.model, stitched, item.chunks, item.question_ids, selection, setting.tables)
         return _begun(logits, where, item, stitching + watch.lap(), selecting, selection.ratio)
     ids = torch.tensor(item.question_ids, device=setting.model.device)
-    asked = setting.model.forward(ids, row, where.next_position, logits=True)
-    assert asked is not None
-    return _begun(asked, where, item, watch.lap(), selecting, 0.0)
+    question_logits = setting.model.forward(ids, row, where.next_position, logits=True)
+    assert question_logits is not None
+    return _begun(question_logits, where, item, watch.lap(), selecting, 0.0)
 
 
 def _begin_full(setting: Setting, item: Item, row: RowCache) -> Begun:

@@ -83,14 +83,14 @@ def mark(sample: Sample, output: str, judge: Judge | None = None, refusal: float
     if not sample.answerable:
         return Marks(None, None, None, None, None, None, None, None, refuses, None)
     wordings = _wordings(sample)
-    held = [any(metrics.contains(output, one) for one in part) for part in sample.answers]
-    recall = sum(held) / len(held)
+    parts_said = [any(metrics.contains(output, one) for one in part) for part in sample.answers]
+    recall = sum(parts_said) / len(parts_said)
     quoted = {citation.source_number - 1 for citation in parsed.citations}
     return Marks(
         exact=max(metrics.exact(parsed.text, one) for one in wordings),
         f1=max(metrics.f1(parsed.text, one) for one in wordings),
         rouge_l=max(metrics.rouge_l(parsed.text, one) for one in wordings),
-        contains=float(all(held)),
+        contains=float(all(parts_said)),
         recall=recall,
         coverage=_coverage(sample, output) if sample.evidence else recall,
         right_quote=float(bool(quoted & set(sample.gold))) if sample.gold else None,

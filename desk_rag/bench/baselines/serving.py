@@ -89,9 +89,9 @@ class TheirFiles:
         left = list(enumerate(self.lengths))
         chosen = []
         for length in lengths:
-            found = next(pair for pair in left if pair[1] == length)
-            left.remove(found)
-            chosen.append(found[0])
+            numbered = next(pair for pair in left if pair[1] == length)
+            left.remove(numbered)
+            chosen.append(numbered[0])
         files = self.files
         return load.Files(
             tuple(files.ours[index] for index in chosen),

@@ -175,7 +175,7 @@ class CaseWorks:
     def works(self) -> dict[str, Work]:
         """By name; published loaders only for one question, as their code has it."""
         desk = self.desk
-        found = {
+        works = {
             Mode.FULL.value: Work(self.full_prefill),
             Mode.COLD.value: Work(self.first_tokens, self.cool),
             Mode.RAM.value: Work(self.first_tokens, functools.partial(desk.loader.forget, staged=False)),
@@ -183,13 +183,13 @@ class CaseWorks:
             Mode.QUESTION.value: Work(self.question_alone),
         }
         if self.case.questions == 1:
-            found[Mode.THEIRS.value] = Work(desk.full.ways(self.prompts[0])[full_prefill.STOCK])
-            found[Mode.PREFIX.value] = Work(self.prefix_caching)
-            found[Mode.STOCK.value] = Work(
+            works[Mode.THEIRS.value] = Work(desk.full.ways(self.prompts[0])[full_prefill.STOCK])
+            works[Mode.PREFIX.value] = Work(self.prefix_caching)
+            works[Mode.STOCK.value] = Work(
                 self.through_transformers, functools.partial(desk.loader.forget, staged=False)
             )
-            found |= self._published()
-        return found
+            works |= self._published()
+        return works
 
     def full_prefill(self) -> list[int]:
         """First token of every prompt, from nothing."""
@@ -244,20 +244,20 @@ class CaseWorks:
 
     def disk_bytes(self) -> dict[str, int]:
         """Bytes that one answer of each tier reads from the file system; none if its chunks are in GPU memory."""
-        found = {}
+        bytes_by_mode = {}
         works = self.works()
         for mode in (Mode.COLD, Mode.RAM, Mode.VRAM):
             works[mode.value].before()
             already = self.desk.loader.reader.bytes_read
             works[mode.value].run()
-            found[mode.value] = self.desk.loader.reader.bytes_read - already
-        return found
+            bytes_by_mode[mode.value] = self.desk.loader.reader.bytes_read - already
+        return bytes_by_mode
 
     def _published(self) -> dict[str, Work]:
         desk, lengths = self.desk, self.desk.lengths(self.case)
         if desk.theirs is None or not desk.theirs.covers(lengths):
             return {}
-        found = {}
+        works = {}
         loaders = desk.theirs.loaders(desk.shape.chunk_shape, lengths, desk.tables)
         for name, (load, paths) in loaders.items():
 
@@ -265,9 +265,9 @@ class CaseWorks:
                 load()
                 self.question_alone()
 
-            found[f"{name}, cold"] = Work(answer, functools.partial(drive.drop, paths))
-            found[f"{name}, in RAM"] = Work(answer)
-        return found
+            works[f"{name}, cold"] = Work(answer, functools.partial(drive.drop, paths))
+            works[f"{name}, in RAM"] = Work(answer)
+        return works
 
 
 def measure(desk: Desk, seconds: Callable[[int], float]) -> Iterator[dict[str, object]]:
@@ -351,7 +351,7 @@ COLD_SHARE = 1.15
 
 def verdicts(entries: Sequence[dict[str, object]]) -> list[dict[str, object]]:
     """Each bar that was measured: what, found, wanted, met."""
-    found: list[dict[str, object]] = []
+    results: list[dict[str, object]] = []
     for entry in entries:
         if entry["questions"] != 1:
             continue
@@ -361,16 +361,16 @@ def verdicts(entries: Sequence[dict[str, object]]) -> list[dict[str, object]]:
             if bar.context == entry["context"] and bar.mode.value in ratios:
                 ratio = ratios[bar.mode.value][2]
                 what = f"{bar.mode.value} at {bar.context:,}: times faster than full prefill"
-                found.append({"bar": what, "found": ratio, "wanted": bar.least, "met": ratio >= bar.least})
+                results.append({"bar": what, "found": ratio, "wanted": bar.least, "met": ratio >= bar.least})
                 theirs = _against_transformers(entry, bar.mode)
                 if theirs is not None:
                     what = f"{bar.mode.value} at {bar.context:,}: times faster than transformers' full prefill"
-                    found.append({"bar": what, "found": theirs, "wanted": bar.least, "met": theirs >= bar.least})
+                    results.append({"bar": what, "found": theirs, "wanted": bar.least, "met": theirs >= bar.least})
         share = of_bound.get(Mode.COLD.value)
         if share is not None:
             what = f"{Mode.COLD.value} at {entry['context']:,}: times its bound, at most"
-            found.append({"bar": what, "found": share, "wanted": COLD_SHARE, "met": share <= COLD_SHARE})
-    return found
+            results.append({"bar": what, "found": share, "wanted": COLD_SHARE, "met": share <= COLD_SHARE})
+    return results
 
 
 def _against_transformers(entry: dict[str, object], mode: Mode) -> float | None:

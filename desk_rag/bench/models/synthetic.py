@@ -94,11 +94,11 @@ class Slabs:
     @classmethod
     def of(cls, shape: Shape, capacity: int, device: torch.device, dtype: torch.dtype) -> Slabs:
         size = (1, shape.num_kv_heads, capacity, shape.head_dim)
-        made = [
+        layers = [
             SlabLayer(*(torch.zeros(size, dtype=dtype, device=device) for _ in range(2)))
             for _ in range(shape.num_layers)
         ]
-        return cls(made, capacity)
+        return cls(layers, capacity)
 
     def write(self, layer: int, start: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Write as `SlabCache.write` does."""

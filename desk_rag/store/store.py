@@ -264,12 +264,18 @@ class Store(StoreHealth):
         StoreFull if the drive has no room for it, whatever the budget; StoreError if it cannot be written.
         """
         self._must_write()
-        return self._kv.put(key, kv, chunk_ids, prefill_seconds)
+        before = self._kv.written_bytes
+        is_on_disk = self._kv.put(key, kv, chunk_ids, prefill_seconds)
+        self._shared.add_written(self._kv.written_bytes - before)
+        return is_on_disk
 
-    def register_model(self, namespaces: Sequence[Namespace]) -> None:
-        """Record that these namespaces belong to one model and share its room in the budget."""
+    def register_model(self, namespaces: Sequence[Namespace], auxiliary: Namespace | None = None) -> None:
+        """Record that these namespaces belong to one model and share its room in the budget.
+
+        `auxiliary` is that of the model that selects tokens beside it; its chunk KV takes only what room is left.
+        """
         if self.writer:
-            self._rows.register_model([str(namespace) for namespace in namespaces])
+            self._rows.register_model([str(namespace) for namespace in namespaces], str(auxiliary or ""))
 
     def note_use(self, chunk_ids: Sequence[ChunkId]) -> None:
         """Count a retrieval of these chunks for an answer."""

@@ -58,6 +58,8 @@ class KVFiles:
         """Lock for adding or removing files and for comparing them with their rows."""
         self._guard = threading.Lock()
         self._hits: Counter[KVName] = Counter()
+        self.written_bytes = 0
+        """Bytes of the files that this process has written."""
         self._lazy_headers: HeaderCache | None = None
 
     def has(self, keys: Sequence[KVKey]) -> set[KVKey]:
@@ -198,6 +200,7 @@ class KVFiles:
         finally:
             if added:
                 self._budget.written(allocated_size(image.size))
+                self.written_bytes += image.size
             else:
                 with suppress(OSError):
                     self._layout.cache.remove(path, proven)

@@ -53,16 +53,17 @@ def facts() -> list[Fact]:
 
 def _texts() -> Iterator[Fact]:
     yield Fact("notes/kayak.md", b"# Kayak\n\nThe green kayak is stored in the boathouse at Skern.\n",
-               "Where is the green kayak stored?", "boathouse at Skern", "line 3")  # fmt: skip
+               "Where is the green kayak stored?", "boathouse at Skern", "line 3$")  # fmt: skip
     yield Fact("notes/bakery", b"The bakery on Tanner Street opens at half past five.\n",
-               "When does the bakery on Tanner Street open?", "half past five", "line 1")  # fmt: skip
+               "When does the bakery on Tanner Street open?", "half past five", "line 1$")  # fmt: skip
     yield Fact("notes/garage.txt", "Die Größe zählt.\n\nThe garage key hangs behind the fuse box.\n".encode("utf-16"),
-               "Where does the garage key hang?", "behind the fuse box", "line 3")  # fmt: skip
-    yield Fact("notes/old.log", "2026-03-04 10:12 pump: pressure valve replaced by Møller\n".encode("cp1252"),
-               "Who replaced the pressure valve of the pump?", "Møller", "line 1")  # fmt: skip
+               "Where does the garage key hang?", "behind the fuse box", "line 3$")  # fmt: skip
+    log = "2026-03-04 10:12 pump: pressure valve replaced by Jörg Müller, größer als früher\n"
+    yield Fact("notes/old.log", log.encode("cp1252"),
+               "Who replaced the pressure valve of the pump?", "Jörg Müller", "line 1$")  # fmt: skip
     yield Fact("code/turbine.py", b'"""Control of the turbine."""\n\n\ndef start():\n    return 1\n\n\n'
                b"MAX_TURBINE_SPEED = 1450  # revolutions per minute\n",
-               "What is the maximum turbine speed?", "1450", "line 8")  # fmt: skip
+               "What is the maximum turbine speed?", "1450", "line 8$")  # fmt: skip
 
 
 def _markups() -> Iterator[Fact]:
@@ -71,36 +72,36 @@ def _markups() -> Iterator[Fact]:
     )
     yield Fact("web/times.mhtml", desk_files.mhtml(), "When does the last ferry leave?", "21:40")
     yield Fact("docs/weir.rst", b"Weir\n====\n\nThe weir was rebuilt by Hanna Brandt in 1998.\n",
-               "Who rebuilt the weir?", "Hanna Brandt", "line 4")  # fmt: skip
+               "Who rebuilt the weir?", "Hanna Brandt", "line 4$")  # fmt: skip
     yield Fact(
         "docs/workshop.org", desk_files.ORG.encode(), "Where does the workshop take place?", "room 202", "line 7"
     )
     yield Fact("docs/eddies.tex", desk_files.LATEX.encode(), "What speed did the flow reach?", "1.24", "line")
     yield Fact("docs/manual.adoc", b"= Stove\n\n== Lighting\n\nThe stove is lit with *two* birch logs.\n",
-               "What is the stove lit with?", "two birch logs", "line 5")  # fmt: skip
+               "What is the stove lit with?", "two birch logs", "line 5$")  # fmt: skip
     yield Fact("docs/choir.textile", b"h1. Choir\n\nThe choir robes are washed by *Signe Holt*.\n",
-               "Who washes the choir robes?", "Signe Holt", "line 3")  # fmt: skip
+               "Who washes the choir robes?", "Signe Holt", "line 3$")  # fmt: skip
     yield Fact("docs/mills.bib", desk_files.BIB.encode(), "Who wrote The Mills of Ribe?", "Lund", "line")
     yield Fact("docs/boat.srt", desk_files.SRT.encode(), "When does the boat leave?", "noon", "line")
     yield Fact("docs/plan.canvas", desk_files.CANVAS.encode(), "What colour should the fence be painted?", "green")
     yield Fact("books/train.epub", desk_files.epub(), "How many floors did the mill have?", "three floors", "The mill")
-    yield Fact("docs/rain.ipynb", desk_files.ipynb(), "How much rain fell in November?", "212 mm", "cell 2")
+    yield Fact("docs/rain.ipynb", desk_files.ipynb(), "How much rain fell in November?", "212 mm", "cell")
 
 
 def _data() -> Iterator[Fact]:
     yield Fact("data/club.json", json.dumps({"members": [{"name": "Runa Dahl", "locker": 417}] * 1}, indent=1).encode(),
                "Which locker has Runa Dahl?", "417", "line")  # fmt: skip
     server = {"database": {"port": 6543, "name": "harvest"}, "cache": {"port": 6380}}
-    yield Fact("data/server.yaml", yaml.safe_dump(server).encode(), "What is the database port?", "6543", "line 5")
+    yield Fact("data/server.yaml", yaml.safe_dump(server).encode(), "What is the database port?", "6543", "line 5$")
     yield Fact("data/pump.toml", tomlkit.dumps({"pump": {"pause_minutes": 25}}).encode(),
-               "How many minutes does the pump pause?", "25", "line 2")  # fmt: skip
+               "How many minutes does the pump pause?", "25", "line 2$")  # fmt: skip
     yield Fact("data/stock.xml", b"<stock>\n <item><sku>QX-77</sku><shelf>north wall</shelf></item>\n"
                b" <item><sku>QX-78</sku><shelf>cellar</shelf></item>\n</stock>\n",
-               "On which shelf is item QX-77?", "north wall", "line 2")  # fmt: skip
-    yield Fact("data/events.jsonl", b'{"sensor": "attic", "temperature": 18}\n{"sensor": "greenhouse", "temperature": 31}\n',
-               "What is the temperature of the greenhouse sensor?", "31", "line 2")  # fmt: skip
+               "On which shelf is item QX-77?", "north wall", "line 2$")  # fmt: skip
+    yield Fact("data/events.jsonl", b'{"sensor": "attic", "degrees": 18}\n{"sensor": "greenhouse", "degrees": 31}\n',
+               "How many degrees are at the greenhouse sensor?", "31", "line 2$")  # fmt: skip
     yield Fact("data/dogs.csv", "Dog;Chip;Owner\nBalder;9812;Ida\nFreya;9944;Tom\n".encode("cp1252"),
-               "What is the chip number of Freya?", "9944", "line 3")  # fmt: skip
+               "What is the chip number of Freya?", "9944", "line 3$")  # fmt: skip
 
 
 def _office() -> Iterator[Fact]:
@@ -136,13 +137,13 @@ def _mail_and_dates() -> Iterator[Fact]:
     yield Fact("mail/booking.eml", desk_files.html_mail(), "What is the booking number?", "KX-4471", "Ana Novak")
     yield Fact("mail/inbox.mbox", desk_files.mbox(), "How much did Ben Ortega pay for the boiler?", "128 crowns",
                "Ben Ortega, 4 May 2025")  # fmt: skip
-    yield Fact("dates/home.ics", desk_files.ICS.encode(), "When is the dentist appointment?", "4 June 2026", "Dentist")
-    yield Fact("dates/people.vcf", desk_files.VCF.encode(), "What is Ida Lund's phone number?", "5550 1234", "Ida Lund")
+    yield Fact("dates/home.ics", desk_files.ICS.encode(), "When is the dentist appointment?", "4 June 2026", "entr")
+    yield Fact("dates/people.vcf", desk_files.VCF.encode(), "Where does Ida Lund live?", "Canal Road 7", "entr")
 
 
 def _pdfs() -> Iterator[Fact]:
     yield Fact("pdf/well.pdf", pdf_of([(60, 780, 12, "Letter")], [(60, 780, 12, "The well is eleven metres deep.")]),
-               "How deep is the well?", "eleven metres", "p. 2")  # fmt: skip
+               "How deep is the well?", "eleven metres", "p")  # fmt: skip
     left = ("The orchard was planted by Aksel Rehn in", "the spring of 1931, when he came back from", "the sea.",
             "It holds forty trees today.")  # fmt: skip
     right = ("The barn beside it was struck by lightning", "in August 1954 and built anew in the year", "after.",

@@ -1,8 +1,9 @@
 """Check against the cited file itself, while answering, that it contains the quote.
 
-A file whose content is still the one that was indexed contains every quote found in its chunks. If the content has
-changed and it is a text file, the quote is searched in it, and the citation gets the lines of the present text. A file
-that is gone, too large to be read at once or does not answer in time cannot be checked: the quote is from the index.
+A file whose content is still the one that was indexed contains every quote found in its chunks; of a file in lines the
+citation gets those of the quote. If the content has changed and it is a text file, the quote is searched in it, and the
+citation gets the lines of the present text. A file that is gone, too large to be read at once or does not answer in
+time cannot be checked: the quote is from the index.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from desk_rag.answering.events import CheckedSentence, Citation, Evidence, SentenceChecked, Source, StreamEvent
-from desk_rag.documents import document
+from desk_rag.documents import document, line_search
 from desk_rag.documents.chunking import Location
-from desk_rag.documents.formats import Format, format_of_name
+from desk_rag.documents.formats import Format, format_of_name, readable_in_part
 from desk_rag.errors import DocumentError
 
 _MOST_BYTES = 16 << 20
@@ -36,7 +37,7 @@ class _FileNow:
 
     is_unchanged: bool
     text: str = ""
-    """Content of a text file that has changed; else empty."""
+    """Content of a file that is read in lines, or that is text and has changed; else empty."""
 
 
 _UNKNOWN = _FileNow(is_unchanged=False)
@@ -73,7 +74,7 @@ class CitationCheck:
         if file_now is None:
             file_now = self._files[source.number] = self._read(source)
         if file_now.is_unchanged:
-            return citation
+            return replace(citation, location=_narrowed(citation, file_now.text)) if file_now.text else citation
         location = _locate(citation, file_now.text)
         return replace(citation, as_of=source.indexed_at) if location is None else replace(citation, location=location)
 
@@ -97,8 +98,18 @@ def _read_file(source: Source) -> _FileNow:
     except (OSError, ValueError, DocumentError):
         return _UNKNOWN
     if source.digest and stamp.digest == source.digest:
-        return _FileNow(is_unchanged=True)
+        in_lines = readable_in_part(source.path.name)
+        return _FileNow(is_unchanged=True, text=_decoded(data) if in_lines else "")
     return _FileNow(is_unchanged=False, text=_decoded(data) if _is_plain(source.path) else "")
+
+
+def _narrowed(citation: Citation, text: str) -> Location:
+    """Return the lines of the quote within those of its chunk; the chunk's if it is not clear which they are."""
+    location = citation.location
+    if location.line_start is None or location.line_end is None or location.line_start == location.line_end:
+        return location
+    lines = line_search.lines_of(citation.quote, text, location.line_start, location.line_end)
+    return location if lines is None else replace(location, line_start=lines[0], line_end=lines[1])
 
 
 def _is_plain(path: Path) -> bool:

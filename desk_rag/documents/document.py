@@ -8,6 +8,7 @@ written.
 from __future__ import annotations
 
 import atexit
+import errno
 import functools
 import hashlib
 import os
@@ -248,7 +249,14 @@ def _stamp(status: os.stat_result) -> tuple[int, ...]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
+_IN_USE = (errno.EBUSY, errno.ETXTBSY, errno.EAGAIN, errno.EDEADLK)
+_IN_USE_ON_WINDOWS = (32, 33)
+"""A sharing violation, and a part of the file that is locked."""
+
+
 def _unreadable(path: Path, error: OSError | ValueError) -> UnreadableDocument:
+    if getattr(error, "winerror", None) in _IN_USE_ON_WINDOWS or getattr(error, "errno", None) in _IN_USE:
+        return UnreadableDocument(f"{path} is in use by another program.", remedy=TRY_AGAIN)
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
     remedy = "Check the file's permissions." if isinstance(error, PermissionError) else TRY_AGAIN
     return UnreadableDocument(f"{path} could not be read: {reason}.", remedy=remedy)

@@ -21,13 +21,15 @@ from desk_rag.store.store import Store
 
 STORE = StoreSettings(budget_gib=1, reserve_gib=0)
 FOLDERS = st.sampled_from(["", "a", "b", "a/deep"])
-NAMES = st.sampled_from(["one.txt", "two.md", "three.txt", "picture.png", "old.txt~"])
+NAMES = st.sampled_from(["one.txt", "two.md", "three.txt", "picture.png", "old.txt~", "data.json", "page.html"])
 SOME = [
     "The roofer comes on 14 May.\n",
     "The spare key lies under the flower pot.\n",
     "# Barge\n\nThe barge was late again.\n\n## Why\n\nNobody knew.\n",
     "The barge was late again, and nobody knew why. " * 60,
     "The roofer comes on 14 May.\n",
+    '{"door": {"colour": "green"}, "keys": [{"name": "shed", "hook": 4}]}\n',
+    "<html><body><div class=menu><a>Home</a></div><p>The barge was late again.</p></body></html>\n",
 ]
 TEXTS = st.sampled_from([*SOME, "", "\x00\x01 not text"])
 KEPT = ("stays.txt", ".gitignore")
@@ -139,7 +141,7 @@ class Incremental(RuleBasedStateMachine):
 
     @rule()
     def hints(self) -> None:
-        """What the watcher does between sweeps; the order of the paths is the set's, that is, any."""
+        """Index the touched paths one by one, as the watcher does between sweeps, in any order."""
         for path in self.touched:
             index_path(self.store, path, self.root, self.prompt, self.prompt.chunk_size, IndexSettings())
         self.touched.clear()
@@ -149,12 +151,12 @@ class Incremental(RuleBasedStateMachine):
     @invariant()
     def nothing_is_orphaned(self) -> None:
         if hasattr(self, "store"):
-            held = {
+            in_documents = {
                 passage.chunk.chunk_id
                 for row in self.store.documents(self.root)
                 for passage in self.store.passages_of(row.path)
             }
-            assert self.store.counts().chunks == len(held)
+            assert self.store.counts().chunks == len(in_documents)
 
     def _pick(self, which: int) -> list[Path]:
         """One of the files there are, never the one that keeps the folder from being empty."""

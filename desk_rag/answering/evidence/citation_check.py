@@ -1,14 +1,12 @@
 """Check against the cited file itself, while answering, that it contains the quote.
 
-A file whose content is still the one that was indexed contains every quote found in its chunks; of a file in lines the
-citation gets those of the quote. If the content has changed and it is a text file, the quote is searched in it, and the
-citation gets the lines of the present text. A file that is gone, too large to be read at once or does not answer in
-time cannot be checked: the quote is from the index.
+A file whose content is still the one that was indexed contains every quote found in its chunks. If the content has
+changed and it is a text file, the quote is searched in it, and the citation gets the lines of the present text. A file
+that is gone, too large to be read at once or does not answer in time cannot be checked: the quote is from the index.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 import time
@@ -28,7 +26,6 @@ _SECONDS = 1.5
 """Seconds for all files of one answer together: a drive that does not answer must not delay the answer."""
 _MAX_MATCHES = 100
 """Occurrences of a quote in a changed file that are looked at."""
-_PLAIN_FORMATS = frozenset({Format.MARKDOWN, Format.TEXT, Format.RST, Format.CODE, Format.HTML, Format.TABLE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +34,7 @@ class _FileNow:
 
     is_unchanged: bool
     text: str = ""
-    """Content of a file that is read in lines, or that is text and has changed; else empty."""
+    """Content of a text file; empty for others and for large ones."""
 
 
 _UNKNOWN = _FileNow(is_unchanged=False)
@@ -74,7 +71,7 @@ class CitationCheck:
         if file_now is None:
             file_now = self._files[source.number] = self._read(source)
         if file_now.is_unchanged:
-            return replace(citation, location=_narrowed(citation, file_now.text)) if file_now.text else citation
+            return replace(citation, location=_narrowed(citation, file_now.text))
         location = _locate(citation, file_now.text)
         return replace(citation, as_of=source.indexed_at) if location is None else replace(citation, location=location)
 
@@ -97,23 +94,12 @@ def _read_file(source: Source) -> _FileNow:
         stamp, data = document.read_file(source.path, _MOST_BYTES)
     except (OSError, ValueError, DocumentError):
         return _UNKNOWN
-    if source.digest and stamp.digest == source.digest:
-        in_lines = readable_in_part(source.path.name)
-        return _FileNow(is_unchanged=True, text=_decoded(data) if in_lines else "")
-    return _FileNow(is_unchanged=False, text=_decoded(data) if _is_plain(source.path) else "")
-
-
-def _narrowed(citation: Citation, text: str) -> Location:
-    """Return the lines of the quote within those of its chunk; the chunk's if it is not clear which they are."""
-    location = citation.location
-    if location.line_start is None or location.line_end is None or location.line_start == location.line_end:
-        return location
-    lines = line_search.lines_of(citation.quote, text, location.line_start, location.line_end)
-    return location if lines is None else replace(location, line_start=lines[0], line_end=lines[1])
+    is_unchanged = bool(source.digest) and stamp.digest == source.digest
+    return _FileNow(is_unchanged, _decoded(data) if _is_plain(source.path) else "")
 
 
 def _is_plain(path: Path) -> bool:
-    return format_of_name(os.fspath(path.name)) in _PLAIN_FORMATS
+    return readable_in_part(path.name) or format_of_name(path.name) is Format.HTML
 
 
 def _decoded(data: bytes) -> str:
@@ -125,21 +111,35 @@ def _decoded(data: bytes) -> str:
     return data.decode("latin-1")
 
 
+def _narrowed(citation: Citation, text: str) -> Location:
+    """The lines of the quote in an unchanged file, where its chunk has more lines; else its location as it is."""
+    location = citation.location
+    first, last = location.line_start, location.line_end
+    if not text or first is None or last is None or first == last:
+        return location
+    lines = line_search.lines_of(citation.quote, text, first, last)
+    return location if lines is None else replace(location, line_start=lines[0], line_end=lines[1])
+
+
+def _line_ranges(quote: str, text: str) -> list[tuple[int, int]]:
+    """First and last line of each occurrence of the quote as whole words."""
+    words = quote.split()
+    if not words or not text:
+        return []
+    pattern = r"(?<!\w)" * words[0][0].isalnum() + r"\s+".join(map(re.escape, words))
+    pattern += r"(?!\w)" * words[-1][-1].isalnum()
+    return [
+        (text.count("\n", 0, match.start()) + 1, text.count("\n", 0, match.end()) + 1)
+        for match, _ in zip(re.finditer(pattern, text), range(_MAX_MATCHES), strict=False)
+    ]
+
+
 def _locate(citation: Citation, text: str) -> Location | None:
     """The occurrence of the quote in `text`, as whole words, nearest to its old place.
 
     None if there is none.
     """
-    words = citation.quote.split()
-    if not words or not text:
-        return None
-    pattern = r"(?<!\w)" * words[0][0].isalnum() + r"\s+".join(map(re.escape, words))
-    pattern += r"(?!\w)" * words[-1][-1].isalnum()
-    old_location = citation.location
-    line_ranges = [
-        (text.count("\n", 0, match.start()) + 1, text.count("\n", 0, match.end()) + 1)
-        for match, _ in zip(re.finditer(pattern, text), range(_MAX_MATCHES), strict=False)
-    ]
+    old_location, line_ranges = citation.location, _line_ranges(citation.quote, text)
     if not line_ranges:
         return None
     old_start = old_location.line_start

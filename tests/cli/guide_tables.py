@@ -54,6 +54,8 @@ _FORMAT_NAMES = {
     Format.SUBTITLES: "subtitles",
     Format.BIBLIOGRAPHY: "BibTeX",
     Format.CANVAS: "Obsidian canvases",
+    Format.ASCIIDOC: "AsciiDoc",
+    Format.TEXTILE: "Textile",
     Format.PICTURE: "pictures, with OCR (see below)",
     Format.JSON: "JSON, by its keys",
     Format.YAML: "YAML, by its keys",

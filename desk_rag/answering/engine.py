@@ -1,7 +1,6 @@
 """Answer a question: retrieve, load, stitch, prefill the question, decode, cite.
 
-One iterator of events serves the TUI, the CLI and the benchmarks, so what is measured is what ships. Full prefill, the
-baseline, is a mode of the same code.
+One iterator of events serves the TUI, the CLI and the benchmarks. Full prefill, the baseline, is a mode of this code.
 """
 
 from __future__ import annotations
@@ -24,13 +23,14 @@ from desk_rag.answering.evidence.citation_check import CitationCheck
 from desk_rag.answering.kv_connector import CacheTarget, KVConnector, KVLoadHandle, open_connector
 from desk_rag.answering.prefetch import Prefetcher
 from desk_rag.answering.questions.asking import ChooseChunks, Reader, answer
-from desk_rag.answering.strategy import Decoding, Recompute, attention_path
+from desk_rag.answering.questions.less_memory import with_less_memory
+from desk_rag.answering.questions.nearest import nearest
+from desk_rag.answering.strategy import Decoding, Recompute, allocate, attention_path
 from desk_rag.config import Settings
 from desk_rag.device_lock import DeviceLock
 from desk_rag.ingest import damage, unread
 from desk_rag.kv.calibration.texts import PROBE
 from desk_rag.kv.forward.runner import ModelRunner
-from desk_rag.kv.lazy.memory import AttentionPath
 from desk_rag.kv.loading.load import ChunksLost
 from desk_rag.kv.positions import plan
 from desk_rag.kv.prefill import prefill_chunk
@@ -40,8 +40,9 @@ from desk_rag.kv.recompute.policy import RecomputeChoice
 from desk_rag.kv.rope import RotaryTables, build_tables
 from desk_rag.kv.serving import ServingModel
 from desk_rag.kv.types import KVKey, Namespace
+from desk_rag.model.memory.device import memory_errors
 from desk_rag.retrieval.embedding import Embedder, QuestionCache
-from desk_rag.retrieval.search import RetrievedChunk, retrieve
+from desk_rag.retrieval.search import RetrievedChunk
 from desk_rag.store.store import Store
 from desk_rag.timing import Stopwatch
 
@@ -60,10 +61,7 @@ class PrefillResult:
 
 
 class AnswerEngine:
-    """Answers questions from one store with one model, one at a time.
-
-    `ask` may be called from any thread.
-    """
+    """Answers questions from one store with one model, one at a time; `ask` may be called from any thread."""
 
     def __init__(
         self,
@@ -80,7 +78,7 @@ class AnswerEngine:
         """Allocate the cache, start the loader and run one pass to warm up.
 
         Args:
-            loading: opens the connector; by default the fastest on the model's device.
+            loading: opens the connector; by default with as much memory as the settings say.
             lean: whether to use the fused forward pass; by default if it is the fastest on the device.
             auxiliary: the model that selects tokens to recompute, if the settings ask for one.
 
@@ -97,12 +95,11 @@ class AnswerEngine:
         answer_room = _QUESTION_ROOM + model.prompt.legend_tokens + self._decoding.longest
         room = self.prefix.num_tokens + answer_room
         self.context_tokens = answer_context.max_tokens(settings.answer, model, room)
-        capacity = self.context_tokens + room
-        self._tables: RotaryTables = build_tables(model, capacity)
-        self._new_slab = partial(ModelRunner, model, self.prefix, self._tables, capacity, fused=lean)
+        self._tables: RotaryTables = build_tables(model, self.context_tokens + room)
+        self._new_slab = partial(ModelRunner, model, self.prefix, self._tables, fused=lean)
         largest_plan = plan(self.prefix.num_tokens, [self.context_tokens])
         self.attention = attention_path(settings.answer, model, largest_plan, answer_room)
-        self._slab = self._new_slab() if self.attention is AttentionPath.MATERIALIZE else None
+        self._slab, self.context_tokens = allocate(self.attention, self._new_slab, model, self.context_tokens, room)
         self._ways: dict[int, str] = {}
         self._recompute = Recompute(settings.answer, model, self._slab, self._tables, auxiliary)
         self._target = target = CacheTarget(model, self.prefix, self._tables, self._slab, answer_room)
@@ -110,14 +107,13 @@ class AnswerEngine:
         if loading is not None:
             self._connector = loading(store, target)
         else:
-            self._connector = open_connector(settings, store, target, self.namespace)
+            self._connector = open_connector(settings.answer, store, target)
         self._prefetcher = Prefetcher(self._connector.prefetch, self._connector.cancel_prefetch)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="write-back")
         try:
             self._rehearse()
         except BaseException:
-            self._recompute.close()
-            self._connector.close()
+            self.release()
             raise
 
     def ask(
@@ -136,7 +132,8 @@ class AnswerEngine:
         `recompute` overrides the settings. A question longer than the model can read is cut, for retrieval too.
         """
         once = partial(self._ask_once, mode=mode, stop=stop, recompute=recompute)
-        reader = Reader(self.store, self.embedder, self._decoding.quote_scorer, top_k or self.top_k, stop, once)
+        frugal = with_less_memory(once, self.forget_loaded, self.model.device)
+        reader = Reader(self.store, self.embedder, self._decoding.quote_scorer, top_k or self.top_k, stop, frugal)
         return answer(reader, question, under)
 
     def _ask_once(
@@ -183,7 +180,7 @@ class AnswerEngine:
             yield from map(check.event, stream.feed(token.text, token.count))
             for token in begun.later_tokens:
                 raw, count = raw + token.text, count + token.count
-                yield from map(check.event, stream.feed(token.text, token.count))
+                yield from map(check.event, stream.feed(token.text, token.count, ends_quotes=token.ends_quotes))
                 if stream.ended:
                     break
             decoding = token.sampled_at - first_at
@@ -213,6 +210,7 @@ class AnswerEngine:
                 reasoning=parsed.reasoning,
                 not_read=None if parsed.found or stopped else unread.may_hold_answer(self.store, under),
                 support=stream.support,
+                unmet=stream.unmet,
             )
         )
 
@@ -262,11 +260,12 @@ class AnswerEngine:
         """Close as `close` does, but leave the store open."""
         self._writer.shutdown(wait=True)
         self._prefetcher.close()
+        self._decoding.close()
         self._recompute.close()
         self._connector.close()
 
     def _register_model(self, store: Store) -> None:
-        store.register_model(self.serving.prefix_variants.namespaces)
+        store.register_model(self.serving.prefix_variants.namespaces, self.serving.auxiliary_namespace)
 
     def _settle_context(
         self, chunks: Sequence[RetrievedChunk], loads: ExitStack, mode: AnswerMode
@@ -330,7 +329,7 @@ class AnswerEngine:
             question_ids = self._decoding.question_ids(question, context, _QUESTION_ROOM)
             prompt_ids = [*self.model.prompt.prefix_ids, *chunk_ids, *question_ids]
         # Outside of all stages: finding the fastest pass for this length, once, is not prefill.
-        slab = self._slab or self._new_slab(graphs=False, known=self._ways)
+        slab = self._slab or self._new_slab(self._tables.num_positions, graphs=False, known=self._ways)
         prefill = slab.whole(prompt_ids)
         with watch.stage("prefill"):
             strategy = self._decoding.strategy(question, context.sources)
@@ -356,11 +355,12 @@ class AnswerEngine:
 
     def _needed(self, question: str, limit: int, under: Sequence[Path]) -> Sequence[KVKey]:
         readable, _ = self.model.prompt.readable(question, _QUESTION_ROOM)
-        return self._kv_of(retrieve(self.store, self.embedder, readable, limit, under))
+        return self._kv_of(nearest(self.store, self.embedder, readable, limit, under))
 
     def _kv_of(self, chunks: Sequence[RetrievedChunk]) -> Sequence[KVKey]:
         return answer_context.expected_keys(chunks, self.serving, self.store)
 
+    @memory_errors()
     def _rehearse(self) -> None:
         """Run one pass, so that the first question does not wait for kernels to be compiled."""
         with self.turn.prefilling():
@@ -385,13 +385,13 @@ class AnswerEngine:
         """
         # Before the write-back: a full cache admits what was retrieved before.
         self.store.note_use([source.chunk_id for source in context.sources])
-        if not self.store.writer:
-            if live_prefills:
-                self.store.want_kv([prefilled.chunk.source.chunk_id for prefilled in live_prefills])
-            return
-        for prefilled in live_prefills:
-            chunk = prefilled.chunk
-            self._writer.submit(self.store.put_kv, chunk.key, prefilled.kv, [chunk.source.chunk_id], prefilled.seconds)
+        images = [(one.chunk.key, one.kv, [one.chunk.source.chunk_id], one.seconds) for one in live_prefills]
+        images += self._recompute.take_auxiliary_prefills(self.serving.auxiliary_namespace or self.namespace)
+        if self.store.writer:
+            for image in images:
+                self._writer.submit(self.store.put_kv, *image)
+        elif images:
+            self.store.want_kv([chunk_id for _, _, chunk_ids, _ in images for chunk_id in chunk_ids])
 
     def _sync(self) -> None:
         # Only this thread's stream: copies on the loader's stream must not be waited for.

@@ -31,6 +31,7 @@ from desk_rag.kv.serving import ServingModel
 from desk_rag.kv.types import ChunkKV, Namespace
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.loading import PRODUCER, load_model
+from desk_rag.model.memory.device import memory_errors
 from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.store.kv_directory import marker_of
 from desk_rag.store.layout import Layout
@@ -60,8 +61,9 @@ class _Record:
     probe: ChunkKV
 
 
+@memory_errors()
 def prepare(settings: Settings) -> ServingModel:
-    """Load and prepare the model that `settings` name. Raises ModelError, ConfigError."""
+    """Load and prepare the model that `settings` name. Raises ModelError (OutOfMemory among them), ConfigError."""
     model = load_model(settings.model)
     return prepare_model(model, settings.data_dir, settings.model.rungs, kv_dir=settings.store.kv_place)
 

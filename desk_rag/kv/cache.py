@@ -1,25 +1,29 @@
 """Attention cache preallocated per layer (a slab), written in place and reused from answer to answer.
 
-Implements transformers' cache protocol. Appending copies only the new token, cropping changes a number, and stitching
-writes straight into the slab; transformers' own DynamicLayer concatenates the whole cache for every token. For models
-with sliding-window layers slot and position must be equal, because their masks count slots.
+Has the methods that transformers' models call on a cache, without importing that library. Appending copies only the new
+token, cropping changes a number, and stitching writes straight into the slab; transformers' own DynamicLayer
+concatenates the whole cache for every token. For models with sliding-window layers slot and position must be equal,
+because their masks count slots.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, DynamicLayer
 
 from desk_rag.model.language_model import LanguageModel
 
 
-class SlabLayer(DynamicLayer):  # type: ignore[misc]
+class SlabLayer:
     """One layer's keys and values: buffers [1, H, capacity, D], of which the first `length` slots are in use."""
 
+    is_sliding = is_compileable = False
+    hidden = 0
+    """Tokens that count as if they were in the slab (see `lazy.cache`)."""
+
     def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        super().__init__()
         self.key_slab, self.value_slab = keys, values
         self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
         self.set_length(0)
@@ -45,13 +49,66 @@ class SlabLayer(DynamicLayer):  # type: ignore[misc]
         """Slots in use."""
         return self.length
 
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Number of keys that `query_length` further tokens see, and the first of them."""
+        return self.get_seq_length() + query_length, 0
+
     def crop(self, tokens_to_remove: int) -> None:
         """Drop the last -tokens_to_remove slots (transformers passes a negative number)."""
         assert -self.length <= tokens_to_remove <= 0, "crop takes the number of slots to remove, negative"
         self.set_length(self.length + tokens_to_remove)
 
 
-class SlabCache(Cache):  # type: ignore[misc]
+class LayerCache:
+    """A cache made of layers, with what transformers' models ask of one."""
+
+    is_compileable = False
+
+    def __init__(self, layers: Sequence[SlabLayer]) -> None:
+        self.layers = list(layers)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append to one layer (`SlabLayer.update`)."""
+        return self.layers[layer_idx].update(key_states, value_states, *args, **kwargs)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Tokens before the next one."""
+        return self.layers[layer_idx].get_seq_length() if self.layers else 0
+
+    get_query_offset = get_seq_length
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """As `SlabLayer.get_mask_sizes`, of one layer."""
+        return self.layers[layer_idx].get_mask_sizes(query_length)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """As `SlabLayer.crop`, in every layer."""
+        for layer in self.layers:
+            layer.crop(tokens_to_remove)
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        """No limit, in transformers' words; the engine plans the capacity."""
+        return -1
+
+    @property
+    def is_sliding(self) -> list[bool]:
+        """False for every layer: slabs keep all tokens, and masks make windows."""
+        return [layer.is_sliding for layer in self.layers]
+
+    @property
+    def is_linear(self) -> list[bool]:
+        """False for every layer: they keep keys and values."""
+        return [False] * len(self.layers)
+
+    is_dummy = is_linear
+
+
+class SlabCache(LayerCache):
     """Preallocated cache of all layers."""
 
     def __init__(self, model: LanguageModel, capacity: int, dtype: torch.dtype | None = None) -> None:

@@ -23,7 +23,8 @@ from desk_rag.model.gguf import weights as gguf_weights
 from desk_rag.model.gguf.header import read_header
 from desk_rag.model.language_model import LanguageModel, ModelSpec
 from desk_rag.model.layers import attention_layout, text_part
-from desk_rag.model.prompt import PromptFormat
+from desk_rag.model.memory.plan import SMALL_MODEL, cpu_has_bf16
+from desk_rag.model.prompt import PromptFormat, load_prompt
 
 _IRRELEVANT_FIELDS = frozenset(
     [
@@ -45,8 +46,6 @@ _IRRELEVANT_FIELDS = frozenset(
     ]
 )
 """Fields of a configuration that do not change results; the rest is part of a chunk KV's identity."""
-_SMALL = 1_000_000_000
-"""Parameters below which a CPU computes in fp32; larger models use bf16 if the CPU supports it."""
 
 
 def load_model(settings: ModelSettings, *, pack: bool = True) -> LanguageModel:
@@ -58,10 +57,13 @@ def load_model(settings: ModelSettings, *, pack: bool = True) -> LanguageModel:
     without a GPU, an adapter without peft) or OutOfMemory.
     """
     directory = weights.resolve(settings.name, allow_download=settings.allow_download)
-    quiet_libraries()
+    _stay_offline()
     device = pick_device(settings)
     if device.type == "cpu":
         torch.set_num_threads(settings.threads or _default_threads())
+    if settings.name == "embedded" and pack and device.type == "cpu" and not settings.adapter:
+        return _load_embedded(directory, settings)
+    quiet_libraries()
     config, support = directory_check.check(directory, settings)
     prompt = directory_check.check_prompt(directory, settings, config, quotes=not pack)
     own = prequantized_by(config)
@@ -77,6 +79,21 @@ def load_model(settings: ModelSettings, *, pack: bool = True) -> LanguageModel:
     # Last: the spec counts plain parameters, and an adapter that is merged needs them too.
     if pack:
         packed_linear.pack_linears(model.module)
+    return model
+
+
+def _load_embedded(directory: Path, settings: ModelSettings) -> LanguageModel:
+    """Load the embedded reader without transformers; its files are part of the program and not checked."""
+    from desk_rag.model.embedded.reader import load_reader
+
+    with directory_check.model_errors(directory, settings):
+        module = load_reader(directory, *weights.weight_files(directory))
+    config, prompt = module.config, load_prompt(directory)
+    model = _bundle(
+        module, prompt, settings.name, directory, config.support, config.layout, config.identity(), quantization="none",
+        num_parameters=config.num_parameters,
+    )  # fmt: skip
+    packed_linear.pack_linears(model.module)
     return model
 
 
@@ -110,27 +127,45 @@ def wrap(
     if not support.needs_eager:
         attention.register()
         module.set_attn_implementation(attention.NAME)
+    layout, identity = attention_layout.find(module.eval()), _canonical_config(config)
+    size = sum(parameter.numel() for parameter in module.parameters())
+    return _bundle(
+        module, prompt, name, directory, support, layout, identity, quantization=quantization, num_parameters=size
+    )
+
+
+def _bundle(
+    module: Any,
+    prompt: PromptFormat,
+    name: str,
+    directory: Path | None,
+    support: model_support.Support,
+    layout: attention_layout.AttentionLayout,
+    config_json: str,
+    *,
+    quantization: str,
+    num_parameters: int,
+) -> LanguageModel:
+    """The model made of a module and what is known about it."""
     module.eval()
     module.requires_grad_(False)
-    layout = attention_layout.find(module)
-    device = next(module.parameters()).device
-    heads = int(config.num_attention_heads)
+    config, device = module.config, next(module.parameters()).device
     spec = ModelSpec(
         name=name,
         support=support,
         layout=layout,
         num_layers=int(config.num_hidden_layers),
-        num_heads=heads,
+        num_heads=int(config.num_attention_heads),
         num_kv_heads=layout.kv_shape[0],
         head_dim=layout.kv_shape[1],
-        num_parameters=sum(p.numel() for p in module.parameters()),
+        num_parameters=num_parameters,
         weights_fingerprint=weights.fingerprint(weights.weight_files(directory))
         if directory
         else f"memory-{id(module)}",
         tokenizer_fingerprint=_tokenizer_fingerprint(directory, prompt) if directory else "memory",
         weight_quantization=quantization,
         dtype=_compute_dtype(module),
-        config_json=_canonical_config(config),
+        config_json=config_json,
     )
     return LanguageModel(spec=spec, module=module, prompt=prompt, device=device)
 
@@ -227,12 +262,7 @@ def _load_dtype(directory: Path, device: torch.device) -> torch.dtype:
 def _dtype(parameters: int, device: torch.device) -> torch.dtype:
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
-    return torch.bfloat16 if parameters > _SMALL and _cpu_has_bf16() else torch.float32
-
-
-def _cpu_has_bf16() -> bool:
-    flags = Path("/proc/cpuinfo")
-    return flags.is_file() and any(word in flags.read_text() for word in ("avx512_bf16", "amx_bf16"))
+    return torch.bfloat16 if parameters > SMALL_MODEL and cpu_has_bf16() else torch.float32
 
 
 def _canonical_config(config: Any) -> str:
@@ -268,12 +298,17 @@ def _default_threads() -> int:
     return max(1, (psutil.cpu_count(logical=False) or 2) - 1)
 
 
-def quiet_libraries() -> None:
-    """Turn off the libraries' progress bars, advice on stderr, network and telemetry: a UI owns the terminal."""
+def _stay_offline() -> None:
+    """Turn off the libraries' network and telemetry, before any of them is imported."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("USE_HUB_KERNELS", "0")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def quiet_libraries() -> None:
+    """Turn off the libraries' progress bars, advice on stderr, network and telemetry: a UI owns the terminal."""
+    _stay_offline()
     import logging
 
     from transformers.utils import logging as hf_logging

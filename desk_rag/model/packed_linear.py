@@ -7,13 +7,13 @@ Questions and decoded tokens read all weights once and multiply little, so memor
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 _ENGINES = frozenset({"x86", "fbgemm"})
-_SHARING = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+_SHARING = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("query", "key", "value"))
 """Children that are given the same input, in the order in which they are."""
 _LARGEST = 65504.0
 """fp16's largest number; FBGEMM would clip what lies beyond."""
@@ -22,12 +22,14 @@ _LARGEST = 65504.0
 class PackedLinear(torch.nn.Module):
     """Stands where a `torch.nn.Linear` stood: fp32 [..., in] -> fp32 [..., out]. For inference only."""
 
-    def __init__(self, linear: torch.nn.Linear) -> None:
+    def __init__(self, *linears: torch.nn.Linear) -> None:
+        """Several matrices of one input are packed as one; their biases must be all there or all missing."""
         super().__init__()
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.bias = linear.bias
-        weight = linear.weight.detach().contiguous()
-        self._packed: Any = torch.ops.quantized.linear_prepack_fp16(weight, linear.bias)
+        self.in_features, self.out_features = linears[0].in_features, sum(linear.out_features for linear in linears)
+        biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
+        self.bias = torch.cat(biases) if biases else None
+        weight = torch.cat([linear.weight.detach() for linear in linears]).contiguous()
+        self._packed: Any = torch.ops.quantized.linear_prepack_fp16(weight, self.bias)
         self._multiply = torch.ops.quantized.linear_dynamic_fp16.default
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
@@ -51,20 +53,17 @@ class SideBySide:
     Threads that run the same model get their own products, at worst a product twice.
     """
 
-    def __init__(self, linears: Sequence[torch.nn.Linear]) -> None:
-        """Their biases must be all there or all missing."""
-        weight = torch.cat([linear.weight.detach() for linear in linears])
-        biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
-        self._packed: Any = torch.ops.quantized.linear_prepack_fp16(weight, torch.cat(biases) if biases else None)
-        self._multiply = torch.ops.quantized.linear_dynamic_fp16.default
-        ends = list(itertools.accumulate(linear.out_features for linear in linears))
+    def __init__(self, whole: torch.nn.Module, widths: Sequence[int]) -> None:
+        """`whole` multiplies by all the parts, which have these widths."""
+        self._whole = whole
+        ends = list(itertools.accumulate(widths))
         self.spans = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
         self._kept: tuple[torch.Tensor, torch.Tensor, set[int]] | None = None
         """An input, its product, and the parts that have not had their share."""
 
     def product(self, rows: torch.Tensor) -> torch.Tensor:
         """fp32 [..., in] -> fp32 [..., sum of out], the parts in order."""
-        product: torch.Tensor = self._multiply(rows, self._packed)
+        product: torch.Tensor = self._whole(rows)
         return product
 
     def share(self, rows: torch.Tensor, part: int) -> torch.Tensor:
@@ -80,8 +79,7 @@ class SideBySide:
 
     def weight(self, part: int) -> torch.Tensor:
         """A copy of one part's weights as they are multiplied, fp32 [out, in]."""
-        unpacked: torch.Tensor = torch.ops.quantized.linear_unpack_fp16(self._packed)[0]
-        return unpacked[self.spans[part]]
+        return torch.as_tensor(self._whole.weight)[self.spans[part]]
 
 
 class PackedPart(PackedLinear):
@@ -109,34 +107,41 @@ def available() -> bool:
 def pack_linears(module: torch.nn.Module) -> int:
     """Replace every fp32 CPU `torch.nn.Linear` below `module` by its packed form; returns how many were replaced.
 
-    Hooks sit on the modules, so pack before any is registered. Weights that fp16 cannot hold stay as they are, as does
-    everything where the kernels are missing.
+    Weights that fp16 cannot hold stay as they are, as does everything where the kernels are missing.
     """
-    if not available():
-        return 0
+    return replace_linears(module, _packed) if available() else 0
+
+
+Pack = Callable[[Sequence[tuple[str, torch.nn.Linear]]], torch.nn.Module | None]
+"""Packs linears of one input, given with their names, as one module; None if they cannot be packed."""
+
+
+def replace_linears(module: torch.nn.Module, pack: Pack) -> int:
+    """Replace every `torch.nn.Linear` below `module` that `pack` packs; returns how many were replaced.
+
+    Those that share an input are packed side by side. Hooks sit on the modules, so pack before any is registered.
+    """
     replaced = 0
-    for parent in list(module.modules()):
-        for names in _SHARING:
-            replaced += _pack_together(parent, names)
-        for name, child in list(parent.named_children()):
-            if type(child) is torch.nn.Linear and _packable(child.weight):
-                setattr(parent, name, PackedLinear(child))
-                replaced += 1
+    for path, parent in list(module.named_modules()):
+        for names in (*_SHARING, *((name,) for name, _ in parent.named_children())):
+            children = [(f"{path}.{name}".lstrip("."), getattr(parent, name, None)) for name in names]
+            linears = [(name, child) for name, child in children if type(child) is torch.nn.Linear]
+            whole = pack(linears) if len(linears) == len(names) else None
+            if whole is None:
+                continue
+            beside = SideBySide(whole, [linear.out_features for _, linear in linears]) if len(names) > 1 else None
+            for part, (name, (_, linear)) in enumerate(zip(names, linears, strict=True)):
+                setattr(parent, name, whole if beside is None else PackedPart(linear, beside, part))
+            replaced += len(names)
     return replaced
 
 
-def _pack_together(parent: torch.nn.Module, names: Sequence[str]) -> int:
-    """Put the children of these names side by side; return how many: all or none."""
-    children = [getattr(parent, name, None) for name in names]
-    linears = [child for child in children if type(child) is torch.nn.Linear and _packable(child.weight)]
-    if len(linears) < len(names) or len({(linear.in_features, linear.bias is None) for linear in linears}) != 1:
-        return 0
-    beside = SideBySide(linears)
-    for part, (name, linear) in enumerate(zip(names, linears, strict=True)):
-        setattr(parent, name, PackedPart(linear, beside, part))
-    return len(names)
+def _packed(linears: Sequence[tuple[str, torch.nn.Linear]]) -> PackedLinear | None:
+    modules = [linear for _, linear in linears]
+    alike = len({(linear.in_features, linear.bias is None) for linear in modules}) == 1
+    return PackedLinear(*modules) if alike and all(_packable(linear.weight) for linear in modules) else None
 
 
 def _packable(weight: torch.Tensor) -> bool:
     plain = weight.dtype is torch.float32 and weight.device.type == "cpu"
-    return plain and bool(weight.abs().amax() <= _LARGEST)
+    return plain and all(bool(abs(end) <= _LARGEST) for end in weight.aminmax())

@@ -22,28 +22,31 @@ def bitsandbytes() -> Any:
 
 def quantize_linears(module: Any, kind: str, device: torch.device) -> Any:
     """Replace every matrix but the last, `lm_head`, by its 'nf4' or 'int8' form; the rest moves as it is."""
-    library = bitsandbytes()
     head = module.get_output_embeddings()
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is torch.nn.Linear and child is not head:
-                setattr(parent, name, _quantized(library, child, kind, device))
+                setattr(parent, name, quantized_linear(child, kind, device))
     return module.to(device)
 
 
-def _quantized(library: Any, linear: torch.nn.Linear, kind: str, device: torch.device) -> Any:
+def quantized_linear(linear: torch.nn.Linear, kind: str, device: torch.device) -> Any:
+    """Return bitsandbytes' form of one matrix, on `device`. Raises ConfigError if the library is not installed."""
+    library = bitsandbytes()
     size = linear.in_features, linear.out_features
     with torch.device("meta"):
         if kind == "int8":
-            made = library.nn.Linear8bitLt(*size, bias=False, has_fp16_weights=False)
+            quantized = library.nn.Linear8bitLt(*size, bias=False, has_fp16_weights=False)
         else:
-            made = library.nn.Linear4bit(
+            quantized = library.nn.Linear4bit(
                 *size, bias=False, compute_dtype=linear.weight.dtype, compress_statistics=True, quant_type="nf4"
             )
     weight = linear.weight.detach()
     if kind == "int8":
-        made.weight = library.nn.Int8Params(weight, requires_grad=False, has_fp16_weights=False)
+        quantized.weight = library.nn.Int8Params(weight, requires_grad=False, has_fp16_weights=False)
     else:
-        made.weight = library.nn.Params4bit(weight, requires_grad=False, quant_type="nf4", compress_statistics=True)
-    made.bias = linear.bias
-    return made.to(device)
+        quantized.weight = library.nn.Params4bit(
+            weight, requires_grad=False, quant_type="nf4", compress_statistics=True
+        )
+    quantized.bias = linear.bias
+    return quantized.to(device)

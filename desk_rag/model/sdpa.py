@@ -12,9 +12,6 @@ from typing import Any
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import sdpa_mask
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 NAME = "desk_rag_sdpa"
 _FEW_QUERIES = 64
@@ -42,14 +39,16 @@ def packed_sdpa(
     shared_mask = attention_mask is None or attention_mask.shape[1] == 1
     packable = groups > 1 and shared_mask and (queries == 1 or (queries <= _FEW_QUERIES and attention_mask is not None))
     if not packable or query.device.type != "cpu":
-        if query.device.type == "cpu" and groups > 1 and attention_mask is None:
+        if query.device.type == "cpu" and groups > 1 and kwargs.get("position_bias") is None:
             key, value = (t.repeat_interleave(groups, dim=1) for t in (key, value))
-            causal = queries > 1
-            # torch aligns a causal mask to the first key; transformers leaves the mask out for whole prompts only.
+            causal = attention_mask is None and queries > 1
+            # torch aligns a causal mask to the first key; the mask is left out for whole prompts only.
             assert not causal or queries == key.shape[2], "several queries over a past need a mask"
-            out = scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scaling)
+            out = scaled_dot_product_attention(
+                query, key, value, attn_mask=attention_mask, is_causal=causal, scale=scaling
+            )
             return out.transpose(1, 2).contiguous(), None
-        stock = ALL_ATTENTION_FUNCTIONS["sdpa"]
+        stock = attention_named("sdpa")
         out, _ = stock(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
         return out, None
     packed = query.reshape(batch, key.shape[1], groups * queries, dim)
@@ -101,10 +100,32 @@ def additive_mask(q_length: int, dtype: torch.dtype, **asked: Any) -> torch.Tens
     torch's CPU kernel would turn a boolean mask into such numbers anew in every layer, which over 2,000 keys costs a
     tenth of the attention itself.
     """
-    mask: torch.Tensor | None = sdpa_mask(q_length=q_length, dtype=dtype, **asked)
-    if mask is None or mask.device.type != "cpu" or q_length > _FEW_QUERIES:
+    from transformers.masking_utils import sdpa_mask
+
+    return _additive(sdpa_mask(q_length=q_length, dtype=dtype, **asked), dtype)
+
+
+def causal_mask(queries: int, keys: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor | None:
+    """The mask [1, 1, N, T] of the last N of T tokens, in `additive_mask`'s form; None if none is needed."""
+    if queries in (1, keys):
+        return None
+    visible = torch.ones(queries, keys, dtype=torch.bool, device=device).tril_(keys - queries)
+    return _additive(visible[None, None], dtype)
+
+
+def _additive(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    if mask is None or mask.device.type != "cpu" or mask.shape[2] > _FEW_QUERIES:
         return mask
     return torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
+
+
+def attention_named(name: str) -> Any:
+    """The attention function registered under `name` (see `register`)."""
+    if name == NAME:
+        return packed_sdpa
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    return ALL_ATTENTION_FUNCTIONS[name]
 
 
 def register() -> None:
@@ -113,5 +134,7 @@ def register() -> None:
     The mask function is registered with it: without one transformers passes no mask, and several query tokens over a
     cache would see their future.
     """
+    from transformers import AttentionInterface, AttentionMaskInterface
+
     AttentionInterface.register(NAME, packed_sdpa)
     AttentionMaskInterface.register(NAME, additive_mask)

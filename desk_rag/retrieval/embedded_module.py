@@ -1,21 +1,21 @@
 """The embedder that ships as a plain module: BERT, mean of its token vectors, scaled to unit length.
 
-It computes what sentence-transformers computes from the same files, bit for bit, without importing that library, which
-alone takes longer than everything else that a question needs.
+It computes what sentence-transformers computes from the same files, bit for bit, without importing that library or
+transformers, which take longer than everything else that a question needs.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import Encoding, Tokenizer
-from transformers import BertConfig, BertModel
 
-from desk_rag.model.checkpoint import row_int8
-from desk_rag.model.directory_check import no_init
+from desk_rag.model.embedded import int8_linear
+from desk_rag.model.embedded.bert import int8_twin, load_bert
 
 
 class WordPieces:
@@ -51,13 +51,9 @@ class EmbeddedModule(torch.nn.Module):
     default_prompt_name: str | None = None
 
     def __init__(self, folder: Path) -> None:
-        """Load the model from `folder`. Raises OSError, ValueError, RuntimeError, SafetensorError."""
+        """Load the model from `folder`; raises as `load_bert` does."""
         super().__init__()
-        config = BertConfig.from_json_file(folder / "config.json")
-        config._attn_implementation = "sdpa"
-        with no_init():
-            self.bert = BertModel(config, add_pooling_layer=False)
-        self.bert.load_state_dict(row_int8.read(folder / "model.safetensors"))
+        self._folder, self.bert = folder, load_bert(folder)
         self.tokenizer = WordPieces(folder / "tokenizer.json", self.max_seq_length)
         self.prompts: dict[str, str] = {}
 
@@ -67,13 +63,21 @@ class EmbeddedModule(torch.nn.Module):
         parameter: torch.Tensor = next(self.bert.parameters())
         return parameter.device
 
+    def for_short_texts(self) -> EmbeddedModule | None:
+        """The same module with matrices as int8, which short texts take less time over; None if this CPU cannot."""
+        if self.device.type != "cpu" or not int8_linear.available():
+            return None
+        twin = copy.copy(self)
+        twin._modules = {"bert": int8_twin(self.bert, self._folder)}
+        return twin
+
     def preprocess(self, texts: list[str], prompt: str | None = None) -> dict[str, torch.Tensor]:
         """Return the inputs of `forward`."""
         return self.tokenizer.batch([f"{prompt or ''}{text}" for text in texts])
 
     def forward(self, features: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the inputs with `sentence_embedding` added: [texts, dim]."""
-        tokens = self.bert(**features, return_dict=True).last_hidden_state
+        tokens = self.bert(**features).last_hidden_state
         mask = features["attention_mask"].unsqueeze(-1).to(tokens.dtype)
         total, count = (tokens * mask).sum(dim=1, dtype=torch.float32), mask.sum(dim=1, dtype=torch.float32)
         mean = (total / count.clamp(min=1e-9)).to(tokens.dtype)

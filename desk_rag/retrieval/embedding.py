@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
     from sentence_transformers import SentenceTransformer
-    from transformers import BertModel
 
+    from desk_rag.model.embedded.bert import Bert
     from desk_rag.retrieval.embedded_module import EmbeddedModule
 
 EMBEDDED = "embedded"
@@ -98,7 +98,8 @@ class Embedder:
         # A fast tokenizer shares its padding state; two threads in it at once raise 'Already borrowed'.
         self._tokenizing = threading.Lock()
         self._device: torch.device = module.device
-        self._half = _half_precision_pays(self._device)
+        self.computes_in_half = _half_precision_pays(self._device)
+        """True if `autocast` computes in bfloat16."""
         self._question_prompt = _prompt(module, "query")
         self._chunk_prompt = _prompt(module, "document", "passage", "corpus")
         # Measured, because the dimension that the model's files declare need not be the one its modules return.
@@ -117,7 +118,7 @@ class Embedder:
         vector: NDArray[np.float32] = vectors[0]
         return vector
 
-    def transformer(self) -> tuple[BertModel, str]:
+    def transformer(self) -> tuple[Bert, str]:
         """The embedded embedder's transformer, not to be changed, and its tokenizer as JSON."""
         with self._tokenizing:
             tokenizer_json = self._module.tokenizer.backend_tokenizer.to_str()
@@ -127,7 +128,7 @@ class Embedder:
         """Context for forward passes that may use bfloat16 if the device supports it."""
         import torch
 
-        return torch.autocast(self._device.type, dtype=torch.bfloat16) if self._half else nullcontext()
+        return torch.autocast(self._device.type, dtype=torch.bfloat16) if self.computes_in_half else nullcontext()
 
     def _embed(
         self,
@@ -201,7 +202,7 @@ def load_embedder(settings: ModelSettings) -> Embedder:
     device = _device(settings)
     is_embedded = settings.embedder == EMBEDDED
     source = embedded_dir() if is_embedded else check_directory(settings)
-    with _quiet():
+    with nullcontext() if is_embedded else _quiet():
         try:
             module = _embedded_module(source) if is_embedded else _library_module(source)
         except Exception as error:  # the libraries may raise anything for files of the wrong kind
@@ -294,10 +295,12 @@ def _device(settings: ModelSettings) -> str:
 def _packed_for_short_texts(module: SentenceTransformer) -> SentenceTransformer:
     """On a CPU, copy `module` with matrices packed for few rows; elsewhere return `module`.
 
-    The copy shares everything but the matrices, which take half as much memory as the original's.
+    The copy shares everything but the matrices, which take at most half as much memory as the original's.
     """
     from desk_rag.model import packed_linear
 
+    if (twin := getattr(module, "for_short_texts", lambda: None)()) is not None:
+        return cast("SentenceTransformer", twin)
     if module.device.type != "cpu" or not packed_linear.available():
         return module
     shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}

@@ -32,7 +32,8 @@ _SECTOR = 512
 """Bytes that a drive writes whole or not at all."""
 _SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
 TAG_CONTENT = _SIGNATURE + (
-    b"\n# This directory holds caches made by desk-rag from your documents, and the chats you saved (chats.sqlite).\n"
+    b"\n# This directory holds caches made by desk-rag from your documents. Unless it is the default directory, your\n"
+    b"# saved chats are in it, too (chats.sqlite).\n"
     b"# See https://bford.info/cachedir/\n"
 )
 SOCKET = "run/resident.sock"
@@ -378,8 +379,8 @@ _GRAMMAR: tuple[tuple[re.Pattern[str], _Content], ...] = tuple(
         (rf"vectors/[0-9a-f]{{16}}\.json{_TEMPORARY}", _or_unwritten(_graph_facts)),
         (r"models/[0-9a-f]{32}\.safetensors", _model_record),
         (rf"models/[0-9a-f]{{32}}\.safetensors{_TEMPORARY}", _or_unwritten(_model_record)),
-        (r"models/names\.json", _json("model", "embedder")),
-        (rf"models/names\.json{_TEMPORARY}", _or_unwritten(_json("model", "embedder"))),
+        (r"models/names\.json", _json("model", "embedder", "auxiliary")),
+        (rf"models/names\.json{_TEMPORARY}", _or_unwritten(_json("model", "embedder", "auxiliary"))),
         (r"logs/(tui|indexer)\.log(\.\d+)?", _log),
         (r"run/(answering/\d+|writer)\.lock", _empty_file),
         (rf"run/writer\.pid({_TEMPORARY})?", _pid),
@@ -391,6 +392,7 @@ _GRAMMAR: tuple[tuple[re.Pattern[str], _Content], ...] = tuple(
         (rf"{re.escape(TAG)}({_TEMPORARY})?", _tag_file),
         (rf"{re.escape(CATALOG)}(-wal|-shm|-journal)?", _catalog),
         (rf"{re.escape(CHATS)}(-journal)?", _catalog),
+        (rf"{re.escape(CHATS)}{_TEMPORARY}", _catalog),
     )
 )
 """Every name that desk-rag gives a file, and the proof of its content."""

@@ -306,7 +306,9 @@ def links(chance: random.Random, budget: Budget) -> Counts:
     counts = Counts(rounds=1)
     counts.outcomes["broken" if done.returncode else "nothing foreign touched"] += 1
     if done.returncode:
-        counts.violations.append(next((line for line in lines if line.startswith(("FAILED", "ERROR"))), lines[-1]))
+        failed = next((line for line in lines if line.startswith(("FAILED", "ERROR"))), lines[-1])
+        why = [line for line in lines if line.startswith((">", "E  "))][:4]
+        counts.violations.append("\n".join([failed, *why]))
     return counts
 
 

@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def test_the_child_makes_the_chunks_that_this_process_would(prompt: PromptFormat, sample_docs: Path) -> None:
-    files = [path for path in sample_docs.rglob("*") if path.is_file() and documents.supported(path)]
+    files = [path for path in sample_docs.rglob("*") if path.is_file() and documents.supported(path, IndexSettings())]
     assert len(files) > 20
     for path in files:
         document, chunks = file_chunks.read(path, SETTINGS, prompt, prompt.chunk_size, documents.never)

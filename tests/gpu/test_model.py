@@ -18,7 +18,8 @@ from desk_rag.kv.rope import build_tables
 from desk_rag.kv.stitch import stitch
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.loading import load_model
-from tests.models import FAMILIES, build_model, byte_tokenizer, stream
+from tests.kv.test_exactness import MOST_OF_REFERENCE, half_precision_errors
+from tests.models import FAMILIES, Family, build_model, byte_tokenizer, stream
 
 pytestmark = pytest.mark.gpu
 
@@ -81,28 +82,11 @@ def test_bitsandbytes_weights_serve_chunk_kv(quantization: str, tmp_path: Path, 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
-def test_half_precision_agrees_with_fp32(family, dtype) -> None:  # type: ignore[no-untyped-def]
-    """Stitched on the GPU in half precision against stitched on the CPU in fp32: the same next token nearly always."""
-    from tests.kv.test_exactness import TEXTS, question_logits
-
-    exact, _ = question_logits(build_model(family), TEXTS)
-    torch.manual_seed(0)
-    half = build_model(family, dtype)
-    half.module.to("cuda")
-    on_gpu = type(half)(spec=half.spec, module=half.module, prompt=half.prompt, device=torch.device("cuda"))
-    prefix = prefill_prefix(on_gpu)
-    ids = [on_gpu.prompt.chunk_ids(text) for text in TEXTS]
-    from desk_rag.kv.quant import keep_exact
-
-    chunks = [keep_exact(prefill_chunk(on_gpu, prefix, chunk)) for chunk in ids]
-    chosen = plan(prefix.num_tokens, [len(chunk) for chunk in ids])
-    question = torch.tensor(on_gpu.prompt.question_ids("When is rent due?"), device="cuda")
-    cache = SlabCache(on_gpu, chosen.num_slots + len(question))
-    stitch(on_gpu, chosen, prefix, chunks, build_tables(on_gpu, chosen.next_position + len(question)), cache)
-    got = on_gpu.forward_all(question, cache, chosen.next_position).float().cpu()
-    relative = ((got - exact).norm() / exact.norm()).item()
-    print(f"{family.name} {dtype}: relative error {relative:.2e}")
-    assert relative < (0.12 if dtype is torch.bfloat16 else 0.02)
+def test_stitching_in_half_precision_errs_as_little_as_transformers(family: Family, dtype: torch.dtype) -> None:
+    error, reference = half_precision_errors(family, dtype, torch.device("cuda"))
+    print(f"{family.name} {dtype}: relative error {error:.2e}, of transformers {reference:.2e}")
+    assert 0.0 < reference < 0.12
+    assert error < MOST_OF_REFERENCE * reference
 
 
 def test_a_chat_model_directory_loads_with_its_template(tmp_path: Path) -> None:

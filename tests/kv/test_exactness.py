@@ -3,6 +3,8 @@ code."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -63,6 +65,33 @@ def test_stitched_equals_masked_forward(family: Family, record_property: pytest.
     wrong, _ = question_logits(model, TEXTS, unmoved)
     assert (wrong - expected).abs().max().item() > 100 * error
     assert (wrong - expected).abs().max().item() > 1e-2 * spread
+
+
+def half_precision_errors(family: Family, dtype: torch.dtype, device: torch.device) -> tuple[float, float]:
+    """Relative errors against fp32 on the CPU: of the stitched logits, and of transformers' masked forward pass."""
+    exact, chosen = question_logits(build_model(family), TEXTS)
+    half = build_model(family, dtype)
+    half.module.to(device)
+    half = replace(half, device=device)
+    starts = [placement.position for placement in chosen.placements]
+    with device:
+        stitched, _ = question_logits(half, TEXTS)
+        ids = [half.prompt.chunk_ids(text) for text in TEXTS]
+        reference = masked_forward(half, ids, half.prompt.question_ids(QUESTION), starts, chosen.next_position)
+    errors = [((logits.float().cpu() - exact).norm() / exact.norm()).item() for logits in (stitched, reference)]
+    return errors[0], errors[1]
+
+
+MOST_OF_REFERENCE = 2.0
+"""Most that the stitched logits' error may be of transformers' own in the same precision; both are rounding."""
+
+
+@each_family
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+def test_stitching_in_half_precision_errs_as_little_as_transformers(family: Family, dtype: torch.dtype) -> None:
+    error, reference = half_precision_errors(family, dtype, torch.device("cpu"))
+    assert 0.0 < reference < 0.1
+    assert error < MOST_OF_REFERENCE * reference
 
 
 @each_family

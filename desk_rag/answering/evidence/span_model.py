@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
-from transformers import BertModel
 
 from desk_rag.answering.evidence.int4 import pack, rounded, unpack
 from desk_rag.answering.evidence.span_batch import SpanBatch
+
+if TYPE_CHECKING:
+    from transformers import BertModel
+
+    from desk_rag.model.embedded.bert import Bert
 
 MOST_PIECES = 32
 """Maximum word pieces of a span."""
@@ -53,7 +58,7 @@ class SpanHead(nn.Module):
 class SpanModel(nn.Module):
     """The embedder's transformer and a span head."""
 
-    def __init__(self, bert: BertModel) -> None:
+    def __init__(self, bert: Bert | BertModel) -> None:
         super().__init__()
         self.bert = bert
         self.head = SpanHead(bert.config.hidden_size)
@@ -67,7 +72,7 @@ class SpanModel(nn.Module):
         return scores
 
 
-def linear_layers(bert: BertModel) -> dict[str, nn.Linear]:
+def linear_layers(bert: Bert | BertModel) -> dict[str, nn.Linear]:
     """The linear layers of the transformer's blocks, by name."""
     modules = bert.encoder.named_modules(prefix="encoder")
     return {name: module for name, module in modules if isinstance(module, nn.Linear)}

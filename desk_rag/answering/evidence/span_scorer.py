@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 import threading
 import unicodedata
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +26,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from desk_rag.answering.evidence.span_batch import LONGEST_QUESTION, LONGEST_ROW, QuestionChunkPair, build_batch
-from desk_rag.answering.evidence.span_model import SpanModel, apply_adapter
+from desk_rag.answering.evidence.span_model import SpanModel, apply_adapter, linear_layers
 from desk_rag.assets import assets_dir
 from desk_rag.errors import ModelNotFound, OutOfMemory
 
@@ -113,7 +115,11 @@ class SpanScorerLike(Protocol):
 
 
 class SpanScorer:
-    """A loaded span scorer. Safe to share between threads."""
+    """A loaded span scorer. Safe to share between threads.
+
+    `read_ahead` begins with the last chunk on a thread of its own and `read` with the first; each takes what the other
+    has not begun.
+    """
 
     def __init__(
         self, net: SpanModel, tokenizer: Tokenizer, fingerprint: str = "",
@@ -123,32 +129,52 @@ class SpanScorer:
         self._net, self._tokenizer, self._precision = net, tokenizer, precision
         self.fingerprint = fingerprint
         """First 12 hex digits of the adapter's sha256."""
-        self._kept: OrderedDict[tuple[str, str], SpanScores] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], Future[SpanScores]] = OrderedDict()
         self._lock = threading.Lock()
         """Guards the cache; not held during a forward pass."""
+        self._ahead = ThreadPoolExecutor(1, "span-scorer")
+        self._on_cpu = next(net.parameters()).device.type == "cpu"
 
     def read(self, question: str, texts: Sequence[str]) -> list[SpanScores]:
         """Score the spans of each text; recent results are remembered."""
         question_ids = self._ids(question)[:LONGEST_QUESTION]
-        return [self._scores_of(question, question_ids, text) for text in texts]
+        return [future.result() for future in [self._begun(question, question_ids, text) for text in texts]]
+
+    def read_ahead(self, question: str, texts: Sequence[str]) -> None:
+        """Begin to score texts that `read` will be asked for, where another core has nothing to do."""
+        if self._on_cpu and torch.get_num_threads() == 1 and (os.cpu_count() or 1) > 1:
+            question_ids = self._ids(question)[:LONGEST_QUESTION]
+            for text in reversed(texts):
+                self._ahead.submit(self._begun, question, question_ids, text)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._ahead.shutdown(cancel_futures=True)
 
     def forget(self) -> None:
         """Drop remembered scores (for measurements)."""
         with self._lock:
             self._kept.clear()
 
-    def _scores_of(self, question: str, question_ids: Sequence[int], text: str) -> SpanScores:
+    def _begun(self, question: str, question_ids: Sequence[int], text: str) -> Future[SpanScores]:
+        """Scores that are remembered or that another thread is computing; else they are computed here and now."""
+        key = (question, text)
         with self._lock:
-            scores = self._kept.get((question, text))
-            if scores is not None:
-                self._kept.move_to_end((question, text))
-        if scores is None:
-            scores = SpanScores(list(self._windows(question_ids, text)))
+            future = self._kept.get(key)
+            if future is not None:
+                self._kept.move_to_end(key)
+                return future
+            future = self._kept[key] = Future()
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        try:
+            future.set_result(SpanScores(list(self._windows(question_ids, text))))
+        except BaseException as error:
+            future.set_exception(error)
             with self._lock:
-                self._kept[question, text] = scores
-                while len(self._kept) > _KEPT:
-                    self._kept.popitem(last=False)
-        return scores
+                self._kept.pop(key, None)
+            raise
+        return future
 
     def _special_id(self, name: str) -> int:
         token_id = self._tokenizer.token_to_id(name)
@@ -206,6 +232,9 @@ def load_span_scorer(embedder: Embedder, folder: Path | None = None) -> SpanScor
         net = SpanModel(copy.deepcopy(bert, shared)).to(bert.device)
         fingerprint = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
         apply_adapter(net, load_file(file, device=str(bert.device)))
+        if embedder.computes_in_half:  # what autocast would do before every product
+            for linear in linear_layers(net.bert).values():
+                linear.to(torch.bfloat16)
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(
             "The GPU has no room for the model that selects quotes (43 MB).",

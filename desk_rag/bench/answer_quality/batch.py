@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache
 
 from desk_rag.answering.token_choice import next_token
-from desk_rag.kv.cache import SlabCache, SlabLayer
+from desk_rag.kv.cache import LayerCache, SlabCache, SlabLayer
 from desk_rag.model.language_model import LanguageModel
 
 _NOWHERE = 1 << 40
@@ -28,11 +27,11 @@ class RowCache(SlabCache):
     def __init__(self, layers: Sequence[SlabLayer], row: int, capacity: int) -> None:
         here = slice(row, row + 1)
         own = [SlabLayer(layer.key_slab[here], layer.value_slab[here]) for layer in layers]
-        Cache.__init__(self, layers=own)
+        LayerCache.__init__(self, layers=own)
         self.capacity = capacity
 
 
-class BatchCache(Cache):  # type: ignore[misc]
+class BatchCache(LayerCache):
     """Slabs [B, H, capacity, D] of every layer, and the position of every slot."""
 
     def __init__(self, model: LanguageModel, rows: int, capacity: int, layers: list[SlabLayer] | None = None) -> None:

@@ -1,7 +1,6 @@
 """Models of published shapes with random weights, made on the device they run on: latency does not depend on values.
 
-Knows configurations; downloads nothing and measures nothing. What such a model says is noise, so nothing here may be
-used to speak about quality.
+Nothing is downloaded. What such a model says is noise, so it must not be used to speak about quality.
 """
 
 from __future__ import annotations
@@ -11,22 +10,33 @@ from typing import Any
 
 import psutil
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from desk_rag.bench.models.synthetic import Shape
 from desk_rag.bench.models.tiny_models import byte_prompt
 from desk_rag.errors import ConfigError
 from desk_rag.kv.prefill import PrefixKV
+from desk_rag.model import directory_check, requantize
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.loading import wrap
+from desk_rag.model.memory.device import free_gpu_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What of a model decides the cost of running it."""
+    """Sizes of a model that decide the cost of running it."""
 
     family: str
-    """qwen2 or llama."""
+    """'qwen2', 'qwen3', 'llama' or 'gemma3'."""
     num_layers: int
     hidden: int
     num_heads: int
@@ -34,10 +44,14 @@ class ModelShape:
     head_dim: int
     intermediate: int
     vocabulary: int
+    tied: bool = False
+    """The output matrix is the embedding matrix."""
+    window: int = 0
+    """Tokens of a sliding window in five layers of six; 0 for full attention in all."""
 
     @property
     def chunk_shape(self) -> Shape:
-        """What of it decides the cost of its chunk KV."""
+        """Sizes that decide the cost of its chunk KV."""
         return Shape(self.num_layers, self.num_heads, self.num_kv_heads, self.head_dim)
 
     @property
@@ -59,15 +73,21 @@ class ModelShape:
 
 
 MODELS = {
-    "tiny": ModelShape("qwen2", 3, 64, 4, 2, 16, 96, 300),
+    "tiny": ModelShape("qwen2", 3, 64, 4, 2, 16, 128, 300),
     "qwen2.5-1.5b": ModelShape("qwen2", 28, 1536, 12, 2, 128, 8960, 151_936),
     "qwen2.5-3b": ModelShape("qwen2", 36, 2048, 16, 2, 128, 11_008, 151_936),
     "qwen2-7b": ModelShape("qwen2", 28, 3584, 28, 4, 128, 18_944, 152_064),
+    "qwen2.5-7b": ModelShape("qwen2", 28, 3584, 28, 4, 128, 18_944, 152_064),
     "llama-3.1-8b": ModelShape("llama", 32, 4096, 32, 8, 128, 14_336, 128_256),
     "qwen2.5-32b": ModelShape("qwen2", 64, 5120, 40, 8, 128, 27_648, 152_064),
     "llama-3.1-70b": ModelShape("llama", 80, 8192, 64, 8, 128, 28_672, 128_256),
+    "small": ModelShape("llama", 2, 512, 8, 4, 64, 1024, 1000),
+    "tiny-sliding": ModelShape("gemma3", 6, 64, 4, 2, 16, 128, 300, tied=True, window=48),
+    "qwen3-4b": ModelShape("qwen3", 36, 2560, 32, 8, 128, 9728, 151_936, tied=True),
+    "llama-3.2-3b": ModelShape("llama", 28, 3072, 24, 8, 128, 8192, 128_256, tied=True),
+    "gemma-3-4b": ModelShape("gemma3", 34, 2560, 8, 4, 256, 10_240, 262_208, tied=True, window=1024),
 }
-"""From the models' own config.json; 'tiny' is nobody's and serves the tests."""
+"""From the models' own config.json; the tiny ones serve the tests."""
 
 
 def model_shape(name: str) -> ModelShape:
@@ -77,28 +97,46 @@ def model_shape(name: str) -> ModelShape:
     return MODELS[name]
 
 
-def build(name: str, device: torch.device, *, positions: int = 40_960, seed: int = 7) -> LanguageModel:
-    """A model of that shape: bf16 on a GPU, fp32 elsewhere; weights are normal with deviation 0.02, norms are 1.
+def build(
+    name: str, device: torch.device, *, positions: int = 40_960, seed: int = 7, quantization: str = "none"
+) -> LanguageModel:
+    """Build a model of that shape: bf16 on a GPU, fp32 elsewhere; weights are normal with deviation 0.02, norms are 1.
 
-    Raises ConfigError for a shape that is unknown or too large for this machine's memory.
+    With `quantization` 'nf4' or 'int8' its matrices are made and quantised one by one, so that the device never holds
+    more than one of them in 16 bits. Raises ConfigError for a shape that is unknown or too large for this machine.
     """
     shape = model_shape(name)
-    _check_room(name, shape, device)
+    _check_room(name, shape, device, quantization)
     model_class, config = _configured(shape, positions)
-    with torch.device("meta"):
-        module: Any = model_class(config)
-    module.to(torch.bfloat16 if device.type == "cuda" else torch.float32)
-    module.to_empty(device=device)
-    # Its frequencies were computed on the meta device, which keeps no values.
-    module.model.rotary_emb = type(module.model.rotary_emb)(config).to(device)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    with directory_check.no_init():  # memory is reserved, not touched
+        module: Any = model_class._from_config(config, dtype=dtype, attn_implementation="sdpa")
+    module.tie_weights()
     generator = torch.Generator(device).manual_seed(seed)
     with torch.no_grad():
-        for parameter_name, parameter in module.named_parameters():
-            if "norm" in parameter_name:
-                parameter.fill_(1.0)
-            else:
-                parameter.normal_(std=0.02, generator=generator)
-    return wrap(module, byte_prompt(), name=f"random {name}", directory=None)
+        if quantization != "none":
+            head = module.get_output_embeddings()
+            for parent in list(module.modules()):
+                for child_name, child in list(parent.named_children()):
+                    if type(child) is torch.nn.Linear and child is not head:
+                        _fill(child, child_name, generator)
+                        setattr(parent, child_name, requantize.quantized_linear(child, quantization, device))
+        for part_name, part in module.named_modules():
+            if "bitsandbytes" not in type(part).__module__:
+                _fill(part, part_name, generator)
+    return wrap(module, byte_prompt(), name=f"random {name}", directory=None, quantization=quantization)
+
+
+def _fill(part: torch.nn.Module, name: str, generator: torch.Generator) -> None:
+    """Give a module's own parameters random values on the generator's device, and move its own buffers there."""
+    for parameter in part.parameters(recurse=False):
+        parameter.data = torch.empty_like(parameter, device=generator.device)
+        if "norm" in name:
+            parameter.fill_(0.0 if "Gemma" in type(part).__name__ else 1.0)  # Gemma's norms add 1
+        else:
+            parameter.normal_(std=0.02, generator=generator)
+    for buffer in part.buffers(recurse=False):
+        buffer.data = buffer.to(generator.device)
 
 
 def random_ids(model: LanguageModel, batch: int, tokens: int) -> torch.Tensor:
@@ -116,22 +154,40 @@ def random_prefix(model: LanguageModel, tokens: int) -> PrefixKV:
     return PrefixKV(keys, torch.stack([layer.value_slab[0] for layer in cache.layers]))
 
 
-def _check_room(name: str, shape: ModelShape, device: torch.device) -> None:
-    parameters = shape.linear_parameters + 2 * shape.head_parameters
+def _check_room(name: str, shape: ModelShape, device: torch.device, quantization: str) -> None:
+    heads = (1 if shape.tied else 2) * shape.head_parameters
     if device.type == "cuda":
-        wanted, free = 2 * parameters, torch.cuda.mem_get_info(device)[0]
+        per_weight = {"none": 2.0, "int8": 1.01, "nf4": 0.53}[quantization]
+        wanted, free = per_weight * shape.linear_parameters + 2 * heads, free_gpu_bytes(device)
     else:
-        wanted, free = 4 * parameters, psutil.virtual_memory().available // 2
+        wanted, free = 4 * (shape.linear_parameters + heads), psutil.virtual_memory().available // 2
     if wanted > free:
         raise ConfigError(
-            f"A model of the shape '{name}' takes {wanted / 1e9:.0f} GB, and {free / 1e9:.0f} GB are free for it.",
+            f"A model of the shape '{name}' takes {wanted / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free for it.",
             remedy=f"--shape or --jobs with a smaller one: {', '.join(MODELS)}.",
         )
 
 
+_CLASSES = {
+    "qwen2": (Qwen2ForCausalLM, Qwen2Config),
+    "qwen3": (Qwen3ForCausalLM, Qwen3Config),
+    "llama": (LlamaForCausalLM, LlamaConfig),
+    "gemma3": (Gemma3ForCausalLM, Gemma3TextConfig),
+}
+
+
 def _configured(shape: ModelShape, positions: int) -> tuple[Any, Any]:
-    families = {"qwen2": (Qwen2ForCausalLM, Qwen2Config), "llama": (LlamaForCausalLM, LlamaConfig)}
-    model_class, config_class = families[shape.family]
+    model_class, config_class = _CLASSES[shape.family]
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": 1_000_000.0}
+    more: dict[str, Any] = {}
+    if shape.window:
+        kinds = ["sliding_attention"] * 5 + ["full_attention"]
+        more = {
+            "sliding_window": shape.window,
+            "query_pre_attn_scalar": shape.head_dim,
+            "layer_types": [kinds[layer % 6] for layer in range(shape.num_layers)],
+        }
+        rope = {"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0}}
     config = config_class(
         vocab_size=shape.vocabulary,
         hidden_size=shape.hidden,
@@ -141,11 +197,11 @@ def _configured(shape: ModelShape, positions: int) -> tuple[Any, Any]:
         num_key_value_heads=shape.num_kv_heads,
         head_dim=shape.head_dim,
         max_position_embeddings=positions,
-        rope_parameters={"rope_type": "default", "rope_theta": 1_000_000.0},
-        tie_word_embeddings=False,
+        rope_parameters=rope,
+        tie_word_embeddings=shape.tied,
         pad_token_id=0,
         bos_token_id=None,
         eos_token_id=2,
+        **more,
     )
-    config._attn_implementation = "sdpa"
     return model_class, config

@@ -158,7 +158,7 @@ _MORE = [
         "norms after the layers, sliding windows",
         layer_types=_TWO_KINDS,
         sliding_window=24,
-        **_PLAIN_ROPE,
+        rope_parameters={kind: _rope("default") for kind in set(_TWO_KINDS)},
     ),
     _named("qwen3-moe", "Qwen3Moe", "mixture of experts", head_dim=32, num_experts=4, **_EXPERTS, **_PLAIN_ROPE),
     _named(

@@ -24,6 +24,7 @@ from desk_rag.kv.loading.layerwise import CacheTarget
 from desk_rag.kv.prefill import PrefixKV
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.memory.device import is_out_of_memory
 
 Before = Callable[[int], None]
 """Called with each layer's index; returns when the chunks of that layer are in the cache."""
@@ -129,10 +130,12 @@ class ModelRunner:
         self._model, self._prefix = model, prefix
         try:
             self.cache = SlabCache(model, capacity)
-        except torch.OutOfMemoryError as error:
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
             raise OutOfMemory(
-                f"The GPU does not have enough free memory for a context of {capacity:,} tokens.",
-                remedy="Close other programs on the GPU, or lower `context_tokens` under [answer].",
+                f"There is not enough free memory for a context of {capacity:,} tokens.",
+                remedy="Close other programs that use it, or lower `context_tokens` under [answer].",
             ) from error
         self.slots = CacheTarget.of(tables, self.cache)
         use_fused = model.device.type == "cuda" if fused is None else fused

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AttentionInterface
 
 from desk_rag.kv.cache import SlabCache
 from desk_rag.kv.forward import sparse_attention
@@ -163,6 +162,8 @@ def _attend(
 @contextmanager
 def _attending_by_rows(model: LanguageModel) -> Iterator[None]:
     """While open, the model's layers attend by `_attend`. One caller at a time."""
+    from transformers import AttentionInterface
+
     AttentionInterface.register(NAME, _attend)
     config = model.module.config
     before = config._attn_implementation

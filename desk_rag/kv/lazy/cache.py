@@ -16,10 +16,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache
 
 from desk_rag.errors import UnsupportedModel
-from desk_rag.kv.cache import SlabLayer
+from desk_rag.kv.cache import LayerCache, SlabLayer
 from desk_rag.kv.lazy.backend import implementation
 from desk_rag.kv.lazy.reference import Attend, LazyContext, enable, mark
 from desk_rag.kv.prefill import PrefixKV
@@ -46,7 +45,7 @@ class LazyLayer(SlabLayer):
         return self.length + self.hidden
 
 
-class LazyCache(Cache):  # type: ignore[misc]
+class LazyCache(LayerCache):
     """One answer's cache: prefix and suffix in slabs, the chunks of `context` where they are."""
 
     def __init__(
@@ -90,7 +89,7 @@ class LazyCache(Cache):  # type: ignore[misc]
 
     def _layer(
         self, model: LanguageModel, prefix: PrefixKV, index: int, room: int, run: Attend
-    ) -> SlabLayer | LazyLayer:
+    ) -> SlabLayer:
         spec, hidden = model.spec, self.context.num_tokens
         lazy = self.context.is_int8(index)
         first = prefix.num_tokens
@@ -98,15 +97,9 @@ class LazyCache(Cache):  # type: ignore[misc]
         shape = (1, spec.num_kv_heads, length + room, spec.head_dim)
         keys, values = (torch.empty(shape, dtype=spec.dtype, device=model.device) for _ in range(2))
         keys[0, :, :first], values[0, :, :first] = prefix.keys[index], prefix.values[index]
-        layer = LazyLayer(keys, values, hidden, run) if lazy else _Materialised(keys, values)
+        layer: SlabLayer = LazyLayer(keys, values, hidden, run) if lazy else SlabLayer(keys, values)
         layer.set_length(length)
         return layer
-
-
-class _Materialised(SlabLayer):
-    """A layer whose chunks are in the slab."""
-
-    hidden = 0
 
 
 def supports(model: LanguageModel) -> bool:

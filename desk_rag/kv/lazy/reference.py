@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface
 
 from desk_rag.kv.positions import Placement
 from desk_rag.kv.quant import dequantize_layer
@@ -127,6 +126,8 @@ def lazy_sdpa(
 def enable(model: LanguageModel) -> None:
     """Let `model` run over lazy caches as well. Over any other cache it does what it did before. Idempotent."""
     if model.module.config._attn_implementation != NAME:
+        from transformers import AttentionInterface, AttentionMaskInterface
+
         AttentionInterface.register(NAME, lazy_sdpa)
         AttentionMaskInterface.register(NAME, additive_mask)
         model.module.set_attn_implementation(NAME)

@@ -26,8 +26,13 @@ def has_scales(file: Path) -> bool:
 
 def read(file: Path) -> dict[str, torch.Tensor]:
     """Return all tensors of a file in fp32, matrices multiplied by their scales."""
+    return dequantized(read_codes(file))
+
+
+def read_codes(file: Path) -> dict[str, torch.Tensor]:
+    """Return all tensors of a file as they are stored."""
     with safe_open(str(file), framework="pt") as stored:
-        return dequantized({name: stored.get_tensor(name) for name in stored.keys()})  # noqa: SIM118 - not a dict
+        return {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - not a dict
 
 
 def dequantized(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

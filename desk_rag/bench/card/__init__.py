@@ -1,0 +1,1 @@
+"""Serving models of published shapes on a graphics card with little memory."""

@@ -1,0 +1,1 @@
+"""The two models that ship, as plain torch modules: no question has to wait for the transformers library."""

@@ -1,0 +1,96 @@
+"""Multiply by matrices that are stored as int8, as they are stored, on a CPU that multiplies int8 (VNNI, AMX).
+
+Activations are split into two int8 numbers per value, the second for what the first leaves over: 15 bits, in one
+product of twice the rows. Sums are whole numbers, so a row's result does not depend on the rows beside it. That is
+closer to fp32 than weights in fp16 are, half as much to read, and needs no packing of fp32 matrices at the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from desk_rag.model.packed_linear import replace_linears
+
+_FINE = 254.0
+"""Steps of the second number in one step of the first, so that both stay within -127 to 127."""
+_SMALLEST = 1e-30
+
+
+class Int8Linear(torch.nn.Module):
+    """Stands where a `torch.nn.Linear` stood: fp32 [..., in] -> fp32 [..., out]. For inference only."""
+
+    def __init__(self, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        """`codes` int8 [out, in] times `scales` [out] are the weights."""
+        super().__init__()
+        self.out_features, self.in_features = codes.shape
+        self.bias = bias
+        self._scales = scales.float().flatten()
+        self._zeros = torch.zeros(self.out_features, dtype=torch.int32)
+        self._packed: Any = torch.ops.onednn.qlinear_prepack(codes, None)
+        self._multiply = torch.ops.onednn.qlinear_pointwise.default
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        flat = rows.reshape(-1, self.in_features)
+        count = flat.shape[0]
+        largest = torch.maximum(flat.amax(1, keepdim=True), flat.amin(1, keepdim=True).neg_())
+        step = largest.div_(127.0).clamp_min_(_SMALLEST)
+        exact = flat / step
+        coarse = exact.round()
+        planes = torch.empty(2, count, self.in_features, dtype=torch.int8)
+        planes[0] = coarse
+        planes[1] = exact.sub_(coarse).mul_(_FINE).round_()
+        sums = self._multiply(
+            planes.view(2 * count, -1), 1.0, 0, self._packed, self._scales, self._zeros, None, 1.0, 0, torch.float32,
+            "none", [], "",
+        )  # fmt: skip
+        product = torch.add(sums[:count], sums[count:], alpha=1.0 / _FINE).mul_(step)
+        if self.bias is not None:
+            product.add_(self.bias)
+        return product.view(*rows.shape[:-1], -1)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """A copy of the weights as they are multiplied, fp32 [out, in]."""
+        product: torch.Tensor = self(torch.eye(self.in_features)).mT
+        return product if self.bias is None else product - self.bias[:, None]
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+@cache
+def available() -> bool:
+    """True if this CPU multiplies int8 and this torch does it right, which a product of extreme numbers shows."""
+    features = torch.cpu.get_capabilities()
+    if not (features.get("avx512_vnni") or features.get("avx_vnni")) or not torch._C._has_mkldnn:
+        return False
+    signs = torch.where(torch.arange(3 * 130).view(3, 130) % 7 < 3, -1.0, 1.0)
+    codes = torch.where(torch.arange(40 * 130).view(40, 130) % 5 < 2, -127, 127).to(torch.int8)
+    codes[0] = 127
+    scales = torch.arange(1.0, 41.0)
+    try:
+        got = Int8Linear(codes, scales)(signs)
+    except (AttributeError, RuntimeError):  # a torch without the operator, or one that cannot do it here
+        return False
+    return torch.allclose(got, signs @ (codes.float() * scales[:, None]).mT, rtol=1e-5, atol=1e-2)
+
+
+def place_int8(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor], scale: str) -> int:
+    """Replace every `torch.nn.Linear` whose matrix NAME.weight and NAME.weight`scale` are there; returns how many."""
+
+    def pack(linears: Sequence[tuple[str, torch.nn.Linear]]) -> Int8Linear | None:
+        names = [f"{name}.weight" for name, _ in linears]
+        if not all(f"{name}{scale}" in tensors for name in names):
+            return None
+        biases = [tensors[f"{name}.bias"] for name, linear in linears if linear.bias is not None]
+        return Int8Linear(
+            torch.cat([tensors[name] for name in names]),
+            torch.cat([tensors[f"{name}{scale}"].flatten() for name in names]),
+            torch.cat(biases).float() if biases else None,
+        )
+
+    return replace_linears(module, pack)

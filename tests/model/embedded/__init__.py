@@ -1,0 +1,1 @@
+"""The models that ship, as plain torch modules."""

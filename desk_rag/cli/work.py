@@ -207,6 +207,8 @@ def _roots(settings: Settings, folders: Sequence[Path], *, files: bool = False) 
 
 def _folders(folders: Sequence[Path], *, files: bool = True) -> list[Path]:
     """Return absolute paths of readable folders, and of files if `files` is true. Raises DeskRagError."""
+    if not folders:
+        return []
     from desk_rag.documents.discovery import check_root
 
     checked = []

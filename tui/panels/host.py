@@ -20,7 +20,8 @@ from desk_rag.tui.keys.keymap import KeyMap, checked
 from desk_rag.tui.panels.registry import PANELS, panel_commands
 from desk_rag.tui.screens.chat import ChatScreen
 from desk_rag.tui.source_opening import SourceOpening
-from desk_rag.tui.terminal.plain import AsciiFilter, wants_ascii
+from desk_rag.tui.terminal.locale import wants_ascii
+from desk_rag.tui.terminal.plain import AsciiFilter
 from desk_rag.tui.themes import DARK, LIGHT
 from desk_rag.tui.widgets.line_input import leave_to_app
 from desk_rag.tui.widgets.question_input import QuestionInput

@@ -25,7 +25,7 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.worker import get_current_worker
 
-from desk_rag.errors import DeskRagError
+from desk_rag.errors import DeskRagError, ModelError
 from desk_rag.ingest.events import IndexEvent
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Backend, Freshness, Status
@@ -141,7 +141,7 @@ class DeskRagApp(PanelHost):
         except Exception as error:
             _LOG.exception("the backend did not start")
             self.failure = error if isinstance(error, DeskRagError) else DeskRagError(str(error))
-            self._tell(m.BackendFailed(m.Problem.of(error)))
+            self._tell(m.BackendFailed(m.Problem.of(error), isinstance(error, ModelError)))
             return
         self._tell(m.BackendReady(started))
         while not self._leaving.is_set() and not get_current_worker().is_cancelled:
@@ -298,7 +298,7 @@ def _driver_class() -> type[Driver] | None:
 
 
 def run(session: Session, frame: FirstFrame | None = None) -> NoReturn:
-    """Open the UI in place of its first frame; exits with 0, 143 or 129 after a signal, or the code of a failed start."""
+    """Open the UI in place of its first frame; exits with 0, 143/129 after a signal, or the code of a failed start."""
     from desk_rag.store.layout import Layout
     from desk_rag.tui.live_backend import LiveBackend
     from desk_rag.tui.logfile import log_to_file

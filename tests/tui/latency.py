@@ -21,6 +21,7 @@ from tests.tui.terminal import ROOT, Terminal
 
 _KEYS = 200
 _IDLE_SECONDS = 15.0
+_F6 = "\x1b[17~"
 _BUSY = "while True: pass"
 
 
@@ -85,8 +86,9 @@ def measure(folder: Path, data: Path) -> None:
         terminal.pause(1)
         watch.ask("second question to first word", "Who repaired the dishwasher?")
         watch.echo("key to screen afterwards")
-        watch.when("everything warm", lambda: "warm 100%" in terminal.text)
-        terminal.pause(3)
+        terminal.send(_F6)
+        watch.when("paused", lambda: "paused" in terminal.text, time.perf_counter())
+        terminal.pause(5)
         cpu, drawn = watch.cpu(), len(terminal.raw)
         terminal.pause(_IDLE_SECONDS)
         used = 100 * (watch.cpu() - cpu) / _IDLE_SECONDS

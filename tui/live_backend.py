@@ -124,12 +124,12 @@ class LiveBackend:
         engine, service = self._ready(), self._service
         if is_search(question):
             return search(engine.store, question, self.session.folders)
-        asked = Request(question, tuple(earlier), self.session.folders, mode=mode)
+        request = Request(question, tuple(earlier), self.session.folders, mode=mode)
         if service is None:
-            events = fresh_answer.ask(engine, asked, stop, wait=wait)
+            events = fresh_answer.ask(engine, request, stop, wait=wait)
         else:
             events = fresh_answer.ask(
-                engine, asked, stop, wait=wait, is_reading=service.is_reading, hints=service.changed_files()
+                engine, request, stop, wait=wait, is_reading=service.is_reading, hints=service.changed_files()
             )
         return events if turn is None else self._saving(events, turn)
 

@@ -270,13 +270,13 @@ class ConversationScreen(TurnScreen):
 
         def look() -> None:
             try:
-                found = self._backend.names()
-                self.app.call_from_thread(self._names_came, found)
+                known = self._backend.names()
+                self.app.call_from_thread(self._names_came, known)
             finally:
                 self._looking_for_names = False
 
         self._in_thread(look)
 
-    def _names_came(self, found: Names) -> None:
-        self._names = found
+    def _names_came(self, known: Names) -> None:
+        self._names = known
         self._offer_names()

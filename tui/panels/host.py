@@ -230,8 +230,8 @@ class PanelHost(SourceOpening):
         try:
             number = self.backend.decide_deletions(keep=keep)
             done = "kept in the index" if keep else "on the way out of the index"
-            told = f"{count(number, 'document')} {done}." if number else "No documents are kept whose files are gone."
-            self.call_from_thread(self.notify, told, markup=False)
+            said = f"{count(number, 'document')} {done}." if number else "No documents are kept whose files are gone."
+            self.call_from_thread(self.notify, said, markup=False)
             self._look_at_status()
         except Exception as error:
             _LOG.exception("no decision")

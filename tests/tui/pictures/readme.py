@@ -39,7 +39,9 @@ async def answer_and_library(folder: Path, home: Path) -> None:
             await pilot.pause(1.0)
             take(pilot, "answer")
             await pilot.press("f3")
-            await until(pilot, lambda: "read" in screen_text(app) and "travel" in screen_text(app), 60)
+            await until(pilot, lambda: "travel/" in screen_text(app), 60)
+            await pilot.press("down", "enter")  # into home/
+            await until(pilot, lambda: "repairs.md" in screen_text(app), 60)
             await pilot.pause(1.0)
             take(pilot, "library")
     finally:

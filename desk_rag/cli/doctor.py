@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.cli import output as out
 from desk_rag.config import GIB, ModelSettings, Settings
-from desk_rag.errors import DeskRagError
+from desk_rag.errors import DeskRagError, told_to_user
 from desk_rag.sanitize import clean, shown_path
 
 if TYPE_CHECKING:
@@ -91,11 +91,14 @@ def examine(settings: Settings) -> Iterator[Finding]:
         try:
             findings = check(settings)
             yield from findings if isinstance(findings, list) else [findings]
-        except DeskRagError as error:
-            if error.message in reported:
+        except (DeskRagError, OSError) as error:
+            known = told_to_user(error)
+            if known is None:
+                raise
+            if known.message in reported:
                 continue  # several checks open the store and meet the same fault
-            reported.add(error.message)
-            yield Finding(check.__name__.strip("_").replace("_", " "), Verdict.FAIL, error.message, error.remedy)
+            reported.add(known.message)
+            yield Finding(check.__name__.strip("_").replace("_", " "), Verdict.FAIL, known.message, known.remedy)
 
 
 def _python(_settings: Settings) -> Finding:

@@ -70,6 +70,8 @@ class WrittenStream:
     ) -> None:
         self.support: float | None = None
         """Always None: each sentence has a support of its own."""
+        self.unmet: tuple[str, ...] = ()
+        """Always empty: each sentence is compared by itself."""
         self._question = question
         self._numbers = frozenset(source.number for source in sources)
         self._checker, self._length = checker, length
@@ -89,7 +91,7 @@ class WrittenStream:
         """True once nothing that the model could still write would be shown."""
         return self._limits != _Limits()
 
-    def feed(self, piece: str, count: int = 1) -> Iterator[StreamEvent]:
+    def feed(self, piece: str, count: int = 1, *, ends_quotes: bool = False) -> Iterator[StreamEvent]:
         """Take the next piece of text, of `count` tokens; yield what became certain, and the draft of the rest."""
         if self.ended:
             return

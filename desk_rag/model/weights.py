@@ -8,6 +8,7 @@ user asked for a download. Everything else is refused here, before any library s
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Iterable
@@ -140,9 +141,10 @@ def check_loading(directory: Path) -> None:
 def from_hub(name: str, *, allow_download: bool) -> Path:
     """The directory of ORG/NAME in the hub cache, fetched first where that is allowed. Raises ModelNotFound."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    from huggingface_hub import logging, snapshot_download
+    from huggingface_hub import snapshot_download
 
-    logging.set_verbosity_error()  # a broken connection is tried again without a word; what ends the download is said
+    # A broken connection is tried again without a word; what ends the download is said.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         return Path(
             snapshot_download(name, local_files_only=not allow_download, allow_patterns=FETCH, ignore_patterns=NO_FETCH)

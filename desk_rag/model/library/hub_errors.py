@@ -30,7 +30,7 @@ def explained(name: str, error: Exception) -> ModelError:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return ModelError(
             f"The drive filled up while '{name}' was fetched.",
-            remedy="Make room, or set HF_HUB_CACHE to another drive, and run the command again. Complete files are kept.",
+            remedy="Make room, or set HF_HUB_CACHE to another drive, and run the command again. Whole files are kept.",
         )
     if type(error).__module__.partition(".")[0].rstrip("0123456789") in _NETWORK or isinstance(error, TimeoutError):
         return ModelError(

@@ -7,7 +7,7 @@ from typing import Any
 
 from desk_rag.errors import UnsupportedModel
 
-_QUANTIZERS = {
+PACKAGES = {
     "awq": ("gptqmodel",),
     "gptq": ("optimum", "gptqmodel"),
     "bitsandbytes": ("bitsandbytes",),
@@ -25,10 +25,10 @@ def check(directory: Path, quantization: Any) -> None:
     from transformers.quantizers.auto import AutoHfQuantizer
 
     method = quantization.get("quant_method", "bitsandbytes") if isinstance(quantization, dict) else "?"
-    if method not in _QUANTIZERS:
+    if method not in PACKAGES:
         raise UnsupportedModel(
             f"The weights in {directory} are quantised by '{str(method)[:40]}', which desk-rag does not load.",
-            remedy=f"It loads: {', '.join(sorted(_QUANTIZERS))}, and weights that are not quantised.",
+            remedy=f"It loads: {', '.join(sorted(PACKAGES))}, and weights that are not quantised.",
         )
     try:
         AutoHfQuantizer.from_config(quantization, pre_quantized=True).validate_environment(device_map=None)
@@ -38,7 +38,7 @@ def check(directory: Path, quantization: Any) -> None:
 
 def _no_quantizer(directory: Path, method: str, error: Exception) -> UnsupportedModel:
     if isinstance(error, ImportError):
-        packages = _QUANTIZERS[method]
+        packages = PACKAGES[method]
         return UnsupportedModel(
             f"The weights in {directory} are quantised by {method}, which needs the package "
             f"{' and '.join(packages)}: not installed, or not in a version that works here.",

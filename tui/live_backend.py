@@ -16,11 +16,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.conversation import asking
 from desk_rag.answering.conversation.asking import Request
 from desk_rag.answering.conversation.plain_search import is_search, search
 from desk_rag.answering.conversation.saved import Change, change_of
-from desk_rag.answering.conversation.scope import Names
+from desk_rag.answering.conversation.scope import Names, indexed_files
 from desk_rag.answering.conversation.turns import Turn
 from desk_rag.answering.events import AnswerEvent, AnswerMode, Finished
 from desk_rag.config import Settings
@@ -140,7 +139,7 @@ class LiveBackend:
 
     def names(self) -> Names:
         """Return the indexed folders and files below the chosen folders."""
-        return Names(asking.indexed_files(self._ready().store), self.session.folders)
+        return Names(indexed_files(self._ready().store), self.session.folders)
 
     def change_of(self, source: SavedSource) -> Change:
         """Compare a saved source with the index."""

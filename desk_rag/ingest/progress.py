@@ -11,7 +11,6 @@ from typing import Protocol
 from desk_rag.documents.status import FileState, IndexStage, is_beginning_only
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, StageProgress
 
-
 _SETTLED_SECONDS = 2.0
 """Time that must have been measured before the time left is said: a first guess that jumps helps nobody."""
 

@@ -15,7 +15,6 @@ from desk_rag.answering.conversation import vocabulary
 from desk_rag.answering.conversation.follow_up import stand_alone
 from desk_rag.answering.conversation.turns import Turn
 from desk_rag.answering.events import AnswerEvent, AnswerMode, AskedAs, Finished
-from desk_rag.documents.status import FileState
 from desk_rag.sanitize import clean
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def ask(engine: AnswerEngine, request: Request, stop: Callable[[], bool] = lambd
 
 def understand(request: Request, store: Store) -> Understood:
     """Resolve '@' names and rewrite a follow-up. Raises `scope.UnknownName`, StoreError."""
-    scope = scope_of(request.question, store, request.limit or request.under)
+    scope = scopes.among_indexed(request.question, store, request.limit or request.under)
     last = request.earlier[-1] if request.earlier else None
     asked = request.asked_as or stand_alone(scope.question, request.earlier, _said(request.earlier, store))
     rewritten = asked if asked != scope.question else ""
@@ -72,16 +71,6 @@ def understand(request: Request, store: Store) -> Understood:
         # A question that leans on the last one is about the same files.
         return Understood(asked, rewritten, last.limited_to, last.limited_to)
     return Understood(asked, rewritten, scope.paths, request.limit)
-
-
-def scope_of(question: str, store: Store, under: Sequence[Path]) -> scopes.Scope:
-    """Resolve the '@' names in a question among the documents below `under`. Raises `scope.UnknownName`."""
-    return scopes.resolve(question, lambda: indexed_files(store), under)
-
-
-def indexed_files(store: Store) -> list[Path]:
-    """Return the paths of all documents that can be searched."""
-    return [row.path for row in store.documents() if row.state is FileState.INDEXED]
 
 
 def answer(

@@ -13,9 +13,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
+from desk_rag.documents.status import FileState
 from desk_rag.errors import ConfigError
 from desk_rag.sanitize import clean
+
+if TYPE_CHECKING:
+    from desk_rag.store.store import Store
 
 _TOKEN = re.compile(
     r"""(?<![^\s(\[])@(?:"(?P<double>[^"]+)"|'(?P<single>[^']+)'|(?P<plain>(?:\\.|[^\s\\@])+))(?=$|\W)"""
@@ -218,3 +223,13 @@ def _folders(files: Iterable[Path], under: Sequence[Path]) -> Iterator[Path]:
 
 def _ends_in(path: Path, parts: Sequence[str]) -> bool:
     return [part.casefold() for part in path.parts[-len(parts) :]] == [part.casefold() for part in parts]
+
+
+def among_indexed(question: str, store: Store, under: Sequence[Path]) -> Scope:
+    """Resolve the '@' names in a question among the documents below `under`. Raises UnknownName."""
+    return resolve(question, lambda: indexed_files(store), under)
+
+
+def indexed_files(store: Store) -> list[Path]:
+    """Return the paths of all documents that can be searched."""
+    return [row.path for row in store.documents() if row.state is FileState.INDEXED]

@@ -29,6 +29,7 @@ from desk_rag.indexer.machine.idle import lower_priority
 from desk_rag.indexer.models import Models
 from desk_rag.indexer.parts import lazy_parts
 from desk_rag.indexer.resident.answers import Resident
+from desk_rag.indexer.resident.protocol import is_supported
 from desk_rag.indexer.resident.server import Server
 from desk_rag.indexer.root_watch import WatchState
 from desk_rag.indexer.service import Service
@@ -42,6 +43,7 @@ _EVERY = 5.0
 _MOST_FILE_LINES = 20
 """Lines about files in that time; further files are only counted."""
 _EXIT_OK = 0
+_SIGNAL_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
@@ -72,7 +74,8 @@ def run_watch(
             service.subscribe(printer.event)
             service.subscribe_watching(printer.watching)
             service.start()
-            stop.wait()
+            while not stop.wait(_SIGNAL_SECONDS):
+                pass  # Windows interrupts no wait without an end
             printer.line("stopping")
             server.stop()
             if not service.stop():
@@ -95,7 +98,7 @@ def _serve(settings: Settings, service: Service, models: Models) -> Server:
 
     resident = Resident(settings, lambda: service.parts, models.engine, service.is_reading, service.changed_files)
     server = Server(settings.data_dir, resident.handle, idle)
-    if reason := server.start():
+    if (reason := server.start()) and is_supported():
         _log.warning("other processes must answer by themselves: %s", reason)
     return server
 

@@ -49,12 +49,13 @@ class Models:
 
     def serving(self) -> ServingModel:
         """Return the language model, ready to serve. Raises ModelError subclasses."""
-        from desk_rag.answering.serving_model import prepare
+        from desk_rag.answering.auxiliary import prepare_all
 
         with self._lock:
             if self._serving is None:
-                self._serving = prepare(self._settings)
-                keep_namespaces(self._settings, self._serving.prefix_variants.namespaces)
+                self._serving = prepare_all(self._settings)
+                names = self._serving.prefix_variants.namespaces
+                keep_namespaces(self._settings, names, self._serving.auxiliary_namespace)
             return self._serving
 
     @contextmanager

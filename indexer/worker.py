@@ -75,7 +75,7 @@ class Worker:
         """A folder is being compared with the catalog, or its files are being read."""
         self._stages: Iterator[None] | None = None
         self._stages_again = 0.0
-        """When to start the stages again, in monotonic time; 0 for never."""
+        """Monotonic time at which the stages start again; 0 for never."""
         self._failing: set[IndexStage] = set()
         """Stages that stopped for a reason the user was told."""
         self._tally = Tally()
@@ -86,11 +86,11 @@ class Worker:
         self._full_until = 0.0
         """Until when prefill is suspended, because the disk is full or prefill fails; new content ends that."""
         self._gone_at: list[float] = []
-        """When indexed files turned out to be gone, in monotonic time; only those of the last minute."""
+        """Monotonic times at which indexed files turned out to be gone, of the last minute."""
         self._tidy_at = 0.0
-        """When to check for deleted text again, in monotonic time."""
+        """Monotonic time of the next check for deleted text."""
         self._sweeps: dict[Path, tuple[float, float]] = {}
-        """When the last sweep of each root ended, and how long it took."""
+        """End of the last sweep of each root, in monotonic time, and its duration in seconds."""
 
     def run(self) -> None:
         """Work until told to stop. Raises nothing."""

@@ -1,7 +1,6 @@
 """Answer a question: retrieve, load, stitch, prefill the question, decode, cite.
 
-One iterator of events serves the TUI, the CLI and the benchmarks, so what is measured is what ships. Full prefill, the
-baseline, is a mode of the same code.
+One iterator of events serves the TUI, the CLI and the benchmarks. Full prefill, the baseline, is a mode of this code.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from desk_rag.answering.kv_connector import CacheTarget, KVConnector, KVLoadHand
 from desk_rag.answering.prefetch import Prefetcher
 from desk_rag.answering.questions.asking import ChooseChunks, Reader, answer
 from desk_rag.answering.questions.less_memory import with_less_memory
+from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.strategy import Decoding, Recompute, allocate, attention_path
 from desk_rag.config import Settings
 from desk_rag.device_lock import DeviceLock
@@ -42,7 +42,7 @@ from desk_rag.kv.serving import ServingModel
 from desk_rag.kv.types import KVKey, Namespace
 from desk_rag.model.memory.device import memory_errors
 from desk_rag.retrieval.embedding import Embedder, QuestionCache
-from desk_rag.retrieval.search import RetrievedChunk, retrieve
+from desk_rag.retrieval.search import RetrievedChunk
 from desk_rag.store.store import Store
 from desk_rag.timing import Stopwatch
 
@@ -210,6 +210,7 @@ class AnswerEngine:
                 reasoning=parsed.reasoning,
                 not_read=None if parsed.found or stopped else unread.may_hold_answer(self.store, under),
                 support=stream.support,
+                unmet=stream.unmet,
             )
         )
 
@@ -264,7 +265,7 @@ class AnswerEngine:
         self._connector.close()
 
     def _register_model(self, store: Store) -> None:
-        store.register_model(self.serving.prefix_variants.namespaces)
+        store.register_model(self.serving.prefix_variants.namespaces, self.serving.auxiliary_namespace)
 
     def _settle_context(
         self, chunks: Sequence[RetrievedChunk], loads: ExitStack, mode: AnswerMode
@@ -354,7 +355,7 @@ class AnswerEngine:
 
     def _needed(self, question: str, limit: int, under: Sequence[Path]) -> Sequence[KVKey]:
         readable, _ = self.model.prompt.readable(question, _QUESTION_ROOM)
-        return self._kv_of(retrieve(self.store, self.embedder, readable, limit, under))
+        return self._kv_of(nearest(self.store, self.embedder, readable, limit, under))
 
     def _kv_of(self, chunks: Sequence[RetrievedChunk]) -> Sequence[KVKey]:
         return answer_context.expected_keys(chunks, self.serving, self.store)
@@ -384,13 +385,13 @@ class AnswerEngine:
         """
         # Before the write-back: a full cache admits what was retrieved before.
         self.store.note_use([source.chunk_id for source in context.sources])
-        if not self.store.writer:
-            if live_prefills:
-                self.store.want_kv([prefilled.chunk.source.chunk_id for prefilled in live_prefills])
-            return
-        for prefilled in live_prefills:
-            chunk = prefilled.chunk
-            self._writer.submit(self.store.put_kv, chunk.key, prefilled.kv, [chunk.source.chunk_id], prefilled.seconds)
+        images = [(one.chunk.key, one.kv, [one.chunk.source.chunk_id], one.seconds) for one in live_prefills]
+        images += self._recompute.take_auxiliary_prefills(self.serving.auxiliary_namespace or self.namespace)
+        if self.store.writer:
+            for image in images:
+                self._writer.submit(self.store.put_kv, *image)
+        elif images:
+            self.store.want_kv([chunk_id for _, _, chunk_ids, _ in images for chunk_id in chunk_ids])
 
     def _sync(self) -> None:
         # Only this thread's stream: copies on the loader's stream must not be waited for.

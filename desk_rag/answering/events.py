@@ -254,6 +254,10 @@ class Answer:
     """Probability that the answer is right, as verification estimates it; None if there was no verification."""
     basis: Basis | None = None
     """Passages and files that the answer was made from; None if nothing is indexed."""
+    unanswered: tuple[str, ...] = ()
+    """Parts of a question with several parts to which nothing was found; the text says so."""
+    unmet: tuple[str, ...] = ()
+    """Names, numbers and dates of the question that no quote is about; such an answer is doubtful."""
 
     @property
     def doubtful(self) -> bool:
@@ -281,6 +285,8 @@ class Answer:
     @property
     def doubt(self) -> str:
         """Sentence for the user if the answer is doubtful; else ''."""
+        if self.doubtful and self.unmet:
+            return f"The quote says nothing about “{'”, “'.join(self.unmet)}”: read it before you rely on it"
         return DOUBT if self.doubtful else ""
 
     @property

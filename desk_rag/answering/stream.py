@@ -52,6 +52,8 @@ class AnswerStream:
         self._verified = False
         self.support: float | None = None
         """Probability that the answer is right; None before verification, or if there was none."""
+        self.unmet: tuple[str, ...] = ()
+        """Names, numbers and dates of the question that no quote is about."""
         self.refused = False
         """True once the evidence failed verification; further text is ignored."""
 
@@ -139,5 +141,6 @@ class AnswerStream:
             embedder=self._embedder, refusal=self._refusal, span_scorer=self._span_scorer,
         )  # fmt: skip
         self.support = verdict.probability if citations or self._parser.dropped_quotes else None
+        self.unmet = verdict.unmet
         self._doubted = self._doubted or not (verdict.supported or self._withholds)
         return verdict.supported or not self._withholds

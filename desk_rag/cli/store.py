@@ -43,6 +43,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
         rows = store.documents()
         failed = [row for row in rows if row.state is FileState.FAILED]
         beginnings = [row for row in rows if row.state is FileState.INDEXED and is_beginning_only(row.reason)]
+        auxiliary_bytes, auxiliary_chunks = store.auxiliary_share()
         pins, away, written = store.pins(), store.kv_away, store.written_today()
         absent = presence.absent_folders(store)
         missing = deletions.missing_files(store, settings.index.deletion_grace_hours)
@@ -63,6 +64,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
                 "kv_away": away,
                 "kv_bytes": counts.kv_bytes,
                 "budget_bytes": counts.budget_bytes,
+                "auxiliary_kv_bytes": auxiliary_bytes,
                 "written_today_bytes": written,
                 "planned_bytes": outlook.kv_bytes if outlook else counts.kv_bytes,
                 "pinned": [str(path) for path in pins],
@@ -83,6 +85,8 @@ def status(settings: Settings, *, as_json: bool) -> int:
         f"findable  words {_share(counts.chunks, counts.chunks)}, vectors {_share(counts.with_vectors, counts.chunks)},"
         f" warm {_share(counts.warm, counts.chunks)}",
         f"chunk KV  {out.size(counts.kv_bytes)} of at most {out.size(counts.budget_bytes)}",
+        *([f"          {out.size(auxiliary_bytes)} of it of the auxiliary model, for"
+           f" {_share(auxiliary_chunks, counts.chunks)} of the chunks"] if auxiliary_bytes else []),
         *([f"written   {out.size(written)} of caches today{_daily_limit(settings)}"] if written else []),
         *([f"chunk KV  in {settings.store.kv_place}"] if settings.store.kv_place else []),
         *([f"away      {away}"] if away else []),
@@ -178,7 +182,8 @@ def _replace_catalog(
 def purge(settings: Settings, folder: Path | None, *, check: bool, sure: bool, as_json: bool) -> int:
     """Delete what was derived from `folder`, or the whole data directory; 4 if traces were found afterwards."""
     path = None if folder is None else Path(os.path.realpath(folder.expanduser()))
-    what = f"everything in {settings.data_dir}" if path is None else f"everything derived from {path}"
+    all_of_it = f"everything in {settings.data_dir}, and all saved chats"
+    what = all_of_it if path is None else f"everything derived from {path}"
     confirm(what, sure=sure)
     keeping.make_way(settings.data_dir)
     if path is None:
@@ -294,12 +299,14 @@ def _delete_all(root: Path) -> tuple[Cleared, str]:
 
     Also returns the `kv_dir` that could not be reached, '' if there is none.
     """
+    from desk_rag.store import ownership
     from desk_rag.store.layout import Layout
     from desk_rag.store.maintenance.data_directory import clear_all
     from desk_rag.store.opening import locked
 
     with locked(Layout(root)):
-        return clear_all(root)
+        cleared, away = clear_all(root)
+    return ownership.clear_lock(root, cleared), away
 
 
 def _activity_json(activity: Activity | None) -> dict[str, object] | None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def exists(settings: Settings) -> bool:
-    """Whether anything was ever indexed into this data directory."""
+    """Return whether anything was ever indexed into this data directory."""
     return (settings.data_dir / "catalog.sqlite").is_file()
 
 

@@ -144,9 +144,9 @@ def _say_summary(progress: out.Progress, done: IndexFinished, skipped: UnreadFil
     """Say what a run did, how the files that were found add up, and which kinds of them were left out."""
     progress.say(out.index_summary(done))
     if skipped.files:
-        found = out.plural(counts.files + counts.failed + skipped.files, "file")
+        files = out.plural(counts.files + counts.failed + skipped.files, "file")
         failed = f" + {counts.failed:,} that could not be read" if counts.failed else ""
-        progress.say(f"{found} found = {counts.files:,} read{failed} + {skipped.files:,} left out")
+        progress.say(f"{files} found = {counts.files:,} read{failed} + {skipped.files:,} left out")
         progress.say(f"{out.unread_line(skipped)}.")
 
 

@@ -100,7 +100,7 @@ def _judged(entry: FoundFile | LeftOut, row: DocumentRow | None, settings: Index
     known = row is not None and isinstance(entry, FoundFile) and row.stamp == stamp_of(entry, settings)
     if isinstance(entry, LeftOut):
         reason = entry.reason
-    elif not document.supported(entry.path):
+    elif not document.supported(entry.path, settings):
         reason = f"{KIND_NOT_READ} ('{entry.path.suffix}')"
     elif not entry.size:
         reason = "empty"

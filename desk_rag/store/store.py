@@ -269,10 +269,13 @@ class Store(StoreHealth):
         self._shared.add_written(self._kv.written_bytes - before)
         return is_on_disk
 
-    def register_model(self, namespaces: Sequence[Namespace]) -> None:
-        """Record that these namespaces belong to one model and share its room in the budget."""
+    def register_model(self, namespaces: Sequence[Namespace], auxiliary: Namespace | None = None) -> None:
+        """Record that these namespaces belong to one model and share its room in the budget.
+
+        `auxiliary` is that of the model that selects tokens beside it; its chunk KV takes only what room is left.
+        """
         if self.writer:
-            self._rows.register_model([str(namespace) for namespace in namespaces])
+            self._rows.register_model([str(namespace) for namespace in namespaces], str(auxiliary or ""))
 
     def note_use(self, chunk_ids: Sequence[ChunkId]) -> None:
         """Count a retrieval of these chunks for an answer."""

@@ -32,7 +32,7 @@ class Reading:
     gpu_program: str = ""
     """Name of the program that uses the GPU most."""
     hot: str = ""
-    """Which chip is nearly so hot that it slows down, such as 'GPU, 84 °C'."""
+    """Chip that is nearly so hot that it slows down, such as 'GPU, 84 °C'; empty if none is."""
     cpu_others_percent: float = 0.0
     """CPU load of other processes, over all cores."""
     on_battery: bool = False

@@ -62,15 +62,15 @@ class Resident:
     def _ask(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
         from desk_rag.indexer import fresh_answer
 
-        store, asked = self.parts().store, values.built(Request, request["request"])
-        if request.get("index_first") and contents.new_folders(store, asked.limit):
+        store, question = self.parts().store, values.built(Request, request["request"])
+        if request.get("index_first") and contents.new_folders(store, question.limit):
             raise NoResident("")  # indexing it first is another command's work
-        contents.check_not_empty(store, asked.limit, contents.ASK_REMEDY)
+        contents.check_not_empty(store, question.limit, contents.ASK_REMEDY)
         yield {"kv_away": store.kv_away}
         with self.engine() as engine:
             events = fresh_answer.ask(
                 engine,
-                asked,
+                question,
                 stop,
                 wait=lambda: bool(request.get("wait")),
                 is_reading=self.is_reading,

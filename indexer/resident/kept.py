@@ -23,6 +23,7 @@ from desk_rag.store.store import Store
 
 _ANSWER_SECONDS = 25.0
 """Time for answers in progress to end after another command has asked for the store."""
+_SIGNAL_SECONDS = 1.0
 _MOST_WAIT = 10.0
 """Seconds between two looks at how long nobody has asked."""
 
@@ -51,7 +52,8 @@ def run(settings: Settings) -> int:
             if reason := server.start():
                 return _fail(f"it cannot answer for others: {reason}", 1)
             _forget_terminal()
-            stop.wait()
+            while not stop.wait(_SIGNAL_SECONDS):
+                pass  # a signal may arrive in a thread that ends no wait
             server.drain(_ANSWER_SECONDS)
             models.release()
             store.close()

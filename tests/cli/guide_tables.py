@@ -31,7 +31,7 @@ _FORMAT_NAMES = {
     Format.MARKDOWN: "Markdown",
     Format.TEXT: "plain text",
     Format.RST: "reStructuredText",
-    Format.CODE: "source code and settings",
+    Format.CODE: "source code and other settings",
     Format.HTML: "HTML",
     Format.PDF: "PDF with a text layer",
     Format.DOCX: "Word",
@@ -54,6 +54,11 @@ _FORMAT_NAMES = {
     Format.SUBTITLES: "subtitles",
     Format.BIBLIOGRAPHY: "BibTeX",
     Format.CANVAS: "Obsidian canvases",
+    Format.PICTURE: "pictures, with OCR (see below)",
+    Format.JSON: "JSON, by its keys",
+    Format.YAML: "YAML, by its keys",
+    Format.TOML: "TOML and INI, by their keys",
+    Format.XML: "XML, by its elements",
 }
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from desk_rag.cli import doctor
 from desk_rag.cli.main import main
+from desk_rag.config import Settings
 from desk_rag.errors import full_disk
 from desk_rag.store.ownership import stamp_of
 from desk_rag.store.store import Store
@@ -302,3 +304,19 @@ def test_a_run_that_a_full_disk_cut_short_is_told_with_every_result(
     capsys.readouterr()
     assert main(["search", "cellar", "--words", "--json", *here]) == 0
     assert json.loads(capsys.readouterr().out)["notices"] == []
+
+
+def test_a_place_that_may_not_be_used_is_one_finding_and_names_its_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+
+    def forbidden(_settings: Settings) -> doctor.Finding:
+        raise PermissionError(13, "Permission denied", str(tmp_path / "data" / "catalog.sqlite"))
+
+    monkeypatch.setattr(doctor, "_data_dir", forbidden)
+    findings = list(doctor.examine(Settings(data_dir=tmp_path / "data")))
+    (failed,) = [finding for finding in findings if finding.verdict is doctor.Verdict.FAIL]
+    assert "catalog.sqlite may not be used: Permission denied" in failed.detail
+    assert f"{tmp_path / 'data'} belongs to '{tmp_path.owner()}'" in failed.remedy
+    assert findings[-1].name == "watching", "the other checks were made"

@@ -73,9 +73,9 @@ class Child:
 
 @pytest.fixture
 def children() -> Iterator[list[Child]]:
-    made: list[Child] = []
-    yield made
-    for child in made:
+    started: list[Child] = []
+    yield started
+    for child in started:
         if child.process.poll() is None:
             child.process.kill()
             child.process.wait()
@@ -187,11 +187,11 @@ def test_a_kill_at_any_moment_loses_at_most_the_chunk_in_hand(
     children.append(child)
     child.waits_for("up to date")
     assert child.stop()[0] == 0
-    made = int(child.said.split("up to date:")[1].split(" chunks made warm")[0].rsplit(" ", 1)[1])
+    made_warm = int(child.said.split("up to date:")[1].split(" chunks made warm")[0].rsplit(" ", 1)[1])
     with Store.open(settings.data_dir, settings.store, writer=True) as store:
         assert store.verify().clean
         assert len(store.documents(docs)) == 42
-        assert len(warm_files(settings)) == store.counts().chunks == made + warm
+        assert len(warm_files(settings)) == store.counts().chunks == made_warm + warm
 
 
 def test_bad_folders(settings: Settings, docs: Path, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ Make = Callable[..., Running]
 
 @pytest.fixture
 def make(settings: Settings, docs: Path, embedder: Embedder, prepared: ServingModel) -> Iterator[Make]:
-    made: list[Running] = []
+    started: list[Running] = []
 
     def build(**changes: object) -> Running:
         chosen = settings.model_copy(update={k: v for k, v in changes.items() if k in Settings.model_fields})
@@ -84,11 +84,11 @@ def make(settings: Settings, docs: Path, embedder: Embedder, prepared: ServingMo
         folders = changes.get("watched", [docs])
         service = Service(parts, folders, chosen, gate=gate, tick_seconds=0.1)  # type: ignore[arg-type]
         running = Running(store, service, prepared.namespace, embedder.fingerprint)
-        made.append(running)
+        started.append(running)
         return running
 
     yield build
-    for running in made:
+    for running in started:
         running.service.stop()
         running.store.close()
 
@@ -188,7 +188,7 @@ def test_a_pause_holds_everything_and_is_seen_from_outside(make: Make, docs: Pat
 
 
 def test_a_pause_that_is_over_is_not_told_any_more(make: Make, docs: Path, settings: Settings) -> None:
-    """Where there is nothing to do, no work of the next seconds takes it back."""
+    """With nothing to do, no later event takes the end of the pause back."""
     running = make()
     running.service.start()
     wait_for(running.finished)
@@ -223,8 +223,8 @@ def test_warming_waits_for_an_idle_machine_while_files_stay_fresh(make: Make, do
     (docs / "fresh.txt").write_text("The heron stands in the shallow water.\n")
     wait_for(lambda: running.found("heron") == {docs / "fresh.txt"})
     time.sleep(1.5)
-    told = [e for e in running.events if isinstance(e, StageProgress) and e.waiting]
-    assert len(told) <= 4  # the same reason is not told twice a second
+    waiting_events = [e for e in running.events if isinstance(e, StageProgress) and e.waiting]
+    assert len(waiting_events) <= 4  # the same reason is not told twice a second
     gate.reason = ""
     wait_for(lambda: running.counts() == (3, 3, 3))
 
@@ -396,10 +396,10 @@ def test_stop_is_quick_even_while_much_is_to_do(make: Make, docs: Path) -> None:
     assert running.service.stop()
     assert time.monotonic() - began < 5
     assert not any(thread.name.startswith(("index-", "watch-")) for thread in threading.enumerate())
-    at = running.counts()
+    counts_at_stop = running.counts()
     running.store.close()
     again = make()
-    assert again.counts() == at
+    assert again.counts() == counts_at_stop
     again.service.start()
     wait_for(lambda: len(again.store.documents(docs)) == 202, 120)
 

@@ -176,5 +176,7 @@ def _verdict(each: Fit) -> str:
 
 
 def _described(machine: Machine) -> str:
-    memory = f"{gib(machine.gpu_bytes)} of GPU memory" if machine.gpu_bytes else "no NVIDIA GPU"
+    memory = "no NVIDIA GPU"
+    if machine.gpu_bytes:
+        memory = f"{gib(machine.gpu_free_bytes)} of {gib(machine.gpu_bytes)} of GPU memory free"
     return f"{memory}, {gib(machine.ram_bytes)} of memory free, {gib(machine.budget_bytes)} of disk for caches"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.conversation import scope as scopes
-from desk_rag.answering.conversation import vocabulary
+from desk_rag.answering.conversation import small_talk, vocabulary
 from desk_rag.answering.conversation.follow_up import stand_alone
 from desk_rag.answering.conversation.turns import Turn
 from desk_rag.answering.events import AnswerEvent, AnswerMode, AskedAs, Finished
@@ -62,8 +62,11 @@ def ask(engine: AnswerEngine, request: Request, stop: Callable[[], bool] = lambd
 def understand(request: Request, store: Store) -> Understood:
     """Resolve '@' names and rewrite a follow-up. Raises `scope.UnknownName`, StoreError."""
     scope = scopes.among_indexed(request.question, store, request.limit or request.under)
-    last = request.earlier[-1] if request.earlier else None
-    asked = request.asked_as or stand_alone(scope.question, request.earlier, _said(request.earlier, store))
+    if small_talk.kind_of(scope.question) is not None:
+        return Understood(scope.question, "", scope.paths, request.limit)
+    earlier = tuple(turn for turn in request.earlier if small_talk.kind_of(turn.asked) is None)
+    last = earlier[-1] if earlier else None
+    asked = request.asked_as or stand_alone(scope.question, earlier, _said(earlier, store))
     rewritten = asked if asked != scope.question else ""
     if scope.named:
         return Understood(asked, rewritten, scope.paths, scope.paths)
@@ -79,6 +82,10 @@ def answer(
     """Yield the events of an answer to a request that was understood."""
     if understood.rewritten:
         yield AskedAs(understood.rewritten)
+    kind = small_talk.kind_of(understood.asked)
+    if kind is not None:
+        yield from small_talk.answer(kind, request.question, engine.store, understood.under)
+        return
     events = engine.ask(understood.asked, mode=request.mode, top_k=request.top_k, under=understood.under, stop=stop)
     for event in events:
         if isinstance(event, Finished):

@@ -36,7 +36,7 @@ class _FileNow:
 
     is_unchanged: bool
     text: str = ""
-    """Content of a text file that has changed; else empty."""
+    """Content of a text file; empty for others and for large ones."""
 
 
 _UNKNOWN = _FileNow(is_unchanged=False)
@@ -73,7 +73,7 @@ class CitationCheck:
         if file_now is None:
             file_now = self._files[source.number] = self._read(source)
         if file_now.is_unchanged:
-            return citation
+            return replace(citation, location=_narrowed(citation, file_now.text))
         location = _locate(citation, file_now.text)
         return replace(citation, as_of=source.indexed_at) if location is None else replace(citation, location=location)
 
@@ -96,9 +96,8 @@ def _read_file(source: Source) -> _FileNow:
         stamp, data = document.read_file(source.path, _MOST_BYTES)
     except (OSError, ValueError, DocumentError):
         return _UNKNOWN
-    if source.digest and stamp.digest == source.digest:
-        return _FileNow(is_unchanged=True)
-    return _FileNow(is_unchanged=False, text=_decoded(data) if _is_plain(source.path) else "")
+    is_unchanged = bool(source.digest) and stamp.digest == source.digest
+    return _FileNow(is_unchanged, _decoded(data) if _is_plain(source.path) else "")
 
 
 def _is_plain(path: Path) -> bool:
@@ -114,21 +113,37 @@ def _decoded(data: bytes) -> str:
     return data.decode("latin-1")
 
 
+def _narrowed(citation: Citation, text: str) -> Location:
+    """The lines of the quote in an unchanged file, where its chunk has more lines; else its location as it is."""
+    location = citation.location
+    first, last = location.line_start, location.line_end
+    if first is None or last is None or first == last:
+        return location
+    inside = [lines for lines in _line_ranges(citation.quote, text) if first <= lines[0] and lines[1] <= last]
+    if len(inside) != 1:
+        return location
+    return replace(location, line_start=inside[0][0], line_end=inside[0][1])
+
+
+def _line_ranges(quote: str, text: str) -> list[tuple[int, int]]:
+    """First and last line of each occurrence of the quote as whole words."""
+    words = quote.split()
+    if not words or not text:
+        return []
+    pattern = r"(?<!\w)" * words[0][0].isalnum() + r"\s+".join(map(re.escape, words))
+    pattern += r"(?!\w)" * words[-1][-1].isalnum()
+    return [
+        (text.count("\n", 0, match.start()) + 1, text.count("\n", 0, match.end()) + 1)
+        for match, _ in zip(re.finditer(pattern, text), range(_MAX_MATCHES), strict=False)
+    ]
+
+
 def _locate(citation: Citation, text: str) -> Location | None:
     """The occurrence of the quote in `text`, as whole words, nearest to its old place.
 
     None if there is none.
     """
-    words = citation.quote.split()
-    if not words or not text:
-        return None
-    pattern = r"(?<!\w)" * words[0][0].isalnum() + r"\s+".join(map(re.escape, words))
-    pattern += r"(?!\w)" * words[-1][-1].isalnum()
-    old_location = citation.location
-    line_ranges = [
-        (text.count("\n", 0, match.start()) + 1, text.count("\n", 0, match.end()) + 1)
-        for match, _ in zip(re.finditer(pattern, text), range(_MAX_MATCHES), strict=False)
-    ]
+    old_location, line_ranges = citation.location, _line_ranges(citation.quote, text)
     if not line_ranges:
         return None
     old_start = old_location.line_start

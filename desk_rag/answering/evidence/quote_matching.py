@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from desk_rag.answering.events import Citation, Source
+from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.documents.chunking import Location
 from desk_rag.documents.sentences import quoted_parts, stands_in
 
@@ -22,6 +23,8 @@ _IGNORED = DOUBLE_QUOTES | frozenset(
 _DASHES = frozenset("-\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d")
 _CLOSING_POINTS = ".,;:!?\u2026"
 _MIN_LETTERS = 3
+_SHEET = "sheet"
+"""Name of a page in `PlaceUnits` of workbooks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +124,14 @@ def _inside_word(text: str, cut: int) -> bool:
 
 
 def narrow(source: Source, start: int, end: int) -> Location:
-    """Lines of the quote if the chunk's lines are exactly the file's.
+    """Lines of the quote if the chunk's lines are exactly the file's, its sheet if the chunk has several.
 
     Otherwise the chunk's location.
     """
     location = source.location
+    if location.units.page == _SHEET and location.page_end not in (None, location.page_start):
+        sheets = place_of_source(source).sections_before(start)
+        return Location(sheets[0], units=location.units) if sheets else location
     if location.line_start is None or location.line_end is None:
         return location
     first, newline, _ = source.text.partition("\n")

@@ -26,6 +26,9 @@ from desk_rag.answering.evidence.trie_decoding import (
     log_probabilities,
 )
 from desk_rag.answering.evidence.two_values import ValuePreference
+from desk_rag.answering.requirements.places import Place, bare
+from desk_rag.answering.requirements.requirements import Requirements
+from desk_rag.answering.requirements.rows import Lookup, look_up
 from desk_rag.documents.sentences import quotable, quoted_parts, stands_in
 from desk_rag.kv.forward.runner import Pass
 from desk_rag.model.prompt import PromptFormat
@@ -37,6 +40,10 @@ _BEGINNING_WORDS = 12
 _MAX_QUOTE_TOKENS = 512
 """Upper bound on quote length when only the first token matters; large enough that no two quotes are truncated to the
 same ids."""
+_LOOKED_UP = 12.0
+"""Least log-odds of the row of a table that the question names, see `rows.look_up`."""
+_LEAD = 3.0
+"""Log-odds by which a sentence must lead to be the one about what the question names."""
 _NUM_SPANS = 12
 """Spans of the quote that are compared as short answers."""
 
@@ -56,6 +63,8 @@ class SelectionConfig:
     override_refusal_at: float = 4.0
     """Span score, in log-odds, from which a sentence is quoted even though the reader refused to answer. See "Evidence
     selection and verification" in bench/LOG.md for all four values."""
+    override_if_named_at: float = 1.0
+    """The same for the one sentence about the year, date or number that the question names."""
     lookahead: LookaheadConfig = LookaheadConfig()
 
 
@@ -100,12 +109,39 @@ class _Occurrence:
     chunk: str
     begin: int
     end: int
-
     penalty: float
+    unmet: float
+    """Log-odds lost because the sentence is not about what the question names, see `Requirements.penalty`."""
+
+    looked_up: tuple[int, int] | None
+    """Characters of the chunk with the cell that the question asks for, if this is the row that it names."""
 
     @property
     def log_odds(self) -> float:
         return self.scores.log_odds(self.begin, self.end) - self.penalty
+
+    @property
+    def rank(self) -> float:
+        """Log-odds by which sentences are compared."""
+        return self.log_odds - self.unmet if self.looked_up is None else max(self.log_odds, _LOOKED_UP)
+
+
+@dataclass(frozen=True, slots=True)
+class _Penalties:
+    """What sentences lose for where they stand, for one question."""
+
+    quoted: Mapping[Place, Sequence[tuple[int, int]]]
+    quoted_penalty: float
+    requirements: Requirements
+    lookup: Lookup | None
+
+    def of(self, place: Place, begin: int, end: int) -> tuple[float, float, tuple[int, int] | None]:
+        """`penalty`, `unmet` and `looked_up` of an occurrence."""
+        penalty = self.quoted_penalty * stands_in(begin, self.quoted[place])
+        unmet = self.requirements.penalty(place, begin, end) if self.requirements else 0.0
+        lookup = self.lookup
+        is_row = lookup is not None and (place, begin, end) == lookup.row
+        return penalty, unmet, lookup.value if lookup is not None and is_row else None
 
 
 class EvidenceSelector:
@@ -121,7 +157,7 @@ class EvidenceSelector:
         """Configuration and span scorer in words, to tell apart answers that were made differently."""
         return f"{self._config}, {self._span_scorer.fingerprint}"
 
-    def first_token(self, question: str, texts: Sequence[str], first: int) -> int:
+    def first_token(self, question: str, texts: Sequence[str | Place], first: int) -> int:
         """Return the token an answer begins with, given the reader's choice `first`.
 
         That is `first`, unless the reader begins to refuse and the span scorer is sure of a sentence: then the token
@@ -129,17 +165,24 @@ class EvidenceSelector:
         """
         if first != self._prompt.no_answer_ids()[0]:
             return first
-        sentences = self._sentences(texts, '"', max_tokens=_MAX_QUOTE_TOKENS)
+        places = [bare(text) for text in texts]
+        sentences = self._sentences(places, '"', max_tokens=_MAX_QUOTE_TOKENS)
         if not sentences:
             return first
-        occurrences = self._best_occurrences(question, texts, sentences)
-        best = max(sentences, key=lambda sentence: occurrences[sentence].log_odds)
-        return best.ids[0] if occurrences[best].log_odds >= self._config.override_refusal_at else first
+        occurrences = self._best_occurrences(question, places, sentences)
+        best, *others = sorted(sentences, key=lambda sentence: -occurrences[sentence].rank)
+        occurrence = occurrences[best]
+        lead = occurrence.rank - max((occurrences[other].rank for other in others), default=-torch.inf)
+        alone = occurrence.unmet == 0 and lead >= _LEAD and Requirements(question).has_values
+        least = self._config.override_if_named_at if alone else self._config.override_refusal_at
+        return best.ids[0] if occurrence.rank >= least else first
 
     def select_quote(
-        self, question: str, texts: Sequence[str], pending: PendingToken, max_tokens: int
+        self, question: str, texts: Sequence[str | Place], pending: PendingToken, max_tokens: int
     ) -> SelectedQuote | None:
         """Choose the best sentence of the chunks `texts` and write it into the cache.
+
+        Chunks that are given with their place can be told from others of other years, sheets or numbers.
 
         Args:
             pending: the answer's first token; quotes begin with its text.
@@ -150,13 +193,14 @@ class EvidenceSelector:
         opening = self._prompt.decode([pending.token_id])
         if not opening.startswith('"') or max_tokens < 2:
             return None
-        sentences = self._sentences(texts, opening, max_tokens)
+        places = [bare(text) for text in texts]
+        sentences = self._sentences(places, opening, max_tokens)
         if not sentences:
             return None
-        occurrences = self._best_occurrences(question, texts, sentences)
+        occurrences = self._best_occurrences(question, places, sentences)
         decoder, start = TrieDecoder(pending.run, self._config.lookahead, self._prompt.stop_ids), pending.position
         candidates = [
-            Candidate(sentence.ids, self._bonus(self._config.sentence_weight, occurrences[sentence].log_odds))
+            Candidate(sentence.ids, self._sentence_bonus(occurrences[sentence]))
             for sentence in sentences
         ]
         quote = decoder.decode_best(candidates, log_probabilities(pending.logits), start)
@@ -177,7 +221,12 @@ class EvidenceSelector:
         preference = ValuePreference(question, sentence.text)
         if preference.value is not None:
             begin, end = (occurrence.begin + offset for offset in preference.value)
-        for span in occurrence.scores.best(begin, end, _NUM_SPANS):
+        if occurrence.looked_up is not None:
+            begin, end = occurrence.looked_up
+            ids = tuple(self._prompt.answer_ids(occurrence.chunk[begin:end]))[:room]
+            candidates_by_ids[ids] = Candidate(ids, 0.0)
+        spans = [] if candidates_by_ids else occurrence.scores.best(begin, end, _NUM_SPANS)
+        for span in spans:
             ids = tuple(self._prompt.answer_ids(occurrence.chunk[span.begin : span.end]))[:room]
             if ids:  # truncated like a quote: a shorter span that fits would be another answer, shown as if complete
                 bonus = self._bonus(self._config.span_weight, span.score)
@@ -185,13 +234,19 @@ class EvidenceSelector:
                 candidates_by_ids.setdefault(ids, Candidate(ids, bonus))
         return list(candidates_by_ids.values())
 
+    def _sentence_bonus(self, occurrence: _Occurrence) -> float:
+        weight = self._config.sentence_weight
+        if occurrence.looked_up is not None:
+            return weight * max(occurrence.log_odds, _LOOKED_UP)
+        return self._bonus(weight, occurrence.log_odds) - weight * occurrence.unmet
+
     def _bonus(self, weight: float, log_odds: float) -> float:
         return weight * max(log_odds, self._config.min_log_odds)
 
-    def _sentences(self, texts: Sequence[str], opening: str, max_tokens: int) -> list[_Sentence]:
+    def _sentences(self, places: Sequence[Place], opening: str, max_tokens: int) -> list[_Sentence]:
         """Distinct quotable sentences that begin with `opening`, cut to `max_tokens`."""
         sentences_by_ids: dict[tuple[int, ...], _Sentence] = {}
-        quotable_texts = dict.fromkeys(text for chunk in texts for text in quotable(chunk))
+        quotable_texts = dict.fromkeys(text for place in places for text in quotable(place.text))
         words_by_text = {text: text.split() for text in quotable_texts if f'"{text}'.startswith(opening)}
         for text in words_by_text:
             sentence = self._sentence(text, words_by_text, max_tokens)
@@ -206,15 +261,18 @@ class EvidenceSelector:
         return _Sentence(text, tuple(ids[:max_tokens]), is_whole and len(ids) <= max_tokens)
 
     def _best_occurrences(
-        self, question: str, texts: Sequence[str], sentences: Sequence[_Sentence]
+        self, question: str, places: Sequence[Place], sentences: Sequence[_Sentence]
     ) -> dict[_Sentence, _Occurrence]:
-        chunks = list(dict.fromkeys(texts))
-        scores_by_chunk = dict(zip(chunks, self._span_scorer.read(question, chunks), strict=True))
-        quoted = {chunk: quoted_parts(chunk) for chunk in chunks}
+        distinct = list(dict.fromkeys(places))
+        scores = self._span_scorer.read(question, [place.text for place in distinct])
+        scores_by_place = dict(zip(distinct, scores, strict=True))
+        quoted = {place: quoted_parts(place.text) for place in distinct}
+        requirements, lookup = Requirements(question), look_up(question, distinct)
+        penalties = _Penalties(quoted, self._config.quoted_penalty, requirements, lookup)
         return {
             sentence: max(
-                _occurrences(sentence.text, scores_by_chunk, quoted, self._config.quoted_penalty),
-                key=lambda occurrence: occurrence.log_odds,
+                _occurrences(sentence.text, scores_by_place, penalties),
+                key=lambda occurrence: occurrence.rank,
             )
             for sentence in sentences
         }
@@ -226,8 +284,8 @@ class EvidenceDecoding:
 
     selector: EvidenceSelector
     question: str
-    texts: Sequence[str]
-    """The chunks' texts, best first."""
+    texts: Sequence[str | Place]
+    """The chunks' texts, best first, alone or with their places."""
 
     def first_token(self, first: int) -> int:
         """See `EvidenceSelector.first_token`."""
@@ -260,19 +318,18 @@ def _distinct_beginning(text: str, words_by_text: Mapping[str, Sequence[str]]) -
 
 def _occurrences(
     sentence: str,
-    scores_by_chunk: Mapping[str, SpanScores],
-    quoted: Mapping[str, Sequence[tuple[int, int]]],
-    quoted_penalty: float,
+    scores_by_place: Mapping[Place, SpanScores],
+    penalties: _Penalties,
 ) -> list[_Occurrence]:
     """All places of a sentence, several per chunk too.
 
     'hours = 6' also stands within 'most_hours = 60'.
     """
     occurrences, length = list[_Occurrence](), len(sentence)
-    for chunk, scores in scores_by_chunk.items():
-        begin = chunk.find(sentence)
+    for place, scores in scores_by_place.items():
+        begin = place.text.find(sentence)
         while begin >= 0:
-            penalty = quoted_penalty * stands_in(begin, quoted[chunk])
-            occurrences.append(_Occurrence(scores, chunk, begin, begin + length, penalty))
-            begin = chunk.find(sentence, begin + length)
+            end = begin + length
+            occurrences.append(_Occurrence(scores, place.text, begin, end, *penalties.of(place, begin, end)))
+            begin = place.text.find(sentence, end)
     return occurrences

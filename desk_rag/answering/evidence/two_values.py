@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from desk_rag.answering.evidence.verification import content_stems
+from desk_rag.answering.requirements.stems import content_stems
 
 _CLAUSE_END = re.compile(
     r"[,;:()]\s+(?!who|which|whose)|\s+\(|\s[-–—]+\s|\s+(?:and|but|or|while|whereas)\s+", re.IGNORECASE

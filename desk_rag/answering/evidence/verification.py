@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Citation, Source
-from desk_rag.store.catalog.words import STOP_WORDS
+from desk_rag.answering.requirements.places import place_of_source
+from desk_rag.answering.requirements.requirements import Requirements
+from desk_rag.answering.requirements.rows import look_up
+from desk_rag.answering.requirements.stems import coverage
 
 if TYPE_CHECKING:
     from desk_rag.answering.evidence.span_scorer import SpanScorerLike
     from desk_rag.retrieval.embedding import EmbedderLike
 
-_WORD = re.compile(r"[^\W_]+")
-_ENDINGS = ("ing", "edly", "ed", "ies", "es", "ly", "s", "e", "y")
-_STEM = 5
-"""Words that share this many first letters count as the same: 'postponed', 'postponement'."""
 _LEVELS = " › "
 """Separator of headings in a chunk's title line, as in `Location.heading`."""
 
@@ -67,6 +66,11 @@ _WEIGHTS = {
 }
 """For quotes that the reader selected by itself, and for answers with several quotes or unverified ones."""
 
+_LOOKED_UP = 0.75
+"""Least probability of an answer that is a cell of the row that the question names."""
+_UNMET = 0.3
+"""Most probability of an answer whose quotes are not about what the question names: it is doubtful."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -76,6 +80,8 @@ class Verdict:
     """Probability that the answer is right, calibrated for the embedded reader; 1 if there is no evidence to verify."""
     supported: bool
     """False: report that the documents do not contain the answer, and show the nearest chunks instead."""
+    unmet: tuple[str, ...] = ()
+    """Names, numbers and dates of the question that no quote is about; then the probability is low."""
 
 
 def verify_evidence(
@@ -145,10 +151,33 @@ def verify_answer(
     span_score = None
     if span_scorer is not None and single is not None:
         span_score = _span_score(question, single.quote, sources, span_scorer)
-    return verify_evidence(
+    verdict = verify_evidence(
         question, evidence, "\n".join(chunks),
         similarity=similarity, refusal=refusal, title_only=title_only, span_score=span_score,
     )  # fmt: skip
+    if single is not None and _is_looked_up(question, single, sources):
+        return Verdict(max(verdict.probability, _LOOKED_UP), supported=True)
+    unmet = unmet_by(question, citations, by_number)
+    return replace(verdict, probability=min(verdict.probability, _UNMET), unmet=unmet) if unmet else verdict
+
+
+def _is_looked_up(question: str, citation: Citation, sources: Sequence[Source]) -> bool:
+    """True if the quote is the row of a table that the question names."""
+    lookup = look_up(question, [place_of_source(source) for source in sources])
+    return lookup is not None and lookup.place.text[lookup.begin : lookup.end] == citation.quote
+
+
+def unmet_by(question: str, citations: Sequence[Citation], sources: Mapping[int, Source]) -> tuple[str, ...]:
+    """The names, numbers and dates of a question that none of the quotes is about; sources are by number."""
+    requirements = Requirements(question)
+    if not requirements or not citations:
+        return ()
+    by_quote = []
+    for citation in citations:
+        place = place_of_source(sources[citation.source_number])
+        spans = [match.span() for match in re.finditer(re.escape(citation.quote), place.text)]
+        by_quote.append(min((requirements.unmet(place, *span) for span in spans), key=len, default=()))
+    return tuple(asked for asked in by_quote[0] if all(asked in unmet for unmet in by_quote))
 
 
 def _span_score(question: str, quote: str, sources: Sequence[Source], span_scorer: SpanScorerLike) -> float | None:
@@ -178,27 +207,3 @@ def _is_title(quote: str, source: Source) -> bool:
 def _log_odds(probability: float) -> float:
     capped = min(probability, 1 - 1e-3)
     return math.log(capped / (1 - capped))
-
-
-def coverage(question: str, text: str) -> float:
-    """Share in [0, 1] of the question's content words that `text` has in some form.
-
-    1 if the question has none.
-    """
-    question_stems = content_stems(question)
-    text_stems = content_stems(text)
-    beginnings = {stem[:_STEM] for stem in text_stems if len(stem) >= _STEM}
-    covered = sum(stem in text_stems or (len(stem) >= _STEM and stem[:_STEM] in beginnings) for stem in question_stems)
-    return covered / len(question_stems) if question_stems else 1.0
-
-
-def content_stems(text: str) -> set[str]:
-    """The words of `text` that carry meaning, without their endings."""
-    return {_stem(word) for word in _WORD.findall(text.lower()) if word not in STOP_WORDS}
-
-
-def _stem(word: str) -> str:
-    for ending in _ENDINGS:
-        if word.endswith(ending) and len(word) - len(ending) >= 3:
-            return word[: -len(ending)]
-    return word

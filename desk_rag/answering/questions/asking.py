@@ -24,13 +24,16 @@ from desk_rag.answering.events import (
     Retrieved,
     Stage,
 )
-from desk_rag.answering.questions import parts, summary
+from desk_rag.answering.questions import mails, parts, summary
 from desk_rag.answering.questions.forms import Form, WholeFolderQuestion, whole_folder
 from desk_rag.answering.questions.joining import Joined
-from desk_rag.answering.questions.narrowing import narrow, without_dates
+from desk_rag.answering.questions.narrowing import named_files, narrow, without_file_names
+from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.questions.second_look import SecondLook
 from desk_rag.answering.questions.whole_folder import answer as whole_folder_answer
-from desk_rag.retrieval.search import RetrievedChunk, retrieve
+from desk_rag.answering.questions.whole_folder import not_readable
+from desk_rag.answering.requirements.dates import without_dates
+from desk_rag.retrieval.search import RetrievedChunk
 
 if TYPE_CHECKING:
     from desk_rag.answering.evidence.span_scorer import SpanScorerLike
@@ -78,6 +81,12 @@ def answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[Ans
 
 
 def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[AnswerEvent]:
+    named = named_files(reader.store, question, under)
+    if named.faults and not named.indexed:
+        yield from not_readable(question, named.faults)
+        return
+    if (yield from _passing(mails.answer(reader.store, reader.embedder, question, under))):
+        return
     request = whole_folder(question)
     if request is not None and (yield from _of_whole_folder(reader, question, request, under)):
         return
@@ -90,17 +99,31 @@ def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[An
     elif steps := parts.by_way_of(question):
         yield from _by_way_of(reader, question, steps, look)
     else:
-        yield from _one_fact(reader, question, look)
+        yield from mails.name_correspondent(_one_fact(reader, question, look), question)
 
 
 def _of_whole_folder(
     reader: Reader, question: str, request: WholeFolderQuestion, under: Sequence[Path]
 ) -> Generator[AnswerEvent, None, bool]:
     """Answer from all passages; return False if there was nothing to show, count or add up."""
-    if request.form is Form.SUMMARY:
+    if request.form is Form.ABOUT:
+        topic, below = _about(reader, question, request.subject, under)
+        events = summary.about(reader.store, reader.embedder, topic, request.subject, below)
+    elif request.form is Form.SUMMARY:
         events = summary.answer(reader.store, reader.embedder, question, request.subject, under)
     else:
         events = whole_folder_answer(reader.store, question, request, under)
+    return (yield from _passing(events))
+
+
+def _about(reader: Reader, question: str, subject: str, under: Sequence[Path]) -> tuple[str, Sequence[Path]]:
+    """What to look for and where: the files that the question names, if it does."""
+    named = named_files(reader.store, question, under)
+    return (without_file_names(question), named.indexed) if named.indexed else (question, under)
+
+
+def _passing(events: Iterator[AnswerEvent]) -> Generator[AnswerEvent, None, bool]:
+    """Pass the events on; return False if they hold no answer."""
     answered = False
     for event in events:
         answered = answered or isinstance(event, Finished)
@@ -138,7 +161,7 @@ def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[Answe
     narrowed = narrow(reader.store, question, look.under)
     if narrowed is not None and narrowed.strict:
         # All of these files have the date, and few say it again where the answer stands.
-        plain = without_dates(question) if narrowed.of_date else question
+        plain = without_file_names(without_dates(question) if narrowed.of_date else question)
         inside = list(_twice(reader, plain, replace(look, under=narrowed.files), eager=True))
         done = _finished(inside)
         if done.found:
@@ -213,7 +236,7 @@ def _convincing(events: Iterator[AnswerEvent]) -> Generator[AnswerEvent, None, _
 
 
 def _nearest(reader: Reader, under: Sequence[Path], embedder: EmbedderLike, question: str) -> Sequence[RetrievedChunk]:
-    return retrieve(reader.store, embedder, question, reader.top_k, under)
+    return nearest(reader.store, embedder, question, reader.top_k, under)
 
 
 def _finished(events: Sequence[AnswerEvent]) -> Answer:

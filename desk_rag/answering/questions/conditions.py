@@ -14,10 +14,10 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
-from desk_rag.answering.evidence.verification import content_stems
-from desk_rag.answering.questions import amounts
 from desk_rag.answering.questions.matching import Row
-from desk_rag.answering.questions.narrowing import Date, dates
+from desk_rag.answering.requirements import amounts
+from desk_rag.answering.requirements.dates import Date, dates
+from desk_rag.answering.requirements.stems import content_stems
 
 _YES = frozenset({"yes", "y", "true", "x", "✓", "✔", "1", "ja", "done"})
 _NO = frozenset({"no", "n", "false", "-", "–", "✗", "✘", "0", "nein", "open"})

@@ -15,6 +15,7 @@ class Form(Enum):
     COUNT = "how many"
     TOTAL = "what total"
     SUMMARY = "summary"
+    ABOUT = "what is said about"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ _NAMES = (
     r"(?:mentions?|contains?|names?|speaks? (?:of|about)|talks? about|deals? with|refers? to|says?|includes?"
     r"|(?:is|are) about)"
 )
+_SAY = r"(?:say|tell|write|written|said|state|know)"
 _ALL = r"(?:all|every|each)(?:\s+of)?(?:\s+(?:the|my|our))?"
 _PATTERNS: tuple[tuple[Form, re.Pattern[str]], ...] = (
     (Form.FILES, re.compile(rf"^(?:in\s+)?(?:which|what)\s+(?:of\s+(?:the|my|our)\s+)?{_DOCUMENTS}\s+(?:do\s+)?"
@@ -40,6 +42,11 @@ _PATTERNS: tuple[tuple[Form, re.Pattern[str]], ...] = (
                             r"\s+(?P<subject>.+)", re.I)),
     (Form.SUMMARY, re.compile(r"^(?:please\s+)?(?:summari[sz]e|give\s+(?:me\s+)?a\s+summary\s+of|sum\s+up)\s+"
                               r"(?P<subject>.+)", re.I)),
+    (Form.ABOUT, re.compile(rf"^what\s+(?:do|does|did|has|have)\s+.+?\s+{_SAY}\s+(?:(?:me|us)\s+)?about\s+"
+                            r"(?P<subject>.+)", re.I)),
+    (Form.ABOUT, re.compile(r"^tell\s+me\s+(?:\w+\s+)?about\s+(?P<subject>.+)", re.I)),
+    (Form.ABOUT, re.compile(r"^what\s+(?:is|was|has\s+been)\s+(?:there|written|said|known)\s+about\s+(?P<subject>.+)",
+                            re.I)),
     (Form.LIST, re.compile(rf"^(?:please\s+)?(?:list|show|give|find|name)\s+(?:me\s+)?{_ALL}\s+(?P<subject>.+)", re.I)),
     (Form.LIST, re.compile(rf"^(?:what|which)\s+are\s+{_ALL}\s+(?P<subject>.+)", re.I)),
     (Form.TOTAL, re.compile(r"^(?:how\s+(?:much|many)|what)\s+(?P<subject>.+?),?\s+(?:in\s+total|altogether)\b", re.I)),
@@ -49,6 +56,14 @@ _PATTERNS: tuple[tuple[Form, re.Pattern[str]], ...] = (
     (Form.COUNT, re.compile(r"^how\s+many\s+(?P<subject>.+)", re.I)),
     (Form.COUNT, re.compile(r"^(?:count|what\s+is\s+the\s+number\s+of)\s+(?P<subject>.+)", re.I)),
 )  # fmt: skip
+_POLITE = re.compile(
+    r"^(?:please,?\s+|(?:can|could|would|will)\s+you\s+(?:please\s+)?|i(?:\s+would|['’]d)\s+like\s+(?:you\s+)?to\s+)",
+    re.I,
+)
+_LIMIT = re.compile(
+    r"\b(?:at\s+(?:most|least)|(?:per|a|each|every)\s+(?:day|week|month|year|hour|minute|second|time))\b", re.I
+)
+"""Words of a question for a limit or a rate, which stands somewhere and is not counted."""
 
 
 def whole_folder(question: str) -> WholeFolderQuestion | None:
@@ -57,8 +72,8 @@ def whole_folder(question: str) -> WholeFolderQuestion | None:
     The form alone does not decide: 'How many rooms has the hotel?' asks for one fact. So a caller that finds nothing to
     count or add up goes on as with other questions.
     """
-    plain = " ".join(question.split()).rstrip("?!. ")
+    plain = _POLITE.sub("", " ".join(question.split()).rstrip("?!. "))
     for form, pattern in _PATTERNS:
-        if match := pattern.match(plain):
+        if (match := pattern.match(plain)) and not (form is Form.COUNT and _LIMIT.search(plain)):
             return WholeFolderQuestion(form, match["subject"])
     return None

@@ -107,6 +107,8 @@ class Joined:
                 raw="\n".join(answer.raw for answer in answers),
                 notices=tuple(dict.fromkeys(notice for answer in answers for notice in answer.notices)),
                 support=min(supports, default=None),
+                unmet=tuple(dict.fromkeys(asked for answer in answers if answer.found for asked in answer.unmet)),
+                unanswered=tuple(part for part, answer in self._answers if not answer.found) if found else (),
             )
         )
 

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import PassagesRead
-from desk_rag.answering.evidence.verification import content_stems
-from desk_rag.answering.questions import amounts, narrowing
+from desk_rag.answering.questions import narrowing
 from desk_rag.answering.questions.narrowing import indexed
+from desk_rag.answering.requirements import amounts
+from desk_rag.answering.requirements.dates import dates, without_dates
+from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.sentences import quotable
 from desk_rag.store.catalog.words import name_words
 
@@ -104,10 +106,10 @@ def stands_for_files(store: Store, noun: str, under: Sequence[Path]) -> bool:
 
 
 def _wanted(store: Store, subject: str, under: Sequence[Path], paths: Sequence[Path]) -> _Wanted:
-    dates = narrowing.dates(subject)
-    dated = [path for path in paths if any(date.stands_in(narrowing.dated_text(store, path)) for date in dates)]
+    of_subject = dates(subject)
+    dated = [path for path in paths if any(date.stands_in(narrowing.dated_text(store, path)) for date in of_subject)]
     if dated:
-        subject = narrowing.without_dates(subject)
+        subject = without_dates(subject)
     names = " ".join([*_NAME.findall(subject), *_QUOTED.findall(subject)])
     stems = content_stems(names)
     return _Wanted(frozenset(stems), frozenset(content_stems(subject) - stems - _LIGHT), frozenset(dated) or None)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from desk_rag.answering.requirements.dates import dates
 from desk_rag.documents.formats import Format, format_of_name
 from desk_rag.documents.status import FileState
 
@@ -15,45 +17,18 @@ if TYPE_CHECKING:
     from desk_rag.store.store import Store
     from desk_rag.store.types import DocumentRow
 
-_MONTHS = tuple(
-    "january february march april may june july august september october november december".split()  # noqa: SIM905
-)
-_MONTH = "(?P<month>(?:" + "|".join(f"{name}|{name[:3]}" for name in _MONTHS) + r"))\.?"
-_DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
-_YEAR = r"(?:,?\s+(?P<year>\d{4}))?"
-_DAY_MONTH = re.compile(rf"\b{_DAY}\s+(?:of\s+)?{_MONTH}\b{_YEAR}", re.I)
-_MONTH_DAY = re.compile(rf"\b{_MONTH}\s+{_DAY}\b(?!\d){_YEAR}", re.I)
-_MONTH_ONLY = re.compile(
-    rf"\b(?:in|of|from|during|since)\s+(?P<month>{'|'.join(_MONTHS)})\b(?!\s+\d{{1,2}}\b){_YEAR}", re.I
-)
-_ISO = re.compile(r"\b(?P<year>\d{4})-(?P<month>\d{2})(?:-(?P<day>\d{2}))?\b")
 _KINDS = {
     re.compile(r"\b(?:e-?)?mails?\b", re.I): frozenset({Format.MAIL, Format.MAILBOX, Format.OUTLOOK}),
     re.compile(r"\bslides?\b|\bpresentations?\b", re.I): frozenset({Format.SLIDES, Format.OPEN_SLIDES}),
     re.compile(r"\bspreadsheets?\b", re.I): frozenset({Format.SHEETS, Format.TABLE}),
     re.compile(r"\bPDFs?\b", re.I): frozenset({Format.PDF}),
 }
+_FILE_NAME = re.compile(r"(?<![\w@/.:-])[\w()-]+(?:\.[\w()-]+)*\.(?P<suffix>[A-Za-z][A-Za-z0-9]{1,5})(?![\w/@-])")
+_DOMAINS = frozenset("com org net edu gov de uk fr eu io example local".split())  # noqa: SIM905
+_LOOKED_AT = 5
+"""Passages in which a name that is no file's is looked for."""
 _MOST_FILES = 200
 """Files that a search can be limited to; SQLite takes a bounded number of values."""
-
-
-@dataclass(frozen=True, slots=True)
-class Date:
-    """A day, a month of a year, or a day or month of any year; 0 stands for any."""
-
-    year: int
-    month: int
-    day: int
-
-    def stands_in(self, text: str) -> bool:
-        """True if a text with one date, such as a file name or the heading of a mail, has this date."""
-        return any(
-            self.month == other.month
-            and (not self.day or not other.day or self.day == other.day)
-            and (not self.day or bool(other.day))
-            and (not self.year or not other.year or self.year == other.year)
-            for other in dates(text)
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +44,55 @@ class Narrowed:
     """A sentence about which files were searched."""
 
 
-def dates(text: str) -> list[Date]:
-    """The dates in a text."""
-    found = []
-    for pattern in (_ISO, _DAY_MONTH, _MONTH_DAY, _MONTH_ONLY):
-        for match in pattern.finditer(text.replace("_", "-") if pattern is _ISO else text):
-            parts = match.groupdict()
-            month = parts["month"].lower().rstrip(".")
-            number = int(month) if month.isdigit() else [name[:3] for name in _MONTHS].index(month[:3]) + 1
-            found.append(Date(int(parts["year"] or 0), number, int(parts.get("day") or 0)))
-    return found
+@dataclass(frozen=True, slots=True)
+class NamedFiles:
+    """The files whose names stand in a question."""
+
+    indexed: tuple[Path, ...]
+    faults: tuple[str, ...]
+    """Sentences about those that cannot be searched."""
+
+
+def named_files(store: Store, question: str, under: Sequence[Path]) -> NamedFiles:
+    """The files that a question names with their endings, as in 'What does lease.pdf say?'.
+
+    A name that is no file's counts as a word of the documents if one of them has it.
+    """
+    names = [match.group() for match in _FILE_NAME.finditer(question) if match["suffix"].lower() not in _DOMAINS]
+    if not names:
+        return NamedFiles((), ())
+    folders: Sequence[Path | None] = under or [None]
+    rows = [row for folder in folders for row in store.documents(folder)]
+    known, faults = [], []
+    for name in dict.fromkeys(names):
+        named = [row for row in rows if row.path.name.casefold() == name.casefold()]
+        known += [row.path for row in named if row.state is FileState.INDEXED]
+        if named and not any(row.state is FileState.INDEXED for row in named):
+            faults.append(f"{name} was not read: {_reason(named[0])}")
+        elif not named and not _is_mentioned(store, name, under):
+            near = difflib.get_close_matches(name, {row.path.name for row in rows}, n=2, cutoff=0.6)
+            hint = f"; did you mean {' or '.join(sorted(near))}?" if near else "."
+            faults.append(f"No file called {name} is among those that were searched{hint}")
+    return NamedFiles(tuple(known), tuple(faults))
+
+
+def without_file_names(question: str) -> str:
+    """The question without names of files, and without a preposition before them."""
+    before = r"(?:\b(?:in|of|from|within|according\s+to|by|the\s+file)\s+)*"
+    plain = re.sub(before + _FILE_NAME.pattern, " ", question, flags=re.I)
+    return re.sub(r"\s+([?.,!])", r"\1", " ".join(plain.split()))
+
+
+def _reason(row: DocumentRow) -> str:
+    """Why a file was not read, as the end of a sentence."""
+    reason = row.reason.replace(f"{row.path} ", "it ") or "it has not been looked at yet"
+    reason = f"it is {reason}" if reason.startswith("not ") else reason
+    return reason if reason.endswith(".") else f"{reason}."
+
+
+def _is_mentioned(store: Store, name: str, under: Sequence[Path]) -> bool:
+    passages = (store.passage(hit.chunk_id, under) for hit in store.search_words(name, _LOOKED_AT, under))
+    return any(passage is not None and name.casefold() in passage.chunk.text.casefold() for passage in passages)
 
 
 def indexed(store: Store, under: Sequence[Path]) -> list[DocumentRow]:
@@ -93,6 +107,9 @@ def narrow(store: Store, question: str, under: Sequence[Path]) -> Narrowed | Non
 
     A mail counts by its sender and date too.
     """
+    named = named_files(store, question, under).indexed
+    if named:
+        return Narrowed(named, strict=True, of_date=False, notice=_searched(len(named)))
     asked = dates(question)
     kind = next((formats for pattern, formats in _KINDS.items() if pattern.search(question)), None)
     if not asked and kind is None:
@@ -105,17 +122,13 @@ def narrow(store: Store, question: str, under: Sequence[Path]) -> Narrowed | Non
     chosen = dated or (chosen if kind is not None else [])
     if not 0 < len(chosen) <= _MOST_FILES or len(chosen) == len(files):
         return None
-    searched = "file that the question names was" if len(chosen) == 1 else "files that the question names were"
-    notice = f"Only the {len(chosen):,} {searched} searched"
     one_day = bool(dated) and all(date.day for date in asked)
-    return Narrowed(tuple(chosen), kind is not None or one_day, bool(dated), notice)
+    return Narrowed(tuple(chosen), kind is not None or one_day, bool(dated), _searched(len(chosen)))
 
 
-def without_dates(text: str) -> str:
-    """The text without its dates, and without a preposition before them."""
-    for pattern in (_ISO, _DAY_MONTH, _MONTH_DAY, _MONTH_ONLY):
-        text = re.sub(rf"(?:\b(?:on|of|at|in|from|dated)\s+)?{pattern.pattern}", " ", text, flags=re.I)
-    return re.sub(r"\s+([?.,!])", r"\1", " ".join(text.split()))
+def _searched(count: int) -> str:
+    files = "file that the question names was" if count == 1 else "files that the question names were"
+    return f"Only the {count:,} {files} searched"
 
 
 def dated_text(store: Store, path: Path) -> str:

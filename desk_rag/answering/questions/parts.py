@@ -16,6 +16,26 @@ _ASKING = (
 _TWO = re.compile(rf"^(?P<first>{_ASKING}.+?)(?:\?\s*|,\s*|;\s*)(?:and\s+)(?P<second>{_ASKING}.+?)\??$", re.I | re.S)
 _TWO_SENTENCES = re.compile(rf"^(?P<first>{_ASKING}[^?]+)\?\s*(?:and\s+)?(?P<second>{_ASKING}[^?]+)\?$", re.I | re.S)
 _FEWEST_WORDS = 3
+_WH = r"(?:who|whom|when|where|why|what|which|how(?:\s+(?:much|many|long|often|far|old))?)"
+_WITH_PREPOSITION = rf"(?:(?:at|by|in|on|from|to|for|with|until|since)\s+)?{_WH}(?:\s+(?:time|day|date|price|place))?"
+_WITHOUT_COMMA = re.compile(rf"^(?P<first>{_ASKING}.+?)\s+and\s+(?P<second>{_ASKING}.+?)\??$", re.I | re.S)
+_SECOND_BARE = re.compile(
+    rf"^(?P<asks>{_WITH_PREPOSITION})\s+(?P<rest>.+?),?\s+and\s+(?P<second>{_WITH_PREPOSITION})\??$", re.I
+)
+_BOTH_FIRST = re.compile(
+    rf"^(?P<asks>{_WITH_PREPOSITION})\s+and\s+(?P<second>{_WITH_PREPOSITION})\s+(?P<rest>.+?)\??$", re.I
+)
+_OF_BOTH = re.compile(
+    r"^what\s+(?P<verb>are|were)\s+the\s+(?P<noun>[\w-]+(?:\s[\w-]+)?)s\s+of\s+"
+    r"(?P<first>.+?)\s+and\s+(?:of\s+)?(?P<second>.+?)(?P<time>\s(?:in|on|during|for|of)\s(?:[A-Z]\w+\s)?\d{4})?\??$",
+    re.I,
+)
+_TWO_OF_ONE = re.compile(
+    r"^(?P<asks>what\s+(?:is|are|was|were))\s+(?P<first>(?:the|my|our|his|her|their)\s+[\w-]+(?:\s[\w-]+)?)\s+and\s+"
+    r"(?P<second>(?:the\s+)?[\w-]+(?:\s[\w-]+)?)\s+(?P<of>of\s+.+?)\??$",
+    re.I,
+)
+_RELATIVE = re.compile(r"\b(?:who|whom|whose|which|that|what|when|where|why|how)\b", re.I)
 _PERSONS = (
     "man woman person one guy lady people teacher painter carpenter doctor vet lawyer clerk owner author writer"
     " composer engineer technician driver tenant landlord guest customer leader chair editor dentist plumber"
@@ -49,13 +69,38 @@ class ByWayOf:
 
 def two_questions(question: str) -> tuple[str, str] | None:
     """The two questions that `question` consists of; None if it is one."""
-    match = _TWO_SENTENCES.match(question.strip()) or _TWO.match(question.strip())
+    question = question.strip()
+    match = _TWO_SENTENCES.match(question) or _TWO.match(question)
     if match is None:
-        return None
+        return _without_comma(question)
     first, second = (_as_question(match[part]) for part in ("first", "second"))
     if min(len(first.split()), len(second.split())) < _FEWEST_WORDS:
-        return None
+        return _without_comma(question)
     return first, second
+
+
+def _without_comma(question: str) -> tuple[str, str] | None:
+    """The two questions of one whose parts share words: 'When and where …', 'Who repaired it and when?'."""
+    if match := _BOTH_FIRST.match(question):
+        return _as_question(f"{match['asks']} {match['rest']}"), _as_question(f"{match['second']} {match['rest']}")
+    if match := _SECOND_BARE.match(question):
+        first = _as_question(f"{match['asks']} {match['rest']}")
+        return first, _as_question(f"{match['second']} {match['rest']}")
+    if match := _OF_BOTH.match(question):
+        asks = f"What {'is' if match['verb'].lower() == 'are' else 'was'} the {match['noun']} of"
+        time = match["time"] or ""
+        return _as_question(f"{asks} {match['first']}{time}"), _as_question(f"{asks} {match['second']}{time}")
+    if match := _TWO_OF_ONE.match(question):
+        second = match["second"] if match["second"].lower().startswith("the ") else f"the {match['second']}"
+        asks, of = match["asks"], match["of"]
+        return _as_question(f"{asks} {match['first']} {of}"), _as_question(f"{asks} {second} {of}")
+    match = _WITHOUT_COMMA.match(question)
+    if match is None:
+        return None
+    begins = match["first"].split(maxsplit=2)
+    is_relative = len(begins) > 2 and _RELATIVE.search(begins[2])
+    enough = min(len(match["first"].split()), len(match["second"].split())) >= _FEWEST_WORDS
+    return (_as_question(match["first"]), _as_question(match["second"])) if enough and not is_relative else None
 
 
 def by_way_of(question: str) -> ByWayOf | None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from desk_rag.answering.questions.nearest import DEPTH, factor
+from desk_rag.answering.requirements.requirements import Requirements
 from desk_rag.retrieval.search import RetrievedChunk, retrieve
 
 if TYPE_CHECKING:
@@ -19,11 +21,13 @@ if TYPE_CHECKING:
     from desk_rag.retrieval.embedding import EmbedderLike
     from desk_rag.store.store import Store
 
-DEPTH = 24
 _RANK_WEIGHT = 2.0
 """Weight of the log of the fused score against the log-odds of an answer; see "A second look" in bench/LOG.md."""
 _FAVOUR = 6.0
 """Log-odds that a chunk gains if the question names its file."""
+
+_UNMET_WEIGHT = 5.0
+"""Weight of the log of the share that `nearest.factor` leaves a chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +51,14 @@ class SecondLook:
             chunks += retrieve(self.store, embedder, sought, DEPTH // 2, self.favoured)
         by_id = {chunk.passage.chunk.chunk_id: chunk for chunk in chunks}  # a favoured chunk replaces its double
         scores = self.span_scorer.read(question, [chunk.passage.chunk.text for chunk in by_id.values()])
-        odds = {chunk_id: self._odds(by_id[chunk_id], score) for chunk_id, score in zip(by_id, scores, strict=True)}
+        requirements = Requirements(question)
+        odds = {
+            chunk_id: self._odds(chunk, score, requirements)
+            for (chunk_id, chunk), score in zip(by_id.items(), scores, strict=True)
+        }
         return [by_id[chunk_id] for chunk_id in sorted(by_id, key=lambda chunk_id: -odds[chunk_id])[: self.limit]]
 
-    def _odds(self, chunk: RetrievedChunk, scores: SpanScores) -> float:
+    def _odds(self, chunk: RetrievedChunk, scores: SpanScores, requirements: Requirements) -> float:
         favour = _FAVOUR if chunk.passage.path in self.favoured else 0.0
-        return scores.log_odds(0, len(chunk.passage.chunk.text)) + _RANK_WEIGHT * math.log(chunk.score) + favour
+        unmet = -_UNMET_WEIGHT * math.log(factor(requirements, chunk))
+        return scores.log_odds(0, len(chunk.passage.chunk.text)) + _RANK_WEIGHT * math.log(chunk.score) + favour - unmet

@@ -6,6 +6,7 @@ chosen (maximal marginal relevance, Carbonell and Goldstein 1998). Nothing is re
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,28 +15,42 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from desk_rag.answering.events import AnswerEvent, PassagesRead
-from desk_rag.answering.evidence.verification import content_stems
+from desk_rag.answering.events import AnswerEvent, Citation, PassagesRead
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
-from desk_rag.answering.questions.whole_folder import finish, show
+from desk_rag.answering.questions.nearest import nearest
+from desk_rag.answering.questions.whole_folder import finish, plural, show
+from desk_rag.answering.requirements.places import place_of_passage
+from desk_rag.answering.requirements.requirements import Fit, Requirements
+from desk_rag.answering.requirements.stems import content_stems, coverage
 from desk_rag.documents.sentences import quotable
 from desk_rag.store.catalog.words import name_words
 
 if TYPE_CHECKING:
     from desk_rag.retrieval.embedding import EmbedderLike
     from desk_rag.store.store import Store
-    from desk_rag.store.types import DocumentRow
+    from desk_rag.store.types import DocumentRow, Passage
 
 _FEWEST_WORDS = 5
+_ABOUT_PASSAGES, _FEWEST_ABOUT, _MOST_ABOUT = 12, 3, 4
+_OF_LABELS = 0.6
+"""Worth of a word of the topic that stands in the name or heading of the file, beside one in the sentence."""
+_SHARED, _NEAR, _BEHIND = 0.4, 0.45, 0.25
+"""Weight of the words shared with the topic beside the cosine, their least sum, and how far others may be behind it."""
 _MOST_SENTENCES = 400
 """Sentences that are compared; of a longer text every so many-th."""
 _BATCH = 50
-_SHORTEST, _LONGEST, _SHARE = 3, 8, 0.25
+_SHORTEST, _LONGEST, _SHARE = 4, 8, 0.3
 """Sentences of a summary: this share of all, within these bounds."""
 _FIRST_OF_FILE = 0.05
 """Bonus to the similarity of a file's first sentence."""
 _NOVELTY = 0.5
+_FEWEST = 3
+"""Sentences of a file from which it is summarised."""
+_MOST_FILES, _MOST_OF_FOLDER = 30, 30
+"""Files of a folder that are summarised, and their sentences together."""
+_DETERMINER = re.compile(r"^(?:(?:all|the|this|my|our|these|whole|entire|of)\s+)+")
+_EVERYTHING = re.compile(r"^(?:everything|it\s+all|all|folder|(?:files|documents|papers)(?:\s+here)?)$")
 _ABOUT = 0.6
 """Share of the words of the request that must stand in the name of the file or folder."""
 
@@ -43,29 +58,98 @@ _ABOUT = 0.6
 def answer(
     store: Store, embedder: EmbedderLike, question: str, subject: str, under: Sequence[Path]
 ) -> Iterator[AnswerEvent]:
-    """Yield progress and the summary; nothing if no file or folder has such a name."""
+    """Yield progress and the summary; nothing if no file or folder has such a name.
+
+    Of a folder, the most central sentences of each file are shown, and how many files there are.
+    """
     began = time.perf_counter()
     documents = _named(store, subject, under)
-    passages = [passage for document in documents for passage in store.passages_of(document.path)]
+    most, several = documents[:_MOST_FILES], len(documents) > 1
+    by_file = [store.passages_of(document.path) for document in most]
+    rows_by_file = [_evenly(sentences_of(passages), _MOST_SENTENCES // len(most)) for passages in by_file]
+    if sum(map(len, rows_by_file)) < (1 if several else _FEWEST):
+        return
+    total, read, chosen = sum(map(len, by_file)), 0, list[Row]()
+    for passages, rows in zip(by_file, rows_by_file, strict=True):
+        batches: list[NDArray[np.float32]] = []
+        for start in range(0, len(rows), _BATCH):
+            batches.append(embedder.embed_chunks([row.text for row in rows[start : start + _BATCH]]))
+            yield PassagesRead(read + len(passages) * min(start + _BATCH, len(rows)) // len(rows), total)
+        read += len(passages)
+        if batches:
+            count = min(_LONGEST, max(_SHORTEST, round(_SHARE * len(rows))))
+            count = max(1, _MOST_OF_FOLDER // len(most)) if several else count
+            chosen += [rows[index] for index in _central(np.concatenate(batches), min(count, len(rows)))]
+    shown = show(store, chosen)
+    text = "\n".join(_lines(shown.citations, of_folder=several))
+    if several:
+        more = f"; the first {len(most):,} are summarised" if len(most) < len(documents) else ""
+        text = f"{plural(len(documents), 'file')}{more}, each by its most central sentences:\n{text}"
+    distinct = len({passage.chunk.chunk_id for passages in by_file for passage in passages})
+    yield from finish(store, question, text, shown, under, (began, distinct, len(most)))
+
+
+def _lines(citations: Sequence[Citation], *, of_folder: bool) -> Iterator[str]:
+    """The quotes, in a folder each after the name of its file."""
+    for citation in citations:
+        name = f"{citation.path.name}: " if of_folder else ""
+        yield name + " ".join(citation.quote.split())
+
+
+def _evenly(rows: list[Row], most: int) -> list[Row]:
+    """At most about `most` rows, of a longer text every so many-th."""
+    return rows[:: max(1, -(-len(rows) // max(1, most)))]
+
+
+def about(
+    store: Store, embedder: EmbedderLike, question: str, subject: str, under: Sequence[Path]
+) -> Iterator[AnswerEvent]:
+    """Yield the sentences that say most about `subject`, the best first; nothing if none is near to it.
+
+    Names and dates of the question limit them: 'What did Ana say about the roof in May?'
+    """
+    began = time.perf_counter()
+    chunks = nearest(store, embedder, question, _ABOUT_PASSAGES, under)
+    requirements = Requirements(question)
+    rows_labelled: list[tuple[Row, str]] = []
+    for row in sentences_of([chunk.passage for chunk in chunks], _FEWEST_ABOUT):
+        place = place_of_passage(row.passage)
+        begin = place.text.find(row.text)
+        of_place = begin >= place.body and not row.text.startswith("From: ")
+        if of_place and requirements.worst(place, begin, begin + len(row.text)) <= Fit.NEARBY:
+            rows_labelled.append((row, place.labels))
+    rows = [row for row, _ in rows_labelled]
+    if not rows:
+        return
+    similar = embedder.embed_chunks([row.text for row in rows]) @ embedder.embed_question(subject)
+    shared = [max(coverage(subject, row.text), _OF_LABELS * coverage(subject, labels)) for row, labels in rows_labelled]
+    score = similar + _SHARED * np.array(shared, np.float32)
+    best = [int(index) for index in np.argsort(-score) if score[index] >= _NEAR][:_MOST_ABOUT]
+    best = [index for index in best if score[index] >= score[best[0]] - _BEHIND]
+    if not best:
+        return
+    shown = show(store, [rows[index] for index in best])
+    text = "\n".join(" ".join(citation.quote.split()) for citation in shown.citations)
+    files = len({chunk.passage.path for chunk in chunks})
+    yield from finish(store, question, text, shown, under, (began, len(chunks), files))
+
+
+def sentences_of(passages: Sequence[Passage], fewest_words: int = _FEWEST_WORDS) -> list[Row]:
+    """The distinct sentences of passages, without short ones such as greetings and headings."""
     rows = [
         Row(passage, unit)
         for passage in passages
         for unit in quotable(passage.chunk.text)
-        if len(unit.split()) >= _FEWEST_WORDS
+        if len(unit.split()) >= fewest_words and not _is_title(passage, unit)
     ]
-    rows = list({row.text: row for row in reversed(rows)}.values())[::-1]
-    if len(rows) < _SHORTEST:
-        return
-    rows = rows[:: -(-len(rows) // _MOST_SENTENCES)]
-    vectors: list[NDArray[np.float32]] = []
-    for start in range(0, len(rows), _BATCH):
-        vectors.append(embedder.embed_chunks([row.text for row in rows[start : start + _BATCH]]))
-        yield PassagesRead(min(len(passages), len(passages) * (start + _BATCH) // len(rows)), len(passages))
-    chosen = [rows[index] for index in _central(np.concatenate(vectors), rows)]
-    shown = show(store, chosen)
-    text = "\n".join(" ".join(citation.quote.split()) for citation in shown.citations)
-    distinct = len({passage.chunk.chunk_id for passage in passages})
-    yield from finish(store, question, text, shown, under, (began, distinct, len(documents)))
+    return list({row.text: row for row in reversed(rows)}.values())[::-1]
+
+
+def _is_title(passage: Passage, unit: str) -> bool:
+    """True for the title line of a passage, and for the line that heads a mail."""
+    title, heading = passage.title, passage.chunk.location.heading
+    names = filter(None, (title, heading, *heading.split(" › ")))
+    return unit.startswith("From: ") or any(unit == name or unit.startswith(f"{name} › ") for name in names)
 
 
 def _named(store: Store, subject: str, under: Sequence[Path]) -> list[DocumentRow]:
@@ -74,7 +158,10 @@ def _named(store: Store, subject: str, under: Sequence[Path]) -> list[DocumentRo
     exact = [row for row in documents if str(row.path).lower().endswith("/" + subject.strip("\"'").lower())]
     if exact:
         return exact[:1]
-    folder = subject.strip("\"'/ ").lower().removeprefix("the folder ").removesuffix(" folder")
+    plain = _DETERMINER.sub("", subject.strip("\"'/ ").lower())
+    if _EVERYTHING.match(plain):
+        return documents
+    folder = plain.removeprefix("folder ").removesuffix(" folder").removeprefix("files in ").strip("\"'/ ")
     inside = [row for row in documents if row.path.parent.name.lower() == folder]
     if inside:
         return inside
@@ -89,17 +176,14 @@ def _share(wanted: set[str], row: DocumentRow) -> float:
     return len(wanted & stems) / len(wanted) if wanted else 0.0
 
 
-def _central(vectors: NDArray[np.float32], rows: Sequence[Row]) -> list[int]:
-    """Indices of the sentences of the summary, in order."""
+def _central(vectors: NDArray[np.float32], count: int) -> list[int]:
+    """Indices of the `count` most central sentences of a file, in order."""
     mean = vectors.mean(0)
     central = vectors @ (mean / np.linalg.norm(mean))
-    files = [row.passage.path for row in rows]
-    firsts = [index for index, path in enumerate(files) if path not in files[:index]]
-    central[firsts] += _FIRST_OF_FILE
-    count = min(_LONGEST, max(_SHORTEST, round(_SHARE * len(rows))))
+    central[0] += _FIRST_OF_FILE
     chosen: list[int] = []
-    for _ in range(min(count, len(rows))):
-        repeats = (vectors @ vectors[chosen].T).max(1) if chosen else np.zeros(len(rows), np.float32)
+    for _ in range(count):
+        repeats = (vectors @ vectors[chosen].T).max(1) if chosen else np.zeros(len(vectors), np.float32)
         score = central - _NOVELTY * repeats
         score[chosen] = -np.inf
         chosen.append(int(score.argmax()))

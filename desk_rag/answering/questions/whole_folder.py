@@ -29,10 +29,10 @@ from desk_rag.answering.events import (
 )
 from desk_rag.answering.evidence.citation_check import CitationCheck
 from desk_rag.answering.evidence.quote_matching import QuoteFinder
-from desk_rag.answering.questions import amounts
 from desk_rag.answering.questions.conditions import Condition, conditions, needed
 from desk_rag.answering.questions.forms import Form, WholeFolderQuestion
 from desk_rag.answering.questions.matching import Matches, Row, match, stands_for_files
+from desk_rag.answering.requirements import amounts
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
@@ -161,6 +161,30 @@ def finish(
     )
 
 
+def not_readable(question: str, faults: Sequence[str]) -> Iterator[AnswerEvent]:
+    """Yield the answer to a question about files that cannot be searched; `faults` are sentences that say why."""
+    text, timings = "\n".join(faults), Timings((Stage("read", 0.0),))
+    yield Retrieved(())
+    yield FirstToken(timings)
+    yield AnswerText(text)
+    yield Finished(
+        Answer(
+            question=question,
+            text=text,
+            found=False,
+            citations=(),
+            dropped_quotes=(),
+            sources=(),
+            timings=timings,
+            warm_chunks=0,
+            cold_chunks=0,
+            mode=AnswerMode.CACHED,
+            model=MODEL,
+            raw="",
+        )
+    )
+
+
 def _countable(store: Store, subject: str, under: Sequence[Path]) -> bool:
     """True if the thing to count is a line or a file here; 'How many rooms has the hotel?' asks for a fact."""
     noun = subject.split()[0].lower()
@@ -182,11 +206,11 @@ class _Regard:
 
 def _text(question: str, request: WholeFolderQuestion, rows: Sequence[Row], regard: _Regard) -> str:
     files = len({row.passage.path for row in rows})
-    lines = f"{_plural(len(rows), 'line')} in {_plural(files, 'file')}"
+    lines = f"{plural(len(rows), 'line')} in {plural(files, 'file')}"
     more = f" (the first {_MOST_ROWS} are shown)" if len(rows) > _MOST_ROWS else ""
     more += str(regard)
     if request.form is Form.FILES:
-        return f"{_plural(files, 'file')}, each with the first line that matches{more}."
+        return f"{plural(files, 'file')}, each with the first line that matches{more}."
     if request.form is Form.LIST:
         return f"{lines} match{'es' if len(rows) == 1 else ''}{more}."
     if request.form is Form.COUNT:
@@ -196,5 +220,6 @@ def _text(question: str, request: WholeFolderQuestion, rows: Sequence[Row], rega
     return f"{amounts.written(known)} (computed: the sum of the {len(known):,} amounts shown{more})"
 
 
-def _plural(count: int, noun: str) -> str:
+def plural(count: int, noun: str) -> str:
+    """'1 line', '1,200 lines'"""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Source
-from desk_rag.answering.evidence.verification import coverage
+from desk_rag.answering.requirements.stems import coverage
 from desk_rag.answering.writing import facts
 from desk_rag.documents.sentences import sentences
 

@@ -70,6 +70,8 @@ class WrittenStream:
     ) -> None:
         self.support: float | None = None
         """Always None: each sentence has a support of its own."""
+        self.unmet: tuple[str, ...] = ()
+        """Always empty: each sentence is compared by itself."""
         self._question = question
         self._numbers = frozenset(source.number for source in sources)
         self._checker, self._length = checker, length

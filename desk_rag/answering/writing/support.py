@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Citation, Source, Support
 from desk_rag.answering.evidence.quote_matching import DOUBLE_QUOTES, QuoteFinder, narrow
-from desk_rag.answering.evidence.verification import content_stems, coverage
+from desk_rag.answering.requirements.stems import content_stems, coverage
 from desk_rag.answering.writing import facts
 from desk_rag.answering.writing.contrasts import contradicts
 from desk_rag.answering.writing.languages import differ

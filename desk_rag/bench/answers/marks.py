@@ -32,7 +32,7 @@ class Marks:
     refused: bool | None
     """The folder does not hold the answer, and the product said so."""
     misled: bool
-    """A wrong answer with a quote, and without a word of doubt."""
+    """A wrong answer with a quote, and without a word of doubt or of a part that was not found."""
 
 
 NAMES = tuple(Marks.__dataclass_fields__)
@@ -40,7 +40,8 @@ NAMES = tuple(Marks.__dataclass_fields__)
 
 def mark(question: Question, answer: Answer, folder: Path) -> Marks:
     """Mark `answer`, given to `question` about the files of `folder`."""
-    quoted = answer.found and bool(answer.citations) and not answer.doubtful
+    doubted = answer.doubtful or bool(answer.unanswered)
+    quoted = answer.found and bool(answer.citations) and not doubted
     if not question.answerable:
         return Marks(None, None, None, None, None, None, refused=not answer.found, misled=quoted)
     shown = output(answer)

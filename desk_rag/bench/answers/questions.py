@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from desk_rag.answering.evidence.verification import coverage
+from desk_rag.answering.requirements.stems import coverage
 from desk_rag.errors import ConfigError
 
 NO_ANSWER = "none"

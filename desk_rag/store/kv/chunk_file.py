@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from desk_rag.errors import CorruptKV
 from desk_rag.kv.types import Int8Layer, KVKey, LayerKV, QuantizedKV, RawLayer
 from desk_rag.owned_directory import OwnedDirectory
-from desk_rag.owned_folder import replacing, write_all
+from desk_rag.owned_folder import READ_BINARY, read_at, replacing, write_all
 from desk_rag.store.kv import header as kv_header
 from desk_rag.store.kv.header import KVHeader, LayerGroup, LayerShape
 from desk_rag.store.kv.header import read_header as read_header
@@ -82,7 +82,7 @@ def read(path: Path, key: KVKey) -> QuantizedKV:
 
     Raises FileNotFoundError for a miss; CorruptKV or UnknownFormat for a file that must not be used.
     """
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, READ_BINARY)
     try:
         size = os.fstat(descriptor).st_size
         buffer = np.empty(max(1, size), dtype=np.uint8)
@@ -152,7 +152,7 @@ def _group_bytes(group: LayerGroup, layers: Sequence[LayerKV]) -> list[Bytes]:
 def _read_exactly(descriptor: int, buffer: Bytes, offset: int, path: Path) -> None:
     view = buffer.data
     while view.nbytes:
-        count = os.preadv(descriptor, [view], offset)
+        count = read_at(descriptor, view, offset)
         if count == 0:
             raise CorruptKV(f"{path} became shorter while it was being read.")
         view = view[count:]

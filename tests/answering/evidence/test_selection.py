@@ -541,7 +541,7 @@ def test_stop_is_asked_before_what_is_laid_and_behind_a_quote(reader: LanguageMo
         assert len(tokens(reader, chooser, 160, stop=stop, most=most)) == count
 
 
-ABSENT = "Who won the chess tournament in Dulvane?"
+ABSENT = "Who won the chess tournament of the village?"
 
 
 @pytest.mark.parametrize(("worth", "speaks"), [(3.9, False), (4.1, True)])

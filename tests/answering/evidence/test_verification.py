@@ -10,7 +10,8 @@ import pytest
 
 from desk_rag.answering.events import Citation, Source
 from desk_rag.answering.evidence.span_scorer import load_span_scorer
-from desk_rag.answering.evidence.verification import coverage, verify_answer, verify_evidence
+from desk_rag.answering.evidence.verification import verify_answer, verify_evidence
+from desk_rag.answering.requirements.stems import coverage
 from desk_rag.config import ModelSettings
 from desk_rag.documents.chunking import ChunkId, Location
 from desk_rag.retrieval.embedding import Embedder, load_embedder
@@ -87,7 +88,7 @@ def test_a_quote_is_judged_where_it_is_worth_most(embedder: Embedder) -> None:
 
 def test_the_models_own_doubt_counts(embedder: Embedder) -> None:
     """Evidence in the question's words is let through, unless the model itself was near to refusing."""
-    question = "Does the plumber of the house in Lyon accept cheques?"
+    question = "Does the plumber of the stone house accept cheques?"
     sure, unsure = (verify_answer(question, [KEY], [], SOURCES, embedder, refusal=p) for p in (1e-4, 0.45))
     assert sure.supported and not unsure.supported and sure.probability > unsure.probability + 0.3
     by_words = [verify_answer(question, [KEY], [], SOURCES, None, refusal=p).probability for p in (0.0, 0.01, 0.3, 1.0)]

@@ -32,6 +32,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnswerEngine]:
         (root / "docs" / name).parent.mkdir(parents=True, exist_ok=True)
         (root / "docs" / name).write_text(desks.files("mill")[name])
     opened = open_engine(Settings(data_dir=root / "data"), writer=True)
+    (root / "docs/notes/plan.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(64))
     corpus.index(opened, root / "docs")
     yield opened
     opened.close()
@@ -80,6 +81,7 @@ def test_a_part_without_an_answer_says_so(engine: AnswerEngine) -> None:
     first, second = answer.text.split("\n")
     assert first == "Rasmus Feld"
     assert second.startswith("Who invented the telephone? I could not find")
+    assert answer.unanswered == ("Who invented the telephone?",)
 
 
 def test_what_a_mail_quotes_is_cited_from_the_mail_that_said_it_or_as_a_quotation(tmp_path: Path) -> None:
@@ -138,3 +140,59 @@ def test_a_summary_quotes_the_file_in_order(engine: AnswerEngine, tmp_path: Path
     assert len(lines) >= 3
     assert lines == sorted(lines)
     assert {citation.path.name for citation in answer.citations} == {"council-weir-permit.txt"}
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ("What does plan.png show?", "plan.png was not read: it is not a kind of file that desk-rag reads ('.png')."),
+        ("Summarise plan.png", "plan.png was not read: it is not a kind of file that desk-rag reads ('.png')."),
+        ("Open turbin.md", "No file called turbin.md is among those that were searched; did you mean turbine.md?"),
+    ],
+)
+def test_a_named_file_that_cannot_be_searched_is_said(engine: AnswerEngine, question: str, said: str) -> None:
+    answer = answer_of(events_of(engine, question))
+    assert (answer.found, answer.text, answer.citations) == (False, said, ())
+
+
+def test_a_named_file_is_searched_alone(engine: AnswerEngine) -> None:
+    answer = answer_of(events_of(engine, "How often are the bearings greased according to turbine.md?"))
+    assert {source.path.name for source in answer.sources} == {"turbine.md"}
+    assert "400 hours" in answer.text
+
+
+def test_mails_are_listed_by_sender_and_month(engine: AnswerEngine) -> None:
+    answer = answer_of(events_of(engine, "Show me the mails from Ana in May"))
+    assert answer.text.startswith("2 mails of 3")
+    assert [citation.path.name for citation in answer.citations] == [
+        "2025-05-06-flour-order.eml", "2025-05-19-tasting.eml"]  # fmt: skip
+
+
+def test_what_one_wrote_to_another_is_not_what_the_other_wrote(engine: AnswerEngine) -> None:
+    answer = answer_of(events_of(engine, "What did Hanne write to Priya?"))
+    assert {citation.path.name for citation in answer.citations} == {"2025-08-03-re-complaint.eml"}
+    backwards = answer_of(events_of(engine, "What did Priya write to Hanne?"))
+    assert not backwards.found or backwards.doubtful
+
+
+def test_who_sent_a_mail_is_answered_from_its_heading(engine: AnswerEngine) -> None:
+    answer = answer_of(events_of(engine, "Who wrote that about thirty people are expected at the tasting?"))
+    assert answer.text == "Ana Pereira"
+    assert answer.citations[-1].quote.startswith("From: Ana Pereira; To: Hanne Brock")
+
+
+def test_what_is_said_about_a_topic_is_quoted(engine: AnswerEngine) -> None:
+    answer = answer_of(events_of(engine, "What does turbine.md say about the trash rack?"))
+    assert [citation.path.name for citation in answer.citations][:1] == ["turbine.md"]
+    assert "trash rack" in answer.citations[0].quote
+
+
+def test_a_folder_is_summarised_file_by_file(engine: AnswerEngine) -> None:
+    answer = answer_of(events_of(engine, "Summarise the mail folder"))
+    assert answer.text.startswith("3 files, each by its most central sentences:\n")
+    assert len({citation.path for citation in answer.citations}) == 3
+
+
+def test_an_answer_about_another_year_is_doubtful(engine: AnswerEngine) -> None:
+    answer = answer_of(events_of(engine, "Who changed the turbine belt in 2021?"))
+    assert not answer.found or (answer.doubtful and "“2021”" in answer.doubt)

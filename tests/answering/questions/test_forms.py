@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from desk_rag.answering.questions.forms import Form, whole_folder
-from desk_rag.answering.questions.narrowing import Date, dates, without_dates
 from desk_rag.answering.questions.parts import by_way_of, two_questions
+from desk_rag.answering.requirements.dates import Date, dates, without_dates
 
 
 @pytest.mark.parametrize(
@@ -21,8 +21,12 @@ from desk_rag.answering.questions.parts import by_way_of, two_questions
         ("How much did we spend at Pettersen in total?", Form.TOTAL, "did we spend at Pettersen"),
         ("What is the total of the payments to Winkel?", Form.TOTAL, "the payments to Winkel"),
         ("Summarise notes/avalanche.md", Form.SUMMARY, "notes/avalanche.md"),
+        ("Could you please summarise notes/avalanche.md?", Form.SUMMARY, "notes/avalanche.md"),
+        ("Tell me about the lease", Form.ABOUT, "the lease"),
+        ("What does lease.md say about pets?", Form.ABOUT, "pets"),
         ("When was the boiler bought?", None, ""),
         ("What is the largest file size that is read?", None, ""),
+        ("How many messages are sent per day at most?", None, ""),
     ],
 )
 def test_questions_about_the_whole_folder(question: str, form: Form | None, subject: str) -> None:
@@ -39,8 +43,32 @@ def test_two_questions_in_one() -> None:
 
 
 @pytest.mark.parametrize(
+    ("question", "first", "second"),
+    [
+        ("When and where did they meet?", "When did they meet?", "Where did they meet?"),
+        ("Who repaired the roof and what did it cost?", "Who repaired the roof?", "What did it cost?"),
+        ("How many children come and when?", "How many children come?", "When children come?"),
+        (
+            "What are the costs of heating and water in 2023?",
+            "What is the cost of heating in 2023?",
+            "What is the cost of water in 2023?",
+        ),
+        ("What is the name and address of Ana?", "What is the name of Ana?", "What is the address of Ana?"),
+    ],
+)
+def test_parts_that_share_words_become_whole_questions(question: str, first: str, second: str) -> None:
+    assert two_questions(question) == (first, second)
+
+
+@pytest.mark.parametrize(
     "question",
-    ["Who are Ana and Bruno?", "When did Ana, who baked, and Bruno meet?", "Why and how?"],
+    [
+        "What did the man who came and who fixed it say?",
+        "What is the price of bread and butter?",
+        "Who are Ana and Bruno?",
+        "When did Ana, who baked, and Bruno meet?",
+        "Why and how?",
+    ],
 )
 def test_one_question_stays_one(question: str) -> None:
     assert two_questions(question) is None

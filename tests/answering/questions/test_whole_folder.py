@@ -10,8 +10,9 @@ import openpyxl
 import pytest
 
 from desk_rag.answering.events import Answer, Finished
-from desk_rag.answering.questions import amounts, whole_folder
+from desk_rag.answering.questions import whole_folder
 from desk_rag.answering.questions.forms import whole_folder as recognised
+from desk_rag.answering.requirements import amounts
 from desk_rag.config import IndexSettings, Settings
 from desk_rag.ingest import pipeline
 from desk_rag.model import weights

@@ -70,7 +70,7 @@ def test_cpu_load_leaves_own_work_out_and_counts_that_of_others() -> None:
 
 
 def _loads() -> tuple[float, float]:
-    """What CpuLoad says after a second of own work, and while another process computes; percent of all cores."""
+    """Return the load that CpuLoad reports after own work, and while another process computes, in percent."""
     load = CpuLoad()
     spin(1.0)
     own = load.percent()

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from decimal import Decimal
 
-from desk_rag.answering.evidence.verification import content_stems
+from desk_rag.answering.requirements.rows import FIELD
+from desk_rag.answering.requirements.stems import content_stems
 
-_FIELD = re.compile(r"(?:^|;\s)(?P<key>[^:;]{1,60}):\s(?P<value>[^;]*)")
 _NUMBER = re.compile(r"(?<![\w.,:/-])[-−]?(?:\d{1,3}(?:[,\u00a0\u202f ]\d{3})+|\d+)(?:\.\d+)?(?![\w:/]|[.,-]\d|-\w)")
 _MONEY_WORDS = r"(?:crowns?|euros?|dollars?|pounds?|francs?|kroner|kronor|cents?|EUR|USD|GBP|CHF|SEK|NOK|DKK|[€$£¥])"
 _MONEY = re.compile(rf"(?:[€$£¥]\s?(?P<after>{_NUMBER.pattern}))|(?P<before>{_NUMBER.pattern})\s?{_MONEY_WORDS}")
@@ -18,7 +18,7 @@ _MONEY_KEYS = content_stems("amount price total cost costs sum fee income value 
 def amount_of(text: str, asked: str) -> Decimal | None:
     """The one number of a line that the question asks to add up; None if there is none or it is not clear which."""
     wanted = content_stems(asked)
-    fields = [(content_stems(found["key"]), _number(found["value"])) for found in _FIELD.finditer(text)]
+    fields = [(content_stems(found["key"]), _number(found["value"])) for found in FIELD.finditer(text)]
     numeric = [(key, number) for key, number in fields if number is not None]
     for keys in (wanted, _MONEY_KEYS):
         chosen = [number for key, number in numeric if key & keys]
@@ -35,7 +35,7 @@ def amount_of(text: str, asked: str) -> Decimal | None:
 
 def fields_of(text: str) -> dict[str, str]:
     """The columns and cells of a row of a table; nothing for other lines."""
-    return {found["key"].strip(): found["value"].strip() for found in _FIELD.finditer(text)}
+    return {found["key"].strip(): found["value"].strip() for found in FIELD.finditer(text)}
 
 
 def written(amounts: Sequence[Decimal]) -> str:

@@ -1,0 +1,178 @@
+"""Answer questions about mails as such: which ones there are, what one person wrote to another, who sent one.
+
+Sender, recipients and date stand in the heading of a mail and not in its sentences, so these questions are not for
+models: the heading decides.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.answering.events import AnswerEvent, AnswerText, Evidence, Finished
+from desk_rag.answering.evidence.quote_matching import QuoteFinder
+from desk_rag.answering.questions import summary
+from desk_rag.answering.questions.matching import Row
+from desk_rag.answering.questions.narrowing import indexed
+from desk_rag.answering.questions.whole_folder import finish, plural, show
+from desk_rag.answering.requirements.correspondence import Correspondents, Header, correspondents, header_of, headers
+from desk_rag.answering.requirements.dates import without_dates
+from desk_rag.answering.requirements.places import Place, place_of_passage, place_of_source
+from desk_rag.answering.requirements.requirements import Fit, Requirements
+from desk_rag.answering.requirements.stems import content_stems, has_stem
+from desk_rag.documents.formats import Format, format_of_name
+
+if TYPE_CHECKING:
+    from desk_rag.retrieval.embedding import EmbedderLike
+    from desk_rag.store.store import Store
+    from desk_rag.store.types import Passage
+
+_MAIL_FORMATS = frozenset({Format.MAIL, Format.MAILBOX, Format.OUTLOOK})
+_MAILS = r"(?:e-?mails?|mails?)"
+_LIST = re.compile(
+    rf"^\W*(?:(?:please\s+)?(?:show|list|find|give|display|open)\b.*?\b{_MAILS}\b|(?:which|what)\s+{_MAILS}\b"
+    rf"|(?:all|the|my)?\s*{_MAILS}\s+(?:of|from|by|to|between|in)\b)",
+    re.I,
+)
+_CONTENT = re.compile(
+    r"^\W*what\s+(?:did|has|does|had)\s+.+?\s+(?:writ\w+|say|said|tell|told|send|sent|repl\w+|answer\w*|e?-?mail\w*|report)\b",
+    re.I,
+)
+_WHO_SENT = re.compile(
+    r"^\W*who\s+(?:(?:has|had)\s+)?(?:sent|wrote|written|mailed|e-?mailed|told|asked|replied|answered|announced|promised)\b"
+    r"|^\W*(?:from\s+whom|whose)\s+.*\bmails?\b|^\W*who\s+(?:is|was)\s+the\s+(?:sender|author)\b",
+    re.I,
+)
+_TO_WHOM = re.compile(
+    r"^\W*(?:to\s+whom|who(?:m)?\s+did\s+.+\s+(?:write|mail|send)\b|who\s+(?:received|got)\s+(?:the|an?)\s+(?:e-?)?mail\b)"
+    r"|^\W*who\s+was\s+.*\bmails?\s+(?:sent|written)\s+to\b",
+    re.I,
+)
+_LIGHT = content_stems(
+    "mail mails email emails e letter message messages show list find give display open write wrote written say said"
+    " tell told send sent reply replied answer answered report get got receive received come came me all in on of"
+    " from to by and between please did what which are there have exist year month"
+)
+_MOST_MAILS = 100
+_FEW_MAILS = 3
+"""Mails of which each is quoted when the question asks for what somebody wrote."""
+_FEWEST_WORDS = 4
+_MOST_SENTENCES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Mail:
+    passage: Passage
+    place: Place
+    header: Header
+
+    @property
+    def line(self) -> str:
+        return self.place.text[self.header.begin : self.header.end]
+
+
+def answer(store: Store, embedder: EmbedderLike, question: str, under: Sequence[Path]) -> Iterator[AnswerEvent]:
+    """Yield the answer to a question for a list of mails, or for what somebody wrote; nothing for other questions."""
+    lists = bool(_LIST.match(question))
+    who = correspondents(question)
+    if not lists and not (who and _CONTENT.match(question)):
+        return
+    began = time.perf_counter()
+    topic = content_stems(without_dates(question)) - content_stems(who.names) - _LIGHT
+    if topic and not lists:
+        return
+    topic = {stem for stem in topic if not stem.isdigit()}
+    mails, passages = _mails(store, under)
+    chosen = [mail for mail in mails if _meets(mail, who, question) and _about(mail, topic, store)]
+    if not chosen:
+        return
+    files = len({mail.passage.path for mail in mails})
+    read = (began, passages, files)
+    if lists or len(chosen) > _FEW_MAILS:
+        shown = show(store, [Row(mail.passage, mail.line) for mail in chosen[:_MOST_MAILS]])
+        more = f" (the first {_MOST_MAILS} are shown)" if len(chosen) > _MOST_MAILS else ""
+        text = f"{plural(len(chosen), 'mail')} of {len(mails):,}, by sender, recipients and date{more}."
+    else:
+        rows = [row for mail in chosen for row in _sentences(store, mail, _MOST_SENTENCES // len(chosen))]
+        if not rows:
+            return
+        shown = show(store, rows)
+        text = "\n".join(" ".join(citation.quote.split()) for citation in shown.citations)
+    yield from finish(store, question, text, shown, under, read)
+
+
+def name_correspondent(events: Iterator[AnswerEvent], question: str) -> Iterator[AnswerEvent]:
+    """Pass on an answer; if the question asks who sent or received a mail, name them from the quoted mail's heading."""
+    asks_recipient = bool(_TO_WHOM.match(question))
+    if not asks_recipient and not _WHO_SENT.match(question):
+        yield from events
+        return
+    text: list[AnswerEvent] = []
+    for event in events:
+        match event:
+            case AnswerText():
+                text.append(event)
+            case Finished(answer=done):
+                citation = done.citations[0] if done.found and len(done.citations) == 1 else None
+                source = next((one for one in done.sources if citation and one.number == citation.source_number), None)
+                header = None
+                if citation is not None and source is not None:
+                    place = place_of_source(source)
+                    header = header_of(place, max(0, place.text.find(citation.quote)))
+                if header is None or header.begin < 0 or source is None:
+                    yield from text
+                    yield event
+                    return
+                name = header.recipients if asks_recipient else header.sender
+                line = QuoteFinder([source]).find(source.text[header.begin : header.end])
+                citations = done.citations
+                if line is not None and line not in citations:
+                    yield Evidence(line, done.support)
+                    citations = (*citations, line)
+                yield AnswerText(name)
+                yield Finished(replace(done, text=name, citations=citations))
+            case _:
+                yield event
+
+
+def _mails(store: Store, under: Sequence[Path]) -> tuple[list[_Mail], int]:
+    """All mails below the folders, and the number of passages that were read for them."""
+    mails, passages = [], 0
+    for row in indexed(store, under):
+        if format_of_name(row.path.name) not in _MAIL_FORMATS:
+            continue
+        for passage in store.passages_of(row.path):
+            passages += 1
+            place = place_of_passage(passage)
+            mails += [_Mail(passage, place, header) for header in headers(place)]
+    return mails, passages
+
+
+def _meets(mail: _Mail, who: Correspondents, question: str) -> bool:
+    """True if the mail is from and to whom the question names, and of its date."""
+    begin, end = mail.header.begin, mail.header.end
+    of_time = Requirements(question).timed
+    return who.are(mail.header) and all(each.fit(mail.place, begin, end) <= Fit.STATED for each in of_time)
+
+
+def _about(mail: _Mail, topic: set[str], store: Store) -> bool:
+    if not topic:
+        return True
+    texts = [passage.chunk.text for passage in store.passages_of(mail.passage.path)]
+    stems = content_stems(" ".join(texts) if format_of_name(mail.passage.path.name) is Format.MAIL else mail.place.text)
+    return all(has_stem(stem, stems) for stem in topic)
+
+
+def _sentences(store: Store, mail: _Mail, most: int) -> list[Row]:
+    """The first sentences of a mail, without heading and greeting."""
+    rows = []
+    for passage in store.passages_of(mail.passage.path):
+        of_mail = [header for header in headers(place_of_passage(passage))]
+        if of_mail and mail.header.begin not in [header.begin for header in of_mail]:
+            continue
+        rows += [row for row in summary.sentences_of([passage], _FEWEST_WORDS) if not row.text.startswith("From: ")]
+    return rows[:most]

@@ -1,0 +1,118 @@
+"""Tell who wrote to whom: in questions such as 'What did Ana write to Ben?', and in the headings of mails."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import dropwhile
+
+from desk_rag.answering.requirements.mentions import is_time
+from desk_rag.answering.requirements.places import Place
+from desk_rag.answering.requirements.stems import content_stems, has_stem
+from desk_rag.store.catalog.words import STOP_WORDS
+
+_PERSON = r"[^\W\d_][\w’-]*(?:\s+(?-i:[A-Z])[\w’-]*)*"
+_SAY = (
+    r"(?:writ(?:e|ten|es)|wrote|say|says|said|tell|tells|told|sen[dt]s?|repl(?:y|ies|ied)|answer(?:ed|s)?"
+    r"|e?-?mail(?:ed|s)?|asks?|asked|promise[sd]?|suggest(?:ed|s)?|offer(?:ed|s)?|propose[sd]?|report(?:ed|s)?"
+    r"|inform(?:ed|s)?|complain(?:ed|s)?|announce[sd]?|mention(?:ed|s)?|order(?:ed|s)?)"
+)
+_MAILS = r"(?:e-?mails?|mails?|messages?|letters?)"
+_SENDER = (
+    re.compile(rf"\b(?:did|has|does|had|do)\s+(?P<name>{_PERSON})\s+(?:\w+ly\s+)?{_SAY}\b", re.I),
+    re.compile(
+        rf"\b{_MAILS}\s+(?:that\s+)?(?:was\s+|were\s+|sent\s+|written\s+)*(?:of|from|by)\s+(?P<name>{_PERSON})",
+        re.I,
+    ),
+    re.compile(rf"\b(?:sent|written)\s+by\s+(?P<name>{_PERSON})", re.I),
+    re.compile(rf"\b(?P<name>{_PERSON})['’]s\s+{_MAILS}\b", re.I),
+    re.compile(rf"\b{_MAILS}\s+(?:did|has|does)\s+(?P<name>{_PERSON})\s+{_SAY}\b", re.I),
+    re.compile(rf"\b(?:get|got|receive[d]?|hear|heard)\b.*?\bfrom\s+(?P<name>{_PERSON})", re.I),
+    re.compile(rf"\bin\s+(?:his|her|their)\s+{_MAILS}.*?\bdid\s+(?P<name>{_PERSON})", re.I),
+)
+_RECIPIENT = (
+    re.compile(
+        rf"\b(?:did|has|does)\s+{_PERSON}\s+(?:tell|ask|promise|offer|e?-?mail|send|answer|inform)\s+(?P<name>{_PERSON})",
+        re.I,
+    ),
+    re.compile(rf"\b{_SAY}\b(?:[^?]*?\b)?\s+(?:back\s+)?to\s+(?P<name>{_PERSON})", re.I),
+    re.compile(rf"\b{_MAILS}\s+(?:[^?]*?\s)?to\s+(?P<name>{_PERSON})", re.I),
+)
+_HEADER = re.compile(r"^From: (?P<sender>[^;\n]*)(?:; To: (?P<to>[^;\n]*))?(?:; Cc: (?P<cc>[^;\n]*))?(?:;.*)?$", re.M)
+_HEADING = re.compile(r"(?:^|\n)(?P<sender>[^\n,]{2,60}), \d{1,2} [A-Z][a-z]+ \d{4}: ")
+_NOBODY = frozenset(
+    """i we you he she they it us me them him her my our your his their someone somebody anyone anybody everyone the a
+    an this that all last first write send mail mails email e-mail order each show list find give""".split()  # noqa: SIM905
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Sender and recipients of a mail."""
+
+    sender: str
+    recipients: str
+    begin: int
+    """Character of the passage at which the line of the header begins; -1 if only a heading names the sender."""
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Correspondents:
+    """The sender and the recipient that a question names; '' for either that it does not."""
+
+    sender: str
+    recipient: str
+
+    def __bool__(self) -> bool:
+        return bool(self.sender or self.recipient)
+
+    @property
+    def names(self) -> str:
+        """Both names."""
+        return f"{self.sender} {self.recipient}".strip()
+
+    def are(self, header: Header) -> bool:
+        """True if the mail with this header is from the sender and to the recipient."""
+        is_to = not self.recipient or header.begin < 0 or _is_person(self.recipient, header.recipients)
+        return is_to and (not self.sender or _is_person(self.sender, header.sender))
+
+
+def correspondents(question: str) -> Correspondents:
+    """Who writes to whom in a question."""
+    sender = _first(_SENDER, question)
+    recipient = _first(_RECIPIENT, question, capital=question[1:] != question[1:].lower())
+    return Correspondents(sender, "" if recipient == sender else recipient)
+
+
+def headers(place: Place) -> Iterator[Header]:
+    """The headers of the mails in a passage."""
+    for match in _HEADER.finditer(place.text):
+        recipients = " ".join(filter(None, (match["to"], match["cc"])))
+        yield Header(match["sender"], recipients, *match.span())
+
+
+def header_of(place: Place, begin: int) -> Header | None:
+    """The header of the mail that a sentence at `begin` belongs to; None if it stands in no mail."""
+    before = [header for header in headers(place) if header.begin <= begin]
+    if before:
+        return before[-1]
+    heading = _HEADING.search(place.labels)
+    return Header(heading["sender"], "", -1, -1) if heading is not None else None
+
+
+def _first(patterns: tuple[re.Pattern[str], ...], question: str, *, capital: bool = False) -> str:
+    """The first name that one of the patterns finds; with `capital`, only one that is written with a capital."""
+    for pattern in patterns:
+        for match in pattern.finditer(question):
+            words = [re.sub(r"['’]s$", "", word) for word in match["name"].split() if not is_time(word)]
+            name = " ".join(dropwhile(lambda word: word.lower() in _NOBODY or word.lower() in STOP_WORDS, words))
+            if name and (name[0].isupper() or not capital):
+                return name
+    return ""
+
+
+def _is_person(name: str, text: str) -> bool:
+    stems = content_stems(text)
+    return all(has_stem(stem, stems) for stem in content_stems(name))

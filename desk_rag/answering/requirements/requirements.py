@@ -1,0 +1,204 @@
+"""Compare the names, numbers and dates of a question with a sentence and the place where it stands.
+
+A question about shelf 3 is not answered by a line about shelf 32, nor one about 2023 by the sheet of 2024. Both look
+alike to models, so what the question names is compared letter by letter: with the sentence, then with the nearest
+section line above it, then with file name and heading, then with the text before it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+
+from desk_rag.answering.requirements.correspondence import Correspondents, correspondents, header_of, headers
+from desk_rag.answering.requirements.mentions import Kind, Value, WordKind, dated_kinds, is_time, numbered_kinds
+from desk_rag.answering.requirements.places import Place
+from desk_rag.answering.requirements.stems import content_stems, has_stem
+from desk_rag.store.catalog.words import STOP_WORDS
+
+_NAME = re.compile(r"[^\W\d_][\w&’'-]*")
+_OWNER = re.compile(r"['’]s?$")
+_CODE = re.compile(r"(?<![\w/.-])(?=[\w/-]*\d)(?=[\w/-]*[^\W\d_])[\w]+(?:[/-]\w+)*(?![\w/])")
+_NO_NAMES = frozenset(
+    "i i'm i've i'd i'll ok pdf csv pin faq id mr mrs ms dr".split()  # noqa: SIM905
+)
+
+
+class Fit(IntEnum):
+    """How a place meets one requirement, the best first."""
+
+    STATED = 0
+    """The sentence or what it stands under has the value."""
+    NEARBY = 1
+    """The text around it has the value."""
+    MISSING = 2
+    OTHER = 3
+    """The sentence, or what it stands under, has another value of the same kind."""
+
+
+_PENALTIES = {Fit.STATED: 0.0, Fit.NEARBY: 0.25, Fit.MISSING: 2.5, Fit.OTHER: 5.0}
+"""Span score, in log-odds, that a sentence loses; see "Requirements of a question" in bench/LOG.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """A value that the evidence must be about."""
+
+    asked: str
+    """As in the question."""
+    kind: Kind
+    wanted: frozenset[Value]
+
+    def fit(self, place: Place, begin: int, end: int) -> Fit:
+        """Compare with characters [begin, end) of the place's text."""
+        mentioned = self.kind.values(place.text[place.marker_before(begin) : end])
+        if self.wanted & mentioned:
+            return Fit.STATED
+        labelled = self.kind.values(place.labels)
+        in_labels = bool(self.wanted & labelled)
+        if mentioned:
+            return Fit.NEARBY if in_labels else Fit.OTHER
+        if in_labels:
+            return Fit.STATED
+        for line in place.sections_before(begin):
+            if of_section := self.kind.values(line):
+                return Fit.STATED if self.wanted & of_section else Fit.OTHER
+        if self.wanted & self.kind.last(place.text[place.body : begin]):
+            return Fit.NEARBY
+        return Fit.OTHER if labelled else Fit.MISSING
+
+    def fit_of_chunk(self, place: Place) -> Fit:
+        """Compare with a whole chunk."""
+        labelled, mentioned = self.kind.values(place.labels), self.kind.values(place.text[place.body :])
+        if self.wanted & (labelled | mentioned):
+            return Fit.STATED
+        return Fit.OTHER if labelled or mentioned else Fit.MISSING
+
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """A proper name or code; one that is missing may be written otherwise, so nothing is another value of it."""
+
+    asked: str
+    stems: frozenset[str]
+
+    def fit(self, place: Place, begin: int, end: int) -> Fit:
+        """Compare with characters [begin, end) of the place's text; a part of the name somewhere in it is near."""
+        if self._in(f"{place.text[begin:end]} {place.labels}"):
+            return Fit.STATED
+        stems = content_stems(f"{place.text} {place.labels}")
+        return Fit.NEARBY if any(has_stem(stem, stems) for stem in self.stems) else Fit.MISSING
+
+    def fit_of_chunk(self, place: Place) -> Fit:
+        """Compare with a whole chunk."""
+        return Fit.STATED if self._in(f"{place.text} {place.labels}") else Fit.MISSING
+
+    def _in(self, text: str) -> bool:
+        stems = content_stems(text)
+        return all(has_stem(stem, stems) for stem in self.stems)
+
+
+@dataclass(frozen=True, slots=True)
+class _Letter:
+    """A mail from one person to another."""
+
+    asked: str
+    who: Correspondents
+
+    def fit(self, place: Place, begin: int, end: int) -> Fit:
+        """Compare with the mail that characters [begin, end) stand in."""
+        header = header_of(place, begin)
+        if header is None:
+            return _Name(self.asked, frozenset(content_stems(self.who.names))).fit(place, begin, end)
+        if not self.who.are(header):
+            return Fit.OTHER
+        return Fit.MISSING if begin == header.begin else Fit.STATED
+
+    def fit_of_chunk(self, place: Place) -> Fit:
+        """Compare with the mails of a chunk."""
+        in_chunk = list(headers(place)) or list(filter(None, [header_of(place, 0)]))
+        if not in_chunk:
+            return _Name(self.asked, frozenset(content_stems(self.who.names))).fit_of_chunk(place)
+        return Fit.STATED if any(map(self.who.are, in_chunk)) else Fit.OTHER
+
+
+class Requirements:
+    """What one question demands of its evidence; falsy if nothing."""
+
+    def __init__(self, question: str) -> None:
+        self._question = question
+
+    @cached_property
+    def _all(self) -> tuple[Requirement | _Name | _Letter, ...]:
+        valued = [
+            Requirement(asked, kind, frozenset({value}))
+            for kind, value, asked in (*dated_kinds(self._question), *numbered_kinds(self._question))
+        ]
+        taken = [each.asked for each in valued]
+        who = correspondents(self._question)
+        if not who:
+            return (*valued, *_names(self._question, taken))
+        return (*valued, _Letter(who.names, who), *_names(self._question, [*taken, who.names]))
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    @property
+    def has_values(self) -> bool:
+        """True if a year, date or number is required."""
+        return any(isinstance(each, Requirement) for each in self._all)
+
+    @property
+    def stems(self) -> set[str]:
+        """The stems of all that is required."""
+        return content_stems(" ".join(each.asked for each in self._all))
+
+    @property
+    def timed(self) -> tuple[Requirement, ...]:
+        """Years, months, days and weekdays."""
+        return tuple(each for each in self._all if isinstance(each, Requirement) and isinstance(each.kind, WordKind))
+
+    def penalty(self, place: Place, begin: int, end: int) -> float:
+        """The log-odds that a sentence at characters [begin, end) loses."""
+        return sum(_PENALTIES[each.fit(place, begin, end)] for each in self._all)
+
+    def worst(self, place: Place, begin: int, end: int) -> Fit:
+        """The worst fit of a sentence at characters [begin, end)."""
+        return max((each.fit(place, begin, end) for each in self._all), default=Fit.STATED)
+
+    def chunk_fits(self, place: Place) -> list[Fit]:
+        """How a whole chunk meets each requirement."""
+        return [each.fit_of_chunk(place) for each in self._all]
+
+    def unmet(self, place: Place, begin: int, end: int) -> tuple[str, ...]:
+        """The words of the question that neither the sentence nor its place has."""
+        return tuple(each.asked for each in self._all if each.fit(place, begin, end) >= Fit.MISSING)
+
+
+def _names(question: str, taken: Sequence[str]) -> list[_Name]:
+    """The proper names and codes of a question, apart from words that are required otherwise."""
+    words = list(_NAME.finditer(question))
+    runs: list[list[str]] = []
+    last_end = -1
+    for number, match in enumerate(words):
+        word = match.group()
+        plain = _OWNER.sub("", word)
+        begins = number == 0 or question[: match.start()].rstrip()[-1:] in ("?", ".", "!", ":", "“", '"')
+        is_name = word[0].isupper() and plain.lower() not in _NO_NAMES and not is_time(plain)
+        is_name = is_name and plain.lower() not in STOP_WORDS and (not begins or word != plain)
+        is_name = is_name and not any(plain in other.split() for other in taken)
+        if not is_name:
+            last_end = -1
+            continue
+        if last_end >= 0 and question[last_end : match.start()] in (" ", " & "):
+            runs[-1].append(plain)
+        else:
+            runs.append([plain])
+        last_end = match.end() if word == plain else -1
+    names = [_Name(" ".join(run), frozenset(content_stems(" ".join(run)))) for run in runs]
+    codes = [_Name(code, frozenset(content_stems(code))) for code in _CODE.findall(question)
+             if not any(code in other for other in taken)]  # fmt: skip
+    return [name for name in (*names, *codes) if name.stems]

@@ -1,0 +1,180 @@
+"""Look a value up in a table: the row that the question names, and the cell that it asks for.
+
+Models read few tables and hold back where the rows say all. So a row is compared with the question by its words: the
+question must name one of its cells, everything it names must fit, and one column must be asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from desk_rag.answering.requirements.mentions import ENUMERATED
+from desk_rag.answering.requirements.places import Place
+from desk_rag.answering.requirements.requirements import Fit, Requirements
+from desk_rag.answering.requirements.stems import content_stems, has_stem
+
+FIELD = re.compile(r"(?:^|;\s)(?P<key>[^:;]{1,60}):\s(?P<value>[^;]*)")
+_ENUMERATED = re.compile(
+    r"^\W*what\s+(?:does|is|do|are|says)\s+(?:the\s+)?\w+\s+(?:no\.?\s*|number\s+)?\d+[a-z]?(?:\s+(?:say|state|about))*\W*$",
+    re.I,
+)
+_NUMBERED_LINE = re.compile(r"^[^\w\n]{0,3}\d{1,3}[.)]\s+(?P<line>\S.*)$", re.M)
+_LIGHT = content_stems(
+    "much many cost costs costing pay pays paid sold sell spend spent number numbers total amount row line have has get"
+    " gets got go goes went list table sheet file called named name there long often late early old"
+)
+"""Words of a question that need not stand in a table."""
+_MONEY_KEYS = content_stems("amount price total cost costs sum fee income value charge expense expenses euros rate")
+_PERSON_KEYS = content_stems(
+    "who person name owner teacher contact guest customer client driver payee author by member leader responsible"
+)
+_DATE_KEYS = content_stems("date day weekday when month time arrives arrival due deadline start begins joined until")
+_HOW_MUCH = re.compile(r"\bhow much\b|\bcosts?\b|\bpay\b|\bpaid\b|\bspen[dt]\b|\bprice\b", re.I)
+_WHO = re.compile(r"\bwho(?:m|se)?\b", re.I)
+_WHEN = re.compile(r"\bwhen\b|\b(?:which|what) (?:day|date|weekday)\b", re.I)
+_WHAT = re.compile(r"^\W*what(?:'s|’s| is| was| are| were| lies| stands)?\b", re.I)
+_LEAST_COVERED = 0.7
+"""Share of the question's words that table, section and row must have."""
+_CLEARLY = 0.1
+"""Lead in that share over the next row that makes a row the one that is meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A row with the cell that is asked for, as characters of the place's text."""
+
+    place: Place
+    begin: int
+    end: int
+    value: tuple[int, int]
+
+    @property
+    def row(self) -> tuple[Place, int, int]:
+        """The row without the cell."""
+        return self.place, self.begin, self.end
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    key: str
+    value: str
+    begin: int
+    end: int
+
+
+def look_up(question: str, places: Sequence[Place]) -> Lookup | None:
+    """The cell that the question asks for; None if no row, or no single one, is clearly meant."""
+    wanted = content_stems(question) - _LIGHT
+    if not wanted:
+        return None
+    requirements = Requirements(question)
+    if _ENUMERATED.match(question):
+        return _enumerated(requirements, places)
+    rated = [
+        (covered, lookup)
+        for place in dict.fromkeys(places)
+        for covered, lookup in _rows(question, wanted, requirements, place)
+    ]
+    rated.sort(key=lambda pair: -pair[0])
+    if not rated or rated[0][0] < _LEAST_COVERED:
+        return None
+    best, lookup = rated[0]
+    text, (begin, end) = lookup.place.text, lookup.value
+    for covered, other in rated[1:]:
+        if covered > best - _CLEARLY and other.place.text[slice(*other.value)] != text[begin:end]:
+            return None
+    return lookup
+
+
+def _enumerated(requirements: Requirements, places: Sequence[Place]) -> Lookup | None:
+    """The line that begins with the number asked for, under a name that the question has; None if there are several."""
+    lines = []
+    for place in dict.fromkeys(places):
+        for match in _NUMBERED_LINE.finditer(place.text, place.body):
+            above = [place.labels, *place.sections_before(match.start())[:1]]
+            line = match.span("line")
+            is_meant = requirements.worst(place, *line) is Fit.STATED
+            if is_meant and ENUMERATED & content_stems(" ".join(above)) & requirements.stems:
+                lines.append(Lookup(place, *line, line))
+    return lines[0] if len(lines) == 1 else None
+
+
+def fields(text: str) -> list[_Field]:
+    """The columns and cells of a row of a table; nothing for other lines."""
+    cells = []
+    for match in FIELD.finditer(text):
+        value, begin = match["value"].rstrip(), match.start("value")
+        cells.append(_Field(match["key"].strip(), value, begin, begin + len(value)))
+    return cells
+
+
+def _rows(
+    question: str, wanted: set[str], requirements: Requirements, place: Place
+) -> Iterator[tuple[float, Lookup]]:
+    begin = 0
+    for line in place.text.split("\n"):
+        cells = fields(line) if "; " in line else []
+        if len(cells) > 1 and begin >= place.body:
+            rated = _row(question, wanted, requirements, place, begin, line, cells)
+            if rated is not None:
+                yield rated
+        begin += len(line) + 1
+
+
+def _row(
+    question: str,
+    wanted: set[str],
+    requirements: Requirements,
+    place: Place,
+    begin: int,
+    line: str,
+    cells: list[_Field],
+) -> tuple[float, Lookup] | None:
+    end = begin + len(line)
+    if requirements.worst(place, begin, end) > Fit.NEARBY or _of_other_section(wanted, place, begin):
+        return None
+    around = content_stems(" ".join([place.labels, *place.sections_before(begin)[:1]]))
+    named = [cell for cell in cells if _named(cell, wanted, question)]
+    if not named:
+        return None
+    asked = _asked(question, wanted, cells, named)
+    if asked is None:
+        return None
+    stems = around | content_stems(line)
+    covered = sum(has_stem(stem, stems) for stem in wanted) / len(wanted)
+    return covered, Lookup(place, begin, end, (begin + asked.begin, begin + asked.end))
+
+
+def _of_other_section(wanted: set[str], place: Place, begin: int) -> bool:
+    """True if the question names a section of the chunk, and the row stands under another."""
+    sections = place.sections_before(len(place.text))
+    named = [line for line in sections if (stems := content_stems(line)) and all(has_stem(s, wanted) for s in stems)]
+    return bool(named) and not set(place.sections_before(begin)[:1]) & set(named)
+
+
+def _named(cell: _Field, wanted: set[str], question: str) -> bool:
+    """True if the question names the value of the cell; a number counts only with the name of its column."""
+    stems = content_stems(cell.value)
+    if not stems:
+        return False
+    if all(stem.isdigit() for stem in stems):
+        return bool(content_stems(cell.key) & wanted) and stems <= content_stems(question)
+    return all(has_stem(stem, wanted) for stem in stems)
+
+
+def _asked(question: str, wanted: set[str], cells: list[_Field], named: list[_Field]) -> _Field | None:
+    """The cell whose column the question asks for; None if it does not say."""
+    others = [cell for cell in cells if cell not in named and cell.value]
+    by_key = [cell for cell in others if any(has_stem(stem, wanted) for stem in content_stems(cell.key))]
+    if len(by_key) == 1:
+        return by_key[0]
+    if by_key:
+        return None
+    for pattern, keys in ((_HOW_MUCH, _MONEY_KEYS), (_WHO, _PERSON_KEYS), (_WHEN, _DATE_KEYS)):
+        if pattern.search(question):
+            fitting = [cell for cell in others if content_stems(cell.key) & keys]
+            return fitting[0] if len(fitting) == 1 else None
+    said = {stem for cell in named for stem in content_stems(f"{cell.key} {cell.value}")}
+    return others[0] if others and wanted <= said and _WHAT.match(question) else None

@@ -1,0 +1,1 @@
+"""Tests of what a question demands of its evidence."""

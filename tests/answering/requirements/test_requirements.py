@@ -1,0 +1,63 @@
+"""Sentences about another year, number, sheet or person than the question's are told apart from the right one."""
+
+from __future__ import annotations
+
+import pytest
+
+from desk_rag.answering.requirements.places import Place
+from desk_rag.answering.requirements.requirements import Fit, Requirements
+
+SHELVES = "shelf: 3; content: clay\nshelf: 32; content: cartons"
+WORKBOOK = "2022\nItem: Rent; Amount: 7200\n2023\nItem: Rent; Amount: 7440"
+MINUTES = "The rent was put at 620 euros. The house was bought in 1998."
+HANDBOOK = "Kiln 1\nKiln 1 is large. The fuse is number 14.\n\nKiln 2\nThe fuse is number 17."
+LETTER = "12 December 2022\nfrom 1 January 2023 the rent is 620 euros.\nThe meter was read at 5161 units."
+MAIL = "From: Ana Ruiz; To: Ben Okafor; Date: 4 March 2023; Subject: Kiln\nplease fire below 1220."
+
+
+def fit(question: str, text: str, sentence: str, labels: str = "") -> Fit:
+    begin = text.index(sentence)
+    return Requirements(question).worst(Place(text, labels, 0), begin, begin + len(sentence))
+
+
+@pytest.mark.parametrize(
+    ("question", "text", "sentence", "labels", "expected"),
+    [
+        ("What is on shelf 3?", SHELVES, "shelf: 3; content: clay", "", Fit.STATED),
+        ("What is on shelf 3?", SHELVES, "shelf: 32; content: cartons", "", Fit.OTHER),
+        ("What was the rent in 2022?", WORKBOOK, "Item: Rent; Amount: 7200", "budget", Fit.STATED),
+        ("What was the rent in 2023?", WORKBOOK, "Item: Rent; Amount: 7200", "budget", Fit.OTHER),
+        ("What was the rent in 2023?", WORKBOOK, "Item: Rent; Amount: 7440", "budget", Fit.STATED),
+        ("What was the rent in 2023?", MINUTES, "The rent was put at 620 euros.", "minutes-2023", Fit.STATED),
+        ("What was the rent in 2024?", MINUTES, "The rent was put at 620 euros.", "minutes-2023", Fit.OTHER),
+        ("When was it bought, 1998?", MINUTES, "The house was bought in 1998.", "minutes-2023", Fit.STATED),
+        ("What did it cost in 2023?", MINUTES, "The house was bought in 1998.", "minutes-2023", Fit.NEARBY),
+        ("Which fuse has kiln 2?", HANDBOOK, "The fuse is number 17.", "handbook", Fit.STATED),
+        ("Which fuse has kiln 2?", HANDBOOK, "The fuse is number 14.", "handbook", Fit.OTHER),
+        ("What was the meter reading in 2023?", LETTER, "The meter was read at 5161 units.", "", Fit.NEARBY),
+        ("What was the meter reading in 2022?", LETTER, "The meter was read at 5161 units.", "", Fit.MISSING),
+        ("Who spoke on 7 June?", "2025-06-07 10:00 Ben spoke", "2025-06-07 10:00 Ben spoke", "", Fit.STATED),
+        ("Who spoke on 8 June?", "2025-06-07 10:00 Ben spoke", "2025-06-07 10:00 Ben spoke", "", Fit.OTHER),
+        ("Who teaches on Monday?", "Weekday: Thursday; Teacher: Ana", "Weekday: Thursday; Teacher: Ana", "", Fit.OTHER),
+        ("What does Maud charge?", "She asks 85 crowns.", "She asks 85 crowns.", "", Fit.MISSING),
+        ("What does Maud charge?", "Maud came. She asks 85 crowns.", "She asks 85 crowns.", "", Fit.NEARBY),
+        ("What did Ana write to Ben?", MAIL, "please fire below 1220.", "", Fit.STATED),
+        ("What did Ben write to Ana?", MAIL, "please fire below 1220.", "", Fit.OTHER),
+    ],
+)
+def test_a_sentence_is_about_what_the_question_names_or_not(
+    question: str, text: str, sentence: str, labels: str, expected: Fit
+) -> None:
+    assert fit(question, text, sentence, labels) is expected
+
+
+@pytest.mark.parametrize(
+    "question", ["How much does it cost?", "What may we build, and when?", "Is it over 500 euros?", "where is the key"]
+)
+def test_a_question_without_names_demands_nothing(question: str) -> None:
+    assert not Requirements(question)
+
+
+def test_what_is_unmet_is_named_in_the_words_of_the_question() -> None:
+    place = Place(SHELVES, "", 0)
+    assert Requirements("What is on shelf 7 in 2021?").unmet(place, 0, 23) == ("2021", "shelf 7")

@@ -370,7 +370,7 @@ def _break_even(settings: Settings) -> list[Finding]:
     """Compare the cost of prefill with that of loading, at this machine's rates (MatKV)."""
     from desk_rag.answering.serving_model import stored_gates
 
-    found = []
+    findings = []
     if _has_store(settings):
         with _open(settings) as store:
             for stored in stored_gates(settings.data_dir):
@@ -378,8 +378,8 @@ def _break_even(settings: Settings) -> list[Finding]:
                 if pays is not None:
                     verdict = Verdict.OK if pays.days else Verdict.WARN
                     remedy = "Answers are as fast without: set `budget_gib = 0` under [store]."
-                    found.append(Finding("break-even", verdict, f"{stored.model}: {pays.sentence}", remedy))
-    return found or [Finding("break-even", Verdict.OK, "measured once there is some chunk KV")]
+                    findings.append(Finding("break-even", verdict, f"{stored.model}: {pays.sentence}", remedy))
+    return findings or [Finding("break-even", Verdict.OK, "measured once there is some chunk KV")]
 
 
 def _has_store(settings: Settings) -> bool:

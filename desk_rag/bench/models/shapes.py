@@ -116,7 +116,8 @@ def build(
     with torch.no_grad():
         if quantization != "none":
             head = module.get_output_embeddings()
-            for parent in list(module.modules()):
+            parents = [part for part in module.modules() if type(part) is not torch.nn.Linear]  # a list keeps its parts
+            for parent in parents:
                 for child_name, child in list(parent.named_children()):
                     if type(child) is torch.nn.Linear and child is not head:
                         _fill(child, child_name, generator)

@@ -1,4 +1,4 @@
-"""What is remembered of a drive, and that nonsense in its place is measured again."""
+"""Tests of the record of a drive; nonsense in its place is measured again."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def library() -> Embedder:
 
 
 def encode(library: Embedder, text: str) -> np.ndarray:
-    """What sentence-transformers itself makes of a text."""
+    """Embed a text with sentence-transformers itself."""
     assert isinstance(library._module, SentenceTransformer)
     return np.asarray(library._module.encode([text], normalize_embeddings=True, show_progress_bar=False)[0])
 

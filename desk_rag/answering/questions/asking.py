@@ -110,7 +110,7 @@ def _of_whole_folder(
 
 
 def _about(reader: Reader, question: str, subject: str, under: Sequence[Path]) -> tuple[str, Sequence[Path]]:
-    """What to look for and where: the files that the question names, if it does."""
+    """The question to search for, and the files that it names or else `under`."""
     named = named_files(reader.store, question, under)
     return (without_file_names(question), named.indexed) if named.indexed else (question, under)
 
@@ -205,7 +205,7 @@ class _Unconvincing:
 
 def _convincing(events: Iterator[AnswerEvent]) -> Generator[AnswerEvent, None, _Unconvincing | None]:
     """Pass on the events of a convincing answer; hold those of another back and return it."""
-    held: list[AnswerEvent] = []
+    held_back: list[AnswerEvent] = []
     passing = False
     for event in events:
         if isinstance(event, Retrieved | FirstToken):
@@ -213,19 +213,19 @@ def _convincing(events: Iterator[AnswerEvent]) -> Generator[AnswerEvent, None, _
             continue
         if isinstance(event, Evidence) and (event.support is None or event.support >= _CONVINCING):
             passing = True
-            yield from held
-            held = []
+            yield from held_back
+            held_back = []
         if isinstance(event, Finished) and (event.answer.stopped or not event.answer.sources):
             passing = True
-            yield from held
+            yield from held_back
         if passing:
             yield event
         else:
-            held.append(event)
+            held_back.append(event)
     if passing:
         return None
-    done = _finished(held)
-    return _Unconvincing(done.found, done.support, tuple(held))
+    done = _finished(held_back)
+    return _Unconvincing(done.found, done.support, tuple(held_back))
 
 
 def _nearest(reader: Reader, under: Sequence[Path], embedder: EmbedderLike, question: str) -> Sequence[RetrievedChunk]:

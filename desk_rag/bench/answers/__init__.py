@@ -1,1 +1,1 @@
-"""How well the product answers questions about a folder: retrieval, quotes, short answers and refusals together."""
+"""Measurement of answers about a folder: retrieval, quotes, short answers and refusals."""

@@ -1,1 +1,1 @@
-"""How often follow-up questions are answered as well as the same questions written out."""
+"""Measurement of follow-up questions beside the same questions written out."""

@@ -32,6 +32,8 @@ from desk_rag.answering.questions.second_look import SecondLook
 from desk_rag.answering.questions.whole_folder import answer as whole_folder_answer
 from desk_rag.answering.questions.whole_folder import not_readable
 from desk_rag.answering.requirements.dates import without_dates
+from desk_rag.answering.requirements.places import place_of_source
+from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.retrieval.search import RetrievedChunk
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ class Reader:
 def answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[AnswerEvent]:
     """Yield the events of the answer to `question`; `Finished` comes last, once."""
     for event in _answer(reader, question, under):
-        yield _with_basis(event, reader.store, under) if isinstance(event, Finished) else event
+        yield _with_basis(_with_unmet(event), reader.store, under) if isinstance(event, Finished) else event
 
 
 def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[AnswerEvent]:
@@ -236,6 +238,20 @@ def _finished(events: Sequence[AnswerEvent]) -> Answer:
     last = events[-1]
     assert isinstance(last, Finished)
     return last.answer
+
+
+def _with_unmet(event: Finished) -> Finished:
+    """Say on a refusal which years, dates and numbers of the question no passage had that was read."""
+    done = event.answer
+    if done.found or not done.sources:
+        return event
+    requirements = Requirements(done.question)
+    fits = [requirements.chunk_fits(place_of_source(source)) for source in done.sources]
+    missing = [asked for asked, *of_all in zip(requirements.asked, *fits, strict=True) if min(of_all) > Fit.NEARBY]
+    if not missing:
+        return event
+    notice = f"No passage that was read has “{'”, “'.join(missing)}”"
+    return Finished(replace(done, notices=(*done.notices, notice)))
 
 
 def _with_basis(event: Finished, store: Store, under: Sequence[Path]) -> Finished:

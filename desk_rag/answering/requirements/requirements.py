@@ -147,6 +147,11 @@ class Requirements:
         return bool(self._all)
 
     @property
+    def asked(self) -> list[str]:
+        """All that is required, in the words of the question."""
+        return [each.asked for each in self._all]
+
+    @property
     def has_values(self) -> bool:
         """True if a year, date or number is required."""
         return any(isinstance(each, Requirement) for each in self._all)
@@ -154,7 +159,7 @@ class Requirements:
     @property
     def stems(self) -> set[str]:
         """The stems of all that is required."""
-        return content_stems(" ".join(each.asked for each in self._all))
+        return content_stems(" ".join(self.asked))
 
     @property
     def timed(self) -> tuple[Requirement, ...]:

@@ -72,6 +72,12 @@ def _named_or_empty(given: object) -> object:
     return given
 
 
+def _model_named(given: object) -> object:
+    if isinstance(given, str) and not given.strip():
+        raise ValueError("is blank; name 'embedded', a directory, or ORG/NAME")
+    return given
+
+
 _LIMITS = {
     "greater_than_equal": ("at least", "ge"),
     "greater_than": ("more than", "gt"),
@@ -95,7 +101,7 @@ class _Section(BaseModel):
 class ModelSettings(_Section):
     """[model]"""
 
-    name: str = "embedded"
+    name: Annotated[str, BeforeValidator(_model_named)] = "embedded"
     """'embedded' (the reader that ships with desk-rag), a directory, a GGUF file, an Ollama name, or ORG/NAME."""
     quantization: Literal["none", "nf4", "int8"] = "none"
     """Weight quantisation through bitsandbytes; needs an NVIDIA GPU."""
@@ -103,7 +109,7 @@ class ModelSettings(_Section):
     """Where the model runs; 'auto' takes the GPU if there is one."""
     adapter: str = ""
     """Directory of an adapter that `desk-rag finetune` made for this model; empty for none."""
-    embedder: str = "embedded"
+    embedder: Annotated[str, BeforeValidator(_model_named)] = "embedded"
     """'embedded' (all-MiniLM-L6-v2, offline), or any sentence-transformers name or path."""
     rungs: Annotated[tuple[int, ...], BeforeValidator(rungs_of)] = (0,)
     """Cache variants per chunk, for models that were not fine-tuned: [0, 1, 3] stores three (recompute guide)."""
@@ -138,7 +144,8 @@ class AnswerSettings(_Section):
     gpu_cache_mib: Annotated[int, Field(ge=0, le=_MOST_MIB)] = 0
     """GPU memory that keeps loaded caches between answers; 0 takes a quarter of what is free, at most 4,096."""
     ram_cache_mib: Annotated[int, Field(ge=0, le=_MOST_MIB)] = 0
-    """Page-locked memory for the same purpose (GPU only); 0 takes a sixteenth of the RAM, at most 2,048."""
+    """RAM for the same purpose; 0 takes a sixteenth of it with a GPU, at most 2,048, else an eighth of what is free, at
+    most 256."""
 
 
 class StoreSettings(_Section):
@@ -168,6 +175,11 @@ class IndexSettings(_Section):
     """Longest time to extract the text of one file."""
     parser_mib: Annotated[int, Field(ge=256, le=_MOST_MIB)] = 2048
     """Memory for extracting the text of one file."""
+    ocr: Literal["pdf", "all", "off"] = "pdf"
+    """Files whose text is recognised if the extra "ocr" is installed: scanned PDF pages, or pictures as well ("all").
+    A page or picture takes 2 to 6 seconds."""
+    ocr_seconds: Annotated[float, Field(gt=0, le=_MOST)] = 300.0
+    """Longest time for that per file; of a longer file the first pages are read."""
     exclude: tuple[str, ...] = ()
     """Patterns in .gitignore syntax, in addition to the defaults and the folders' own ignore files."""
     sweep_seconds: Annotated[float, Field(gt=0, le=_MOST)] = 300.0
@@ -192,13 +204,26 @@ class IdleSettings(_Section):
     """CPU load by other programs, of all cores, from which the computer counts as busy; used without an NVIDIA GPU."""
     on_battery: bool = False
     """Fill caches on battery power, too."""
+    write_gib_per_day: Annotated[float, Field(ge=0, le=_MOST)] = 40.0
+    """Caches written to the drive per day, after which filling waits until midnight; spares an SSD. 0: no limit."""
+
+
+class ResidentSettings(_Section):
+    """[resident]: a process that keeps the models loaded, so that `ask` and `search` answer sooner."""
+
+    keep: bool = False
+    """`ask` leaves such a process behind, as `ask --keep` does."""
+    free_minutes: Annotated[float, Field(gt=0, le=_MOST)] = 10.0
+    """Minutes without a question after which it and `watch` free the memory of the models; the next loads them."""
+    exit_minutes: Annotated[float, Field(gt=0, le=_MOST)] = 60.0
+    """Minutes without a question after which a process that `ask` left behind ends. `watch` goes on."""
 
 
 class ChatsSettings(_Section):
     """[chats]"""
 
     save: bool = True
-    """Save questions and answers in the data directory, so that they can be found and continued; --private does not."""
+    """Save questions and answers, so that they can be found and continued; `ask --private` does not."""
 
 
 class UISettings(_Section):
@@ -208,6 +233,10 @@ class UISettings(_Section):
     """Colours of the UI; written when a theme is chosen in the command palette."""
     ascii: bool = False
     """Draw with ASCII signs only; done without this setting where the locale is not UTF-8."""
+    notify: Literal["off", "bell", "osc9"] = "off"
+    """Signal the end of a long answer or of indexing: 'bell' rings the terminal, 'osc9' shows a desktop notice."""
+    keys: dict[str, str] = {}
+    """Keys by action, such as { compare = 'f10' }; `desk-rag help keys` lists actions and keys."""
 
 
 class Settings(_Section):
@@ -224,6 +253,7 @@ class Settings(_Section):
     store: StoreSettings = StoreSettings()
     index: IndexSettings = IndexSettings()
     idle: IdleSettings = IdleSettings()
+    resident: ResidentSettings = ResidentSettings()
     chats: ChatsSettings = ChatsSettings()
     ui: UISettings = UISettings()
 

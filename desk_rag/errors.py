@@ -188,7 +188,7 @@ def told_to_user(error: Exception) -> DeskRagError | None:
     """What ended a command, as the user is to hear of it; None for a fault of our own."""
     if isinstance(error, PermissionError):
         name = error.filename or "A file"
-        return DeskRagError(f"{name} may not be used: {error.strerror}.", remedy="See who owns it.")
+        return DeskRagError(f"{name} may not be used: {error.strerror}.", remedy=_owner_remedy(str(name)))
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return ConfigError(
             f"A path is longer than this system allows: {str(error.filename)[:60]}…",
@@ -200,6 +200,20 @@ def told_to_user(error: Exception) -> DeskRagError | None:
             remedy="Close programs that use much memory or the GPU, or take a smaller model (`desk-rag models fit`).",
         )
     return of_system(error) if isinstance(error, OSError) else error if isinstance(error, DeskRagError) else None
+
+
+def _owner_remedy(name: str) -> str:
+    """Return what helps with a file that may not be used: who owns it, or the directory that hides it."""
+    for path in (Path(name), *Path(name).parents):
+        try:
+            owner = path.owner()
+        except (OSError, KeyError, NotImplementedError):  # not visible, a user without a name, Windows
+            continue
+        return (
+            f"{path} belongs to '{owner}'. If desk-rag once ran as that user, by sudo for example, give its data "
+            "directory back with chown -R; else correct the permissions, or name another place with --data-dir."
+        )
+    return "See who owns it."
 
 
 def of_system(error: OSError, place: Path | None = None) -> StoreError | None:

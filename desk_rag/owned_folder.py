@@ -19,7 +19,11 @@ PROOF_BYTES = 64 << 10
 _BY_HANDLE = {os.open, os.unlink, os.rename, os.mkdir, os.rmdir, os.stat} <= os.supports_dir_fd
 _DIRECTORY = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
-_READ = os.O_RDONLY | _NOFOLLOW | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_BINARY = getattr(os, "O_BINARY", 0)
+READ_BINARY = os.O_RDONLY | _BINARY
+"""Flags that open a file for reading its bytes; without the second Windows ends it at the first Ctrl+Z."""
+_READ = READ_BINARY | _NOFOLLOW | getattr(os, "O_NONBLOCK", 0)
+_MOST_READ = 1 << 24
 _serial = itertools.count()
 
 
@@ -104,20 +108,22 @@ class Folder:
 
     def create(self, name: str) -> int:
         """Create a file (0600) and open it for reading and writing. Raises FileExistsError, OSError."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _NOFOLLOW | getattr(os, "O_BINARY", 0)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _BINARY
         return os.open(self._name(name), flags, 0o600, dir_fd=self._base())
 
     def append_to(self, name: str) -> int:
         """Open a file for appending, created (0600) if missing. Raises ForeignPlace for a link, OSError."""
         with suppress(FileNotFoundError):
             require_own_file(self.path / name, self.status(name))
-        return os.open(self._name(name), os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NOFOLLOW, 0o600, dir_fd=self._base())
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NOFOLLOW | _BINARY
+        return os.open(self._name(name), flags, 0o600, dir_fd=self._base())
 
     def write_in_place(self, name: str, content: bytes) -> None:
         """Overwrite the start of a file, created (0600) if missing. Raises ForeignPlace, OSError."""
         with suppress(FileNotFoundError):
             require_own_file(self.path / name, self.status(name))
-        descriptor = os.open(self._name(name), os.O_WRONLY | os.O_CREAT | _NOFOLLOW, 0o600, dir_fd=self._base())
+        flags = os.O_WRONLY | os.O_CREAT | _NOFOLLOW | _BINARY
+        descriptor = os.open(self._name(name), flags, 0o600, dir_fd=self._base())
         try:
             os.write(descriptor, content)
         finally:
@@ -227,6 +233,19 @@ def write_all(descriptor: int, content: memoryview) -> None:
     """Write every byte, however many the system takes at a time. Raises OSError."""
     while content.nbytes:
         content = content[os.write(descriptor, content) :]
+
+
+def read_at(descriptor: int, view: memoryview, offset: int) -> int:
+    """Read bytes from a place in a file into `view`; return how many, 0 at the end of the file. Raises OSError.
+
+    On Windows it moves the position of the descriptor, which must not be shared by threads.
+    """
+    if hasattr(os, "preadv"):
+        return os.preadv(descriptor, [view], offset)
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    piece = os.read(descriptor, min(view.nbytes, _MOST_READ))
+    view[: len(piece)] = piece
+    return len(piece)
 
 
 def sync_directory(path: Path) -> None:

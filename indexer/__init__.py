@@ -1,1 +1,1 @@
-"""When to index: watching, waiting for an idle machine, working in the background."""
+"""Decide when to index: watch folders, wait for an idle machine, work in the background."""

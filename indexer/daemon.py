@@ -25,14 +25,16 @@ from desk_rag.config import Settings
 from desk_rag.documents import discovery
 from desk_rag.documents.status import FileState
 from desk_rag.errors import ConfigError, DeskRagError
-from desk_rag.indexer.idle import lower_priority
+from desk_rag.indexer.machine.idle import lower_priority
 from desk_rag.indexer.models import Models
 from desk_rag.indexer.parts import lazy_parts
 from desk_rag.indexer.resident.answers import Resident
+from desk_rag.indexer.resident.protocol import is_supported
 from desk_rag.indexer.resident.server import Server
 from desk_rag.indexer.root_watch import WatchState
 from desk_rag.indexer.service import Service
-from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
+from desk_rag.indexer.worker import STOPPED
+from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, Notice, StageProgress
 from desk_rag.sanitize import clean
 from desk_rag.store.store import Store
 
@@ -40,9 +42,8 @@ _EVERY = 5.0
 """Seconds between two lines of the same kind of progress."""
 _MOST_FILE_LINES = 20
 """Lines about files in that time; further files are only counted."""
-_KEEP_MODELS_SECONDS = 600.0
-"""Seconds without a question or other work after which the models leave the memory."""
 _EXIT_OK = 0
+_SIGNAL_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
@@ -64,8 +65,6 @@ def run_watch(
                 # A folder indexed before may be on a drive that is reconnected later; an unknown one is a typing error.
                 if folder.exists() or not store.documents(folder.absolute()):
                     discovery.check_root(folder)
-            if store.kv_away:
-                printer.line(store.kv_away)
             models = Models(store, settings)
             service = Service(lazy_parts(store, settings, models), folders, settings)
             server = _serve(settings, service, models)  # before the priority is lowered, so that answers are not slow
@@ -75,7 +74,8 @@ def run_watch(
             service.subscribe(printer.event)
             service.subscribe_watching(printer.watching)
             service.start()
-            stop.wait()
+            while not stop.wait(_SIGNAL_SECONDS):
+                pass  # Windows interrupts no wait without an end
             printer.line("stopping")
             server.stop()
             if not service.stop():
@@ -93,12 +93,12 @@ def _serve(settings: Settings, service: Service, models: Models) -> Server:
     """Answer the questions of other processes, and let go of the models when none came for a while."""
 
     def idle() -> None:
-        if models.idle_seconds() > _KEEP_MODELS_SECONDS and not service.is_working():
+        if models.idle_seconds() > settings.resident.free_minutes * 60 and not service.is_working():
             models.release()
 
     resident = Resident(settings, lambda: service.parts, models.engine, service.is_reading, service.changed_files)
     server = Server(settings.data_dir, resident.handle, idle)
-    if reason := server.start():
+    if (reason := server.start()) and is_supported():
         _log.warning("other processes must answer by themselves: %s", reason)
     return server
 
@@ -136,8 +136,10 @@ class Printer:
                 self._file(event)
             case StageProgress():
                 self._progress(event)
-            case RootAbsent():
-                self.line(f"skipped: {event.root}: {event.reason}")
+            case Notice():
+                self.line(f"{'now: ' if event.is_over else 'notice: '}{event.sentence}")
+                if event.remedy:
+                    self.line(f"  {event.remedy}")
             case DeletionsWaiting():
                 self.line(f"kept: {event.root}: {event.sentence}")
             case IndexFinished():
@@ -164,6 +166,8 @@ class Printer:
         self.line(f"{event.state.value} {name}{detail}{reason}")
 
     def _progress(self, event: StageProgress) -> None:
+        if event.waiting.startswith(STOPPED):
+            return  # the notice says it with its remedy
         if event.waiting:
             self.line(f"{event.stage.value} {event.done}/{event.total}: waiting, {event.waiting}")
             return

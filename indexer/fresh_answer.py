@@ -111,10 +111,12 @@ def _amended(events: Iterable[AnswerEvent], backlog: Backlog, look: Stage) -> It
 
 
 def _with_backlog(answer: Answer, backlog: Backlog, look: Stage, refusal: str) -> Answer:
+    timings = answer.timings
+    first_text = None if timings.first_text is None else look.seconds + timings.first_text
     return replace(
         answer,
         text=refusal if answer.text == NO_ANSWER else answer.text,
-        timings=replace(answer.timings, stages=(look, *answer.timings.stages)),
+        timings=replace(timings, stages=(look, *timings.stages), first_text=first_text),
         notices=(*backlog.notices, *answer.notices),
         backlog=backlog if backlog.waiting else None,
     )

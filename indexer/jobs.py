@@ -20,7 +20,7 @@ edits should not delay the sweep for ever."""
 
 
 class Change(Enum):
-    """What a hint says happened; the file system decides."""
+    """A change of a file as a hint reports it; the file system decides."""
 
     CHANGED = "changed"
     GONE = "gone"
@@ -46,7 +46,7 @@ class FileJob:
     seen: FileSnapshot | None = None
     """State of the file when the job was queued; None if it did not exist."""
     tries: int = 0
-    """How often the job was queued again because the file kept changing."""
+    """Times the job was queued again because the file kept changing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.config import Settings
 from desk_rag.device_lock import DeviceLock
+from desk_rag.indexer.machine.memory import trim_memory
 from desk_rag.indexer.names import keep_embedder, keep_namespaces
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Models:
         from desk_rag.retrieval.embedding import load_embedder
 
         with self._lock:
+            self._used_at = time.monotonic()
             if self._embedder is None:
                 self._embedder = load_embedder(self._settings.model)
                 keep_embedder(self._settings, self._embedder.fingerprint)
@@ -47,12 +49,13 @@ class Models:
 
     def serving(self) -> ServingModel:
         """Return the language model, ready to serve. Raises ModelError subclasses."""
-        from desk_rag.answering.serving_model import prepare
+        from desk_rag.answering.auxiliary import prepare_all
 
         with self._lock:
             if self._serving is None:
-                self._serving = prepare(self._settings)
-                keep_namespaces(self._settings, self._serving.prefix_variants.namespaces)
+                self._serving = prepare_all(self._settings)
+                names = self._serving.prefix_variants.namespaces
+                keep_namespaces(self._settings, names, self._serving.auxiliary_namespace)
             return self._serving
 
     @contextmanager
@@ -79,7 +82,7 @@ class Models:
         return self._embedder is not None and self._serving is not None
 
     def idle_seconds(self) -> float:
-        """Return how long there has been no answer."""
+        """Return how long neither an answer nor a search has needed the models."""
         return 0.0 if self._answers else time.monotonic() - self._used_at
 
     def release(self) -> None:
@@ -94,3 +97,4 @@ class Models:
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
             torch.cuda.empty_cache()
+        trim_memory()

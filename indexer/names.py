@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, cast
 from desk_rag import __version__
 from desk_rag.config import Settings
 from desk_rag.errors import ForeignPlace
+from desk_rag.kv.recompute.policy import AUXILIARY_NAMES, RecomputeChoice
 from desk_rag.model import weights
 from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.retrieval.embedding import WINDOW_RULE, files_of
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "sentence-transformers", "safetensors", "peft", "bitsandbytes")
-_MODEL, _EMBEDDER = "model", "embedder"
+_MODEL, _EMBEDDER, _AUXILIARY = "model", "embedder", "auxiliary"
 _MOST = 8
 """Models, and embedders, whose names are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class MissingWork:
-    """Which work the store says is still to be done."""
+    """Work that, by the rows of the store, is still to be done."""
 
     vectors: bool
     kv: bool
@@ -53,10 +54,12 @@ def missing_work(store: Store, settings: Settings) -> MissingWork:
     """Return what is missing under the names kept for these settings; EVERYTHING where there are none."""
     embedder, namespaces = _kept(settings, _EMBEDDER), _kept(settings, _MODEL)
     vectors = not embedder or bool(store.chunks_without_vector(embedder[0], 1))
-    if not namespaces:
+    if not namespaces or (_wants_auxiliary(settings) and not _is_kept(settings, _AUXILIARY)):
         return MissingWork(vectors, kv=True)
     rungs = [cast("Namespace", name) for name in namespaces]
-    store.register_model(rungs)
+    auxiliary = _kept(settings, _AUXILIARY) if _wants_auxiliary(settings) else []
+    store.register_model(rungs, cast("Namespace", auxiliary[0]) if auxiliary else None)
+    rungs += [cast("Namespace", name) for name in auxiliary]
     kv = any(store.chunks_without_kv(rung, 1) for rung in rungs)
     counts = [store.counts(rung, None) for rung in rungs]
     full = counts[0].kv_bytes >= counts[0].budget_bytes and any(each.warm < each.chunks for each in counts)
@@ -68,9 +71,11 @@ def keep_embedder(settings: Settings, fingerprint: str) -> None:
     _keep(settings, _EMBEDDER, [fingerprint])
 
 
-def keep_namespaces(settings: Settings, namespaces: Sequence[str]) -> None:
-    """Remember the names of the model's chunk KV under these settings, rung 0 first."""
+def keep_namespaces(settings: Settings, namespaces: Sequence[str], auxiliary: str | None = None) -> None:
+    """Remember the names of the model's chunk KV under these settings, rung 0 first, and of its auxiliary's."""
     _keep(settings, _MODEL, [str(namespace) for namespace in namespaces])
+    if _wants_auxiliary(settings):
+        _keep(settings, _AUXILIARY, [str(auxiliary)] if auxiliary else [])
 
 
 def _keep(settings: Settings, part: str, names: list[str]) -> None:
@@ -91,6 +96,10 @@ def _kept(settings: Settings, part: str) -> list[str]:
     return _read(settings).get(part, {}).get(key, []) if key is not None else []
 
 
+def _is_kept(settings: Settings, part: str) -> bool:
+    return _key(settings, part) in _read(settings).get(part, {})
+
+
 def _file(settings: Settings) -> Path:
     return settings.data_dir / "models" / "names.json"
 
@@ -100,7 +109,7 @@ def _read(settings: Settings) -> dict[str, dict[str, list[str]]]:
         record = json.loads(_file(settings).read_text(encoding="utf-8"))
         return {
             part: {str(key): [str(name) for name in names] for key, names in record[part].items()}
-            for part in (_MODEL, _EMBEDDER)
+            for part in (_MODEL, _EMBEDDER, _AUXILIARY)
             if part in record
         }
     except (OSError, ValueError, AttributeError, TypeError):
@@ -116,14 +125,27 @@ def _key(settings: Settings, part: str) -> str | None:
             return None
         facts: list[object] = [chosen.embedder, WINDOW_RULE, _stamps(files)]
     else:
-        folder = weights.resolve(chosen.name, allow_download=chosen.allow_download)
-        files = [*folder.glob("*.json"), *folder.glob("*.jinja"), *weights.weight_files(folder)]
+        files = _weight_files(chosen.name, settings)
         if chosen.adapter:
             files += Path(chosen.adapter).expanduser().iterdir()
         files += (settings.data_dir / "models").glob("*.safetensors")
-        facts = [chosen.name, chosen.adapter, chosen.quantization, chosen.device, chosen.rungs, _stamps(files)]
+        facts = [chosen.name, chosen.adapter, chosen.quantization, chosen.device, chosen.rungs]
+        if part == _AUXILIARY:
+            name = settings.answer.auxiliary
+            files += _weight_files(AUXILIARY_NAMES.get(name, name), settings)
+            facts.append(settings.answer.auxiliary)
+        facts.append(_stamps(files))
     text = repr([__version__, [_version(library) for library in _LIBRARIES], *facts])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _weight_files(name: str, settings: Settings) -> list[Path]:
+    folder = weights.resolve(name, allow_download=settings.model.allow_download)
+    return [*folder.glob("*.json"), *folder.glob("*.jinja"), *weights.weight_files(folder)]
+
+
+def _wants_auxiliary(settings: Settings) -> bool:
+    return RecomputeChoice.of(settings.answer).needs_auxiliary
 
 
 def _stamps(files: Iterable[Path]) -> list[tuple[str, int, int]]:

@@ -108,7 +108,7 @@ class Run:
             return
         self._progress.passing("loading the model …")
         serving, store = self._parts.load_model(), self._parts.store
-        keep_namespaces(self._settings, serving.prefix_variants.namespaces)
+        keep_namespaces(self._settings, serving.prefix_variants.namespaces, serving.auxiliary_namespace)
         outlook = store.outlook(serving.namespace, _CODED_SHARE * serving.model.spec.fp16_bytes_per_token)
         if outlook is not None and not self._stop():
             self._progress.say(outlook.sentence)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the worker needs. It calls the loader of a stage whenever that begins; what is loaded is kept for others."""
+    """Store, tokenizer and loaders for the worker, which calls the loader of a stage whenever that begins."""
 
     store: Store
     counter: PortableCounter
@@ -37,7 +37,7 @@ class Parts:
     load_embedder: Callable[[], Embedder]
     load_model: Callable[[], ServingModel]
     missing: Callable[[], MissingWork] = lambda: EVERYTHING
-    """What there is to do, as far as it is known without loading anything."""
+    """Returns the work to be done, as far as it is known without loading anything."""
 
 
 def lazy_parts(store: Store, settings: Settings, models: Models | None = None) -> Parts:

@@ -51,7 +51,7 @@ _INSTANCES_REMEDY = "More watchers can be allowed with: sudo sysctl fs.inotify.m
 
 @dataclass(frozen=True, slots=True)
 class WatchState:
-    """How a root is watched."""
+    """The way in which a root is watched."""
 
     root: Path
     polling: str = ""

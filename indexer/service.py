@@ -16,19 +16,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from desk_rag.config import Settings
+from desk_rag.config import GIB, Settings
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import StoreError
-from desk_rag.indexer.idle import IdleGate, describe_pause
 from desk_rag.indexer.jobs import Change, FileJob, JobQueue, SweepJob
+from desk_rag.indexer.log import logging_to
+from desk_rag.indexer.machine.idle import IdleGate, describe_pause
+from desk_rag.indexer.notices import FOLDER, FolderCheck, NoticeBoard
 from desk_rag.indexer.parts import Parts
 from desk_rag.indexer.root_watch import WatchState
 from desk_rag.indexer.watcher import Batch, Watcher
 from desk_rag.indexer.worker import AT_REST, Worker, look, settle_wait
-from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, StageProgress
-from desk_rag.sanitize import clean
+from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, Notice, RootAbsent, StageProgress
+from desk_rag.sanitize import clean, shown_path
 from desk_rag.store.catalog.deletion_rows import Decision
-from desk_rag.store.private_log import PrivateLog
 from desk_rag.store.types import Activity
 
 _log = logging.getLogger(__name__)
@@ -39,6 +40,8 @@ _HEARTBEAT_SECONDS = 15.0
 _SLEPT_SECONDS = 60.0
 _IGNORE_FILES = (".gitignore", ".deskragignore")
 _REMEMBERED = 50_000
+_FOLDERS_SECONDS = 2.0
+"""Seconds between two checks whether the folders are there."""
 _SOON = 10.0
 
 
@@ -84,11 +87,13 @@ class Service:
             settings.index,
             self._jobs,
             self._emit,
-            may_run=self._gate.may_run,
+            may_run=self._may_fill,
             stopping=self._stopping.is_set,
             paused=self._paused,
         )
         self._watcher = Watcher(self.folders, self._take_batch, ignore=(settings.data_dir.absolute(),))
+        self._board = NoticeBoard()
+        self._folder_check = FolderCheck(parts.store, self.folders)
         self._activity = AT_REST
         self._current = ""
         self._emitted: set[int] = set()
@@ -99,7 +104,7 @@ class Service:
             threading.Thread(target=self._worker.run, name="index-worker", daemon=True),
             threading.Thread(target=self._keep_time, name="index-timer", daemon=True),
         )
-        self._log_handler: logging.Handler | None = None
+        self._log = contextlib.ExitStack()
 
     def subscribe(self, callback: Callable[[IndexEvent], None]) -> None:
         """Call `callback` with every event from now on. Unchanged files and repeated outcomes are left out."""
@@ -111,7 +116,7 @@ class Service:
 
     def start(self) -> None:
         """Start the threads, and sweep all folders in the given order."""
-        self._log_handler = _open_log(self._settings.data_dir / "logs")
+        self._log.enter_context(logging_to(self._settings.data_dir))
         now = time.monotonic()
         for number, folder in enumerate(self.folders):
             self._jobs.put(SweepJob(folder, now + number / 1000))
@@ -134,9 +139,7 @@ class Service:
             if thread.is_alive() and thread is not threading.current_thread():
                 thread.join(max(0.0, end - time.monotonic()))
         self._gate.close()
-        if self._log_handler is not None:
-            logging.getLogger("desk_rag").removeHandler(self._log_handler)
-            self._log_handler.close()
+        self._log.close()
         return not any(thread.is_alive() for thread in self._threads)
 
     def pause(self, until: float | None) -> None:
@@ -154,6 +157,10 @@ class Service:
         """Return the files that changed and were not read yet, as far as the system reported them."""
         return [*self._watcher.pending(), *self._jobs.paths()]
 
+    def notices(self) -> tuple[Notice, ...]:
+        """Return the states that need the user's attention now."""
+        return self._board.current()
+
     def is_reading(self) -> bool:
         """Return whether files are being read, or will be within seconds."""
         return not self._paused() and (self._worker.is_sweeping or self._jobs.due(within=_SOON))
@@ -168,6 +175,15 @@ class Service:
         until = self._pause_until
         left = 0.0 if until is None else until - time.time()
         return describe_pause(left) if left > 0 else ""
+
+    def _may_fill(self) -> str:
+        """Return why no cache may be written now: the computer is busy, or enough was written today; '' if it may."""
+        limit = self._settings.idle.write_gib_per_day
+        is_over = not limit or self._store.written_today() < limit * GIB
+        reason = f"caches of {limit:g} GiB were written today"
+        remedy = "Raise `write_gib_per_day` under [idle] to go on now."
+        self._emit(Notice("writes", f"Filling caches waits until midnight: {reason}.", remedy, is_over=is_over))
+        return self._gate.may_run() if is_over else reason
 
     # Hints from the watcher
 
@@ -187,8 +203,8 @@ class Service:
         self._check_watches(start=True)
         jump = ClockJump(time.time(), time.monotonic())
         next_sweep = time.monotonic() + self._settings.index.sweep_seconds
-        published: tuple[StageProgress, str] | None = None
-        published_at = 0.0
+        published: tuple[StageProgress, str, tuple[Notice, ...]] | None = None
+        published_at = next_folders = 0.0
         while not self._stopping.wait(self._tick):
             now = time.monotonic()
             try:
@@ -199,9 +215,12 @@ class Service:
                     next_sweep = now + self._settings.index.sweep_seconds
                     self.sweep()
                     self._check_watches()
+                if now >= next_folders:
+                    next_folders = now + _FOLDERS_SECONDS
+                    self._check_folders()
                 self._heed_pause()
                 self._heed_confirmed()
-                state = (self._activity, self._current)
+                state = (self._activity, self._current, self.notices())
                 if state != published or now - published_at >= _HEARTBEAT_SECONDS:
                     self._publish(state[0], state[1])
                     published, published_at = state, now
@@ -218,8 +237,20 @@ class Service:
             _log.error("watching failed: %s", type(error).__name__)
             return
         for state in states:
+            subject = f"watching {state.root}"
+            sentence = f"{shown_path(state.root)} is checked at intervals: {state.polling}."
+            self._board.post(Notice(subject, sentence, state.remedy, is_over=not state.remedy))
             for callback in self._watch_callbacks:
                 callback(state)
+
+    def _check_folders(self) -> None:
+        """Say which folders went away or came back, and look through the latter."""
+        notices = self._folder_check.check()
+        for notice in notices:
+            self._emit(notice)
+        if any(notice.is_over and notice.subject.startswith(FOLDER) for notice in notices):
+            self._check_watches()
+            self.sweep()
 
     def _heed_pause(self) -> None:
         self._gate.full_speed(self._store.full_speed_requested() is not None)
@@ -249,6 +280,7 @@ class Service:
                 eta_seconds=progress.eta_seconds,
                 waiting=progress.waiting,
                 current=current,
+                notices=tuple((notice.subject, notice.sentence, notice.remedy) for notice in self.notices()),
             )
         )
 
@@ -271,6 +303,10 @@ class Service:
 
     def _repeats(self, event: IndexEvent) -> bool:
         """Return whether an event was emitted before: every sweep meets the same broken files and reasons to wait."""
+        if isinstance(event, RootAbsent):
+            return True  # the check of the folders has said so, or will within seconds
+        if isinstance(event, Notice):
+            return not self._board.post(event)
         if isinstance(event, StageProgress):
             before = self._last_waiting.get(event.stage, "")
             self._last_waiting[event.stage] = _without_numbers(event.waiting)
@@ -298,12 +334,3 @@ def outermost(folders: Sequence[Path]) -> tuple[Path, ...]:
 
 def _without_numbers(reason: str) -> str:
     return "".join(letter for letter in reason if not letter.isdigit())
-
-
-def _open_log(folder: Path) -> logging.Handler:
-    """Open a log of at most 2 MB that only its owner can read."""
-    handler = PrivateLog(folder, "indexer.log", most_bytes=1_000_000, old_files=1, delay=True)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    handler.setLevel(logging.WARNING)
-    logging.getLogger("desk_rag").addHandler(handler)
-    return handler

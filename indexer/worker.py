@@ -18,11 +18,11 @@ from desk_rag.documents.discovery import FoundFile
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import Cancelled, DeskRagError, StoreError
 from desk_rag.indexer.jobs import Change, FileJob, FileSnapshot, Job, JobQueue, SweepJob
-from desk_rag.indexer.memory import trim_memory
+from desk_rag.indexer.machine.memory import trim_memory
 from desk_rag.indexer.parts import Parts
 from desk_rag.ingest.background_prefill import warm_pending
 from desk_rag.ingest.deletions import HANDFUL
-from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, StageProgress
+from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, Notice, StageProgress
 from desk_rag.ingest.file_update import CHANGED_MEANWHILE
 from desk_rag.ingest.pipeline import embed_pending, index_path, sync_folder
 from desk_rag.ingest.progress import Tally
@@ -44,6 +44,14 @@ _TIDY_SECONDS = 15.0
 _LONGEST_TIDY_WAIT = 40.0
 _RETRY_SECONDS = 60.0
 """Seconds until a sweep or a stage that failed as a whole is tried again."""
+STOPPED = "stopped: "
+"""Beginning of a reason to wait that a failure gives; a notice says the same with its remedy."""
+_WORK = {
+    IndexStage.SCAN: "Looking through a folder",
+    IndexStage.WORDS: "Reading files",
+    IndexStage.VECTORS: "Making vectors",
+    IndexStage.WARM: "Filling caches",
+}
 
 
 class Worker:
@@ -67,7 +75,9 @@ class Worker:
         """A folder is being compared with the catalog, or its files are being read."""
         self._stages: Iterator[None] | None = None
         self._stages_again = 0.0
-        """When to start the stages again, in monotonic time; 0 for never."""
+        """Monotonic time at which the stages start again; 0 for never."""
+        self._failing: set[IndexStage] = set()
+        """Stages that stopped for a reason the user was told."""
         self._tally = Tally()
         self._unfinished = True
         """A summary is due; at the start, to say that everything is up to date."""
@@ -76,11 +86,11 @@ class Worker:
         self._full_until = 0.0
         """Until when prefill is suspended, because the disk is full or prefill fails; new content ends that."""
         self._gone_at: list[float] = []
-        """When indexed files turned out to be gone, in monotonic time; only those of the last minute."""
+        """Monotonic times at which indexed files turned out to be gone, of the last minute."""
         self._tidy_at = 0.0
-        """When to check for deleted text again, in monotonic time."""
+        """Monotonic time of the next check for deleted text."""
         self._sweeps: dict[Path, tuple[float, float]] = {}
-        """When the last sweep of each root ended, and how long it took."""
+        """End of the last sweep of each root, in monotonic time, and its duration in seconds."""
 
     def run(self) -> None:
         """Work until told to stop. Raises nothing."""
@@ -153,6 +163,7 @@ class Worker:
         self.is_sweeping = True
         try:
             self._sweep(job.root)
+            self._recovered(IndexStage.SCAN)
         except Exception as error:
             self._report(IndexStage.SCAN, error)
             self._jobs.put(SweepJob(job.root, time.monotonic() + _RETRY_SECONDS))
@@ -215,6 +226,7 @@ class Worker:
                 self._report(IndexStage.WORDS, error)
                 self._jobs.put(SweepJob(job.root, time.monotonic() + _RETRY_SECONDS))
                 return
+            self._recovered(IndexStage.WORDS)
             self._tell(event)
             if event.reason == CHANGED_MEANWHILE:
                 self._again(job, look(job.path), Change.CHANGED)
@@ -259,6 +271,7 @@ class Worker:
 
     def _run_stages(self) -> Iterator[None]:
         for stage, work in ((IndexStage.VECTORS, self._embed), (IndexStage.WARM, self._prefill)):
+            progress, is_suspended = None, time.monotonic() < self._full_until
             try:
                 for progress in work():
                     self._unfinished = True
@@ -268,6 +281,7 @@ class Worker:
                     while self._parts.turn.answer_waits() and not self._halt():
                         self._jobs.wait(0.1)
                         yield
+                self._note_end(stage, progress, is_suspended=is_suspended and stage is IndexStage.WARM)
             except Exception as error:
                 self._report(stage, error)
                 self._stages_again = time.monotonic() + _RETRY_SECONDS
@@ -281,6 +295,17 @@ class Worker:
             trim_memory()
             self._emit(self._tally.finished())
             self._tally, self._unfinished = Tally(), False
+
+    def _note_end(self, stage: IndexStage, last: StageProgress | None, *, is_suspended: bool) -> None:
+        """Report that a stage ended because the disk is full, or that it works again."""
+        if self._halt():
+            return
+        if last is not None and last.disk_full:
+            remedy = "Free some space on that drive; desk-rag tries again every ten minutes."
+            self._failing.add(stage)
+            self._emit(Notice(stage.value, last.waiting, remedy))
+        elif not is_suspended and (last is None or not last.waiting):
+            self._recovered(stage)
 
     def _embed(self) -> Iterator[StageProgress]:
         if not self._parts.missing().vectors:
@@ -302,8 +327,18 @@ class Worker:
             return  # the store may be closed already
         place = "".join(traceback.format_tb(error.__traceback__))
         _log.error("%s failed: %s at\n%s", stage.value, type(error).__name__, place)
-        problem = str(error) if isinstance(error, DeskRagError) else f"{type(error).__name__}; the log has more"
-        self._emit(StageProgress(stage, 0, 0, "chunks", 0.0, None, f"stopped: {problem}"))
+        problem, remedy = f"an internal error ({type(error).__name__}).", "The log in the data directory has more."
+        if isinstance(error, DeskRagError):
+            problem, remedy = error.message, error.remedy
+        self._failing.add(stage)
+        self._emit(StageProgress(stage, 0, 0, "chunks", 0.0, None, f"{STOPPED}{problem}"))
+        again = f"desk-rag tries again every {_RETRY_SECONDS:.0f} seconds."
+        self._emit(Notice(stage.value, f"{_WORK[stage]} stopped: {problem}", f"{remedy} {again}".lstrip()))
+
+    def _recovered(self, stage: IndexStage) -> None:
+        if stage in self._failing:
+            self._failing.discard(stage)
+            self._emit(Notice(stage.value, f"{_WORK[stage]} goes on.", is_over=True))
 
 
 def look(path: Path) -> FileSnapshot | None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from desk_rag.answering import generation
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import Answer, AnswerMode, Finished, FirstToken
-from desk_rag.answering.kv_connector import CacheTarget, KVConnector, StreamedConnector
+from desk_rag.answering.kv_connector import CacheTarget, KVConnector
 from desk_rag.answering.serving_model import prepare, prepare_model
 from desk_rag.config import AnswerSettings, ModelSettings, Settings
 from desk_rag.device_lock import DeviceLock
@@ -99,8 +99,8 @@ def make_world(root: Path, device: Literal["cpu", "cuda"], model: LanguageModel 
     return made
 
 
-def streamed(store: Store, site: CacheTarget) -> StreamedConnector:
-    return StreamedConnector(store, site, Loader(site.model.device, SMALL))
+def streamed(store: Store, site: CacheTarget) -> KVConnector:
+    return KVConnector(store, site, Loader(site.model.device, SMALL))
 
 
 @contextmanager
@@ -144,7 +144,7 @@ def ask(
 
 
 def loader_of(engine: AnswerEngine) -> Loader:
-    assert isinstance(engine._connector, StreamedConnector)
+    assert isinstance(engine._connector, KVConnector)
     return engine._connector.loader
 
 

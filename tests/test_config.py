@@ -238,3 +238,10 @@ def test_whatever_stands_in_the_file_is_an_error_of_the_file(tmp_path: Path, tex
     with pytest.raises(ConfigError) as caught:
         load(written(tmp_path, text))
     assert said in caught.value.message
+
+
+@pytest.mark.parametrize("setting", ["name", "embedder"])
+@pytest.mark.parametrize("given", ["", "  "])
+def test_a_blank_model_is_refused_in_words(setting: str, given: str) -> None:
+    with pytest.raises(ConfigError, match="is blank; name 'embedded', a directory, or ORG/NAME"):
+        with_changes(Settings().model, {setting: given})

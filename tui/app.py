@@ -12,7 +12,7 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, NoReturn
@@ -29,12 +29,15 @@ from desk_rag.errors import DeskRagError
 from desk_rag.ingest.events import IndexEvent
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Backend, Freshness, Status
+from desk_rag.tui.keys.bindings import bound
+from desk_rag.tui.keys.keymap import checked
 from desk_rag.tui.management.session import Session
-from desk_rag.tui.palette import turn_commands
+from desk_rag.tui.palette import turn_commands, with_key
 from desk_rag.tui.panels.host import PanelHost
 from desk_rag.tui.panels.registry import panel_bindings
 from desk_rag.tui.screens.chat import ChatScreen
 from desk_rag.tui.shutdown import leave_at_once, leave_unless_ended, new_loop, threads_ended
+from desk_rag.tui.terminal.notices import LongWork, signal_of
 from desk_rag.tui.turns.answering import Asking
 from desk_rag.tui.widgets.question_input import QuestionInput
 
@@ -54,18 +57,18 @@ class DeskRagApp(PanelHost):
     ENABLE_COMMAND_PALETTE = True
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f1", "help", "Help", priority=True),
+        bound("help", "help", "Help", show=True, priority=True),
         *panel_bindings(),
-        Binding("f6", "pause_or_resume", "Pause", priority=True),
-        Binding("ctrl+q", "quit", "Quit", key_display="^q", priority=True),
+        bound("pause", "pause_or_resume", "Pause", show=True, priority=True),
+        bound("undo", "undo", "Undo", priority=True),
+        bound("jump", "jump", "Jump", priority=True),
+        bound("quit", "quit", "Quit", show=True, priority=True),
         Binding("ctrl+c", "copy_or_quit", "Quit", show=False, priority=True),
     ]
 
     def __init__(self, backend: Backend, folders: Sequence[Path], log_file: Path | None = None) -> None:
         super().__init__(driver_class=_driver_class())
         self.backend = backend
-        self.failure: DeskRagError | None = None
-        """What kept the backend from starting; its exit code becomes the program's."""
         self._log_file = log_file
         self._folders = tuple(folders)
         self._chat = ChatScreen(folders)
@@ -78,6 +81,7 @@ class DeskRagApp(PanelHost):
         self._status = Status()
         self._status_told = False
         self._pressed_ctrl_c = float("-inf")
+        self._long_work = LongWork()
 
     def on_mount(self) -> None:
         self.use_ui_settings()
@@ -165,6 +169,7 @@ class DeskRagApp(PanelHost):
         self._in_haste.clear()
         if isinstance(message, m.AnswerWanted) and message.at_once:
             self._in_haste.set()
+        self._long_work.asked()
         self.ask_backend(message)
 
     @work(thread=True, exclusive=True, group="answer", exit_on_error=False)
@@ -181,6 +186,20 @@ class DeskRagApp(PanelHost):
             asking.answer(wanted)
         else:
             asking.compare(wanted)
+
+    @on(m.AnswerOver)
+    def _answer_over(self) -> None:
+        self._signal(self._long_work.answered())
+
+    @on(m.IndexEventCame)
+    def _index_event_came(self, message: m.IndexEventCame) -> None:
+        self._signal(self._long_work.indexed(message.event))
+
+    def _signal(self, notice: str) -> None:
+        """Ring or show a notice outside the window, as the settings say."""
+        written = signal_of(self.backend.session.settings.ui.notify, notice)
+        if written and self._driver is not None:
+            self._driver.write(written)
 
     @on(m.HasteWanted)
     def _haste_wanted(self) -> None:
@@ -217,10 +236,13 @@ class DeskRagApp(PanelHost):
     # Actions --------------------------------------------------------------------------------------------------
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Every action by name, so that no key is the only way."""
+        """Yield every action by name, so that no key is the only way."""
         if screen is self._chat:
-            yield from turn_commands(self._chat)
-        yield SystemCommand("Pause or resume indexing", "For an hour (F6)", self.action_pause_or_resume)
+            yield from turn_commands(self._chat, self.keymap)
+        yield self._command("Pause or resume indexing", "For an hour", "pause", self.action_pause_or_resume)
+        if self.backend.session.undo is not None:
+            yield self._command("Undo", "The last change made in the library", "undo", self.action_undo)
+        yield self._command("Jump", "To a pane, an answer or a source, by a letter", "jump", self.action_jump)
         yield SystemCommand(
             "Remove documents whose files are gone", "From the index, now", partial(self.decide_deletions, keep=False)
         )
@@ -229,8 +251,11 @@ class DeskRagApp(PanelHost):
         )
         yield from self.panel_commands()
         yield SystemCommand("Change the theme", "Colours", self.action_change_theme)
-        yield SystemCommand("Help", "Keys and signs", self.action_help)
-        yield SystemCommand("Quit", "Leave desk-rag", self.action_quit)
+        yield self._command("Help", "Keys and signs", "help", self.action_help)
+        yield self._command("Quit", "Leave desk-rag", "quit", self.action_quit)
+
+    def _command(self, title: str, text: str, key: str, run: Callable[[], object]) -> SystemCommand:
+        return SystemCommand(title, with_key(text, self.keymap, key), run)
 
     def action_help(self) -> None:
         """Show keys and signs, or close them."""
@@ -239,7 +264,7 @@ class DeskRagApp(PanelHost):
         if isinstance(self.screen, HelpScreen):
             self.screen.dismiss()
         else:
-            self.push_screen(HelpScreen(self._log_file, *self.help_here()))
+            self.push_screen(HelpScreen(self.keymap, self._log_file, *self.help_here()))
 
     def action_copy_or_quit(self) -> None:
         """Copy what is selected; else clear the prompt; else quit when pressed twice."""
@@ -274,6 +299,7 @@ def run(session: Session) -> NoReturn:
 
     place = session.settings.data_dir
     Layout(place).check_owner()  # before the log file is made there
+    checked(session.settings.ui.keys)
     DeskRagApp.remembers = True
     code = run_with(LiveBackend(session), session.folders, log_to_file(place / "logs"))
     leave_at_once(code)  # unloading the libraries would take longer than all else

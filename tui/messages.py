@@ -120,6 +120,16 @@ class TextWanted(Message):
     quote: str
 
 
+@dataclass
+class ModelWanted(Message):
+    """The backend did not start, and should try again with the model that was chosen since."""
+
+
+@dataclass
+class Undone(Message):
+    """A change made in the library was taken back."""
+
+
 # From workers to the screen ----------------------------------------------------------------------------------
 
 

@@ -8,42 +8,46 @@ from typing import TYPE_CHECKING
 
 from textual.app import SystemCommand
 
+from desk_rag.tui.keys.actions import NUMBER_OF_SOURCE_KEYS
 from desk_rag.tui.turns.actions import TURN_ACTIONS
 
 if TYPE_CHECKING:
+    from desk_rag.tui.keys.keymap import KeyMap
     from desk_rag.tui.screens.chat import ChatScreen
 
 _SOURCE_ACTIONS = (
-    ("Next source", "In the preview (Alt+N)", "step_source(1)"),
-    ("Previous source", "In the preview (Alt+P)", "step_source(-1)"),
-    ("Show or hide the sources", "A pane, or a tab below 100 columns (Ctrl+B)", "toggle_sources"),
+    ("Next source", "In the preview", "step_source(1)", "next_source"),
+    ("Previous source", "In the preview", "step_source(-1)", "previous_source"),
+    ("Show or hide the sources", "A pane, or a tab below 100 columns", "toggle_sources", "sources"),
 )
 _CHAT_ACTIONS = (
-    ("New chat", "Empties the screen; the old one stays among the saved chats (Ctrl+N)", "new_chat"),
-    ("New private chat", "Nothing of it is saved", "new_chat(True)"),
-    ("Saved chats", "Search, open, delete (Ctrl+R)", "chats"),
-    ("Export this chat", "As Markdown or JSON, with its sources (Alt+S)", "export"),
-    ("Find in this chat", "In questions, answers and quotes (Ctrl+F)", "find"),
+    ("New chat", "Empties the screen; the old one stays among the saved chats", "new_chat", "new_chat"),
+    ("New private chat", "Nothing of it is saved", "new_chat(True)", ""),
+    ("Saved chats", "Search, open, delete", "chats", "chats"),
+    ("Export this chat", "As Markdown or JSON, with its sources", "export", "export"),
+    ("Find in this chat", "In questions, answers and quotes", "find", "find"),
 )
-_MOST_KEYS = 9
 
 
-def turn_commands(chat: ChatScreen) -> Iterator[SystemCommand]:
+def turn_commands(chat: ChatScreen, keymap: KeyMap) -> Iterator[SystemCommand]:
     """Yield what can be done with the selected turn of `chat` now."""
 
-    def doing(action: str) -> Callable[[], Awaitable[None]]:
-        return partial(chat.run_action, action)
+    def command(title: str, text: str, action: str, key: str) -> SystemCommand:
+        run: Callable[[], Awaitable[None]] = partial(chat.run_action, action)
+        return SystemCommand(title, with_key(text, keymap, key), run)
 
-    for action in TURN_ACTIONS:
-        if chat.check_action(action.name, ()):
-            text = f"{action.help} ({action.key})" if action.key else action.help
-            yield SystemCommand(action.title, text, doing(action.name))
-    for title, text, action_name in _CHAT_ACTIONS:
-        yield SystemCommand(title, text, doing(action_name))
-    if not chat.number_of_sources:
-        return
+    for each in TURN_ACTIONS:
+        if chat.check_action(each.name, ()):
+            yield command(each.title, each.help, each.name, each.key)
+    for entry in _CHAT_ACTIONS:
+        yield command(*entry)
     for number in range(1, chat.number_of_sources + 1):
-        key = f" (Alt+{number})" if number <= _MOST_KEYS else ""
-        yield SystemCommand(f"Source {number}", f"In the preview{key}", doing(f"show_source({number})"))
-    for title, text, action_name in _SOURCE_ACTIONS:
-        yield SystemCommand(title, text, doing(action_name))
+        key = f"source_{number}" if number <= NUMBER_OF_SOURCE_KEYS else ""
+        yield command(f"Source {number}", "In the preview", f"show_source({number})", key)
+    for entry in _SOURCE_ACTIONS if chat.number_of_sources else ():
+        yield command(*entry)
+
+
+def with_key(text: str, keymap: KeyMap, key: str) -> str:
+    """Return the description of a command, with the key that does the same."""
+    return f"{text} ({keymap.shown(key)})" if key else text

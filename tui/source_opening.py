@@ -71,7 +71,7 @@ class SourceOpening(App[int]):
             self.complain(error)
 
     def _show_text(self, wanted: m.TextWanted) -> None:
-        from desk_rag.tui.screens.turn.document_text import DocumentTextScreen
+        from desk_rag.tui.screens.document_text import DocumentTextScreen, excerpt
 
         source = wanted.source
         chunks: Sequence[Chunk] = ()
@@ -80,4 +80,4 @@ class SourceOpening(App[int]):
         except Exception:
             _LOG.exception("only the source itself can be shown")
         title = f"{source.path} · {place(source)}".rstrip(" ·")
-        self.call_from_thread(self.push_screen, DocumentTextScreen(title, source, wanted.quote, chunks))
+        self.call_from_thread(self.push_screen, DocumentTextScreen(title, *excerpt(source, wanted.quote, chunks)))

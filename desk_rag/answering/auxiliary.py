@@ -1,25 +1,24 @@
 """Open the auxiliary model for selective recompute, with its chunk KV from the same store.
 
-Background prefill writes this model's chunk KV under its own namespace, and it is deleted with its document like any
-other. Chunks that are prefilled while answering are kept in memory only.
+Background prefill writes this model's chunk KV under its own namespace, after that of the answering model and within
+the same budget, and it is deleted with its document like any other. Chunks that are prefilled while answering are
+written back after the answer. A model that is its own auxiliary is loaded once and has one namespace.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from desk_rag.answering.serving_model import prepare
 from desk_rag.config import ModelSettings, Settings
 from desk_rag.kv.identity import kv_key
 from desk_rag.kv.prefix_variants.variants import PLAIN
 from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel, MemoryKVStore
+from desk_rag.kv.recompute.policy import AUXILIARY_NAMES, RecomputeChoice
 from desk_rag.kv.serving import ServingModel
 from desk_rag.kv.types import Namespace, QuantizedKV
 from desk_rag.store.store import Store
-
-SMOLLM = "HuggingFaceTB/SmolLM2-135M"
-"""The model named 'smollm2-135m' in the settings: the auxiliary model of CacheClip (arXiv 2510.10129)."""
-_NAMES = {"smollm2-135m": SMOLLM}
 
 
 class StoredChunkKV(MemoryKVStore):
@@ -39,19 +38,35 @@ class StoredChunkKV(MemoryKVStore):
         return chunk_kvs
 
 
-def prepare_auxiliary(settings: Settings, name: str = "embedded", device: str = "cpu") -> ServingModel:
+def prepare_auxiliary(
+    settings: Settings, name: str = "embedded", device: str = "cpu", *, beside: ServingModel | None = None
+) -> ServingModel:
     """Load the auxiliary model: 'embedded', 'smollm2-135m', a directory or ORG/NAME.
 
-    It is loaded unquantised. Pass the result to background prefill as well, so that its chunk KV is ready before a
-    question needs it. Raises ModelError, ConfigError.
+    It is loaded unquantised, unless it is the model that already answers (`beside`). Raises ModelError, ConfigError.
     """
-    return prepare(settings.model_copy(update={"model": model_settings(settings, name, device)}))
+    chosen = model_settings(settings, name, device)
+    same = chosen.model_copy(update={"device": settings.model.device, "rungs": settings.model.rungs})
+    if beside is not None and same == settings.model:
+        return beside
+    return prepare(settings.model_copy(update={"model": chosen}))
+
+
+def prepare_all(settings: Settings) -> ServingModel:
+    """Load and prepare the answering model, with its auxiliary if the settings ask for one.
+
+    Raises ModelError, ConfigError.
+    """
+    serving = prepare(settings)
+    if not RecomputeChoice.of(settings.answer).needs_auxiliary:
+        return serving
+    return replace(serving, auxiliary=prepare_auxiliary(settings, settings.answer.auxiliary, beside=serving))
 
 
 def model_settings(settings: Settings, name: str, device: str = "cpu") -> ModelSettings:
     """Settings to load the auxiliary model `name` with."""
     plain = {"device": device, "quantization": "none", "adapter": "", "rungs": PLAIN}
-    return settings.model.model_copy(update={"name": _NAMES.get(name, name), **plain})
+    return settings.model.model_copy(update={"name": AUXILIARY_NAMES.get(name, name), **plain})
 
 
 def open_auxiliary(prepared: ServingModel, store: Store) -> AuxiliaryModel:

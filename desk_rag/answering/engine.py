@@ -78,7 +78,7 @@ class AnswerEngine:
         """Allocate the cache, start the loader and run one pass to warm up.
 
         Args:
-            loading: opens the connector; by default the fastest on the model's device.
+            loading: opens the connector; by default with as much memory as the settings say.
             lean: whether to use the fused forward pass; by default if it is the fastest on the device.
             auxiliary: the model that selects tokens to recompute, if the settings ask for one.
 
@@ -107,7 +107,7 @@ class AnswerEngine:
         if loading is not None:
             self._connector = loading(store, target)
         else:
-            self._connector = open_connector(settings, store, target, self.namespace)
+            self._connector = open_connector(settings.answer, store, target)
         self._prefetcher = Prefetcher(self._connector.prefetch, self._connector.cancel_prefetch)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="write-back")
         try:
@@ -180,7 +180,7 @@ class AnswerEngine:
             yield from map(check.event, stream.feed(token.text, token.count))
             for token in begun.later_tokens:
                 raw, count = raw + token.text, count + token.count
-                yield from map(check.event, stream.feed(token.text, token.count))
+                yield from map(check.event, stream.feed(token.text, token.count, ends_quotes=token.ends_quotes))
                 if stream.ended:
                     break
             decoding = token.sampled_at - first_at
@@ -265,7 +265,7 @@ class AnswerEngine:
         self._connector.close()
 
     def _register_model(self, store: Store) -> None:
-        store.register_model(self.serving.prefix_variants.namespaces)
+        store.register_model(self.serving.prefix_variants.namespaces, self.serving.auxiliary_namespace)
 
     def _settle_context(
         self, chunks: Sequence[RetrievedChunk], loads: ExitStack, mode: AnswerMode
@@ -385,13 +385,13 @@ class AnswerEngine:
         """
         # Before the write-back: a full cache admits what was retrieved before.
         self.store.note_use([source.chunk_id for source in context.sources])
-        if not self.store.writer:
-            if live_prefills:
-                self.store.want_kv([prefilled.chunk.source.chunk_id for prefilled in live_prefills])
-            return
-        for prefilled in live_prefills:
-            chunk = prefilled.chunk
-            self._writer.submit(self.store.put_kv, chunk.key, prefilled.kv, [chunk.source.chunk_id], prefilled.seconds)
+        images = [(one.chunk.key, one.kv, [one.chunk.source.chunk_id], one.seconds) for one in live_prefills]
+        images += self._recompute.take_auxiliary_prefills(self.serving.auxiliary_namespace or self.namespace)
+        if self.store.writer:
+            for image in images:
+                self._writer.submit(self.store.put_kv, *image)
+        elif images:
+            self.store.want_kv([chunk_id for _, _, chunk_ids, _ in images for chunk_id in chunk_ids])
 
     def _sync(self) -> None:
         # Only this thread's stream: copies on the loader's stream must not be waited for.

@@ -31,6 +31,8 @@ class Token:
     """First token only: the model's probability of beginning a refusal, whichever token was taken."""
     count: int = 1
     """Number of tokens it stands for."""
+    ends_quotes: bool = False
+    """True if this completes the only quote of the answer, so that it can be verified at once."""
 
 
 class DecodingStrategy(Protocol):
@@ -110,7 +112,8 @@ def _quote_and_answer(
     Returns True if decoding is to end.
     """
     quote = selected.quote
-    yield Token(detokenizer.replace(quote.token_ids), time.perf_counter(), None, len(quote.token_ids) - 1)
+    text, is_only = detokenizer.replace(quote.token_ids), selected.is_answered
+    yield Token(text, time.perf_counter(), None, len(quote.token_ids) - 1, is_only)
     if stop() or len(detokenizer.ids) >= max_tokens:
         return True
     answer = selected.append_answer()

@@ -1,8 +1,7 @@
-"""Load the chunk KV of an answer and put it into the model's cache, in one of two ways.
+"""Load the chunk KV of an answer and put it into the model's cache, layer by layer while the question's pass runs.
 
-`MappedConnector` reads whole files through the page cache and stitches them before the question's pass: enough on a
-CPU, where nothing has to cross a bus. `StreamedConnector` has an asynchronous `Loader` read them layer by layer while
-the pass runs, and keeps them in GPU memory and page-locked memory.
+An asynchronous `Loader` reads the files. It keeps them between answers in GPU memory and page-locked memory, or in host
+memory without a GPU.
 """
 
 from __future__ import annotations
@@ -10,29 +9,28 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from typing import Protocol
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import psutil
 import torch
 
-from desk_rag.answering import drive_tuning
-from desk_rag.config import AnswerSettings, Settings
+from desk_rag.config import AnswerSettings
 from desk_rag.errors import OutOfMemory
 from desk_rag.kv.forward.runner import ModelPass, ModelRunner, Pass
+from desk_rag.kv.kernels.availability import is_large
 from desk_rag.kv.lazy.cache import LazyCache, arriving
 from desk_rag.kv.lazy.reference import LazyContext
 from desk_rag.kv.loading.layerwise import Placer, layerwise
 from desk_rag.kv.loading.load import Load
-from desk_rag.kv.loading.loader import Loader
+from desk_rag.kv.loading.loader import Loader, LoaderSettings
 from desk_rag.kv.payload import ChunkFile
 from desk_rag.kv.positions import StitchPlan
 from desk_rag.kv.prefill import PrefixKV
 from desk_rag.kv.quant import move_layer
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.stitch import stitch
-from desk_rag.kv.types import KVKey, Namespace, QuantizedKV
+from desk_rag.kv.types import KVKey, QuantizedKV
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.memory import device as device_memory
 from desk_rag.store.store import Store
@@ -41,9 +39,12 @@ MIB = 1 << 20
 _GPU_AT_MOST = 4096 * MIB
 _RAM_AT_MOST = 2048 * MIB
 _RAM_AT_LEAST = 64 * MIB
-_AHEAD_AT_MOST = 256 * MIB
-"""Maximum bytes read into the page cache ahead of a question."""
-
+_CPU_AT_MOST = 256 * MIB
+_CPU_THREADS = 4
+_WAVES_LARGE_GPU = 1
+_WAVES_SMALL_GPU = 2
+"""Waves in which a file is read: computation starts earlier, and reads are shorter (bench/LOG.md, "Waves of the
+loader")."""
 
 Candidates = Callable[[], Sequence[KVKey]]
 """Returns keys of retrieved chunks; called only if loading starts before the answer's chunks are settled."""
@@ -79,155 +80,29 @@ class CacheTarget:
         return QuantizedKV(tuple(move_layer(layer, self.model.device) for layer in chunk.layers))
 
 
-class KVLoadHandle(Protocol):
-    """Loading of one answer's chunks.
-
-    Chunk indices follow the keys given to `select`, which are in the plan's order.
-    """
-
-    def select(self, keys: Sequence[KVKey]) -> None:
-        """Settle the answer's chunks; nothing else is loaded from now on."""
-
-    def missing(self) -> list[int]:
-        """Indices of chunks to be prefilled live, as far as known now.
-
-        Call it again after ChunksLost.
-        """
-
-    def replace(self, index: int, chunk: QuantizedKV) -> None:
-        """Use this chunk KV, on the model's device, for a missing chunk."""
-
-    def attach(self, plan: StitchPlan, *, by_layers: bool = False) -> AbstractContextManager[Pass]:
-        """Context for the question's first pass; yields the pass to run it and to decode with.
-
-        With `by_layers` the caller runs the first pass itself, through the model's own layers and over the target's
-        slab. The first pass may raise ChunksLost; then `missing` has grown.
-        """
-
-    def release(self) -> None:
-        """Give back what later passes do not read; call it after the first pass."""
-
-    def waited(self) -> float:
-        """Seconds that passes waited for loading; synchronize the device first."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the chunks that were not prefilled live."""
-
-    def close(self) -> None:
-        """End the load. May be called twice."""
-
-
-class KVConnector(Protocol):
-    """Loads chunk KV for one engine."""
-
-    def start_load(self, candidates: Candidates) -> KVLoadHandle:
-        """Start loading; the candidates may be more than the answer will use, or others."""
-
-    def prefetch(self, keys: Sequence[KVKey]) -> None:
-        """Load what may be needed next, the likeliest first.
-
-        Replaces an earlier prefetch, never delays an answer.
-        """
-
-    def cancel_prefetch(self) -> None:
-        """Stop prefetching."""
-
-    def forget(self) -> None:
-        """Drop what this process holds in memory, as after a restart."""
-
-    def close(self) -> None:
-        """Release all memory."""
-
-
-# Through the page cache ---------------------------------------------------------------------------------------
-
-
-class MappedConnector:
-    """Reads whole files through the page cache."""
-
-    def __init__(self, store: Store, target: CacheTarget) -> None:
-        self._store, self._target = store, target
-
-    def start_load(self, candidates: Candidates) -> MappedHandle:
-        return MappedHandle(self._store, self._target)
-
-    def prefetch(self, keys: Sequence[KVKey]) -> None:
-        self._store.read_ahead(keys, _AHEAD_AT_MOST)
-
-    def cancel_prefetch(self) -> None:
-        pass  # the operating system cannot be told to stop; it costs the answer next to nothing
-
-    def forget(self) -> None:
-        pass  # the page cache belongs to the operating system
-
-    def close(self) -> None:
-        pass
-
-
-class MappedHandle:
-    """Chunks read as whole files, see `KVLoadHandle`."""
-
-    def __init__(self, store: Store, target: CacheTarget) -> None:
-        self._store, self._target = store, target
-        self._keys: tuple[KVKey, ...] = ()
-        self._chunks: list[QuantizedKV | None] | None = None
-        self._prefilled_live: set[int] = set()
-
-    def select(self, keys: Sequence[KVKey]) -> None:
-        self._keys = tuple(keys)
-
-    def missing(self) -> list[int]:
-        if self._chunks is None:
-            self._chunks = self._store.get_kv(self._keys)
-        return [index for index, chunk in enumerate(self._chunks) if chunk is None]
-
-    def replace(self, index: int, chunk: QuantizedKV) -> None:
-        assert self._chunks is not None, "call missing() first"
-        self._chunks[index] = chunk
-        self._prefilled_live.add(index)
-
-    def attach(self, plan: StitchPlan, *, by_layers: bool = False) -> AbstractContextManager[Pass]:
-        chunks = [chunk for chunk in self._chunks or [] if chunk is not None]
-        return nullcontext(self._target.fill(plan, chunks))
-
-    def release(self) -> None:
-        if self._target.slab is not None:
-            self.close()
-
-    def waited(self) -> float:
-        return 0.0
-
-    @property
-    def nbytes(self) -> int:
-        chunks = enumerate(self._chunks or [])
-        return sum(chunk.nbytes for index, chunk in chunks if chunk is not None and index not in self._prefilled_live)
-
-    def close(self) -> None:
-        self._chunks = []
-
-
-# Layer by layer -----------------------------------------------------------------------------------------------
-
-
-class StreamedConnector:
-    """Loads layer by layer, through an asynchronous loader with GPU and page-locked memory."""
+class KVConnector:
+    """Loads chunk KV for one engine, layer by layer, through an asynchronous loader."""
 
     def __init__(self, store: Store, target: CacheTarget, loader: Loader) -> None:
         self._store, self._target, self.loader = store, target, loader
         self._lock = threading.Lock()
         self._prefetch: tuple[list[KVKey], Load] | None = None
 
-    def start_load(self, candidates: Candidates) -> StreamedHandle:
+    def start_load(self, candidates: Candidates) -> KVLoadHandle:
+        """Start loading; the candidates may be more than the answer will use, or others."""
         keys = candidates()
         prefetched = self._take_prefetch(keys)
         if prefetched is not None:
             loaded_keys, load = prefetched
         else:
             loaded_keys, load = list(keys), _start(self.loader, self._store.kv_files(keys, used=False))
-        return StreamedHandle(self._store, self._target, self.loader, loaded_keys, load)
+        return KVLoadHandle(self._store, self._target, self.loader, loaded_keys, load)
 
     def prefetch(self, keys: Sequence[KVKey]) -> None:
+        """Load what may be needed next, the likeliest first.
+
+        Replaces an earlier prefetch, never delays an answer.
+        """
         fitting_keys, files, room = [], [], self.loader.settings.resident_bytes // 2
         for key, file in zip(keys, self._store.kv_files(keys, used=False), strict=True):
             if file is not None and file.payload <= room:
@@ -242,14 +117,17 @@ class StreamedConnector:
                 self._prefetch = fitting_keys, load
 
     def cancel_prefetch(self) -> None:
+        """Stop prefetching."""
         with self._lock:
             self._cancel()
 
     def forget(self) -> None:
+        """Drop what this process holds in memory, as after a restart."""
         self.cancel_prefetch()
         self.loader.forget()
 
     def close(self) -> None:
+        """Release all memory."""
         self.cancel_prefetch()
         self.loader.close()
 
@@ -269,8 +147,11 @@ class StreamedConnector:
             self._prefetch = None
 
 
-class StreamedHandle:
-    """Chunks on their way layer by layer, see `KVLoadHandle`."""
+class KVLoadHandle:
+    """Loading of one answer's chunks.
+
+    Chunk indices follow the keys given to `select`, which are in the plan's order.
+    """
 
     def __init__(self, store: Store, target: CacheTarget, loader: Loader, keys: list[KVKey], load: Load) -> None:
         self._store, self._target, self._loader = store, target, loader
@@ -278,6 +159,7 @@ class StreamedHandle:
         self._verified: set[int] = set()
 
     def select(self, keys: Sequence[KVKey]) -> None:
+        """Settle the answer's chunks; nothing else is loaded from now on."""
         files = self._store.kv_files(keys)
         loading = {key: index for index, key in enumerate(self._keys)}
         if all(key in loading or file is None for key, file in zip(keys, files, strict=True)):
@@ -289,6 +171,10 @@ class StreamedHandle:
         self._keys = list(keys)
 
     def missing(self) -> list[int]:
+        """Indices of chunks to be prefilled live, as far as known now.
+
+        Call it again after ChunksLost.
+        """
         while True:
             lost, items = self._load.missing(), self._load.items
             doubtful = [index for index in lost if index not in self._verified and items[index].file is not None]
@@ -302,10 +188,16 @@ class StreamedHandle:
                     self.replace(index, self._target.to_device(chunk))
 
     def replace(self, index: int, chunk: QuantizedKV) -> None:
+        """Use this chunk KV, on the model's device, for a missing chunk."""
         self._load.replace(index, chunk)
 
     @contextmanager
     def attach(self, plan: StitchPlan, *, by_layers: bool = False) -> Iterator[Pass]:
+        """Context for the question's first pass; yields the pass to run it and to decode with.
+
+        With `by_layers` the caller runs the first pass itself, through the model's own layers and over the target's
+        slab. The first pass may raise ChunksLost; then `missing` has grown.
+        """
         target, load = self._target, self._load
         if target.slab is None:
             chunks = [load.quantized(position) for position in range(len(load.items))]
@@ -328,17 +220,21 @@ class StreamedHandle:
             placer.place_all()
 
     def release(self) -> None:
+        """Give back what later passes do not read; call it after the first pass."""
         if self._target.slab is not None:
             self.close()
 
     def waited(self) -> float:
+        """Seconds that passes waited for loading; synchronize the device first."""
         return self._load.waited()
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the chunks that were not prefilled live."""
         return self._load.nbytes
 
     def close(self) -> None:
+        """End the load. May be called twice."""
         self._load.close()
 
     def _read_verified(self, indices: Sequence[int]) -> list[QuantizedKV | None]:
@@ -355,23 +251,21 @@ def _start(loader: Loader, files: Sequence[ChunkFile | None]) -> Load:
         ) from error
 
 
-# Choice of connector ------------------------------------------------------------------------------------------
-
-
-def open_connector(settings: Settings, store: Store, target: CacheTarget, namespace: Namespace) -> KVConnector:
-    """Open the connector that is fastest on the model's device, sized by the memory free now.
-
-    On a CPU both are equally fast (bench/LOG.md, "Answering and retrieval: constants"), and mapped files need no
-    threads and no second copy in memory.
-    """
+def open_connector(settings: AnswerSettings, store: Store, target: CacheTarget) -> KVConnector:
+    """Open a connector with as much memory as the settings say, or as is free now."""
     device = target.model.device
     if device.type != "cuda":
-        return MappedConnector(store, target)
-    resident, staging = tier_bytes(settings.answer, device)
-    sample = store.kv_sample(namespace, drive_tuning.SAMPLE)
-    tuned = drive_tuning.settle(settings.data_dir, sample, device, settings.store.kv_place)
-    loader = Loader(device, replace(tuned, resident_bytes=resident, staging_bytes=staging))
-    return StreamedConnector(store, target, loader)
+        loader = Loader(device, LoaderSettings(threads=_CPU_THREADS, resident_bytes=host_bytes(settings)))
+        return KVConnector(store, target, loader)
+    resident, staging = tier_bytes(settings, device)
+    waves = _WAVES_LARGE_GPU if is_large(device) else _WAVES_SMALL_GPU
+    loader = Loader(device, LoaderSettings(waves=waves, resident_bytes=resident, staging_bytes=staging))
+    return KVConnector(store, target, loader)
+
+
+def host_bytes(settings: AnswerSettings) -> int:
+    """Bytes of chunk KV kept in memory between answers without a GPU; the page cache holds the files besides."""
+    return settings.ram_cache_mib * MIB or min(psutil.virtual_memory().available // 8, _CPU_AT_MOST)
 
 
 def tier_bytes(settings: AnswerSettings, device: torch.device) -> tuple[int, int]:

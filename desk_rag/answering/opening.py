@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from desk_rag.answering.auxiliary import open_auxiliary, prepare_auxiliary
+from desk_rag.answering.auxiliary import open_auxiliary, prepare_all
 from desk_rag.answering.engine import AnswerEngine
-from desk_rag.answering.serving_model import prepare
-from desk_rag.answering.strategy import wants_auxiliary
 from desk_rag.config import Settings
 from desk_rag.device_lock import DeviceLock
 from desk_rag.kv.serving import ServingModel
@@ -21,7 +19,7 @@ def open_engine(settings: Settings, *, writer: bool) -> AnswerEngine:
     store = Store.open(settings.data_dir, settings.store, writer=writer)
     try:
         turn = DeviceLock(settings.data_dir / "run")
-        return engine_with(prepare(settings), load_embedder(settings.model), store, turn, settings)
+        return engine_with(prepare_all(settings), load_embedder(settings.model), store, turn, settings)
     except BaseException:
         store.close()
         raise
@@ -31,7 +29,5 @@ def engine_with(
     serving: ServingModel, embedder: Embedder, store: Store, turn: DeviceLock, settings: Settings
 ) -> AnswerEngine:
     """Return an engine over an open store and loaded models. Raises ModelError subclasses, ConfigError."""
-    auxiliary = None
-    if wants_auxiliary(settings.answer):
-        auxiliary = open_auxiliary(prepare_auxiliary(settings, settings.answer.auxiliary), store)
+    auxiliary = None if serving.auxiliary is None else open_auxiliary(serving.auxiliary, store)
     return AnswerEngine(serving, embedder, store, turn, settings, auxiliary=auxiliary)

@@ -18,8 +18,10 @@ from desk_rag.answering.writing.length import length_for, longest
 from desk_rag.answering.writing.stream import WrittenStream
 from desk_rag.answering.writing.support import SupportChecker
 from desk_rag.config import AnswerSettings
+from desk_rag.documents.chunking import ChunkId, chunk_id_of
 from desk_rag.errors import ConfigError, OutOfMemory, UnsupportedModel
 from desk_rag.kv.forward.runner import ModelRunner, Pass
+from desk_rag.kv.identity import kv_key
 from desk_rag.kv.lazy import cache
 from desk_rag.kv.lazy.memory import AttentionPath, choose_attention
 from desk_rag.kv.positions import StitchPlan
@@ -27,6 +29,7 @@ from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.policy import RecomputeChoice, SelectorName
 from desk_rag.kv.recompute.step import PrefillResult, RecomputeHandle, Recomputer, RecomputeRequest
 from desk_rag.kv.rope import RotaryTables
+from desk_rag.kv.types import KVKey, Namespace, QuantizedKV
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.memory import device as device_memory
 from desk_rag.retrieval.embedding import Embedder, EmbedderLike
@@ -85,16 +88,6 @@ def allocate(
         device_memory.release_unused(model.device)
 
 
-def recompute_choice(settings: AnswerSettings) -> RecomputeChoice:
-    """Recompute ratio and selector of the settings."""
-    return RecomputeChoice(settings.recompute, SelectorName(settings.selector))
-
-
-def wants_auxiliary(settings: AnswerSettings) -> bool:
-    """True if answers with these settings need the auxiliary model."""
-    return bool(settings.recompute) and SelectorName(settings.selector).needs_auxiliary
-
-
 class TimedRecompute:
     """One answer's first pass with selective recompute.
 
@@ -139,7 +132,7 @@ class Recompute:
         auxiliary: AuxiliaryModel | None,
     ) -> None:
         """`slab` is None with lazy attention, which has no place for recomputed keys and values."""
-        self.choice, self._slab = recompute_choice(settings), slab
+        self.choice, self._slab = RecomputeChoice.of(settings), slab
         self._recomputer = Recomputer(model, slab.cache, tables, self.choice, auxiliary) if slab is not None else None
 
     def begin(
@@ -172,6 +165,12 @@ class Recompute:
         if self._recomputer is not None and self._slab is not None:
             self._slab.forget_prefix()
             self._recomputer.rehearse()
+
+    def take_auxiliary_prefills(self, namespace: Namespace) -> list[tuple[KVKey, QuantizedKV, list[ChunkId], float]]:
+        """Return the chunk KVs that the auxiliary model prefilled since the last call, as `Store.put_kv` takes them."""
+        auxiliary = None if self._recomputer is None else self._recomputer.auxiliary
+        live = [] if auxiliary is None else auxiliary.take_live()
+        return [(kv_key(namespace, one.token_ids), one.kv, [chunk_id_of(one.text)], one.seconds) for one in live]
 
     def close(self) -> None:
         """End the auxiliary model's thread."""

@@ -62,9 +62,14 @@ class AnswerStream:
         """True once further text would be ignored."""
         return self.refused
 
-    def feed(self, piece: str, _count: int = 1) -> Iterator[Evidence | AnswerText]:
-        """Take the next piece of text; yield the events that became certain."""
+    def feed(self, piece: str, _count: int = 1, *, ends_quotes: bool = False) -> Iterator[Evidence | AnswerText]:
+        """Take the next piece of text; yield the events that became certain.
+
+        With `ends_quotes` it completes the last quote, which is verified without waiting for the answer's own words.
+        """
         yield from self._pass(self._parser.feed(piece))
+        if ends_quotes and self._unverified:
+            yield from self._verified_evidence()
 
     def finish(self, *, stopped: bool = False) -> tuple[ParsedAnswer, tuple[Evidence | AnswerText, ...]]:
         """Close the text.
@@ -108,10 +113,8 @@ class AnswerStream:
                 self._unverified.append(event)
                 continue
             if not self._verified:
-                self.refused = not self._supported()
-                yield from () if self.refused else (replace(each, support=self.support) for each in self._unverified)
-                self._unverified = []
-            if self.refused:
+                yield from self._verified_evidence()
+            if self.ended:
                 continue
             if self._extractive and isinstance(event, AnswerText):
                 self._words += event.text
@@ -119,6 +122,12 @@ class AnswerStream:
                 yield replace(event, support=self.support)
             else:
                 yield event
+
+    def _verified_evidence(self) -> Iterator[Evidence]:
+        """Verify the evidence so far, and yield it unless that fails."""
+        self.refused = not self._supported()
+        yield from () if self.refused else (replace(each, support=self.support) for each in self._unverified)
+        self._unverified = []
 
     def _supported(self) -> bool:
         """Verify the evidence.

@@ -19,7 +19,6 @@ from pathlib import Path
 
 import torch
 
-from desk_rag.answering import drive_tuning
 from desk_rag.bench import load
 from desk_rag.bench.gpu_paths import first_token, whole_answer
 from desk_rag.bench.gpu_paths.first_token import Case, Desk, Plans
@@ -166,7 +165,7 @@ def _ttft(
     sizes = [case.questions * pool.payload(lengths(case.context, options.chunk)) for case in cases]
     most = options.most_mib << 20
     room = max((size for size in sizes if size <= most), default=0) * 9 // 8 + (64 << 20)
-    settings = replace(_reading(options, model, pool, cases), staging_bytes=room, resident_bytes=room)
+    settings = replace(_loader_settings(options), staging_bytes=room, resident_bytes=room)
     plans = Plans(
         options.shape, tuple(cases), options.chunk, place, settings, graphs=not options.no_graphs,
         big_bytes=options.big_mib << 20, most_bytes=most, baselines=not options.no_baselines,
@@ -186,15 +185,9 @@ def _ttft(
         keep()
 
 
-def _reading(
-    options: argparse.Namespace, model: LanguageModel, pool: ChunkPool, cases: Sequence[Case]
-) -> LoaderSettings:
-    """Threads and waves: as given, else as an engine finds them out when it starts."""
+def _loader_settings(options: argparse.Namespace) -> LoaderSettings:
+    """Threads and waves as given, else the loader's own."""
     usual = LoaderSettings()
-    if options.threads is None and options.waves is None:
-        files = pool.of_question(lengths(cases[0].context, options.chunk), 0)
-        tuned = drive_tuning.measure(files, model.device)
-        return tuned.applied(usual) if tuned is not None else usual
     return replace(usual, threads=options.threads or usual.threads, waves=options.waves or usual.waves)
 
 

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from desk_rag.answering import drive_tuning
 from desk_rag.bench.harness import drive, report
 from desk_rag.bench.models import synthetic
 from desk_rag.bench.models.synthetic import Shape, Slabs
@@ -108,8 +107,6 @@ def main(argv: Sequence[str]) -> int:
         found = _measure(files, bench, tried[0].settings)
         after = drive.rates(files.big, readers, options.repeat)
         steps = _steps(files, bench, tried[0].settings)
-    if options.remember is not None:
-        _remember(options.remember, tried[0], _payload(files))
     copied = drive.host_to_device(device, options.repeat)
     # A drive's rate wanders: what it gave before and after our own loads counts, each way's median, the best way.
     best = max((spread for rates in (before, after) for spread in rates.values()), key=lambda spread: spread.median)
@@ -146,10 +143,9 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--chunk", type=int, default=512, help="tokens per chunk")
     parser.add_argument("--repeat", type=int, default=7)
-    parser.add_argument("--threads", help="tried for the load path, 4,8,16; without these three as the product does")
+    parser.add_argument("--threads", help="tried for the load path, 4,8,16; the product's own by default")
     parser.add_argument("--waves", help="tried likewise")
     parser.add_argument("--run-mib", help="most MiB of one read and copy, tried likewise")
-    parser.add_argument("--remember", type=Path, metavar="DATA_DIR", help="keep the best settings for its drive")
     parser.add_argument("--big-mib", type=int, default=1024, help="size of the file for the drive's own rate")
     parser.add_argument("--dir", type=Path, help="where the files go; beside the user's caches by default")
     parser.add_argument("--out", type=Path, help="append the JSON line to this file")
@@ -209,18 +205,14 @@ class Tried:
 
 
 def _sweep(files: Files, bench: Bench, options: argparse.Namespace) -> list[Tried]:
-    """Every combination asked for, the fastest cold load first; without a wish what the product itself would take."""
+    """Every combination of the options, the fastest cold load first; the product's own value for one not given."""
     base = LoaderSettings(staging_bytes=1 << 30, resident_bytes=1 << 30)
     grid = [_numbers(text) for text in (options.threads, options.waves, options.run_mib)]
-    if not any(grid):
-        tuned = drive_tuning.measure(files.ours, bench.device)
-        candidates = [base if tuned is None else tuned.applied(base)]
-    else:
-        threads, waves, runs = (given or [default] for given, default in zip(grid, _default(base), strict=True))
-        candidates = [
-            replace(base, threads=thread, waves=wave, run_bytes=mib << 20)
-            for thread, wave, mib in itertools.product(threads, waves, runs)
-        ]
+    threads, waves, runs = (given or [default] for given, default in zip(grid, _default(base), strict=True))
+    candidates = [
+        replace(base, threads=thread, waves=wave, run_bytes=mib << 20)
+        for thread, wave, mib in itertools.product(threads, waves, runs)
+    ]
     tried = []
     for settings in candidates:
         with Loader(bench.device, settings) as loader:
@@ -338,12 +330,6 @@ def _payload(files: Files) -> int:
 def _told(settings: LoaderSettings) -> dict[str, int | bool]:
     run_mib = settings.run_bytes >> 20
     return {"threads": settings.threads, "waves": settings.waves, "run_mib": run_mib, "direct": settings.direct}
-
-
-def _remember(data_dir: Path, best: Tried, nbytes: int) -> None:
-    data_dir.mkdir(parents=True, exist_ok=True)
-    settings = best.settings
-    drive_tuning.remember(data_dir, drive_tuning.Tuned(settings.threads, settings.waves, nbytes / best.cold.median))
 
 
 def _steps(files: Files, bench: Bench, settings: LoaderSettings) -> dict[str, dict[str, float]]:

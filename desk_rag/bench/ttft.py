@@ -1,7 +1,7 @@
-"""Time to first token: stored chunk KV beside full prefill of the same chunks, both sides interleaved in one run.
+"""Time to first token and first text: chunk KV beside full prefill of the same chunks, interleaved in one run.
 
-Knows the engine's events and the page cache; computes no answer of its own. Every number is the sum of the stages that
-`AnswerEngine.ask` reports, so what is measured is what ships. Three conditions per question, in an order that turns
+Times to the first token are sums of the stages that `AnswerEngine.ask` reports, times to the first text those at which
+it yields a quote or a word, so what is measured is what ships. Three conditions per question, in an order that turns
 from round to round: full prefill; chunk KV from disk (the files' pages dropped from the page cache, their checksums
 verified anew); chunk KV that the system still holds in memory.
 """
@@ -12,6 +12,7 @@ import argparse
 import errno
 import os
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -19,7 +20,16 @@ from enum import Enum
 from pathlib import Path
 
 from desk_rag.answering.engine import AnswerEngine
-from desk_rag.answering.events import Answer, AnswerMode, Finished, FirstToken, Retrieved, Timings
+from desk_rag.answering.events import (
+    Answer,
+    AnswerMode,
+    AnswerText,
+    Evidence,
+    Finished,
+    FirstToken,
+    Retrieved,
+    Timings,
+)
 from desk_rag.answering.opening import open_engine
 from desk_rag.bench.harness import corpus, report
 from desk_rag.bench.harness.agreement import Agreement
@@ -31,7 +41,7 @@ _BEFORE_RETRIEVED = ("queue", "retrieve")
 _CONTEXT_TOKENS = 2300
 """More than the embedded reader's own 2,000, so that ten chunks make a row of 2,000 tokens."""
 _KEPT_ROUNDS = 1
-"""Rounds whose answers are decoded to the end and compared; the others stop at the first token."""
+"""Rounds whose answers are decoded to the end and compared; the others stop at the first text."""
 
 
 class Condition(Enum):
@@ -53,8 +63,10 @@ class Sample:
 
     question: corpus.Question
     timings: Timings
+    first_text: float
+    """Seconds to the first quote or word."""
     answer: Answer | None
-    """None where the stream was left at the first token."""
+    """None where the stream was left at the first text."""
 
     @property
     def after_retrieval(self) -> float:
@@ -72,6 +84,15 @@ class Cell:
     def spread(self, condition: Condition) -> report.Spread:
         """Spread of the TTFT in seconds."""
         return report.Spread.of([sample.timings.ttft for sample in self.samples[condition]])
+
+    def first_text(self, condition: Condition) -> report.Spread:
+        """Spread of the seconds to the first quote or word."""
+        return report.Spread.of([sample.first_text for sample in self.samples[condition]])
+
+    def text_ratios(self, condition: Condition) -> report.Spread:
+        """As `ratios`, for the first text."""
+        pairs = zip(self.samples[Condition.FULL], self.samples[condition], strict=True)
+        return report.Spread.of([full.first_text / cached.first_text for full, cached in pairs])
 
     def ratios(self, condition: Condition, *, after_retrieval: bool = False) -> report.Spread:
         """Full prefill over `condition`, pair by pair: the same question in the same round."""
@@ -214,24 +235,26 @@ def _ask(
     if condition is Condition.DISK:
         _drop((engine.settings.data_dir / "kv").rglob("*.safetensors"), coldness)
     elif condition is Condition.MEMORY:
-        for event in engine.ask(question.text, mode=condition.mode, top_k=chunks):
-            if isinstance(event, FirstToken):
-                break
+        any(isinstance(event, FirstToken) for event in engine.ask(question.text, mode=condition.mode, top_k=chunks))
     timings: Timings | None = None
+    first_text: float | None = None
     answer: Answer | None = None
     engine.forget_read()
+    began = time.perf_counter()
     for event in engine.ask(question.text, mode=condition.mode, top_k=chunks):
         match event:
             case Retrieved(sources) if not sources or not all(source.warm for source in sources):
                 raise ConfigError("Not every chunk of an answer is warm.", remedy="Give the store more room on disk.")
             case FirstToken(measured):
-                timings = measured
+                timings = timings or measured
+            case Evidence() | AnswerText() if first_text is None:
+                first_text = time.perf_counter() - began
                 if not keep:
                     break
             case Finished(finished):
                 answer = finished
-    assert timings is not None
-    return Sample(question, timings, answer)
+    assert timings is not None and first_text is not None, "every answer has a text"
+    return Sample(question, timings, first_text, answer)
 
 
 def _drop(files: Iterable[Path], coldness: Coldness) -> None:
@@ -289,6 +312,14 @@ def _print(cells: Sequence[Cell], coldness: Coldness) -> None:
             ])  # fmt: skip
     print(report.table(headings, rows))
     print(f"ratio: median of full prefill over this condition, question by question. {coldness.verdict}.")
+    print("\nTime to the first quote or word in milliseconds")
+    rows = [
+        [condition.value, str(cell.chunks), *(f"{number:.0f}" for number in cell.first_text(condition).scaled(1e3)),
+         f"{cell.text_ratios(condition).median:.1f}x"]
+        for cell in cells
+        for condition in Condition
+    ]  # fmt: skip
+    print(report.table(["condition", "chunks", "min", "p25", "median", "p75", "max", "ratio"], rows))
     names = _stage_names(cells)
     print("\nStages, median milliseconds")
     rows = [
@@ -325,6 +356,8 @@ def _result(
         for condition in Condition:
             entry[condition.name.lower()] = {
                 "ttft_ms": cell.spread(condition).scaled(1e3),
+                "first_text_ms": cell.first_text(condition).scaled(1e3),
+                "first_text_ratio": cell.text_ratios(condition).scaled(1.0, 2),
                 "ratio": cell.ratios(condition).scaled(1.0, 2),
                 "ratio_from_retrieval": cell.ratios(condition, after_retrieval=True).scaled(1.0, 2),
                 "stages_ms": {name: round(cell.stage(condition, name) * 1e3, 2) for name in names},

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.cli import output as out
-from desk_rag.cli.store_access import exists, nothing_indexed
+from desk_rag.cli.store_access import exists, nothing_indexed, open_store
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError, StoreLocked
 from desk_rag.sanitize import clean, shown_path
@@ -96,7 +96,7 @@ def _open(settings: Settings) -> Store:
     from desk_rag.store.store import Store
 
     try:
-        return Store.open(settings.data_dir, settings.store, writer=True)
+        return open_store(settings, writer=True)
     except StoreLocked:
         return Store.open(settings.data_dir, settings.store, writer=False)
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.cli import output as out
 from desk_rag.config import GIB, ModelSettings, Settings
-from desk_rag.errors import DeskRagError
+from desk_rag.errors import DeskRagError, told_to_user
 from desk_rag.sanitize import clean, shown_path
 
 if TYPE_CHECKING:
@@ -70,19 +70,35 @@ def run(settings: Settings, *, as_json: bool) -> int:
 def examine(settings: Settings) -> Iterator[Finding]:
     """Run all checks, in the order in which a fault would show."""
     checks: tuple[Callable[[Settings], Finding | list[Finding]], ...] = (
-        *(_python, _torch, _gpu, _quantization, _model, _adapter, _auxiliary, _rungs, _embedder, _words, _vectors),
-        *(_data_dir, _kv_dir, _disk, _drive, _store, _foreign, _notices, _coding, _break_even, _watches),
+        *(
+            _python,
+            _torch,
+            _gpu,
+            _quantization,
+            _model,
+            _memory,
+            _adapter,
+            _auxiliary,
+            _rungs,
+            _embedder,
+            _words,
+            _vectors,
+        ),
+        *(_data_dir, _kv_dir, _disk, _store, _foreign, _notices, _coding, _break_even, _watches),
     )
     reported: set[str] = set()
     for check in checks:
         try:
             findings = check(settings)
             yield from findings if isinstance(findings, list) else [findings]
-        except DeskRagError as error:
-            if error.message in reported:
+        except (DeskRagError, OSError) as error:
+            known = told_to_user(error)
+            if known is None:
+                raise
+            if known.message in reported:
                 continue  # several checks open the store and meet the same fault
-            reported.add(error.message)
-            yield Finding(check.__name__.strip("_").replace("_", " "), Verdict.FAIL, error.message, error.remedy)
+            reported.add(known.message)
+            yield Finding(check.__name__.strip("_").replace("_", " "), Verdict.FAIL, known.message, known.remedy)
 
 
 def _python(_settings: Settings) -> Finding:
@@ -124,6 +140,16 @@ def _quantization(settings: Settings) -> Finding:
 
 def _model(settings: Settings) -> Finding:
     return Finding("model", Verdict.OK, _checked(settings.model))
+
+
+def _memory(settings: Settings) -> list[Finding]:
+    from desk_rag.cli.models import memory_needed
+
+    needed = memory_needed(settings)
+    if needed is None:
+        return []  # the check of the model itself says why
+    detail, remedy = needed
+    return [Finding("memory", Verdict.WARN if remedy else Verdict.OK, detail, remedy)]
 
 
 def _auxiliary(settings: Settings) -> list[Finding]:
@@ -282,18 +308,6 @@ def _disk(settings: Settings) -> Finding:
         remedy = "Raise `budget_gib` under [store] to have fast answers."
         return Finding("disk", Verdict.WARN, f"{detail}: no chunk KV is kept", remedy)
     return Finding("disk", Verdict.OK, detail)
-
-
-def _drive(settings: Settings) -> list[Finding]:
-    """Report the measured read speed of the drive, if there is one."""
-    from desk_rag.answering.drive_tuning import remembered
-
-    tuned = remembered(settings.data_dir, settings.store.kv_place)
-    if tuned is None:
-        return []
-    rate = f"{tuned.bytes_per_second / 1e9:.2f} GB/s"
-    detail = f"chunk KV is read at {rate}, by {tuned.threads} threads in {tuned.waves} waves"
-    return [Finding("drive", Verdict.OK, detail)]
 
 
 def _store(settings: Settings) -> Finding:

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 TOPICS = {
     "install": "installing with uv, pipx or pip; which build of torch; updating and removing",
     "asking": "follow-up questions, '@' names of folders and files, saved chats",
+    "keys": "the keys of the UI, and how to change them",
     "files": "which files are read, which are left out, and how to change that",
+    "background": "watching folders, answering sooner, starting at login, pausing, notices",
     "settings": "every setting with its default and its limits",
     "models": "using a larger model: which ones, GPU memory, disk space, downloads",
     "how-it-works": "what is stored, how an answer is made, and the words used for it",

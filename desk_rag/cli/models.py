@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from desk_rag import config
 from desk_rag.cli import output as out
 from desk_rag.cli.store_access import exists, open_store, print_lines
-from desk_rag.config import GIB, Settings
+from desk_rag.config import Settings
 from desk_rag.errors import ConfigError
 from desk_rag.sanitize import clean, shown_path
 
 if TYPE_CHECKING:
     from desk_rag.model.library.fit import Fit, Machine
     from desk_rag.model.library.installed import Installed
+    from desk_rag.model.memory.plan import MemoryPlan
 
 _KNOWN = (
     "Known to suit small machines because of few key-value heads: Qwen2.5-1.5B and 3B, Gemma 3 1B, SmolLM3 3B "
@@ -89,7 +90,9 @@ def _fit(settings: Settings, task: Task) -> int:
     if task.as_json:
         out.print_json(sys.stdout, {"machine": asdict(machine), "models": [_fit_as_json(each) for each in ranked]})
         return 0
-    place = f"{out.size(machine.gpu_bytes)} of GPU memory" if machine.gpu_bytes else "no NVIDIA GPU"
+    place = "no NVIDIA GPU"
+    if machine.gpu_bytes:
+        place = f"{out.size(machine.gpu_free_bytes)} of {out.size(machine.gpu_bytes)} of GPU memory free"
     lines = [
         f"This machine: {place}, {out.size(machine.ram_bytes)} of memory free, "
         f"{out.size(machine.budget_bytes)} of disk for caches.",
@@ -105,50 +108,72 @@ def _fit(settings: Settings, task: Task) -> int:
 
 def _fit_lines(each: Fit, machine: Machine) -> list[str]:
     weights = ", ".join(
-        f"{out.size(size)} {'16 bit' if name == 'none' else name}" for name, size in each.weights.items()
+        f"{out.size(size)} {'as they are' if name == 'none' else name}" for name, size in each.weights.items()
     )
-    verdict = "suits" if each.suits else each.model.refusal or (
-        "does not fit into memory" if not each.quantization else "its caches would exceed budget_gib"
-    )  # fmt: skip
-    if each.suits and each.quantization != "none":
-        verdict = f"suits with --quantization {each.quantization}"
     disk = f", {out.size(each.folder_bytes)} of disk for this text" if machine.text_characters else ""
     license = f", licence: {clean(each.model.license)}" if each.model.license else ""
     return [
-        f"{clean(each.model.name)}: {clean(verdict)}",
-        f"    weights {weights}; passages {out.size(each.slab_bytes)}; cache {each.kv_bytes_per_token:,} bytes per "
-        f"token{disk}{license}",
+        f"{clean(each.model.name)}: {clean(_verdict(each))}",
+        f"    weights {weights}; cache {each.kv_bytes_per_token:,} bytes per token{disk}{license}",
+        f"    {described(each.memory)}",
     ]
 
 
-def _machine(settings: Settings, folder: Path | None) -> Machine:
-    import psutil
+def _verdict(each: Fit) -> str:
+    if each.model.refusal or not each.suits:
+        return each.model.refusal or (
+            "does not fit into memory" if not each.quantization else "its caches would exceed budget_gib"
+        )
+    words = "suits" if each.quantization == "none" else f"suits with --quantization {each.quantization}"
+    return words if each.memory.whole_context else f"{words}, with fewer passages in an answer"
 
-    from desk_rag.model.library.fit import Machine
+
+def described(plan: MemoryPlan) -> str:
+    """Return one line about a memory plan: what it takes of what is free, by part, and what follows from that."""
+    parts = ", ".join(f"{name} {out.size(size)}" for name, size in plan.parts.items())
+    line = f"{out.size(plan.total)} of {out.size(plan.device.free_bytes)} free {plan.device.name}: {parts}"
+    if plan.fits and plan.lazy:
+        line += "; passages stay in 8 bits"
+    if plan.fits and not plan.whole_context:
+        line += f"; room for {plan.context_tokens:,} tokens of passages"
+    if plan.fits and plan.kept_chunks:
+        line += f"; caches kept between answers up to {out.size(plan.kept_chunks)}"
+    return line
+
+
+def memory_needed(settings: Settings) -> tuple[str, str] | None:
+    """Compare what the chosen model will take with what is free, before it is loaded.
+
+    Returns a line, and a remedy if memory is short; None if the model's files cannot be read.
+    """
+    from desk_rag.model import weights
+    from desk_rag.model.library import fit, installed
+    from desk_rag.model.library.machine import measure
+    from desk_rag.model.memory.plan import plan
+
+    name = settings.model.name
+    model = installed.describe(name, "", weights.resolve(name, allow_download=False))
+    if model.shape is None:
+        return None
+    machine = measure(settings, 0)
+    chosen = plan(model.shape, settings.model.quantization, machine.device_for(model.shape.parameters))
+    if chosen.fits and chosen.whole_context:
+        return described(chosen), ""
+    best = fit.fit(model, model.shape, machine)
+    remedy = "Close other programs that use it, or take a smaller model (desk-rag models fit)."
+    if best.quantization not in ("", settings.model.quantization):
+        remedy = f"--quantization {best.quantization} takes {out.size(best.memory.total)}."
+    return described(chosen) if chosen.fits else f"does not fit: {described(chosen)}", remedy
+
+
+def _machine(settings: Settings, folder: Path | None) -> Machine:
+    from desk_rag.model.library.machine import measure
 
     characters = 0
     if exists(settings):
         with open_store(settings, writer=False) as store:
             characters = store.text_characters(folder.expanduser().absolute() if folder else None)
-    return Machine(
-        gpu_bytes=0 if settings.model.device == "cpu" else _gpu_bytes(),
-        ram_bytes=int(psutil.virtual_memory().available),
-        budget_bytes=int(settings.store.budget_gib * GIB),
-        text_characters=characters,
-    )
-
-
-def _gpu_bytes() -> int:
-    """Memory of the first NVIDIA GPU; 0 without one."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        total = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).total
-        pynvml.nvmlShutdown()
-    except pynvml.NVMLError:
-        return 0
-    return int(total)
+    return measure(settings, characters)
 
 
 def _use(settings: Settings, task: Task) -> int:
@@ -222,6 +247,11 @@ def _fit_as_json(each: Fit) -> dict[str, object]:
     return {
         "name": each.model.name, "source": each.model.source, "suits": each.suits, "refusal": each.model.refusal,
         "quantization": each.quantization, "weights": each.weights, "slab_bytes": each.slab_bytes,
+        "memory": {
+            "parts": dict(each.memory.parts), "total": each.memory.total, "free": each.memory.device.free_bytes,
+            "fits": each.memory.fits, "context_tokens": each.memory.context_tokens, "lazy": each.memory.lazy,
+            "kept_chunks": each.memory.kept_chunks,
+        },
         "kv_bytes_per_token": each.kv_bytes_per_token, "folder_bytes": each.folder_bytes,
         "fits_budget": each.fits_budget, "license": each.model.license,
     }  # fmt: skip

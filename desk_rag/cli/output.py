@@ -25,10 +25,8 @@ from desk_rag.answering.events import (
     Finished,
     PassagesRead,
     SentenceChecked,
-    Source,
-    Timings,
     mark,
-)  # fmt: skip
+)
 from desk_rag.answering.writing.remarks import reasoned
 from desk_rag.answering.writing.remarks import remarks as support_remarks
 from desk_rag.cli.questions import written
@@ -284,13 +282,14 @@ def stages_text(timings: Timings) -> str:
 
 
 def footer(answer: Answer) -> str:
-    """Return time to first token, stages, warm chunks, context and speed in one line."""
+    """Return times to first token and first text, stages, warm chunks, context and speed in one line."""
     timings = answer.timings
     chunks = answer.warm_chunks + answer.cold_chunks
     basis = [f"made from {answer.basis.summary}"] if answer.basis is not None else []
     if not chunks and answer.found:
         return " · ".join([*basis, f"{timings.ttft:.3f} s"])
     parts = [*basis, f"first token {timings.ttft:.3f} s ({stages_text(timings)})"]
+    parts += [] if timings.first_text is None else [f"first text {timings.first_text:.3f} s"]
     parts.append(f"{answer.warm_chunks} of {plural(chunks, 'chunk')} warm")
     parts.append(f"{timings.context_tokens:,} tokens")
     if timings.recompute_ratio > 0:
@@ -356,6 +355,7 @@ def answer_json(answer: Answer) -> dict[str, object]:
         "warm_chunks": answer.warm_chunks,
         "cold_chunks": answer.cold_chunks,
         "ttft_seconds": timings.ttft,
+        "first_text_seconds": timings.first_text,
         "stages": {stage.name: stage.seconds for stage in timings.stages},
         "context_tokens": timings.context_tokens,
         "recompute_ratio": timings.recompute_ratio,

@@ -16,6 +16,7 @@ from desk_rag.cli.store_access import confirm, exists, nothing_indexed, open_sto
 from desk_rag.config import Settings
 from desk_rag.documents.status import FileState, is_beginning_only
 from desk_rag.errors import ConfigError, CorruptCatalog, StoreError, catalog_lost
+from desk_rag.indexer.resident import keeping
 from desk_rag.sanitize import shown_path
 
 if TYPE_CHECKING:
@@ -42,9 +43,12 @@ def status(settings: Settings, *, as_json: bool) -> int:
         rows = store.documents()
         failed = [row for row in rows if row.state is FileState.FAILED]
         beginnings = [row for row in rows if row.state is FileState.INDEXED and is_beginning_only(row.reason)]
-        pins, away = store.pins(), store.kv_away
+        auxiliary_bytes, auxiliary_chunks = store.auxiliary_share()
+        pins, away, written = store.pins(), store.kv_away, store.written_today()
         absent = presence.absent_folders(store)
         missing = deletions.missing_files(store, settings.index.deletion_grace_hours)
+    resident = keeping.status(settings.data_dir)
+    kept = resident if resident is not None and resident.get("kept") else None
     if as_json:
         out.print_json(
             sys.stdout,
@@ -60,12 +64,15 @@ def status(settings: Settings, *, as_json: bool) -> int:
                 "kv_away": away,
                 "kv_bytes": counts.kv_bytes,
                 "budget_bytes": counts.budget_bytes,
+                "auxiliary_kv_bytes": auxiliary_bytes,
+                "written_today_bytes": written,
                 "planned_bytes": outlook.kv_bytes if outlook else counts.kv_bytes,
                 "pinned": [str(path) for path in pins],
                 "absent": [{**asdict(folder), "path": str(folder.path)} for folder in absent],
                 "missing_files": [{**asdict(folder), "root": str(folder.root)} for folder in missing],
                 "pause_until": pause,
                 "activity": _activity_json(activity),
+                "kept_process": kept["pid"] if kept is not None else None,
                 "notices": list(notices),
                 "beginning_only": [{"path": str(row.path), "reason": row.reason} for row in beginnings],
                 "unreadable": [{"path": str(row.path), "reason": row.reason} for row in failed],
@@ -78,20 +85,37 @@ def status(settings: Settings, *, as_json: bool) -> int:
         f"findable  words {_share(counts.chunks, counts.chunks)}, vectors {_share(counts.with_vectors, counts.chunks)},"
         f" warm {_share(counts.warm, counts.chunks)}",
         f"chunk KV  {out.size(counts.kv_bytes)} of at most {out.size(counts.budget_bytes)}",
+        *([f"          {out.size(auxiliary_bytes)} of it of the auxiliary model, for"
+           f" {_share(auxiliary_chunks, counts.chunks)} of the chunks"] if auxiliary_bytes else []),
+        *([f"written   {out.size(written)} of caches today{_daily_limit(settings)}"] if written else []),
         *([f"chunk KV  in {settings.store.kv_place}"] if settings.store.kv_place else []),
         *([f"away      {away}"] if away else []),
         f"left out  {out.unread_line(skipped) if skipped.files else 'nothing'}",
         f"now       {_activity_text(activity, pause)}",
     ]
+    if kept is not None:
+        minutes = settings.resident.exit_minutes
+        lines.append(
+            f"answers   process {kept.get('pid')} keeps the models loaded for `ask` and `search`; it ends after "
+            f"{minutes:g} minutes without a question"
+        )
     if outlook is not None:
         lines.append(f"planned   {outlook.sentence}")
     lines += [f"fault     {notice}" for notice in notices]
+    for subject, sentence, remedy in activity.notices if activity is not None else ():
+        if not subject.startswith(("folder ", "caches")):  # said below and above, also while no process watches
+            lines += [f"notice    {sentence}", *([f"          {remedy}"] if remedy else [])]
     lines += [f"absent    {out.reason_line(folder.path, folder.sentence)}" for folder in absent]
     lines += [f"missing   {missing_line(folder.root, folder.waiting, folder.kept, folder.seconds_left)}"
               for folder in missing]  # fmt: skip
     lines += [f"pinned    {shown_path(path)}" for path in pins]
     print_lines([*lines, *_listed("cut off ", beginnings), *_listed("not read", failed)])
     return 0
+
+
+def _daily_limit(settings: Settings) -> str:
+    limit = settings.idle.write_gib_per_day
+    return f", of at most {limit:g} GiB a day" if limit else ""
 
 
 def _listed(label: str, rows: Sequence[DocumentRow]) -> list[str]:
@@ -158,11 +182,18 @@ def _replace_catalog(
 def purge(settings: Settings, folder: Path | None, *, check: bool, sure: bool, as_json: bool) -> int:
     """Delete what was derived from `folder`, or the whole data directory; 4 if traces were found afterwards."""
     path = None if folder is None else Path(os.path.realpath(folder.expanduser()))
-    what = f"everything in {settings.data_dir}" if path is None else f"everything derived from {path}"
+    all_of_it = f"everything in {settings.data_dir}, and all saved chats"
+    what = all_of_it if path is None else f"everything derived from {path}"
     confirm(what, sure=sure)
+    keeping.make_way(settings.data_dir)
     if path is None:
         return _purge_all(settings, as_json=as_json)
     if not exists(settings):
+        from desk_rag.store.chats.chats import forget_folder
+
+        turns = forget_folder(settings.data_dir, path)  # chats outlive a lost index
+        if turns and not as_json:
+            print_lines([f"Removed what came from it from {out.plural(turns, 'turn')} of saved chats."])
         return nothing_indexed(settings, as_json=as_json)
     report = _purge_folder(settings, path, check=check)
     if not report.documents and not report.chat_turns and not path.exists():
@@ -197,7 +228,7 @@ def _purge_all(settings: Settings, *, as_json: bool) -> int:
     from desk_rag.store import ownership
 
     if not ownership.is_store(settings.data_dir):
-        return nothing_indexed(settings, as_json=as_json)
+        return _purge_chats(settings, as_json=as_json)
     cleared, away = _delete_all(settings.data_dir)
     if as_json:
         foreign = [str(path) for path in cleared.remaining]
@@ -214,6 +245,21 @@ def _purge_all(settings: Settings, *, as_json: bool) -> int:
         remedy = "Delete that directory once its drive is connected."
         print_lines([f"Not deleted: the caches in {away}, which is not connected. {remedy}"])
     return StoreError.exit_code if away else 0
+
+
+def _purge_chats(settings: Settings, *, as_json: bool) -> int:
+    """Delete the chats of a data directory that holds no index."""
+    from desk_rag.store.chats import place
+
+    chats = place.chats_directory(settings.data_dir)
+    freed = place.clear(chats, all_of_it=True) if chats != settings.data_dir else 0
+    if not freed:
+        return nothing_indexed(settings, as_json=as_json)
+    if as_json:
+        out.print_json(sys.stdout, {"deleted": str(chats), "freed_bytes": freed, "left": [], "away": ""})
+    else:
+        print_lines([f"Deleted the saved chats in {shown_path(chats)} ({out.size(freed)}); nothing was indexed."])
+    return 0
 
 
 def pin(settings: Settings, folder: Path, *, remove: bool) -> int:
@@ -253,12 +299,14 @@ def _delete_all(root: Path) -> tuple[Cleared, str]:
 
     Also returns the `kv_dir` that could not be reached, '' if there is none.
     """
+    from desk_rag.store import ownership
     from desk_rag.store.layout import Layout
     from desk_rag.store.maintenance.data_directory import clear_all
     from desk_rag.store.opening import locked
 
     with locked(Layout(root)):
-        return clear_all(root)
+        cleared, away = clear_all(root)
+    return ownership.clear_lock(root, cleared), away
 
 
 def _activity_json(activity: Activity | None) -> dict[str, object] | None:

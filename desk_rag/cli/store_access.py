@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def exists(settings: Settings) -> bool:
-    """Whether anything was ever indexed into this data directory."""
+    """Return whether anything was ever indexed into this data directory."""
     return (settings.data_dir / "catalog.sqlite").is_file()
 
 
@@ -35,8 +35,11 @@ def nothing_indexed(settings: Settings, *, as_json: bool) -> int:
 
 def open_store(settings: Settings, *, writer: bool) -> Store:
     """Open the store of these settings. Raises StoreError subclasses."""
+    from desk_rag.indexer.resident.keeping import make_way
     from desk_rag.store.store import Store
 
+    if writer:
+        make_way(settings.data_dir)
     return Store.open(settings.data_dir, settings.store, writer=writer)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.cli import output as out
 from desk_rag.cli.signals import stoppable
+from desk_rag.cli.store_access import open_store
 from desk_rag.config import Settings
 from desk_rag.errors import (
     UNWRITABLE,
@@ -65,9 +66,11 @@ def open_ui(settings: Settings, folders: Sequence[Path], settings_file: Path | N
     if os.environ.get("TERM") == "dumb":
         raise ConfigError("This terminal (TERM=dumb) cannot show the UI.", remedy=remedy)
     from desk_rag.cli.doctor import examine
+    from desk_rag.indexer.resident.keeping import make_way
     from desk_rag.tui.app import run
     from desk_rag.tui.management.session import Session
 
+    make_way(settings.data_dir)
     run(Session(settings, chosen, settings_file, examine))
 
 
@@ -76,7 +79,6 @@ def index(settings: Settings, folders: Sequence[Path], *, warm: bool, dry_run: b
     tally = Tally()  # starts the clock before the imports, so that the reported time includes them
     from desk_rag.indexer.once import Run
     from desk_rag.indexer.parts import lazy_parts
-    from desk_rag.store.store import Store
 
     roots = _roots(settings, folders, files=True)
     if dry_run:
@@ -85,7 +87,7 @@ def index(settings: Settings, folders: Sequence[Path], *, warm: bool, dry_run: b
         return print_preview(settings, roots, as_json=as_json)
     check_model(settings)
     progress = out.Progress(sys.stderr, roots)
-    with Store.open(settings.data_dir, settings.store, writer=True) as store, stoppable_with(progress) as stop:
+    with open_store(settings, writer=True) as store, stoppable_with(progress) as stop:
         if store.kv_away:
             progress.say(store.kv_away)
         done = Run(lazy_parts(store, settings), settings, stop, progress, tally).run(roots, warm=warm)
@@ -141,9 +143,9 @@ def _say_summary(progress: out.Progress, done: IndexFinished, skipped: UnreadFil
     """Say what a run did, how the files that were found add up, and which kinds of them were left out."""
     progress.say(out.index_summary(done))
     if skipped.files:
-        found = out.plural(counts.files + counts.failed + skipped.files, "file")
+        files = out.plural(counts.files + counts.failed + skipped.files, "file")
         failed = f" + {counts.failed:,} that could not be read" if counts.failed else ""
-        progress.say(f"{found} found = {counts.files:,} read{failed} + {skipped.files:,} left out")
+        progress.say(f"{files} found = {counts.files:,} read{failed} + {skipped.files:,} left out")
         progress.say(f"{out.unread_line(skipped)}.")
 
 
@@ -159,7 +161,9 @@ def check_model(settings: Settings) -> None:
 def watch(settings: Settings, folders: Sequence[Path]) -> int:
     """Keep `folders` indexed until stopped by a signal; waits for folders on drives that are not connected."""
     from desk_rag.indexer.daemon import run_watch
+    from desk_rag.indexer.resident.keeping import make_way
 
+    make_way(settings.data_dir)
     roots = [folder.expanduser().resolve() for folder in folders or settings.folders]
     return run_watch(settings, roots, sys.stdout)
 

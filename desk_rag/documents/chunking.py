@@ -93,6 +93,7 @@ class _Unit:
     cut_cost: float
     """Cost of beginning a chunk here; a well-filled chunk is worth about 0.2."""
     is_heading: bool
+    opens_chunk: bool
     path: tuple[str, ...]
     page: int | None
     line_start: int | None
@@ -228,6 +229,8 @@ class _Packer:
                 return
             cost = (self._costs.get(total) or self._cost(total)) + mixing + (_BIND if last_is_heading else 0.0)
             yield start, cost + (unit.cut_cost if start else 0.0)
+            if unit.opens_chunk:
+                return
             if unit.is_heading:
                 mixing += 0.1 / max(len(unit.path), 1)
 
@@ -312,7 +315,7 @@ def _unit(
     block: Block, text: str, joint: str, tokens: int, cut_cost: float, lines: tuple[int | None, int | None]
 ) -> _Unit:
     is_heading = block.kind is BlockKind.HEADING
-    return _Unit(text, joint, tokens, cut_cost, is_heading, block.heading, block.page, *lines)
+    return _Unit(text, joint, tokens, cut_cost, is_heading, block.opens_chunk, block.heading, block.page, *lines)
 
 
 def _leading(text: str) -> int:

@@ -8,6 +8,7 @@ written.
 from __future__ import annotations
 
 import atexit
+import errno
 import functools
 import hashlib
 import os
@@ -19,6 +20,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from desk_rag.documents import ocr
 from desk_rag.documents.formats import format_of_name, readable_in_part, unread_kind
 from desk_rag.documents.parser_process import TRY_AGAIN, Cutting, ParserProcess, Request
 from desk_rag.errors import (
@@ -34,7 +36,7 @@ from desk_rag.errors import (
 if TYPE_CHECKING:
     from desk_rag.config import IndexSettings
 
-PARSER_VERSION = "5"
+PARSER_VERSION = "6"
 """Changes whenever any parser's output may change: files parsed by another version are read again."""
 
 _ERRORS: dict[str, type[DocumentError]] = {
@@ -81,6 +83,8 @@ class Block:
     line_start: int | None = None
     """1-based line in the file; None where the format has no lines (pdf, docx)."""
     line_end: int | None = None
+    opens_chunk: bool = False
+    """True for the heading of a sheet or a message, which never shares a chunk with what stands before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +108,12 @@ def never() -> bool:
     return False
 
 
-def supported(path: Path) -> bool:
+def supported(path: Path, settings: IndexSettings) -> bool:
     """Return whether `parse` may be able to read a file of this name.
 
     A name of an unknown kind is accepted: the content decides.
     """
-    return format_of_name(path.name) is not None or not unread_kind(path.name)
+    return format_of_name(path.name) is not None or not unread_kind(path.name) or ocr.reads(path.name, settings)
 
 
 def parse(path: Path, settings: IndexSettings) -> Document:
@@ -136,10 +140,13 @@ def ask_parser(
     Raises what `parse` raises; Cancelled; and SecretDocument for a private key or an access token, unless allowed.
     """
     path = path.absolute()
-    if not supported(path):
+    if not supported(path, settings):
         raise UnsupportedDocument(f"{path} is of a kind that is not read ({unread_kind(path.name)}).")
     source, data = _read(path, settings, stop, keep=True)
-    request = Request(path.name, data, settings.parser_seconds, _most_text(settings), allow_secrets, cutting)
+    ocr_seconds = settings.ocr_seconds if ocr.reads(path.name, settings) else 0.0
+    request = Request(
+        path.name, data, settings.parser_seconds, _most_text(settings), allow_secrets, cutting, ocr_seconds
+    )
     try:
         reply = _parser(settings.parser_mib).parse(request, stop)
     except DocumentError as error:
@@ -170,9 +177,10 @@ def digest_file(path: Path, settings: IndexSettings, stop: Callable[[], bool] = 
     return source
 
 
-def reader_version(settings: IndexSettings) -> str:
+def reader_version(name: str, settings: IndexSettings) -> str:
     """Return the version of parsers and limits; a file read under another version is read again."""
-    return f"{PARSER_VERSION}/{settings.max_text_mib:g}"
+    with_ocr = f"/ocr-{settings.ocr_seconds:g}" if ocr.reads(name, settings) else ""
+    return f"{PARSER_VERSION}/{settings.max_text_mib:g}{with_ocr}"
 
 
 def _most_text(settings: IndexSettings) -> int:
@@ -241,7 +249,14 @@ def _stamp(status: os.stat_result) -> tuple[int, ...]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
+_IN_USE = (errno.EBUSY, errno.ETXTBSY, errno.EAGAIN, errno.EDEADLK)
+_IN_USE_ON_WINDOWS = (32, 33)
+"""A sharing violation, and a part of the file that is locked."""
+
+
 def _unreadable(path: Path, error: OSError | ValueError) -> UnreadableDocument:
+    if getattr(error, "winerror", None) in _IN_USE_ON_WINDOWS or getattr(error, "errno", None) in _IN_USE:
+        return UnreadableDocument(f"{path} is in use by another program.", remedy=TRY_AGAIN)
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
     remedy = "Check the file's permissions." if isinstance(error, PermissionError) else TRY_AGAIN
     return UnreadableDocument(f"{path} could not be read: {reason}.", remedy=remedy)
@@ -252,8 +267,9 @@ def _document(source: SourceFile, reply: dict[str, object]) -> Document:
     headings = [tuple(str(name) for name in path) for path in _list(reply["headings"])]
     blocks = []
     for row in _list(reply["blocks"]):
-        text, kind, place, page, first, last = row
-        blocks.append(Block(str(text), BlockKind(kind), headings[place], _number(page), _number(first), _number(last)))
+        text, kind, place, page, first, last, opens_chunk = row
+        lines = _number(first), _number(last)
+        blocks.append(Block(str(text), BlockKind(kind), headings[place], _number(page), *lines, bool(opens_chunk)))
     return Document(source, str(reply["title"]), tuple(blocks), parser_of(reply), str(reply["note"]))
 
 

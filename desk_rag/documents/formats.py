@@ -39,6 +39,11 @@ class Format(Enum):
     SUBTITLES = "subtitles"
     BIBLIOGRAPHY = "bibliography"
     CANVAS = "canvas"
+    PICTURE = "picture"
+    JSON = "json"
+    YAML = "yaml"
+    TOML = "toml"
+    XML = "xml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +71,10 @@ _PLACE_UNITS = {
     Format.CONTACTS: PlaceUnits("entry", "entries", names_section=True),
 }
 _CODE_SUFFIXES = """
-    py pyi pyx js mjs cjs jsx ts tsx java c h cc cpp cxx hpp hh cs go rs rb php sh bash zsh fish ps1 bat sql toml
-    yaml yml json jsonl json5 ini cfg conf properties kt kts swift scala lua r pl pm m mm jl ex exs erl hrl hs ml
-    mli clj cljs dart groovy gradle vue svelte css scss less xml xsl proto thrift graphql tf hcl cmake mk nix vim el
-    lisp scm zig nim d f90 f95 asm s v sv vhd tcl awk sed diff patch service desktop
+    py pyi pyx js mjs cjs jsx ts tsx java c h cc cpp cxx hpp hh cs go rs rb php sh bash zsh fish ps1 bat sql cfg
+    conf properties kt kts swift scala lua r pl pm m mm jl ex exs erl hrl hs ml mli clj cljs dart groovy gradle vue
+    svelte css scss less xsl proto thrift graphql tf hcl cmake mk nix vim el lisp scm zig nim d f90 f95 asm s v sv
+    vhd tcl awk sed diff patch service desktop
 """
 _CODE_NAMES = """
     makefile gnumakefile dockerfile containerfile jenkinsfile vagrantfile rakefile gemfile procfile justfile pipfile
@@ -103,10 +108,14 @@ _BY_SUFFIX: dict[str, Format] = {
     **dict.fromkeys(("srt", "vtt"), Format.SUBTITLES),
     "bib": Format.BIBLIOGRAPHY,
     "canvas": Format.CANVAS,
+    **dict.fromkeys(("json", "jsonl", "ndjson", "json5", "jsonc", "geojson", "webmanifest"), Format.JSON),
+    **dict.fromkeys(("yaml", "yml"), Format.YAML),
+    **dict.fromkeys(("toml", "ini"), Format.TOML),
+    **dict.fromkeys(("xml", "gpx", "kml", "opml", "rss", "atom"), Format.XML),
 }
 _IN_LINES = frozenset(
     {Format.MARKDOWN, Format.TEXT, Format.RST, Format.CODE, Format.TABLE, Format.ORG, Format.LATEX, Format.SUBTITLES,
-     Format.BIBLIOGRAPHY}
+     Format.BIBLIOGRAPHY, Format.JSON, Format.YAML, Format.TOML, Format.XML}
 )  # fmt: skip
 _BY_NAME: dict[str, Format] = {
     **dict.fromkeys(_CODE_NAMES.split(), Format.CODE),
@@ -194,7 +203,8 @@ def format_of_content(data: bytes, promised: Format | None) -> Format:
     looks_html = head.lower().startswith((b"<!doctype html", b"<html"))
     if promised is None or promised in _BINARY_FORMATS or promised is Format.RICH_TEXT:
         return Format.HTML if looks_html else _format_of_text(data)
-    return Format.HTML if looks_html and promised is Format.TEXT else promised
+    is_page = looks_html or (promised is Format.XML and b"<html" in head)
+    return Format.HTML if is_page and promised in (Format.TEXT, Format.XML) else promised
 
 
 def _format_of_zip(data: bytes, promised: Format | None) -> Format:
@@ -218,7 +228,11 @@ def _format_of_text(data: bytes) -> Format:
         return Format.CALENDAR
     if head.startswith(b"BEGIN:VCARD"):
         return Format.CONTACTS
-    if head.startswith((b"#!", b"<?xml", b"{", b"[")):
+    if head.startswith(b"<?xml"):
+        return Format.XML
+    if head.startswith((b"{", b"[")):
+        return Format.JSON  # what is none is read as code
+    if head.startswith(b"#!"):
         return Format.CODE
     return Format.TEXT
 

@@ -60,6 +60,8 @@ class Request:
     """Accept content that is a private key or an access token."""
     cutting: Cutting | None = None
     """None: the reply holds blocks instead of chunks."""
+    ocr_seconds: float = 0.0
+    """Time for recognising text in pictures of text, in addition to `seconds`; 0 for none."""
 
 
 class ParserProcess:
@@ -91,8 +93,8 @@ class ParserProcess:
         child = self._child or self._start(stop)
         child.files += 1
         header: dict[str, object] = {"name": request.name, "seconds": request.seconds, "most_text": request.most_text}
-        header["allow_secrets"] = request.allow_secrets
-        guard = _Guard(child.process, request.seconds, stop)
+        header |= {"allow_secrets": request.allow_secrets, "ocr_seconds": request.ocr_seconds}
+        guard = _Guard(child.process, request.seconds + request.ocr_seconds, stop)
         answer: dict[str, object] | None = {}
         if request.cutting is not None:
             header["sizes"] = request.cutting.sizes

@@ -54,6 +54,8 @@ class Mounts:
         uuid = _uuid(info.st_dev, source)
         if uuid:
             filesystem = f"uuid {uuid}"
+        elif not hasattr(os, "statvfs"):  # Windows, where the device number is the serial number of the volume
+            filesystem = f"{kind} {source} {info.st_dev:x}"
         elif ":" in source or source.startswith("//"):
             filesystem = f"{kind} {source}"
         else:

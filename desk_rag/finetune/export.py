@@ -53,6 +53,11 @@ def export(trainable: Trainable, base: Path, out: Path, record: Mapping[str, Any
     _put_in_place(owned, beside)
 
 
+def would_be_replaced(out: Path) -> list[Path]:
+    """Return the files in `out` that a result might replace, because its files are of the same kinds."""
+    return sorted(path for path in out.iterdir() if path.suffix in _WRITTEN)
+
+
 def _clear_beside(owned: OwnedDirectory, beside: Path) -> None:
     """Remove what an export that was cut off left: the files that exports write, and nothing else."""
     for path, _ in list(owned.scan(beside)):

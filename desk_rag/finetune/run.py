@@ -20,7 +20,7 @@ from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.finetune.checkpoint import Checkpoints, RunIdentity, Standing
 from desk_rag.finetune.data import Sample, digest, hold_out
-from desk_rag.finetune.export import export
+from desk_rag.finetune.export import export, would_be_replaced
 from desk_rag.finetune.probe import Probe, change_error, change_percent, held_out_contexts, probe
 from desk_rag.finetune.settings import Layout, Method, TrainSettings
 from desk_rag.finetune.stream import Place, RowStream
@@ -200,6 +200,12 @@ def _check_out(task: Task) -> None:
     if not task.resume and started.is_dir() and any(started.iterdir()):
         raise ConfigError(
             f"{task.out} holds a run that was not finished.", remedy="Add --resume to go on, or give another --out."
+        )
+    taken = [] if task.resume or not task.out.is_dir() else would_be_replaced(task.out)
+    if taken:
+        raise ConfigError(
+            f"{task.out} holds '{taken[0].name}', which a result could replace.",
+            remedy="Give a new or empty directory as --out.",
         )
     try:
         task.out.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,14 +1,14 @@
 """Prefill chunks that have no KV on disk, one after the other, giving way to answers.
 
 The store decides the order: wanted, most used, most recent. Prefix variants follow one after the other, so that every
-chunk has one KV before any gets a second.
+chunk has one KV before any gets a second. The auxiliary model's chunk KV comes last.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from desk_rag.store.types import PendingChunk
 
 if TYPE_CHECKING:
     from desk_rag.device_lock import DeviceLock
-    from desk_rag.kv.prefix_variants.variants import PrefixVariant, PrefixVariants
+    from desk_rag.kv.prefix_variants.variants import PrefixVariant
     from desk_rag.kv.serving import ServingModel
     from desk_rag.kv.types import Namespace
     from desk_rag.store.store import Store
@@ -40,6 +40,8 @@ class PrefillTask:
 
     chunk: PendingChunk
     rung: PrefixVariant
+    serving: ServingModel
+    """The model that reads it."""
 
 
 _WAIT_POLL = 0.5
@@ -50,10 +52,12 @@ class ChunkPrefiller:
     """Prefills chunks for `warm_pending`; remembers the queue and the chunks that failed."""
 
     def __init__(self, store: Store, serving: ServingModel, turn: DeviceLock, stop: Callable[[], bool]) -> None:
-        self._store, self._serving, self._turn, self._stop = store, serving, turn, stop
-        self._rungs = serving.prefix_variants.variants
+        self._store, self._turn, self._stop = store, turn, stop
+        self._rungs = [(serving, variant) for variant in serving.prefix_variants.variants]
+        if serving.auxiliary is not None and serving.auxiliary_namespace is not None:
+            self._rungs.append((serving.auxiliary, serving.auxiliary.prefix_variants.variants[0]))
         self._queue: list[PrefillTask] = []
-        self._passed_over: dict[Namespace, set[ChunkId]] = {rung.namespace: set() for rung in self._rungs}
+        self._passed_over: dict[Namespace, set[ChunkId]] = {rung.namespace: set() for _, rung in self._rungs}
         self._in_a_row = 0
         self.disk_full = False
         """True once `warm` ended because the disk has no room."""
@@ -64,14 +68,15 @@ class ChunkPrefiller:
         The catalog is queried again every few chunks, so that new chunks and those just asked about come first.
         """
         if not self._queue:
-            self._queue = next(filter(None, map(self._pending, self._rungs)), [])
+            self._queue = next(filter(None, (self._pending(*rung) for rung in self._rungs)), [])
         return self._queue[-1] if self._queue else None
 
-    def _pending(self, rung: PrefixVariant) -> list[PrefillTask]:
+    def _pending(self, serving: ServingModel, rung: PrefixVariant) -> list[PrefillTask]:
         """Return the next few tasks of this rung, the most urgent last."""
         passed_over = self._passed_over[rung.namespace]
         pending = self._store.chunks_without_kv(rung.namespace, _BATCH + len(passed_over))
-        return [PrefillTask(chunk, rung) for chunk in pending if chunk.chunk_id not in passed_over][:_BATCH][::-1]
+        fresh = [chunk for chunk in pending if chunk.chunk_id not in passed_over][:_BATCH]
+        return [PrefillTask(chunk, rung, serving) for chunk in reversed(fresh)]
 
     def warm(self, task: PrefillTask) -> str | None:
         """Prefill and store one chunk.
@@ -103,12 +108,12 @@ class ChunkPrefiller:
         from desk_rag.kv.prefill import prefill_chunk
         from desk_rag.kv.quant import quantize
 
-        token_ids = self._serving.model.prompt.chunk_ids(task.chunk.text)
+        token_ids = task.serving.model.prompt.chunk_ids(task.chunk.text)
         began = time.monotonic()
         with self._turn.prefilling():
-            chunk_kv = prefill_chunk(self._serving.model, task.rung.prefix, token_ids, stop=self._give_way)
+            chunk_kv = prefill_chunk(task.serving.model, task.rung.prefix, token_ids, stop=self._give_way)
         seconds = time.monotonic() - began
-        quantized = quantize(chunk_kv, self._serving.scheme)
+        quantized = quantize(chunk_kv, task.serving.scheme)
         key = kv_key(task.rung.namespace, token_ids)
         return self._store.put_kv(key, quantized, [task.chunk.chunk_id], seconds)
 
@@ -123,9 +128,9 @@ class ChunkPrefiller:
 
     def _leave(self, task: PrefillTask) -> None:
         """Pass over this chunk for now, on this rung and on those above it."""
-        position = self._rungs.index(task.rung)
-        for rung in self._rungs[position:]:
-            self._passed_over[rung.namespace].add(task.chunk.chunk_id)
+        namespaces = [rung.namespace for _, rung in self._rungs]
+        for namespace in namespaces[namespaces.index(task.rung.namespace) :]:
+            self._passed_over[namespace].add(task.chunk.chunk_id)
 
 
 def warm_pending(
@@ -137,21 +142,24 @@ def warm_pending(
 ) -> Iterator[StageProgress]:
     """Prefill chunks that have no KV, one at a time; yields one event per chunk, and two per second while waiting.
 
+    Of an auxiliary model the same chunks follow, as far as the budget has room beside all others.
+
     Yields to an answer, and to `stop`, within one layer; the interrupted chunk starts again. Ends with a reason in
     `waiting` if the disk is full or several chunks in a row fail. Every chunk gets its plain KV first and is warm from
     then on; progress counts the KVs of all prefix variants. `may_run` is asked before every chunk and returns '' or
     the reason to wait. Raises StoreError if the catalog cannot be written.
     """
-    variants = serving.prefix_variants
-    store.register_model(variants.namespaces)
+    variants, auxiliary = serving.prefix_variants, serving.auxiliary_namespace
+    store.register_model(variants.namespaces, auxiliary)
+    namespaces = [*variants.namespaces, *([auxiliary] if auxiliary else [])]
     warmer = ChunkPrefiller(store, serving, turn, stop)
-    done, total, meter = 0, _missing(store, variants), ProgressRate()
-    unit = "chunks" if variants.is_plain else "chunk KVs"
+    done, total, meter = 0, _missing(store, namespaces), ProgressRate()
+    unit = "chunks" if len(namespaces) == 1 else "chunk KVs"
     while not stop():
         task = warmer.next()
         if task is None:
             counts = store.counts()
-            if counts.kv_bytes >= counts.budget_bytes and _missing(store, variants):
+            if counts.kv_bytes >= counts.budget_bytes and _missing(store, namespaces):
                 yield meter.progress(IndexStage.WARM, done, total, unit, "there is no room for more chunk KV")
             return
         while reason := _reason_to_wait(turn, may_run):
@@ -166,12 +174,13 @@ def warm_pending(
             return
         done += 1
         total = max(total, done)
-        yield replace(meter.progress(IndexStage.WARM, done, total, unit), upper=task.rung.count > 0)
+        is_upper = task.rung.count > 0 or task.serving is not serving
+        yield replace(meter.progress(IndexStage.WARM, done, total, unit), upper=is_upper)
 
 
-def _missing(store: Store, variants: PrefixVariants) -> int:
+def _missing(store: Store, namespaces: Sequence[Namespace]) -> int:
     """Return how many chunk KVs are still missing."""
-    counts_by_variant = [store.counts(namespace, None) for namespace in variants.namespaces]
+    counts_by_variant = [store.counts(namespace, None) for namespace in namespaces]
     return sum(counts.chunks - counts.warm for counts in counts_by_variant)
 
 

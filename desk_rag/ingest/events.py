@@ -49,6 +49,17 @@ class RootAbsent:
 
 
 @dataclass(frozen=True, slots=True)
+class Notice:
+    """A state that needs the user's attention, or the end of one."""
+
+    subject: str
+    """Names the state, such as 'folder /home/ada/notes'; a later notice of the same subject replaces it."""
+    sentence: str
+    remedy: str = ""
+    is_over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class DeletionsWaiting:
     """Many files of a folder vanished at once. Their documents are kept for a while."""
 
@@ -87,4 +98,4 @@ class IndexFinished:
     """Files of `indexed` of which only the beginning is indexed."""
 
 
-IndexEvent = FileEvent | StageProgress | RootAbsent | DeletionsWaiting | IndexFinished
+IndexEvent = FileEvent | StageProgress | RootAbsent | DeletionsWaiting | Notice | IndexFinished

@@ -32,7 +32,7 @@ class Explanation:
 
 def explain(store: Store | None, path: Path, settings: Settings) -> Explanation:
     """Return what is known of `path`, or what the rules would do with it; without a store nothing is indexed yet."""
-    from desk_rag.documents import document
+    from desk_rag.documents import document, ocr
     from desk_rag.documents.discovery import LeftOut
     from desk_rag.documents.formats import KIND_NOT_READ, unread_kind
 
@@ -47,8 +47,9 @@ def explain(store: Store | None, path: Path, settings: Settings) -> Explanation:
         return Explanation("left out", verdict.reason + _allowing(verdict.path, verdict.reason))
     if not path.exists():
         return Explanation("unknown", "it is a link to a file that is not there")
-    if not document.supported(path):
-        return Explanation("left out", f"{KIND_NOT_READ} ({unread_kind(path.name) or 'binary'})")
+    if not document.supported(path, settings.index):
+        remedy = f"; {ocr.PICTURE_REMEDY}" if ocr.is_picture(path.name) else ""
+        return Explanation("left out", f"{KIND_NOT_READ} ({unread_kind(path.name) or 'binary'}){remedy}")
     if verdict is None:
         return Explanation("unknown", "it is in no folder that was indexed")
     return Explanation("not indexed yet", "the next run reads it")

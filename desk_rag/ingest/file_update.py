@@ -71,7 +71,7 @@ class FileReader:
         stamp = stamp_of(found, self._settings)
         if row is not None and row.stamp == stamp:
             return as_known(row)
-        if not documents.supported(found.path):
+        if not documents.supported(found.path, self._settings):
             return self._left_out(found, stamp, f"{KIND_NOT_READ} ('{found.path.suffix}')")
         if not found.size:
             # A package's __init__.py or a lock file: nothing is wrong with it.
@@ -167,7 +167,7 @@ class FileReader:
 
 def stamp_of(found: FoundFile, settings: IndexSettings) -> FileStamp:
     """Return what the catalog compares: size, mtime, inode, and the version of the reader."""
-    version = documents.reader_version(settings) + ("/allowed" if found.allowed else "")
+    version = documents.reader_version(found.path.name, settings) + ("/allowed" if found.allowed else "")
     return FileStamp(found.size, found.mtime_ns, found.inode, version)
 
 

@@ -218,7 +218,7 @@ class _Look:
         from desk_rag.documents.discovery import FoundFile, LeftOut
 
         root = _root_of(path, self._roots)
-        if root is None or not document.supported(path) or not self._left_out.isdisjoint(path.parents):
+        if root is None or not document.supported(path, self._settings) or not self._left_out.isdisjoint(path.parents):
             return
         verdict = discovery.examine(root, path, self._settings)
         if isinstance(verdict, FoundFile) and verdict.size:

@@ -1,38 +1,128 @@
-"""Say what indexing a folder would do, without reading a document or writing anything."""
+"""Say what indexing folders would do, without opening a document or writing anything.
+
+`compare` judges every file; `changes` collects its paths for `index --dry-run`, `preview` counts and estimates for a
+folder that is new. Amounts of text, times and sizes are rough: they come from file sizes and kinds.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.documents import discovery, document
-from desk_rag.documents.discovery import FoundFile, LeftOut
-from desk_rag.documents.formats import KIND_NOT_READ
+from desk_rag.config import GIB, IndexSettings
+from desk_rag.documents import document, formats
+from desk_rag.documents.discovery import FoundFile, LeftOut, check_root, walk
+from desk_rag.documents.formats import KIND_NOT_READ, Format
 from desk_rag.documents.status import FileState
 from desk_rag.ingest.file_update import as_known, is_gone, stamp_of
-from desk_rag.ingest.unread import UnreadFiles, kind_of
+from desk_rag.ingest.unread import UNREADABLE, UnreadFiles, kind_of
 
 if TYPE_CHECKING:
-    from desk_rag.config import IndexSettings
     from desk_rag.store.store import Store
     from desk_rag.store.types import DocumentRow
 
+_TEXT_SHARE = {
+    Format.PDF: 0.03,
+    Format.DOCX: 0.1,
+    Format.SLIDES: 0.01,
+    Format.SHEETS: 0.3,
+    Format.OPEN_DOCUMENT: 0.1,
+    Format.OPEN_SLIDES: 0.01,
+    Format.EBOOK: 0.3,
+    Format.HTML: 0.3,
+    Format.WEB_ARCHIVE: 0.1,
+    Format.MAIL: 0.4,
+    Format.MAILBOX: 0.4,
+    Format.OUTLOOK: 0.1,
+    Format.NOTEBOOK: 0.3,
+    Format.RICH_TEXT: 0.3,
+}
+"""Share of a file's bytes that is text; 1 for other formats."""
+_CHUNK_BYTES = 660
+_SECONDS_PER_FILE = 0.02
+_SECONDS_PER_MB = 1.0
+_SECONDS_PER_VECTOR = 0.02
+_SECONDS_PER_CACHE = 0.15
+"""Rates of the embedded reader on two CPU cores, without a GPU."""
+KV_GIB_PER_MB = 0.8
+"""Disk space for the caches of a megabyte of text, with the embedded reader."""
+_INDEX_BYTES_PER_TEXT_BYTE = 5
+_MOST_KINDS = 6
+
+
+class Verdict(Enum):
+    """What indexing would do with a file."""
+
+    NEW = "new"
+    CHANGED = "changed"
+    """To be read again, because the file or the parsers have changed."""
+    UNCHANGED = "unchanged"
+    FAILED = "failed"
+    """Could not be read, and has not changed since."""
+    LEFT_OUT = "left out"
+    GONE = "gone"
+    """A document whose file is not there any more."""
+
 
 @dataclass(frozen=True, slots=True)
-class Preview:
+class JudgedFile:
+    """A file, or a folder that is left out, and what indexing would do with it."""
+
+    path: Path
+    verdict: Verdict
+    size: int = 0
+    """Its bytes, if it would be read."""
+    kind: str = ""
+    """Group in which it is counted, if it is left out."""
+
+
+def compare(
+    roots: Sequence[Path],
+    settings: IndexSettings,
+    store: Store | None = None,
+    stop: Callable[[], bool] = document.never,
+) -> Iterator[JudgedFile]:
+    """Judge every file below the folders, by the catalog if there is one. Raises StoreError."""
+    for root in roots:
+        rows = {} if store is None else {row.path: row for row in store.documents(root)}
+        for entry in walk(root, settings, stop):
+            yield _judged(entry, rows.pop(entry.path, None), settings)
+        if not stop():
+            gone = [path for path, row in rows.items() if row.state is FileState.INDEXED and is_gone(path)]
+            yield from (JudgedFile(path, Verdict.GONE) for path in gone)
+
+
+def _judged(entry: FoundFile | LeftOut, row: DocumentRow | None, settings: IndexSettings) -> JudgedFile:
+    known = row is not None and isinstance(entry, FoundFile) and row.stamp == stamp_of(entry, settings)
+    if isinstance(entry, LeftOut):
+        reason = entry.reason
+    elif not document.supported(entry.path, settings):
+        reason = f"{KIND_NOT_READ} ('{entry.path.suffix}')"
+    elif not entry.size:
+        reason = "empty"
+    else:
+        reason = as_known(row).reason if known and row is not None and row.state is FileState.SKIPPED else ""
+    if reason:
+        return JudgedFile(entry.path, Verdict.LEFT_OUT, kind=kind_of(reason))
+    assert isinstance(entry, FoundFile)
+    if known and row is not None:
+        return JudgedFile(entry.path, Verdict.FAILED if row.state is FileState.FAILED else Verdict.UNCHANGED)
+    return JudgedFile(entry.path, Verdict.NEW if row is None or not row.num_chunks else Verdict.CHANGED, entry.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
     """Files that a run over some folders would find."""
 
     new: tuple[Path, ...]
     changed: tuple[Path, ...]
-    """Files to be read again, because they or the parsers have changed."""
     gone: tuple[Path, ...]
-    """Documents whose files are not there any more."""
     unchanged: int
     failed: int
-    """Files that could not be read and have not changed since."""
     bytes_to_read: int
     left_out: UnreadFiles
 
@@ -42,38 +132,142 @@ class Preview:
         return len(self.new) + len(self.changed) + self.unchanged + self.failed + self.left_out.files
 
 
-def preview(
-    store: Store | None, roots: Sequence[Path], settings: IndexSettings, stop: Callable[[], bool] = lambda: False
-) -> Preview:
+def changes(store: Store | None, roots: Sequence[Path], settings: IndexSettings) -> Changes:
     """Compare the folders with the catalog, if there is one. Raises StoreError."""
-    new, changed, gone = list[Path](), list[Path](), list[Path]()
-    unchanged = failed = size = 0
-    kinds: Counter[str] = Counter()
-    for root in roots:
-        rows = {} if store is None else {row.path: row for row in store.documents(root)}
-        for found in discovery.walk(root, settings, stop):
-            row = rows.pop(found.path, None)
-            reason = _left_out(found, row, settings)
-            if reason:
-                kinds[kind_of(reason)] += 1
-            elif isinstance(found, LeftOut) or (row is not None and row.stamp == stamp_of(found, settings)):
-                failed += row is not None and row.state is FileState.FAILED
-                unchanged += row is not None and row.state is not FileState.FAILED
-            else:
-                (new if row is None or not row.num_chunks else changed).append(found.path)
-                size += found.size
-        gone += [path for path, row in rows.items() if row.state is FileState.INDEXED and is_gone(path)]
-    left_out = UnreadFiles(kinds.total(), tuple(kinds.most_common()))
-    return Preview(tuple(new), tuple(changed), tuple(gone), unchanged, failed, size, left_out)
+    paths: dict[Verdict, list[Path]] = {Verdict.NEW: [], Verdict.CHANGED: [], Verdict.GONE: []}
+    counts, kinds = Counter[Verdict](), Counter[str]()
+    size = 0
+    for file in compare(roots, settings, store):
+        if file.verdict in paths:
+            paths[file.verdict].append(file.path)
+        counts[file.verdict] += 1
+        kinds[file.kind] += file.verdict is Verdict.LEFT_OUT
+        size += file.size
+    return Changes(
+        new=tuple(paths[Verdict.NEW]),
+        changed=tuple(paths[Verdict.CHANGED]),
+        gone=tuple(paths[Verdict.GONE]),
+        unchanged=counts[Verdict.UNCHANGED],
+        failed=counts[Verdict.FAILED],
+        bytes_to_read=size,
+        left_out=UnreadFiles(kinds.total(), tuple((+kinds).most_common())),
+    )
 
 
-def _left_out(found: FoundFile | LeftOut, row: DocumentRow | None, settings: IndexSettings) -> str:
-    """Return why a file would not be read, as far as its name and the catalog tell; '' if it would be."""
-    if isinstance(found, LeftOut):
-        return found.reason
-    if not document.supported(found.path):
-        return f"{KIND_NOT_READ} ('{found.path.suffix}')"
-    if not found.size:
-        return "empty"
-    known = row is not None and row.stamp == stamp_of(found, settings)
-    return as_known(row).reason if known and row is not None and row.state is FileState.SKIPPED else ""
+@dataclass(frozen=True, slots=True)
+class FolderPreview:
+    """Counts and estimates for indexing a folder."""
+
+    folder: Path
+    files: int
+    """Files that would be read."""
+    size: int
+    """Their bytes."""
+    text_bytes: int
+    """Bytes of text in them, roughly."""
+    kinds: tuple[tuple[str, int], ...]
+    """Suffixes and numbers of files, the largest number first."""
+    left_out: tuple[tuple[str, int], ...]
+    """Groups and numbers of files and folders that would not be read, the largest number first."""
+    unreadable: int
+    """Files and folders without permission to read them."""
+    complete: bool = True
+    """False if the look was ended early: there is more."""
+
+    @property
+    def left_out_total(self) -> int:
+        """Number of files and folders that would not be read because of a rule or their kind."""
+        return sum(number for _, number in self.left_out)
+
+    @property
+    def kinds_line(self) -> str:
+        """Return 'md 1,902 · pdf 611 · 12 other kinds'."""
+        shown = [f"{name} {number:,}" for name, number in self.kinds[:_MOST_KINDS]]
+        rest = len(self.kinds) - _MOST_KINDS
+        return " · ".join([*shown, f"{rest} other kind{'' if rest == 1 else 's'}"] if rest > 0 else shown)
+
+    @property
+    def left_out_line(self) -> str:
+        """Return 'images 120 · by your rules 8'."""
+        return " · ".join(f"{name} {number:,}" for name, number in self.left_out[:_MOST_KINDS])
+
+    @property
+    def chunks(self) -> int:
+        """Number of chunks, roughly."""
+        return max(self.files, self.text_bytes // _CHUNK_BYTES) if self.files else 0
+
+    @property
+    def seconds_to_words(self) -> float:
+        """Time until the files can be found by their words, roughly."""
+        return self.files * _SECONDS_PER_FILE + self.text_bytes / 1e6 * _SECONDS_PER_MB
+
+    @property
+    def seconds_to_meaning(self) -> float:
+        """Time until they can be found by meaning, roughly."""
+        return self.seconds_to_words + self.chunks * _SECONDS_PER_VECTOR
+
+    @property
+    def seconds_to_warm(self) -> float:
+        """Idle time until all caches are there, roughly, with the embedded reader on two CPU cores."""
+        return self.chunks * _SECONDS_PER_CACHE
+
+    @property
+    def index_bytes(self) -> int:
+        """Disk space for text, words and vectors, roughly."""
+        return self.text_bytes * _INDEX_BYTES_PER_TEXT_BYTE
+
+    @property
+    def kv_bytes(self) -> int:
+        """Disk space that caches of everything would take, roughly, with the embedded reader."""
+        return int(self.text_bytes / 1e6 * KV_GIB_PER_MB * GIB)
+
+    @property
+    def sentence(self) -> str:
+        """Return what will be read and what not, in one sentence."""
+        least = "" if self.complete else "at least "
+        said = f"{least}{self.files:,} file{'' if self.files == 1 else 's'} to read ({self.kinds_line})"
+        if self.left_out_total:
+            said += f"; {least}{self.left_out_total:,} left out ({self.left_out_line})"
+        if self.unreadable:
+            said += f"; {self.unreadable:,} may not be opened"
+        return said + "."
+
+
+def preview(
+    folder: Path,
+    settings: IndexSettings,
+    stop: Callable[[], bool] = document.never,
+    report: Callable[[int], None] = lambda _: None,
+) -> FolderPreview:
+    """Count the files below `folder` by what indexing would do with them; `report` hears how many were seen so far.
+
+    Ends early, with what was seen, once `stop` returns True. Raises ConfigError or UnreadableDocument for a folder
+    that cannot be walked.
+    """
+    check_root(folder)
+    kinds, left_out = Counter[str](), Counter[str]()
+    size, text_bytes, stopped = 0, 0.0, False
+    for seen, file in enumerate(compare([folder], settings, stop=stop), 1):
+        if seen % 500 == 0:
+            report(seen)
+        if stop():
+            stopped = True
+            break
+        if file.verdict is Verdict.LEFT_OUT:
+            left_out[file.kind] += 1
+        else:
+            kinds[file.path.suffix.lower().removeprefix(".") or "without suffix"] += 1
+            size += file.size
+            share = _TEXT_SHARE.get(formats.format_of_name(file.path.name) or Format.TEXT, 1.0)
+            text_bytes += min(file.size * share, settings.max_text_mib * 1024 * 1024)
+    unreadable = left_out.pop(UNREADABLE, 0)
+    return FolderPreview(
+        folder,
+        kinds.total(),
+        size,
+        int(text_bytes),
+        tuple(kinds.most_common()),
+        tuple(left_out.most_common()),
+        unreadable,
+        complete=not stopped and not stop(),
+    )

@@ -15,16 +15,17 @@ from desk_rag.documents.status import FileState
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
 
+UNREADABLE = "that could not be read"
 _GROUP_BY_RULE = {
     "secret": "that may hold secrets",
     "default": "of tools",
     "empty": "empty",
+    "permission denied": UNREADABLE,
     **dict.fromkeys((".gitignore", ".deskragignore", "exclude"), "by your rules"),
 }
 """Group of a skipped file by the beginning of its recorded reason."""
 _BINARY = "binary files"
 _TOO_LARGE = "too large"
-_UNREADABLE = "that could not be read"
 _WITHOUT_TEXT = frozenset(
     {"programs", "fonts", "archives", "model weights", "audio", "video", _BINARY, "empty", "of tools"}
 )
@@ -96,5 +97,5 @@ def kind_of(reason: str) -> str:
 def _counted(groups: Iterable[tuple[FileState, str, int]]) -> UnreadFiles:
     kinds: Counter[str] = Counter()
     for state, reason, count in groups:
-        kinds[kind_of(reason) if state is FileState.SKIPPED else _UNREADABLE] += count
+        kinds[kind_of(reason) if state is FileState.SKIPPED else UNREADABLE] += count
     return UnreadFiles(kinds.total(), tuple(kinds.most_common()))

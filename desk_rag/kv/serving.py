@@ -20,6 +20,8 @@ class ServingModel:
     prefix_variants: PrefixVariants
     gate: GateReport
     drift_epoch: int = 0
+    auxiliary: ServingModel | None = None
+    """The model that selects tokens for recompute, if the settings ask for one; it may share `model`."""
 
     @property
     def prefix(self) -> PrefixKV:
@@ -30,6 +32,12 @@ class ServingModel:
     def namespace(self) -> Namespace:
         """Namespace of plain chunk KV."""
         return self.prefix_variants.variants[0].namespace
+
+    @property
+    def auxiliary_namespace(self) -> Namespace | None:
+        """Namespace of the auxiliary's chunk KV; None without one, and if this model's own serves it."""
+        other = None if self.auxiliary is None else self.auxiliary.namespace
+        return None if other == self.namespace else other
 
     @property
     def scheme(self) -> QuantScheme:

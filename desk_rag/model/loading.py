@@ -23,6 +23,7 @@ from desk_rag.model.gguf import weights as gguf_weights
 from desk_rag.model.gguf.header import read_header
 from desk_rag.model.language_model import LanguageModel, ModelSpec
 from desk_rag.model.layers import attention_layout, text_part
+from desk_rag.model.memory.plan import SMALL_MODEL, cpu_has_bf16
 from desk_rag.model.prompt import PromptFormat, load_prompt
 
 _IRRELEVANT_FIELDS = frozenset(
@@ -45,8 +46,6 @@ _IRRELEVANT_FIELDS = frozenset(
     ]
 )
 """Fields of a configuration that do not change results; the rest is part of a chunk KV's identity."""
-_SMALL = 1_000_000_000
-"""Parameters below which a CPU computes in fp32; larger models use bf16 if the CPU supports it."""
 
 
 def load_model(settings: ModelSettings, *, pack: bool = True) -> LanguageModel:
@@ -263,12 +262,7 @@ def _load_dtype(directory: Path, device: torch.device) -> torch.dtype:
 def _dtype(parameters: int, device: torch.device) -> torch.dtype:
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
-    return torch.bfloat16 if parameters > _SMALL and _cpu_has_bf16() else torch.float32
-
-
-def _cpu_has_bf16() -> bool:
-    flags = Path("/proc/cpuinfo")
-    return flags.is_file() and any(word in flags.read_text() for word in ("avx512_bf16", "amx_bf16"))
+    return torch.bfloat16 if parameters > SMALL_MODEL and cpu_has_bf16() else torch.float32
 
 
 def _canonical_config(config: Any) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 _ENGINES = frozenset({"x86", "fbgemm"})
-_SHARING = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+_SHARING = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("query", "key", "value"))
 """Children that are given the same input, in the order in which they are."""
 _LARGEST = 65504.0
 """fp16's largest number; FBGEMM would clip what lies beyond."""

@@ -145,9 +145,7 @@ def from_hub(name: str, *, allow_download: bool) -> Path:
 
     try:
         return Path(
-            snapshot_download(
-                name, local_files_only=not allow_download, allow_patterns=FETCH, ignore_patterns=NO_FETCH
-            )
+            snapshot_download(name, local_files_only=not allow_download, allow_patterns=FETCH, ignore_patterns=NO_FETCH)
         )
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         if allow_download:

@@ -295,10 +295,12 @@ def _device(settings: ModelSettings) -> str:
 def _packed_for_short_texts(module: SentenceTransformer) -> SentenceTransformer:
     """On a CPU, copy `module` with matrices packed for few rows; elsewhere return `module`.
 
-    The copy shares everything but the matrices, which take half as much memory as the original's.
+    The copy shares everything but the matrices, which take at most half as much memory as the original's.
     """
     from desk_rag.model import packed_linear
 
+    if (twin := getattr(module, "for_short_texts", lambda: None)()) is not None:
+        return cast("SentenceTransformer", twin)
     if module.device.type != "cpu" or not packed_linear.available():
         return module
     shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}

@@ -15,6 +15,7 @@ from desk_rag.store.catalog.database import Database
 from desk_rag.store.catalog.witness import Witness
 from desk_rag.store.kv.budget import BreakEven, Budget, Estimate, break_even, estimate
 from desk_rag.store.kv.contents import CacheContents, cache_contents
+from desk_rag.store.kv.eviction import auxiliary_of
 from desk_rag.store.kv.files import KVFiles
 from desk_rag.store.kv.index import KVIndex
 from desk_rag.store.layout import Layout
@@ -76,6 +77,14 @@ class StoreHealth:
     def fullest_namespace(self) -> str | None:
         """Return the namespace with the most chunk KV; None if there is none."""
         return self._rows.fullest_namespace()
+
+    def auxiliary_share(self) -> tuple[int, int]:
+        """Return the bytes of the auxiliary model's chunk KV and the number of its chunks; (0, 0) without one."""
+        with self._database.read() as connection:
+            name = auxiliary_of(connection, None)
+        if not name:
+            return 0, 0
+        return self._rows.namespace_blocks(name), self._rows.warm(name, ())
 
     def coverage(self) -> Counts:
         """Return `counts` for the model and the embedder that cover most, if neither is loaded."""
@@ -196,3 +205,7 @@ class StoreHealth:
     def activity(self) -> Activity | None:
         """Return what the writer is doing; None if it has ended or been silent for a minute."""
         return self._shared.activity()
+
+    def written_today(self) -> int:
+        """Return the bytes of chunk KV that were written since midnight."""
+        return self._shared.written_today()

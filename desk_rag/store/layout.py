@@ -258,7 +258,7 @@ def start_readahead(paths: Iterable[Path], length: int = 0) -> int:
 
 def sync_file(path: Path) -> None:
     """Make the content of a file durable."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDWR)  # Windows flushes only what may be written
     try:
         os.fsync(descriptor)
     finally:

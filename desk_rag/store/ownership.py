@@ -32,11 +32,14 @@ _SECTOR = 512
 """Bytes that a drive writes whole or not at all."""
 _SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
 TAG_CONTENT = _SIGNATURE + (
-    b"\n# This directory holds caches made by desk-rag from your documents, and the chats you saved (chats.sqlite).\n"
+    b"\n# This directory holds caches made by desk-rag from your documents. Unless it is the default directory, your\n"
+    b"# saved chats are in it, too (chats.sqlite).\n"
     b"# See https://bford.info/cachedir/\n"
 )
 SOCKET = "run/resident.sock"
 """Socket of a resident process (indexer/resident)."""
+LOCK = "run/writer.lock"
+"""File that the writer holds a lock on."""
 _OWN_FOLDERS = ("kv", "vectors", "quarantine")
 """Folders by which a store without a tag is recognised."""
 _FOLDERS = (*_OWN_FOLDERS, "logs", "models", "run")
@@ -152,6 +155,19 @@ def clear(root: Path, known: frozenset[str] = frozenset()) -> Cleared:
     return Cleared(freed, remaining)
 
 
+def clear_lock(root: Path, cleared: Cleared) -> Cleared:
+    """Remove the writer's lock where `clear` could not, because it was held; call this after its release."""
+    if root / "run" not in cleared.remaining:
+        return cleared
+    home = OwnedDirectory(root)
+    _unlink(home, root / LOCK, content_proves(LOCK))
+    home.remove_directory(root / "run")
+    remaining = tuple(sorted(root.iterdir()))
+    if not remaining:
+        OwnedDirectory(root.parent).remove_directory(root)
+    return Cleared(cleared.freed_bytes, remaining)
+
+
 def clear_kv(place: Path, known: frozenset[str] = frozenset()) -> Cleared:
     """Remove what is ours from a `kv_dir`, the marker last; the directory itself stays."""
     owner = OwnedDirectory(place, follow=False)
@@ -225,7 +241,12 @@ def _everything(folder: Path) -> Iterator[Path]:
 
 
 def _unlink(owner: OwnedDirectory, file: Path, proof: Proof) -> int:
-    removed = owner.remove(file, proof)
+    try:
+        removed = owner.remove(file, proof)
+    except PermissionError:
+        if file != owner.root / LOCK:
+            raise
+        return 0  # Windows removes no file that is open; `clear_lock` does so later
     return 0 if removed is None else removed.st_size
 
 
@@ -358,8 +379,8 @@ _GRAMMAR: tuple[tuple[re.Pattern[str], _Content], ...] = tuple(
         (rf"vectors/[0-9a-f]{{16}}\.json{_TEMPORARY}", _or_unwritten(_graph_facts)),
         (r"models/[0-9a-f]{32}\.safetensors", _model_record),
         (rf"models/[0-9a-f]{{32}}\.safetensors{_TEMPORARY}", _or_unwritten(_model_record)),
-        (r"models/names\.json", _json("model", "embedder")),
-        (rf"models/names\.json{_TEMPORARY}", _or_unwritten(_json("model", "embedder"))),
+        (r"models/names\.json", _json("model", "embedder", "auxiliary")),
+        (rf"models/names\.json{_TEMPORARY}", _or_unwritten(_json("model", "embedder", "auxiliary"))),
         (r"logs/(tui|indexer)\.log(\.\d+)?", _log),
         (r"run/(answering/\d+|writer)\.lock", _empty_file),
         (rf"run/writer\.pid({_TEMPORARY})?", _pid),
@@ -371,6 +392,7 @@ _GRAMMAR: tuple[tuple[re.Pattern[str], _Content], ...] = tuple(
         (rf"{re.escape(TAG)}({_TEMPORARY})?", _tag_file),
         (rf"{re.escape(CATALOG)}(-wal|-shm|-journal)?", _catalog),
         (rf"{re.escape(CHATS)}(-journal)?", _catalog),
+        (rf"{re.escape(CHATS)}{_TEMPORARY}", _catalog),
     )
 )
 """Every name that desk-rag gives a file, and the proof of its content."""

@@ -242,24 +242,16 @@ class Store(StoreHealth):
         return self._kv.has(keys)
 
     def get_kv(self, keys: Sequence[KVKey]) -> list[QuantizedKV | None]:
-        """Read chunk KVs in parallel, as views of reused buffers; None if there is no usable one."""
+        """Read whole chunk KVs; None if there is no usable one."""
         return self._kv.get(keys)
 
     def kv_files(self, keys: Sequence[KVKey], *, used: bool = True) -> list[ChunkFile | None]:
         """Return KV files with checked headers for a `Loader`; None as in `get_kv`. `used=False` counts no use."""
         return self._kv.files(keys, used=used)
 
-    def kv_sample(self, namespace: Namespace, limit: int) -> list[ChunkFile]:
-        """Return some KV files of a model for measuring the drive; counts no use."""
-        return self._kv.sample(str(namespace), limit)
-
     def reread_kv(self, keys: Sequence[KVKey]) -> list[QuantizedKV | None]:
-        """Read as `get_kv` does what a `Loader` rejected, verifying all of it and quarantining unsound files."""
+        """Read as `get_kv` does what a `Loader` rejected; quarantines unsound files and counts no use."""
         return self._kv.reread(keys)
-
-    def read_ahead(self, keys: Sequence[KVKey], max_bytes: int) -> int:
-        """Ask the system to read about `max_bytes` of these KV files into memory; returns the bytes."""
-        return self._kv.read_ahead(keys, max_bytes)
 
     def kv_keys(self, namespace: Namespace, chunk_ids: Sequence[ChunkId], *, beside: bool = False) -> list[KVKey]:
         """Return the keys of stored KV for these chunks, or for the chunks next to them, from the catalog."""
@@ -272,12 +264,18 @@ class Store(StoreHealth):
         StoreFull if the drive has no room for it, whatever the budget; StoreError if it cannot be written.
         """
         self._must_write()
-        return self._kv.put(key, kv, chunk_ids, prefill_seconds)
+        before = self._kv.written_bytes
+        is_on_disk = self._kv.put(key, kv, chunk_ids, prefill_seconds)
+        self._shared.add_written(self._kv.written_bytes - before)
+        return is_on_disk
 
-    def register_model(self, namespaces: Sequence[Namespace]) -> None:
-        """Record that these namespaces belong to one model and share its room in the budget."""
+    def register_model(self, namespaces: Sequence[Namespace], auxiliary: Namespace | None = None) -> None:
+        """Record that these namespaces belong to one model and share its room in the budget.
+
+        `auxiliary` is that of the model that selects tokens beside it; its chunk KV takes only what room is left.
+        """
         if self.writer:
-            self._rows.register_model([str(namespace) for namespace in namespaces])
+            self._rows.register_model([str(namespace) for namespace in namespaces], str(auxiliary or ""))
 
     def note_use(self, chunk_ids: Sequence[ChunkId]) -> None:
         """Count a retrieval of these chunks for an answer."""

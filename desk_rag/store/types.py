@@ -109,6 +109,8 @@ class Activity:
     eta_seconds: float | None
     waiting: str
     current: str
+    notices: tuple[tuple[str, str, str], ...] = ()
+    """Subject, sentence and remedy of each state that needs the user's attention."""
 
 
 @dataclass(frozen=True, slots=True)

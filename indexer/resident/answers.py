@@ -31,13 +31,25 @@ class Resident:
     engine: Callable[[], AbstractContextManager[AnswerEngine]]
     is_reading: Callable[[], bool]
     changed_files: Callable[[], Iterable[Path]]
+    leave: Callable[[], None] | None = None
+    """Ends a process that was kept for answers only; None if it does other work."""
+    is_leaving: Callable[[], bool] = lambda: False
 
     def handle(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
         """Answer one request. Raises NoResident for one that the client must see to itself, DeskRagError."""
         does = request.get("do")
         if does == "status":
-            yield {"pid": os.getpid()}
+            kept = self.leave is not None
+            yield {"pid": os.getpid(), "kept": kept, "settings": values.settings_key(self.settings)}
             return
+        if does == "leave":
+            if self.leave is None:
+                raise NoResident("it does other work")
+            self.leave()
+            yield {"leaving": True}
+            return
+        if self.is_leaving():
+            raise NoResident("")
         if request.get("settings") != values.settings_key(self.settings):
             raise NoResident("it has other settings")
         if does == "ask":
@@ -50,15 +62,15 @@ class Resident:
     def _ask(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
         from desk_rag.indexer import fresh_answer
 
-        store, asked = self.parts().store, values.built(Request, request["request"])
-        if request.get("index_first") and contents.new_folders(store, asked.limit):
+        store, question = self.parts().store, values.built(Request, request["request"])
+        if request.get("index_first") and contents.new_folders(store, question.limit):
             raise NoResident("")  # indexing it first is another command's work
-        contents.check_not_empty(store, asked.limit, contents.ASK_REMEDY)
+        contents.check_not_empty(store, question.limit, contents.ASK_REMEDY)
         yield {"kv_away": store.kv_away}
         with self.engine() as engine:
             events = fresh_answer.ask(
                 engine,
-                asked,
+                question,
                 stop,
                 wait=lambda: bool(request.get("wait")),
                 is_reading=self.is_reading,

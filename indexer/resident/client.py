@@ -59,12 +59,12 @@ def request(data_dir: Path, message: Message, stop: Callable[[], bool] = lambda:
 
 
 def _messages(connection: socket.socket, stop: Callable[[], bool]) -> Iterator[Message]:
-    lines, told = Lines(connection, MOST_MESSAGE), False
+    lines, stop_sent = Lines(connection, MOST_MESSAGE), False
     connection.settimeout(_POLL_SECONDS)
     _confirm(_next(lines, time.monotonic() + _FIRST_SECONDS))
     while True:
-        if stop() and not told:
-            told = True
+        if stop() and not stop_sent:
+            stop_sent = True
             with suppress(OSError):
                 connection.sendall(b"\n")
         message = _next(lines)

@@ -44,9 +44,17 @@ Handle = Callable[[Message, Callable[[], bool]], Iterator[Message]]
 class Server:
     """Listens until stopped. Threads inherit the priority of the thread that calls `start`."""
 
-    def __init__(self, data_dir: Path, handle: Handle, idle: Callable[[], None] = lambda: None) -> None:
-        """`idle` is called every ten seconds while no client connects."""
+    def __init__(
+        self,
+        data_dir: Path,
+        handle: Handle,
+        idle: Callable[[], None] = lambda: None,
+        *,
+        idle_every: float = _IDLE_EVERY,
+    ) -> None:
+        """`idle` is called every `idle_every` seconds while no client connects."""
         self._data_dir, self._handle, self._idle = data_dir.absolute(), handle, idle
+        self._idle_every = max(0.05, idle_every)
         self._listener: socket.socket | None = None
         self._stopping = threading.Event()
         self._clients = threading.BoundedSemaphore(_MOST_CLIENTS)
@@ -69,7 +77,7 @@ class Server:
         except (OSError, NoResident) as error:
             listener.close()
             return str(error) or "its socket cannot be made"
-        listener.settimeout(_IDLE_EVERY)
+        listener.settimeout(self._idle_every)
         self._listener = listener
         self._thread.start()
         return ""
@@ -83,9 +91,16 @@ class Server:
             self._listener.close()
             self._listener = None
             self._remove()
+        self.drain(timeout)
+
+    def drain(self, timeout: float) -> None:
+        """Wait until all requests in progress are answered, at most `timeout` seconds."""
         end = time.monotonic() + timeout
+        idle_clients = 0
         for _ in range(_MOST_CLIENTS):  # whoever holds all of them knows that nobody works any more
-            self._clients.acquire(timeout=max(0.0, end - time.monotonic()))
+            idle_clients += self._clients.acquire(timeout=max(0.0, end - time.monotonic()))
+        for _ in range(idle_clients):
+            self._clients.release()
 
     def _remove(self) -> None:
         with suppress(OSError, ForeignPlace):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import types
 import typing
 from enum import Enum
@@ -38,8 +39,17 @@ _EVENTS: dict[str, type[AnswerEvent]] = {
 
 def settings_key(settings: Settings) -> str:
     """Return what must be equal in client and resident process, so that both would answer alike."""
-    shared = settings.model_dump_json(include={"data_dir", "answer"})
-    return shared + settings.model.model_dump_json(exclude={"allow_download"})
+    absolute = with_absolute_paths(settings)
+    shared = absolute.model_dump_json(include={"data_dir", "answer"})
+    return shared + absolute.model.model_dump_json(exclude={"allow_download"})
+
+
+def with_absolute_paths(settings: Settings) -> Settings:
+    """Return settings that mean the same in any working directory."""
+    model = settings.model
+    names = {"name": model.name, "adapter": model.adapter, "embedder": model.embedder}
+    changes = {key: str(Path(name).absolute()) for key, name in names.items() if os.sep in name and Path(name).exists()}
+    return settings.model_copy(update={"model": model.model_copy(update=changes)})
 
 
 def of_event(event: AnswerEvent) -> dict[str, object]:

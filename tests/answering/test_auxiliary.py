@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from desk_rag.answering import auxiliary
-from desk_rag.answering.auxiliary import open_auxiliary, prepare_auxiliary
-from desk_rag.config import ModelSettings, Settings
+from desk_rag.answering.auxiliary import open_auxiliary, prepare_all, prepare_auxiliary
+from desk_rag.config import AnswerSettings, ModelSettings, Settings
 from desk_rag.errors import ModelNotFound
 from desk_rag.kv.calibration.gate import GateReport, Score
 from desk_rag.kv.identity import kv_key
@@ -16,6 +16,7 @@ from desk_rag.kv.prefill import prefill_prefix
 from desk_rag.kv.prefix_variants.variants import PrefixVariant, PrefixVariants
 from desk_rag.kv.quant import LayerScheme, QuantScheme
 from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
+from desk_rag.kv.recompute.policy import SMOLLM
 from desk_rag.kv.serving import ServingModel
 from desk_rag.kv.types import KVKey, Namespace, QuantizedKV
 from tests.models import FAMILIES, build_model
@@ -53,6 +54,51 @@ def test_the_store_is_asked_for_what_memory_lacks() -> None:
     assert again[1] is learnt[1] and store.asked == [2, 1]
 
 
+def test_what_was_prefilled_is_handed_over_once_for_the_write_back() -> None:
+    model = build_model(FAMILIES[0])
+    opened = AuxiliaryModel(model)
+    kvs = opened.prefill(TEXTS)
+    opened.prefill(TEXTS)
+    live = opened.take_live()
+    assert [(one.text, one.token_ids) for one in live] == [(t, tuple(model.prompt.chunk_ids(t))) for t in TEXTS]
+    assert [one.kv for one in live] == kvs and all(one.seconds > 0 for one in live)
+    assert opened.take_live() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "shared"),
+    [
+        ({}, True),
+        ({"device": "cuda"}, True),  # on whatever device the model answers, it is there already
+        ({"rungs": (0, 1)}, True),
+        ({"adapter": "taught"}, False),
+        ({"quantization": "nf4"}, False),
+        ({"name": "big/model"}, False),
+    ],
+)
+def test_a_model_that_is_its_own_auxiliary_is_loaded_once(
+    change: dict[str, object], shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[ModelSettings] = []
+    exact = Score(mean_kl=0.0, top1=1.0, tokens=1)
+    model = build_model(FAMILIES[0])
+    scheme = QuantScheme.uniform(model.spec.num_layers)
+
+    def prepare(settings: Settings) -> ServingModel:
+        loaded.append(settings.model)
+        plain = PrefixVariant(0, prefill_prefix(model), Namespace(f"{len(loaded):032}"))
+        return ServingModel(model, PrefixVariants((plain,)), GateReport(scheme, exact, exact, 0, 0))
+
+    monkeypatch.setattr(auxiliary, "prepare", prepare)
+    chosen = ModelSettings().model_copy(update=change)
+    answer = AnswerSettings(recompute=0.2, selector="aux")
+    serving = prepare_all(Settings(data_dir=tmp_path, model=chosen, answer=answer))
+    assert serving.auxiliary is not None and len(loaded) == (1 if shared else 2)
+    assert (serving.auxiliary_namespace is None) is shared
+    loaded.clear()
+    assert prepare_all(Settings(data_dir=tmp_path, model=chosen)).auxiliary is None and len(loaded) == 1
+
+
 def test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[ModelSettings] = []
     monkeypatch.setattr(auxiliary, "prepare", lambda settings: seen.append(settings.model))
@@ -63,7 +109,7 @@ def test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare_auxiliary(settings, "org/other", "cuda")
     assert [(model.name, model.device, model.quantization) for model in seen] == [
         ("embedded", "cpu", "none"),
-        (auxiliary.SMOLLM, "cpu", "none"),
+        (SMOLLM, "cpu", "none"),
         ("org/other", "cuda", "none"),
     ]
     assert not any(model.adapter for model in seen), "an adapter fits the model it was made for only"

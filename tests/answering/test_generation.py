@@ -182,7 +182,7 @@ class Laying(Greedy):
             return None
         quote = Decoded(tuple(self._ids), pending.run.forward(self._ids, pending.position))
         append_answer = partial(self._answered, pending.run, quote, pending.position + len(self._ids))
-        return SelectedQuote(quote, append_answer)
+        return SelectedQuote(quote, append_answer, is_answered=bool(self._answer))
 
     def _answered(self, run: Pass, quote: Decoded, start: int) -> Decoded | None:
         if not self._answer:

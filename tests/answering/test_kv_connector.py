@@ -1,4 +1,4 @@
-"""Answers over the streamed way equal those over the mapped one, whatever happens to the files in between."""
+"""Answers loaded layer by layer equal those from whole files, whatever happens to the files in between."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ import torch
 from desk_rag.answering import engine as answer
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import Answer, AnswerMode
-from desk_rag.answering.kv_connector import CacheTarget, MappedConnector, StreamedConnector, open_connector, tier_bytes
+from desk_rag.answering.kv_connector import CacheTarget, KVConnector, host_bytes, tier_bytes
 from desk_rag.bench import overlap
 from desk_rag.config import AnswerSettings
 from desk_rag.errors import OutOfMemory
 from desk_rag.kv.forward.fused_decoder import FusedDecoder
 from desk_rag.kv.loading.file_io import FileReader
 from desk_rag.kv.payload import ChunkFile, LayerGroup
-from desk_rag.kv.types import KVKey, QuantizedKV
+from desk_rag.kv.types import KVKey, QuantizedKV, TokenHash
 from desk_rag.model.memory import device as device_memory
+from desk_rag.store.kv.chunk_file import read_header
 from desk_rag.store.store import Store
 from tests.answer_world import BICYCLE, RENT, World, an_engine, ask, filled, loader_of, make_world, streamed
+from tests.whole_files import WholeFiles
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -58,15 +60,6 @@ def stages(answer: Answer) -> set[str]:
     return {stage.name for stage in answer.timings.stages}
 
 
-def test_the_cpu_takes_the_mapped_way(world: World, data: Path) -> None:
-    with an_engine(world, data) as engine:
-        assert isinstance(engine._connector, MappedConnector)
-        site = engine._target
-        assert isinstance(open_connector(engine.settings, engine.store, site, engine.namespace), MappedConnector)
-        assert site.slab is not None
-        assert site.slab.fused is None, "the lean pass is no faster here"
-
-
 def test_memory_follows_what_is_free_or_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = torch.device("cuda")
     monkeypatch.setattr(device_memory, "free_gpu_bytes", lambda _device: 3 << 30)
@@ -77,6 +70,8 @@ def test_memory_follows_what_is_free_or_the_settings(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(device_memory, "free_gpu_bytes", lambda _device: 140 << 30)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=128 << 30, available=2 << 30))
     assert tier_bytes(AnswerSettings(), gpu) == (4 << 30, 512 << 20)
+    assert host_bytes(AnswerSettings()) == 256 << 20
+    assert host_bytes(AnswerSettings(ram_cache_mib=700)) == 700 << 20
 
 
 def test_a_full_gpu_is_told_with_a_remedy(engine: AnswerEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,9 +87,8 @@ def test_a_full_gpu_is_told_with_a_remedy(engine: AnswerEngine, monkeypatch: pyt
 
 
 def test_both_ways_fill_the_cache_bit_for_bit_the_same(world: World, data: Path, engine: AnswerEngine) -> None:
-    files = engine.store.kv_sample(engine.namespace, 8)
-    assert min(len(file.header.groups) for file in files) > 1, "the test needs several waves"
-    with an_engine(world, data, writer=False) as mapped:
+    assert min(len(read_header(file).groups) for file in files_of(engine)) > 1, "the test needs several waves"
+    with an_engine(world, data, WholeFiles, writer=False) as mapped:
         for question in (BICYCLE, RENT):
             length, expected = filled(mapped, question)
             got_length, got = filled(engine, question)
@@ -271,7 +265,7 @@ def test_a_broken_header_is_put_aside_before_anything_is_loaded(engine: AnswerEn
 
 @pytest.mark.parametrize("lean", [False, True])
 def test_an_answer_of_which_nothing_was_on_disk_fills_every_layer(world: World, data: Path, lean: bool) -> None:
-    with an_engine(world, data, writer=False) as mapped:
+    with an_engine(world, data, WholeFiles, writer=False) as mapped:
         expected = ask(mapped, BICYCLE)
     for file in sorted((data / "kv").rglob("*.safetensors")):
         file.unlink()
@@ -303,9 +297,9 @@ def test_a_machine_that_cannot_run_the_lean_pass_starts_and_answers(
 def test_an_engine_that_cannot_start_gives_its_memory_back(
     world: World, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[StreamedConnector] = []
+    made: list[KVConnector] = []
 
-    def loading(store: Store, site: CacheTarget) -> StreamedConnector:
+    def loading(store: Store, site: CacheTarget) -> KVConnector:
         made.append(streamed(store, site))
         return made[-1]
 
@@ -319,7 +313,7 @@ def test_an_engine_that_cannot_start_gives_its_memory_back(
 
 
 def test_losers_are_cancelled(engine: AnswerEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = [KVKey(engine.namespace, file.header.tokens) for file in engine.store.kv_sample(engine.namespace, 3)]  # type: ignore[attr-defined]
+    keys = [KVKey(engine.namespace, TokenHash(file.stem)) for file in files_of(engine)][:3]
     assert len(keys) == 3
     reader = loader_of(engine).reader
     read, gate, paths = reader.read, threading.Event(), []
@@ -397,21 +391,12 @@ def test_two_threads_and_fetching_ahead(engine: AnswerEngine) -> None:
     assert all(raw == expected[question] for question, raw in found)
 
 
-def test_the_mapped_way_fetches_ahead_too_and_answers_the_same(world: World, data: Path) -> None:
-    with an_engine(world, data) as engine:
-        expected = ask(engine, RENT).raw
-        engine.prefetch(RENT)
-        engine.settle()
-        assert ask(engine, RENT).raw == expected
-
-
 def test_the_benchmarks_queue_runs_both_ways(engine: AnswerEngine) -> None:
     texts: dict[str, str] = {}
-    for ahead in (False, True):
-        told = overlap._queue(engine, [RENT, BICYCLE], overlap.Case("streamed", ahead), texts)
-        stages = overlap._stages(told)
+    for prefetching in (False, True):
+        stages = overlap._stages(overlap._queue(engine, [RENT, BICYCLE], prefetching, texts))
         assert list(stages) == ["queue", "retrieve", "load", "stitch", "prefill", "first token"]
         assert stages["first token"].count == 2
     assert set(texts) == {RENT, BICYCLE}
     with pytest.raises(AssertionError, match="otherwise"):
-        overlap._queue(engine, [RENT], overlap.Case("streamed", False), {RENT: "something else"})
+        overlap._queue(engine, [RENT], False, {RENT: "something else"})

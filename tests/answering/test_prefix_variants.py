@@ -15,7 +15,7 @@ from desk_rag.answering import context as answer_context
 from desk_rag.answering import serving_model
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import AnswerMode
-from desk_rag.answering.kv_connector import CacheTarget, Candidates, KVConnector, StreamedConnector, StreamedHandle
+from desk_rag.answering.kv_connector import CacheTarget, Candidates, KVConnector, KVLoadHandle
 from desk_rag.answering.serving_model import prepare_model
 from desk_rag.cli.doctor import Verdict, examine
 from desk_rag.config import IndexSettings, ModelSettings, Settings
@@ -159,10 +159,10 @@ def test_an_answer_takes_each_chunk_from_the_rung_of_its_place(world: World, dat
     read: list[set[KVKey]] = []
 
     def noted(store: Store, site: CacheTarget) -> KVConnector:
-        loader = StreamedConnector(store, site, Loader(site.model.device, SMALL))
+        loader = KVConnector(store, site, Loader(site.model.device, SMALL))
         start_load = loader.start_load
 
-        def seen(candidates: Candidates) -> StreamedHandle:
+        def seen(candidates: Candidates) -> KVLoadHandle:
             read.append(set(candidates()))
             return start_load(candidates)
 

@@ -56,7 +56,7 @@ def test_what_the_reader_does_not_find_is_quoted_where_the_pointer_is_sure(world
         chosen, full = ask(engine, question), ask(engine, question, AnswerMode.FULL)
         nowhere = ask(engine, absent)
     assert not alone.found and alone.raw == nowhere.raw == NO_ANSWER
-    assert quotes(chosen) == ["most_per_day = 5"] and chosen.text == "5" and chosen.found
+    assert quotes(chosen) == ["messages.most_per_day: 5"] and chosen.text == "5" and chosen.found
     assert chosen.raw == full.raw and not nowhere.found
 
 
@@ -70,7 +70,7 @@ def test_every_way_of_reading_chunks_chooses_alike(world: World, how: dict[str, 
 @pytest.mark.parametrize(
     ("question", "quote", "answer"),
     [
-        ("How long is the pause after watering?", "pause_after_watering_hours = 6", "6"),
+        ("How long is the pause after watering?", "watering.pause_after_watering_hours: 6", "6"),
         ("What is the telephone number of Casimir Dunn?", CASIMIR, "0417 301 16"),
     ],
 )

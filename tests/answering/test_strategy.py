@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,21 +12,28 @@ from typing import Any, cast
 import pytest
 import torch
 
+from desk_rag.answering.auxiliary import open_auxiliary
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import Answer, AnswerMode
-from desk_rag.answering.kv_connector import MappedConnector
 from desk_rag.answering.strategy import TimedRecompute, attention_path
-from desk_rag.config import AnswerSettings
+from desk_rag.config import AnswerSettings, Settings
 from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.kv.lazy.memory import AttentionPath
 from desk_rag.kv.positions import plan
+from desk_rag.kv.prefill import prefill_prefix
+from desk_rag.kv.prefix_variants.variants import PrefixVariant, PrefixVariants
+from desk_rag.kv.quant import QuantScheme
 from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
 from desk_rag.kv.recompute.policy import RecomputeChoice, SelectorName
 from desk_rag.kv.recompute.step import PrefillResult
+from desk_rag.kv.serving import ServingModel
+from desk_rag.kv.types import Namespace
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.memory import device as device_memory
+from desk_rag.store.store import Store
 from tests.answer_world import BICYCLE, RENT, World, an_engine, ask, first_logits, make_world, streamed
 from tests.models import FAMILIES, build_model
+from tests.whole_files import WholeFiles
 
 PLAIN_STAGES = ["queue", "retrieve", "load", "stitch", "prefill"]
 CHOOSING_STAGES = ["queue", "retrieve", "choose", "load", "stitch", "prefill"]
@@ -55,7 +63,7 @@ def plainly(world: World, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     """Answers and first logits by the plain path: stitched whole, the model's own pass."""
     data = tmp_path_factory.mktemp("plain") / "data"
     shutil.copytree(world.data, data)
-    with an_engine(world, data, MappedConnector) as engine, first_logits() as seen:
+    with an_engine(world, data, WholeFiles) as engine, first_logits() as seen:
         return {question: (ask(engine, question), seen[-1]) for question in (BICYCLE, RENT)}
 
 
@@ -79,7 +87,7 @@ def damage(engine: AnswerEngine) -> None:
         file.write_bytes(content)
 
 
-@pytest.mark.parametrize("loading", [MappedConnector, streamed])
+@pytest.mark.parametrize("loading", [WholeFiles, streamed])
 def test_the_lean_pass_answers_as_the_models_own(world: World, data: Path, loading, plainly) -> None:  # type: ignore[no-untyped-def]
     with an_engine(world, data, loading, lean=True) as engine, first_logits() as seen:
         slab = engine._slab
@@ -121,7 +129,7 @@ def test_the_prefix_is_written_once_and_again_after_full_prefill(world: World, d
         assert ask(engine, RENT).raw == expected.raw
 
 
-@pytest.mark.parametrize("loading", [MappedConnector, streamed])
+@pytest.mark.parametrize("loading", [WholeFiles, streamed])
 def test_lazy_attention_answers_as_a_slab_does(world: World, data: Path, loading, plainly) -> None:  # type: ignore[no-untyped-def]
     with an_engine(world, data, loading, attention="lazy") as engine, first_logits() as seen:
         assert engine.attention is AttentionPath.LAZY
@@ -177,7 +185,7 @@ def test_recomputing_everything_is_full_prefill(world: World, data: Path) -> Non
 
 @pytest.mark.parametrize("lean", [False, True])
 def test_some_recompute_over_the_streamed_way_and_damaged_files(world: World, data: Path, lean: bool) -> None:
-    with an_engine(world, data, MappedConnector, recompute=0.2, writer=False) as mapped:
+    with an_engine(world, data, WholeFiles, recompute=0.2, writer=False) as mapped:
         expected = {question: ask(mapped, question) for question in (BICYCLE, RENT)}
     with an_engine(world, data, streamed, recompute=0.2, lean=lean) as engine:
         for question, answer in expected.items():
@@ -201,6 +209,35 @@ def test_the_auxiliary_model_chooses_through_the_engine(world: World, data: Path
         with pytest.raises(ConfigError, match="auxiliary"):
             ask(engine, BICYCLE)
         assert not engine.turn.answer_waits()
+
+
+def test_what_the_auxiliary_model_had_to_prefill_is_written_back(world: World, data: Path) -> None:
+    small = build_model(FAMILIES[0])
+    gate = replace(world.prepared.gate, scheme=QuantScheme.uniform(small.spec.num_layers))
+    plain = PrefixVariant(0, prefill_prefix(small), Namespace("0" * 32))
+    auxiliary = ServingModel(small, PrefixVariants((plain,)), gate)
+    both = replace(world, prepared=replace(world.prepared, auxiliary=auxiliary))
+
+    def asked(*, writer: bool) -> tuple[Answer, int, int]:
+        store_of = Store.open(data, Settings().store, writer=False)
+        try:
+            opened = open_auxiliary(auxiliary, store_of)
+            with an_engine(both, data, streamed, auxiliary=opened, recompute=0.2, selector="aux", writer=writer) as e:
+                answer = ask(e, BICYCLE)
+                e.settle()
+                return answer, len(opened.take_live()), e.store.auxiliary_share()[1]
+        finally:
+            store_of.close()
+
+    reader, kept_back, stored = asked(writer=False)
+    assert kept_back == stored == 0, "who may not write asks the writer for it"
+    with Store.open(data, Settings().store, writer=True) as store:
+        chunks = store.chunks_without_kv(auxiliary.namespace, 99)
+        assert {chunk.chunk_id for chunk in chunks[: len(reader.sources)]} == {s.chunk_id for s in reader.sources}
+    first, _, stored = asked(writer=True)
+    assert stored == len(first.sources) > 0
+    second, _, still = asked(writer=True)
+    assert still == stored and reader.raw == first.raw == second.raw, "what comes from the store selects the same"
 
 
 def test_no_recompute_runs_no_recompute(world: World, data: Path, plainly) -> None:  # type: ignore[no-untyped-def]

@@ -68,6 +68,19 @@ def test_a_quote_without_words_of_its_own_is_judged_at_the_end() -> None:
     assert not unfound.found
 
 
+def test_the_last_quote_is_shown_before_the_words_that_follow_it() -> None:
+    stream = AnswerStream("What is the frame number of the blue bicycle?", [SOURCE], None)
+    (shown,) = stream.feed(QUOTE, ends_quotes=True)
+    assert isinstance(shown, Evidence)
+    assert shown.support == stream.support is not None
+    assert [type(event) for event in stream.feed("WTU-4471-B")] == [AnswerText]
+    parsed, _ = stream.finish()
+    assert parsed.text == "WTU-4471-B"
+    stream = AnswerStream("Who painted the ceiling of the opera house in Lyon?", [SOURCE], None)
+    assert list(stream.feed(QUOTE, ends_quotes=True)) == []
+    assert stream.ended, "the short answer need not be written"
+
+
 def test_the_models_own_refusal_passes() -> None:
     events, parsed, stream = told("What is the frame number?", [NO_ANSWER])
     assert not stream.refused

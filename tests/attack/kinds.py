@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,9 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+import psutil
+
+from tests.attack.churn import churning, kill_all, seconds_of
 from tests.attack.counts import Budget, Counts, Skipped
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -51,9 +53,9 @@ def run(*words: str, timeout: float = 300.0) -> subprocess.CompletedProcess[str]
 
 
 def kills(chance: random.Random, budget: Budget) -> Counts:
-    """SIGKILL of `index` or `watch` at any instant, the documents changed before each; at the end a clean rebuild.
+    """SIGKILL of `index`, `watch` or a kept process at any instant while documents change and questions come.
 
-    Half of the time is for the rebuild, which makes all chunk KV.
+    At the end the store is compared with one built anew. Half of the time is for that, which makes all chunk KV.
     """
     budget = Budget(budget.seconds / 2)
     counts = Counts()
@@ -62,20 +64,19 @@ def kills(chance: random.Random, budget: Budget) -> Counts:
         documents.mkdir()
         for number in budget.rounds():
             _change(documents, chance, number)
-            verb = chance.choice(("index", "watch"))
-            process = subprocess.Popen(
-                command(data, verb, str(documents)), cwd=REPOSITORY, env=environment(), stdin=subprocess.DEVNULL,
+            verb = chance.choice(("index", "watch", "ask"))
+            words = (verb, str(documents)) if verb != "ask" else (verb, "--keep", "--private", "What costs 7 crowns?")
+            changes = random.Random(chance.random())
+            process = psutil.Popen(
+                command(data, *words), cwd=REPOSITORY, env=environment(), stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
-            try:
-                process.wait(timeout=chance.uniform(1.0, 14.0))
-                counts.end(f"{verb} ended by itself")
-            except subprocess.TimeoutExpired:
-                counts.end(f"{verb} killed")
-            finally:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
+            with churning(data, lambda n=number, c=changes: c.random() < 0.3 and _change(documents, c, n)) as churn:
+                time.sleep(seconds_of(verb, chance))
+                counts.end(f"{verb} {'ended by itself' if process.poll() is not None else 'killed'}")
+                kill_all(process, data)
+            counts.outcomes += churn.outcomes
+            counts.violations += churn.violations
             if data.exists():
                 counts.violations += [f"round {number}: {fault}" for fault in _unclean(data)]
         rebuilt = place / "rebuilt"
@@ -305,7 +306,9 @@ def links(chance: random.Random, budget: Budget) -> Counts:
     counts = Counts(rounds=1)
     counts.outcomes["broken" if done.returncode else "nothing foreign touched"] += 1
     if done.returncode:
-        counts.violations.append(next((line for line in lines if line.startswith(("FAILED", "ERROR"))), lines[-1]))
+        failed = next((line for line in lines if line.startswith(("FAILED", "ERROR"))), lines[-1])
+        why = [line for line in lines if line.startswith((">", "E  "))][:4]
+        counts.violations.append("\n".join([failed, *why]))
     return counts
 
 

@@ -14,9 +14,9 @@ from desk_rag.bench.ttft import Cell, Coldness, Condition, Sample
 from desk_rag.errors import ConfigError
 
 
-def sample(question: str, **stages: float) -> Sample:
+def sample(question: str, first_text: float = 1.0, **stages: float) -> Sample:
     named = tuple(Stage(name.replace("_", " "), seconds) for name, seconds in stages.items())
-    return Sample(Question(question), Timings(named, context_tokens=100), None)
+    return Sample(Question(question), Timings(named, context_tokens=100), first_text, None)
 
 
 def test_ratios_are_of_the_same_question_in_the_same_round() -> None:
@@ -28,6 +28,14 @@ def test_ratios_are_of_the_same_question_in_the_same_round() -> None:
     assert cell.ratios(Condition.FULL).median == 1.0
     assert cell.stage(Condition.DISK, "load") == 1.0
     assert cell.stage(Condition.DISK, "prefill") == 0.0
+
+
+def test_the_first_text_has_ratios_of_its_own() -> None:
+    cell = Cell(4)
+    cell.samples[Condition.FULL] = [sample("a", 3.0, prefill=1.0), sample("b", 8.0, prefill=1.0)]
+    cell.samples[Condition.DISK] = [sample("a", 1.0, prefill=1.0), sample("b", 4.0, prefill=1.0)]
+    assert cell.first_text(Condition.DISK).median == 2.5
+    assert cell.text_ratios(Condition.DISK).scaled(1)[::2] == [2.0, 2.5, 3.0]
 
 
 def test_dropping_a_file_keeps_its_content_and_time_but_makes_it_new_to_the_checksum(tmp_path: Path) -> None:

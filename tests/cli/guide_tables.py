@@ -19,6 +19,8 @@ from desk_rag.config import Settings
 from desk_rag.documents import discovery, formats, sensitive
 from desk_rag.documents.formats import Format
 from desk_rag.errors import EXIT_CODES
+from desk_rag.tui.keys.actions import FIXED_KEYS, KEY_ACTIONS
+from desk_rag.tui.keys.keymap import shown_key
 from desk_rag.tui.management.settings_list import docstrings
 
 GUIDES = Path(__file__).resolve().parent.parent.parent / "assets" / "guides"
@@ -29,7 +31,7 @@ _FORMAT_NAMES = {
     Format.MARKDOWN: "Markdown",
     Format.TEXT: "plain text",
     Format.RST: "reStructuredText",
-    Format.CODE: "source code and settings",
+    Format.CODE: "source code and other settings",
     Format.HTML: "HTML",
     Format.PDF: "PDF with a text layer",
     Format.DOCX: "Word",
@@ -52,6 +54,11 @@ _FORMAT_NAMES = {
     Format.SUBTITLES: "subtitles",
     Format.BIBLIOGRAPHY: "BibTeX",
     Format.CANVAS: "Obsidian canvases",
+    Format.PICTURE: "pictures, with OCR (see below)",
+    Format.JSON: "JSON, by its keys",
+    Format.YAML: "YAML, by its keys",
+    Format.TOML: "TOML and INI, by their keys",
+    Format.XML: "XML, by its elements",
 }
 
 
@@ -94,6 +101,19 @@ def _limits(field: FieldInfo) -> str:
 
 def _toml(value: object) -> str:
     return json.dumps(list(value) if isinstance(value, tuple) else value, default=str)
+
+
+def keys() -> str:
+    """Actions of the UI with their keys, by the screens on which they act."""
+    rows = ["| action | key | does | where |", "|---|---|---|---|"]
+    for each in KEY_ACTIONS:
+        rows.append(f"| `{each.name}` | {shown_key(each.key)} | {each.meaning} | {each.area.value.lower()} |")
+    return "\n".join(rows)
+
+
+def fixed_keys() -> str:
+    """Keys of the UI that cannot be changed."""
+    return "\n".join(["| key | does |", "|---|---|", *(f"| {key} | {meaning} |" for key, meaning in FIXED_KEYS)])
 
 
 def read_formats() -> str:
@@ -148,7 +168,8 @@ def families() -> str:
 
 
 PARTS = {
-    part.__name__: part for part in (settings, read_formats, unread_formats, secrets, tools, exit_codes, families)
+    part.__name__: part
+    for part in (settings, keys, fixed_keys, read_formats, unread_formats, secrets, tools, exit_codes, families)
 }
 
 

@@ -87,7 +87,7 @@ def test_few_heads_come_before_few_parameters_and_what_does_not_fit_last() -> No
         model("huge", 70e9, 1),
         model("odd", 1e8, 1, "MLA"),
     ]
-    machine = Machine(8 << 30, 16 << 30, 20 << 30, 4_000_000)
+    machine = Machine(8 << 30, 8 << 30, 16 << 30, 20 << 30, 4_000_000)
     ranked = rank(models, machine)
     assert [fit.model.name for fit in ranked] == ["large-few", "small-many", "huge", "odd"]
     assert ranked[0].quantization == "none" and ranked[0].suits

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.answering.drive_tuning import FILE, Tuned, remember
+from desk_rag.cli import doctor
 from desk_rag.cli.main import main
+from desk_rag.config import Settings
 from desk_rag.errors import full_disk
 from desk_rag.store.ownership import stamp_of
 from desk_rag.store.store import Store
@@ -123,17 +124,6 @@ def test_doctor_tells_quality_break_even_room_and_what_was_mended(desk: Desk) ->
     assert desk.run("verify", "--repair").code == 0
     assert "store" not in findings()
     assert desk.json("index", str(desk.documents))["warm"] == 1
-
-
-def test_doctor_tells_how_the_drive_is_read_once_that_was_measured(desk: Desk) -> None:
-    def told() -> list[str]:
-        findings = desk.json("doctor")["findings"]
-        return [f["detail"] for f in findings if f["name"] == "drive"]  # type: ignore[attr-defined]
-
-    assert told() == []
-    remember(desk.data, Tuned(threads=8, waves=4, bytes_per_second=3.14e9))
-    assert told() == ["chunk KV is read at 3.14 GB/s, by 8 threads in 4 waves"]
-    (desk.data / FILE).unlink()
 
 
 def test_doctor_looks_at_the_adapter(desk: Desk, tmp_path: Path) -> None:
@@ -314,3 +304,19 @@ def test_a_run_that_a_full_disk_cut_short_is_told_with_every_result(
     capsys.readouterr()
     assert main(["search", "cellar", "--words", "--json", *here]) == 0
     assert json.loads(capsys.readouterr().out)["notices"] == []
+
+
+def test_a_place_that_may_not_be_used_is_one_finding_and_names_its_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+
+    def forbidden(_settings: Settings) -> doctor.Finding:
+        raise PermissionError(13, "Permission denied", str(tmp_path / "data" / "catalog.sqlite"))
+
+    monkeypatch.setattr(doctor, "_data_dir", forbidden)
+    findings = list(doctor.examine(Settings(data_dir=tmp_path / "data")))
+    (failed,) = [finding for finding in findings if finding.verdict is doctor.Verdict.FAIL]
+    assert "catalog.sqlite may not be used: Permission denied" in failed.detail
+    assert f"{tmp_path / 'data'} belongs to '{tmp_path.owner()}'" in failed.remedy
+    assert findings[-1].name == "watching", "the other checks were made"

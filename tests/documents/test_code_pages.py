@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from desk_rag.documents.encoding import decode
+from desk_rag.documents.parsers.encoding import decode
 
 SENTENCES = {
     "French": (

@@ -164,7 +164,7 @@ def test_code_keeps_its_text_and_lines(read) -> None:  # type: ignore[no-untyped
         assert block.line_start and block.line_end
         assert "\n".join(source[block.line_start - 1 : block.line_end]) == block.text
     assert "def turn():\n    x = 1\n\n    return x" in texts(document)
-    assert read("b.ini", "[one]\na=1\n[two]\nb=2\n").blocks[1].line_start == 3
+    assert read("b.ini", "[one]\na=1\n[two]\nb=2\n").blocks[1].line_start == 4
     assert read("Makefile", "all:\n\techo hi\n").parser.startswith("code/")
 
 
@@ -301,9 +301,11 @@ def test_names_that_lie(read) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_supported_looks_at_the_name() -> None:
-    assert all(supported(Path(name)) for name in ("a.MD", "b.Docx", "Makefile", "README", "c.tsx", "d.csv", "e.pdf"))
-    assert not any(supported(Path(name)) for name in ("a.png", "c.exe", "d.zip"))
-    assert supported(Path("noname")), "the content decides"
+    assert all(
+        supported(Path(name), SETTINGS) for name in ("a.MD", "b.Docx", "Makefile", "README", "c.tsx", "d.csv", "e.pdf")
+    )
+    assert not any(supported(Path(name), SETTINGS) for name in ("a.png", "c.exe", "d.zip"))
+    assert supported(Path("noname"), SETTINGS), "the content decides"
 
 
 def test_damaged_containers(read) -> None:  # type: ignore[no-untyped-def]

@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def test_the_child_makes_the_chunks_that_this_process_would(prompt: PromptFormat, sample_docs: Path) -> None:
-    files = [path for path in sample_docs.rglob("*") if path.is_file() and documents.supported(path)]
+    files = [path for path in sample_docs.rglob("*") if path.is_file() and documents.supported(path, IndexSettings())]
     assert len(files) > 20
     for path in files:
         document, chunks = file_chunks.read(path, SETTINGS, prompt, prompt.chunk_size, documents.never)
@@ -199,3 +199,40 @@ def test_a_secret_content_is_left_out_until_it_is_allowed(prompt: PromptFormat, 
     assert row is not None and row.reason == "secret: the content is a private key"
     assert run("!backup.txt")["backup.txt"] is FileState.INDEXED
     assert run() == left_out | {"ok.md": FileState.UNCHANGED}, "no longer allowed"
+
+
+def test_a_file_in_use_by_another_program_is_said_to_be_and_read_at_the_next_look(
+    prompt: PromptFormat, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Windows, where a program may lock others out of a file."""
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    path = docs / "ledger.txt"
+    path.write_text("The ledger was closed in March.\n")
+
+    def look() -> list[FileEvent]:
+        events = sync_folder(store, docs, prompt, prompt.chunk_size, SETTINGS, documents.never)
+        return [event for event in events if isinstance(event, FileEvent)]
+
+    def refuse(name: object, *_: object, **__: object) -> int:
+        error = PermissionError(13, "The process cannot access the file")
+        error.winerror = 32  # type: ignore[attr-defined]
+        raise error
+
+    with monkeypatch.context() as locked:
+        locked.setattr(documents, "os", ModuleLike(os, open=refuse))
+        (event,) = look()
+    assert event.state is FileState.FAILED and "in use by another program. It will be read again" in event.reason
+    (event,) = look()
+    assert event.state is FileState.INDEXED
+
+
+class ModuleLike:
+    """A module with some functions exchanged."""
+
+    def __init__(self, module: object, **changed: object) -> None:
+        self._module = module
+        self.__dict__.update(changed)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._module, name)

@@ -194,7 +194,7 @@ def test_subtitles_bibliography_and_canvas(read: Read) -> None:
 
 def test_text_under_any_name_is_read_and_binary_is_not(read: Read) -> None:
     assert read("shopping", "Milk, bread and a lamp.").parser.startswith("text/")
-    assert read("data.xyz", '{"lamp": "green"}').parser.startswith("code/")
+    assert read("data.xyz", '{"lamp": "green"}').parser.startswith("json/")
     with pytest.raises(UnsupportedDocument, match="binary"):
         read("blob.xyz", bytes(range(256)) * 40)
 

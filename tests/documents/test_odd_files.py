@@ -203,7 +203,7 @@ def test_merged_cells_missing_results_and_far_rows_of_a_workbook(read: Read) -> 
     workbook.save(out)
     document = read("regions.xlsx", out.getvalue())
     assert "Region: North; Quarter: Q2; Sum: 3" in text_of(document)
-    assert (document.blocks[-1].text, document.blocks[-1].line_start) == ("the last row", 400_000)
+    assert (document.blocks[-1].text, document.blocks[-1].line_start) == ("Sheet: Sheet; the last row", 400_000)
     assert "formulas without a saved result" in document.note
 
 

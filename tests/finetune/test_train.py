@@ -101,6 +101,19 @@ def test_an_adapter_learns_is_merged_and_names_other_kv(tiny_dir: Path, tmp_path
     assert not any(parameter.requires_grad for parameter in served.module.parameters())
 
 
+@pytest.mark.parametrize("name", ["config.json", "README.md", "tokenizer.model"])
+def test_a_directory_with_files_that_a_result_could_replace_is_refused(
+    tiny_dir: Path, tmp_path: Path, name: str
+) -> None:
+    mine = tmp_path / "out" / name
+    mine.parent.mkdir()
+    mine.write_text("a person's own")
+    (tmp_path / "out" / "notes.txt").write_text("does no harm")
+    with pytest.raises(ConfigError, match=name):
+        train(task(tiny_dir, tmp_path / "out", replace(QUICK, steps=1)))
+    assert mine.read_text() == "a person's own" and not (tmp_path / "out" / CHECKPOINTS).exists()
+
+
 def test_an_adapter_of_other_weights_or_another_kind_is_refused(tiny_dir: Path, tmp_path: Path) -> None:
     work = task(tiny_dir, tmp_path / "out", replace(QUICK, method=Method.LORA, steps=1))
     train(work)

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from desk_rag.answering import drive_tuning
 from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import Answer, AnswerMode
-from desk_rag.answering.kv_connector import MappedConnector, StreamedConnector, tier_bytes
+from desk_rag.answering.kv_connector import KVConnector, tier_bytes
 from desk_rag.kv.lazy.memory import AttentionPath
 from desk_rag.kv.recompute.policy import RecomputeChoice
 from desk_rag.model.memory.device import free_gpu_bytes
@@ -31,6 +30,7 @@ from tests.answer_world import (
     streamed,
 )
 from tests.models import FAMILIES, Family, build_model
+from tests.whole_files import WholeFiles
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
 
@@ -48,17 +48,16 @@ def data(world: World, tmp_path: Path) -> Iterator[Path]:
 
 def test_the_gpu_takes_the_streamed_way_within_its_memory(world: World, data: Path) -> None:
     with an_engine(world, data) as engine:
-        assert isinstance(engine._connector, StreamedConnector)
+        assert isinstance(engine._connector, KVConnector)
         resident, staging = tier_bytes(engine.settings.answer, engine.model.device)
         assert 0 < resident <= free_gpu_bytes(engine.model.device)
         assert staging >= 64 << 20
         assert "WTU-4471-B" in ask(engine, BICYCLE).text
-        assert drive_tuning.remembered(data) is None, "these chunks are too few to measure a drive by"
 
 
 def test_both_ways_fill_the_cache_alike_cold_and_from_every_tier(world: World, data: Path) -> None:
     with (
-        an_engine(world, data, MappedConnector, lean=False) as mapped,
+        an_engine(world, data, WholeFiles, lean=False) as mapped,
         an_engine(world, data, streamed, writer=False) as engine,
     ):
         for question in (BICYCLE, RENT):
@@ -181,7 +180,7 @@ def assert_alike(one: Told, other: Told, case: Case) -> None:
 
 def plain(case: Case, files: Path) -> dict[tuple[str, AnswerMode | float], Told]:
     """By question and mode; a number is a ratio of recompute."""
-    with an_engine(case.world, files, MappedConnector, writer=False, lean=False, attention="materialize") as engine:
+    with an_engine(case.world, files, WholeFiles, writer=False, lean=False, attention="materialize") as engine:
         by_mode = {(q, mode): told(engine, q, mode) for q in QUESTIONS for mode in AnswerMode}
         anew = {(q, r): told(engine, q, recompute=RecomputeChoice(r)) for q in QUESTIONS for r in (0.2, 1.0)}
         return {**by_mode, **anew}

@@ -19,7 +19,7 @@ from desk_rag.config import Settings, StoreSettings
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.indexer.daemon import Printer, run_watch
 from desk_rag.indexer.root_watch import WatchState
-from desk_rag.ingest.events import FileEvent, RootAbsent, StageProgress
+from desk_rag.ingest.events import FileEvent, Notice, StageProgress
 from desk_rag.kv.serving import ServingModel
 from desk_rag.store.store import Store
 from tests.indexer.conftest import wait_for
@@ -73,9 +73,9 @@ class Child:
 
 @pytest.fixture
 def children() -> Iterator[list[Child]]:
-    made: list[Child] = []
-    yield made
-    for child in made:
+    started: list[Child] = []
+    yield started
+    for child in started:
         if child.process.poll() is None:
             child.process.kill()
             child.process.wait()
@@ -187,11 +187,11 @@ def test_a_kill_at_any_moment_loses_at_most_the_chunk_in_hand(
     children.append(child)
     child.waits_for("up to date")
     assert child.stop()[0] == 0
-    made = int(child.said.split("up to date:")[1].split(" chunks made warm")[0].rsplit(" ", 1)[1])
+    made_warm = int(child.said.split("up to date:")[1].split(" chunks made warm")[0].rsplit(" ", 1)[1])
     with Store.open(settings.data_dir, settings.store, writer=True) as store:
         assert store.verify().clean
         assert len(store.documents(docs)) == 42
-        assert len(warm_files(settings)) == store.counts().chunks == made + warm
+        assert len(warm_files(settings)) == store.counts().chunks == made_warm + warm
 
 
 def test_bad_folders(settings: Settings, docs: Path, tmp_path: Path) -> None:
@@ -228,12 +228,12 @@ def test_lines_are_plain_and_few() -> None:
     assert out.getvalue() == "warm 0/100 chunks, 2.0/s, about 50 s left\n"
     out.truncate(out.seek(0))
     printer.event(FileEvent(Path("/d/\x1b]52;c;aGk=\x07evil\n.txt"), FileState.FAILED, reason="\x1b[31mred"))
-    printer.event(RootAbsent(Path("/d"), "the folder is empty"))
+    printer.event(Notice("folder /d", "/d is not there", "Connect \x1b[31mits drive."))
     printer.event(StageProgress(IndexStage.WARM, 5, 9, "chunks", 0, None, "on battery"))
     printer.watching(WatchState(Path("/d"), "no watches", "sudo sysctl x"))
     text = out.getvalue()
     assert "\x1b" not in text
-    assert len(text.splitlines()) == 5
+    assert len(text.splitlines()) == 6
     assert "warm 5/9: waiting, on battery" in text
 
 

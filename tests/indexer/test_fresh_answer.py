@@ -48,17 +48,17 @@ def docs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def settings(tmp_path: Path, docs: Path, gated: Path) -> Settings:
-    made = Settings(data_dir=tmp_path / "data", answer=AnswerSettings(max_new_tokens=40))
-    shutil.copytree(gated, made.data_dir / "models")
-    return made
+    chosen = Settings(data_dir=tmp_path / "data", answer=AnswerSettings(max_new_tokens=40))
+    shutil.copytree(gated, chosen.data_dir / "models")
+    return chosen
 
 
 @pytest.fixture
 def engine(settings: Settings, docs: Path) -> Iterator[AnswerEngine]:
-    made = open_engine(settings, writer=True)
-    index(made, docs)
-    yield made
-    made.close()
+    opened = open_engine(settings, writer=True)
+    index(opened, docs)
+    yield opened
+    opened.close()
 
 
 def index(engine: AnswerEngine, docs: Path) -> None:

@@ -139,7 +139,7 @@ class Incremental(RuleBasedStateMachine):
 
     @rule()
     def hints(self) -> None:
-        """What the watcher does between sweeps; the order of the paths is the set's, that is, any."""
+        """Index the touched paths one by one, as the watcher does between sweeps, in any order."""
         for path in self.touched:
             index_path(self.store, path, self.root, self.prompt, self.prompt.chunk_size, IndexSettings())
         self.touched.clear()
@@ -149,12 +149,12 @@ class Incremental(RuleBasedStateMachine):
     @invariant()
     def nothing_is_orphaned(self) -> None:
         if hasattr(self, "store"):
-            held = {
+            in_documents = {
                 passage.chunk.chunk_id
                 for row in self.store.documents(self.root)
                 for passage in self.store.passages_of(row.path)
             }
-            assert self.store.counts().chunks == len(held)
+            assert self.store.counts().chunks == len(in_documents)
 
     def _pick(self, which: int) -> list[Path]:
         """One of the files there are, never the one that keeps the folder from being empty."""

@@ -13,7 +13,7 @@ from typing import TypeVar
 import pytest
 
 from desk_rag.cli.output import Progress, index_summary
-from desk_rag.config import ModelSettings, Settings, StoreSettings
+from desk_rag.config import AnswerSettings, ModelSettings, Settings, StoreSettings
 from desk_rag.errors import StoreFull
 from desk_rag.indexer.names import EVERYTHING, MissingWork, keep_namespaces, missing_work
 from desk_rag.indexer.once import Run
@@ -21,7 +21,9 @@ from desk_rag.indexer.parts import lazy_parts
 from desk_rag.ingest.events import IndexFinished
 from desk_rag.kv.prefix_variants.variants import build_prefix_variants
 from desk_rag.kv.serving import ServingModel
+from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.retrieval.embedding import Embedder, load_embedder
+from desk_rag.store import ownership
 from desk_rag.store.store import Store
 
 
@@ -121,6 +123,27 @@ def test_what_could_give_other_names_ends_the_memory_of_them(world: World, tmp_p
     assert lacks(settings) == EVERYTHING
     world.run()
     assert world.loaded == ["embedder", "model"] and lacks(settings) == MissingWork(vectors=False, kv=False)
+
+
+def test_an_auxiliary_model_is_work_once_and_is_remembered(world: World) -> None:
+    world.run()
+    with_auxiliary = world.settings.model_copy(update={"answer": AnswerSettings(recompute=0.2, selector="aux")})
+
+    def lacks(chosen: Settings) -> MissingWork:
+        with Store.open(chosen.data_dir, chosen.store, writer=True) as store:
+            return missing_work(store, chosen)
+
+    assert lacks(with_auxiliary).kv, "its names are not known yet"
+    world.run(with_auxiliary)
+    assert lacks(with_auxiliary) == lacks(world.settings) == MissingWork(vectors=False, kv=False)
+    models = json.loads((world.settings.data_dir / "models" / "names.json").read_text())["model"]
+    assert len(set(map(tuple, models.values()))) == 1
+    keep_namespaces(with_auxiliary, next(iter(models.values())), "0" * 32)
+    assert lacks(with_auxiliary).kv, "nothing lies under that name"
+    assert not lacks(world.settings).kv
+    names = world.settings.data_dir / "models" / "names.json"
+    entry = OwnedDirectory(world.settings.data_dir).entry(names)
+    assert entry is not None and ownership.content_proves("models/names.json")(entry)
 
 
 def test_only_so_many_names_are_kept(world: World) -> None:

@@ -17,10 +17,10 @@ from desk_rag.device_lock import DeviceLock
 from desk_rag.documents import document
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import ModelNotFound
-from desk_rag.indexer.idle import IdleGate
+from desk_rag.indexer.machine.idle import IdleGate
 from desk_rag.indexer.parts import Parts
 from desk_rag.indexer.service import ClockJump, Service, outermost
-from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
+from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, Notice, StageProgress
 from desk_rag.kv.serving import ServingModel
 from desk_rag.retrieval.embedding import Embedder, load_embedder
 from desk_rag.store.catalog.deletion_rows import Decision
@@ -49,6 +49,9 @@ class Running:
     def states(self, path: Path) -> list[FileState]:
         return [e.state for e in self.events if isinstance(e, FileEvent) and e.path == path]
 
+    def notices(self) -> list[Notice]:
+        return [event for event in self.events if isinstance(event, Notice)]
+
     def counts(self) -> tuple[int, int, int]:
         """chunks, with vectors, warm"""
         counts = self.store.counts(self.namespace, self.fingerprint)  # type: ignore[arg-type]
@@ -64,7 +67,7 @@ Make = Callable[..., Running]
 
 @pytest.fixture
 def make(settings: Settings, docs: Path, embedder: Embedder, prepared: ServingModel) -> Iterator[Make]:
-    made: list[Running] = []
+    started: list[Running] = []
 
     def build(**changes: object) -> Running:
         chosen = settings.model_copy(update={k: v for k, v in changes.items() if k in Settings.model_fields})
@@ -81,11 +84,11 @@ def make(settings: Settings, docs: Path, embedder: Embedder, prepared: ServingMo
         folders = changes.get("watched", [docs])
         service = Service(parts, folders, chosen, gate=gate, tick_seconds=0.1)  # type: ignore[arg-type]
         running = Running(store, service, prepared.namespace, embedder.fingerprint)
-        made.append(running)
+        started.append(running)
         return running
 
     yield build
-    for running in made:
+    for running in started:
         running.service.stop()
         running.store.close()
 
@@ -185,7 +188,7 @@ def test_a_pause_holds_everything_and_is_seen_from_outside(make: Make, docs: Pat
 
 
 def test_a_pause_that_is_over_is_not_told_any_more(make: Make, docs: Path, settings: Settings) -> None:
-    """Where there is nothing to do, no work of the next seconds takes it back."""
+    """With nothing to do, no later event takes the end of the pause back."""
     running = make()
     running.service.start()
     wait_for(running.finished)
@@ -220,8 +223,8 @@ def test_warming_waits_for_an_idle_machine_while_files_stay_fresh(make: Make, do
     (docs / "fresh.txt").write_text("The heron stands in the shallow water.\n")
     wait_for(lambda: running.found("heron") == {docs / "fresh.txt"})
     time.sleep(1.5)
-    told = [e for e in running.events if isinstance(e, StageProgress) and e.waiting]
-    assert len(told) <= 4  # the same reason is not told twice a second
+    waiting_events = [e for e in running.events if isinstance(e, StageProgress) and e.waiting]
+    assert len(waiting_events) <= 4  # the same reason is not told twice a second
     gate.reason = ""
     wait_for(lambda: running.counts() == (3, 3, 3))
 
@@ -311,15 +314,59 @@ def test_an_absent_root_is_told_once_and_comes_back(make: Make, docs: Path, tmp_
     running.service.start()
     wait_for(running.finished)
     docs.rename(tmp_path / "away")
+    wait_for(running.notices)
     running.service.sweep()
-    wait_for(lambda: any(isinstance(e, RootAbsent) for e in running.events))
     time.sleep(4)
     assert running.counts() == (2, 2, 2)
+    activity = running.store.activity()
+    assert activity is not None and [subject for subject, _, _ in activity.notices] == [f"folder {docs}"]
     (tmp_path / "away").rename(docs)
     (docs / "new.txt").write_text("Back again, says the starling.\n")
-    running.service.sweep()
     wait_for(lambda: running.found("starling") == {docs / "new.txt"})
-    assert len([e for e in running.events if isinstance(e, RootAbsent)]) == 1
+    gone, back = running.notices()
+    assert "its 2 documents are kept and still found" in gone.sentence and "desk-rag purge" in gone.remedy
+    assert back.is_over and running.service.notices() == ()
+    docs.rename(tmp_path / "away")
+    wait_for(lambda: len(running.notices()) == 3)  # the second time it is said again
+
+
+def test_a_stage_that_fails_is_told_once_with_its_remedy_and_that_it_goes_on(make: Make, embedder: Embedder) -> None:
+    broken, tries = True, []
+
+    def load() -> Embedder:
+        tries.append(1)
+        if broken:
+            raise ModelNotFound("There is no embedder at /there.", remedy="Put it back.")
+        return embedder
+
+    running = make(load_embedder=load)
+    running.service.start()
+    wait_for(running.notices)
+    (notice,) = running.notices()
+    assert notice.sentence == "Making vectors stopped: There is no embedder at /there."
+    assert notice.remedy == "Put it back. desk-rag tries again every 60 seconds."
+    running.service._worker.begin_stages()
+    wait_for(lambda: len(tries) == 2)
+    broken = False
+    running.service._worker.begin_stages()
+    wait_for(lambda: len(running.notices()) == 2)
+    assert running.notices()[1].is_over and running.service.notices() == ()
+
+
+def test_caches_wait_once_enough_was_written_today(make: Make, docs: Path, settings: Settings) -> None:
+    running = make(idle=settings.idle.model_copy(update={"write_gib_per_day": 1e-6}))
+    running.service.start()
+    wait_for(running.notices)
+    (notice,) = running.notices()
+    assert "waits until midnight" in notice.sentence and "`write_gib_per_day` under [idle]" in notice.remedy
+    assert running.store.counts(running.namespace).warm == 1
+    assert running.store.written_today() == sum(
+        file.stat().st_size for file in (settings.data_dir / "kv").rglob("*.safetensors")
+    )
+    running.service._settings = settings
+    wait_for(running.finished)
+    assert running.notices()[1].is_over
+    assert running.store.counts(running.namespace).warm == 2
 
 
 def test_a_periodic_sweep_finds_what_no_event_told(make: Make, docs: Path, settings: Settings) -> None:
@@ -349,10 +396,10 @@ def test_stop_is_quick_even_while_much_is_to_do(make: Make, docs: Path) -> None:
     assert running.service.stop()
     assert time.monotonic() - began < 5
     assert not any(thread.name.startswith(("index-", "watch-")) for thread in threading.enumerate())
-    at = running.counts()
+    counts_at_stop = running.counts()
     running.store.close()
     again = make()
-    assert again.counts() == at
+    assert again.counts() == counts_at_stop
     again.service.start()
     wait_for(lambda: len(again.store.documents(docs)) == 202, 120)
 

@@ -7,10 +7,12 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from desk_rag.answering.auxiliary import open_auxiliary
 from desk_rag.answering.serving_model import prepare_model
 from desk_rag.config import IndexSettings, ModelSettings, StoreSettings
 from desk_rag.device_lock import DeviceLock
@@ -19,11 +21,16 @@ from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.ingest.background_prefill import warm_pending
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, RootAbsent, StageProgress
 from desk_rag.ingest.pipeline import embed_pending, index_path, sync_folder
+from desk_rag.kv.prefill import prefill_prefix
+from desk_rag.kv.prefix_variants.variants import PrefixVariant, PrefixVariants
+from desk_rag.kv.quant import LayerScheme, QuantScheme
 from desk_rag.kv.serving import ServingModel
+from desk_rag.kv.types import Namespace
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.prompt import PromptFormat, load_prompt
 from desk_rag.retrieval.embedding import Embedder, load_embedder
 from desk_rag.store.store import Store
+from tests.models import FAMILIES, build_model
 
 SETTINGS = IndexSettings()
 STORE = StoreSettings(budget_gib=1, reserve_gib=0)
@@ -525,6 +532,27 @@ def test_warm_pending_makes_chunks_warm_one_at_a_time(sync: Sync, prepared: Serv
     assert [(e.stage, e.done, e.total) for e in events] == [(IndexStage.WARM, 1, 2), (IndexStage.WARM, 2, 2)]
     assert sync.store.counts(prepared.namespace).warm == 2
     assert list(warm(sync.store, prepared, DeviceLock(tmp_path / "run"))) == []
+
+
+def test_the_auxiliary_model_is_warmed_after_the_answering_one_and_by_its_own_coding(
+    sync: Sync, prepared: ServingModel, tmp_path: Path
+) -> None:
+    sync()
+    small = build_model(FAMILIES[0])
+    raw = replace(prepared.gate, scheme=QuantScheme.uniform(small.spec.num_layers, LayerScheme(raw=True)))
+    plain = PrefixVariant(0, prefill_prefix(small), Namespace("0" * 32))
+    auxiliary = ServingModel(small, PrefixVariants((plain,)), raw)
+    both = replace(prepared, auxiliary=auxiliary)
+    warmed = [
+        (event.done, event.total, event.upper, sync.store.counts(prepared.namespace).warm)
+        for event in warm(sync.store, both, DeviceLock(tmp_path / "run"))
+    ]
+    assert warmed == [(1, 4, False, 1), (2, 4, False, 2), (3, 4, True, 2), (4, 4, True, 2)]
+    assert sync.store.counts(auxiliary.namespace).warm == 2 and sync.store.auxiliary_share()[1] == 2
+    stored = open_auxiliary(auxiliary, sync.store)
+    passages = [passage for row in sync.store.documents() for passage in sync.store.passages_of(row.path)]
+    stored.prefill([passage.chunk.text for passage in passages])
+    assert stored.take_live() == [], "everything came from the store"
 
 
 def test_a_rename_keeps_chunks_warm_and_a_removal_takes_their_files(

@@ -75,8 +75,8 @@ def test_the_embedder_that_ships_computes_what_the_library_computes_bit_for_bit(
         "\u00e9t\u00e9 [SEP] [MASK]",
     ]
     assert np.array_equal(embedder.embed_chunks(texts), library.embed_chunks(texts))
-    for text in texts:
-        assert np.array_equal(embedder.embed_question(text[:300]), library.embed_question(text[:300]))
+    for text in texts:  # questions by matrices in int8 or fp16, which round by themselves
+        assert np.abs(embedder.embed_question(text[:300]) - encode(library, text[:300])).max() < 2e-4
 
 
 def test_the_embedder_that_ships_needs_no_sentence_transformers() -> None:

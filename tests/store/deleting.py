@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 
-from desk_rag.answering import drive_tuning
 from desk_rag.device_lock import DeviceLock
 from desk_rag.errors import StoreError
 from desk_rag.owned_directory import OwnedDirectory
@@ -143,7 +142,6 @@ def ways(root: Path, kv_dir: Path | None = None) -> dict[str, Callable[[], objec
         "reading": lambda: reading(root, kv_dir),
         "start": lambda: with_store(root, kv_dir, many),
         "temporary files": lambda: OwnedDirectory(root).write(root / "drives.json", b'{"version": 1, "drives": {}}'),
-        "drives": lambda: drive_tuning.remember(root, drive_tuning.Tuned(4, 1, 1e9)),
         "logs": lambda: log(root, "again"),
         "turn": lambda: turn(root),
         "former_note": lambda: former_note(root),

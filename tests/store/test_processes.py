@@ -95,6 +95,17 @@ def test_activity_and_pause_are_seen_by_others(root: Path, store: Store, monkeyp
         assert store.pause_requested() is None
 
 
+def test_bytes_of_caches_are_counted_by_day(store: Store, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.put_document(made.document(A, ["a", "b"]), made.chunks(["a", "b"]), made.stamp())
+    assert store.written_today() == 0
+    assert warm(store, "a") and warm(store, "b") and warm(store, "b")
+    size = sum(file.stat().st_size for file in made.kv_files(root))
+    with Store.open(root, made.settings(), writer=False) as reader:
+        assert reader.written_today() == size > 0
+        monkeypatch.setattr(coordination, "_today", lambda: "2031-05-01")
+        assert reader.written_today() == 0
+
+
 def test_reader_may_not_write(root: Path, store: Store) -> None:
     with Store.open(root, made.settings(), writer=False) as reader:
         for act in (

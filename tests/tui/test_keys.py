@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from textual.widgets import Static
 
 from desk_rag.tui.app import DeskRagApp
 from desk_rag.tui.screens.help import HelpScreen
@@ -144,7 +145,8 @@ async def test_help_and_palette_name_every_action(running: Run) -> None:
         app = pilot.app
         await pilot.press("f1")
         assert isinstance(app.screen, HelpScreen)
-        assert "compare with full prefill" in screen_text(app)
+        shown = "\n".join(str(row.visual) for row in app.screen.query(Static))
+        assert "compare with full prefill" in shown and "keys and signs" in shown
         await pilot.press("escape")
         titles = {command.title for command in app.get_system_commands(app.screen)}
         assert {"Pause or resume indexing", "Change the theme", "Help", "Quit"} <= titles

@@ -28,7 +28,7 @@ from desk_rag.ingest.events import FileEvent
 from desk_rag.ingest.freshness import Backlog
 from desk_rag.tui.app import DeskRagApp
 from desk_rag.tui.backend import Freshness, Reading, Started, Status
-from desk_rag.tui.screens.turn.document_text import DocumentTextScreen
+from desk_rag.tui.screens.document_text import DocumentTextScreen
 from desk_rag.tui.screens.turn.menu import TurnMenu
 from desk_rag.tui.turns.first_look import FirstLook
 from desk_rag.tui.widgets.answer_view import AnswerView

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.widgets import Input, TextArea
 
 from desk_rag.answering.conversation.turns import Turn, turn_of
@@ -21,6 +21,8 @@ from desk_rag.tui.conversation.export_screen import ExportScreen
 from desk_rag.tui.conversation.find_bar import FindBar
 from desk_rag.tui.conversation.name_picker import MOST, NamePicker
 from desk_rag.tui.conversation.replay import answer_of
+from desk_rag.tui.keys.bindings import bound
+from desk_rag.tui.keys.keymap import KeyMap
 from desk_rag.tui.screens.turn_screen import TurnScreen
 from desk_rag.tui.widgets.answer_view import AnswerView
 from desk_rag.tui.widgets.question_input import QuestionInput
@@ -39,11 +41,11 @@ class ConversationScreen(TurnScreen):
     """Base of the chat screen. Whatever may wait for the disk runs in thread workers."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+n", "new_chat", "New chat", show=False, priority=True),
-        Binding("ctrl+r", "chats", "Chats", show=False, priority=True),
-        Binding("ctrl+f", "find", "Find", show=False, priority=True),
-        Binding("alt+s", "export", "Export", show=False),
-        Binding("alt+w", "edit_asked", "Edit as asked", show=False),
+        bound("new_chat", "new_chat", "New chat", priority=True),
+        bound("chats", "chats", "Chats", priority=True),
+        bound("find", "find", "Find", priority=True),
+        bound("export", "export", "Export"),
+        bound("edit_searched", "edit_searched", "Edit as searched"),
     ]
 
     def __init__(self, folders: Sequence[Path]) -> None:
@@ -55,6 +57,11 @@ class ConversationScreen(TurnScreen):
     def _backend(self) -> Backend:
         backend: Backend = self.app.backend  # type: ignore[attr-defined]
         return backend
+
+    @property
+    def _keymap(self) -> KeyMap:
+        keymap: KeyMap = self.app.keymap  # type: ignore[attr-defined]
+        return keymap
 
     @property
     def _views(self) -> list[AnswerView]:
@@ -176,7 +183,7 @@ class ConversationScreen(TurnScreen):
         path = exporting.write(chat, place, self._backend.change_of)
         self.app.call_from_thread(self._say, f"Written to {path}.")
 
-    def action_edit_asked(self) -> None:
+    def action_edit_searched(self) -> None:
         """Put the completed question into the prompt, to correct how a follow-up was understood."""
         view = self._selected
         if view is not None and view.asked_as:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from desk_rag.assets import assets_dir
 from desk_rag.config import GIB
-from desk_rag.ingest.folder_preview import FolderPreview, preview
+from desk_rag.ingest.preview import FolderPreview, preview
+from desk_rag.tui.management.models import ModelChoice
 
 if TYPE_CHECKING:
     from desk_rag.tui.management.session import Session
@@ -68,30 +69,18 @@ class FirstRun:
         free = shutil.disk_usage(place).free
         return free, max(0, min(int(store.budget_gib * GIB), free - int(store.reserve_gib * GIB)))
 
-    def check_model(self, name: str) -> str:
-        """Return the name of a model that can be used: 'embedded', a directory, or a name whose files are here.
-
-        Raises ModelError for a model that is not here or not supported.
-        """
-        name = name.strip() or "embedded"
-        if name != "embedded":
-            from desk_rag.model import directory_check, weights
-
-            expanded = str(Path(name).expanduser()) if name.startswith("~") else name
-            settings = self._session.settings.model.model_copy(update={"name": expanded})
-            directory_check.check(weights.resolve(expanded, allow_download=False), settings)
-            name = expanded
-        return name
-
-    def choose(self, folder: Path, model: str) -> str:
+    def choose(self, folder: Path, model: ModelChoice) -> str:
         """Index `folder` from now on, and with the next start; returns why it was not noted for that, '' if it was."""
         from desk_rag.errors import ConfigError
 
         session = self._session
         changes: dict[tuple[str, ...], object] = {("folders",): [str(folder)]}
-        if model != session.settings.model.name:
-            changes["model", "name"] = model
-            chosen = session.settings.model.model_copy(update={"name": model})
+        before = session.settings.model
+        if model != ModelChoice(before.name, before.quantization):
+            changes["model", "name"] = model.name
+            if model.quantization != before.quantization:
+                changes["model", "quantization"] = model.quantization
+            chosen = before.model_copy(update={"name": model.name, "quantization": model.quantization})
             session.settings = session.settings.model_copy(update={"model": chosen})
         try:
             session.file.write(changes)

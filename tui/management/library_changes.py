@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
     from desk_rag.config import Settings
     from desk_rag.store.store import Store
     from desk_rag.tui.management.session import Indexing, Session
+    from desk_rag.tui.management.settings_file import Key
 
 _EXCLUDE = ("index", "exclude")
+_FOLDERS = ("folders",)
 _SPECIAL = re.compile(r"([\\*?\[\]!#])")
 
 
@@ -32,6 +35,8 @@ class Exclusion:
     rule: str
     indexed: int
     """Documents that would leave the index; their caches are kept for a while."""
+    elsewhere: tuple[Path, ...] = ()
+    """Paths in the other indexed folders that the rule leaves out as well, because they are read now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +61,31 @@ class LibraryChanges:
         store = self._session.store()
         is_folder = path.is_dir() or (store is not None and store.document(path) is None)
         rule = _rule(path, root, is_folder=is_folder)
-        rules = (*self._session.settings.index.exclude, rule)
-        verdict = examine(root, path / "any", _with_rules(self._session.settings, rules).index)
+        verdict = examine(root, path / "any", _with_rules(self._session.settings, (*self._rules(), rule)).index)
         if not isinstance(verdict, LeftOut):
             raise ConfigError(f"No rule can name {path}.", remedy="Exclude the folder that it is in.")
-        return Exclusion(path, rule, 0 if store is None else store.listing.count(path).indexed)
+        if store is None:
+            return Exclusion(path, rule, 0)
+        others = (other / path.relative_to(root) for other in self._session.folders if other != root)
+        elsewhere = tuple(other for other in others if store.listing.count(other).indexed)
+        return Exclusion(path, rule, store.listing.count(path).indexed, elsewhere)
 
     def exclude(self, exclusion: Exclusion) -> Change:
         """Write the rule to the settings file and obey it from now on."""
-        now = self._set_rules((*self._session.settings.index.exclude, exclusion.rule))
+        now = self._set_rules((*self._rules(), exclusion.rule))
         return Change(
             f"“{exclusion.rule}” is excluded{'' if now else self._later()}.", lambda: self._allow(exclusion.rule)
         )
 
     def _allow(self, rule: str) -> str:
-        rules = tuple(one for one in self._session.settings.index.exclude if one != rule)
-        now = self._set_rules(rules)
+        now = self._set_rules(self._rules(without=rule))
         return f"“{rule}” is no longer excluded{'; its files are read again' if now else self._later()}."
+
+    def _rules(self, *, without: str = "") -> tuple[str, ...]:
+        """Return the rules in the settings file as it is now; somebody may have changed it meanwhile."""
+        listed = self._session.file.values().get(_EXCLUDE)
+        rules = [str(rule) for rule in listed] if isinstance(listed, list) else []
+        return tuple(rule for rule in rules if rule != without)
 
     def _set_rules(self, rules: tuple[str, ...]) -> bool:
         session = self._session
@@ -126,15 +139,19 @@ class LibraryChanges:
         session = self._session
         before, roots = session.settings, session.folders
         inside = next((root for root in roots if root in path.parents), None)
-        if inside is not None:
-            rules = (*before.index.exclude, self.exclusion(path, inside).rule)
+        exclusion = None if inside is None else self.exclusion(path, inside)
+        named = self._folders()
+        if exclusion is not None:
+            rules = (*self._rules(), exclusion.rule)
+            changes: dict[Key, object] = {_EXCLUDE: list(rules)}
             after, left = _with_rules(before, rules), roots
         else:
-            left = tuple(root for root in roots if root != path and path not in root.parents)
+            changes = {_FOLDERS: [str(folder) for folder in _without(named, path)] or None}
+            left = _without(roots, path)
             after = before.model_copy(update={"folders": _without(before.folders, path)})
         indexing = self._halted()
         try:
-            self._write_rules_and_folders(after)
+            session.file.write(changes)
             documents, traces = self._removed(path, keep_caches=keep_caches)
         except BaseException:
             if indexing is not None:
@@ -144,16 +161,34 @@ class LibraryChanges:
         if indexing is not None:
             indexing.resume(after, left)
         what = f"{documents:,} document{'' if documents == 1 else 's'} of {path.name}"
+        also = _also_left_out(exclusion)
         if keep_caches:
             hours = before.index.deletion_grace_hours
-            return Change(f"Forgot {what}; caches kept for {hours:g} h.", lambda: self._remember(path, before, roots))
+            gone = tuple(folder for folder in named if folder not in _without(named, path))
+            undo = partial(self._remember, path, exclusion, gone, tuple(root for root in roots if root not in left))
+            return Change(f"Forgot {what}; caches kept for {hours:g} h.{also}", undo)
         found = f" Part of the text is still in {', '.join(traces)}." if traces else ""
-        return Change(f"Forgot {what}, with all caches.{found}")
+        return Change(f"Forgot {what}, with all caches.{also}{found}")
 
-    def _remember(self, path: Path, before: Settings, roots: tuple[Path, ...]) -> str:
-        self._write_rules_and_folders(before)
-        now = self._session.use(before, roots)
+    def _remember(
+        self, path: Path, exclusion: Exclusion | None, named: tuple[Path, ...], roots: tuple[Path, ...]
+    ) -> str:
+        """Take back what `forget` wrote, and nothing that was written since."""
+        session = self._session
+        if exclusion is not None:
+            now = self._set_rules(self._rules(without=exclusion.rule))
+        else:
+            listed = self._folders()
+            back = [*listed, *(folder for folder in named if folder not in listed)]
+            session.file.write({_FOLDERS: [str(folder) for folder in back] or None})
+            folders = (*session.folders, *(root for root in roots if root not in session.folders))
+            now = session.use(session.settings.model_copy(update={"folders": tuple(back)}), folders)
         return f"{path.name} is read again{'' if now else self._later()}; caches that are still there are used again."
+
+    def _folders(self) -> tuple[Path, ...]:
+        """Return the folders in the settings file as it is now."""
+        listed = self._session.file.values().get(_FOLDERS)
+        return tuple(Path(str(folder)) for folder in listed) if isinstance(listed, list) else ()
 
     def _halted(self) -> Indexing | None:
         """Stop the indexing of this process, if it has begun. Raises StoreLocked if another process indexes."""
@@ -179,14 +214,6 @@ class LibraryChanges:
         with store:
             return _remove(store, path, keep_caches=keep_caches)
 
-    def _write_rules_and_folders(self, settings: Settings) -> None:
-        self._session.file.write(
-            {
-                _EXCLUDE: list(settings.index.exclude) or None,
-                ("folders",): [str(folder) for folder in settings.folders] or None,
-            }
-        )
-
     def _opened(self) -> Store:
         store = self._session.store()
         if store is None:
@@ -202,6 +229,13 @@ def _remove(store: Store, path: Path, *, keep_caches: bool) -> tuple[int, tuple[
     store.volumes.forget(path)
     store.checkpoint()
     return documents, ()
+
+
+def _also_left_out(exclusion: Exclusion | None) -> str:
+    """Return a sentence on what a rule leaves out besides; '' if there is nothing."""
+    if exclusion is None or not exclusion.elsewhere:
+        return ""
+    return f" The rule leaves out {', '.join(map(str, exclusion.elsewhere))} as well."
 
 
 def _with_rules(settings: Settings, rules: tuple[str, ...]) -> Settings:

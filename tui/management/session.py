@@ -7,7 +7,7 @@ their own; `attach` hands over the engine's store and the indexing of this proce
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -63,6 +63,8 @@ class Session:
         self.file = SettingsFile(settings_file or config.default_path())
         self.changed: set[Key] = set()
         """Settings that were changed in this run and may be obeyed from the next start on only."""
+        self.undo: Callable[[], str] | None = None
+        """Takes back the last change made in the library; None if there is nothing to take back."""
         self._indexing: Indexing | None = None
         self._reader: Store | None = None
         self._guard = threading.Lock()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag import config
 from desk_rag.config import Settings
-from desk_rag.errors import ConfigError, of_system
+from desk_rag.errors import ConfigError
 
 if TYPE_CHECKING:
     import tomlkit
@@ -53,10 +53,9 @@ class SettingsFile:
         try:
             _replace(self.path, text)
         except OSError as error:
-            reason = of_system(error, self.path)
             raise ConfigError(
                 f"{self.path} cannot be written: {error.strerror or error}.",
-                remedy=reason.remedy if reason else "Correct its permissions, or write the setting there yourself.",
+                remedy="Make room there or correct its permissions, or name another settings file with --config.",
             ) from error
         return settings
 
@@ -87,7 +86,8 @@ class SettingsFile:
         from tomlkit.exceptions import TOMLKitError
 
         try:
-            text = self.path.read_text(encoding="utf-8")
+            with self.path.open(encoding="utf-8", newline="") as file:  # line ends stay as they are
+                text = file.read()
         except FileNotFoundError:
             return tomlkit.document()
         except (OSError, UnicodeDecodeError) as error:

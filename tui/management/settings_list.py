@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, get_args, get_origin
 from pydantic import BaseModel
 
 from desk_rag.config import GIB, Settings
+from desk_rag.tui.keys.keymap import checked
 from desk_rag.tui.management.settings_file import Key
 from desk_rag.tui.wording import count, gib, home_path
 
@@ -102,6 +103,7 @@ class SettingsList:
         """Check a new value, as it was typed; empty text means the default."""
         value = _typed(row, text)
         after = self._session.file.check({row.key: value})
+        checked(after.ui.keys)
         return SettingChange(row, value, self._cost(row, after))
 
     def make(self, change: SettingChange) -> str:
@@ -143,6 +145,8 @@ def shown(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, tuple):
         return "[" + ", ".join(str(part) if isinstance(part, int) else f'"{part}"' for part in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f' {name} = "{part}"' for name, part in value.items()) + (" }" if value else "}")
     if isinstance(value, Path):
         return home_path(value)
     if isinstance(value, float):

@@ -14,6 +14,7 @@ from textual.widgets import Static
 
 from desk_rag.documents.status import IndexStage
 from desk_rag.tui.backend import Status
+from desk_rag.tui.keys.bindings import bound
 from desk_rag.tui.management.activity import (
     FULL_SPEED_SECONDS,
     UNTIL_RESTART,
@@ -48,15 +49,15 @@ class ActivityScreen(PanelScreen):
     NAME = "Activity"
     KEYS = (
         ("Enter", "pause, or go on"),
-        ("Ctrl+O", "fill caches for an hour although the computer is busy; again: no longer"),
-        ("F6", "pause for an hour, or go on"),
+        ("work_now", "fill caches for an hour although the computer is busy; again: no longer"),
+        ("pause", "pause for an hour, or go on"),
         ("Esc", "back"),
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "pause", "Pause …"),
         Binding("enter", "go_on", "Go on"),
-        Binding("ctrl+o", "work_now(True)", "Work now", key_display="^o"),
-        Binding("ctrl+o", "work_now(False)", "Only when idle", key_display="^o"),
+        bound("work_now", "work_now(True)", "Work now", show=True),
+        bound("work_now", "work_now(False)", "Only when idle", show=True),
     ]
 
     def __init__(self, session: Session) -> None:
@@ -82,7 +83,7 @@ class ActivityScreen(PanelScreen):
         changed = report != self._report
         self._report = report
         if changed:
-            self.query_one("#activity-text", Static).update(_text(report))
+            self.query_one("#activity-text", Static).update(_text(report, self.keymap.shown("library")))
             self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -117,13 +118,13 @@ class ActivityScreen(PanelScreen):
         self.in_thread(partial(self._view.work_now, seconds), lambda _: self._look(), group="work")
 
 
-def _text(report: ActivityReport) -> Content:
+def _text(report: ActivityReport, library_key: str) -> Content:
     lines = [_state(report), Content("")]
     lines += [_stage(row) for row in report.stages]
     if report.current:
         lines += [Content(""), _labelled("last read", report.current)]
     if report.failures:
-        lines += [Content(""), Content.styled(" Could not be read (F3 lists the files)", "bold")]
+        lines += [Content(""), Content.styled(f" Could not be read ({library_key} lists the files)", "bold")]
         lines += [
             Content.assemble((f"  {number:>6,}  ", "$error"), safe(reason, single_line=True, most=200))
             for reason, number in report.failures

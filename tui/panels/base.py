@@ -15,8 +15,11 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from desk_rag.errors import DeskRagError
+from desk_rag.tui.keys.jump import JumpTarget
+from desk_rag.tui.keys.keymap import KeyMap
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.messages import Problem
+from desk_rag.tui.widgets.entry_list import EntryList
 from desk_rag.tui.wording import safe
 
 _LOG = logging.getLogger(__name__)
@@ -29,7 +32,7 @@ class PanelScreen(Screen[None]):
     NAME: ClassVar[str] = ""
     """As the title bar shows it."""
     KEYS: ClassVar[tuple[tuple[str, str], ...]] = ()
-    """Keys and what they do, for F1."""
+    """Keys, or the names of actions that have one, and what they do; for the help."""
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "close", "Back")]
 
     def __init__(self, session: Session) -> None:
@@ -89,6 +92,12 @@ class PanelScreen(Screen[None]):
         if self.is_running:
             then(result)
 
+    @property
+    def keymap(self) -> KeyMap:
+        """The keys in use."""
+        keymap: KeyMap = self.app.keymap  # type: ignore[attr-defined]
+        return keymap
+
     def complain(self, problem: Problem) -> None:
         """Show what went wrong and what to do about it."""
         said = safe(f"{problem.message} {problem.remedy}", single_line=True, most=600)
@@ -97,6 +106,18 @@ class PanelScreen(Screen[None]):
     def say(self, text: str) -> None:
         """Show one sentence for a while."""
         self.notify(safe(text, single_line=True, most=400).plain, timeout=6, markup=False)
+
+    def jump_targets(self) -> list[JumpTarget]:
+        """Return the places of this screen that can be gone to: rows in view, and whatever takes the focus."""
+        targets = [
+            JumpTarget(widget.region.x, widget.region.y, partial(self.set_focus, widget)) for widget in self.focus_chain
+        ]
+        for rows in self.query(EntryList):
+            targets += [
+                JumpTarget(rows.region.x, rows.region.y + line, partial(rows.highlight, row))
+                for line, row in enumerate(rows.rows_in_view)
+            ]
+        return targets
 
     def action_close(self) -> None:
         """Go back to where this screen was opened from."""

@@ -32,7 +32,7 @@ class CacheScreen(PanelScreen):
     KEYS = (
         ("Enter", "check everything stored against its checksum; again: end the check"),
         ("Up, Down", "scroll"),
-        ("F2", "settings: budget_gib and reserve_gib under [store] set the room"),
+        ("settings", "settings: budget_gib and reserve_gib under [store] set the room"),
         ("Esc", "back"),
     )
     BINDINGS: ClassVar[list[BindingType]] = [

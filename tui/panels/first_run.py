@@ -15,22 +15,19 @@ from textual.content import Content
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from desk_rag.ingest.folder_preview import FolderPreview
+from desk_rag.ingest.preview import FolderPreview
 from desk_rag.sanitize import clean
+from desk_rag.tui.keys.bindings import bound
 from desk_rag.tui.management.first_run import FirstRun
+from desk_rag.tui.management.models import ModelChoice
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.messages import Problem
 from desk_rag.tui.panels.base import PanelScreen
-from desk_rag.tui.panels.value_input import ValueScreen
+from desk_rag.tui.panels.models import ModelsScreen
 from desk_rag.tui.widgets.line_input import LineInput
 from desk_rag.tui.wording import about, count, gib, home_path, safe
 
 _PRIVACY = "Nothing leaves this computer: no account, no telemetry, no connection. Your files are only read."
-
-_MODEL = (
-    "A directory with safetensors weights, or ORG/NAME of a model whose files are on this computer already. "
-    "The embedded reader needs no download and no GPU; a larger model answers better and needs both."
-)
 
 
 class FirstRunScreen(PanelScreen):
@@ -42,14 +39,14 @@ class FirstRunScreen(PanelScreen):
         ("Up, Down", "choose one of those shown"),
         ("Tab", "complete the name with the chosen one"),
         ("Enter", "look at the folder; once it was looked at, start"),
-        ("Ctrl+O", "take another model than the embedded reader"),
+        ("other_model", "choose the model; the embedded reader needs no download"),
         ("Esc", "stop looking, or back to the name; then go on without a folder"),
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "go_on", "Look at it"),
         Binding("enter", "start", "Start"),
         Binding("tab", "complete", "Complete", priority=True),
-        Binding("ctrl+o", "other_model", "Other model", key_display="^o"),
+        bound("other_model", "other_model", "Model", show=True),
         Binding("up", "move(-1)", "Up", show=False),
         Binding("down", "move(1)", "Down", show=False),
     ]
@@ -61,7 +58,8 @@ class FirstRunScreen(PanelScreen):
         self._stop = threading.Event()
         self._looking = False
         self._folders: list[Path] = []
-        self._model = session.settings.model.name
+        model = session.settings.model
+        self._model = ModelChoice(model.name, model.quantization)
         self._taken = ""
         """The folder in the input as it really is named; '' once something was typed."""
 
@@ -69,7 +67,11 @@ class FirstRunScreen(PanelScreen):
         yield Static(
             Content.assemble(
                 ("Which folder do you want to ask about?\n", "bold"),
-                ("It is looked through first; nothing is read before you start.", "$foreground 60%"),
+                (
+                    f"It is looked through first; nothing is read before you start. {self.keymap.shown('help')} "
+                    "explains the keys here.",
+                    "$foreground 60%",
+                ),
             ),
             markup=False,
             id="first-intro",
@@ -173,7 +175,7 @@ class FirstRunScreen(PanelScreen):
             return
         self._preview = found
         free, room = self._first_run.room()
-        self._draw(_described(found, free, room, self._model, self.session.file.path))
+        self._draw(_described(found, free, room, self._model.name, self.session.file.path, self._model_key))
         self.refresh_bindings()
 
     def _cannot_look(self, problem: Problem) -> None:
@@ -189,25 +191,19 @@ class FirstRunScreen(PanelScreen):
         self._draw(Content(""))
         self.refresh_bindings()
 
+    @property
+    def _model_key(self) -> str:
+        return self.keymap.shown("other_model")
+
     # Model ----------------------------------------------------------------------------------------------------
 
     def action_other_model(self) -> None:
-        """Ask for the directory or the name of another model."""
-        self._ask_model("" if self._model == "embedded" else self._model)
+        """Show the models on this computer, with the disk that this folder would take."""
+        text = self._preview.text_bytes if self._preview is not None else None
+        self.app.push_screen(ModelsScreen(self.session, self._model_chosen, text))
 
-    def _ask_model(self, name: str, problem: str = "") -> None:
-        self.app.push_screen(ValueScreen("Model", _MODEL, name, problem), self._model_typed)
-
-    def _model_typed(self, name: str | None) -> None:
-        if name is not None:
-            job = partial(self._first_run.check_model, name)
-            self.in_thread(job, self._model_checked, group="model", failed=partial(self._model_wrong, name))
-
-    def _model_wrong(self, name: str, problem: Problem) -> None:
-        self._ask_model(name, f"{problem.message} {problem.remedy}")
-
-    def _model_checked(self, name: str) -> None:
-        self._model = name
+    def _model_chosen(self, choice: ModelChoice) -> None:
+        self._model = choice
         if self._preview is not None:
             self._preview_came(self._preview)
 
@@ -238,7 +234,7 @@ class FirstRunScreen(PanelScreen):
             self.dismiss()
 
 
-def _described(found: FolderPreview, free: int, room: int, name: str, file: Path) -> Content:
+def _described(found: FolderPreview, free: int, room: int, name: str, file: Path, model_key: str) -> Content:
     """Return what a look at the folder has shown, a line for each thing."""
     if not found.files:
         lines = [_row("nothing", "no file in it can be read", style="$warning")]
@@ -249,7 +245,7 @@ def _described(found: FolderPreview, free: int, room: int, name: str, file: Path
         *_not_read(found),
         Content(""),
         _row("model", model),
-        _row("", "another one: Ctrl+O; desk-rag help models says which"),
+        _row("", f"{model_key} shows the models on this computer, and which of them fit"),
         _row(
             "ready",
             f"by words in about {about(found.seconds_to_words)}, by meaning in {about(found.seconds_to_meaning)}",

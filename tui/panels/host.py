@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from textual import work
@@ -13,13 +13,17 @@ from textual.app import SystemCommand
 from textual.filter import LineFilter
 from textual.theme import Theme
 
+from desk_rag.errors import DeskRagError
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Backend, Freshness, Status
+from desk_rag.tui.keys.keymap import KeyMap, checked
 from desk_rag.tui.panels.registry import PANELS, panel_commands
 from desk_rag.tui.screens.chat import ChatScreen
 from desk_rag.tui.source_opening import SourceOpening
 from desk_rag.tui.terminal.plain import AsciiFilter, wants_ascii
 from desk_rag.tui.themes import DARK, LIGHT
+from desk_rag.tui.widgets.line_input import leave_to_app
+from desk_rag.tui.widgets.question_input import QuestionInput
 from desk_rag.tui.wording import count, safe
 
 _LOG = logging.getLogger(__name__)
@@ -34,7 +38,11 @@ class PanelHost(SourceOpening):
     backend: Backend
     remembers = False
     """True if a theme that is chosen is kept for the next run."""
+    failure: DeskRagError | None = None
+    """What kept the backend from starting; its exit code becomes the program's."""
     _plain: AsciiFilter | None = None
+    keymap = KeyMap()
+    """The keys in use."""
     _chat: ChatScreen
     _folders: tuple[Path, ...]
     _status: Status
@@ -60,10 +68,18 @@ class PanelHost(SourceOpening):
             self.register_theme(theme)
         if session.settings.ui.ascii or wants_ascii(os.environ):
             self._plain = AsciiFilter()
+        self.use_keys()
         wanted = session.settings.ui.theme
         self.theme = wanted if wanted in self.available_themes else DARK.name
         if self.remembers:
             self.theme_changed_signal.subscribe(self, self._theme_chosen)
+
+    def use_keys(self) -> None:
+        """Take the keys from the settings, where they were checked."""
+        self.keymap = checked(self.backend.session.settings.ui.keys)
+        self.set_keymap(dict(self.keymap.chosen))
+        if self._chat.is_mounted:
+            leave_to_app(self._chat.query_one(QuestionInput))
 
     def _theme_chosen(self, theme: Theme) -> None:
         if theme.name != self.backend.session.settings.ui.theme:
@@ -87,7 +103,7 @@ class PanelHost(SourceOpening):
 
     def panel_commands(self) -> Iterator[SystemCommand]:
         """Yield the entries of the command palette about these screens."""
-        yield from panel_commands(self.action_panel)
+        yield from panel_commands(self.action_panel, self.keymap)
         if not self._folders:
             yield SystemCommand("Choose a folder", "Look at it first, then index it", self.action_first_run)
 
@@ -106,7 +122,7 @@ class PanelHost(SourceOpening):
 
         panel = PANELS[name].load(name)
         if isinstance(self.screen, panel):
-            self.screen.action_close()
+            self.screen.dismiss()
         elif isinstance(self.screen, PanelScreen):
             self.switch_screen(panel(self.backend.session))
         elif self.screen is self._chat:
@@ -132,7 +148,8 @@ class PanelHost(SourceOpening):
         until = time.monotonic() + _MOST_LOOK_SECONDS
         try:
             for sentence in FirstRun(self.backend.session).new_folders(lambda: time.monotonic() > until):
-                said = safe(f"{sentence} F3 shows every file.", single_line=True, most=600).plain
+                key = self.keymap.shown("library")
+                said = safe(f"{sentence} {key} shows every file.", single_line=True, most=600).plain
                 self.call_from_thread(self.notify, said, timeout=_NOTICE_SECONDS, markup=False)
         except Exception:
             _LOG.exception("new folders cannot be looked through")
@@ -143,6 +160,13 @@ class PanelHost(SourceOpening):
 
         self.push_screen(FirstRunScreen(self.backend.session), self._chose)
 
+    def on_model_wanted(self) -> None:
+        """Start again with another model, if the one before kept the backend from starting."""
+        if self.failure is not None:
+            self.failure = None
+            self._chat.try_again()
+            self.start()
+
     def _chose(self, _: object) -> None:
         folders = self.backend.session.folders
         if folders:
@@ -150,6 +174,42 @@ class PanelHost(SourceOpening):
             self._chat = ChatScreen(folders)
             self.switch_screen(self._chat)
             self.call_after_refresh(self.start)
+
+    # Jump and undo ----------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "undo":
+            return self.backend.session.undo is not None
+        return super().check_action(action, parameters)
+
+    def action_jump(self) -> None:
+        """Show a letter at every place of this screen that can be gone to."""
+        from desk_rag.tui.keys.jump import JumpScreen
+
+        places = getattr(self.screen, "jump_targets", None)
+        if places is not None:
+            self.push_screen(JumpScreen(places()), lambda target: target.go() if target is not None else None)
+
+    def action_undo(self) -> None:
+        """Take back the last change made in the library."""
+        session = self.backend.session
+        undo, session.undo = session.undo, None
+        if undo is not None:
+            self.take_back(undo)
+
+    @work(thread=True, exclusive=True, group="undo", exit_on_error=False)
+    def take_back(self, undo: Callable[[], str]) -> None:
+        """Take a change back, say so, and let the screen look again."""
+        try:
+            said = safe(undo(), single_line=True, most=400).plain
+        except Exception as error:
+            _LOG.exception("a change cannot be taken back")
+            self.backend.session.undo = undo
+            self.call_from_thread(self.complain, error)
+            return
+        self.call_from_thread(self.notify, said, markup=False)
+        self.screen.post_message(m.Undone())
+        self.call_from_thread(self.refresh_bindings)
 
     # Indexing ---------------------------------------------------------------------------------------------------
 

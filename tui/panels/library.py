@@ -14,13 +14,15 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.widgets import Input, Static
 
+from desk_rag.sanitize import clean
+from desk_rag.tui.keys.bindings import bound
 from desk_rag.tui.management.library import Entry, FileEntry, FolderEntry, Library, Listed, Shown, Summary
 from desk_rag.tui.management.library_changes import Change, Exclusion, LibraryChanges
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.messages import Problem
 from desk_rag.tui.panels.base import PanelScreen
 from desk_rag.tui.panels.choice import Choice, ChoiceScreen
-from desk_rag.tui.panels.text_page import TextScreen
+from desk_rag.tui.screens.document_text import DocumentTextScreen
 from desk_rag.tui.widgets.entry_line import detail, entry_line
 from desk_rag.tui.widgets.entry_list import PAGE, EntryList
 from desk_rag.tui.widgets.line_input import LineInput
@@ -38,17 +40,16 @@ class LibraryScreen(PanelScreen):
         ("letters", "filter by parts of the path; all words must occur"),
         ("Up, Down", "move; Page Up, Page Down, Ctrl+Home, Ctrl+End further"),
         ("Enter", "go into a folder; what can be done with a file"),
-        ("Ctrl+O", "what can be done with the folder or file"),
+        ("entry_actions", "what can be done with the folder or file"),
         ("Backspace", "without a filter: the folder above"),
-        ("Ctrl+T", "list all files, those read, failed or left out"),
-        ("F9", "undo the last change"),
+        ("show", "list all files, those read, failed or left out"),
+        ("undo", "undo the last change"),
         ("Esc", "clear the filter; without one, back"),
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "Open"),
-        Binding("ctrl+o", "actions", "Actions", key_display="^o"),
-        Binding("ctrl+t", "show_next", "Show", key_display="^t"),
-        Binding("f9", "undo", "Undo"),
+        bound("entry_actions", "actions", "Actions", show=True),
+        bound("show", "show_next", "Show", show=True),
         Binding("up", "move(-1)", "Up", show=False),
         Binding("down", "move(1)", "Down", show=False),
         Binding("pageup", "move_page(-1)", "Page up", show=False),
@@ -63,9 +64,10 @@ class LibraryScreen(PanelScreen):
         self._listed = Listed(None)
         self._shown = Shown.ALL
         self._entries: dict[int, Entry] = {}
-        self._undo: Callable[[], str] | None = None
         self._explained: tuple[Path, str] | None = None
         self._open_when_there = self._loading = False
+        self._filtered_by = ""
+        """The words of the list; those typed since may be on their way."""
         self._seen = -1
         """State of the index when the list was made."""
 
@@ -87,7 +89,7 @@ class LibraryScreen(PanelScreen):
 
     def _go(self, folder: Path | None, coming_from: Path | None = None) -> None:
         with self.prevent(Input.Changed):
-            self.query_one("#filter", Input).value = ""
+            self.query_one("#filter", Input).value = self._filtered_by = ""
         self._show_folder(folder, coming_from)
 
     def _show_folder(self, folder: Path | None, coming_from: Path | None = None) -> None:
@@ -141,7 +143,7 @@ class LibraryScreen(PanelScreen):
         rows.take(first, [entry_line(entry, base, width) for entry in entries], generation)
         if first <= rows.highlighted < first + len(entries):
             self._draw_detail()
-            if self._open_when_there:
+            if self._open_when_there and not self._loading:
                 self.action_open()
 
     def on_resize(self) -> None:
@@ -199,6 +201,7 @@ class LibraryScreen(PanelScreen):
 
     @on(Input.Changed)
     def _filter_changed(self) -> None:
+        self._filtered_by = self.query_one("#filter", Input).value
         self._entries.clear()  # what is highlighted now is not what will be
         self._load(self._listed.folder)
 
@@ -208,7 +211,8 @@ class LibraryScreen(PanelScreen):
 
     def action_open(self) -> None:
         """Go into the folder, or show what can be done with the file; if the list is on its way, once it is there."""
-        entry = self._entry
+        is_current = not self._loading and self.query_one("#filter", Input).value == self._filtered_by
+        entry = self._entry if is_current else None
         self._open_when_there = entry is None
         if isinstance(entry, FolderEntry):
             self._go(entry.path)
@@ -255,8 +259,6 @@ class LibraryScreen(PanelScreen):
     # Changes --------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "undo":
-            return self._undo is not None
         if action == "actions":
             return not self.is_mounted or self._entry is not None
         return True
@@ -285,7 +287,7 @@ class LibraryScreen(PanelScreen):
             self._ask_to_forget(entry)
 
     def _show_text(self, path: Path, text: str) -> None:
-        self.app.push_screen(TextScreen(home_path(path), text or "No text was read from this file."))
+        self.app.push_screen(DocumentTextScreen(home_path(path), clean(text) or "No text was read from this file."))
 
     def _ask_to_exclude(self, path: Path) -> None:
         root = next((root for root in self.session.folders if root in path.parents), None)
@@ -296,10 +298,12 @@ class LibraryScreen(PanelScreen):
         self.in_thread(job, self._exclusion_came, group="change")
 
     def _exclusion_came(self, exclusion: Exclusion) -> None:
+        also = ", ".join(home_path(path) for path in exclusion.elsewhere)
         text = (
             f"The rule {exclusion.rule} is added to `exclude` in {home_path(self.session.file.path)}. "
             f"{count(exclusion.indexed, 'document')} will leave the index; the files themselves stay as they are. "
-            "This can be undone; caches are kept for a while."
+            + (f"It holds in every indexed folder, so {also} leaves the index, too. " if also else "")
+            + "This can be undone; caches are kept for a while."
         )
         choices = (Choice("no", "n", "Cancel"), Choice("yes", "y", "Exclude"))
 
@@ -331,8 +335,8 @@ class LibraryScreen(PanelScreen):
         self.in_thread(job, partial(self._changed, leave), group="change")
 
     def _changed(self, leave: bool, change: Change) -> None:
-        self._undo = change.undo or self._undo
-        self.say(change.sentence + (" F9 undoes it." if change.undo else ""))
+        self.session.undo = change.undo or self.session.undo
+        self.say(change.sentence + (f" {self.keymap.shown('undo')} undoes it." if change.undo else ""))
         self._reload(leave)
 
     def _reload(self, leave: bool = False) -> None:
@@ -345,14 +349,8 @@ class LibraryScreen(PanelScreen):
         folder = self._listed.folder
         self.in_thread(partial(self._library.summary, folder), self._summary_came, group="summary")
 
-    def action_undo(self) -> None:
-        """Take the last change back."""
-        undo, self._undo = self._undo, None
-        if undo is not None:
-            self.in_thread(undo, self._undone, group="change")
-
-    def _undone(self, sentence: str) -> None:
-        self.say(sentence)
+    def on_undone(self) -> None:
+        """List what the undo has changed."""
         self._reload()
 
 

@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING
 from textual.app import SystemCommand
 from textual.binding import Binding
 
+from desk_rag.tui.keys.bindings import bound
+from desk_rag.tui.palette import with_key
+
 if TYPE_CHECKING:
+    from desk_rag.tui.keys.keymap import KeyMap
     from desk_rag.tui.panels.base import PanelScreen
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Key and class of a screen."""
+    """Title and class of a screen. Its name is that of the action with its key."""
 
-    key: str
     title: str
     about: str
     """Description in the command palette."""
@@ -32,22 +35,21 @@ class Panel:
 
 
 PANELS = {
-    "activity": Panel("f4", "Activity", "How far indexing is, why it waits, pause, work now", "ActivityScreen"),
-    "cache": Panel("f5", "Cache", "Room, use, what would be deleted next, verify", "CacheScreen"),
-    "doctor": Panel("f8", "Doctor", "Check the installation, with a remedy for each fault", "DoctorScreen"),
-    "settings": Panel("f2", "Settings", "Every setting, what it means, where it comes from", "SettingsScreen"),
-    "library": Panel("f3", "Library", "Folders and files: what was read, what not and why", "LibraryScreen"),
+    "activity": Panel("Activity", "How far indexing is, why it waits, pause, work now", "ActivityScreen"),
+    "cache": Panel("Cache", "Room, use, what would be deleted next, verify", "CacheScreen"),
+    "doctor": Panel("Doctor", "Check the installation, with a remedy for each fault", "DoctorScreen"),
+    "settings": Panel("Settings", "Every setting, what it means, where it comes from", "SettingsScreen"),
+    "models": Panel("Models", "Models on this computer, which of them fit, choose one", "ModelsScreen"),
+    "library": Panel("Library", "Folders and files: what was read, what not and why", "LibraryScreen"),
 }
 
 
 def panel_bindings() -> list[Binding]:
     """Return the keys of all screens, for the app."""
-    return [
-        Binding(panel.key, f"panel('{name}')", panel.title, show=False, priority=True) for name, panel in PANELS.items()
-    ]
+    return [bound(name, f"panel('{name}')", panel.title, priority=True) for name, panel in PANELS.items()]
 
 
-def panel_commands(open_panel: Callable[[str], None]) -> Iterator[SystemCommand]:
+def panel_commands(open_panel: Callable[[str], None], keymap: KeyMap) -> Iterator[SystemCommand]:
     """Yield the entries of the command palette for all screens."""
     for name, panel in PANELS.items():
-        yield SystemCommand(panel.title, f"{panel.about} ({panel.key.upper()})", partial(open_panel, name))
+        yield SystemCommand(panel.title, with_key(panel.about, keymap, name), partial(open_panel, name))

@@ -166,6 +166,7 @@ class SettingsScreen(PanelScreen):
 
     def _made(self, sentence: str) -> None:
         self.say(sentence)
+        self.app.use_keys()  # type: ignore[attr-defined]
         self._load()
 
 

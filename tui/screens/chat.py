@@ -10,23 +10,24 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import count as counter
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Footer, Input, Static, Tab, Tabs
 
 from desk_rag.answering.events import Evidence
 from desk_rag.documents.status import FileState
-from desk_rag.ingest.events import DeletionsWaiting, FileEvent, RootAbsent
+from desk_rag.ingest.events import DeletionsWaiting, FileEvent, Notice, RootAbsent
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Status
 from desk_rag.tui.conversation.find_bar import FindBar
 from desk_rag.tui.conversation.name_picker import NamePicker
 from desk_rag.tui.conversation.screen import ConversationScreen
+from desk_rag.tui.keys.bindings import bound
 from desk_rag.tui.screens.turn.menu import TurnMenu
 from desk_rag.tui.turns.actions import TURN_ACTIONS
 from desk_rag.tui.turns.readiness import must_wait, nothing_to_ask, waiting_text
@@ -53,13 +54,13 @@ class ChatScreen(ConversationScreen):
     """One transcript with its sources beside it, or behind a tab where the terminal is narrow."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "withdraw", "Withdraw"),
-        Binding("escape", "stop", "Stop"),
-        Binding("escape", "back", "Back"),
-        Binding("alt+m", "turn_menu", "Actions"),
-        Binding("f7", "compare", "Compare with full prefill", show=False),
-        Binding("alt+r", "ask_again", "Ask again", show=False),
-        Binding("alt+e", "edit", "Edit question", show=False),
+        bound("back", "withdraw", "Withdraw", show=True),
+        bound("back", "stop", "Stop", show=True),
+        bound("back", "back", "Back", show=True),
+        bound("actions", "turn_menu", "Actions", show=True),
+        bound("compare", "compare", "Compare with full prefill"),
+        bound("ask_again", "ask_again", "Ask again"),
+        bound("edit", "edit", "Edit question"),
     ]
 
     def __init__(self, folders: Sequence[Path]) -> None:
@@ -143,7 +144,7 @@ class ChatScreen(ConversationScreen):
         """Begin the next question if that is possible, and say of all others what they wait for."""
         problem = self._problem
         if problem is None and self._can_answer:
-            problem = nothing_to_ask(self._status, self._folders)
+            problem = nothing_to_ask(self._status, self._folders, self._keymap)
         while problem is not None and self._queue:
             view = self._queue.popleft().view
             view.fail(problem)
@@ -166,7 +167,7 @@ class ChatScreen(ConversationScreen):
     def _waits_for(self) -> str:
         if not self._can_answer:
             return "waits for the model to load"
-        return "waits for the answer above" if self._answering is not None else waiting_text(self._status)
+        return "waits for the answer above" if self._answering is not None else waiting_text(self._status, self._keymap)
 
     def _begin(self, job: _Job) -> None:
         view = self._answering = job.view
@@ -223,7 +224,7 @@ class ChatScreen(ConversationScreen):
             view.asked_of = None  # the first look found nothing new
             view.draw_note()
         elif view.answer.found:
-            view.draw_note(" · all files are read now: Alt+R asks again")
+            view.draw_note(f" · all files are read now: {self._keymap.shown('ask_again')} asks again")
         else:
             await view.queue_again()
             self._queue.append(_Job(view))
@@ -247,6 +248,12 @@ class ChatScreen(ConversationScreen):
         self._welcome()
         self._next()
 
+    def try_again(self) -> None:
+        """Forget why the backend did not start; it starts again."""
+        self._problem = None
+        self.query_one(IndexStatus).notice("")
+        self._welcome()
+
     async def on_status_came(self, message: m.StatusCame) -> None:
         was_reading = self._status.reading is not None
         self._status, self._status_known = message.status, True
@@ -268,6 +275,10 @@ class ChatScreen(ConversationScreen):
             reason = event.reason if isinstance(event, RootAbsent) else event.sentence
             said = safe(f"{short_path(event.root, ())}: {reason}", single_line=True, most=300)
             self.notify(said.plain, severity="warning", timeout=8, markup=False)
+        elif isinstance(event, Notice):
+            said = safe(f"{event.sentence} {event.remedy}".rstrip(), single_line=True, most=400)
+            severity: Literal["information", "warning"] = "information" if event.is_over else "warning"
+            self.notify(said.plain, severity=severity, timeout=12, markup=False)
 
     def _notice(self) -> None:
         self.query_one(IndexStatus).notice(notice(self._status))
@@ -295,7 +306,7 @@ class ChatScreen(ConversationScreen):
                 return view is not None and view.can_compare
             case "ask_again" | "delete":
                 return view is not None and view.over
-            case "edit_asked":
+            case "edit_searched":
                 return view is not None and bool(view.asked_as)
         return super().check_action(action, parameters)
 
@@ -365,7 +376,7 @@ class ChatScreen(ConversationScreen):
         """Offer what can be done with the selected turn."""
         if view := self._selected:
             possible = [one for one in TURN_ACTIONS if self.check_action(one.name, ())]
-            self.app.push_screen(TurnMenu(view.question, possible), self._chosen)
+            self.app.push_screen(TurnMenu(view.question, possible, self._keymap), self._chosen)
 
     async def _chosen(self, name: str | None) -> None:
         if name is not None:

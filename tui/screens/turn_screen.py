@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import OptionList, Static, Tabs
@@ -14,7 +15,10 @@ from textual.widgets import OptionList, Static, Tabs
 from desk_rag.answering.events import Source
 from desk_rag.sanitize import clean
 from desk_rag.tui import messages as m
-from desk_rag.tui.widgets.answer_view import AnswerView
+from desk_rag.tui.keys.actions import NUMBER_OF_SOURCE_KEYS
+from desk_rag.tui.keys.bindings import bound
+from desk_rag.tui.keys.jump import JumpTarget
+from desk_rag.tui.widgets.answer_view import AnswerView, Quote
 from desk_rag.tui.widgets.source_list import SourceList
 from desk_rag.tui.widgets.source_preview import SourcePreview
 from desk_rag.tui.widgets.transcript import Transcript
@@ -28,16 +32,16 @@ class TurnScreen(Screen[None]):
     """Base of the chat screen: the selected turn, its sources in the side pane, and what is done with both."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+b", "toggle_sources", "Sources", key_display="^b"),
-        Binding("ctrl+o", "open_source", "Open", key_display="^o"),
-        Binding("alt+up", "choose_turn(-1)", "Answer above", show=False),
-        Binding("alt+down", "choose_turn(1)", "Answer below", show=False),
-        Binding("alt+n", "step_source(1)", "Next source", show=False),
-        Binding("alt+p", "step_source(-1)", "Previous source", show=False),
-        Binding("alt+v", "read_source", "Read the source here", show=False),
-        Binding("alt+c", "copy_answer", "Copy answer", show=False),
-        Binding("alt+t", "toggle_timing", "Timing", show=False),
-        *[Binding(f"alt+{n}", f"show_source({n})", f"Source {n}", show=False) for n in range(1, 10)],
+        bound("sources", "toggle_sources", "Sources", show=True),
+        bound("open_source", "open_source", "Open", show=True),
+        bound("turn_above", "choose_turn(-1)", "Answer above"),
+        bound("turn_below", "choose_turn(1)", "Answer below"),
+        bound("next_source", "step_source(1)", "Next source"),
+        bound("previous_source", "step_source(-1)", "Previous source"),
+        bound("read_source", "read_source", "Read the source here"),
+        bound("copy", "copy_answer", "Copy answer"),
+        bound("timing", "toggle_timing", "Timing"),
+        *[bound(f"source_{n}", f"show_source({n})", f"Source {n}") for n in range(1, NUMBER_OF_SOURCE_KEYS + 1)],
     ]
 
     def __init__(self, folders: Sequence[Path]) -> None:
@@ -109,6 +113,32 @@ class TurnScreen(Screen[None]):
         cited = next((one for one in view.citations if one.source_number == source.number), None)
         location, quote = (cited.location, cited.quote) if cited else (source.location, "")
         return source, m.OpenWanted(source, location, quote)
+
+    def jump_targets(self) -> list[JumpTarget]:
+        """Return the places of the chat that can be gone to: answers, quotes, sources, panes and the prompt."""
+        transcript, sources = self.query_one(Transcript), self.query_one(SourceList)
+        targets = [
+            JumpTarget(widget.region.x, widget.region.y, partial(self.set_focus, widget))
+            for widget in self.focus_chain
+            if widget.region and widget not in (transcript, sources)
+        ]
+        visible = transcript.region
+        for view in self.query(AnswerView):
+            if view.region.overlaps(visible):
+                row = max(view.region.y, visible.y)
+                targets.append(JumpTarget(view.region.x, row, partial(self._go_to_turn, view)))
+        for quote in self.query(Quote):
+            if quote.region and visible.contains_region(quote.region):
+                targets.append(JumpTarget(quote.region.x, quote.region.y, quote.on_click))
+        for line, number in sources.numbers_in_view:
+            where = sources.content_region
+            targets.append(JumpTarget(where.x, where.y + line, partial(self.action_show_source, number)))
+        return targets
+
+    def _go_to_turn(self, view: AnswerView) -> None:
+        transcript = self.query_one(Transcript)
+        transcript.select(view)
+        self.set_focus(transcript)
 
     # Actions ----------------------------------------------------------------------------------------------------
 

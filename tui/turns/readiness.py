@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from desk_rag.tui.backend import Freshness, Status
+from desk_rag.tui.keys.keymap import KeyMap
 from desk_rag.tui.messages import Problem
 from desk_rag.tui.wording import count
 
@@ -19,7 +20,7 @@ def must_wait(status: Status) -> bool:
     return reading is not None and (reading.total > 0 or not status.files)
 
 
-def waiting_text(status: Status) -> str:
+def waiting_text(status: Status, keymap: KeyMap) -> str:
     """Return what a question waits for, and the keys that help."""
     reading = status.reading
     if reading is not None and reading.total:
@@ -27,13 +28,13 @@ def waiting_text(status: Status) -> str:
     else:
         text = "waits: the folders are being looked through"
     if status.freshness is Freshness.PAUSED:
-        text = text.replace("waits", "indexing is paused; waits", 1) + " · F6 goes on"
+        text = text.replace("waits", "indexing is paused; waits", 1) + f" · {keymap.shown('pause')} goes on"
     elif status.waiting:
         text += f" ({status.waiting})"
     return f"{text} · Enter answers from those" if status.files else text
 
 
-def nothing_to_ask(status: Status, folders: Sequence[Path]) -> Problem | None:
+def nothing_to_ask(status: Status, folders: Sequence[Path], keymap: KeyMap) -> Problem | None:
     """Return why no question can be answered, None if there are documents."""
     if status.files or status.reading is not None:
         return None
@@ -44,5 +45,6 @@ def nothing_to_ask(status: Status, folders: Sequence[Path]) -> Problem | None:
     names = ", ".join(folder.name or str(folder) for folder in folders)
     left_out = f" ({count(status.failed, 'file')} could not be read)" if status.failed else ""
     return Problem(
-        f"Nothing in {names} could be read{left_out}.", "desk-rag why FOLDER says for each file why; F6 if paused."
+        f"Nothing in {names} could be read{left_out}.",
+        f"{keymap.shown('library')} says for each file why; {keymap.shown('pause')} goes on if indexing is paused.",
     )

@@ -115,6 +115,15 @@ class EntryList(ScrollView):
         """Move the highlight by so many rows, not beyond the ends."""
         self.highlighted = min(max(0, self.highlighted + by), max(0, self._total - 1))
 
+    def highlight(self, row: int) -> None:
+        """Move the highlight to this row."""
+        self.highlighted = row
+
+    @property
+    def rows_in_view(self) -> range:
+        """The rows that are drawn now."""
+        return range(self._first_in_view, min(self._total, self._first_in_view + self.size.height))
+
     def move_page(self, by: int) -> None:
         """Move the highlight by so many screens."""
         self.move(by * max(1, self.size.height - 1))

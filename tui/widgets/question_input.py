@@ -12,6 +12,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from desk_rag.sanitize import clean
+from desk_rag.tui.widgets.line_input import leave_to_app
 
 _PICKER_KEYS = frozenset({"up", "down", "tab", "enter", "escape"})
 _NEW_LINE_KEYS = frozenset({"ctrl+j", "alt+enter", "shift+enter"})
@@ -53,6 +54,9 @@ class QuestionInput(TextArea):
         """The picker of names is open and gets some keys."""
         self._recalled: int | None = None
         """Index into the history while the user walks through it."""
+
+    def on_mount(self) -> None:
+        leave_to_app(self)
 
     def on_key(self, event: events.Key) -> None:
         """Enter asks, Ctrl+J starts a line. Bindings would not wait for the letters still in this widget's queue."""

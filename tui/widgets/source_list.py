@@ -52,6 +52,12 @@ class SourceList(OptionList):
         if not self._cited and not self.has_focus and self.highlighted in (None, 0):
             self.choose(number)
 
+    @property
+    def numbers_in_view(self) -> list[tuple[int, int]]:
+        """Lines of the list that are drawn now, from its top, and the number of the source on each."""
+        first, height = int(self.scroll_offset.y), self.content_region.height
+        return [(line, first + line + 1) for line in range(min(height, len(self._sources) - first))]
+
     def step(self, by: int) -> None:
         """Highlight the next or previous source, round the ends."""
         if self._sources:

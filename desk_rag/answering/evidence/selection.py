@@ -89,6 +89,8 @@ class SelectedQuote:
 
     Returns the ids of quote and answer together, which end with a stop id unless there was no room for one. None, with
     the cache unchanged, if the reader would rather end there."""
+    is_answered: bool
+    """True if there will be a short answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,28 +205,20 @@ class EvidenceSelector:
         ]
         quote = decoder.decode_best(candidates, log_probabilities(pending.logits), start)
         (chosen,) = (sentence for sentence in sentences if sentence.ids == quote.token_ids)
-        preference = ValuePreference(question, chosen.text)
-        append_answer = partial(
-            self._append_answer, decoder, quote, chosen, occurrences[chosen], preference, start, max_tokens
-        )
-        return SelectedQuote(quote, append_answer)
+        answers = self._short_answers(question, quote, chosen, occurrences[chosen], max_tokens)
+        append_answer = partial(_append_answer, decoder, quote, answers, start)
+        return SelectedQuote(quote, append_answer, is_answered=bool(answers))
 
-    def _append_answer(
-        self,
-        decoder: TrieDecoder,
-        quote: Decoded,
-        sentence: _Sentence,
-        occurrence: _Occurrence,
-        preference: ValuePreference,
-        start: int,
-        max_tokens: int,
-    ) -> Decoded | None:
-        """See `SelectedQuote.append_answer`."""
+    def _short_answers(
+        self, question: str, quote: Decoded, sentence: _Sentence, occurrence: _Occurrence, max_tokens: int
+    ) -> list[Candidate]:
+        """The short answers that may follow a quote; none if the reader would rather end there."""
         if not sentence.is_whole or int(quote.logits.argmax()) in self._prompt.stop_ids:
-            return None
+            return []
         room = max_tokens - len(quote.token_ids)
         candidates_by_ids: dict[tuple[int, ...], Candidate] = {}
         begin, end = occurrence.begin, occurrence.end
+        preference = ValuePreference(question, sentence.text)
         if preference.value is not None:
             begin, end = (occurrence.begin + offset for offset in preference.value)
         if occurrence.looked_up is not None:
@@ -238,11 +232,7 @@ class EvidenceSelector:
                 bonus = self._bonus(self._config.span_weight, span.score)
                 bonus += preference.nats(span.begin - occurrence.begin, span.end - occurrence.begin)
                 candidates_by_ids.setdefault(ids, Candidate(ids, bonus))
-        if not candidates_by_ids:
-            return None
-        log_probs = log_probabilities(quote.logits)
-        answer = decoder.decode_best(list(candidates_by_ids.values()), log_probs, start + len(quote.token_ids))
-        return Decoded((*quote.token_ids, *answer.token_ids), answer.logits)
+        return list(candidates_by_ids.values())
 
     def _sentence_bonus(self, occurrence: _Occurrence) -> float:
         weight = self._config.sentence_weight
@@ -304,6 +294,14 @@ class EvidenceDecoding:
     def select_quote(self, pending: PendingToken, max_tokens: int) -> SelectedQuote | None:
         """See `EvidenceSelector.select_quote`."""
         return self.selector.select_quote(self.question, self.texts, pending, max_tokens)
+
+
+def _append_answer(decoder: TrieDecoder, quote: Decoded, answers: Sequence[Candidate], start: int) -> Decoded | None:
+    """See `SelectedQuote.append_answer`."""
+    if not answers:
+        return None
+    answer = decoder.decode_best(answers, log_probabilities(quote.logits), start + len(quote.token_ids))
+    return Decoded((*quote.token_ids, *answer.token_ids), answer.logits)
 
 
 def _distinct_beginning(text: str, words_by_text: Mapping[str, Sequence[str]]) -> int:

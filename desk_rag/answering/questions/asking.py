@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from desk_rag.answering.events import (
     Answer,
     AnswerEvent,
+    AnswerText,
     Basis,
     Evidence,
     Finished,
@@ -24,7 +25,7 @@ from desk_rag.answering.events import (
     Stage,
 )
 from desk_rag.answering.questions import mails, parts, summary
-from desk_rag.answering.questions.forms import Form, Request, whole_folder
+from desk_rag.answering.questions.forms import Form, WholeFolderQuestion, whole_folder
 from desk_rag.answering.questions.joining import Joined
 from desk_rag.answering.questions.narrowing import named_files, narrow, without_file_names
 from desk_rag.answering.questions.nearest import nearest
@@ -71,8 +72,14 @@ class Reader:
 
 def answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[AnswerEvent]:
     """Yield the events of the answer to `question`; `Finished` comes last, once."""
+    began, first_text = time.perf_counter(), None
     for event in _answer(reader, question, under):
-        yield _with_basis(_with_unmet(event), reader.store, under) if isinstance(event, Finished) else event
+        if first_text is None and isinstance(event, Evidence | AnswerText):
+            first_text = time.perf_counter() - began
+        if isinstance(event, Finished):
+            timed = replace(event.answer.timings, first_text=first_text)
+            event = _with_unmet(_with_basis(Finished(replace(event.answer, timings=timed)), reader.store, under))
+        yield event
 
 
 def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[AnswerEvent]:
@@ -98,7 +105,7 @@ def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[An
 
 
 def _of_whole_folder(
-    reader: Reader, question: str, request: Request, under: Sequence[Path]
+    reader: Reader, question: str, request: WholeFolderQuestion, under: Sequence[Path]
 ) -> Generator[AnswerEvent, None, bool]:
     """Answer from all passages; return False if there was nothing to show, count or add up."""
     if request.form is Form.ABOUT:

@@ -19,7 +19,7 @@ class Form(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class WholeFolderQuestion:
     """A question about the whole folder."""
 
     form: Form
@@ -60,9 +60,13 @@ _POLITE = re.compile(
     r"^(?:please,?\s+|(?:can|could|would|will)\s+you\s+(?:please\s+)?|i(?:\s+would|['’]d)\s+like\s+(?:you\s+)?to\s+)",
     re.I,
 )
+_LIMIT = re.compile(
+    r"\b(?:at\s+(?:most|least)|(?:per|a|each|every)\s+(?:day|week|month|year|hour|minute|second|time))\b", re.I
+)
+"""Words of a question for a limit or a rate, which stands somewhere and is not counted."""
 
 
-def whole_folder(question: str) -> Request | None:
+def whole_folder(question: str) -> WholeFolderQuestion | None:
     """The request, if the question has the form of one about the whole folder; None for others.
 
     The form alone does not decide: 'How many rooms has the hotel?' asks for one fact. So a caller that finds nothing to
@@ -70,6 +74,6 @@ def whole_folder(question: str) -> Request | None:
     """
     plain = _POLITE.sub("", " ".join(question.split()).rstrip("?!. "))
     for form, pattern in _PATTERNS:
-        if match := pattern.match(plain):
-            return Request(form, match["subject"])
+        if (match := pattern.match(plain)) and not (form is Form.COUNT and _LIMIT.search(plain)):
+            return WholeFolderQuestion(form, match["subject"])
     return None

@@ -30,7 +30,7 @@ from desk_rag.answering.events import (
 from desk_rag.answering.evidence.citation_check import CitationCheck
 from desk_rag.answering.evidence.quote_matching import QuoteFinder
 from desk_rag.answering.questions.conditions import Condition, conditions, needed
-from desk_rag.answering.questions.forms import Form, Request
+from desk_rag.answering.questions.forms import Form, WholeFolderQuestion
 from desk_rag.answering.questions.matching import Matches, Row, match, stands_for_files
 from desk_rag.answering.requirements import amounts
 
@@ -52,7 +52,7 @@ class Shown:
     citations: tuple[Citation, ...]
 
 
-def answer(store: Store, question: str, request: Request, under: Sequence[Path]) -> Iterator[AnswerEvent]:
+def answer(store: Store, question: str, request: WholeFolderQuestion, under: Sequence[Path]) -> Iterator[AnswerEvent]:
     """Yield progress and the answer; nothing after the progress if there is nothing to show, count or add up."""
     began = time.perf_counter()
     plain, asked_conditions = conditions(request.subject)
@@ -204,7 +204,7 @@ class _Regard:
         return f", by “{'”, “'.join(self.decided)}”" if self.decided else ""
 
 
-def _text(question: str, request: Request, rows: Sequence[Row], regard: _Regard) -> str:
+def _text(question: str, request: WholeFolderQuestion, rows: Sequence[Row], regard: _Regard) -> str:
     files = len({row.passage.path for row in rows})
     lines = f"{plural(len(rows), 'line')} in {plural(files, 'file')}"
     more = f" (the first {_MOST_ROWS} are shown)" if len(rows) > _MOST_ROWS else ""

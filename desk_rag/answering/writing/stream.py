@@ -91,7 +91,7 @@ class WrittenStream:
         """True once nothing that the model could still write would be shown."""
         return self._limits != _Limits()
 
-    def feed(self, piece: str, count: int = 1) -> Iterator[StreamEvent]:
+    def feed(self, piece: str, count: int = 1, *, ends_quotes: bool = False) -> Iterator[StreamEvent]:
         """Take the next piece of text, of `count` tokens; yield what became certain, and the draft of the rest."""
         if self.ended:
             return

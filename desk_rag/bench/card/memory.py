@@ -32,11 +32,11 @@ def capped(device: torch.device, gib: float) -> Iterator[int]:
             "taken by the CUDA context and other programs.",
             remedy="Give a smaller or larger --gib.",
         )
-    torch.cuda.set_per_process_memory_fraction(tensors / total, device)
+    torch.cuda.set_per_process_memory_fraction(tensors / total, device.index or 0)
     try:
         yield tensors
     finally:
-        torch.cuda.set_per_process_memory_fraction(1.0, device)
+        torch.cuda.set_per_process_memory_fraction(1.0, device.index or 0)
 
 
 @dataclass(slots=True)

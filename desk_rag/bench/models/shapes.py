@@ -81,6 +81,7 @@ MODELS = {
     "llama-3.1-8b": ModelShape("llama", 32, 4096, 32, 8, 128, 14_336, 128_256),
     "qwen2.5-32b": ModelShape("qwen2", 64, 5120, 40, 8, 128, 27_648, 152_064),
     "llama-3.1-70b": ModelShape("llama", 80, 8192, 64, 8, 128, 28_672, 128_256),
+    "small": ModelShape("llama", 2, 512, 8, 4, 64, 1024, 1000),
     "tiny-sliding": ModelShape("gemma3", 6, 64, 4, 2, 16, 128, 300, tied=True, window=48),
     "qwen3-4b": ModelShape("qwen3", 36, 2560, 32, 8, 128, 9728, 151_936, tied=True),
     "llama-3.2-3b": ModelShape("llama", 28, 3072, 24, 8, 128, 8192, 128_256, tied=True),

@@ -1,13 +1,13 @@
-"""The commands `ls`, `pause` and `resume`."""
+"""The commands `ls`, `pause`, `resume` and `service`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from desk_rag.cli.arguments.options import Json, settings_of
+from desk_rag.cli.arguments.options import Json, OptionalFolders, settings_of
 
 
 def register(app: typer.Typer) -> None:
@@ -15,6 +15,7 @@ def register(app: typer.Typer) -> None:
     app.command()(ls)
     app.command()(pause)
     app.command()(resume)
+    app.command()(service)
 
 
 def ls(
@@ -47,3 +48,20 @@ def resume(ctx: typer.Context) -> None:
     from desk_rag.cli.folders import pausing
 
     raise typer.Exit(pausing.resume(settings_of(ctx)))
+
+
+def service(
+    ctx: typer.Context,
+    action: Annotated[Literal["install", "status", "remove"], typer.Argument(help="What to do.")] = "status",
+    folders: OptionalFolders = None,
+    as_json: Json = False,
+) -> None:
+    """Have the system run `desk-rag watch FOLDERS` at every login.
+
+    Writes one file for systemd or launchd and says how to start it; on Windows it prints a command instead.
+    """
+    from desk_rag.cli.folders import service as run_service
+
+    if action == "install":
+        raise typer.Exit(run_service.install(settings_of(ctx), folders or [], ctx.obj.config))
+    raise typer.Exit(run_service.remove() if action == "remove" else run_service.status(as_json=as_json))

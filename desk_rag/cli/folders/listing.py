@@ -131,29 +131,29 @@ def _file_line(entry: dict[str, object]) -> str:
 
 def print_preview(settings: Settings, roots: Sequence[Path], *, as_json: bool) -> int:
     """Print what `index` would do with these folders, changing nothing."""
-    from desk_rag.ingest.preview import preview
+    from desk_rag.ingest.preview import changes
 
     if exists(settings):
         with open_store(settings, writer=False) as store:
-            found = preview(store, roots, settings.index)
+            would_do = changes(store, roots, settings.index)
     else:
-        found = preview(None, roots, settings.index)
+        would_do = changes(None, roots, settings.index)
     if as_json:
-        paths = {name: [str(path) for path in getattr(found, name)] for name in ("new", "changed", "gone")}
-        rest = {"unchanged": found.unchanged, "failed": found.failed, "bytes": found.bytes_to_read}
-        out.print_json(sys.stdout, {**paths, **rest, "not_read": out.unread_json(found.left_out)})
+        paths = {name: [str(path) for path in getattr(would_do, name)] for name in ("new", "changed", "gone")}
+        rest = {"unchanged": would_do.unchanged, "failed": would_do.failed, "bytes": would_do.bytes_to_read}
+        out.print_json(sys.stdout, {**paths, **rest, "not_read": out.unread_json(would_do.left_out)})
         return 0
-    to_read = len(found.new) + len(found.changed)
+    to_read = len(would_do.new) + len(would_do.changed)
     lines = [
-        f"{out.plural(found.files, 'file')} found = {to_read:,} to be read + {found.unchanged:,} unchanged"
-        f" + {found.failed:,} that could not be read before + {found.left_out.files:,} left out"
+        f"{out.plural(would_do.files, 'file')} found = {to_read:,} to be read + {would_do.unchanged:,} unchanged"
+        f" + {would_do.failed:,} that could not be read before + {would_do.left_out.files:,} left out"
     ]
     for name, word in (("new", "new"), ("changed", "changed"), ("gone", "gone, to be removed from the index")):
-        paths_of = getattr(found, name)
+        paths_of = getattr(would_do, name)
         lines += [f"  {word}: {shown_path(path, roots)}" for path in paths_of[:_MOST_NAMED]]
         lines += [f"  … and {len(paths_of) - _MOST_NAMED:,} more {word}"] if len(paths_of) > _MOST_NAMED else []
-    if found.left_out.files:
-        lines.append(f"{found.left_out.summary}.")
-    lines.append(f"{out.size(found.bytes_to_read)} would be read. Nothing was changed.")
+    if would_do.left_out.files:
+        lines.append(f"{would_do.left_out.summary}.")
+    lines.append(f"{out.size(would_do.bytes_to_read)} would be read. Nothing was changed.")
     print_lines(lines)
     return 0

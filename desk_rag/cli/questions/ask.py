@@ -13,9 +13,11 @@ from desk_rag.answering.events import AnswerEvent, AnswerMode, FilesWaiting, Fin
 from desk_rag.cli import output as out
 from desk_rag.cli import work
 from desk_rag.cli.questions.session import ChatSession
+from desk_rag.cli.store_access import exists
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError
-from desk_rag.indexer.resident.protocol import NoResident
+from desk_rag.indexer.resident import keeping
+from desk_rag.indexer.resident.protocol import NoResident, is_supported
 from desk_rag.ingest import contents
 
 
@@ -35,6 +37,8 @@ class AskOptions:
     """Number of the chat that the question continues; '0' for the latest."""
     private: bool = False
     """Save nothing."""
+    keep: bool = False
+    """Leave a process behind that answers the next questions sooner."""
 
 
 def ask(settings: Settings, options: AskOptions) -> int:
@@ -47,11 +51,28 @@ def ask(settings: Settings, options: AskOptions) -> int:
         options.question, session.earlier, limit=tuple(roots), mode=AnswerMode(options.mode), top_k=options.top_k
     )
     progress = out.Progress(sys.stderr, roots)
+    keeps = options.keep or settings.resident.keep
+    if keeps and exists(settings):
+        _keep(settings, progress)
     try:
         return _ask_resident(settings, options, request, session, progress)
     except NoResident as reason:
         say_alone(progress, reason)
-    return _ask_alone(settings, options, request, session, progress)
+    if keeps:
+        keeping.make_way(settings.data_dir)  # it declined a folder that must be indexed first
+    code = _ask_alone(settings, options, request, session, progress)
+    if keeps and is_supported():
+        keeping.start(settings)
+    return code
+
+
+def _keep(settings: Settings, progress: out.Progress) -> None:
+    """Start the process that answers, unless there is one."""
+    progress.passing("starting a process that keeps the models loaded …")
+    reason = keeping.ensure(settings)
+    progress.clear()
+    if reason:
+        progress.say(f"No process could be kept for the next question: {reason}")
 
 
 def _ask_resident(

@@ -41,6 +41,7 @@ def ask(
     continued: Continue = None,
     private: Private = False,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Answer even while files are still being read.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the models loaded for the next question.")] = False,
     as_json: Json = False,
 ) -> None:
     """Answer QUESTION with citations; '@letters/' or '@lease.md' in it limit the search."""
@@ -51,7 +52,7 @@ def ask(
     text = sys.stdin.read() if question == "-" else question
     options = AskOptions(
         text.strip(), tuple(folder or ()), mode, top_k, not no_index, not no_wait, as_json,
-        continued=continued, private=private,
+        continued=continued, private=private, keep=keep,
     )  # fmt: skip
     settings = work.with_answer_options(settings_of(ctx), attention, recompute, selector)
     raise typer.Exit(run_ask(settings, options))

@@ -30,7 +30,7 @@ class ChatSession:
         if continued is None and not save:
             return cls(None, None, (), "")
         has_store = (settings.data_dir / "catalog.sqlite").is_file()
-        chats, notice = open_chats(settings.data_dir, create=save) if has_store else (None, "")
+        chats, notice = open_chats(settings.data_dir, create=save and has_store)
         if continued is None:
             return cls(chats, None, (), notice)
         chat_id = _chosen(chats, continued)

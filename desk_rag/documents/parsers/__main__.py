@@ -13,13 +13,14 @@ import json
 import os
 import signal
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from desk_rag.documents.encoding import decode
 from desk_rag.documents.formats import Format, format_of_content, format_of_name
+from desk_rag.documents.ocr import is_picture
 from desk_rag.documents.parser_process import read_frame, write_frame
 from desk_rag.documents.parsers.building import Parsed, first_bytes, first_lines
+from desk_rag.documents.parsers.encoding import decode
 from desk_rag.documents.sensitive import secret_in
 from desk_rag.documents.status import beginning_only
 from desk_rag.errors import BrokenDocument, DocumentError, EmptyDocument, SecretDocument
@@ -54,15 +55,32 @@ _PARSERS = {
     Format.SUBTITLES: "records.subtitles:parse",
     Format.BIBLIOGRAPHY: "records.bibliography:parse",
     Format.CANVAS: "records.canvas:parse",
+    Format.PICTURE: "office.scans:parse",
+    Format.JSON: "structured.json_text:parse",
+    Format.YAML: "structured.yaml_text:parse",
+    Format.TOML: "structured.toml_text:parse",
+    Format.XML: "structured.xml_text:parse",
 }
 _FROM_BYTES = frozenset(
     {Format.HTML, Format.PDF, Format.DOCX, Format.MAIL, Format.MAILBOX, Format.OUTLOOK, Format.WEB_ARCHIVE,
-     Format.SLIDES, Format.SHEETS, Format.OPEN_DOCUMENT, Format.OPEN_SLIDES, Format.RICH_TEXT, Format.EBOOK}
+     Format.SLIDES, Format.SHEETS, Format.OPEN_DOCUMENT, Format.OPEN_SLIDES, Format.RICH_TEXT, Format.EBOOK,
+     Format.PICTURE}
 )  # fmt: skip
 _WHOLE = frozenset({Format.NOTEBOOK, Format.CANVAS, Format.CALENDAR, Format.CONTACTS})
 """Text formats whose beginning alone cannot be parsed."""
 _BY_ENTRY = frozenset({Format.MAILBOX, Format.SHEETS, Format.CALENDAR, Format.CONTACTS})
 """Formats whose parsers stop by themselves once they have enough text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits on time and text for one file."""
+
+    text_bytes: int
+    """Bytes of text to keep; the rest is cut off."""
+    seconds: float
+    ocr_seconds: float = 0.0
+    """Time for recognising text, in addition; 0: none is recognised."""
 
 
 def main() -> None:
@@ -79,28 +97,36 @@ def main() -> None:
             counter = _counter(data)
             write_frame(answers, {}, b"{}")
             continue
-        _set_alarm(float(str(header["seconds"])))
+        seconds, ocr_seconds = float(str(header["seconds"])), float(str(header["ocr_seconds"]))
+        _set_alarm(seconds)
         sizes = header.get("sizes")
         cutter = _Cutter(counter, sizes) if counter is not None and isinstance(sizes, list) else None
         guarded = not header.get("allow_secrets")
-        reply = _answer(str(header["name"]), data, int(str(header["most_text"])), cutter, guarded=guarded)
+        limits = Limits(int(str(header["most_text"])), seconds, ocr_seconds)
+        reply = _answer(str(header["name"]), data, limits, cutter, guarded=guarded)
         _set_alarm(0)
         write_frame(answers, {}, json.dumps(reply, ensure_ascii=True).encode("ascii"))
 
 
-def parse_bytes(name: str, data: bytes, most_text: int, *, guarded: bool) -> tuple[Format, Parsed]:
-    """Parse the content of a file called `name`, at most `most_text` bytes of its text; the note says if that is less.
+def parse_bytes(name: str, data: bytes, allowed: Limits, *, guarded: bool) -> tuple[Format, Parsed]:
+    """Parse the content of a file called `name`, at most so much of its text; the note says if that is less.
 
     Raises SecretDocument where `guarded` and the content is a private key or an access token.
     Raises DocumentError whose message is a predicate ('is empty').
     """
     if not data.strip(b" \t\r\n\x00\xef\xbb\xbf"):
         raise EmptyDocument("is empty")
-    file_format = format_of_content(data, format_of_name(name))
+    most_text = allowed.text_bytes
+    if allowed.ocr_seconds and is_picture(name):
+        file_format = Format.PICTURE
+    else:
+        file_format = format_of_content(data, format_of_name(name))
     module, _, function = _PARSERS[file_format].partition(":")
     parse = getattr(importlib.import_module(f"desk_rag.documents.parsers.{module}"), function)
     cut = False
-    limits = (most_text,) if file_format in _BY_ENTRY else ()
+    limits: tuple[object, ...] = (most_text,) if file_format in _BY_ENTRY else ()
+    if allowed.ocr_seconds and file_format in (Format.PDF, Format.PICTURE):
+        limits = (_text_recognition(allowed),)
     if file_format in _FROM_BYTES:
         parsed: Parsed = parse(data, *limits)
     else:
@@ -119,6 +145,12 @@ def parse_bytes(name: str, data: bytes, most_text: int, *, guarded: bool) -> tup
     return file_format, parsed
 
 
+def _text_recognition(allowed: Limits) -> object:
+    from desk_rag.documents.parsers.office.scans import TextRecognition
+
+    return TextRecognition(allowed.ocr_seconds, lambda seconds: _set_alarm(allowed.seconds + seconds))
+
+
 def _refuse_secret(text: str, guarded: bool) -> None:
     if guarded and (kind := secret_in(text)):
         raise SecretDocument(f"secret: the content is {kind}")
@@ -131,10 +163,10 @@ def _text(data: bytes) -> tuple[str, str]:
     return text, note
 
 
-def _answer(name: str, data: bytes, most_text: int, cutter: _Cutter | None, *, guarded: bool) -> dict[str, object]:
+def _answer(name: str, data: bytes, allowed: Limits, cutter: _Cutter | None, *, guarded: bool) -> dict[str, object]:
     """Return the reply as JSON-ready values; 'last' asks for a fresh process for the next file."""
     try:
-        file_format, parsed = parse_bytes(name, data, most_text, guarded=guarded)
+        file_format, parsed = parse_bytes(name, data, allowed, guarded=guarded)
         content = {"chunks": cutter.chunks(parsed)} if cutter is not None else _blocks(parsed)
         return {"format": file_format.value, "title": parsed.title, "note": parsed.note, **content}
     except DocumentError as error:
@@ -176,7 +208,8 @@ def _blocks(parsed: Parsed) -> dict[str, object]:
     blocks = []
     for block in parsed.blocks:
         place = headings.setdefault(block.heading, len(headings))
-        blocks.append([block.text, block.kind.value, place, block.page, block.line_start, block.line_end])
+        lines = (block.line_start, block.line_end)
+        blocks.append([block.text, block.kind.value, place, block.page, *lines, block.opens_chunk])
     return {"headings": list(headings), "blocks": blocks}
 
 

@@ -61,7 +61,15 @@ class Builder:
         """The headings in force, outermost first."""
         return tuple(text for _, text in self._headings)
 
-    def add(self, text: str, kind: BlockKind, lines: Lines = NOWHERE, page: int | None = None) -> None:
+    def add(
+        self,
+        text: str,
+        kind: BlockKind,
+        lines: Lines = NOWHERE,
+        page: int | None = None,
+        *,
+        opens_chunk: bool = False,
+    ) -> None:
         """Append a block unless it is blank; white space is normalised within lines, but not in code.
 
         Terminal codes are removed. Program code may quote them without the escape character, so only whole ones are
@@ -72,25 +80,35 @@ class Builder:
         text = encoded.decode("utf-8")
         text = text.expandtabs(4).strip("\n") if code else squeeze(text)
         if text.strip():
-            self._blocks.append(Block(text, kind, self.path, page, lines.start, lines.end))
+            self._blocks.append(Block(text, kind, self.path, page, lines.start, lines.end, opens_chunk))
             self._weight += max(len(encoded), _LEAST_BLOCK_BYTES)
 
-    def heading(self, level: int, text: str, lines: Lines = NOWHERE, page: int | None = None) -> None:
+    def heading(
+        self, level: int, text: str, lines: Lines = NOWHERE, page: int | None = None, *, opens_chunk: bool = False
+    ) -> None:
         """Open a section of `level` (1 is outermost); the heading's own block carries its own path."""
         text = " ".join(without_terminal_codes(text).split())
         if not text:
             return
         self._headings = [(depth, name) for depth, name in self._headings if depth < level]
         self._headings.append((level, text))
-        self.add(text, BlockKind.HEADING, lines, page)
+        self.add(text, BlockKind.HEADING, lines, page, opens_chunk=opens_chunk)
+
+    def section(self, path: Sequence[str]) -> None:
+        """Replace the headings in force without a block of their own: keys above values, which the values repeat."""
+        names = (" ".join(without_terminal_codes(name).split()) for name in path)
+        self._headings = [(level, name) for level, name in enumerate(names, start=1) if name]
 
     def set_title(self, text: str) -> None:
         """Name the document; the first name given stays."""
         self.title = self.title or " ".join(without_terminal_codes(text).split())[:_TITLE_CHARS]
 
-    def done(self, note: str = "") -> Parsed:
-        """The result; where nothing named the document, a heading that opens it does."""
-        if self._blocks and self._blocks[0].kind is BlockKind.HEADING:
+    def done(self, note: str = "", *, first_heading_is_title: bool = True) -> Parsed:
+        """Return the result. A heading that opens it names the document if nothing else did.
+
+        In a workbook or a mailbox, the first heading names one sheet or message of several, and not the document.
+        """
+        if first_heading_is_title and self._blocks and self._blocks[0].kind is BlockKind.HEADING:
             self.set_title(self._blocks[0].text)
         return Parsed(self.title, tuple(self._blocks), note)
 

@@ -18,6 +18,7 @@ import xxhash
 from desk_rag.errors import CorruptKV
 from desk_rag.kv.loading.host_memory import BLOCK, round_up
 from desk_rag.kv.payload import LayerGroup
+from desk_rag.owned_folder import READ_BINARY, read_at
 
 Identity = tuple[int, int, int, int, int]
 """Device, inode, size, mtime_ns, ctime_ns."""
@@ -105,13 +106,13 @@ class FileReader:
     def _read_buffered(
         self, path: Path, identity: Identity, offset: int, nbytes: int, view: memoryview, done: int
     ) -> None:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, READ_BINARY)
         try:
             _check_identity(descriptor, identity, path)
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(descriptor, offset, nbytes, os.POSIX_FADV_WILLNEED)
             while done < nbytes:
-                count = os.preadv(descriptor, [view[done:nbytes]], offset + done)
+                count = read_at(descriptor, view[done:nbytes], offset + done)
                 if count == 0:
                     raise CorruptKV(f"{path} was truncated while it was being read.")
                 done += count

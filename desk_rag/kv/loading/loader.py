@@ -39,7 +39,7 @@ _AHEAD_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LoaderSettings:
-    """Settings of the loader; `drive_tuning` measures the best `threads` and `waves` for a drive."""
+    """Settings of the loader; `desk-rag bench load` measures others on a drive."""
 
     threads: int = 8
     waves: int = 1

@@ -7,7 +7,8 @@ tokens.)
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import time
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -27,6 +28,8 @@ from desk_rag.kv.types import QuantizedKV
 from desk_rag.model.language_model import LanguageModel
 
 _MAX_QUESTION_TOKENS = 256
+_MOST_LIVE = 64
+"""Prefilled chunk KVs that are remembered for the next write-back."""
 
 
 class ChunkKVStore(Protocol):
@@ -65,6 +68,16 @@ class MemoryKVStore:
 
 
 @dataclass(frozen=True, slots=True)
+class AuxiliaryPrefill:
+    """Chunk KV that the auxiliary model made for a question, because it was not stored."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    kv: QuantizedKV
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class AuxiliaryScores:
     """Scores of one chunk's tokens, as the auxiliary model tokenizes it."""
 
@@ -87,6 +100,7 @@ class AuxiliaryModel:
         self.scheme = scheme or QuantScheme.uniform(model.spec.num_layers)
         self._max_chunk_tokens = model.spec.max_context - self.prefix.num_tokens - _MAX_QUESTION_TOKENS
         self._cache = SlabCache(model, 0)
+        self._live: deque[AuxiliaryPrefill] = deque(maxlen=_MOST_LIVE)
 
     def prefill(self, texts: Sequence[str]) -> list[QuantizedKV]:
         """Return the chunk KVs of these texts, stored or prefilled now; call it ahead of a question.
@@ -101,12 +115,18 @@ class AuxiliaryModel:
                 remedy="Use an auxiliary model with a longer context, or another selector.",
             )
         kvs = []
-        for ids, kv in zip(chunks, self.shelf.get(chunks), strict=True):
+        for text, ids, kv in zip(texts, chunks, self.shelf.get(chunks), strict=True):
             if kv is None:
+                began = time.perf_counter()
                 kv = quantize(prefill_chunk(self.model, self.prefix, ids), self.scheme)
+                self._live.append(AuxiliaryPrefill(text, ids, kv, time.perf_counter() - began))
                 self.shelf.put(ids, kv)
             kvs.append(kv)
         return kvs
+
+    def take_live(self) -> list[AuxiliaryPrefill]:
+        """Return the latest chunk KVs that were prefilled since the last call, to be written back."""
+        return [self._live.popleft() for _ in range(len(self._live))]
 
     def score(self, texts: Sequence[str], question: str) -> list[AuxiliaryScores]:
         """Score the tokens of each of `texts` by the question's attention, in their order.

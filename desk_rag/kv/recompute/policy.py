@@ -9,7 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from desk_rag.config import AnswerSettings
 from desk_rag.errors import ConfigError
+
+SMOLLM = "HuggingFaceTB/SmolLM2-135M"
+"""The auxiliary model of CacheClip (arXiv 2510.10129)."""
+AUXILIARY_NAMES = {"smollm2-135m": SMOLLM}
+"""Short names of auxiliary models in the settings."""
 
 
 class SelectorName(Enum):
@@ -46,6 +52,16 @@ class RecomputeChoice:
     ratio: float = 0.0
     """Share of chunk tokens from 0, plain stitching, to 1, full prefill."""
     selector: SelectorName = SelectorName.EDGE_QUERY
+
+    @property
+    def needs_auxiliary(self) -> bool:
+        """True if answers by this choice need an auxiliary model."""
+        return bool(self.ratio) and self.selector.needs_auxiliary
+
+    @classmethod
+    def of(cls, settings: AnswerSettings) -> RecomputeChoice:
+        """Return the choice of the settings."""
+        return cls(settings.recompute, SelectorName(settings.selector))
 
     @classmethod
     def parse(cls, ratio: str, selector: str = SelectorName.EDGE_QUERY.value) -> RecomputeChoice:

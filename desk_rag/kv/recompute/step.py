@@ -92,7 +92,10 @@ class Recomputer:
             self.auxiliary, self.decoder if ratio else None,
         )  # fmt: skip
         early: Future[Selection] | None = None
-        if ratio and chosen.selector.needs_auxiliary and self._executor is not None:
+        if chosen.needs_auxiliary and self.auxiliary is not None and self.auxiliary.model is self.model:
+            early = Future()  # one pass at a time through one model
+            early.set_result(select(chosen.selector, ratio, context))
+        elif chosen.needs_auxiliary and self._executor is not None:
             early = self._executor.submit(select, chosen.selector, ratio, context)
         return RecomputeHandle(self, context, chosen.selector, ratio, early)
 

@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from desk_rag.model.checkpoint import row_int8
+from desk_rag.model.embedded.int8_linear import place_int8
 
 
 @dataclass(frozen=True)
@@ -140,3 +141,13 @@ def load_bert(folder: Path) -> Bert:
         bert = Bert(BertShape.read(folder / "config.json"))
     bert.load_state_dict(row_int8.read(folder / "model.safetensors"), assign=True)
     return bert
+
+
+def int8_twin(bert: Bert, folder: Path) -> Bert:
+    """A BERT whose matrices stay int8, and which shares everything else with `bert`; for CPUs that multiply int8."""
+    with torch.device("meta"):
+        twin = Bert(bert.config)
+    place_int8(twin, row_int8.read_codes(folder / "model.safetensors"), row_int8.SCALE)
+    own = twin.state_dict().keys()
+    twin.load_state_dict({name: tensor for name, tensor in bert.state_dict().items() if name in own}, assign=True)
+    return twin.eval().requires_grad_(False)

@@ -36,7 +36,8 @@ class Int8Linear(torch.nn.Module):
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         flat = rows.reshape(-1, self.in_features)
         count = flat.shape[0]
-        step = torch.linalg.vector_norm(flat, torch.inf, 1, keepdim=True).div_(127.0).clamp_min_(_SMALLEST)
+        largest = torch.maximum(flat.amax(1, keepdim=True), flat.amin(1, keepdim=True).neg_())
+        step = largest.div_(127.0).clamp_min_(_SMALLEST)
         exact = flat / step
         coarse = exact.round()
         planes = torch.empty(2, count, self.in_features, dtype=torch.int8)

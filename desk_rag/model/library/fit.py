@@ -6,14 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from desk_rag.model.library.installed import Installed, Shape
+from desk_rag.model.memory.plan import (
+    SMALL_MODEL,
+    Device,
+    MemoryPlan,
+    forms_of,
+    least_quantized,
+    plan,
+    weight_bytes,
+)
 
 CHARACTERS_PER_TOKEN = 4.0
 """Typical of English text in most tokenizers; an estimate where a model's own tokenizer was not asked."""
-_CONTEXT = 8192 + 1024
-"""Most tokens of passages, question and answer that an answer holds in memory."""
-_CUDA_BYTES = 1 << 30
-_NF4 = 0.53
-"""Bytes per parameter, scales included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +26,23 @@ class Machine:
 
     gpu_bytes: int
     """Memory of the first NVIDIA GPU; 0 without one."""
+    gpu_free_bytes: int
+    """Part of it that no program uses now."""
     ram_bytes: int
     """Free memory."""
     budget_bytes: int
     """Disk that caches may take."""
     text_characters: int
     """Text of the folder; 0 if it is not known."""
+    computes_in_bf16: bool = True
+    """False if the CPU computes in fp32 only, in which weights take twice the memory."""
+
+    def device_for(self, parameters: int) -> Device:
+        """Return the device that serves a model of so many parameters."""
+        if self.gpu_bytes:
+            return Device("GPU memory", self.gpu_free_bytes, 2, on_gpu=True)
+        small = parameters < SMALL_MODEL
+        return Device("memory", self.ram_bytes, 4 if small or not self.computes_in_bf16 else 2, on_gpu=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +51,20 @@ class Fit:
 
     model: Installed
     weights: dict[str, int]
-    """Bytes in memory by quantisation: 'none' (16 bits), 'int8', 'nf4'."""
-    slab_bytes: int
-    """Memory for the passages of an answer."""
+    """Bytes in memory by quantisation: 'none' (as it is), and on a GPU 'int8' and 'nf4'."""
+    memory: MemoryPlan
+    """Plan with the least quantisation that fits, or the smallest one if none does."""
     kv_bytes_per_token: int
     folder_bytes: int
     """Disk for the caches of the folder's whole text; 0 if the text is not known."""
     quantization: str
     """The least quantisation with which it fits; empty if it fits with none."""
     fits_budget: bool
+
+    @property
+    def slab_bytes(self) -> int:
+        """Memory for the passages of an answer."""
+        return self.memory.parts["passages"] + self.memory.parts["chunks being loaded"]
 
     @property
     def suits(self) -> bool:
@@ -65,26 +85,16 @@ def rank(models: Sequence[Installed], machine: Machine) -> list[Fit]:
 
 def fit(model: Installed, shape: Shape, machine: Machine) -> Fit:
     """Compute what a model of this shape takes."""
-    rest = shape.parameters - shape.embedding_parameters
-    embeddings = 2 * shape.embedding_parameters
-    weights = {"none": 2 * shape.parameters, "int8": embeddings + rest, "nf4": embeddings + int(_NF4 * rest)}
-    tokens = min(_CONTEXT, shape.window or _CONTEXT)
-    slab = 2 * tokens * shape.kv_bytes_per_token
-    per_token = shape.kv_bytes_per_token
-    folder = int(machine.text_characters / CHARACTERS_PER_TOKEN * per_token)
+    device = machine.device_for(shape.parameters)
+    forms = forms_of(shape, device)
+    chosen = least_quantized(shape, device)
+    folder = int(machine.text_characters / CHARACTERS_PER_TOKEN * shape.kv_bytes_per_token)
     return Fit(
         model=model,
-        weights=weights,
-        slab_bytes=slab,
-        kv_bytes_per_token=per_token,
+        weights={form: weight_bytes(shape, form, device.weight_bytes) for form in forms},
+        memory=chosen or plan(shape, forms[-1], device),
+        kv_bytes_per_token=shape.kv_bytes_per_token,
         folder_bytes=folder,
-        quantization=_least_quantization(weights, slab, machine),
+        quantization=chosen.quantization if chosen is not None else "",
         fits_budget=folder <= machine.budget_bytes,
     )
-
-
-def _least_quantization(weights: dict[str, int], slab: int, machine: Machine) -> str:
-    if not machine.gpu_bytes:
-        return "none" if weights["none"] + 2 * slab < machine.ram_bytes else ""
-    fitting = [name for name, size in weights.items() if size + slab + _CUDA_BYTES < machine.gpu_bytes]
-    return fitting[0] if fitting else ""

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ class Shape:
     kv_heads: int
     head_dim: int
     window: int
+    stored_bytes: int = 0
+    """Bytes of weights that came quantised and stay as they are; 0 for others."""
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -85,6 +87,8 @@ def describe(name: str, source: str, path: Path, *, license: str = "") -> Instal
             fields = json.loads((path / "config.json").read_text(encoding="utf-8"))
             tensors = checkpoint_files.tensors(path)
             shape = _shape(fields, {each: info.shape for each, info in tensors.items() if not each.endswith(".scale")})
+            if fields.get("quantization_config"):
+                form, shape = f"safetensors, {_method(fields)}", replace(shape, stored_bytes=size)
             refusal = _refusal(path)
     except DeskRagError as error:
         refusal = error.message
@@ -108,6 +112,12 @@ def _shape(fields: dict[str, Any], tensors: dict[str, tuple[int, ...]]) -> Shape
         head_dim=int(config.get("head_dim") or int(config["hidden_size"]) // heads),
         window=int(config.get("max_position_embeddings") or 0),
     )
+
+
+def _method(fields: dict[str, Any]) -> str:
+    """Name of the method that quantised the weights."""
+    described = fields["quantization_config"]
+    return str(described.get("quant_method") or "bitsandbytes")[:40] if isinstance(described, dict) else "quantised"
 
 
 def _refusal(path: Path) -> str:

@@ -20,7 +20,8 @@ def free_gpu_bytes(device: torch.device) -> int:
     Memory that torch's allocator keeps without using it counts as taken; `release_unused` gives it back.
     """
     free, total = torch.cuda.mem_get_info(device)
-    allowed = int(torch.cuda.get_per_process_memory_fraction(device) * total) - torch.cuda.memory_reserved(device)
+    share = torch.cuda.get_per_process_memory_fraction(device.index or 0)
+    allowed = int(share * total) - torch.cuda.memory_reserved(device)
     return max(0, min(free, allowed))
 
 

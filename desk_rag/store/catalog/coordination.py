@@ -24,7 +24,7 @@ from desk_rag.store.types import Activity, UnfinishedRun
 
 STALE_SECONDS = 60.0
 """Age in seconds from which a heartbeat is ignored, also if it is in the future."""
-_FULL_SPEED = "full_speed"
+_FULL_SPEED, _WRITTEN = "full_speed", "written"
 _ACTIVITY, _PAUSE, _NOTICES, _RUNS = "activity", "pause", "notices", "unfinished_runs"
 
 
@@ -56,7 +56,8 @@ class SharedRows:
             return None
         try:
             fields = json.loads(value)
-            activity = Activity(**{**fields, "stage": IndexStage(fields["stage"])})
+            notices = tuple((str(a), str(b), str(c)) for a, b, c in fields.get("notices", ()))
+            activity = Activity(**{**fields, "stage": IndexStage(fields["stage"]), "notices": notices})
             float(activity.at), int(activity.pid)
         except (ValueError, TypeError, KeyError, AttributeError):
             return None  # damaged; the next heartbeat replaces it
@@ -81,6 +82,21 @@ class SharedRows:
         """Return the unix time until which full speed is requested; None if it is not or that has passed."""
         value = self._get(_FULL_SPEED)
         return value if isinstance(value, float) and value > time.time() else None
+
+    def add_written(self, num_bytes: int) -> None:
+        """Count bytes of chunk KV written today; on a full drive nothing is counted."""
+        if num_bytes > 0:
+            with suppress(*UNWRITABLE):
+                self._set(_WRITTEN, json.dumps([_today(), self.written_today() + num_bytes]))
+
+    def written_today(self) -> int:
+        """Return the bytes of chunk KV written since midnight."""
+        value = self._get(_WRITTEN)
+        try:
+            day, num_bytes = json.loads(value) if isinstance(value, str) else ("", 0)
+            return max(0, int(num_bytes)) if day == _today() else 0
+        except (ValueError, TypeError):
+            return 0
 
     def note(self, notices: Sequence[str]) -> None:
         """Store the notices of an opening, with the time; no notices delete them."""
@@ -154,3 +170,7 @@ class SharedRows:
         with self._database.read() as connection:
             row = connection.execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
         return None if row is None else row[0]
+
+
+def _today() -> str:
+    return time.strftime("%Y-%m-%d")

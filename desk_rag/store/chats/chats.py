@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from desk_rag.documents.chunking import Location
-from desk_rag.errors import ConfigError, ForeignPlace, StoreError
+from desk_rag.errors import ConfigError, StoreError, of_system
 from desk_rag.store.catalog.paths import Scope, from_blob, to_blob
 from desk_rag.store.chats.database import ChatsDamaged, ChatsDatabase, put_aside
+from desk_rag.store.chats.place import clear, places, settle
 from desk_rag.store.chats.records import ChatRow, SavedAs, SavedChat, SavedSource, SavedTurn
 
 FORGOTTEN = "(removed: it came from a folder that was purged)"
@@ -79,26 +79,28 @@ class Chats:
             return SavedChat(row[0], row[1], row[2], row[3], tuple(_turn(connection, turn) for turn in turns))
 
     def search(self, words: str, limit: int = 50) -> list[ChatRow]:
-        """Return the chats that contain all `words` in one question, answer, quote or file name; latest first."""
+        """Return the chats that contain all `words` in what one turn shows, latest first: its question, answer, quotes
+        and their files. The excerpt is the part of the turn that contains the first word."""
         wanted = words.casefold().split()
         if not wanted:
             return []
-        text = (
-            "folded(t.question || ' ' || t.asked_as || ' ' || t.answer || ' ' || coalesce((SELECT"
-            " group_concat(s.quote || ' ' || s.title || ' ' || CAST(s.path AS TEXT), ' ')"
-            " FROM sources s WHERE s.turn = t.id AND s.quote <> ''), ''))"
+        quotes = (
+            "SELECT group_concat(s.quote || char(10) || CAST(s.path AS TEXT), char(10)) FROM sources s"
+            " WHERE s.turn = t.id AND s.quote <> ''"
         )
-        condition = " AND ".join(f"instr({text}, ?) > 0" for _ in wanted)
+        shown = (
+            "t.question || char(10) || t.asked_as || char(10) || t.answer || char(10)"
+            f" || coalesce(({quotes}), '')"
+        )
+        condition = " AND ".join(f"instr(folded({shown}), ?) > 0" for _ in wanted)
         query = (
             "SELECT c.id, c.title, c.changed_at, (SELECT count(*) FROM turns n WHERE n.chat = c.id),"
-            f" min(t.id), t.question, t.answer FROM turns t JOIN chats c ON c.id = t.chat WHERE {condition}"
+            f" min(t.id), {shown} FROM turns t JOIN chats c ON c.id = t.chat WHERE {condition}"
             " GROUP BY c.id ORDER BY c.changed_at DESC, c.id DESC LIMIT ?"
         )
         with self._database.read() as connection:
             rows = connection.execute(query, (*wanted, limit)).fetchall()
-        return [
-            ChatRow(row[0], row[1], row[2], row[3], " ".join(f"{row[5]} {row[6]}".split())[:_SHOWN]) for row in rows
-        ]
+        return [ChatRow(row[0], row[1], row[2], row[3], _excerpt(row[5], wanted[0])) for row in rows]
 
     def rename(self, chat_id: int, title: str) -> None:
         """Give a chat another title. Raises ConfigError if there is none with this id."""
@@ -125,17 +127,23 @@ class Chats:
     def forget(self, path: Path) -> int:
         """Remove what turns contain of the files at or below `path`; return the number of turns changed.
 
-        A quote, its answer and the rewritten question go; what the user wrote stays.
+        A quote, its answer and the rewritten question go; what the user wrote stays. An answer that only read such a
+        file goes as well if part of it rests on no quote, since that part may repeat what was read.
         """
         scope = Scope([path])
         with self._database.write() as connection:
             inside = scope.path_condition("path")
             touched = f"SELECT DISTINCT turn FROM sources WHERE {inside}"
             quoted = f"SELECT DISTINCT turn FROM sources WHERE quote <> '' AND {inside}"
+            unsupported = (
+                f"SELECT id FROM turns WHERE id IN ({touched}) AND (stopped = 1 OR instr(answer, '[?]') > 0"
+                " OR found = 1 AND NOT EXISTS (SELECT 1 FROM sources s WHERE s.turn = turns.id AND s.quote <> ''))"
+            )
             count = int(connection.execute(f"SELECT count(*) FROM ({touched})", scope.values).fetchone()[0])
             connection.execute(
-                f"UPDATE turns SET answer = ?, asked_as = '', forgotten = 1 WHERE id IN ({quoted})",
-                (FORGOTTEN, *scope.values),
+                "UPDATE turns SET answer = ?, asked_as = '', forgotten = 1"
+                f" WHERE id IN ({quoted}) OR id IN ({unsupported})",
+                (FORGOTTEN, *scope.values, *scope.values),
             )
             # Later questions of the chat were rewritten with words of the purged answers.
             connection.execute(
@@ -157,12 +165,15 @@ def open_chats(root: Path, *, create: bool = True) -> tuple[Chats | None, str]:
     A damaged database is moved to quarantine and begun anew. None if chats cannot be used: answers do without. Never
     raises: a chat must not stop an answer.
     """
+    place = settle(root)
     try:
+        if create and place != root:
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            return Chats(ChatsDatabase(root, create=create)), ""
+            return Chats(ChatsDatabase(place, create=create)), ""
         except ChatsDamaged:
-            name = put_aside(root)
-            chats = Chats(ChatsDatabase(root, create=True))
+            name = put_aside(place)
+            chats = Chats(ChatsDatabase(place, create=True))
             return chats, f"The saved chats were damaged; they were put aside as quarantine/{name} and begun anew."
     except FileNotFoundError:
         return None, ""
@@ -174,20 +185,44 @@ def open_chats(root: Path, *, create: bool = True) -> tuple[Chats | None, str]:
 def forget_folder(root: Path, path: Path) -> int:
     """Remove what the chats of a data directory contain of `path`; return the number of turns changed.
 
-    A damaged database is deleted, because it may contain it. Raises StoreError subclasses.
+    Damaged chats are deleted, because they may contain it. Raises StoreError subclasses.
     """
+    return sum(_forget(place, path) for place in places(root))
+
+
+def _forget(place: Path, path: Path) -> int:
     try:
-        chats = Chats(ChatsDatabase(root, create=False))
+        chats = Chats(ChatsDatabase(place, create=False))
     except FileNotFoundError:
-        return 0
+        chats = None
     except ChatsDamaged:
-        with suppress(OSError, ForeignPlace):
-            put_aside(root)  # `purge` empties the quarantine
+        chats = None
+        _change(place, lambda: put_aside(place))
+    _change(place, lambda: clear(place, all_of_it=False))
+    if chats is None:
         return 0
     try:
         return chats.forget(path)
     finally:
         chats.close()
+
+
+def _change(place: Path, action: Callable[[], object]) -> None:
+    """Run `action`; raise StoreError if the system does not allow it."""
+    try:
+        action()
+    except OSError as error:
+        raise of_system(error, place) or StoreError(f"{place} cannot be changed: {error}.") from error
+
+
+def _excerpt(shown: str, word: str) -> str:
+    """Return the line that contains a word, from a little before the word if the line is long."""
+    line = next((line for line in shown.splitlines() if word in line.casefold()), shown)
+    line = " ".join(line.split())
+    start = line.casefold().find(word)
+    if start + len(word) <= _SHOWN:
+        return line[:_SHOWN]
+    return "…" + line[start - _SHOWN // 3 :][: _SHOWN - 1]
 
 
 def _touch(connection: sqlite3.Connection, chat_id: int, now: float) -> bool:

@@ -10,23 +10,20 @@ from pathlib import Path
 import numpy as np
 import torch
 import xxhash
+from numpy.typing import NDArray
 
 from desk_rag.errors import CorruptKV
 from desk_rag.kv.types import Int8Layer, KVKey, LayerKV, QuantizedKV, RawLayer
 from desk_rag.owned_directory import OwnedDirectory
-from desk_rag.owned_folder import replacing, write_all
+from desk_rag.owned_folder import READ_BINARY, read_at, replacing, write_all
 from desk_rag.store.kv import header as kv_header
-from desk_rag.store.kv.buffer_pool import BufferPool, Bytes
 from desk_rag.store.kv.header import KVHeader, LayerGroup, LayerShape
 from desk_rag.store.kv.header import read_header as read_header
 
 _DTYPE_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.int8: "I8"}
 _DTYPES = {name: dtype for dtype, name in _DTYPE_NAMES.items()}
 
-FileIdentity = tuple[int, int, int, int, int]
-"""Device, inode, size, mtime_ns, ctime_ns; while these are unchanged, so is the content."""
-Verified = set[tuple[FileIdentity, int]]
-"""Layer groups whose checksum this process has verified."""
+Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,26 +77,23 @@ def write(path: Path, image: KVImage, within: OwnedDirectory | None = None) -> N
             write_all(descriptor, buffer.data)
 
 
-def read(path: Path, key: KVKey, pool: BufferPool, verified: Verified) -> QuantizedKV:
-    """Read a whole chunk KV; its tensors are views of a buffer lent by `pool`.
+def read(path: Path, key: KVKey) -> QuantizedKV:
+    """Read a whole chunk KV and check all of it; its tensors are views of one buffer.
 
     Raises FileNotFoundError for a miss; CorruptKV or UnknownFormat for a file that must not be used.
     """
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, READ_BINARY)
     try:
-        status = os.fstat(descriptor)
-        buffer = pool.lend(max(1, status.st_size))
-        _read_exactly(descriptor, buffer[: status.st_size], 0, path)
+        size = os.fstat(descriptor).st_size
+        buffer = np.empty(max(1, size), dtype=np.uint8)
+        _read_exactly(descriptor, buffer[:size], 0, path)
     finally:
         os.close(descriptor)
-    length = kv_header.header_length(buffer[:8].tobytes(), status.st_size, str(path))
-    header = kv_header.decode(buffer[:length].tobytes(), status.st_size, str(path))
+    length = kv_header.header_length(buffer[:8].tobytes(), size, str(path))
+    header = kv_header.decode(buffer[:length].tobytes(), size, str(path))
     check_identity(header, key, path)
-    identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     for group in header.groups:
-        if (identity, group.index) not in verified:
-            check_group(group, buffer[length + group.start : length + group.end], path)
-            verified.add((identity, group.index))
+        check_group(group, buffer[length + group.start : length + group.end], path)
     data = torch.from_numpy(buffer)
     return QuantizedKV(tuple(layer for group in header.groups for layer in layers_of(group, data[length:])))
 
@@ -158,7 +152,7 @@ def _group_bytes(group: LayerGroup, layers: Sequence[LayerKV]) -> list[Bytes]:
 def _read_exactly(descriptor: int, buffer: Bytes, offset: int, path: Path) -> None:
     view = buffer.data
     while view.nbytes:
-        count = os.preadv(descriptor, [view], offset)
+        count = read_at(descriptor, view, offset)
         if count == 0:
             raise CorruptKV(f"{path} became shorter while it was being read.")
         view = view[count:]

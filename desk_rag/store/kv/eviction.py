@@ -27,20 +27,26 @@ class Candidate:
 
 _NAMESPACES = "held_together"
 """Row of `state` with the namespaces of the current model, separated by spaces."""
+_AUXILIARY = "auxiliary"
+"""Row of `state` with the plain namespace of the current model and that of the auxiliary model beside it."""
 
 
-def register_model(database: Database, names: Sequence[str]) -> None:
+def register_model(database: Database, names: Sequence[str], auxiliary: str = "") -> None:
     """Record that these namespaces belong to one model; a single name ends the grouping. Written only if changed.
 
-    The catalog keeps this for processes that load no model but make room or estimate sizes.
+    `auxiliary` is the namespace of the model that selects tokens beside it, '' if there is none. The catalog keeps this
+    for processes that load no model but make room or estimate sizes.
     """
     with database.read() as connection:
-        if namespaces_of_model(connection, names[0]) == tuple(names):
+        known = namespaces_of_model(connection, names[0]), auxiliary_of(connection, names[0])
+        if known == (tuple(names), auxiliary):
             return
     with database.write() as connection:
-        connection.execute("DELETE FROM state WHERE name = ?", (_NAMESPACES,))
+        connection.execute("DELETE FROM state WHERE name IN (?, ?)", (_NAMESPACES, _AUXILIARY))
         if len(names) > 1:
             connection.execute("INSERT INTO state VALUES (?, ?)", (_NAMESPACES, " ".join(names)))
+        if auxiliary:
+            connection.execute("INSERT INTO state VALUES (?, ?)", (_AUXILIARY, f"{names[0]} {auxiliary}"))
 
 
 def namespaces_of_model(connection: sqlite3.Connection, name: str) -> tuple[str, ...]:
@@ -50,12 +56,31 @@ def namespaces_of_model(connection: sqlite3.Connection, name: str) -> tuple[str,
     return names if name in names else (name,)
 
 
+def auxiliary_of(connection: sqlite3.Connection, name: str | None) -> str:
+    """Return the auxiliary's namespace beside the model of a namespace, or beside any for None; '' if there is none."""
+    plain, auxiliary = _auxiliary_row(connection)
+    return auxiliary if name is None or plain in namespaces_of_model(connection, name) else ""
+
+
+def family_of(connection: sqlite3.Connection, name: str) -> tuple[str, ...]:
+    """Return the namespaces of a model and of its auxiliary, which comes last, from either's namespace."""
+    plain, auxiliary = _auxiliary_row(connection)
+    names = namespaces_of_model(connection, plain if name == auxiliary else name)
+    return (*names, auxiliary) if auxiliary and plain in names else names
+
+
+def _auxiliary_row(connection: sqlite3.Connection) -> tuple[str, str]:
+    row = connection.execute("SELECT value FROM state WHERE name = ?", (_AUXILIARY,)).fetchone()
+    plain, _, auxiliary = str(row[0] if row else "").partition(" ")
+    return plain, auxiliary
+
+
 def candidates(connection: sqlite3.Connection, own: str | None) -> Generator[Candidate, None, None]:
     """Yield rows in the order of eviction: the bin, other models, then the model of `own`; pinned rows last in each.
 
-    Within a namespace the lowest rank is first. Of the model of `own` the highest prefix variant is first: it improves
-    some answers, while the plain one makes them fast. Pins protect only the chunk KV of the model in use. `own` None
-    means the namespace used last. Rows are read as they are taken.
+    Within a namespace the lowest rank is first. Of the model of `own` the auxiliary's namespace is first, then the
+    highest prefix variant: it improves some answers, while the plain one makes them fast. Pins protect only the chunk
+    KV of the model in use. `own` None means the namespace used last. Rows are read as they are taken.
     """
     pinned, binned = _pinned_rows(connection), set[int]()
     for row, name, tokens, size, rank in connection.execute(
@@ -65,7 +90,7 @@ def candidates(connection: sqlite3.Connection, own: str | None) -> Generator[Can
         binned.add(row)
         yield Candidate(row, (name, tokens), size, rank, pinned=False, above=None)
     own = own or _used_last(connection)
-    own_names = () if own is None else namespaces_of_model(connection, own)
+    own_names = () if own is None else family_of(connection, own)
     known = {name: number for number, name in connection.execute("SELECT id, name FROM namespaces ORDER BY id")}
     passes = (False, True) if pinned else (False,)
     order = [(name, late) for name in known if name not in own_names for late in passes]

@@ -6,6 +6,7 @@ The order of steps is that of FORMAT.md, "Order of writes". torch is imported on
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from desk_rag.documents.chunking import ChunkId
-from desk_rag.errors import UNWRITABLE, StoreError, StoreFull, of_system
+from desk_rag.errors import UNWRITABLE, CorruptKV, StoreError, StoreFull, UnknownFormat, of_system
 from desk_rag.owned_folder import proven
 from desk_rag.store.catalog.catalog import KVName
 from desk_rag.store.kv.budget import EAGER_BELOW, Budget
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from desk_rag.kv.types import KVKey, QuantizedKV
     from desk_rag.store.kv.chunk_file import KVImage
     from desk_rag.store.kv.header_cache import HeaderCache
-    from desk_rag.store.kv.reader import KVReader
 
 T = TypeVar("T")
 _SAMPLE_FILES = 32
@@ -58,7 +58,8 @@ class KVFiles:
         """Lock for adding or removing files and for comparing them with their rows."""
         self._guard = threading.Lock()
         self._hits: Counter[KVName] = Counter()
-        self._lazy_reader: KVReader | None = None
+        self.written_bytes = 0
+        """Bytes of the files that this process has written."""
         self._lazy_headers: HeaderCache | None = None
 
     def has(self, keys: Sequence[KVKey]) -> set[KVKey]:
@@ -69,14 +70,14 @@ class KVFiles:
         return {key for key in keys if name_of(key) in stored}
 
     def get(self, keys: Sequence[KVKey]) -> list[QuantizedKV | None]:
-        """Read chunk KVs in parallel; None for a miss. An unsound file goes to quarantine and loses its row.
+        """Read whole chunk KVs; None for a miss. An unsound file goes to quarantine and loses its row.
 
         The catalog is not consulted: the key gives the path, and the header confirms the key.
         """
         if not self._kv.in_place():
             return [None] * len(keys)
         files = self._files(keys)
-        kvs = self._usable(files, self._reader().load(files))
+        kvs = self._usable(files, _read(files))
         self._count(keys, kvs)
         return kvs
 
@@ -93,29 +94,11 @@ class KVFiles:
             self._count(keys, chunk_files)
         return chunk_files
 
-    def sample(self, namespace: str, limit: int) -> list[ChunkFile]:
-        """Return some sound files of a namespace, least recently read first."""
-        keys = [key_of(name) for name in self._rows.least_recently_read(namespace, limit)]
-        return [file for file in self.files(keys, used=False) if file is not None]
-
     def reread(self, keys: Sequence[KVKey]) -> list[QuantizedKV | None]:
-        """Read as `get` does, but verify everything again and count no use; for files that a loader rejected."""
+        """Read as `get` does, but count no use; for files that a loader rejected."""
         files = self._files(keys)
         self._headers().forget(path for path, _ in files)
-        reader = self._reader()
-        reader.forget_verified()
-        return self._usable(files, reader.load(files))
-
-    def read_ahead(self, keys: Sequence[KVKey], max_bytes: int) -> int:
-        """Ask the system to read these files into memory, in this order, up to about `max_bytes`.
-
-        Returns their bytes. Counts no use.
-        """
-        total = 0
-        for path, _ in self._files(keys):
-            if total < max_bytes:
-                total += start_readahead([path])
-        return total
+        return self._usable(files, _read(files))
 
     def put(self, key: KVKey, kv: QuantizedKV, chunk_ids: Sequence[ChunkId], prefill_seconds: float) -> bool:
         """Write a chunk KV unless it exists; False if it was not admitted or its chunks are gone.
@@ -173,24 +156,20 @@ class KVFiles:
                 self._rows.count_hits(hits)
 
     def bytes_per_second(self, namespace: str) -> float | None:
-        """Return the rate of reading KV, including checks; None if there is less than a megabyte of it.
+        """Measure the rate of reading and checking KV on some files of the namespace; None below a megabyte of it.
 
-        A process that has read nothing yet reads some files of the namespace, from the drive if the system allows. No
-        use is counted.
+        They are read from the drive if the system allows. No use is counted.
         """
-        reader = self._reader()
-        if reader.bytes_per_second() is None:
-            files = self._files([key_of(name) for name in self._rows.least_recently_read(namespace, _SAMPLE_FILES)])
-            drop_page_cache(path for path, _ in files)
-            reader.load(files)
-        return reader.bytes_per_second()
+        files = self._files([key_of(name) for name in self._rows.least_recently_read(namespace, _SAMPLE_FILES)])
+        drop_page_cache(path for path, _ in files)
+        began = time.perf_counter()
+        outcomes = _read(files)
+        seconds = time.perf_counter() - began
+        nbytes = sum(kv.nbytes for kv in outcomes if kv is not None and not isinstance(kv, Exception))
+        return nbytes / seconds if nbytes >= 1 << 20 else None
 
     def close(self) -> None:
-        """Write the counted uses and end the reading threads."""
-        with self._guard:
-            reader, self._lazy_reader = self._lazy_reader, None
-        if reader is not None:
-            reader.close()
+        """Write the counted uses."""
         self.flush_hits()
 
     def _admit(self, name: KVName, chunk_ids: Sequence[ChunkId], cost: Cost) -> bool:
@@ -221,6 +200,7 @@ class KVFiles:
         finally:
             if added:
                 self._budget.written(allocated_size(image.size))
+                self.written_bytes += image.size
             else:
                 with suppress(OSError):
                     self._layout.cache.remove(path, proven)
@@ -272,13 +252,21 @@ class KVFiles:
                 self._lazy_headers = HeaderCache()
             return self._lazy_headers
 
-    def _reader(self) -> KVReader:
-        with self._guard:
-            if self._lazy_reader is None:
-                from desk_rag.store.kv.reader import KVReader
 
-                self._lazy_reader = KVReader()
-            return self._lazy_reader
+def _read(files: Sequence[tuple[Path, KVKey]]) -> list[QuantizedKV | CorruptKV | UnknownFormat | OSError | None]:
+    """Read and check whole files: the chunk KV, why it cannot be used, or None if there is no file."""
+    from desk_rag.store.kv import chunk_file
+
+    start_readahead(path for path, _ in files)
+    outcomes: list[QuantizedKV | CorruptKV | UnknownFormat | OSError | None] = []
+    for path, key in files:
+        try:
+            outcomes.append(chunk_file.read(path, key))
+        except FileNotFoundError:
+            outcomes.append(None)
+        except (CorruptKV, UnknownFormat, OSError) as error:
+            outcomes.append(error)
+    return outcomes
 
 
 def name_of(key: KVKey) -> KVName:

@@ -14,8 +14,8 @@ from desk_rag.store.catalog.catalog import KVName, mark_deleted
 from desk_rag.store.catalog.database import Database
 from desk_rag.store.catalog.paths import Scope, to_blob
 from desk_rag.store.catalog.rows import pending_chunks
-from desk_rag.store.kv import policy
-from desk_rag.store.kv.eviction import Candidate, candidates, namespaces_of_model, pinned_folders, register_model
+from desk_rag.store.kv import eviction, policy
+from desk_rag.store.kv.eviction import Candidate, candidates, namespaces_of_model, pinned_folders
 from desk_rag.store.layout import is_name
 from desk_rag.store.types import PendingChunk
 
@@ -289,11 +289,12 @@ class KVIndex:
         return count
 
     def fullest_namespace(self) -> str | None:
-        """Return the namespace with the most KV files; None if there is no file."""
+        """Return the namespace with the most KV files, the auxiliary's as the last resort; None without files."""
         with self._database.read() as connection:
             row = connection.execute(
                 "SELECT n.name FROM kv JOIN namespaces n ON n.id = kv.namespace"
-                " GROUP BY n.id ORDER BY count(*) DESC, n.id LIMIT 1"
+                " GROUP BY n.id ORDER BY n.name = ?, count(*) DESC, n.id LIMIT 1",
+                (eviction.auxiliary_of(connection, None),),
             ).fetchone()
         return None if row is None else str(row[0])
 
@@ -311,11 +312,11 @@ class KVIndex:
     def namespace_blocks(self, namespace: str, *, upper: bool = True) -> int:
         """Return the bytes of the files of the namespace's model, in whole blocks.
 
-        Without `upper`, prefix variants above this namespace are left out. The bin is left out, being evicted first.
+        Without `upper`, only this namespace and those evicted after it. The bin is left out, being evicted first.
         """
         with self._database.read() as connection:
-            names = namespaces_of_model(connection, namespace)
-            names = names if upper else names[: names.index(namespace) + 1]
+            family = eviction.family_of(connection, namespace)
+            names = namespaces_of_model(connection, namespace) if upper else family[: family.index(namespace) + 1]
             blocks = connection.execute(
                 "SELECT coalesce(sum((bytes + 4095) / 4096), 0) FROM kv"
                 f" JOIN namespaces n ON n.id = kv.namespace WHERE n.name IN ({_marks(names)})"
@@ -330,9 +331,9 @@ class KVIndex:
             blocks = connection.execute("SELECT coalesce(sum((bytes + 4095) / 4096), 0) FROM kv").fetchone()
         return int(blocks[0]) * 4096
 
-    def register_model(self, names: Sequence[str]) -> None:
-        """Record the namespaces of one model, as `eviction.register_model` does."""
-        register_model(self._database, names)
+    def register_model(self, names: Sequence[str], auxiliary: str) -> None:
+        """Record the namespaces of one model and its auxiliary, as `eviction.register_model` does."""
+        eviction.register_model(self._database, names, auxiliary)
 
     def pin(self, folder: Path, *, pinned: bool) -> None:
         """Pin a folder, so that its chunks are evicted last, or unpin it."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from desk_rag.errors import StoreError
 from desk_rag.store import ownership
 from desk_rag.store.catalog.database import Database
+from desk_rag.store.chats import place
 from desk_rag.store.kv.index import KVIndex
 from desk_rag.store.kv_directory import marker_of, record_of
 from desk_rag.store.layout import KV_SUFFIX
@@ -29,7 +30,7 @@ def foreign_files(root: Path, kv_dir: Path | None) -> list[Path]:
 
 
 def clear_all(root: Path) -> tuple[Cleared, str]:
-    """Remove what is ours in `root` and its `kv_dir`; the caller holds the writer's lock.
+    """Remove what is ours in `root` and its `kv_dir`, and its chats; the caller holds the writer's lock.
 
     Also returns the `kv_dir` whose files had to stay because its drive is absent; "" if there is none.
     """
@@ -40,13 +41,14 @@ def clear_all(root: Path) -> tuple[Cleared, str]:
     elsewhere = Cleared(0, ())
     away = ""
     if record is not None and record.path:
-        place = Path(record.path)
-        if not place.is_symlink() and marker_of(place) == record.identifier:
-            elsewhere = ownership.clear_kv(place, known)
+        kv_dir = Path(record.path)
+        if not kv_dir.is_symlink() and marker_of(kv_dir) == record.identifier:
+            elsewhere = ownership.clear_kv(kv_dir, known)
         else:
             away = record.path
+    freed = place.clear(place.chats_directory(root), all_of_it=True) if place.chats_directory(root) != root else 0
     cleared = ownership.clear(root, known)
-    freed = cleared.freed_bytes + elsewhere.freed_bytes
+    freed += cleared.freed_bytes + elsewhere.freed_bytes
     return replace(cleared, freed_bytes=freed, remaining=(*cleared.remaining, *elsewhere.remaining)), away
 
 

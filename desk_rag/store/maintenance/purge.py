@@ -14,6 +14,7 @@ from desk_rag.store.catalog.database import Database
 from desk_rag.store.catalog.paths import Scope, from_blob
 from desk_rag.store.catalog.volume_rows import VolumeRows
 from desk_rag.store.chats.chats import forget_folder
+from desk_rag.store.chats.place import places
 from desk_rag.store.layout import Layout
 from desk_rag.store.maintenance.full_disk import PurgeSpace
 from desk_rag.store.types import PurgeReport
@@ -123,6 +124,7 @@ def _traces(layout: Layout, pieces: Sequence[bytes]) -> list[str]:
     longest = max(len(piece) for piece in pieces)
     traces = []
     roots = {layout.root, layout.kv} if layout.kv.is_dir() and not layout.kv.is_symlink() else {layout.root}
+    roots |= {place for place in places(layout.root) if place.is_dir()}
     files = {path for root in roots for path, status in OwnedDirectory(root).scan(root) if S_ISREG(status.st_mode)}
     for file in sorted(files):
         if any(pattern.search(block) for block in _blocks(file, longest)):

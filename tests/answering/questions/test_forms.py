@@ -26,6 +26,7 @@ from desk_rag.answering.requirements.dates import Date, dates, without_dates
         ("What does lease.md say about pets?", Form.ABOUT, "pets"),
         ("When was the boiler bought?", None, ""),
         ("What is the largest file size that is read?", None, ""),
+        ("How many messages are sent per day at most?", None, ""),
     ],
 )
 def test_questions_about_the_whole_folder(question: str, form: Form | None, subject: str) -> None:

@@ -34,10 +34,10 @@ class Echo:
 
     def __init__(self) -> None:
         self.stopped = threading.Event()
-        self.asked = 0
+        self.requests = 0
 
     def __call__(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
-        self.asked += 1
+        self.requests += 1
         if request.get("do") == "full":
             raise StoreFull("The disk is full.", remedy="Free some space.")
         if request.get("do") == "refuse":
@@ -76,12 +76,12 @@ def raw(data: Path) -> socket.socket:
     return connection
 
 
-def asked(data: Path, **request: object) -> list[Message]:
+def answers_to(data: Path, **request: object) -> list[Message]:
     return list(client.request(data, request))
 
 
 def test_a_request_is_answered_and_only_the_owner_may_connect(data: Path, echo: Echo) -> None:
-    assert asked(data, do="this") == [{"do": "this"}]
+    assert answers_to(data, do="this") == [{"do": "this"}]
     mode = (data / ownership.SOCKET).lstat().st_mode
     assert stat.S_ISSOCK(mode) and stat.S_IMODE(mode) == 0o600
     with closing(raw(data)) as connection:
@@ -90,16 +90,16 @@ def test_a_request_is_answered_and_only_the_owner_may_connect(data: Path, echo: 
 
 def test_without_a_process_there_is_nobody_to_ask(data: Path) -> None:
     with pytest.raises(NoResident, match=r"^$"):
-        asked(data, do="this")
+        answers_to(data, do="this")
     with pytest.raises(NoResident, match=r"^$"):
-        asked(data / "nowhere", do="this")
+        answers_to(data / "nowhere", do="this")
 
 
 @pytest.mark.parametrize("other", [{"protocol": 2}, {"version": "9.9.9"}, {"protocol": None}])
 def test_another_version_is_told_which_one_runs(data: Path, echo: Echo, other: dict[str, object]) -> None:
     with pytest.raises(NoResident, match=r"it is version \d"):
-        asked(data, do="this", **other)
-    assert echo.asked == 0
+        answers_to(data, do="this", **other)
+    assert echo.requests == 0
 
 
 def test_errors_arrive_with_remedy_and_exit_code(data: Path, echo: Echo) -> None:
@@ -109,8 +109,8 @@ def test_errors_arrive_with_remedy_and_exit_code(data: Path, echo: Echo) -> None
     assert error == {"message": "The disk is full.", "remedy": "Free some space.", "exit_code": StoreFull.exit_code}
     for does in ("full", "refuse", "fault"):
         with pytest.raises(NoResident):  # nothing was answered yet, so the client does it and reports its own error
-            asked(data, do=does)
-    assert asked(data, do="after") == [{"do": "after"}]
+            answers_to(data, do=does)
+    assert answers_to(data, do="after") == [{"do": "after"}]
 
 
 @pytest.mark.parametrize("line", [b"\n", b"no json\n", b"[]\n", b"\xff\xfe\n", b'{"protocol"', b"[" * 100_000 + b"\n"])
@@ -119,20 +119,20 @@ def test_nonsense_ends_its_connection_and_nothing_else(data: Path, echo: Echo, l
         connection.sendall(line)
         connection.shutdown(socket.SHUT_WR)
         assert b"end" not in connection.recv(1000)
-    assert asked(data, do="after") == [{"do": "after"}]
+    assert answers_to(data, do="after") == [{"do": "after"}]
 
 
 def test_a_request_has_a_largest_size(data: Path, echo: Echo) -> None:
     with closing(raw(data)) as connection, pytest.raises(OSError):
         for _ in range(100):
             connection.sendall(b"x" * protocol.MOST_REQUEST)
-    assert echo.asked == 0 and asked(data, do="after")
+    assert echo.requests == 0 and answers_to(data, do="after")
 
 
 def test_a_client_that_says_nothing_keeps_nobody_waiting(data: Path, echo: Echo) -> None:
     silent = [raw(data) for _ in range(20)]
     try:
-        assert asked(data, do="this") == [{"do": "this"}]
+        assert answers_to(data, do="this") == [{"do": "this"}]
     finally:
         for connection in silent:
             connection.close()
@@ -144,7 +144,7 @@ def test_too_many_at_once_are_sent_away(data: Path, echo: Echo) -> None:
         connection.sendall(protocol.encode({**protocol.greeting(), "do": "endless"}))
         connection.recv(20)
     with pytest.raises(NoResident, match="busy"):
-        asked(data, do="this")
+        answers_to(data, do="this")
     for connection in busy:
         connection.close()
 
@@ -171,20 +171,20 @@ def test_what_a_killed_process_left_is_replaced(data: Path) -> None:
     )
     child = subprocess.Popen([sys.executable, "-c", program, str(data)], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None and child.stdout.readline() == "''\n"
-    assert asked(data, do="this") == [{"do": "first"}]
+    assert answers_to(data, do="this") == [{"do": "first"}]
     second = Server(data, Echo())
     assert second.start() == "another desk-rag answers already"
     child.send_signal(signal.SIGSTOP)
     with pytest.raises(NoResident, match="does not answer"):
-        asked(data, do="this")
+        answers_to(data, do="this")
     child.kill()
     child.wait()
     assert (data / ownership.SOCKET).exists()
     with pytest.raises(NoResident):
-        asked(data, do="this")
+        answers_to(data, do="this")
     third = Server(data, Echo())
     assert third.start() == ""
-    assert asked(data, do="this") == [{"do": "this"}]
+    assert answers_to(data, do="this") == [{"do": "this"}]
     third.stop()
     assert not (data / ownership.SOCKET).exists()
 
@@ -209,7 +209,7 @@ def test_a_file_in_its_place_stays(data: Path) -> None:
     assert Server(data, Echo()).start()
     assert (data / ownership.SOCKET).read_text() == "mine"
     with pytest.raises(NoResident):
-        asked(data, do="this")
+        answers_to(data, do="this")
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="elsewhere a long path means no socket")
@@ -219,7 +219,7 @@ def test_a_long_path_is_no_hindrance(tmp_path: Path) -> None:
     Store.open(deep, StoreSettings(reserve_gib=0), writer=True).close()
     server = Server(deep, Echo())
     assert server.start() == ""
-    assert asked(deep, do="this") == [{"do": "this"}]
+    assert answers_to(deep, do="this") == [{"do": "this"}]
     server.stop()
 
 

@@ -80,8 +80,8 @@ def test_an_event_comes_back_as_it_was(event: AnswerEvent) -> None:
 def test_a_search_result_comes_back_as_it_was() -> None:
     chunk = Chunk(ChunkId("ab" * 16), 3, "text", 12, SLIDES)
     passage = Passage(chunk, ODD, "Title", FileStamp(1, 2, 2**64 - 1, "p/3"), "digest", 1.5)
-    found = RetrievedChunk(passage, 0.5, None, 3, -0.25)
-    assert values.built(RetrievedChunk, json.loads(json.dumps(values.plain(found)))) == found
+    result = RetrievedChunk(passage, 0.5, None, 3, -0.25)
+    assert values.built(RetrievedChunk, json.loads(json.dumps(values.plain(result)))) == result
 
 
 @pytest.mark.parametrize("message", [{}, {"kind": "Answer", "event": {}}, {"kind": "AnswerText", "event": {"text": 5}}])

@@ -45,6 +45,19 @@ def test_the_step_is_selecting_and_recomputing(selector: SelectorName) -> None:
     step.close()
 
 
+def test_a_model_that_is_its_own_auxiliary_chooses_as_a_second_copy_of_it_does() -> None:
+    model = model_of()
+    results = []
+    for auxiliary in (AuxiliaryModel(model), AuxiliaryModel(model_of())):
+        case = stitched_case(model)
+        step = recomputer(case, RecomputeChoice(0.3, SelectorName.AUX), auxiliary)
+        results.append(step.begin(ask(case)).prefill())
+        step.close()
+    shared, apart = results
+    assert shared.selection == apart.selection and shared.selection.ratio > 0.1
+    assert torch.equal(shared.logits, apart.logits)
+
+
 def test_the_auxiliary_model_needs_no_chunk_to_be_there_yet() -> None:
     """It is asked before anything is laid; the answer then waits for it."""
     model = model_of()

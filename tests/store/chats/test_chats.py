@@ -71,6 +71,7 @@ def test_search_wants_all_words_in_one_turn(root: Path) -> None:
     chats.add(None, BOAT)
     assert [row.chat_id for row in chats.search("LEASE june")] == [number]
     assert [row.chat_id for row in chats.search("lease.md")] == [number]
+    assert chats.search("ends")[0].excerpt == LEASE.quote, "the line in which the word stands"
     assert "Ruth Adler" in chats.search("adler")[0].excerpt
     assert chats.search("lease boat") == [] and chats.search("100%") == [] and chats.search(" ") == []
 

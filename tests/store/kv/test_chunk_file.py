@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import struct
@@ -16,7 +15,6 @@ from desk_rag.errors import CorruptKV, UnknownFormat
 from desk_rag.kv.types import KVKey, QuantizedKV
 from desk_rag.store.kv import chunk_file
 from desk_rag.store.kv import header as kv_header
-from desk_rag.store.kv.buffer_pool import BufferPool
 from tests.store import made
 from tests.store.faults import FullAt
 
@@ -36,7 +34,7 @@ def write(tmp_path: Path, kv: QuantizedKV, key: KVKey | None = None) -> Path:
 
 
 def read(path: Path, key: KVKey | None = None) -> QuantizedKV:
-    return chunk_file.read(path, key or made.key("a"), BufferPool(0), set())
+    return chunk_file.read(path, key or made.key("a"))
 
 
 def mixed_kv() -> QuantizedKV:
@@ -206,43 +204,12 @@ def test_a_header_that_lies_about_itself_is_refused(tmp_path: Path) -> None:
             read(path)
 
 
-def test_checksum_is_computed_once_per_file_and_again_after_a_change(tmp_path: Path) -> None:
+def test_every_layer_group_is_checked_at_every_read(tmp_path: Path) -> None:
     path = write(tmp_path, mixed_kv())
-    pool, verified = BufferPool(0), set()
-    chunk_file.read(path, made.key("a"), pool, verified)
-    before = len(verified)
-    chunk_file.read(path, made.key("a"), pool, verified)
-    assert len(verified) == before == 5
+    read(path)
     flipped(path, path.stat().st_size - 1)
-    os.utime(path, ns=(1, path.stat().st_mtime_ns + 1_000_000))
     with pytest.raises(CorruptKV, match="damaged in layers 7 to 7"):
-        chunk_file.read(path, made.key("a"), pool, verified)
-
-
-def test_buffer_is_lent_again_only_when_the_last_view_is_gone(tmp_path: Path) -> None:
-    path = write(tmp_path, mixed_kv())
-    pool = BufferPool(1 << 24)
-    kv = chunk_file.read(path, made.key("a"), pool, set())
-    one = kv.layers[3].keys
-    copy = one.clone()
-    del kv
-    gc.collect()
-    assert pool.idle_bytes == 0
-    chunk_file.read(path, made.key("a"), pool, set())
-    other = pool.lend(path.stat().st_size)
-    other[:] = 255
-    assert torch.equal(one, copy), "a buffer in use was lent to somebody else"
-    del one, other
-    gc.collect()
-    assert pool.idle_bytes > 0
-
-
-def test_pool_keeps_no_more_idle_bytes_than_it_may() -> None:
-    pool = BufferPool(1 << 20)
-    loans = [pool.lend(400_000) for _ in range(8)]
-    del loans
-    gc.collect()
-    assert 0 < pool.idle_bytes <= 1 << 20
+        read(path)
 
 
 def test_an_error_at_any_step_of_a_write_leaves_nothing_behind(tmp_path: Path) -> None:

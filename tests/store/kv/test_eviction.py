@@ -84,3 +84,33 @@ def test_it_is_remembered_until_the_model_has_one_namespace_again(root: Path) ->
         store.register_model([made.NS])
         alone = store.outlook(made.NS, 1.0)
         assert alone is not None and alone.kv_bytes == pytest.approx(2 * FILE, rel=0.25)
+
+
+def test_the_auxiliary_takes_only_the_room_that_its_model_leaves(root: Path) -> None:
+    auxiliary = made.OTHER_NS
+    with Store.open(root, made.settings(budget_bytes=4 * FILE), writer=True) as store:
+        names = texts(store, "a", "b", "c", "d")
+        store.register_model([made.NS, UPPER_NS], auxiliary)
+        assert put(store, "a") and put(store, "a", UPPER_NS) and put(store, "a", auxiliary)
+        assert store.auxiliary_share() == (FILE, 1)
+        assert put(store, "b") and put(store, "c", seconds=0.1), "eager, whatever the auxiliary has"
+        assert kept(store, names, auxiliary) == [] and kept(store, names, UPPER_NS) == ["a"], "it goes first"
+        demand(store, "b", times=9)
+        assert not put(store, "b", auxiliary, seconds=9.0), "it drives out nothing of its model's"
+        assert not store.chunks_without_kv(auxiliary, 9), "beyond the eager share of both it waits for demand"
+        assert kept(store, names) == ["a", "b", "c"] and kept(store, names, UPPER_NS) == ["a"]
+
+
+def test_the_auxiliary_does_not_count_as_the_model_in_use(root: Path) -> None:
+    with Store.open(root, made.settings(budget_bytes=100 * FILE), writer=True) as store:
+        texts(store, "a", "b", "c")
+        assert put(store, "a")
+        alone = store.outlook(None, 1.0)
+        store.register_model([made.NS], made.OTHER_NS)
+        assert all(put(store, name, made.OTHER_NS) for name in ("a", "b", "c"))
+        assert store.fullest_namespace() == made.NS and store.coverage().warm == 1
+        assert store.outlook(None, 1.0) == alone, "neither its files nor its speed are the model's"
+    with Store.open(root, made.settings(budget_bytes=100 * FILE), writer=True) as store:
+        assert store.auxiliary_share() == (3 * FILE, 3)
+        store.register_model([made.NS])
+        assert store.auxiliary_share() == (0, 0) and store.fullest_namespace() == made.OTHER_NS

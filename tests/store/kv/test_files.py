@@ -129,16 +129,3 @@ def test_keys_by_chunk_and_of_the_neighbours(store: Store, filled: dict[str, KVK
     assert store.kv_keys(made.NS, [ids["one"], ids["two"]], beside=True) == [filled["three"]], "not what is read anyway"
     assert store.kv_keys(made.NS, [ids["four"]], beside=True) == [filled["three"]]
     assert store.kv_keys(made.NS, []) == []
-
-
-def test_reading_ahead_stops_at_its_limit(store: Store, filled: dict[str, KVKey]) -> None:
-    keys = [filled[text] for text in TEXTS]
-    sizes = [place(store, key).stat().st_size for key in keys[:3]]
-    assert store.read_ahead(keys, 1 << 30) == sum(sizes)
-    assert store.read_ahead(keys, 1) == sizes[0]
-
-
-def test_a_sample_to_measure_by(store: Store, filled: dict[str, KVKey]) -> None:
-    assert len(store.kv_sample(made.NS, 2)) == 2
-    assert {file.path for file in store.kv_sample(made.NS, 9)} == {place(store, filled[text]) for text in TEXTS[:3]}
-    assert store.kv_sample(made.OTHER_NS, 9) == []

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from desk_rag.store.catalog.database import Database
 from desk_rag.store.store import Store
 from desk_rag.store.vectors import search as vector_search
-from desk_rag.store.vectors.index import ExactIndex, HnswIndex
+from desk_rag.store.vectors.index import ExactIndex, HnswIndex, approximate_search_available
 from desk_rag.store.vectors.search import VectorSearch
 from tests.store import made
 from tests.store.faults import FullAt
 
 DIM = 16
+needs_hnswlib = pytest.mark.skipif(not approximate_search_available(), reason="hnswlib is not installed")
 
 
 def unit(count: int, seed: int = 0) -> NDArray[np.float32]:
@@ -30,7 +31,7 @@ def filled(index: ExactIndex | HnswIndex, vectors: NDArray[np.float32]) -> Exact
     return index
 
 
-@pytest.mark.parametrize("kind", [ExactIndex, HnswIndex])
+@pytest.mark.parametrize("kind", [ExactIndex, pytest.param(HnswIndex, marks=needs_hnswlib)])
 def test_both_indexes_keep_the_same_contract(kind: type[ExactIndex] | type[HnswIndex]) -> None:
     vectors = unit(3000)
     index = filled(kind(DIM), vectors)
@@ -51,6 +52,7 @@ def test_both_indexes_keep_the_same_contract(kind: type[ExactIndex] | type[HnswI
     assert kind(DIM).search(question, 5) == []
 
 
+@needs_hnswlib
 def test_recall_of_the_graph_against_exact_search() -> None:
     vectors = unit(6000)
     exact, graph = filled(ExactIndex(DIM), vectors), filled(HnswIndex(DIM), vectors)
@@ -61,6 +63,7 @@ def test_recall_of_the_graph_against_exact_search() -> None:
     assert hits / 500 > 0.97
 
 
+@needs_hnswlib
 def test_removed_vectors_are_not_in_a_saved_graph(tmp_path: Path) -> None:
     index = filled(HnswIndex(DIM), unit(200))
     assert isinstance(index, HnswIndex)
@@ -77,6 +80,7 @@ def test_removed_vectors_are_not_in_a_saved_graph(tmp_path: Path) -> None:
     assert [label for label, _ in again.search(question, 5)] == expected
 
 
+@needs_hnswlib
 def test_saved_graph_comes_back_with_its_removals_and_grows_on(tmp_path: Path) -> None:
     index = filled(HnswIndex(DIM), unit(1500))
     index.remove([0, 10])
@@ -92,6 +96,7 @@ def test_saved_graph_comes_back_with_its_removals_and_grows_on(tmp_path: Path) -
     assert loaded.search(question, 1)[0][0] == 101_234 and len(loaded) == 4497
 
 
+@needs_hnswlib
 @pytest.mark.parametrize("damage", ["flip", "truncate", "facts", "no facts", "other dim", "garbage"])
 def test_a_damaged_index_file_never_reaches_the_library(tmp_path: Path, damage: str) -> None:
     path = tmp_path / f"{'a' * 16}.hnsw"
@@ -143,6 +148,7 @@ def saved(root: Path) -> list[Path]:
     return sorted((root / "vectors").iterdir())
 
 
+@needs_hnswlib
 def test_store_search_is_the_same_with_and_without_a_graph(store: Store, root: Path, early_graph: None) -> None:
     corpus = Corpus(store, root, 400)
     search = store._vectors()
@@ -156,6 +162,7 @@ def test_store_search_is_the_same_with_and_without_a_graph(store: Store, root: P
     assert [hit.chunk_id for hit in under] == corpus.expected(QUESTION, 8, slice(1, None, 2))
 
 
+@needs_hnswlib
 def test_graph_survives_restarts_and_a_damaged_file_only_costs_time(root: Path, early_graph: None) -> None:
     with Store.open(root, made.settings(), writer=True) as store:
         corpus = Corpus(store, root, 300)
@@ -171,6 +178,7 @@ def test_graph_survives_restarts_and_a_damaged_file_only_costs_time(root: Path, 
         assert [hit.chunk_id for hit in store.search_vectors("e", QUESTION, 5)] == corpus.expected(QUESTION, 5)
 
 
+@needs_hnswlib
 def test_a_full_disk_at_any_step_of_saving_costs_no_answer(root: Path, early_graph: None) -> None:
     """The graph can always be made again: closing must not fail, and what is left must be whole or absent."""
     with Store.open(root, made.settings(), writer=True) as store:
@@ -194,6 +202,7 @@ def test_a_full_disk_at_any_step_of_saving_costs_no_answer(root: Path, early_gra
     assert failures >= 3 and len(saved(root)) == 2
 
 
+@needs_hnswlib
 def test_without_the_extension_search_is_exact(root: Path, early_graph: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store.open(root, made.settings(), writer=True) as store:
         corpus = Corpus(store, root, 300)

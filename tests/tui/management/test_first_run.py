@@ -9,6 +9,7 @@ import pytest
 from desk_rag import config
 from desk_rag.config import Settings
 from desk_rag.tui.app import DeskRagApp
+from desk_rag.tui.management.models import ModelChoice
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.panels.first_run import FirstRunScreen
 from desk_rag.tui.screens.chat import ChatScreen
@@ -88,7 +89,7 @@ def test_hostile_settings_are_not_needed(tmp_path: Path) -> None:
 
     (tmp_path / "docs").mkdir()
     assert FirstRun(session).is_due()
-    assert FirstRun(session).choose(tmp_path / "docs", "embedded") == ""
+    assert FirstRun(session).choose(tmp_path / "docs", ModelChoice("embedded")) == ""
     assert config.load(tmp_path / "new" / "config.toml").folders == (tmp_path / "docs",)
     assert not FirstRun(session).is_due()
 
@@ -111,9 +112,10 @@ async def test_another_model_is_checked_before_it_is_taken(fresh: DeskRagApp, tm
     async with fresh.run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: "Downloads" in screen_text(fresh))
         await pilot.press("ctrl+o")
-        await until(pilot, lambda: "Enter takes it" in screen_text(fresh))
+        await until(pilot, lambda: "needs no download" in screen_text(fresh), 60)
+        await until(pilot, lambda: "embedded [ships with desk-rag]" in screen_text(fresh))
         await pilot.press(*"/nothing/here", "enter")
-        await until(pilot, lambda: "is neither a model directory" in screen_text(fresh), 30)
+        await until(pilot, lambda: "is neither a model directory" in " ".join(screen_text(fresh).split()), 30)
         await pilot.press("ctrl+u", *str(reader_dir), "enter")
         await until(pilot, lambda: isinstance(fresh.screen, FirstRunScreen), 30)
         await pilot.press("down", "up", "enter")

@@ -12,6 +12,8 @@ from desk_rag.store.catalog import checksums
 from desk_rag.store.catalog.rows import upsert
 from desk_rag.store.store import Store
 from desk_rag.store.types import FileStamp
+from desk_rag.tui.management.library_changes import LibraryChanges
+from desk_rag.tui.management.session import Session
 from desk_rag.tui.panels.choice import ChoiceScreen
 from desk_rag.tui.panels.library import LibraryScreen
 from desk_rag.tui.widgets.entry_list import PAGE, EntryList
@@ -131,6 +133,8 @@ async def test_the_text_that_was_read(opened: Open) -> None:
         await pilot.press("enter")
         await choose(pilot, "t")
         await until(pilot, lambda: "Hello, the roof." in screen_text(pilot.app))
+        await pilot.press("alt+c")
+        await until(pilot, lambda: "Hello, the roof." in pilot.app.clipboard)
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(pilot.app.screen, LibraryScreen))
 
@@ -165,6 +169,54 @@ async def test_forgetting_for_good_has_no_undo(opened: Open, world: World) -> No
         assert "F9" not in screen_text(pilot.app)
         for file in world.settings.data_dir.rglob("*"):
             assert not file.is_file() or b"third flower pot" not in file.read_bytes()
+
+
+def test_what_somebody_wrote_into_the_settings_file_meanwhile_stays(world: World) -> None:
+    session = world.session()
+    changes = LibraryChanges(session)
+    doors, house = world.folder / "house" / "doors.md", world.folder / "house"
+    world.config.write_text(world.config.read_text().replace('["*.bak"]', '["*.bak", "drafts/"]'))
+    excluded = changes.exclude(changes.exclusion(doors, world.folder))
+    assert config.load(world.config).index.exclude == ("*.bak", "drafts/", "/house/doors.md")
+    forgotten = changes.forget(world.folder / "notes.md", keep_caches=False)
+    assert "with all caches" in forgotten.sentence
+    assert excluded.undo is not None
+    excluded.undo()
+    left = ("*.bak", "drafts/", "/notes.md")
+    assert config.load(world.config).index.exclude == left, "what was forgotten for good is not read again"
+    kept = changes.forget(house, keep_caches=True)
+    world.config.write_text(world.config.read_text().replace('"drafts/"', '"drafts/", "*.log"'))
+    assert kept.undo is not None
+    kept.undo()
+    assert config.load(world.config).index.exclude == ("*.bak", "drafts/", "*.log", "/notes.md")
+    assert session.settings.index.exclude == ("*.bak", "drafts/", "*.log", "/notes.md")
+    session.detach()
+
+
+def test_undoing_a_forgotten_folder_brings_back_that_folder_alone(world: World) -> None:
+    world.config.write_text(f'folders = ["~/other", "{world.folder}"]\n' + RULES)
+    session = world.session()
+    forgotten = LibraryChanges(session).forget(world.folder, keep_caches=True)
+    assert config.load(world.config).folders == (Path("~/other"),) and session.folders == ()
+    world.config.write_text(world.config.read_text().replace("~/other", "~/another"))
+    assert forgotten.undo is not None
+    forgotten.undo()
+    assert config.load(world.config).folders == (Path("~/another"), world.folder)
+    assert session.folders == (world.folder,)
+    session.detach()
+
+
+def test_a_rule_that_holds_in_another_folder_too_says_so(world: World) -> None:
+    other = world.folder.parent / "copy"
+    (other / "house").mkdir(parents=True)
+    (other / "house" / "doors.md").write_text("# Doors\n\nThe cellar door is brown.\n")
+    World(other, world.settings, world.config).sync()
+    session = Session(world.settings, [world.folder, other], world.config)
+    changes = LibraryChanges(session)
+    assert changes.exclusion(world.folder / "house", world.folder).elsewhere == (other / "house",)
+    assert changes.exclusion(world.folder / "notes.md", world.folder).elsewhere == ()
+    assert str(other / "house") in changes.forget(world.folder / "house", keep_caches=True).sentence
+    session.detach()
 
 
 async def test_a_settings_file_that_cannot_be_changed_changes_nothing(opened: Open, world: World) -> None:

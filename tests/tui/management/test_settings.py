@@ -108,6 +108,13 @@ def test_the_file_keeps_its_form_and_its_link(tmp_path: Path) -> None:
     assert real.read_text().count("budget_gib") == 0 and not list(tmp_path.glob("**/.config*"))
 
 
+def test_line_ends_stay_as_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_bytes(b'# mine\r\n[model]\r\nname = "embedded"\r\n')
+    SettingsFile(file).write({("model", "name"): "other"})
+    assert file.read_bytes() == b'# mine\r\n[model]\r\nname = "other"\r\n'
+
+
 async def test_the_theme_is_remembered(world: World) -> None:
     app = world.app()
     app.remembers = True  # type: ignore[misc]

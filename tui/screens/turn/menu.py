@@ -13,6 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
+from desk_rag.tui.keys.keymap import KeyMap
 from desk_rag.tui.turns.actions import TurnAction
 from desk_rag.tui.wording import safe
 
@@ -24,15 +25,20 @@ class TurnMenu(ModalScreen[str]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,alt+m", "dismiss", "Close")]
 
-    def __init__(self, question: str, actions: Sequence[TurnAction]) -> None:
+    def __init__(self, question: str, actions: Sequence[TurnAction], keymap: KeyMap) -> None:
         super().__init__()
+        self._keymap = keymap
         self._question = question
         self._actions = actions
 
     def compose(self) -> ComposeResult:
         with Vertical(id="menu"):
             yield Static(safe(self._question, "bold", single_line=True, most=200), id="menu-title", markup=False)
-            yield OptionList(*[Option(_line(one), one.name) for one in self._actions], markup=False, compact=True)
+            yield OptionList(
+                *[Option(_line(one.title, self._keymap.shown(one.key)), one.name) for one in self._actions],
+                markup=False,
+                compact=True,
+            )
             yield Static(Content.styled("Enter does it · Esc goes back", "$foreground 60%"), markup=False)
 
     def on_option_list_option_selected(self, message: OptionList.OptionSelected) -> None:
@@ -41,5 +47,5 @@ class TurnMenu(ModalScreen[str]):
         self.dismiss(message.option.id)
 
 
-def _line(action: TurnAction) -> Content:
-    return Content.assemble(f"{action.title:<{_TITLE_CELLS}}", (action.key, "$accent"))
+def _line(title: str, key: str) -> Content:
+    return Content.assemble(f"{title:<{_TITLE_CELLS}}", (key, "$accent"))

@@ -27,7 +27,7 @@ def parse(text: str, note: str = "") -> Parsed:
     """CODE blocks whose line numbers are exact."""
     builder = Builder()
     lines = text.split("\n")
-    builder.set_title(_title(lines))
+    builder.set_title(opening_comment(lines))
     start = 0
     for index in range(1, len(lines) + 1):
         if index == len(lines) or _opens_block(lines, index):
@@ -55,7 +55,8 @@ def _opens_block(lines: list[str], index: int) -> bool:
     return bool(_DEFINITION.match(line)) and not _DECORATION.match(before)
 
 
-def _title(lines: list[str]) -> str:
+def opening_comment(lines: list[str]) -> str:
+    """Return the first sentence of the comment that opens a file, if it says what the file is; else ''."""
     for line in lines[:8]:
         match = _OPENING.match(line)
         if match and not _NOT_A_TITLE.search(line):

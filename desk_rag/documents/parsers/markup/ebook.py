@@ -14,8 +14,8 @@ from urllib.parse import unquote
 
 from lxml import etree
 
-from desk_rag.documents.encoding import decode
 from desk_rag.documents.parsers.building import Builder, Parsed
+from desk_rag.documents.parsers.encoding import decode
 from desk_rag.documents.parsers.markup.html import add_html
 from desk_rag.documents.parsers.office.containers import check_unpacked_size
 from desk_rag.errors import BrokenDocument, UnsupportedDocument

@@ -6,24 +6,19 @@ The tree is walked without recursion, so that a page nested 100,000 deep is only
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from desk_rag.documents.document import BlockKind
-from desk_rag.documents.encoding import decode
 from desk_rag.documents.parsers.building import Builder, Parsed, table_rows
+from desk_rag.documents.parsers.encoding import decode
+from desk_rag.documents.parsers.markup.page_frame import INLINE_TAGS, nodes_below, remove_page_frame
 
 _DROPPED = (
     "script, style, nav, noscript, template, svg, iframe, object, button, select, textarea, [hidden], "
     "[aria-hidden=true], [style*='display:none'], "
     "[style*='display: none'], [style*='visibility:hidden'], [style*='font-size:0']"
 )
-_INLINE_TAGS = """
-    a abbr acronym b bdi bdo big cite code data del dfn em font i img input ins kbd label mark q rp rt ruby s samp
-    small span strike strong sub sup time tt u var wbr
-"""
-_INLINE = frozenset(_INLINE_TAGS.split())
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w:.-]{2,40})", re.IGNORECASE)
 
@@ -33,18 +28,20 @@ def parse(data: bytes) -> Parsed:
     declared = _CHARSET.search(data[:4096])
     text, note = decode(data, declared[1].decode("ascii") if declared else "")
     builder = Builder()
-    add_html(builder, text)
+    add_html(builder, text, is_page=True)
     return builder.done(note)
 
 
-def add_html(builder: Builder, text: str, page: int | None = None) -> None:
-    """Append the blocks of a page, all of them on `page`."""
+def add_html(builder: Builder, text: str, page: int | None = None, *, is_page: bool = False) -> None:
+    """Append the blocks of an HTML text, all of them on `page`; menus and the like are removed if it `is_page`."""
     tree = LexborHTMLParser(text)
     builder.set_title(_title(tree))
     if tree.body is not None:
         for node in tree.css(_DROPPED):
             if node.tag not in ("html", "body"):
                 node.decompose()
+        if is_page:
+            remove_page_frame(tree.body)
         _Walker(builder, page).walk(tree.body)
 
 
@@ -53,25 +50,6 @@ def _title(tree: LexborHTMLParser) -> str:
     title = " ".join(named.text().split()) if named is not None else ""
     heading = " ".join(main[0].text().split()) if len(main) == 1 else ""
     return heading if heading and (not title or heading in title) else title
-
-
-def _events(root: LexborNode) -> Generator[tuple[bool, LexborNode], bool | None]:
-    """Each node twice: (True, node) going in, (False, node) coming out; send True to skip the inside."""
-    node: LexborNode | None = root
-    while node is not None:
-        skip = yield True, node
-        inside = None if skip else node.child
-        if inside is not None:
-            node = inside
-            continue
-        while node is not None:
-            yield False, node
-            if node.mem_id == root.mem_id:
-                return
-            if node.next is not None:
-                node = node.next
-                break
-            node = node.parent
 
 
 class _Walker:
@@ -86,7 +64,7 @@ class _Walker:
         self._marker = ""
 
     def walk(self, root: LexborNode) -> None:
-        events = _events(root)
+        events = nodes_below(root)
         skip: bool | None = None
         try:
             while True:
@@ -103,7 +81,7 @@ class _Walker:
         if node.is_text_node:
             self._text.append(node.text_content or "")
             return True
-        if tag in _INLINE or node.is_comment_node:
+        if tag in INLINE_TAGS or node.is_comment_node:
             return bool(node.is_comment_node)
         self._flush()
         if tag in _HEADINGS:
@@ -123,7 +101,7 @@ class _Walker:
 
     def _leave(self, node: LexborNode) -> None:
         tag = node.tag or ""
-        if not node.is_text_node and tag not in _INLINE:
+        if not node.is_text_node and tag not in INLINE_TAGS:
             self._flush()
             if tag in ("ul", "ol") and self._lists:
                 self._lists.pop()

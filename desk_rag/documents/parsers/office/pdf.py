@@ -10,13 +10,22 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from desk_rag.documents import ocr
 from desk_rag.documents.document import BlockKind
-from desk_rag.documents.parsers.building import NOWHERE, Builder, Parsed
+from desk_rag.documents.parsers.building import NOWHERE, Builder, Parsed, table_rows
 from desk_rag.documents.parsers.markup.prose import LIST_ITEM
+from desk_rag.documents.parsers.office.layout import PrintedLine, in_reading_order, in_rows, table_at, usual_gap
+from desk_rag.documents.parsers.office.scans import (
+    LONGEST_SIDE,
+    RecognizedLine,
+    TextRecognition,
+    only_some_pages,
+    recognized_note,
+)
+from desk_rag.documents.sentences import ends_sentence
 from desk_rag.errors import BrokenDocument
 
 if TYPE_CHECKING:
@@ -25,31 +34,21 @@ if TYPE_CHECKING:
 _UNTITLED = re.compile(r"(?:\(?(?:untitled|anonymous)\)?|microsoft \w+ - .*|.*\.(?:docx?|pdf|tex|odt))$", re.IGNORECASE)
 _LOCKED = "is locked with a password"
 _NO_TEXT = "has no text layer (scanned pages need OCR first)"
+_NO_TEXT_FOUND = "has no text layer, and OCR recognises no text in it"
 _CUT_WORD = re.compile(r"(?<=[^\W\d_])[\x02\ufffe]\s*(?=[a-zß-ÿ])")
 """PDFium's mark for a hyphen at a line end, inside a word."""
 _OTHER_CUT = re.compile(r"[\x02\ufffe]\s*")
 _PAGE_NUMBER = re.compile(r"(?:.{0,80}\W)?(?:page|p\.)\s*\d+(?:\s*(?:of|/)\s*\d+)?|\W*\d{1,4}\W*", re.IGNORECASE)
 _LONGEST_NOTE = 200_000
 """Bytes of an annotation; a longer one is left out."""
+_SPACES = re.compile(r"\s+")
+_WIDE_SPACE = 1.5
+"""Width of a space, in letter sizes, that separates columns or cells."""
 _LINE_END_HYPHEN = re.compile(r"[^\W\d_]-$")
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """One printed line; measures in points, size 0 where they are unknown."""
-
-    text: str
-    page: int
-    size: float = 0.0
-    top: float = 0.0
-    """Top of the first letter; PDFium gives two printed lines as one where a word is cut between them."""
-    last_top: float = 0.0
-    left: float = 0.0
-    right: float = 0.0
-
-
-def parse(data: bytes) -> Parsed:
-    """Blocks with pages.
+def parse(data: bytes, recognition: TextRecognition | None = None) -> Parsed:
+    """Return blocks with pages; pages without a text layer are read by `recognition`, if there is one.
 
     Raises BrokenDocument for a locked or damaged file and for one without any text.
     """
@@ -67,21 +66,82 @@ def parse(data: bytes) -> Parsed:
         builder.set_title(title)
     notes += [[]] * (len(pages) - len(notes))
     empty = [number for number, lines in enumerate(pages, 1) if not lines and not notes[number - 1]]
-    if len(empty) == len(pages):
-        raise BrokenDocument(_NO_TEXT, remedy="Run an OCR program over it and save the result.")
-    pages = _without_running_lines(pages)
+    recognized: dict[int, list[PrintedLine]] = {}
+    if recognition is not None and empty:
+        recognized = _recognize(data, empty, recognition)
+    if len(empty) == len(pages) and not any(recognized.values()):
+        if recognition is not None:
+            raise BrokenDocument(_NO_TEXT_FOUND)
+        raise BrokenDocument(_NO_TEXT, remedy=ocr.REMEDY)
+    pages = _without_running_lines([recognized.get(number, lines) for number, lines in enumerate(pages, 1)])
     sizes = _heading_sizes(pages)
     for number, (lines, written) in enumerate(zip(pages, notes, strict=True), 1):
         _add_page(builder, lines, sizes)
         for text in written:
             builder.add(text, BlockKind.PARAGRAPH, NOWHERE, number)
     if builder.empty:
-        raise BrokenDocument(_NO_TEXT, remedy="Run an OCR program over it and save the result.")
-    shown = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")
-    return builder.done(f"no text layer on page {shown}" if empty else "")
+        raise BrokenDocument(_NO_TEXT, remedy=ocr.REMEDY)
+    return builder.done(_note(empty, recognized), first_heading_is_title=not recognized)
 
 
-def _read_pdfium(data: bytes) -> tuple[str, list[list[_Line]], list[list[str]]]:
+def _note(empty: list[int], recognized: dict[int, list[PrintedLine]]) -> str:
+    """Return what the user should know about pages without a text layer."""
+    done = [number for number in empty if recognized.get(number)]
+    left = [number for number in empty if number not in recognized]
+    parts = [recognized_note(_shown(done)) if done else ""]
+    if left and recognized:
+        parts.append(only_some_pages(len(recognized), len(empty)))
+    elif left:
+        parts.append(f"no text layer on page {_shown(left)}")
+    return "; ".join(filter(None, parts))
+
+
+def _shown(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
+
+
+def _recognize(data: bytes, numbers: list[int], recognition: TextRecognition) -> dict[int, list[PrintedLine]]:
+    """Return the printed lines of scanned pages, as many as there is time for."""
+    import pypdfium2
+
+    recognized: dict[int, list[PrintedLine]] = {}
+    document = pypdfium2.PdfDocument(data)
+    try:
+        document.init_forms()
+        for number in numbers:
+            if not recognition.has_time():
+                break
+            page = document[number - 1]
+            width, height = page.get_size()
+            picture = page.render(scale=LONGEST_SIDE / max(width, height, 1.0)).to_pil()
+            page.close()
+            recognized[number] = printed_lines(recognition.lines(picture), number, width, height)
+    finally:
+        document.close()
+    return recognized
+
+
+def printed_lines(
+    lines: list[RecognizedLine], page: int, width: float = 595.0, height: float = 842.0
+) -> list[PrintedLine]:
+    """Return recognised lines with their measures in points; boxes at the same height share a row."""
+    printed: list[PrintedLine] = []
+    row, middle = -1, 0.0
+    for line in sorted(lines, key=lambda line: line.top + line.bottom):
+        centre, half = (line.top + line.bottom) / 2, (line.bottom - line.top) / 2
+        if row < 0 or abs(centre - middle) > half:
+            row, middle = row + 1, centre
+        top = (1 - line.top) * height
+        printed.append(PrintedLine(line.text, page, 1.0, top, top, line.left * width, line.right * width, row))
+    return sorted(printed, key=lambda piece: (piece.row, piece.left))
+
+
+def add_recognized(builder: Builder, lines: list[RecognizedLine], page: int | None) -> None:
+    """Append the text of a picture; `page` is its number in a file of several."""
+    _add_page(builder, printed_lines(lines, page or 0), [])
+
+
+def _read_pdfium(data: bytes) -> tuple[str, list[list[PrintedLine]], list[list[str]]]:
     """Return title, printed lines by page, and annotations and form fields by page."""
     import pypdfium2
 
@@ -96,29 +156,51 @@ def _read_pdfium(data: bytes) -> tuple[str, list[list[_Line]], list[list[str]]]:
         document.close()
 
 
-def _page_lines(page: pypdfium2.PdfPage, number: int) -> list[_Line]:
-    import pypdfium2.raw as raw
-
+def _page_lines(page: pypdfium2.PdfPage, number: int) -> list[PrintedLine]:
+    """Return the pieces of a page's printed lines, in the order of the file."""
     textpage = page.get_textpage()
     try:
         count = textpage.count_chars()
         text = textpage.get_text_range() if count > 0 else ""
-        lines, at = [], 0
-        for row in text.split("\n"):
-            words = row.rstrip("\r")
-            if words.strip() and at < count:
-                first = min(at + len(words) - len(words.lstrip()), count - 1)
-                last = min(at + len(words.rstrip()) - 1, count - 1)
-                box, end = textpage.get_charbox(first, loose=True), textpage.get_charbox(last, loose=True)
-                size = round(float(raw.FPDFText_GetFontSize(textpage.raw, first)), 1)
-                lines.append(_Line(words.strip(), number, size, box[3], end[3], box[0], end[2]))
+        pieces: list[PrintedLine] = []
+        offset = 0
+        for row, line in enumerate(text.split("\n")):
+            words = line.rstrip("\r")
+            if words.strip() and offset < count:
+                pieces += _pieces(textpage, words, offset, PrintedLine("", number, row=row))
             elif words.strip():
-                lines.append(_Line(words.strip(), number))
-            at += len(row) + 1
-        return lines
+                pieces.append(PrintedLine(words.strip(), number))
+            offset += len(line) + 1
+        return in_rows(pieces)
     finally:
         textpage.close()
         page.close()
+
+
+def _pieces(textpage: pypdfium2.PdfTextPage, line: str, offset: int, place: PrintedLine) -> Iterator[PrintedLine]:
+    """Yield a line in pieces, split where the space between two words is wider than letters are high."""
+    import pypdfium2.raw as raw
+
+    last = textpage.count_chars() - 1
+    size = 0.0
+    begin: int | None = None
+    spaces = (match.span() for match in _SPACES.finditer(line))
+    for space_begin, space_end in [*spaces, (len(line), len(line))]:
+        if begin is None:
+            begin = 0 if space_begin else space_end
+            if not space_begin:
+                continue
+        first, end = min(offset + begin, last), min(offset + space_begin - 1, last)
+        box, end_box = textpage.get_charbox(first, loose=True), textpage.get_charbox(end, loose=True)
+        size = size or round(float(raw.FPDFText_GetFontSize(textpage.raw, first)), 1)
+        if space_end < len(line):
+            following = textpage.get_charbox(min(offset + space_end, last), loose=True)
+            same_height = abs(following[3] - end_box[3]) < (end_box[3] - end_box[1]) / 2
+            if not same_height or following[0] - end_box[2] < _WIDE_SPACE * max(size, 4.0):
+                continue
+        words = line[begin:space_begin]
+        yield replace(place, text=words, size=size, top=box[3], last_top=end_box[3], left=box[0], right=end_box[2])
+        begin, size = space_end, 0.0
 
 
 def _annotations(page: pypdfium2.PdfPage, form: pypdfium2.PdfFormEnv | None) -> Iterator[str]:
@@ -160,7 +242,7 @@ def _string(get: Callable[..., int], *arguments: object) -> str:
     return " ".join(buffer.raw.decode("utf-16-le", "replace").rstrip("\0").split())
 
 
-def _read_pypdf(data: bytes) -> tuple[str, list[list[_Line]]]:
+def _read_pypdf(data: bytes) -> tuple[str, list[list[PrintedLine]]]:
     import pypdf
 
     try:
@@ -169,7 +251,8 @@ def _read_pypdf(data: bytes) -> tuple[str, list[list[_Line]]]:
             raise BrokenDocument(_LOCKED, remedy="Save a copy without a password.")
         pages = []
         for number, page in enumerate(reader.pages, 1):
-            pages.append([_Line(line.strip(), number) for line in page.extract_text().split("\n") if line.strip()])
+            lines = page.extract_text().split("\n")
+            pages.append([PrintedLine(line.strip(), number) for line in lines if line.strip()])
         return str((reader.metadata or {}).get("/Title") or "").strip(), pages
     except BrokenDocument:
         raise
@@ -177,27 +260,40 @@ def _read_pypdf(data: bytes) -> tuple[str, list[list[_Line]]]:
         raise BrokenDocument("is not a PDF that can be opened (damaged?)") from error
 
 
-def _without_running_lines(pages: list[list[_Line]]) -> list[list[_Line]]:
+def _without_running_lines(pages: list[list[PrintedLine]]) -> list[list[PrintedLine]]:
     """Drop first and last lines that are page numbers, or the same on most pages but for their numbers."""
-    edges = Counter(_pattern(line) for lines in pages if lines for line in {lines[0], lines[-1]})
+    texts = [_edge_texts(pieces) for pieces in pages]
+    edges = Counter(_pattern(text) for page_texts in texts for text in set(page_texts.values()))
     running = {pattern for pattern, times in edges.items() if len(pages) > 2 and times * 10 >= len(pages) * 6}
     kept = []
-    for lines in pages:
-        edge = {0, len(lines) - 1}
-        running_here = {at for at in edge if lines and _is_running(lines[at], running)}
-        kept.append([line for at, line in enumerate(lines) if at not in running_here])
+    for pieces, page_texts in zip(pages, texts, strict=True):
+        rows = {row for row, text in page_texts.items() if _is_running(text, running)}
+        kept.append([piece for number, piece in enumerate(pieces) if _row(piece, number) not in rows])
     return kept
 
 
-def _is_running(line: _Line, running: set[str]) -> bool:
-    return _pattern(line) in running or bool(_PAGE_NUMBER.fullmatch(line.text))
+def _edge_texts(pieces: list[PrintedLine]) -> dict[int, str]:
+    """Return the texts of the first and the last line of a page, by their rows."""
+    rows = [_row(piece, number) for number, piece in enumerate(pieces)]
+    return {
+        edge: " ".join(piece.text for piece, row in zip(pieces, rows, strict=True) if row == edge)
+        for edge in {*rows[:1], *rows[-1:]}
+    }
 
 
-def _pattern(line: _Line) -> str:
-    return re.sub(r"\d+", "#", line.text)
+def _row(piece: PrintedLine, number: int) -> int:
+    return piece.row if piece.row >= 0 else number
 
 
-def _heading_sizes(pages: list[list[_Line]]) -> list[float]:
+def _is_running(text: str, running: set[str]) -> bool:
+    return _pattern(text) in running or bool(_PAGE_NUMBER.fullmatch(text))
+
+
+def _pattern(text: str) -> str:
+    return re.sub(r"\d+", "#", text)
+
+
+def _heading_sizes(pages: list[list[PrintedLine]]) -> list[float]:
     """Letter sizes clearly above that of the running text, largest first."""
     letters: Counter[float] = Counter()
     for lines in pages:
@@ -209,43 +305,46 @@ def _heading_sizes(pages: list[list[_Line]]) -> list[float]:
     return sorted((size for size in letters if body > 0 and size >= body * 1.12), reverse=True)[:6]
 
 
-def _add_page(builder: Builder, lines: list[_Line], sizes: list[float]) -> None:
-    gap = _usual_gap(lines)
-    column = max((line.right for line in lines), default=0.0)
-    start = 0
-    for index in range(1, len(lines) + 1):
-        if index < len(lines) and _continues(lines[index - 1], lines[index], gap, column):
+def _add_page(builder: Builder, pieces: list[PrintedLine], sizes: list[float]) -> None:
+    lines = in_reading_order(pieces)
+    gap = usual_gap(lines)
+    start = index = 0
+    while index < len(lines):
+        if table := table_at(lines, index):
+            if start < index:
+                _add_block(builder, lines[start:index], sizes)
+            for words in table_rows(table):
+                builder.add(words, BlockKind.TABLE, NOWHERE, lines[index].page or None)
+            index += len(table)
+            start = index
             continue
-        _add_block(builder, lines[start:index], sizes)
-        start = index
+        index += 1
+        if index == len(lines) or not _continues(lines[index - 1], lines[index], gap):
+            _add_block(builder, lines[start:index], sizes)
+            start = index
 
 
-def _add_block(builder: Builder, lines: list[_Line], sizes: list[float]) -> None:
+def _add_block(builder: Builder, lines: list[PrintedLine], sizes: list[float]) -> None:
     text = _join([line.text for line in lines])
-    page = lines[0].page
+    page = lines[0].page or None  # a picture has no pages
     if lines[0].size in sizes and len(text) <= 160:
         builder.heading(sizes.index(lines[0].size) + 1, text, NOWHERE, page)
     else:
         builder.add(text, BlockKind.LIST if LIST_ITEM.match(text) else BlockKind.PARAGRAPH, NOWHERE, page)
 
 
-def _usual_gap(lines: list[_Line]) -> float:
-    drops = (before.last_top - after.top for before, after in pairwise(lines))
-    gaps = sorted(drop for drop in drops if drop > 0)
-    # The lower quartile: a page of short paragraphs has more gaps between them than lines within.
-    return gaps[len(gaps) // 4] if gaps else 0.0
-
-
-def _continues(line: _Line, following: _Line, gap: float, column: float) -> bool:
+def _continues(line: PrintedLine, following: PrintedLine, gap: float) -> bool:
     """True if `following` goes on where `line` was wrapped."""
     if LIST_ITEM.match(following.text) or line.size != following.size:
         return False
     if not line.size:  # without measures: prose goes on until a line ends a sentence early
         return not (line.text.endswith((".", "!", "?", ":")) and len(line.text) < 60)
+    if following.top > line.last_top + line.size:  # at the top of the next column
+        return following.text[:1].islower() and not ends_sentence(line.text)
     if gap and line.last_top - following.top > gap * 1.3:
         return False
     letter = (line.right - line.left) / max(len(line.text), 1)
-    return line.right + letter * (1 + len(following.text.split()[0])) > column - letter
+    return line.right + letter * (1 + len(following.text.split()[0])) > line.column_right - letter
 
 
 def _join(parts: list[str]) -> str:

@@ -9,6 +9,7 @@ import io
 import re
 import zipfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from typing import Any
 
@@ -48,11 +49,33 @@ def parse(data: bytes, most_text: int) -> Parsed:
         except (python_calamine.CalamineError, ValueError):
             continue  # chart sheets and macro sheets hold no cells
         if rows:
-            builder.heading(1, name, page=page)
-        _add_rows(builder, rows, (first_row, (sheet.start or (0, 0))[1]), merged, page, most_text)
+            builder.heading(1, name, page=page, opens_chunk=True)
+        adder = _RowAdder(builder, page, name if len(names) > 1 else "")
+        _add_rows(adder, rows, (first_row, (sheet.start or (0, 0))[1]), merged, most_text)
         if builder.exceeds(most_text):
             break
-    return builder.done(_NOT_CALCULATED if _holds_uncalculated_formulas(data) else "")
+    note = _NOT_CALCULATED if _holds_uncalculated_formulas(data) else ""
+    return builder.done(note, first_heading_is_title=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _RowAdder:
+    """Adds the rows of one sheet to the document."""
+
+    builder: Builder
+    page: int
+    sheet: str
+    """The sheet's name, which each row carries if there are several sheets: their rows may be alike; else ''."""
+
+    def add(self, headers: Sequence[str], cells: Sequence[str], number: int) -> None:
+        """Add row `number` as 'Sheet: name; Column: value; …'."""
+        text = row_text(headers, cells)
+        text = f"Sheet: {self.sheet}; {text}" if self.sheet and text else text
+        self.builder.add(text, BlockKind.TABLE, Lines(number, number), self.page)
+
+    def add_header(self, names: Sequence[str], number: int) -> None:
+        """Add the names of the columns."""
+        self.builder.add("; ".join(names), BlockKind.TABLE, Lines(number, number), self.page)
 
 
 def _merged_downwards(sheet: Any) -> dict[tuple[int, int], int]:
@@ -72,18 +95,17 @@ def _holds_uncalculated_formulas(data: bytes) -> bool:
 
 
 def _add_rows(
-    builder: Builder,
+    adder: _RowAdder,
     rows: Sequence[Sequence[object]],
     first: tuple[int, int],
     merged: dict[tuple[int, int], int],
-    page: int,
     most_text: int,
 ) -> None:
     """Add the rows of a sheet; `first` is the row and column, from 0, of its first cell."""
     headers: list[str] | None = None
     spans: dict[int, tuple[int, str]] = {}  # last row and text of the merged cell that covers a column
     for number, row in enumerate(rows, start=first[0] + 1):
-        if builder.exceeds(most_text):
+        if adder.builder.exceeds(most_text):
             return
         cells = [_shown(cell) for cell in row]
         filled = [cell for cell in cells if cell]
@@ -100,9 +122,9 @@ def _add_rows(
         if headers is None and len(filled) > 1:
             headers = cells if looks_like_header(filled) else []
             if headers:
-                builder.add("; ".join(filled), BlockKind.TABLE, Lines(number, number), page)
+                adder.add_header(filled, number)
                 continue
-        builder.add(row_text(headers or (), cells), BlockKind.TABLE, Lines(number, number), page)
+        adder.add(headers or (), cells, number)
 
 
 def _shown(cell: object) -> str:

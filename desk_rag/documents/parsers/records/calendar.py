@@ -102,7 +102,7 @@ def _finish(builder: Builder, damaged: int, note: str, message: str, known: bool
     if builder.empty and (damaged or not known):
         raise BrokenDocument(message)
     left_out = f"{damaged} damaged {'entry' if damaged == 1 else 'entries'} not read" if damaged else ""
-    return builder.done("; ".join(filter(None, [note, left_out])))
+    return builder.done("; ".join(filter(None, [note, left_out])), first_heading_is_title=False)
 
 
 def _add_event(builder: Builder, event: Any, number: int) -> None:

@@ -21,8 +21,8 @@ from email.utils import parseaddr
 from typing import Any, cast
 
 from desk_rag.documents.document import BlockKind
-from desk_rag.documents.encoding import decode
 from desk_rag.documents.parsers.building import Builder, Parsed
+from desk_rag.documents.parsers.encoding import decode
 from desk_rag.documents.parsers.markup.html import add_html
 from desk_rag.documents.parsers.markup.prose import add_lines
 from desk_rag.documents.sentences import QUOTED_HEADING
@@ -87,7 +87,7 @@ def parse_mailbox(data: bytes, most_text: int) -> Parsed:
         _add_message(builder, _from_bytes(part), number, seen_lines)
         if builder.exceeds(most_text):
             break
-    return builder.done()
+    return builder.done(first_heading_is_title=False)
 
 
 def parse_outlook(data: bytes) -> Parsed:
@@ -118,7 +118,7 @@ def parse_web_archive(data: bytes) -> Parsed:
     builder = Builder()
     for part in email.message_from_bytes(data, policy=_POLICY).walk():
         if part.get_content_type() == "text/html":
-            add_html(builder, _content(part))
+            add_html(builder, _content(part), is_page=True)
             return builder.done()
     raise BrokenDocument("is a web archive without a page in it")
 
@@ -258,7 +258,12 @@ def _day(moment: datetime | None) -> str:
 def _add_message(builder: Builder, message: _MailContent, number: int | None, seen_lines: set[str]) -> None:
     """Append one message; `seen_lines` holds the lines of earlier messages of the same mailbox and grows."""
     who = ", ".join(part for part in (message.sender, message.date) if part)
-    builder.heading(1, ": ".join(part for part in (who, message.subject) if part) or "(no subject)", page=number)
+    builder.heading(
+        1,
+        ": ".join(part for part in (who, message.subject) if part) or "(no subject)",
+        page=number,
+        opens_chunk=number is not None,
+    )
     headers = {"From": message.sender, "To": message.recipients, "Date": message.date, "Subject": message.subject}
     builder.add(
         "; ".join(f"{name}: {value}" for name, value in headers.items() if value), BlockKind.PARAGRAPH, page=number

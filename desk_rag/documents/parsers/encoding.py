@@ -10,8 +10,8 @@ from __future__ import annotations
 import codecs
 import re
 
-from desk_rag.documents.code_pages import LATIN, OTHERS, code_page
 from desk_rag.documents.formats import looks_binary, utf16_without_mark
+from desk_rag.documents.parsers.code_pages import LATIN, OTHERS, code_page
 from desk_rag.errors import UnsupportedDocument
 
 _MARKS = (

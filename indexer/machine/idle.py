@@ -7,22 +7,19 @@ this process never counts, or prefill would stop itself.
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import psutil
 
 from desk_rag.config import IdleSettings
+from desk_rag.indexer.machine.load import CpuLoad, GpuLoad, GpuReading, cpu_hot_celsius, on_battery
+from desk_rag.sanitize import clean
 
 _SAMPLE_EVERY = 0.5
 """Seconds between readings; the CPU load of shorter windows is erratic."""
-_SHORTEST_WINDOW = 0.2
-"""Core-seconds that a CPU reading must cover: the kernel counts in steps of 10 ms."""
-_MIB = 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +29,10 @@ class Reading:
     gpu_busy_percent: int | None = None
     """GPU load of other processes; None without NVML."""
     gpu_free_mib: int | None = None
+    gpu_program: str = ""
+    """Name of the program that uses the GPU most."""
+    hot: str = ""
+    """Chip that is nearly so hot that it slows down, such as 'GPU, 84 °C'; empty if none is."""
     cpu_others_percent: float = 0.0
     """CPU load of other processes, over all cores."""
     on_battery: bool = False
@@ -48,12 +49,15 @@ def decide(reading: Reading, settings: IdleSettings) -> str:
         return "an answer is being made"
     if reading.on_battery and not settings.on_battery:
         return "on battery"
+    if reading.hot:
+        return f"the computer is hot ({reading.hot})"
     if reading.gpu_busy_percent is None:
         if reading.cpu_others_percent > settings.cpu_busy_percent:
             return f"other programs use the CPU ({reading.cpu_others_percent:.0f} %)"
         return ""
     if reading.gpu_busy_percent > settings.gpu_busy_percent:
-        return f"the GPU is busy ({reading.gpu_busy_percent} %)"
+        program = f", {clean(reading.gpu_program, single_line=True)}" if reading.gpu_program else ""
+        return f"the GPU is busy ({reading.gpu_busy_percent} %{program})"
     if reading.gpu_free_mib is not None and reading.gpu_free_mib < settings.gpu_free_mib:
         return f"little GPU memory is free ({reading.gpu_free_mib} MiB)"
     return ""
@@ -66,111 +70,17 @@ def describe_pause(seconds: float) -> str:
     return f"paused for {seconds / 60:.0f} min" if seconds >= 90 else f"paused for {max(seconds, 1):.0f} s"
 
 
-class CpuLoad:
-    """Measures the CPU load of other processes between two calls."""
-
-    def __init__(self) -> None:
-        self._own = psutil.Process()
-        self._last = self._look()
-        self._percent = 0.0
-
-    def percent(self) -> float:
-        """Return the load over all cores since the last call, 0 to 100, without this process and its ended children."""
-        now = self._look()
-        total, busy, own = (b - a for a, b in zip(self._last, now, strict=True))
-        if total >= _SHORTEST_WINDOW:
-            self._last = now
-            self._percent = min(100.0, max(0.0, (busy - own) / total * 100))
-        return self._percent
-
-    def _look(self) -> tuple[float, float, float]:
-        times, own = psutil.cpu_times(), self._own.cpu_times()
-        # guest time is already part of user time
-        total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
-        idle = times.idle + getattr(times, "iowait", 0.0)
-        mine = own.user + own.system + getattr(own, "children_user", 0.0) + getattr(own, "children_system", 0.0)
-        return total, total - idle, mine
-
-
-class GpuLoad:
-    """Reads load and free memory of the NVIDIA GPUs through NVML."""
-
-    def __init__(self) -> None:
-        self._nvml: Any = None
-        self._seen_us = 0
-        self.start()
-
-    def start(self) -> None:
-        """Open NVML again; handles do not survive a suspend or a driver reset."""
-        self.stop()
-        try:
-            import pynvml
-
-            pynvml.nvmlInit()
-        except (ImportError, OSError):
-            return
-        except Exception as error:
-            # pynvml raises its NVMLError for an absent driver; the class is only there once the import has worked.
-            if type(error).__module__ != "pynvml":
-                raise
-            return
-        self._nvml = pynvml
-
-    def stop(self) -> None:
-        """Close NVML."""
-        if self._nvml is not None:
-            with contextlib.suppress(self._nvml.NVMLError):
-                self._nvml.nvmlShutdown()
-        self._nvml = None
-
-    def look(self, working: bool) -> tuple[int, int] | None:
-        """Return (percent used by other processes, free MiB) of the busiest GPU; None without NVML.
-
-        `working` says that this process used the GPU recently. If the load is not known by process, it then counts as
-        our own, 0 for others; free memory still shows what others use.
-        """
-        nvml = self._nvml
-        if nvml is None:
-            return None
-        try:
-            handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-            if not handles:
-                return None
-            busy = max(self._busy(nvml, handle, working) for handle in handles)
-            free = min(int(nvml.nvmlDeviceGetMemoryInfo(handle).free) // _MIB for handle in handles)
-        except nvml.NVMLError:
-            self.start()
-            return None
-        self._seen_us = time.time_ns() // 1000
-        return busy, free
-
-    def _busy(self, nvml: Any, handle: Any, working: bool) -> int:
-        try:
-            samples = nvml.nvmlDeviceGetProcessUtilization(handle, self._seen_us)
-        except nvml.NVMLError_NotFound:  # no process used the GPU since the last reading
-            return 0
-        except nvml.NVMLError:
-            return 0 if working else int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-        loads = {int(sample.pid): int(sample.smUtil) for sample in samples if sample.smUtil <= 100}
-        # In a container NVML reports process ids of the host, so our own cannot be identified.
-        if working and os.getpid() not in loads:
-            return 0
-        return min(100, sum(load for pid, load in loads.items() if pid != os.getpid()))
+def _hot_chip(gpu: GpuReading | None) -> str:
+    if gpu is not None and gpu.hot_celsius is not None:
+        return f"GPU, {gpu.hot_celsius} °C"
+    celsius = cpu_hot_celsius()
+    return "" if celsius is None else f"processor, {celsius} °C"
 
 
 def _uses_gpu() -> bool:
     """Return whether this process has begun to use a GPU, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and bool(torch.cuda.is_initialized())
-
-
-def on_battery() -> bool:
-    """Return whether the computer has a battery and is not plugged in."""
-    try:
-        battery = psutil.sensors_battery()
-    except (AttributeError, OSError, NotImplementedError, RuntimeError):
-        return False
-    return battery is not None and battery.power_plugged is False
 
 
 class IdleGate:
@@ -219,8 +129,10 @@ class IdleGate:
         gpu = self._gpu.look(working)
         until = self._paused_until()
         return Reading(
-            gpu_busy_percent=None if gpu is None else gpu[0],
-            gpu_free_mib=None if gpu is None else gpu[1],
+            gpu_busy_percent=None if gpu is None else gpu.busy_percent,
+            gpu_free_mib=None if gpu is None else gpu.free_mib,
+            gpu_program="" if gpu is None else gpu.program,
+            hot=_hot_chip(gpu),
             cpu_others_percent=self._cpu.percent(),
             on_battery=on_battery(),
             answering=self._answering(),

@@ -4,21 +4,15 @@ import math
 import multiprocessing
 import os
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from desk_rag.config import IdleSettings
-from desk_rag.indexer.idle import (
-    CpuLoad,
-    GpuLoad,
-    IdleGate,
-    Reading,
-    decide,
-    describe_pause,
-    lower_priority,
-    on_battery,
-)
+from desk_rag.indexer.machine import load as machine_load
+from desk_rag.indexer.machine.idle import IdleGate, Reading, decide, describe_pause, lower_priority
+from desk_rag.indexer.machine.load import CpuLoad, GpuLoad, cpu_hot_celsius, on_battery
 
 SETTINGS = IdleSettings()
 
@@ -30,6 +24,8 @@ SETTINGS = IdleSettings()
         (Reading(cpu_others_percent=71.4), "other programs use the CPU (71 %)"),
         (Reading(cpu_others_percent=40.0), ""),
         (Reading(gpu_busy_percent=43, gpu_free_mib=9000), "the GPU is busy (43 %)"),
+        (Reading(gpu_busy_percent=43, gpu_program="ga\x07me"), "the GPU is busy (43 %, game)"),
+        (Reading(hot="GPU, 84 °C"), "the computer is hot (GPU, 84 °C)"),
         (Reading(gpu_busy_percent=20, gpu_free_mib=9000), ""),
         (Reading(gpu_busy_percent=0, gpu_free_mib=512), "little GPU memory is free (512 MiB)"),
         # with a GPU it is the GPU that decides: prefill hardly needs the CPU then
@@ -74,7 +70,7 @@ def test_cpu_load_leaves_own_work_out_and_counts_that_of_others() -> None:
 
 
 def _loads() -> tuple[float, float]:
-    """What CpuLoad says after a second of own work, and while another process computes; percent of all cores."""
+    """Return the load that CpuLoad reports after own work, and while another process computes, in percent."""
     load = CpuLoad()
     spin(1.0)
     own = load.percent()
@@ -150,8 +146,66 @@ def test_without_a_driver_there_is_no_gpu_load() -> None:
         pynvml.nvmlShutdown()
         load = GpuLoad().look(working=False)
         assert load is not None
-        assert 0 <= load[0] <= 100
-        assert load[1] > 0
+        assert 0 <= load.busy_percent <= 100
+        assert load.free_mib > 0
+
+
+class FakeNvml:
+    """The functions of NVML that are used, for one GPU of a given temperature with one busy process."""
+
+    NVML_TEMPERATURE_GPU, NVML_TEMPERATURE_THRESHOLD_SLOWDOWN = 0, 1
+
+    class NVMLError(Exception):
+        pass
+
+    class NVMLError_NotFound(NVMLError):
+        pass
+
+    def __init__(self, celsius: int, pid: int) -> None:
+        self.celsius, self.pid = celsius, pid
+
+    def __getattr__(self, name: str) -> object:
+        answers = {
+            "nvmlDeviceGetCount": 1,
+            "nvmlDeviceGetHandleByIndex": 0,
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(free=8 << 30),
+            "nvmlDeviceGetTemperature": self.celsius,
+            "nvmlDeviceGetTemperatureThreshold": 90,
+            "nvmlDeviceGetProcessUtilization": [SimpleNamespace(pid=self.pid, smUtil=61)],
+            "nvmlShutdown": None,
+        }
+        return lambda *_: answers[name]
+
+
+@pytest.mark.parametrize(("celsius", "hot"), [(84, None), (85, 85), (91, 91)])
+def test_a_gpu_near_its_slowdown_is_hot_and_the_program_that_uses_it_is_named(celsius: int, hot: int | None) -> None:
+    gpu = GpuLoad()
+    gpu._nvml = FakeNvml(celsius, os.getppid())
+    reading = gpu.look(working=False)
+    assert reading is not None and (reading.busy_percent, reading.free_mib) == (61, 8192)
+    assert reading.hot_celsius == hot
+    assert reading.program == psutil.Process(os.getppid()).name()
+
+
+@pytest.mark.parametrize(
+    ("sensors", "hot"),
+    [
+        ({}, None),
+        ({"coretemp": [(71.0, 80.0, 100.0), (60.0, 80.0, 100.0)]}, None),
+        ({"coretemp": [(71.0, 80.0, 100.0), (96.5, 80.0, 100.0)]}, 96),
+        ({"nvme": [(96.0, 80.0, 85.0)]}, None),
+        ({"k10temp": [(70.0, None, None)], "acpitz": [(70.0, 0.0, 0.0)]}, None),
+    ],
+)
+def test_a_processor_near_its_limit_is_hot(
+    monkeypatch: pytest.MonkeyPatch, sensors: dict[str, list[tuple[float, float, float]]], hot: int | None
+) -> None:
+    named = {
+        name: [SimpleNamespace(current=current, high=high, critical=critical) for current, high, critical in values]
+        for name, values in sensors.items()
+    }
+    monkeypatch.setattr(machine_load.psutil, "sensors_temperatures", lambda: named, raising=False)
+    assert cpu_hot_celsius() == hot
 
 
 def _niceness(queue: multiprocessing.Queue[tuple[int, int]]) -> None:

@@ -1,4 +1,4 @@
-"""Text of a document as desk-rag read it, at the place of a source: for PDF and Word files without a desktop."""
+"""Text of a document as desk-rag read it, whole or at the quote of a source."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _MOST_CHARS = 200_000
 
 
 class DocumentTextScreen(Screen[None]):
-    """Read-only text with the quote selected; closed by Esc."""
+    """Read-only text, with a quote selected if one is given; closed by Esc."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,alt+v,q", "dismiss", "Back"),
-        Binding("alt+c", "copy", "Copy selection"),
+        Binding("alt+c", "copy", "Copy"),
     ]
 
-    def __init__(self, title: str, source: Source, quote: str, chunks: Sequence[Chunk]) -> None:
+    def __init__(self, title: str, text: str, start: int = 0, end: int = 0) -> None:
+        """Show `text`, with what is between `start` and `end` selected."""
         super().__init__()
-        self._title = title
-        self._source, self._quote = source, quote
-        self._chunks = chunks
+        self._title, self._text = title, text
+        self._start, self._end = start, end
 
     def compose(self) -> ComposeResult:
         yield Static(safe(self._title, "bold", single_line=True), id="document-title", markup=False)
@@ -40,17 +40,16 @@ class DocumentTextScreen(Screen[None]):
         yield Footer(compact=True)
 
     def on_mount(self) -> None:
-        text, start, end = excerpt(self._source, self._quote, self._chunks)
         area = self.query_one(TextArea)
-        area.text = text
-        first, last = _row_and_column(text, start), _row_and_column(text, end)
+        area.text = self._text
         area.focus()
-        area.selection = Selection(first, last)
+        area.selection = Selection(_row_and_column(self._text, self._start), _row_and_column(self._text, self._end))
         self.call_after_refresh(area.scroll_cursor_visible, center=True)
 
     def action_copy(self) -> None:
-        """Copy what is selected; at first that is the quote."""
-        self.app.copy_to_clipboard(self.query_one(TextArea).selected_text)
+        """Copy what is selected, at first the quote; everything if nothing is."""
+        area = self.query_one(TextArea)
+        self.app.copy_to_clipboard(area.selected_text or area.text)
         self.notify("Copied.", markup=False)
 
 

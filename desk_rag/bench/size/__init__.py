@@ -1,0 +1,1 @@
+"""How desk-rag behaves with very many files, passages and vectors."""

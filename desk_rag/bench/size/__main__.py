@@ -1,0 +1,208 @@
+"""Large folders: reading many files, a sweep without changes, word and vector search among many passages.
+
+`--files` writes a folder of made-up files, reads it (without vectors and caches), looks through it again, and changes
+one file. `--rows` puts made-up passages into a catalog and searches them by words. `--vectors` does so with random
+unit vectors. Everything lies in a temporary directory below `--place`. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from desk_rag.bench.size.many_files import MadeUpText, write_files
+from desk_rag.config import IndexSettings, StoreSettings
+
+if TYPE_CHECKING:
+    from desk_rag.documents.chunking import Chunk
+    from desk_rag.documents.document import Document
+    from desk_rag.store.store import Store
+    from desk_rag.store.vectors.index import Matches, Vectors
+
+_SEARCHES = 40
+_PASSAGES_PER_DOCUMENT = 200
+_DIMENSIONS = 384
+_MIB = 1 << 20
+
+
+def measure_files(place: Path, count: int) -> dict[str, object]:
+    """Return how long reading `count` files and sweeping them takes, and the memory of both processes."""
+    from desk_rag.ingest.pipeline import sync_folder
+    from desk_rag.model import weights
+    from desk_rag.model.prompt import load_prompt
+
+    docs, prompt = place / "docs", load_prompt(weights.resolve("embedded", allow_download=False))
+    kinds = write_files(docs, count)
+    peak, process = 0, psutil.Process()
+
+    def sweep(store: Store) -> tuple[float, int]:
+        nonlocal peak
+        began, events = time.perf_counter(), 0
+        for event in sync_folder(store, docs, prompt, prompt.chunk_size, IndexSettings(), lambda: False):
+            events += 1
+            if not events % 500 or event is None:
+                peak = max(peak, process.memory_info().rss)
+        peak = max(peak, process.memory_info().rss)
+        return time.perf_counter() - began, events
+
+    with _store(place) as store:
+        before = process.memory_info().rss
+        first, _ = sweep(store)
+        counts, memory_read = store.counts(), peak
+        peak = 0
+        again, _ = sweep(store)
+        memory_again = peak
+        next(docs.rglob("*.md")).write_text("# Changed\n\nThe heron stands in the shallow water.\n")
+        one, _ = sweep(store)
+        words = _search_times(lambda text: store.search_words(text, 10), MadeUpText(7))
+    return {
+        "files": count, "kinds": kinds, "passages": counts.chunks, "read_seconds": round(first, 1),
+        "files_per_second": round(count / first, 1), "sweep_seconds": round(again, 2),
+        "sweep_after_one_change_seconds": round(one, 2), "word_search_ms": words,
+        "memory_before_mib": before // _MIB, "memory_reading_mib": memory_read // _MIB,
+        "memory_sweeping_mib": memory_again // _MIB,
+    }  # fmt: skip
+
+
+def measure_rows(place: Path, count: int) -> dict[str, object]:
+    """Return how long word search takes among `count` made-up passages."""
+    from desk_rag.store.types import FileStamp
+
+    text, began = MadeUpText(3), time.perf_counter()
+    with _store(place) as store:
+        for number in range(0, count, _PASSAGES_PER_DOCUMENT):
+            document, chunks = _made_up_document(place, text, number)
+            store.put_document(document, chunks, FileStamp(10, 20, number, "1"))
+        filled = time.perf_counter() - began
+        times = _search_times(lambda query: store.search_words(query, 10), MadeUpText(7))
+    size = sum(file.stat().st_size for file in (place / "data").glob("catalog.sqlite*"))
+    return {"rows": count, "fill_seconds": round(filled, 1), "catalog_mib": size // _MIB, "word_search_ms": times}
+
+
+def measure_vectors(count: int) -> dict[str, object]:
+    """Return how long exact search and search by graph take among `count` random vectors, and what they need."""
+    import numpy as np
+
+    from desk_rag.store.vectors.index import ExactIndex, HnswIndex, approximate_search_available
+
+    generator = np.random.default_rng(1)
+
+    def unit(rows: int) -> Vectors:
+        # Clustered, as embeddings are: random directions alone have no neighbours to be found.
+        centres = generator.standard_normal((256, _DIMENSIONS), dtype=np.float32)
+        vectors = centres[generator.integers(256, size=rows)]
+        vectors += 0.7 * generator.standard_normal((rows, _DIMENSIONS), dtype=np.float32)
+        return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=np.float32)
+
+    vectors = unit(count + _SEARCHES)
+    questions, vectors = vectors[count:], vectors[:count]
+    exact = ExactIndex(_DIMENSIONS)
+    exact.add(range(count), vectors)
+    result: dict[str, object] = {"vectors": count, "vectors_mib": vectors.nbytes // _MIB}
+    truth, result["exact_ms"] = _vector_times(exact.search, questions)
+    if not approximate_search_available():
+        return result
+    graph, began = HnswIndex(_DIMENSIONS), time.perf_counter()
+    for start in range(0, count, 2000):
+        graph.add(range(start, min(start + 2000, count)), vectors[start : start + 2000])
+    result["graph_build_seconds"] = round(time.perf_counter() - began, 1)
+    from_graph, result["graph_ms"] = _vector_times(graph.search, questions)
+    shared = sum(
+        len({label for label, _ in a} & {label for label, _ in b}) for a, b in zip(truth, from_graph, strict=True)
+    )
+    result["graph_recall_at_10"] = round(shared / sum(map(len, truth)), 3)
+    return result
+
+
+def _vector_times(
+    search: Callable[[Vectors, int], Matches], questions: Vectors
+) -> tuple[list[Matches], dict[str, float]]:
+    results, times = [], []
+    for question in questions:
+        began = time.perf_counter()
+        results.append(search(question, 10))
+        times.append(time.perf_counter() - began)
+    return results, _summary(times)
+
+
+def _search_times(search: Callable[[str], object], text: MadeUpText) -> dict[str, float]:
+    """Time questions of three to eight words, frequent and rare ones."""
+    times = []
+    for number in range(_SEARCHES):
+        question = " ".join(text.words(3 + number % 6))
+        began = time.perf_counter()
+        search(question)
+        times.append(time.perf_counter() - began)
+    return _summary(times)
+
+
+def _summary(times: Sequence[float]) -> dict[str, float]:
+    ordered = sorted(times)
+    return {"median": round(1000 * statistics.median(ordered), 2), "slowest": round(1000 * ordered[-1], 2)}
+
+
+def _store(place: Path) -> Store:
+    from desk_rag.store.store import Store
+
+    return Store.open(place / "data", StoreSettings(reserve_gib=0), writer=True)
+
+
+def _made_up_document(place: Path, text: MadeUpText, number: int) -> tuple[Document, list[Chunk]]:
+    import hashlib
+
+    from desk_rag.documents.chunking import Chunk, ChunkId, Location
+    from desk_rag.documents.document import Document, SourceFile
+
+    path = place / "docs" / f"{number}.txt"
+    texts = [f"{number + ordinal}. {text.paragraph(5)}" for ordinal in range(_PASSAGES_PER_DOCUMENT)]
+    chunks = [
+        Chunk(
+            ChunkId(hashlib.blake2b(part.encode(), digest_size=16).hexdigest()), ordinal, part, 90,
+            Location("", None, None, ordinal + 1, ordinal + 1),
+        )
+        for ordinal, part in enumerate(texts)
+    ]  # fmt: skip
+    digest = hashlib.blake2b("\n".join(texts).encode(), digest_size=32).hexdigest()
+    return Document(SourceFile(path, 10, 20, digest), "", (), "plain/1", ""), chunks
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what the options name; with none, a small run of all three."""
+    parser = argparse.ArgumentParser(prog="desk-rag bench size", description=__doc__)
+    parser.add_argument("--files", type=int, default=0, metavar="N")
+    parser.add_argument("--rows", type=int, default=0, metavar="N")
+    parser.add_argument("--vectors", type=int, default=0, metavar="N")
+    parser.add_argument("--place", type=Path, help="directory for temporary data; the system's own by default")
+    options = parser.parse_args(argv)
+    if not (options.files or options.rows or options.vectors):
+        options.files, options.rows, options.vectors = 2_000, 20_000, 20_000
+    results: dict[str, object] = {}
+    for name, measure, count in (("files", measure_files, options.files), ("rows", measure_rows, options.rows)):
+        if count:
+            with tempfile.TemporaryDirectory(prefix="desk-rag-size-", dir=options.place) as place:
+                results[name] = measure(Path(place), count)
+                _print(name, results[name])
+    if options.vectors:
+        results["vectors"] = measure_vectors(options.vectors)
+        _print("vectors", results["vectors"])
+    print(json.dumps(results))
+    return 0
+
+
+def _print(name: str, result: object) -> None:
+    print(f"{name}:", file=sys.stdout)
+    for key, value in (result if isinstance(result, dict) else {}).items():
+        print(f"  {key.replace('_', ' '):32} {value}", flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""Data and settings in keys and values: JSON, YAML, TOML, XML."""

@@ -1,0 +1,159 @@
+"""Plan the memory of a served model, part by part, before anything is loaded.
+
+Sizes follow from the model's shape; what does not is an allowance. `desk-rag bench card` measures the same parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+SMALL_MODEL = 1_000_000_000
+"""Parameters up to which a CPU computes in fp32 although it could in bf16."""
+QUANTIZATIONS = ("none", "int8", "nf4")
+"""Forms of weights, the least quantised first."""
+_PER_WEIGHT = {"int8": 1.01, "nf4": 0.53}
+"""Bytes per quantised weight, scales included."""
+_CONTEXT = 8192
+"""Most tokens of passages in an answer of a chat model."""
+_OTHERS = 256 + 1024
+"""Tokens of question and answer."""
+_SMALLEST_CONTEXT = 512
+_EMBEDDER = 160_000_000
+"""Embedder and span scorer in fp32."""
+_WORK_SPACE = 300_000_000
+"""Allowance for logits, matrix products and CUDA graphs; on a CPU without the latter."""
+_CUDA_CONTEXT = 500_000_000
+_KEPT_SHARE, _MOST_KEPT = 0.25, 4 << 30
+
+
+class ModelSizes(Protocol):
+    """Numbers of a model that decide about its memory."""
+
+    @property
+    def parameters(self) -> int: ...
+    @property
+    def embedding_parameters(self) -> int:
+        """Parameters that quantisation leaves at 16 bits."""
+        ...
+
+    @property
+    def window(self) -> int:
+        """Positions in one context; 0 if unknown."""
+        ...
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of one token's keys and values in 8 bits."""
+        ...
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of weights that came quantised and stay as they are; 0 for others."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Where a model is to be served."""
+
+    name: str
+    """'GPU memory' or 'memory'."""
+    free_bytes: int
+    weight_bytes: int
+    """Bytes of a weight that is not quantised: 2 in 16 bits, 4 in fp32."""
+    on_gpu: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Memory of one model in one form of weights on one device."""
+
+    quantization: str
+    device: Device
+    parts: Mapping[str, int]
+    """Bytes by part; all of them are needed."""
+    context_tokens: int
+    """Tokens of passages that an answer may have with this plan."""
+    whole_context: bool
+    """False if memory is too short for as many passages as the model could read."""
+    lazy: bool
+    """Passages stay in 8 bits and are widened while they are attended to."""
+
+    @property
+    def total(self) -> int:
+        """Bytes of all parts."""
+        return sum(self.parts.values())
+
+    @property
+    def fits(self) -> bool:
+        """True if there is room for all parts."""
+        return self.total <= self.device.free_bytes
+
+    @property
+    def kept_chunks(self) -> int:
+        """Bytes of chunk KV that are kept on a GPU between answers, from what is left."""
+        left = self.device.free_bytes - self.total
+        return max(0, min(int(left * _KEPT_SHARE), _MOST_KEPT)) if self.device.on_gpu else 0
+
+
+def weight_bytes(sizes: ModelSizes, quantization: str, plain: int) -> int:
+    """Return the bytes of all weights in memory; those that are not quantised take `plain` bytes each."""
+    if sizes.stored_bytes:
+        return sizes.stored_bytes
+    if quantization == "none":
+        return plain * sizes.parameters
+    rest = sizes.parameters - sizes.embedding_parameters
+    return 2 * sizes.embedding_parameters + int(_PER_WEIGHT[quantization] * rest)
+
+
+def plan(sizes: ModelSizes, quantization: str, device: Device, *, lazy_possible: bool = True) -> MemoryPlan:
+    """Plan one form of weights, in the steps that an engine takes: all passages, lazy attention, fewer passages."""
+    most = min(_CONTEXT, max(_SMALLEST_CONTEXT, int(0.75 * sizes.window))) if sizes.window else _CONTEXT
+    tokens = most
+    steps = [(most, False), *([(most, True)] if lazy_possible and device.on_gpu else [])]
+    while tokens > _SMALLEST_CONTEXT:
+        tokens = max(_SMALLEST_CONTEXT, tokens // 2)
+        steps.append((tokens, False))
+    for tokens, lazy in steps:
+        parts = _parts(sizes, quantization, device, tokens, lazy=lazy)
+        planned = MemoryPlan(quantization, device, parts, tokens, tokens == most, lazy)
+        if planned.fits:
+            return planned
+    return planned
+
+
+def forms_of(sizes: ModelSizes, device: Device) -> tuple[str, ...]:
+    """Return the forms of weights that are possible there: one on a CPU and for weights that came quantised."""
+    return QUANTIZATIONS if device.on_gpu and not sizes.stored_bytes else QUANTIZATIONS[:1]
+
+
+def least_quantized(sizes: ModelSizes, device: Device, *, lazy_possible: bool = True) -> MemoryPlan | None:
+    """Return the plan with the least quantisation that fits; None if none does.
+
+    Room for all passages, and for a slab rather than lazy attention, is preferred to less quantisation.
+    """
+    plans = [plan(sizes, form, device, lazy_possible=lazy_possible) for form in forms_of(sizes, device)]
+    fitting = [each for each in plans if each.fits]
+    return min(fitting, key=lambda each: (not each.whole_context, each.lazy), default=None)
+
+
+def _parts(sizes: ModelSizes, quantization: str, device: Device, tokens: int, *, lazy: bool) -> dict[str, int]:
+    width = 2 if quantization != "none" else device.weight_bytes
+    slab_tokens = _OTHERS if lazy else tokens + _OTHERS
+    parts = {
+        "weights": weight_bytes(sizes, quantization, device.weight_bytes),
+        "passages": width * slab_tokens * sizes.kv_bytes_per_token,
+        "chunks being loaded": tokens * sizes.kv_bytes_per_token,
+        "embedder and span scorer": _EMBEDDER,
+        "work space": _WORK_SPACE,
+    }
+    return parts | {"CUDA": _CUDA_CONTEXT} if device.on_gpu else parts
+
+
+def cpu_has_bf16() -> bool:
+    """True if the CPU computes in bf16."""
+    flags = Path("/proc/cpuinfo")
+    return flags.is_file() and any(word in flags.read_text() for word in ("avx512_bf16", "amx_bf16"))

@@ -1,0 +1,94 @@
+"""Start and end the process that `ask --keep` leaves behind, which keeps the models loaded for later questions.
+
+It holds the right to write to the store, and gives it up as soon as another command needs it (`make_way`).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import desk_rag
+from desk_rag.config import Settings
+from desk_rag.errors import DeskRagError
+from desk_rag.indexer.resident import client, values
+from desk_rag.indexer.resident.protocol import SOCKET, Message, NoResident, is_supported
+
+_START_SECONDS = 60.0
+_LEAVE_SECONDS = 30.0
+"""Time for an answer in progress to end before another command goes on."""
+_POLL_SECONDS = 0.03
+
+
+def status(data_dir: Path) -> Message | None:
+    """Return what the process that answers for others says of itself; None if there is none."""
+    try:
+        return next(client.request(data_dir, {"do": "status"}), None)
+    except (NoResident, DeskRagError):
+        return None
+
+
+def ensure(settings: Settings) -> str:
+    """Start a process that keeps the models loaded, unless one answers already; return '' or why there is none.
+
+    A kept process with other settings is replaced.
+    """
+    if not is_supported():
+        return "this system has no Unix sockets"
+    running = status(settings.data_dir)
+    if running is not None and (not running.get("kept") or running.get("settings") == values.settings_key(settings)):
+        return ""
+    if running is not None:
+        make_way(settings.data_dir)
+    return _await(start(settings), settings.data_dir)
+
+
+def make_way(data_dir: Path) -> None:
+    """End a kept process, so that this one can write to the store. Processes of other kinds are left alone."""
+    try:
+        for _ in client.request(data_dir, {"do": "leave"}):
+            pass
+    except (NoResident, DeskRagError):
+        return
+    end = time.monotonic() + _LEAVE_SECONDS
+    while (data_dir / "run" / SOCKET).exists() and time.monotonic() < end:  # removed last
+        time.sleep(_POLL_SECONDS)
+
+
+def start(settings: Settings) -> subprocess.Popen[str]:
+    """Start the process and return at once; it outlives this one."""
+    source = str(Path(desk_rag.__file__).parent.parent)
+    paths = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
+    child = subprocess.Popen(
+        [sys.executable, "-m", "desk_rag.indexer.resident.kept"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        env={**os.environ, "PYTHONPATH": paths},
+        cwd=Path(settings.data_dir.anchor),  # elsewhere it would keep a drive from being unmounted
+        start_new_session=True,
+    )
+    assert child.stdin is not None
+    with child.stdin, suppress(BrokenPipeError):
+        child.stdin.write(values.with_absolute_paths(settings).model_dump_json())
+    return child
+
+
+def _await(child: subprocess.Popen[str], data_dir: Path) -> str:
+    """Wait until the process answers; return '' or its last words."""
+    end = time.monotonic() + _START_SECONDS
+    assert child.stderr is not None
+    with child.stderr:
+        while time.monotonic() < end:
+            if status(data_dir) is not None:
+                return ""
+            if child.poll() is not None:
+                return "" if status(data_dir) is not None else child.stderr.read().strip() or "it ended at once"
+            time.sleep(_POLL_SECONDS)
+    return "it does not answer"

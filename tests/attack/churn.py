@@ -1,0 +1,88 @@
+"""Questions over the socket and changes of documents, while a process that answers them is about to be killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from desk_rag import config
+from desk_rag.errors import DeskRagError
+from desk_rag.indexer.resident import client, keeping, values
+from desk_rag.indexer.resident.protocol import NoResident
+
+_EVERY = 0.2
+
+
+class Churn:
+    """Asks and changes at intervals, in a thread of its own."""
+
+    def __init__(self, data: Path, change: Callable[[], None]) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.violations: list[str] = []
+        self._data, self._change = data, change
+        self._stop = threading.Event()
+        self._request: dict[str, object] = {
+            "do": "search", "query": "crowns", "folders": [], "limit": 3, "words_only": True,
+            "settings": values.settings_key(config.load().model_copy(update={"data_dir": data})),
+        }  # fmt: skip
+
+    def run(self) -> None:
+        """Work until stopped."""
+        while not self._stop.wait(_EVERY):
+            self._change()
+            try:
+                *_, last = client.request(self._data, self._request, self._stop.is_set)
+                if not isinstance(last.get("chunks"), list):
+                    self.violations.append(f"a search over the socket answered {sorted(last)}")
+                self.outcomes["searches answered over the socket"] += 1
+            except (NoResident, DeskRagError):  # it has not begun yet, holds nothing yet, or was killed
+                self.outcomes["searches over the socket without an answer"] += 1
+            except Exception as error:
+                self.violations.append(f"a search over the socket raised {type(error).__name__}: {error}")
+
+    def stop(self) -> None:
+        """End the thread's work."""
+        self._stop.set()
+
+
+@contextmanager
+def churning(data: Path, change: Callable[[], None]) -> Iterator[Churn]:
+    """Ask and change during the block."""
+    churn = Churn(data, change)
+    thread = threading.Thread(target=churn.run)
+    thread.start()
+    try:
+        yield churn
+    finally:
+        churn.stop()
+        thread.join(30)
+
+
+def kill_all(process: psutil.Popen, data: Path) -> None:
+    """Kill a command, its children, and the process that `ask --keep` left behind, all at once."""
+    pids = {process.pid}
+    with suppress(psutil.Error):
+        pids |= {child.pid for child in psutil.Process(process.pid).children(recursive=True)}
+    kept = keeping.status(data)
+    if kept is not None and kept.get("kept"):
+        pids.add(int(str(kept["pid"])))
+    dying = []
+    for pid in pids:
+        with suppress(psutil.Error, OSError):
+            dying.append(psutil.Process(pid))
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+    psutil.wait_procs(dying, timeout=30)
+
+
+def seconds_of(verb: str, chance: random.Random) -> float:
+    """Return after which time to kill a command; those that answer need some time to begin."""
+    return chance.uniform(1.0, 14.0) if verb == "index" else chance.uniform(2.0, 24.0)

@@ -1,0 +1,199 @@
+"""The chats of the default data directory lie with the user's data: moved there once, forgotten and removed there."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from desk_rag.cli import store as cli_store
+from desk_rag.config import Settings
+from desk_rag.store.chats import place
+from desk_rag.store.chats.chats import FORGOTTEN, Chats, forget_folder, open_chats
+from desk_rag.store.chats.database import ChatsDatabase
+from desk_rag.store.layout import Layout
+from desk_rag.store.store import Store
+from tests.store import made
+from tests.store.chats.test_chats import BOAT, LEASE, TURN
+
+LETTERS = Path("/desk/letters")
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for data of a user whose default data directory is `tmp_path/cache/desk-rag`."""
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / "cache" / name))
+    monkeypatch.setattr("platformdirs.user_data_dir", lambda name: str(tmp_path / "share" / name))
+    return tmp_path / "share" / "desk-rag"
+
+
+@pytest.fixture
+def root(tmp_path: Path, data: Path) -> Path:
+    Layout(tmp_path / "cache" / "desk-rag").create()
+    return tmp_path / "cache" / "desk-rag"
+
+
+def opened(root: Path) -> Chats:
+    chats, notice = open_chats(root)
+    assert chats is not None and not notice
+    return chats
+
+
+def of_an_older_version(root: Path) -> int:
+    chats = Chats(ChatsDatabase(root, create=True))
+    number = chats.add(None, TURN).chat_id
+    chats.close()
+    return number
+
+
+def test_chats_of_the_default_data_directory_are_no_cache(root: Path, data: Path) -> None:
+    chats = opened(root)
+    number = chats.add(None, TURN).chat_id
+    chats.close()
+    assert [path.name for path in data.iterdir()] == ["chats.sqlite"] and not (root / "chats.sqlite").exists()
+    assert stat.S_IMODE(data.stat().st_mode) == 0o700
+    assert stat.S_IMODE((data / "chats.sqlite").stat().st_mode) == 0o600
+    assert opened(root).get(number).turns == (TURN,)
+
+
+def test_chats_of_a_chosen_data_directory_lie_in_it(tmp_path: Path, data: Path) -> None:
+    Layout(tmp_path / "mine").create()
+    opened(tmp_path / "mine").add(None, TURN)
+    assert (tmp_path / "mine" / "chats.sqlite").exists() and not data.exists()
+
+
+def test_looking_for_chats_makes_nothing(root: Path, data: Path) -> None:
+    assert open_chats(root, create=False) == (None, "") and forget_folder(root, LETTERS) == 0
+    assert not data.exists()
+
+
+def test_chats_of_an_older_version_move_once(root: Path, data: Path) -> None:
+    number = of_an_older_version(root)
+    left = data / "chats.sqlite.1-1.tmp"
+    data.mkdir(parents=True)
+    left.write_bytes((root / "chats.sqlite").read_bytes()[:5000])
+    assert opened(root).get(number).turns == (TURN,)
+    assert [path.name for path in data.iterdir()] == ["chats.sqlite"] and not (root / "chats.sqlite").exists()
+    assert stat.S_IMODE((data / "chats.sqlite").stat().st_mode) == 0o600
+
+
+def test_two_processes_move_them_at_once(root: Path, data: Path, tmp_path: Path) -> None:
+    number = of_an_older_version(root)
+    program = (
+        "import sys; from pathlib import Path; from desk_rag.store.chats.chats import open_chats\n"
+        "from desk_rag.store.chats.records import SavedTurn\n"
+        "for n in range(5):\n"
+        "    chats, notice = open_chats(Path(sys.argv[1])); assert not notice, notice\n"
+        "    chats.add(None, SavedTurn(f'q{n}', '', 'a', True, False, 'm', 'cached', 1.0)); chats.close()\n"
+    )
+    homes = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "XDG_DATA_HOME": str(tmp_path / "share")}
+    if sys.platform != "linux":
+        pytest.skip("other systems have no variables for these folders")
+    both = [
+        subprocess.Popen([sys.executable, "-c", program, str(root)], env={**os.environ, **homes}) for _ in range(3)
+    ]
+    assert [one.wait(timeout=60) for one in both] == [0, 0, 0]
+    chats = opened(root)
+    assert len(chats.rows()) == 16 and chats.get(number).turns == (TURN,)
+
+
+@pytest.mark.parametrize("call", ["create_beside", "sync_file"])
+def test_chats_that_cannot_be_moved_are_used_where_they_are(
+    root: Path, data: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    number = of_an_older_version(root)
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(place, call, fail)
+        chats = opened(root)
+        assert chats.get(number).turns == (TURN,)
+        chats.add(number, BOAT)
+        chats.close()
+        assert list(data.iterdir()) == [], "nothing half copied is left"
+    assert opened(root).get(number).turns == (TURN, BOAT)
+    assert (data / "chats.sqlite").exists() and not (root / "chats.sqlite").exists()
+
+
+def test_damaged_chats_of_an_older_version_are_put_aside_and_move_later(root: Path, data: Path) -> None:
+    of_an_older_version(root)
+    (root / "chats.sqlite").write_bytes(b"this is no database" * 400)
+    chats, notice = open_chats(root)
+    assert chats is not None and "put aside" in notice
+    number = chats.add(None, BOAT).chat_id
+    chats.close()
+    assert opened(root).get(number).turns == (BOAT,) and (data / "chats.sqlite").exists()
+
+
+def _of_the_store(root: Path, settings: Settings) -> int:
+    with Store.open(root, made.settings(), writer=True) as store:
+        store.put_document(made.document(LETTERS / "lease.md", ["x"]), made.chunks(["x"]), made.stamp())
+    return cli_store.purge(settings, LETTERS, check=True, sure=True, as_json=False)
+
+
+def _without_an_index(root: Path, settings: Settings) -> int:
+    return cli_store.purge(settings, LETTERS, check=False, sure=True, as_json=False)
+
+
+@pytest.mark.parametrize("purge", [_of_the_store, _without_an_index])
+def test_purge_of_a_folder_reaches_both_places_and_what_was_put_aside(
+    root: Path, data: Path, purge: Callable[[Path, Settings], int]
+) -> None:
+    number = opened(root).add(None, TURN).chat_id
+    of_an_older_version(root)  # which ran once more
+    (data / "quarantine").mkdir()
+    aside = data / "quarantine" / f"chats.1.{'0' * 16}.sqlite"
+    with sqlite3.connect(aside) as connection:
+        connection.execute("CREATE TABLE turns (asked_as TEXT)")
+    assert purge(root, Settings(data_dir=root)) == 0
+    assert opened(root).get(number).turns[0].answer == FORGOTTEN and not aside.exists()
+    for file in (root / "chats.sqlite", data / "chats.sqlite"):
+        assert LEASE.quote.encode() not in file.read_bytes()
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_purge_of_everything_takes_the_chats_and_nothing_else(
+    root: Path, data: Path, indexed: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened(root).add(None, TURN)
+    mine = data / "chats.md"
+    mine.write_text("a person's own export")
+    if not indexed:
+        Store.open(root, made.settings(), writer=True).close()
+        assert cli_store.purge(Settings(data_dir=root), None, check=False, sure=True, as_json=False) == 0
+        opened_again = Chats(ChatsDatabase(data, create=True))
+        opened_again.add(None, TURN)
+        opened_again.close()
+    assert cli_store.purge(Settings(data_dir=root), None, check=False, sure=True, as_json=False) == 0
+    assert [path.name for path in data.iterdir()] == ["chats.md"]
+    mine.unlink()
+    (data / "chats.sqlite").write_bytes(b"")
+    place.clear(data, all_of_it=True)
+    assert not data.exists()
+    assert "Deleted" in capsys.readouterr().out
+
+
+def test_an_answer_in_the_models_own_words_goes_with_what_it_read(root: Path) -> None:
+    """It may repeat what it read without a quote."""
+    read = replace(LEASE, quote="")
+    quoted = replace(LEASE, number=2, path=Path("/desk/boats/boat.md"), quote="The boat is 5.2 metres long.")
+    written = replace(TURN, answer="The lease ends in June. [?] The boat is long. [2]", sources=(read, quoted))
+    looked_up = replace(TURN, answer="5.2 metres", sources=(read, quoted))
+    chats = opened(root)
+    number = chats.add(None, written).chat_id
+    chats.add(number, looked_up)
+    chats.close()
+    assert forget_folder(root, LETTERS) == 2
+    first, second = opened(root).get(number).turns
+    assert first.answer == FORGOTTEN and first.forgotten
+    assert second.answer == "5.2 metres" and [source.path for source in second.sources] == [quoted.path]
+

@@ -1,0 +1,182 @@
+"""Models on this computer, which of them fit, and the choice of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.tui.wording import count, gib
+
+if TYPE_CHECKING:
+    from desk_rag.model.library.fit import Fit, Machine
+    from desk_rag.model.library.installed import Installed
+    from desk_rag.tui.management.session import Session
+    from desk_rag.tui.management.settings_file import Key
+
+EMBEDDED = "embedded"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """A model that can be used, and how its weights are held."""
+
+    name: str
+    quantization: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """One model as it is listed."""
+
+    name: str
+    source: str
+    """'embedded', 'hub', 'Ollama', 'LM Studio' or 'folder'."""
+    suits: bool
+    verdict: str
+    """Whether it fits, in words; the reason if it does not."""
+    facts: str
+    """Weights, memory for passages, disk for caches, licence."""
+    quantization: str
+    in_use: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModelsReport:
+    """All models, those that suit first, and what they have to fit into."""
+
+    machine: str
+    rows: tuple[ModelRow, ...]
+
+
+class ModelsView:
+    """Looks at the models on this computer, checks and chooses one. Every method may take seconds; no weights load."""
+
+    def __init__(self, session: Session, text_characters: int | None = None) -> None:
+        """`text_characters` is the text to be indexed; without it, that of the index counts."""
+        self._session = session
+        self._text_characters = text_characters
+
+    def report(self) -> ModelsReport:
+        """Return every model, in the order in which they suit."""
+        from desk_rag.model.library import fit, installed
+        from desk_rag.model.library.machine import measure
+        from desk_rag.model.loading import quiet_libraries
+
+        quiet_libraries()
+        machine = measure(self._session.settings, self._characters())
+        models = installed.everything()
+        if all(model.name != self._session.settings.model.name for model in models):
+            models += self._named(self._session.settings.model.name)
+        ranked = fit.rank(models, machine)
+        rows = [self._row(each, machine) for each in ranked]
+        rows += [self._refused(model) for model in models if model.shape is None]
+        rows.sort(key=lambda row: row.name != EMBEDDED)  # the choice that needs nothing stands first
+        return ModelsReport(_described(machine), tuple(rows))
+
+    def check(self, name: str) -> ModelChoice:
+        """Return the choice of a model by name: 'embedded', a path, an Ollama name, or a hub name that is here.
+
+        Raises ModelError for a model that is not here or not supported.
+        """
+        name = name.strip() or EMBEDDED
+        if name == EMBEDDED:
+            return ModelChoice(name)
+        from desk_rag.model import directory_check, weights
+        from desk_rag.model.library import fit
+        from desk_rag.model.library.machine import measure
+
+        expanded = str(Path(name).expanduser()) if name.startswith("~") else name
+        settings = self._session.settings.model.model_copy(update={"name": expanded})
+        path = weights.resolve(expanded, allow_download=False)
+        checked, _ = directory_check.check(path, settings)
+        directory_check.check_prompt(path, settings, checked)
+        if Path(expanded).exists():
+            expanded = str(Path(expanded).absolute())
+        machine = measure(self._session.settings, self._characters())
+        ranked = fit.rank(self._named(expanded), machine)
+        return ModelChoice(expanded, (ranked[0].quantization if ranked else "") or "none")
+
+    def cost(self) -> str:
+        """Return what another model costs; '' if nothing is cached yet."""
+        session = self._session
+        store = session.store()
+        counts = None if store is None else store.counts(session.namespace())  # type: ignore[arg-type]
+        if counts is None or not counts.warm:
+            return ""
+        return (
+            f"Caches belong to one model: {count(counts.warm, 'chunk cache')} would not be used by another. They stay "
+            "until their room is needed, and caches for the new model are computed while the computer is idle; until "
+            "then answers are slower."
+        )
+
+    def choose(self, choice: ModelChoice) -> str:
+        """Write the choice to the settings file; return what was done. Raises ConfigError."""
+        session = self._session
+        model = session.settings.model
+        changes: dict[Key, object] = {("model", "name"): choice.name}
+        if choice.quantization != model.quantization:
+            changes["model", "quantization"] = choice.quantization
+        session.file.write(changes)
+        session.changed.update(changes)
+        if session.indexing is not None:
+            return f"{choice.name} answers from the next start on."
+        update = {"name": choice.name, "quantization": choice.quantization}
+        session.settings = session.settings.model_copy(update={"model": model.model_copy(update=update)})
+        return f"{choice.name} is chosen."
+
+    def _characters(self) -> int:
+        if self._text_characters is not None:
+            return self._text_characters
+        store = self._session.store()
+        return 0 if store is None else store.text_characters()
+
+    def _named(self, name: str) -> list[Installed]:
+        """Return a model that is in none of the usual places; nothing if it cannot be found."""
+        from desk_rag.errors import ModelError
+        from desk_rag.model import weights
+        from desk_rag.model.library import installed
+
+        try:
+            return [installed.describe(name, "folder", weights.resolve(name, allow_download=False))]
+        except ModelError as error:
+            return [installed.Installed(name, "folder", None, 0, "", refusal=error.message)]
+
+    def _row(self, each: Fit, machine: Machine) -> ModelRow:
+        model = each.model
+        weights = ", ".join(
+            f"{gib(size)} {'16 bit' if name == 'none' else name}" for name, size in each.weights.items()
+        )
+        facts = [f"weights {weights}", f"memory for passages {gib(each.slab_bytes)}"]
+        if machine.text_characters:
+            facts.append(f"{gib(each.folder_bytes)} of disk for this text")
+        else:
+            facts.append(f"{each.kv_bytes_per_token / 1024:.0f} KiB of disk per token")
+        facts += [f"licence: {model.license}"] if model.license else []
+        return ModelRow(
+            model.name, model.source, each.suits, _verdict(each), " · ".join(facts), each.quantization or "none",
+            model.name == self._session.settings.model.name,
+        )  # fmt: skip
+
+    def _refused(self, model: Installed) -> ModelRow:
+        in_use = model.name == self._session.settings.model.name
+        return ModelRow(model.name, model.source, False, "cannot be used", model.refusal, "none", in_use)
+
+
+def _verdict(each: Fit) -> str:
+    if each.model.refusal:
+        return f"cannot be used: {each.model.refusal}"
+    if not each.quantization:
+        return "does not fit into memory"
+    if not each.fits_budget:
+        return "fits; its caches would exceed budget_gib, so a part of the text is kept warm"
+    if each.model.name == EMBEDDED:
+        return "fits; needs no download and no GPU"
+    return "fits" if each.quantization == "none" else f"fits with {each.quantization} weights"
+
+
+def _described(machine: Machine) -> str:
+    memory = "no NVIDIA GPU"
+    if machine.gpu_bytes:
+        memory = f"{gib(machine.gpu_free_bytes)} of {gib(machine.gpu_bytes)} of GPU memory free"
+    return f"{memory}, {gib(machine.ram_bytes)} of memory free, {gib(machine.budget_bytes)} of disk for caches"

@@ -1,0 +1,193 @@
+"""Models: those on this computer, the ones that fit first; Enter chooses one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.widgets import Input, Static
+
+from desk_rag.tui.management.models import ModelChoice, ModelRow, ModelsReport, ModelsView
+from desk_rag.tui.management.session import Session
+from desk_rag.tui.messages import ModelWanted
+from desk_rag.tui.panels.base import PanelScreen
+from desk_rag.tui.panels.choice import Choice, ChoiceScreen
+from desk_rag.tui.widgets.entry_list import EntryList
+from desk_rag.tui.widgets.line_input import LineInput
+from desk_rag.tui.wording import fit, safe
+
+_NAME_SHARE = 0.45
+_MORE = (
+    "Another one: type a directory, a GGUF file, an Ollama name or ORG/NAME. `desk-rag models download ORG/NAME` "
+    "fetches one from the hub; nothing here connects to it."
+)
+
+
+class ModelsScreen(PanelScreen):
+    """All models in one list, filtered by typing; what is typed can also be the name of another one."""
+
+    NAME = "Models"
+    KEYS = (
+        ("letters", "filter, or name another model: a directory, a GGUF file, an Ollama name, ORG/NAME"),
+        ("Up, Down", "move"),
+        ("Enter", "choose the marked model, or the one that was typed"),
+        ("Esc", "clear what was typed; then back"),
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "choose", "Choose"),
+        Binding("up", "move(-1)", "Up", show=False),
+        Binding("down", "move(1)", "Down", show=False),
+    ]
+
+    def __init__(
+        self, session: Session, take: Callable[[ModelChoice], None] | None = None, text_characters: int | None = None
+    ) -> None:
+        """With `take` the choice goes there, and nothing is written."""
+        super().__init__(session)
+        self._models = ModelsView(session, text_characters)
+        self._take = take
+        self._report = ModelsReport("", ())
+        self._rows: list[ModelRow] = []
+        self._came_once = False
+        self._filtered_by = ""
+
+    def compose_body(self) -> ComposeResult:
+        yield Static("looking at the models on this computer …", id="library-summary", markup=False)
+        with Horizontal(id="library-filter"):
+            yield LineInput("filter", "Type to filter, or name another model")
+        yield EntryList(id="entries")
+        yield Static("", id="entry-detail", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one(LineInput).focus()
+        self.in_thread(self._models.report, self._came, group="models")
+
+    def _came(self, report: ModelsReport) -> None:
+        self._report, self._came_once = report, True
+        self.query_one("#library-summary", Static).update(safe(report.machine, single_line=True, most=300))
+        self._list()
+
+    def _list(self) -> None:
+        self._filtered_by = self.query_one(LineInput).value.strip()
+        words = self._filtered_by.lower().split()
+        self._rows = [row for row in self._report.rows if all(word in row.name.lower() for word in words)]
+        empty = "Enter checks the model of this name." if self._came_once else ""
+        self.query_one(EntryList).show(len(self._rows), empty=empty)
+        self._draw()
+
+    def _draw(self) -> None:
+        entries = self.query_one(EntryList)
+        width = entries.scrollable_content_region.width
+        entries.take(0, [_line(row, width) for row in self._rows], entries.generation)
+
+    def on_resize(self) -> None:
+        self._draw()
+
+    @on(EntryList.RowsWanted)
+    def _rows_wanted(self) -> None:
+        self._draw()
+
+    @on(EntryList.Highlighted)
+    def _highlighted(self) -> None:
+        row = self._row
+        self.query_one("#entry-detail", Static).update(_detail(row) if row is not None else safe(_MORE))
+
+    @property
+    def _row(self) -> ModelRow | None:
+        number = self.query_one(EntryList).highlighted
+        return self._rows[number] if number < len(self._rows) else None
+
+    @on(Input.Changed, "#filter")
+    def _filter_changed(self) -> None:
+        self._list()
+
+    @on(EntryList.Chosen)
+    def _clicked_again(self) -> None:
+        self.action_choose()
+
+    def action_move(self, by: int) -> None:
+        """Move the highlight."""
+        self.query_one(EntryList).move(by)
+
+    def action_close(self) -> None:
+        """Clear what was typed; without that go back."""
+        words = self.query_one(LineInput)
+        if words.value:
+            words.value = ""
+        else:
+            self.dismiss()
+
+    # The choice -----------------------------------------------------------------------------------------------
+
+    def action_choose(self) -> None:
+        """Check the marked model, or the one that was typed, and take it."""
+        typed = self.query_one(LineInput).value.strip()
+        if typed != self._filtered_by:
+            self._list()
+        row = self._row
+        name = typed if row is None or _exists(typed) else row.name
+        if name:
+            self.in_thread(partial(self._checked, name), self._ask, group="choice")
+
+    def _checked(self, name: str) -> tuple[ModelChoice, str]:
+        return self._models.check(name), "" if self._take is not None else self._models.cost()
+
+    def _ask(self, checked: tuple[ModelChoice, str]) -> None:
+        choice, cost = checked
+        in_use = self.session.settings.model.name == choice.name
+        if self._take is not None:
+            self._take(choice)
+            self.dismiss()
+        elif in_use and self.session.indexing is not None:
+            self.say(f"{choice.name} is in use.")
+        elif not cost or in_use:
+            self._make(choice)
+        else:
+            choices = (Choice("no", "n", "Leave it as it is"), Choice("yes", "y", "Use it from the next start on"))
+            decided = partial(self._decided, choice)
+            self.app.push_screen(ChoiceScreen(f"Use {choice.name}?", cost, choices), decided)
+
+    def _decided(self, choice: ModelChoice, answer: str | None) -> None:
+        if answer == "yes":
+            self._make(choice)
+
+    def _make(self, choice: ModelChoice) -> None:
+        self.in_thread(partial(self._models.choose, choice), self._made, group="choice")
+
+    def _made(self, sentence: str) -> None:
+        self.say(sentence)
+        if self.session.indexing is None:
+            self.app.post_message(ModelWanted())
+        self.dismiss()
+
+
+def _exists(typed: str) -> bool:
+    """Return whether what was typed is a path of something."""
+    try:
+        return bool(typed) and Path(typed).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):
+        return False
+
+
+def _line(row: ModelRow, width: int) -> Content:
+    mark, style = ("●", "$success") if row.in_use else ("○", "$foreground 60%") if row.suits else ("!", "$warning")
+    name_cells = max(12, int(width * _NAME_SHARE))
+    source = "ships with desk-rag" if row.source == row.name else row.source
+    name = fit(safe(f"{row.name} [{source}]", single_line=True, most=200), name_cells)
+    said = "in use; " if row.in_use else ""
+    rest = fit(safe(f"{said}{row.verdict}", "$foreground 70%", single_line=True, most=300), width - name_cells - 5)
+    return Content.assemble((f" {mark} ", style), name, "  ", rest)
+
+
+def _detail(row: ModelRow) -> Content:
+    return Content.assemble(
+        safe(row.name, "bold", single_line=True, most=200), "  ", safe(row.verdict, single_line=True, most=600), "\n",
+        safe(row.facts, "$foreground 70%", single_line=True, most=600),
+    )  # fmt: skip

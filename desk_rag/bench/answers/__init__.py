@@ -1,1 +1,1 @@
-"""Measurement of answers about a folder: retrieval, quotes, short answers and refusals."""
+"""Measure the whole product on a folder: retrieval, quotes, short answers and refusals together."""

@@ -1,1 +1,1 @@
-"""Measurement of follow-up questions beside the same questions written out."""
+"""Measure follow-up questions against the same questions written out."""

@@ -57,7 +57,7 @@ class ModelSizes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Where a model is to be served."""
+    """Device that a model is to be served on."""
 
     name: str
     """'GPU memory' or 'memory'."""

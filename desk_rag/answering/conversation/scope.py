@@ -63,14 +63,14 @@ class Scope:
 
 def mentions(question: str) -> list[Mention]:
     """Return the '@' names of a question in order."""
-    found = []
+    in_order = []
     for match in _TOKEN.finditer(question):
         if match.start() and question[match.start() - 1] == "\\":
             continue
         quoted = match["double"] or match["single"]
         name = quoted or re.sub(r"\\(.)", r"\1", match["plain"])
-        found.append(Mention(name, match.start(), match.end(), quoted is not None))
-    return found
+        in_order.append(Mention(name, match.start(), match.end(), quoted is not None))
+    return in_order
 
 
 def resolve(question: str, files: Callable[[], Iterable[Path]], under: Sequence[Path] = ()) -> Scope:

@@ -57,7 +57,7 @@ class ModelSizes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Where a model is to be served."""
+    """Place and limits for serving a model."""
 
     name: str
     """'GPU memory' or 'memory'."""

@@ -133,11 +133,8 @@ def _model(settings: Settings) -> Finding:
 def _memory(settings: Settings) -> list[Finding]:
     from desk_rag.cli.models import memory_needed
 
-    needed = memory_needed(settings)
-    if needed is None:
-        return []  # the check of the model itself says why
-    detail, remedy = needed
-    return [Finding("memory", Verdict.WARN if remedy else Verdict.OK, detail, remedy)]
+    needed = memory_needed(settings)  # None: the check of the model itself says why
+    return [Finding("memory", Verdict.WARN if needed[1] else Verdict.OK, *needed)] if needed else []
 
 
 def _auxiliary(settings: Settings) -> list[Finding]:

@@ -57,7 +57,7 @@ class ModelSizes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Place and limits for serving a model."""
+    """Device that a model is to be served on."""
 
     name: str
     """'GPU memory' or 'memory'."""

@@ -344,6 +344,14 @@ class Catalog:
             rows = connection.execute(f"{query}{scope.and_path('path')} GROUP BY 1, 2", (*states, *scope.values))
             return [(FileState(state), reason, count) for state, reason, count in rows]
 
+    def unread_files(self, under: Sequence[Path], most: int) -> list[tuple[Path, FileState, str]]:
+        """Return (path, state, reason) of at most `most` skipped and failed files, those last looked at first."""
+        scope, states = Scope(under), (FileState.SKIPPED.value, FileState.FAILED.value)
+        with self._database.snapshot() as connection:
+            query = f"SELECT path, state, reason FROM documents WHERE state IN (?, ?){scope.and_path('path')}"
+            rows = connection.execute(f"{query} ORDER BY id DESC LIMIT ?", (*states, *scope.values, most))
+            return [(from_blob(path), FileState(state), reason) for path, state, reason in rows]
+
     def scrub(self) -> bool:
         """Rewrite the word indexes so that words of deleted chunks are in no page any more, and empty the log.
 

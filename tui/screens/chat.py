@@ -71,8 +71,7 @@ class ChatScreen(ConversationScreen):
         self._answering: AnswerView | None = None
         self._started: m.BackendReady | None = None
         self._problem: m.Problem | None = None
-        self._status = Status()
-        self._status_known = False
+        self._status, self._status_known = Status(), False
         self._changes = 0
         """Files that this process has read or removed since the start."""
 

@@ -24,6 +24,7 @@ from desk_rag.errors import (
     StoreFull,
     StoreLocked,
 )
+from desk_rag.indexer.resident.protocol import NoResident
 from desk_rag.ingest import contents, freshness, unread
 from desk_rag.ingest.events import IndexFinished
 from desk_rag.ingest.progress import Tally
@@ -213,6 +214,8 @@ def _roots(settings: Settings, folders: Sequence[Path], *, files: bool = False) 
 
 def _folders(folders: Sequence[Path], *, files: bool = True) -> list[Path]:
     """Return absolute paths of readable folders, and of files if `files` is true. Raises DeskRagError."""
+    if not folders:
+        return []
     from desk_rag.documents.discovery import check_root
 
     checked = []
@@ -257,3 +260,9 @@ def _finished_json(done: IndexFinished) -> dict[str, object]:
         "chunk_kvs": done.chunk_kvs,
         "disk_full": done.disk_full,
     }
+
+
+def say_alone(progress: out.Progress, reason: NoResident) -> None:
+    """Say why a running desk-rag was not asked, if there is one."""
+    if str(reason):
+        progress.say(f"Answering without the desk-rag that is running: {reason}.")

@@ -23,7 +23,8 @@ def bitsandbytes() -> Any:
 def quantize_linears(module: Any, kind: str, device: torch.device) -> Any:
     """Replace every matrix but the last, `lm_head`, by its 'nf4' or 'int8' form; the rest moves as it is."""
     head = module.get_output_embeddings()
-    for parent in list(module.modules()):
+    parents = [part for part in module.modules() if type(part) is not torch.nn.Linear]  # a list keeps its parts alive
+    for parent in parents:
         for name, child in list(parent.named_children()):
             if type(child) is torch.nn.Linear and child is not head:
                 setattr(parent, name, quantized_linear(child, kind, device))

@@ -21,12 +21,13 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from desk_rag.bench.models.synthetic import Shape
+from desk_rag.bench.models.synthetic import Shape as ChunkShape
 from desk_rag.bench.models.tiny_models import byte_prompt
 from desk_rag.errors import ConfigError
 from desk_rag.kv.prefill import PrefixKV
 from desk_rag.model import directory_check, requantize
 from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.library.installed import Shape
 from desk_rag.model.loading import wrap
 from desk_rag.model.memory.device import free_gpu_bytes
 
@@ -50,9 +51,9 @@ class ModelShape:
     """Tokens of a sliding window in five layers of six; 0 for full attention in all."""
 
     @property
-    def chunk_shape(self) -> Shape:
+    def chunk_shape(self) -> ChunkShape:
         """Sizes that decide the cost of its chunk KV."""
-        return Shape(self.num_layers, self.num_heads, self.num_kv_heads, self.head_dim)
+        return ChunkShape(self.num_layers, self.num_heads, self.num_kv_heads, self.head_dim)
 
     @property
     def linear_parameters(self) -> int:
@@ -97,6 +98,16 @@ def model_shape(name: str) -> ModelShape:
     return MODELS[name]
 
 
+def sizes_of(name: str) -> Shape:
+    """Return the numbers of a shape from which memory is planned."""
+    shape = model_shape(name)
+    embeddings = (1 if shape.tied else 2) * shape.head_parameters
+    return Shape(
+        shape.family, shape.linear_parameters + embeddings, embeddings, shape.num_layers, shape.num_kv_heads,
+        shape.head_dim, 0,
+    )  # fmt: skip
+
+
 def build(
     name: str, device: torch.device, *, positions: int = 40_960, seed: int = 7, quantization: str = "none"
 ) -> LanguageModel:
@@ -116,7 +127,8 @@ def build(
     with torch.no_grad():
         if quantization != "none":
             head = module.get_output_embeddings()
-            for parent in list(module.modules()):
+            parents = [part for part in module.modules() if type(part) is not torch.nn.Linear]  # a list keeps its parts
+            for parent in parents:
                 for child_name, child in list(parent.named_children()):
                     if type(child) is torch.nn.Linear and child is not head:
                         _fill(child, child_name, generator)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 from textual.widgets import Collapsible
 
+from desk_rag.answering.engine import AnswerEngine
 from desk_rag.answering.events import (
     AnswerDraft,
     AnswerEvent,
@@ -23,7 +25,9 @@ from desk_rag.tui.app import DeskRagApp
 from desk_rag.tui.backend import Started
 from desk_rag.tui.widgets.answer_text import AnswerText as Words
 from desk_rag.tui.widgets.answer_view import AnswerView
-from tests.tui.conftest import Run, ask, text_of, until
+from tests.answer_world import BICYCLE, World, an_engine
+from tests.answering.writing.test_engine import chat_prompt, saying, world  # noqa: F401
+from tests.tui.conftest import Run, ask, screen_text, text_of, until
 from tests.tui.scripted import QUOTE, SOURCES, ScriptedBackend, answer
 
 Q = "how long is the warranty?"
@@ -86,3 +90,37 @@ async def test_an_answer_without_support_is_labelled(running: Run) -> None:
         assert "The nearest passages:" in text_of(app, ".note")
         assert app._chat.query_one(Words).text == f"{text} [?]"
         assert app._chat.query_one(AnswerView).has_class("-not-found")
+
+
+@dataclass
+class EngineBackend(ScriptedBackend):
+    """Answers with a real engine."""
+
+    engine: AnswerEngine | None = None
+
+    def ask(self, question: str, stop: Callable[[], bool], *_: object, **__: object) -> Iterator[AnswerEvent]:
+        assert self.engine is not None
+        return self.engine.ask(question, stop=stop)
+
+
+async def test_what_a_real_model_thinks_is_folded_and_its_inventions_marked(
+    running: Run,
+    world: World,  # noqa: F811
+) -> None:
+    """From the logits of a model whose words are scripted, through the engine, to the screen."""
+    text = "<think>Look at document 1.</think>The frame number of the blue bicycle is WTU-4471-B [1]. It has a bell."
+    with an_engine(world, world.data, max_new_tokens=0) as engine, saying(engine.model, text):
+        backend = EngineBackend(started=Started("tiny", "CPU", markdown=True), engine=engine)
+        async with running(backend) as pilot:
+            app = pilot.app
+            assert isinstance(app, DeskRagApp)
+            await ask(pilot, BICYCLE)
+            await until(pilot, lambda: bool(app._chat.query(AnswerView)) and app._chat.query_one(AnswerView).over, 60)
+            words = app._chat.query_one(Words).text
+            assert words == "The frame number of the blue bicycle is WTU-4471-B. [1] It has a bell. [?]"
+            assert "1 of 2 sentences is not supported by the passages" in text_of(app, ".note")
+            folded = app._chat.query_one(Collapsible)
+            assert folded.collapsed and folded.title == "The model reasoned for 4 words first"
+            assert "Look at document 1." not in screen_text(app)
+            await pilot.click("CollapsibleTitle")
+            await until(pilot, lambda: "Look at document 1." in screen_text(app))

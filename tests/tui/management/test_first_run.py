@@ -115,7 +115,7 @@ async def test_another_model_is_checked_before_it_is_taken(fresh: DeskRagApp, tm
         await until(pilot, lambda: "needs no download" in screen_text(fresh), 60)
         await until(pilot, lambda: "embedded [ships with desk-rag]" in screen_text(fresh))
         await pilot.press(*"/nothing/here", "enter")
-        await until(pilot, lambda: "is neither a model directory" in " ".join(screen_text(fresh).split()), 30)
+        await until(pilot, lambda: "is neither a model directory" in " ".join(screen_text(fresh).split()), 90)
         await pilot.press("ctrl+u", *str(reader_dir), "enter")
         await until(pilot, lambda: isinstance(fresh.screen, FirstRunScreen), 30)
         await pilot.press("down", "up", "enter")

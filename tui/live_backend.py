@@ -141,10 +141,9 @@ class LiveBackend:
 
     def names(self) -> Names:
         """Return the indexed folders and files below the chosen folders."""
-        from desk_rag.answering.conversation import asking
-        from desk_rag.answering.conversation.scope import Names
+        from desk_rag.answering.conversation.scope import Names, indexed_files
 
-        return Names(asking.indexed_files(self._ready().store), self.session.folders)
+        return Names(indexed_files(self._ready().store), self.session.folders)
 
     def change_of(self, source: SavedSource) -> Change:
         """Compare a saved source with the index."""

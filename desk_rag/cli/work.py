@@ -24,6 +24,7 @@ from desk_rag.errors import (
     StoreFull,
     StoreLocked,
 )
+from desk_rag.indexer.resident.protocol import NoResident
 from desk_rag.ingest import contents, freshness, unread
 from desk_rag.ingest.events import IndexFinished
 from desk_rag.ingest.progress import Tally
@@ -259,3 +260,9 @@ def _finished_json(done: IndexFinished) -> dict[str, object]:
         "chunk_kvs": done.chunk_kvs,
         "disk_full": done.disk_full,
     }
+
+
+def say_alone(progress: out.Progress, reason: NoResident) -> None:
+    """Say why a running desk-rag was not asked, if there is one."""
+    if str(reason):
+        progress.say(f"Answering without the desk-rag that is running: {reason}.")

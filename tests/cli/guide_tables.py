@@ -119,7 +119,7 @@ def fixed_keys() -> str:
 
 
 def read_formats() -> str:
-    """Which names are read as which format."""
+    """Names and the format that each is read as."""
     rows = ["| format | by ending | by whole name |", "|---|---|---|"]
     for kind in Format:
         endings = ", ".join(f".{name}" for name, known in formats._BY_SUFFIX.items() if known is kind)

@@ -58,14 +58,14 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    made = Place(tmp_path_factory.mktemp("resident"))
-    assert made.run("index", str(made.docs)).code == 0
-    return made
+    world = Place(tmp_path_factory.mktemp("resident"))
+    assert world.run("index", str(world.docs)).code == 0
+    return world
 
 
 @pytest.fixture(scope="module")
 def alone(place: Place) -> dict[str, Ran]:
-    """What the commands say while nothing runs."""
+    """Output of the commands while nothing runs."""
     return {" ".join(words): place.run(*words) for words in COMMANDS}
 
 

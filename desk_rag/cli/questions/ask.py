@@ -56,7 +56,7 @@ def ask(settings: Settings, options: AskOptions) -> int:
     try:
         return _ask_resident(settings, options, request, session, progress)
     except NoResident as reason:
-        say_alone(progress, reason)
+        work.say_alone(progress, reason)
     if not keeps:
         return _ask_alone(settings, options, request, session, progress)
     from desk_rag.indexer.resident import keeping
@@ -127,12 +127,6 @@ def _ask_alone(
         if stop():
             return work.INTERRUPTED
     return work.SOME_UNREADABLE if failed else 0
-
-
-def say_alone(progress: out.Progress, reason: NoResident) -> None:
-    """Say why a running desk-rag was not asked, if there is one."""
-    if str(reason):
-        progress.say(f"Answering without the desk-rag that is running: {reason}.")
 
 
 def _print(

@@ -156,7 +156,8 @@ def memory_needed(settings: Settings) -> tuple[str, str] | None:
     if model.shape is None:
         return None
     machine = measure(settings, 0)
-    chosen = plan(model.shape, settings.model.quantization, machine.device_for(model.shape.parameters))
+    device = machine.device_for(model.shape.parameters)
+    chosen = plan(model.shape, settings.model.quantization, device, lazy_possible=model.shape.full_attention)
     if chosen.fits and chosen.whole_context:
         return described(chosen), ""
     best = fit.fit(model, model.shape, machine)

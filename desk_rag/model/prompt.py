@@ -347,12 +347,14 @@ def _special_tokens(*sources: dict[str, Any]) -> dict[str, str]:
 
 
 def _stop_ids(tokenizer: Tokenizer, *sources: dict[str, Any]) -> frozenset[int]:
-    found: set[int] = set()
+    stop_ids: set[int] = set()
     for source in sources:
         value = source.get("eos_token_id")
-        found.update(token_id for token_id in (value if isinstance(value, list) else [value]) if type(token_id) is int)
+        stop_ids.update(
+            token_id for token_id in (value if isinstance(value, list) else [value]) if type(token_id) is int
+        )
     for token in _TURN_ENDS:
         token_id = tokenizer.token_to_id(token)
         if token_id is not None:
-            found.add(token_id)
-    return frozenset(found)
+            stop_ids.add(token_id)
+    return frozenset(stop_ids)

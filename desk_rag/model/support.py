@@ -43,8 +43,8 @@ def model_class(config: Any) -> Any:
 
     for auto in (AutoModelForCausalLM, AutoModelForImageTextToText):
         if type(config) in auto._model_mapping:
-            found = auto._model_mapping[type(config)]
-            return found[0] if isinstance(found, tuple) else found
+            chosen = auto._model_mapping[type(config)]
+            return chosen[0] if isinstance(chosen, tuple) else chosen
     raise UnsupportedModel(
         f"Models of type '{config.model_type}' are not supported: they do not write text.",
         remedy="Take a model that was trained to chat. The embedded reader is the default.",

@@ -75,8 +75,8 @@ def _usage(cubin: bytes) -> dict[str, int]:
         file.write(cubin)
         file.flush()
         out = subprocess.run([str(tool), "-res-usage", file.name], capture_output=True, text=True, check=False).stdout
-    found = dict(re.findall(r"(REG|STACK):(\d+)", out))
-    return {"registers": int(found.get("REG", -1)), "stack": int(found.get("STACK", -1))}
+    usage = dict(re.findall(r"(REG|STACK):(\d+)", out))
+    return {"registers": int(usage.get("REG", -1)), "stack": int(usage.get("STACK", -1))}
 
 
 def _tuning(rows: int, dtype: str) -> launcher.LazyTuning:
@@ -102,7 +102,7 @@ def _lazy(dim: int, half: int, dtype: str, one: bool, rows: int) -> dict[str, An
 
 def variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
     """(kernel, constants, dtype, warps, stages) of what the launchers would ask for."""
-    found: list[tuple[Any, dict[str, Any], str, int, int]] = []
+    cases: list[tuple[Any, dict[str, Any], str, int, int]] = []
     shapes = [(128, 64), (64, 32), (96, 48), (128, 48)]
     for (dim, half), dtype, one in itertools.product(shapes, ["bf16", "fp16", "fp32"], [True, False]):
         rest = dim - 2 * half
@@ -112,7 +112,7 @@ def variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
             "REST_PADDED": triton.next_power_of_2(max(rest, 1)),
         }  # fmt: skip
         tuning = place_chunks.DEFAULT_TUNING
-        found.append((
+        cases.append((
             place_chunks._dequant_rope_scatter,
             padded | {"TILE": tuning.tile, "HEADS": 4, "ONE_GROUP": one, "NUM_FIELDS": place_chunks.NUM_FIELDS,
                       "CODES_BY": 8, "SCALES_BY": 8, "ANGLES_BY": 4},
@@ -120,13 +120,13 @@ def variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
         ))  # fmt: skip
         for rows in (7, 224):
             constants, own = _lazy(dim, half, dtype, one, rows), _tuning(rows, dtype)
-            found.append((prefill_kernel.attend_shares, constants, dtype, own.warps, launcher.stages_of(own, one)))
+            cases.append((prefill_kernel.attend_shares, constants, dtype, own.warps, launcher.stages_of(own, one)))
         if one:
             merge = {"DIM": dim, "COLUMNS": 32, "STEP": 128, "DEPENDENT": False}
-            found.append((merge_kernel.merge_shares, merge, dtype, 4, 2))
+            cases.append((merge_kernel.merge_shares, merge, dtype, 4, 2))
         if one and launcher.serves_few(7, dim, half) and dtype != "fp32":
-            found += [_few(dim, dtype, tile) for tile in (16, 32)] + [_few(dim, dtype, 16, one_tile=False)]
-    return found + _glue_variants() + _split_variants()
+            cases += [_few(dim, dtype, tile) for tile in (16, 32)] + [_few(dim, dtype, 16, one_tile=False)]
+    return cases + _glue_variants() + _split_variants()
 
 
 def _few(dim: int, dtype: str, tile: int, *, one_tile: bool = True) -> tuple[Any, dict[str, Any], str, int, int]:
@@ -142,34 +142,34 @@ def _few(dim: int, dtype: str, tile: int, *, one_tile: bool = True) -> tuple[Any
 
 
 def _glue_variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
-    """What lies between the matrix products: the shapes of 0.5B, 7B and 32B models, and the widest row."""
-    found: list[tuple[Any, dict[str, Any], str, int, int]] = []
+    """Kernels between the matrix products: the shapes of 0.5B, 7B and 32B models, and the widest row."""
+    cases: list[tuple[Any, dict[str, Any], str, int, int]] = []
     for dtype, width, added in itertools.product(["bf16", "fp16", "fp32"], [896, 3584, 5120, 16384], [True, False]):
         block = triton.next_power_of_2(width)
         row = {"WIDTH": width, "BLOCK": block, "ADDED": added}
-        found.append((fused_ops_triton._add_norm, row, dtype, fused_ops_triton.norm_warps(block), 3))
+        cases.append((fused_ops_triton._add_norm, row, dtype, fused_ops_triton.norm_warps(block), 3))
     shapes = [(14, 2, 64), (28, 4, 128), (32, 32, 96), (32, 32, 80), (8, 1, 256)]
     for dtype, (heads, kv_heads, dim), normed in itertools.product(["bf16", "fp16", "fp32"], shapes, [True, False]):
         constants = fused_ops_triton.rotation(heads, kv_heads, dim, normed)
-        found.append((fused_ops_triton._rotate_scatter, constants, dtype, fused_ops_triton.ROTATE_WARPS, 3))
+        cases.append((fused_ops_triton._rotate_scatter, constants, dtype, fused_ops_triton.ROTATE_WARPS, 3))
     for dtype, inner in itertools.product(["bf16", "fp16", "fp32"], [4864, 18944]):
         constants = {"INNER": inner, "BLOCK": fused_ops_triton.COLUMNS}
-        found.append((fused_ops_triton._swiglu, constants, dtype, fused_ops_triton.SWIGLU_WARPS, 3))
-    return found
+        cases.append((fused_ops_triton._swiglu, constants, dtype, fused_ops_triton.SWIGLU_WARPS, 3))
+    return cases
 
 
 def _split_variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
     """A question's attention as it is divided on a GPU with little shared memory, and for many rows on a large one."""
-    found: list[tuple[Any, dict[str, Any], str, int, int]] = []
+    cases: list[tuple[Any, dict[str, Any], str, int, int]] = []
     tunings = [split.tuning_for(rows, torch.device("cpu")) for rows in (16, 64)] + [split.SplitTuning()]
     for dtype, shape, tuning in itertools.product(["bf16", "fp16"], [(7, 4, 128), (4, 2, 64), (1, 12, 96)], tunings):
         own = torch.bfloat16 if dtype == "bf16" else torch.float16
         for in_memory in (False, True):
             constants = split.share_constants(*shape, tuning, own, start_in_memory=in_memory)
-            found.append((split_kernel.attend_share, constants, dtype, tuning.warps, tuning.stages))
+            cases.append((split_kernel.attend_share, constants, dtype, tuning.warps, tuning.stages))
         merge = (split_kernel.merge_rows, split.merge_constants(*shape, tuning), dtype, tuning.merge_warps, 3)
-        found += [merge] if merge not in found else []
-    return found
+        cases += [merge] if merge not in cases else []
+    return cases
 
 
 def main() -> None:

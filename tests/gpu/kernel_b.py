@@ -240,7 +240,7 @@ def against_torch(case: Case, bed: Bed) -> dict[str, Any]:
 
 
 def bf16_error(case: Case) -> float:
-    """What bf16 attention over the same context, materialised, is off by."""
+    """Error of bf16 attention over the same context, materialised."""
     bed = Bed(case, layers=1)
     keys, values = [bed.keys[0][0, :, :_PREFIX]], [bed.values[0][0, :, :_PREFIX]]
     for _, turned, whole in bed.context.positioned(0):
@@ -311,7 +311,7 @@ def first_stage() -> list[LazyTuning]:
 
 
 def second_stage(best: LazyTuning) -> list[LazyTuning]:
-    """What else there is to choose, one at a time, around a tuning."""
+    """Other choices around a tuning, one at a time."""
     return [
         replace(best, rotation=Rotation.RUN),
         replace(best, rotation=Rotation.KEYS),

@@ -197,7 +197,7 @@ class Bench:
 
 
 def told(tuning: SplitTuning) -> str:
-    """What differs from the class's defaults, and the first four fields."""
+    """Fields that differ from the class's defaults, and the first four fields."""
     plain = SplitTuning()
     return " ".join(
         f"{field.name}={getattr(tuning, field.name)}"
@@ -223,7 +223,7 @@ def question_choices() -> list[SplitTuning]:
 
 
 def merge_choices(best: SplitTuning) -> list[SplitTuning]:
-    """What else there is to choose, around a tuning; and all that is cheap together."""
+    """Other choices around a tuning, and all that are cheap together."""
     found = [
         replace(best, half_shares=True), replace(best, dependent=True), replace(best, merge_warps=4),
         replace(best, merge_columns=32), replace(best, merge_step=8), replace(best, share_cost=1),

@@ -1,4 +1,4 @@
-"""What must hold on an NVIDIA GPU: bitsandbytes weights, bf16 and fp16 exactness, answers that agree with the CPU's."""
+"""Models on an NVIDIA GPU: bitsandbytes weights, bf16 and fp16 exactness, answers that agree with the CPU's."""
 
 from __future__ import annotations
 

@@ -83,9 +83,9 @@ def test_stages_are_all_there_and_waiting_is_told_apart(world: World, data: Path
     with an_engine(world, data, streamed) as engine:
         for _ in range(3):
             engine.forget_loaded()
-            told = ask(engine, RENT).timings
-            assert [stage.name for stage in told.stages] == ["queue", "retrieve", "load", "stitch", "prefill"]
-            assert all(stage.seconds >= 0 for stage in told.stages)
+            timings = ask(engine, RENT).timings
+            assert [stage.name for stage in timings.stages] == ["queue", "retrieve", "load", "stitch", "prefill"]
+            assert all(stage.seconds >= 0 for stage in timings.stages)
         assert ask(engine, RENT, AnswerMode.FULL).timings.loaded_bytes == 0
 
 

@@ -36,9 +36,9 @@ def question_logits(
     cache = SlabCache(model, chosen.num_slots + len(question))
     tables = build_tables(model, chosen.next_position + len(question))
     stitch(model, chosen, prefix, chunks, tables, cache)
-    at = torch.arange(chosen.next_position, chosen.next_position + len(question))[None]
+    positions = torch.arange(chosen.next_position, chosen.next_position + len(question))[None]
     with torch.inference_mode():
-        return model.module(question[None], past_key_values=cache, position_ids=at).logits[0], chosen
+        return model.module(question[None], past_key_values=cache, position_ids=positions).logits[0], chosen
 
 
 @each_family

@@ -50,7 +50,7 @@ def doctors_refusal(directory: Directory, data_dir: Path) -> str | None:
 
 
 NEEDS_LOADING = frozenset({"adapter-half", "adapter-of-other-modules"})
-"""Whether an adapter's tensors fit the model is known when both are loaded."""
+"""Loaders of each kind; an adapter's tensors are compared with the model's when both are loaded."""
 
 
 @pytest.mark.parametrize("name", names())

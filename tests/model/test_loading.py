@@ -1,4 +1,4 @@
-"""What loads, what is refused with which reason, and what a broken model directory says."""
+"""Models that load, models that are refused with a reason, and messages about broken model directories."""
 
 from __future__ import annotations
 

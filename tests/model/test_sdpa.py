@@ -15,7 +15,7 @@ from tests.models import build_model, each_family
 
 
 class Layer(torch.nn.Module):
-    """What transformers passes as `module`: says how often keys are shared, and that the layer is causal."""
+    """Stand-in for the `module` that transformers passes: how often keys are shared; the layer is causal."""
 
     def __init__(self, groups: int) -> None:
         super().__init__()

@@ -165,8 +165,8 @@ def _llama3(header: Header, theta: float) -> dict[str, Any]:
     if all(abs(divisor - 1.0) < _TOLERANCE for divisor in divisors):
         return {}
     for factor in _LLAMA3_FACTORS:
-        made = _llama3_divisors(2 * len(divisors), theta, factor)
-        if all(abs(one - other) <= 1e-3 * other for one, other in zip(divisors, made, strict=True)):
+        computed = _llama3_divisors(2 * len(divisors), theta, factor)
+        if all(abs(one - other) <= 1e-3 * other for one, other in zip(divisors, computed, strict=True)):
             return {
                 "rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                 "original_max_position_embeddings": 8192,

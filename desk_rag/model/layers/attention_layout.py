@@ -78,7 +78,7 @@ def find(module: Any) -> AttentionLayout:
     device = next(module.parameters()).device
     ids = (torch.arange(_TOKENS, device=device) * 37 + 11) % int(module.config.vocab_size)
     try:
-        here, there = _run(module, ids, 0, [_TOKENS]), _run(module, ids, _OFFSET, [_FIRST_PIECE, _TOKENS])
+        near, far = _run(module, ids, 0, [_TOKENS]), _run(module, ids, _OFFSET, [_FIRST_PIECE, _TOKENS])
     except UnsupportedModel:
         raise
     except (AttributeError, TypeError, IndexError, KeyError, ValueError, RuntimeError) as error:
@@ -88,11 +88,11 @@ def find(module: Any) -> AttentionLayout:
             f"'{name}' cannot be run over a cache of keys and values: {type(error).__name__} "
             f"{str(error).partition(chr(10))[0][:160]}"
         ) from error
-    kv_shape = _common_shape(here, name)
+    kv_shape = _common_shape(near, name)
     limit = _LARGEST_ERROR[_dtype(module)]
-    interleaved, tables, of_layer = _rotation(module, here, there, limit, name)
-    _check_relative(here, there, limit, name)
-    tap, heads_first = _tap(module, here, tables, of_layer, interleaved=interleaved)
+    interleaved, tables, of_layer = _rotation(module, near, far, limit, name)
+    _check_relative(near, far, limit, name)
+    tap, heads_first = _tap(module, near, tables, of_layer, interleaved=interleaved)
     return AttentionLayout(tap, heads_first, interleaved, tables, of_layer, kv_shape)
 
 

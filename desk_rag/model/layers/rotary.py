@@ -48,10 +48,10 @@ def half_tables(decoder: Any, name: TableName, positions: torch.Tensor) -> tuple
         module, name = module[name.kind], TableName(name.module)
     probe = torch.zeros(1, device=positions.device, dtype=torch.float32)
     with torch.inference_mode():
-        made = _called(module, probe, positions[None], name.kind)
-    if isinstance(made, torch.Tensor):  # complex numbers, as in Llama 4
-        made = (made.real, made.imag)
-    cos, sin = (table.reshape(-1, *table.shape[-2:])[0].float() for table in made)
+        tables = _called(module, probe, positions[None], name.kind)
+    if isinstance(tables, torch.Tensor):  # complex numbers, as in Llama 4
+        tables = (tables.real, tables.imag)
+    cos, sin = (table.reshape(-1, *table.shape[-2:])[0].float() for table in tables)
     width = cos.shape[-1]
     half = width // 2
     if width % 2 == 0 and torch.equal(cos[:, :half], cos[:, half:]) and torch.equal(sin[:, :half], sin[:, half:]):

@@ -87,12 +87,12 @@ def fit(model: Installed, shape: Shape, machine: Machine) -> Fit:
     """Compute what a model of this shape takes."""
     device = machine.device_for(shape.parameters)
     forms = forms_of(shape, device)
-    chosen = least_quantized(shape, device)
+    chosen = least_quantized(shape, device, lazy_possible=shape.full_attention)
     folder = int(machine.text_characters / CHARACTERS_PER_TOKEN * shape.kv_bytes_per_token)
     return Fit(
         model=model,
         weights={form: weight_bytes(shape, form, device.weight_bytes) for form in forms},
-        memory=chosen or plan(shape, forms[-1], device),
+        memory=chosen or plan(shape, forms[-1], device, lazy_possible=shape.full_attention),
         kv_bytes_per_token=shape.kv_bytes_per_token,
         folder_bytes=folder,
         quantization=chosen.quantization if chosen is not None else "",

@@ -33,6 +33,8 @@ class Shape:
     window: int
     stored_bytes: int = 0
     """Bytes of weights that came quantised and stay as they are; 0 for others."""
+    full_attention: bool = True
+    """No layer has a sliding window or capped scores, so that lazy attention can serve it."""
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -114,7 +116,12 @@ def _shape(fields: dict[str, Any], tensors: dict[str, tuple[int, ...]]) -> Shape
         kv_heads=int(config.get("num_key_value_heads") or heads),
         head_dim=int(config.get("head_dim") or int(config["hidden_size"]) // heads),
         window=int(config.get("max_position_embeddings") or 0),
+        full_attention=not (config.get("attn_logit_softcapping") or _slides(config)),
     )
+
+
+def _slides(config: dict[str, Any]) -> bool:
+    return bool(config.get("sliding_window")) and config.get("use_sliding_window") is not False
 
 
 def _method(fields: dict[str, Any]) -> str:

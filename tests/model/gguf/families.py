@@ -27,7 +27,7 @@ class Tiny:
     family: str
     """Name in `tiny_models.FAMILIES`."""
     convert: Callable[[State, Any], State] = lambda state, config: state
-    """What llama.cpp's converter does to the weights."""
+    """Change to the weights by llama.cpp's converter."""
     keys: Mapping[str, Any] = field(default_factory=dict)
     """Further metadata, without the architecture."""
 

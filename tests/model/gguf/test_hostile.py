@@ -46,13 +46,13 @@ def case(name: str, match: str) -> Callable[[Change], Change]:
 
 
 def field(data: bytearray, key: str) -> int:
-    """Where the type of a metadata value stands."""
+    """Offset of the type of a metadata value."""
     name = struct.pack("<Q", len(key)) + key.encode()
     return data.index(name) + len(name)
 
 
 def table_row(data: bytearray, name: str) -> int:
-    """Where the number of dimensions of a tensor stands."""
+    """Offset of the number of dimensions of a tensor."""
     return field(data, name)
 
 

@@ -39,7 +39,7 @@ def write_reader(file: Path, kind: Kind) -> dict[str, torch.Tensor]:
 
 
 def add_shape(writer: gguf.GGUFWriter, fields: Mapping[str, Any]) -> None:
-    """What config.json says of sizes, under GGUF's names."""
+    """Write the sizes in config.json under GGUF's names."""
     writer.add_context_length(fields["max_position_embeddings"])
     writer.add_block_count(fields["num_hidden_layers"])
     writer.add_embedding_length(fields["hidden_size"])

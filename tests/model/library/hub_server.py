@@ -85,16 +85,16 @@ class _Handler(BaseHTTPRequestHandler):
         if data is None:
             self._refuse(404, "EntryNotFound")
             return
-        asked = self.headers.get("Range", "")
+        wanted = self.headers.get("Range", "")
         if body and name.endswith(".safetensors"):
-            self.hub.ranges.append(asked)
-        start = int(asked.removeprefix("bytes=").split("-")[0]) if asked else 0
-        self.send_response(206 if asked else 200)
+            self.hub.ranges.append(wanted)
+        start = int(wanted.removeprefix("bytes=").split("-")[0]) if wanted else 0
+        self.send_response(206 if wanted else 200)
         self.send_header("ETag", f'"{hashlib.sha256(data).hexdigest()}"')
         self.send_header("X-Repo-Commit", COMMIT)
         self.send_header("Accept-Ranges", "bytes")
         self.send_header("Content-Length", str(len(data) - start))
-        if asked:
+        if wanted:
             self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
         self.end_headers()
         if not body:

@@ -37,12 +37,19 @@ def test_smaller_steps_come_in_the_order_in_which_an_engine_takes_them() -> None
     whole = plan(model, "nf4", gpu(8))
     steps = [plan(model, "nf4", gpu(gib / 20)) for gib in range(160, 50, -1)]
     assert not whole.lazy and whole.whole_context
-    found = list(dict.fromkeys((each.lazy, each.context_tokens) for each in steps if each.fits))
-    assert found[:3] == [(False, 8192), (True, 8192), (False, 2048)] or found[:3] == [
+    taken = list(dict.fromkeys((each.lazy, each.context_tokens) for each in steps if each.fits))
+    assert taken[:3] == [(False, 8192), (True, 8192), (False, 2048)] or taken[:3] == [
         (False, 8192), (True, 8192), (False, 4096),
     ]  # fmt: skip
     assert not steps[-1].fits
     assert all(earlier.fits or not later.fits for earlier, later in zip(steps, steps[1:], strict=False))
+
+
+def test_sliding_windows_rule_lazy_attention_out() -> None:
+    model = sizes_of("gemma-3-4b")
+    device = next(gpu(gib / 10) for gib in range(80, 30, -1) if plan(model, "nf4", gpu(gib / 10)).lazy)
+    fewer = plan(model, "nf4", device, lazy_possible=False)
+    assert not fewer.lazy and fewer.fits and not fewer.whole_context
 
 
 def test_the_least_quantisation_with_room_for_all_passages_is_taken() -> None:
@@ -72,8 +79,8 @@ def test_planned_weights_are_those_that_are_loaded() -> None:
 def test_planned_nf4_weights_are_those_that_are_made() -> None:
     pytest.importorskip("bitsandbytes")
     model = shapes.build("small", torch.device("cpu"), quantization="nf4")
-    made = sum(value.nbytes for value in model.module.state_dict().values() if isinstance(value, torch.Tensor))
+    loaded = sum(value.nbytes for value in model.module.state_dict().values() if isinstance(value, torch.Tensor))
     width = model.module.get_input_embeddings().weight.element_size()
     embeddings = sizes_of("small").embedding_parameters
     planned = weight_bytes(sizes_of("small"), "nf4", 2) + (width - 2) * embeddings
-    assert abs(planned - made) < 0.05 * made
+    assert abs(planned - loaded) < 0.05 * loaded

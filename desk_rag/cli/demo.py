@@ -51,7 +51,7 @@ class Pair:
 
     @property
     def ratio(self) -> float:
-        """How many times sooner the first token came."""
+        """Time to the first token by full prefill over that from caches."""
         return self.full.timings.ttft / self.cached.timings.ttft
 
 
@@ -159,7 +159,7 @@ def _expected(question: Question) -> str:
 
 
 def _right(answer: Answer, question: Question, base: Path) -> bool:
-    """Whether an accepted wording stands in the answer or its quotes; nothing found is right where there is none."""
+    """Return True if an accepted wording is in the answer or its quotes; without any, if nothing was found."""
     if not question.answers:
         return not answer.found
     said = _plain(" ".join([answer.text, *(citation.quote for citation in answer.citations)]))

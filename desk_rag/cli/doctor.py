@@ -70,21 +70,9 @@ def run(settings: Settings, *, as_json: bool) -> int:
 def examine(settings: Settings) -> Iterator[Finding]:
     """Run all checks, in the order in which a fault would show."""
     checks: tuple[Callable[[Settings], Finding | list[Finding]], ...] = (
-        *(
-            _python,
-            _torch,
-            _gpu,
-            _quantization,
-            _model,
-            _memory,
-            _adapter,
-            _auxiliary,
-            _rungs,
-            _embedder,
-            _words,
-            _vectors,
-        ),
-        *(_data_dir, _kv_dir, _disk, _store, _foreign, _notices, _coding, _break_even, _watches),
+        *(_python, _torch, _gpu, _quantization, _model, _memory, _adapter, _auxiliary, _rungs),
+        *(_embedder, _words, _vectors, _data_dir, _kv_dir, _disk, _store, _foreign),
+        *(_notices, _coding, _break_even, _watches),
     )
     reported: set[str] = set()
     for check in checks:
@@ -145,11 +133,8 @@ def _model(settings: Settings) -> Finding:
 def _memory(settings: Settings) -> list[Finding]:
     from desk_rag.cli.models import memory_needed
 
-    needed = memory_needed(settings)
-    if needed is None:
-        return []  # the check of the model itself says why
-    detail, remedy = needed
-    return [Finding("memory", Verdict.WARN if remedy else Verdict.OK, detail, remedy)]
+    needed = memory_needed(settings)  # None: the check of the model itself says why
+    return [Finding("memory", Verdict.WARN if needed[1] else Verdict.OK, *needed)] if needed else []
 
 
 def _auxiliary(settings: Settings) -> list[Finding]:
@@ -370,7 +355,7 @@ def _break_even(settings: Settings) -> list[Finding]:
     """Compare the cost of prefill with that of loading, at this machine's rates (MatKV)."""
     from desk_rag.answering.serving_model import stored_gates
 
-    found = []
+    findings = []
     if _has_store(settings):
         with _open(settings) as store:
             for stored in stored_gates(settings.data_dir):
@@ -378,8 +363,8 @@ def _break_even(settings: Settings) -> list[Finding]:
                 if pays is not None:
                     verdict = Verdict.OK if pays.days else Verdict.WARN
                     remedy = "Answers are as fast without: set `budget_gib = 0` under [store]."
-                    found.append(Finding("break-even", verdict, f"{stored.model}: {pays.sentence}", remedy))
-    return found or [Finding("break-even", Verdict.OK, "measured once there is some chunk KV")]
+                    findings.append(Finding("break-even", verdict, f"{stored.model}: {pays.sentence}", remedy))
+    return findings or [Finding("break-even", Verdict.OK, "measured once there is some chunk KV")]
 
 
 def _has_store(settings: Settings) -> bool:

@@ -241,8 +241,8 @@ def _judge(options: argparse.Namespace) -> Evaluate:
         from desk_rag.bench.answer_quality.modes import Mode, Way
 
         modes = (Mode(Way.FULL), Mode(Way(options.positions)))
-        asked = judged_questions(samples, options.distractors, Distract(options.distract), options.seed)
-        results = quality.evaluate(model, [quality.Sample(**one, task="held out") for one in asked], modes)
+        questions = judged_questions(samples, options.distractors, Distract(options.distract), options.seed)
+        results = quality.evaluate(model, [quality.Sample(**one, task="held out") for one in questions], modes)
         return {
             f"{name}, {mode.label}": estimate.mean
             for mode in modes
@@ -255,21 +255,21 @@ def _judge(options: argparse.Namespace) -> Evaluate:
 def judged_questions(samples: Sequence[Sample], others: int, how: Distract, seed: int) -> list[dict[str, Any]]:
     """Return the first question of each sample, with answers and contexts, in the quality harness's terms."""
     pool = Distractors([chunk for sample in samples for chunk in sample.chunks])
-    asked = []
+    questions = []
     for number, sample in enumerate(samples):
         qa = sample.qas[0]
         rng = random.Random(f"{seed}/judged/{number}")
         drawn = pool.draw(sample.chunks, [qa.answer] if qa.answer else [], how, rng)
         contexts = [*sample.chunks, *itertools.islice(drawn, others)]
         rng.shuffle(contexts)
-        asked.append({
+        questions.append({
             "question": qa.question,
             "answers": ((qa.answer,),) if qa.answer else (),
             "contexts": tuple(contexts),
             "gold": tuple(contexts.index(chunk) for chunk in sample.chunks) if qa.answer else None,
             "evidence": qa.quotes,
         })  # fmt: skip
-    return asked
+    return questions
 
 
 def _texts(files: Sequence[Path]) -> tuple[str, ...]:

@@ -179,10 +179,10 @@ def index_summary(done: IndexFinished) -> str:
     ):
         if number:
             parts.append(f"{number:,} {word}")
-    made = [f"{plural(done.vectors, 'vector')} made"] if done.vectors and not done.indexed else []
-    made += [f"{plural(done.warm, 'chunk')} made warm"] if done.warm else []
-    made += [f"{plural(done.chunk_kvs, 'chunk KV')} made"] if done.chunk_kvs > done.warm else []
-    clauses = [", ".join(parts) or "nothing read", *([", ".join(made)] if made else []), duration(done.seconds)]
+    computed = [f"{plural(done.vectors, 'vector')} made"] if done.vectors and not done.indexed else []
+    computed += [f"{plural(done.warm, 'chunk')} made warm"] if done.warm else []
+    computed += [f"{plural(done.chunk_kvs, 'chunk KV')} made"] if done.chunk_kvs > done.warm else []
+    clauses = [", ".join(parts) or "nothing read", *([", ".join(computed)] if computed else []), duration(done.seconds)]
     return f"{'; '.join(clauses)}."
 
 

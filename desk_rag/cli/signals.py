@@ -1,4 +1,4 @@
-"""What ends a command early: Ctrl+C, SIGTERM, or nobody reading its output."""
+"""End a command early: by Ctrl+C, SIGTERM, or because nobody reads its output."""
 
 from __future__ import annotations
 

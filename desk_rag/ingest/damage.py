@@ -9,13 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from desk_rag.config import IndexSettings
 from desk_rag.documents.status import FileState
 from desk_rag.errors import StoreError, catalog_lost
-from desk_rag.ingest.file_update import FileReader
-from desk_rag.model.prompt import PromptFormat
-from desk_rag.store.store import Store
+
+if TYPE_CHECKING:
+    from desk_rag.model.prompt import PromptFormat
+    from desk_rag.store.store import Store
 
 _MOST_FILES = 4
 _MOST_BYTES = 4 << 20
@@ -27,6 +29,8 @@ def read_damaged(store: Store, prompt: PromptFormat, settings: IndexSettings) ->
 
     The others are marked to be read at the next sweep of their folder. Raises StoreError.
     """
+    from desk_rag.ingest.file_update import FileReader
+
     damaged = list(dict.fromkeys(fault.path for fault in store.faults() if fault.path is not None))
     repaired: list[Path] = []
     for path in damaged:

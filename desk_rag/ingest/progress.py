@@ -11,28 +11,39 @@ from typing import Protocol
 from desk_rag.documents.status import FileState, IndexStage, is_beginning_only
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, StageProgress
 
+_SETTLED_SECONDS = 2.0
+"""Time that must have been measured before the time left is said: a first guess that jumps helps nobody."""
+
 
 class ProgressRate:
-    """Measures units per second over the recent past, and from them the time left."""
+    """Measures units per second over the recent past, and from them the time left.
+
+    The first units are left out, because they also pay for memory, kernels and file handles that later ones find ready.
+    """
 
     def __init__(self, window: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._window = window
         self._clock = clock
         # Bounded: a thousand points are enough, even if they span less than the window.
         self._points: deque[tuple[float, int]] = deque([(clock(), 0)], maxlen=1024)
+        self._warmed_up = False
 
     def progress(self, stage: IndexStage, done: int, total: int, unit: str, waiting: str = "") -> StageProgress:
         """Return the event for `done` of `total`; while `waiting`, without rate and time left."""
         if waiting:
             self.restart(done)
             return StageProgress(stage, done, total, unit, 0.0, None, waiting)
+        if done and not self._warmed_up:
+            self._warmed_up = True
+            self.restart(done)
         now = self._clock()
         self._points.append((now, done))
         while len(self._points) > 2 and now - self._points[0][0] > self._window:
             self._points.popleft()
         began, before = self._points[0]
         rate = (done - before) / (now - began) if now > began else 0.0
-        return StageProgress(stage, done, total, unit, rate, (total - done) / rate if rate > 0 else None)
+        left = (total - done) / rate if rate > 0 and now - began >= _SETTLED_SECONDS else None
+        return StageProgress(stage, done, total, unit, rate, 0.0 if done == total else left)
 
     def restart(self, done: int) -> None:
         """Forget the past, so that time spent waiting does not count."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.conversation import asking
 from desk_rag.answering.conversation.asking import Request
+from desk_rag.answering.conversation.scope import among_indexed
 from desk_rag.config import Settings
 from desk_rag.indexer.resident import values
 from desk_rag.indexer.resident.protocol import Message, NoResident
@@ -86,7 +86,7 @@ class Resident:
         backlog = freshness.look(store, under, index, hints=self.changed_files())
         if store.writer:
             backlog = freshness.read_small(store, backlog, parts.counter, parts.size, index, stop)
-        scope = asking.scope_of(str(request["query"]), store, under)
+        scope = among_indexed(str(request["query"]), store, under)
         embedder, limit = None if request.get("words_only") else parts.load_embedder(), request["limit"]
         chunks = retrieve(store, embedder, scope.question, limit if isinstance(limit, int) else 10, scope.paths)
         notices = (*backlog.notices, *damage.notices(store, (), scope.paths))

@@ -1,4 +1,4 @@
-"""What a user is told of folders that are away and of vanished files: ask, status, deletions, index; the real model."""
+"""Messages about absent folders and vanished files in ask, status, deletions and index, with the real model."""
 
 from __future__ import annotations
 

@@ -50,9 +50,9 @@ def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Desk:
     (documents / "letters").mkdir(parents=True)
     (documents / "dishwasher.md").write_text(DISHWASHER, encoding="utf-8")
     (documents / "letters" / "my lease.md").write_text(LEASE, encoding="utf-8")
-    made = Desk(documents, tmp_path / "data", capsys)
-    assert made.run("index", str(documents), "--no-kv").code == 0
-    return made
+    desk = Desk(documents, tmp_path / "data", capsys)
+    assert desk.run("index", str(documents), "--no-kv").code == 0
+    return desk
 
 
 def test_a_chat_is_continued_shown_exported_and_deleted(desk: Desk) -> None:
@@ -88,8 +88,8 @@ def test_a_chat_is_continued_shown_exported_and_deleted(desk: Desk) -> None:
 
 
 def test_private_questions_leave_no_trace(desk: Desk) -> None:
-    asked = desk.json("ask", "When was the dishwasher repaired?", "--private")
-    assert asked["chat"] is None and not (desk.data / "chats.sqlite").exists()
+    answer = desk.json("ask", "When was the dishwasher repaired?", "--private")
+    assert answer["chat"] is None and not (desk.data / "chats.sqlite").exists()
     config = desk.documents.parent / "config.toml"
     config.write_text("[chats]\nsave = false\n", encoding="utf-8")
     desk.json("ask", "When was the dishwasher repaired?", "--config", str(config))
@@ -104,17 +104,17 @@ def test_private_questions_leave_no_trace(desk: Desk) -> None:
 
 def test_names_in_a_question_limit_it_and_are_said(desk: Desk) -> None:
     lease = desk.documents / "letters" / "my lease.md"
-    asked = desk.json("ask", '@"my lease.md" when does it end?')
-    assert asked["answer"] == "30 June 2027" and asked["limited_to"] == [str(lease)]
-    assert {source["path"] for source in asked["sources"]} == {str(lease)}  # type: ignore[attr-defined]
-    told = desk.run("ask", "Who repaired the dishwasher? @letters/")
-    assert "(searched only " in told.out and "letters)" in told.out and "dishwasher.md" not in told.out
+    answer = desk.json("ask", '@"my lease.md" when does it end?')
+    assert answer["answer"] == "30 June 2027" and answer["limited_to"] == [str(lease)]
+    assert {source["path"] for source in answer["sources"]} == {str(lease)}  # type: ignore[attr-defined]
+    report = desk.run("ask", "Who repaired the dishwasher? @letters/")
+    assert "(searched only " in report.out and "letters)" in report.out and "dishwasher.md" not in report.out
     one_file = desk.json("ask", "When does the lease end?", "--folder", str(lease))
     assert one_file["limited_to"] == [str(lease)] and one_file["answer"] == "30 June 2027"
     unknown = desk.run("ask", "@leese.md when does it end?")
     assert unknown.code == 2 and '@"my lease.md"' in unknown.err and unknown.out == ""
-    found = desk.json("search", "@letters/ repaired", "--words")
-    assert all("letters" in str(one["path"]) for one in found["results"])  # type: ignore[attr-defined]
+    hits = desk.json("search", "@letters/ repaired", "--words")
+    assert all("letters" in str(one["path"]) for one in hits["results"])  # type: ignore[attr-defined]
 
 
 def test_purge_takes_the_quotes_and_verify_sees_no_trace(desk: Desk) -> None:
@@ -135,9 +135,9 @@ def test_damaged_chats_are_said_and_stop_no_answer(desk: Desk) -> None:
     desk.json("ask", "When was the dishwasher repaired?")
     assert stat.S_IMODE((desk.data / "chats.sqlite").stat().st_mode) == 0o600
     (desk.data / "chats.sqlite").write_bytes(b"not a database " * 600)
-    asked = desk.run("ask", "When was the dishwasher repaired?")
-    assert asked.code == 0 and "3 May 2025" in asked.out
-    assert "The saved chats were damaged; they were put aside as quarantine/chats." in asked.err
+    answer = desk.run("ask", "When was the dishwasher repaired?")
+    assert answer.code == 0 and "3 May 2025" in answer.out
+    assert "The saved chats were damaged; they were put aside as quarantine/chats." in answer.err
     assert "1 turn" in desk.run("chats").out
     other = [one for one in desk.json("doctor")["findings"] if one["name"] == "other files"]  # type: ignore[attr-defined]
     assert other == []

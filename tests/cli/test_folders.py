@@ -67,12 +67,12 @@ def test_a_dry_run_after_changes_names_them(desk: Desk) -> None:
     (desk.docs / "house" / "roof.md").write_text("# Roof\n\nThe roofer comes on 21 May.\n")
     (desk.docs / "door.txt").unlink()
     (desk.docs / "new.md").write_text("A new note.\n")
-    told = desk.json("index", str(desk.docs), "--dry-run")
-    assert told["new"] == [str(desk.docs / "new.md")]
-    assert told["changed"] == [str(desk.docs / "house" / "roof.md")]
-    assert told["gone"] == [str(desk.docs / "door.txt")]
-    assert (told["unchanged"], told["failed"]) == (0, 1)
-    assert told["not_read"] == {"files": 1, "kinds": {"images": 1}}
+    report = desk.json("index", str(desk.docs), "--dry-run")
+    assert report["new"] == [str(desk.docs / "new.md")]
+    assert report["changed"] == [str(desk.docs / "house" / "roof.md")]
+    assert report["gone"] == [str(desk.docs / "door.txt")]
+    assert (report["unchanged"], report["failed"]) == (0, 1)
+    assert report["not_read"] == {"files": 1, "kinds": {"images": 1}}
     assert desk.documents() == before
 
 

@@ -89,9 +89,9 @@ def test_first_index_reads_the_rest_and_names_the_broken_file(desk: Desk) -> Non
 
 def test_second_index_does_nothing(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     again = desk.run(capsys, "index", str(desk.documents), "--json")
-    told = json.loads(again.out)
-    assert (told["indexed"], told["removed"], told["warm"], told["chunks"]) == (0, 0, 0, 0)
-    assert told["unchanged"] == 2
+    report = json.loads(again.out)
+    assert (report["indexed"], report["removed"], report["warm"], report["chunks"]) == (0, 0, 0, 0)
+    assert report["unchanged"] == 2
 
 
 def test_an_index_without_anything_to_do_loads_no_model(desk: Desk) -> None:
@@ -112,14 +112,14 @@ def test_nothing_indexed_is_said_before_a_model_is_loaded(
         raise AssertionError("the model is loaded")
 
     monkeypatch.setattr(work, "_load_engine", never)
-    asked = run(capsys, "ask", "Anything?", "--data-dir", str(tmp_path / "data"))
-    assert asked.code == 1 and "Nothing is indexed yet" in asked.err and "desk-rag ask" in asked.err
+    answer = run(capsys, "ask", "Anything?", "--data-dir", str(tmp_path / "data"))
+    assert answer.code == 1 and "Nothing is indexed yet" in answer.err and "desk-rag ask" in answer.err
     empty = tmp_path / "empty"
     empty.mkdir()
     under = desk.run(capsys, "ask", "Anything?", "--no-index", "--folder", str(empty))
     assert under.code == 1 and "nothing indexed under" in under.err
-    found = run(capsys, "search", "anything", "--data-dir", str(tmp_path / "data"))
-    assert found.code == 1 and "desk-rag index FOLDER" in found.err and "desk-rag ask" not in found.err
+    hits = run(capsys, "search", "anything", "--data-dir", str(tmp_path / "data"))
+    assert hits.code == 1 and "desk-rag index FOLDER" in hits.err and "desk-rag ask" not in hits.err
 
 
 def test_an_answer_that_is_interrupted_claims_nothing(
@@ -136,19 +136,21 @@ def test_an_answer_that_is_interrupted_claims_nothing(
 
     monkeypatch.setattr(AnswerEngine, "ask", interrupted)
     question = "Who was elected treasurer of the garden club?"
-    asked = desk.run(capsys, "ask", question)
-    assert asked.code == 130
-    assert re.match(r"\(stopped\)\n-- made from \d+ of \d+ passages?, \d+ files? · first token ", asked.out), asked.out
-    told = json.loads(desk.run(capsys, "ask", question, "--json").out)
-    assert (told["stopped"], told["answer"], told["dropped_quotes"], told["citations"]) == (True, "", [], [])
+    answer = desk.run(capsys, "ask", question)
+    assert answer.code == 130
+    footer = r"\(stopped\)\n-- made from \d+ of \d+ passages?, \d+ files? · first token "
+    assert re.match(footer, answer.out), answer.out
+    report = json.loads(desk.run(capsys, "ask", question, "--json").out)
+    parts = [report[name] for name in ("stopped", "answer", "dropped_quotes", "citations")]
+    assert parts == [True, "", [], []]
 
 
 def test_that_a_question_was_cut_is_told(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     question = "Who was elected treasurer of the garden club? " + "And why? " * 400
-    told = json.loads(desk.run(capsys, "ask", question, "--json").out)
-    assert 200 < told["question_cut_at"] < 256
+    report = json.loads(desk.run(capsys, "ask", question, "--json").out)
+    assert 200 < report["question_cut_at"] < 256
     shown = desk.run(capsys, "ask", question).out
-    assert f"(The question is longer than {told['question_cut_at']} tokens; its end was left out)" in shown
+    assert f"(The question is longer than {report['question_cut_at']} tokens; its end was left out)" in shown
     assert json.loads(desk.run(capsys, "ask", "Who was elected?", "--json").out)["question_cut_at"] is None
 
 
@@ -166,23 +168,23 @@ def test_a_drive_without_room_for_chunk_kv_is_an_error(
 
 
 def test_ask_streams_the_answer_with_its_citation(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = desk.run(capsys, "ask", "Who was elected treasurer of the garden club?")
-    assert asked.code == 0
-    assert "[1] " in asked.out and "club.txt" in asked.out and "“" in asked.out
-    assert "Ruth" in asked.out
-    assert "first token" in asked.out and "2 of 2 chunks warm" in asked.out
+    answer = desk.run(capsys, "ask", "Who was elected treasurer of the garden club?")
+    assert answer.code == 0
+    assert "[1] " in answer.out and "club.txt" in answer.out and "“" in answer.out
+    assert "Ruth" in answer.out
+    assert "first token" in answer.out and "2 of 2 chunks warm" in answer.out
 
 
 def test_ask_json_has_the_documented_keys(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = desk.run(capsys, "ask", "Who was elected treasurer?", "--json", "--folder", str(desk.documents))
-    told = json.loads(asked.out)
+    answer = desk.run(capsys, "ask", "Who was elected treasurer?", "--json", "--folder", str(desk.documents))
+    report = json.loads(answer.out)
     guide = (ROOT / "assets" / "guides" / "json.md").read_text(encoding="utf-8")
-    for key in (*told, *told["sources"][0], *told["citations"][0]):
+    for key in (*report, *report["sources"][0], *report["citations"][0]):
         assert f"`{key}`" in guide, f"{key} is not documented"
-    assert told["found"] is True
-    assert told["warm_chunks"] == 2 and told["cold_chunks"] == 0
-    assert sum(told["stages"].values()) == pytest.approx(told["ttft_seconds"])
-    assert told["citations"][0]["path"] == str((desk.documents / "club.txt").resolve())
+    assert report["found"] is True
+    assert report["warm_chunks"] == 2 and report["cold_chunks"] == 0
+    assert sum(report["stages"].values()) == pytest.approx(report["ttft_seconds"])
+    assert report["citations"][0]["path"] == str((desk.documents / "club.txt").resolve())
 
 
 def test_full_mode_answers_from_the_same_chunks(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,25 +203,25 @@ def test_ask_indexes_a_new_folder_first(
     (tmp_path / "tap.md").write_text("# Garden\n\nThe garden tap is shut off in November.\n", encoding="utf-8")
     refused = desk.run(capsys, "ask", "When is the tap shut off?", "--folder", str(tmp_path), "--no-index")
     assert refused.code == 1 and "nothing indexed" in refused.err
-    asked = desk.run(capsys, "ask", "When is the tap shut off?", "--folder", str(tmp_path))
-    assert asked.code == 0
-    assert "1 file read" in asked.err
-    assert "November" in asked.out
+    answer = desk.run(capsys, "ask", "When is the tap shut off?", "--folder", str(tmp_path))
+    assert answer.code == 0
+    assert "1 file read" in answer.err
+    assert "November" in answer.out
 
 
 def test_nothing_but_the_answer_is_printed(desk: Desk) -> None:
     where = ("--data-dir", str(desk.data))
-    asked = child("ask", "Who was elected treasurer of the garden club?", *where)
-    found = child("search", "treasurer", *where)
-    assert (asked.code, asked.err) == (0, "") and "first token" in asked.out
-    assert (found.code, found.err) == (0, "") and "club.txt" in found.out
+    answer = child("ask", "Who was elected treasurer of the garden club?", *where)
+    hits = child("search", "treasurer", *where)
+    assert (answer.code, answer.err) == (0, "") and "first token" in answer.out
+    assert (hits.code, hits.err) == (0, "") and "club.txt" in hits.out
 
 
 def test_what_is_asked_for_on_the_command_line_goes_before_the_file() -> None:
     kept = Settings(answer=AnswerSettings(attention="lazy", recompute=0.3, selector="aux", top_k=5))
     assert work.with_answer_options(kept, None, None, None) == kept
-    changed = work.with_answer_options(kept, "materialize", "0.5", "query").answer
-    assert changed == AnswerSettings(attention="materialize", recompute=0.5, selector="query", top_k=5)
+    changed = work.with_answer_options(kept, "materialize", "0.5", "aux-strict").answer
+    assert changed == AnswerSettings(attention="materialize", recompute=0.5, selector="aux-strict", top_k=5)
     assert work.with_answer_options(kept, None, "0", None).answer.recompute == 0.0
     assert kept.answer.recompute == 0.3
 
@@ -234,18 +236,18 @@ def test_the_options_of_an_answer_reach_the_engine(
         raise ConfigError("enough was seen")
 
     monkeypatch.setattr(work, "_load_engine", noted)
-    words = ("--attention", "lazy", "--recompute", "0.2", "--selector", "first-k")
+    words = ("--attention", "lazy", "--recompute", "0.2", "--selector", "aux")
     assert "enough was seen" in desk.run(capsys, "ask", "why?", *words).err
-    assert seen == [AnswerSettings(attention="lazy", recompute=0.2, selector="first-k")]
+    assert seen == [AnswerSettings(attention="lazy", recompute=0.2, selector="aux")]
 
 
 def test_the_share_that_was_recomputed_is_told() -> None:
     plain = Timings((Stage("prefill", 0.1),), 700)
-    told = Timings((Stage("choose", 0.02), Stage("prefill", 0.1)), 700, recompute_ratio=0.2)
-    lines = [output.footer(answer_with(timings)) for timings in (plain, told)]
+    recomputed = Timings((Stage("choose", 0.02), Stage("prefill", 0.1)), 700, recompute_ratio=0.2)
+    lines = [output.footer(answer_with(timings)) for timings in (plain, recomputed)]
     assert "recomputed" not in lines[0]
     assert "20% of chunk tokens recomputed" in lines[1] and "choose 0.020" in lines[1]
-    shares = [output.answer_json(answer_with(timings))["recompute_ratio"] for timings in (plain, told)]
+    shares = [output.answer_json(answer_with(timings))["recompute_ratio"] for timings in (plain, recomputed)]
     assert shares == [0.0, 0.2]
 
 
@@ -277,8 +279,8 @@ def test_verify_finds_a_damaged_byte_and_repairs(desk: Desk, capsys: pytest.Capt
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
-    found = desk.run(capsys, "verify")
-    assert found.code == 4 and "wrong: " in found.out
+    outcome = desk.run(capsys, "verify")
+    assert outcome.code == 4 and "wrong: " in outcome.out
     assert desk.run(capsys, "verify", "--repair").code == 0
     assert desk.run(capsys, "verify").code == 0
     mended = desk.run(capsys, "index", str(desk.documents), "--json")
@@ -287,10 +289,10 @@ def test_verify_finds_a_damaged_byte_and_repairs(desk: Desk, capsys: pytest.Capt
 
 def test_doctor_finds_nothing_broken(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     looked = desk.run(capsys, "doctor", "--json")
-    told = json.loads(looked.out)
-    assert looked.code == 0 and told["ok"] is True
-    assert {"torch", "model", "embedder", "word search", "index"} <= {finding["name"] for finding in told["findings"]}
-    assert all(finding["remedy"] for finding in told["findings"] if finding["verdict"] != "ok")
+    report = json.loads(looked.out)
+    assert looked.code == 0 and report["ok"] is True
+    assert {"torch", "model", "embedder", "word search", "index"} <= {finding["name"] for finding in report["findings"]}
+    assert all(finding["remedy"] for finding in report["findings"] if finding["verdict"] != "ok")
 
 
 def test_purge_asks_first_and_leaves_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -343,8 +345,8 @@ def test_index_and_status_count_unread_files_by_kind(
     for shown in (indexed.err.splitlines()[-1], next(line for line in status.splitlines() if "left out" in line)):
         counted = re.search(r"27 files not read: (.*) \(desk-rag why FOLDER lists them\)", shown)
         assert counted and set(counted[1].split(", ")) == groups and counted[1].startswith("22 images")
-    told = json.loads(run(capsys, "index", str(documents), "--no-kv", "--json", *where).out)["not_read"]
-    assert told["files"] == 27 and told["kinds"]["images"] == 22
+    report = json.loads(run(capsys, "index", str(documents), "--no-kv", "--json", *where).out)["not_read"]
+    assert report["files"] == 27 and report["kinds"]["images"] == 22
 
 
 def test_refusal_counts_unread_files_that_may_hold_the_answer(
@@ -364,8 +366,8 @@ def test_refusal_counts_unread_files_that_may_hold_the_answer(
     assert "(26 files not read: 22 images, " in run(capsys, *question).out
     one_file = json.loads(run(capsys, *question, "--folder", str(documents / "club.txt"), "--json").out)
     assert one_file["found"] is False and one_file["not_read"] is None
-    found = json.loads(run(capsys, "ask", "Who was elected treasurer?", "--json", "--data-dir", str(data)).out)
-    assert found["found"] is True and found["not_read"] is None
+    reply = json.loads(run(capsys, "ask", "Who was elected treasurer?", "--json", "--data-dir", str(data)).out)
+    assert reply["found"] is True and reply["not_read"] is None
 
 
 def test_why_groups_the_files_of_a_folder_by_reason(
@@ -379,9 +381,9 @@ def test_why_groups_the_files_of_a_folder_by_reason(
     assert shown[first + 21] == "  … and 2 more; --json lists every file"
     assert shown[shown.index("1 left out: .deskragignore: *.log") + 1] == "  debug.log"
     assert len([line for line in shown if line.startswith("1 failed: ")]) == 1
-    told = json.loads(run(capsys, "why", str(documents), "--json", *where).out)
-    assert told["states"] == {"indexed": 1, "skipped": 27, "failed": 1}
-    rows = {Path(row["path"]).name: row for row in told["files"]}
+    report = json.loads(run(capsys, "why", str(documents), "--json", *where).out)
+    assert report["states"] == {"indexed": 1, "skipped": 27, "failed": 1}
+    rows = {Path(row["path"]).name: row for row in report["files"]}
     assert len(rows) == 29 and rows["photo-21.jpg"]["state"] == "skipped" and rows["club.txt"]["chunks"] == 1
     assert "damaged" in rows["broken.pdf"]["reason"]
 
@@ -445,7 +447,7 @@ def test_unknown_setting_names_the_nearest(tmp_path: Path, capsys: pytest.Captur
         (["ask", "  "], 2, "The question is empty"),
         (["ask", "why?", "--recompute", "1.5"], 2, "'1.5' is no share"),
         (["ask", "why?", "--recompute", "some"], 2, "Give a number from 0 to 1."),
-        (["ask", "why?", "--selector", "luck"], 2, "Known: first-k"),
+        (["ask", "why?", "--selector", "luck"], 2, "Known: aux"),
         (["ask", "why?", "--attention", "magic"], 2, "magic"),
         ([".", "--recompute", "-1"], 2, "'-1' is no share"),
         (["ask", "why?", "--adapter", "/no/such/adapter"], 5, "/no/such/adapter is no adapter"),
@@ -534,8 +536,8 @@ def test_empty_folder_is_said_to_be_empty(
     where = ("--data-dir", str(tmp_path / "data"))
     indexed = run(capsys, "index", str(empty), "--no-kv", *where)
     assert indexed.code == 0 and "holds no files" in indexed.err
-    asked = desk.run(capsys, "ask", "Anything?", "--folder", str(empty))
-    assert asked.code == 1 and "nothing indexed" in asked.err
+    answer = desk.run(capsys, "ask", "Anything?", "--folder", str(empty))
+    assert answer.code == 1 and "nothing indexed" in answer.err
 
 
 def test_unreadable_file_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
@@ -554,8 +556,8 @@ def test_unreadable_file_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
     indexed = child("index", str(documents), "--no-kv", *where, before=ordinary)
     assert indexed.code == 3
     assert "locked.md: could not be read: Permission denied" in indexed.err and "1 file read" in indexed.err
-    told = child("why", str(locked), *where, before=ordinary)
-    assert told.code == 0 and "Permission denied" in told.out
+    report = child("why", str(locked), *where, before=ordinary)
+    assert report.code == 0 and "Permission denied" in report.out
     documents.chmod(0)
     refused = child("index", str(documents), "--no-kv", *where, before=ordinary)
     documents.chmod(0o700)
@@ -608,11 +610,11 @@ def test_a_pipe_gets_no_escape_sequence(desk: Desk, tmp_path: Path) -> None:
     hostile = tmp_path / "evil\x1b]0;title\x07.txt"
     hostile.write_text("The \x1b[31mred\x1b[0m lantern\x1b]52;c;Zm9v\x07 hangs in the hall.\n", encoding="utf-8")
     where = ("--data-dir", str(desk.data), "--folder", str(tmp_path))
-    asked = child("ask", "Where does the lantern hang?", *where)
-    found = child("search", "lantern", "--words", *where)
-    assert asked.code == 0 and "hall" in asked.out
-    assert "red lantern" in found.out and "evil" in found.out
-    assert not {"\x1b", "\x07", "\r"} & set(asked.out + asked.err + found.out + found.err)
+    answer = child("ask", "Where does the lantern hang?", *where)
+    hits = child("search", "lantern", "--words", *where)
+    assert answer.code == 0 and "hall" in answer.out
+    assert "red lantern" in hits.out and "evil" in hits.out
+    assert not {"\x1b", "\x07", "\r"} & set(answer.out + answer.err + hits.out + hits.err)
 
 
 @pytest.mark.parametrize(
@@ -643,8 +645,8 @@ def test_interrupt_ends_with_130_and_loses_nothing(tmp_path: Path, capsys: pytes
     assert "Traceback" not in first + rest
     after = run(capsys, "index", str(documents), "--no-kv", "--data-dir", str(data))
     assert after.code == 0
-    told = json.loads(run(capsys, "status", "--json", "--data-dir", str(data)).out)
-    assert told["files"] == 40
+    report = json.loads(run(capsys, "status", "--json", "--data-dir", str(data)).out)
+    assert report["files"] == 40
 
 
 def test_without_a_terminal_the_ui_says_so(desk: Desk) -> None:

@@ -13,12 +13,12 @@ from desk_rag.cli.signals import stoppable
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_asks_and_the_second_ends(number: signal.Signals) -> None:
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
-    told: list[str] = []
-    with pytest.raises(KeyboardInterrupt), stoppable(lambda: told.append("stopping")) as stop:
+    report: list[str] = []
+    with pytest.raises(KeyboardInterrupt), stoppable(lambda: report.append("stopping")) as stop:
         assert not stop()
         os.kill(os.getpid(), number)
-        assert stop() and told == ["stopping"]
+        assert stop() and report == ["stopping"]
         os.kill(os.getpid(), number)
         pytest.fail("went on after the second signal")
-    assert told == ["stopping"]
+    assert report == ["stopping"]
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before

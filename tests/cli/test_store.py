@@ -1,12 +1,11 @@
-"""The commands about the store, each in a process of its own as a user runs them: verify, purge, status, doctor."""
+"""The commands about the store: verify, purge, status, doctor."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -37,13 +36,11 @@ class Desk:
     data: Path
 
     def run(self, *words: str) -> Ran:
-        """One command in a process of its own."""
-        done = subprocess.run(
-            [sys.executable, "-m", "desk_rag", *words, "--data-dir", str(self.data)], cwd=ROOT,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=170, check=False,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-        return Ran(done.returncode, done.stdout, done.stderr)
+        """One command, in this process."""
+        out, err = StringIO(), StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            code = main([*words, "--data-dir", str(self.data)])
+        return Ran(code, out.getvalue(), err.getvalue())
 
     def json(self, *words: str) -> dict[str, object]:
         ran = self.run(*words, "--json")
@@ -59,23 +56,23 @@ class Desk:
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
     place = tmp_path_factory.mktemp("desk")
-    made = Desk(place / "documents", place / "data")
+    desk = Desk(place / "documents", place / "data")
     for folder in ("secret", "open"):
-        (made.documents / folder).mkdir(parents=True)
-    (made.documents / "secret" / "kept.txt").write_text(PROMISE, encoding="utf-8")
-    (made.documents / "secret" / "gone.txt").write_text(PROMISE.replace("cellar", "attic"), encoding="utf-8")
+        (desk.documents / folder).mkdir(parents=True)
+    (desk.documents / "secret" / "kept.txt").write_text(PROMISE, encoding="utf-8")
+    (desk.documents / "secret" / "gone.txt").write_text(PROMISE.replace("cellar", "attic"), encoding="utf-8")
     for number in range(5):
         text = f"Minutes of meeting {number}. The treasurer of the garden club reported a balance of {number}00 euros. "
         text += " ".join(f"Item {item} was put off until day {item + number} of the month." for item in range(9))
-        (made.documents / "open" / f"{number}.txt").write_text(text, encoding="utf-8")
-    (made.documents / "open" / "blank.txt").write_text(" \n\t\n", encoding="utf-8")
-    (made.documents / "open" / "outside.txt").symlink_to("/etc/passwd")
-    (made.documents / "open" / "inside.txt").symlink_to(made.documents / "open" / "0.txt")
-    indexed = made.run("index", str(made.documents))
+        (desk.documents / "open" / f"{number}.txt").write_text(text, encoding="utf-8")
+    (desk.documents / "open" / "blank.txt").write_text(" \n\t\n", encoding="utf-8")
+    (desk.documents / "open" / "outside.txt").symlink_to("/etc/passwd")
+    (desk.documents / "open" / "inside.txt").symlink_to(desk.documents / "open" / "0.txt")
+    indexed = desk.run("index", str(desk.documents))
     assert indexed.code == 0, indexed.err
     assert "The chunk caches would take about" in indexed.err and "all of them fit" in indexed.err
     assert "7 chunks made warm" in indexed.err
-    return made
+    return desk
 
 
 def test_the_seven_sevenths_are_the_whole(desk: Desk) -> None:
@@ -99,18 +96,18 @@ def test_a_flipped_byte_is_found_by_its_seventh_and_by_no_other(desk: Desk) -> N
 @pytest.mark.slow
 def test_doctor_tells_quality_break_even_room_and_what_was_mended(desk: Desk) -> None:
     def findings(*words: str) -> dict[str, dict[str, str]]:
-        told = desk.json("doctor", *words)["findings"]
-        return {finding["name"]: finding for finding in told}  # type: ignore[attr-defined]
+        report = desk.json("doctor", *words)["findings"]
+        return {finding["name"]: finding for finding in report}  # type: ignore[attr-defined]
 
-    found = findings()
-    quality = found["int8 quality"]
+    listed = findings()
+    quality = listed["int8 quality"]
     assert quality["verdict"] == "ok" and "int8*10" in quality["detail"]
     assert "embedded: KL " in quality["detail"] and "4 of 4 codes" in quality["detail"]
     assert "keys turn exactly" in quality["detail"]
-    assert "to prefill and" in found["break-even"]["detail"] and "times less" in found["break-even"]["detail"]
-    assert "7 of them warm" in found["index"]["detail"]
-    assert found["disk"]["verdict"] == "ok" and "may take 20.0 GiB" in found["disk"]["detail"]
-    assert "store" not in found
+    assert "to prefill and" in listed["break-even"]["detail"] and "times less" in listed["break-even"]["detail"]
+    assert "7 of them warm" in listed["index"]["detail"]
+    assert listed["disk"]["verdict"] == "ok" and "may take 20.0 GiB" in listed["disk"]["detail"]
+    assert "store" not in listed
 
     victim = sorted(desk.data.glob("kv/*/*/*.safetensors"))[-1]
     victim.unlink()
@@ -155,17 +152,17 @@ def test_pinning_what_is_not_there_is_refused_unless_it_is_known(desk: Desk, tmp
 
 def test_why_looks_at_a_link_and_not_at_what_it_points_to(desk: Desk) -> None:
     def told(path: Path) -> tuple[object, object]:
-        found = desk.json("why", str(path))
-        assert found["path"] == str(path.parent.resolve() / path.name)
-        return found["state"], found["reason"]
+        verdict = desk.json("why", str(path))
+        assert verdict["path"] == str(path.parent.resolve() / path.name)
+        return verdict["state"], verdict["reason"]
 
     assert told(desk.documents / "open" / "outside.txt") == ("left out", "link to a file outside the folder")
     assert told(desk.documents / "open" / "inside.txt")[0] == "indexed"
     assert told(desk.documents / "open" / "blank.txt") == ("left out", "empty")
     by_way = desk.documents.parent / "by_way"
     by_way.symlink_to(desk.documents)
-    found = desk.json("why", str(by_way / "open" / "outside.txt"))
-    assert found["path"] == str(desk.documents / "open" / "outside.txt") and found["state"] == "left out"
+    verdict = desk.json("why", str(by_way / "open" / "outside.txt"))
+    assert verdict["path"] == str(desk.documents / "open" / "outside.txt") and verdict["state"] == "left out"
     assert desk.json("why", str(by_way))["path"] == str(desk.documents)
     by_way.unlink()
 

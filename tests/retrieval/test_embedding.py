@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -55,8 +56,13 @@ def library() -> Embedder:
     return Embedder("library", library_module(), is_embedded=False)
 
 
+def exact(library: Embedder, text: str) -> np.ndarray:
+    """A question's vector by matrices that are not packed."""
+    return np.asarray(library._embed([text], None, nullcontext(), library._module)[0])
+
+
 def encode(library: Embedder, text: str) -> np.ndarray:
-    """What sentence-transformers itself makes of a text."""
+    """Embed a text with sentence-transformers itself."""
     assert isinstance(library._module, SentenceTransformer)
     return np.asarray(library._module.encode([text], normalize_embeddings=True, show_progress_bar=False)[0])
 
@@ -76,7 +82,7 @@ def test_the_embedder_that_ships_computes_what_the_library_computes_bit_for_bit(
     ]
     assert np.array_equal(embedder.embed_chunks(texts), library.embed_chunks(texts))
     for text in texts:  # questions by matrices in int8 or fp16, which round by themselves
-        assert np.abs(embedder.embed_question(text[:300]) - encode(library, text[:300])).max() < 2e-4
+        assert np.abs(embedder.embed_question(text[:300]) - exact(library, text[:300])).max() < 2e-4
 
 
 def test_the_embedder_that_ships_needs_no_sentence_transformers() -> None:
@@ -192,7 +198,7 @@ def test_a_folder_with_the_same_model_gives_the_same_vectors(
     library._module.save(str(tmp_path / "mine"))
     other = load_embedder(ModelSettings(device="cpu", embedder=str(tmp_path / "mine")))
     assert other.name == str(tmp_path / "mine")
-    np.testing.assert_allclose(other.embed_question(NOTE), embedder.embed_question(NOTE), atol=1e-5)
+    np.testing.assert_allclose(other.embed_question(NOTE), embedder.embed_question(NOTE), atol=2e-4)  # fp16 and int8
 
 
 def test_the_embedded_one_is_told_by_its_weights_and_not_by_its_name(

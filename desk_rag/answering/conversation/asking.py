@@ -16,7 +16,6 @@ from desk_rag.answering.conversation.follow_up import stand_alone
 from desk_rag.answering.conversation.turns import Turn
 from desk_rag.answering.events import AnswerEvent, AnswerMode, AskedAs, Finished
 from desk_rag.answering.writing.languages import foreign_language
-from desk_rag.documents.status import FileState
 from desk_rag.ingest import unread
 from desk_rag.sanitize import clean
 
@@ -64,7 +63,7 @@ def ask(engine: AnswerEngine, request: Request, stop: Callable[[], bool] = lambd
 
 def understand(request: Request, store: Store) -> Understood:
     """Resolve '@' names and rewrite a follow-up. Raises `scope.UnknownName`, StoreError."""
-    scope = scope_of(request.question, store, request.limit or request.under)
+    scope = scopes.among_indexed(request.question, store, request.limit or request.under)
     if small_talk.kind_of(scope.question) is not None:
         return Understood(scope.question, "", scope.paths, request.limit)
     earlier = tuple(turn for turn in request.earlier if small_talk.kind_of(turn.asked) is None)
@@ -77,22 +76,6 @@ def understand(request: Request, store: Store) -> Understood:
         # A question that leans on the last one is about the same files.
         return Understood(asked, rewritten, last.limited_to, last.limited_to)
     return Understood(asked, rewritten, scope.paths, request.limit)
-
-
-def scope_of(question: str, store: Store, under: Sequence[Path]) -> scopes.Scope:
-    """Resolve the '@' names in a question among the documents below `under`. Raises `scope.UnknownName`."""
-    try:
-        return scopes.resolve(question, lambda: indexed_files(store), under)
-    except scopes.UnknownName:
-        names = " ".join(mention.name for mention in scopes.mentions(question))
-        if sentences := unread.named_in(names, store, under, by_kind=False):
-            raise scopes.UnknownName(f"{sentences[0].rstrip('.')}.") from None
-        raise
-
-
-def indexed_files(store: Store) -> list[Path]:
-    """Return the paths of all documents that can be searched."""
-    return [row.path for row in store.documents() if row.state is FileState.INDEXED]
 
 
 def answer(

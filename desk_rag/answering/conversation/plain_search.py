@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.context import sources_of
 from desk_rag.answering.conversation import scope as scopes
-from desk_rag.answering.conversation.asking import indexed_files
 from desk_rag.answering.events import Answer, AnswerEvent, AnswerMode, Finished, Retrieved, Timings
 from desk_rag.retrieval.search import retrieve
 
@@ -27,7 +26,7 @@ def is_search(text: str) -> bool:
 
 def search(store: Store, text: str, under: Sequence[Path]) -> Iterator[AnswerEvent]:
     """Yield the passages as Retrieved, then Finished. Raises `scope.UnknownName`, StoreError."""
-    scope = scopes.resolve(text.removeprefix(SIGN).strip(), lambda: indexed_files(store), under)
+    scope = scopes.among_indexed(text.removeprefix(SIGN).strip(), store, under)
     sources = sources_of(retrieve(store, None, scope.question, _MOST, scope.paths), store)
     yield Retrieved(sources)
     number = f"{len(sources)} passages" if len(sources) != 1 else "1 passage"

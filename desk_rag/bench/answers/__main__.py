@@ -37,11 +37,11 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError("Name what to ask about.", remedy="Either --folder F with --questions Q, or --desk NAME.")
     if options.folder is not None and options.questions is None:
         raise ConfigError("There are no questions.", remedy="Give --questions a file of JSON lines.")
-    asked = questions.load(options.questions or desks.questions_of(options.desk))
+    question_rows = questions.load(options.questions or desks.questions_of(options.desk))
     with _places(options) as (folder, data_dir):
         if options.desk is not None:
             desks.write(options.desk, folder)
-        marked = _measure(options, asked, folder, data_dir)
+        marked = _measure(options, question_rows, folder, data_dir)
     print(clean(rates.table(marked, markdown=options.markdown)))
     print(_FOOT)
     result = {
@@ -88,12 +88,12 @@ def _places(options: argparse.Namespace) -> Iterator[tuple[Path, Path]]:
 
 
 def _measure(
-    options: argparse.Namespace, asked: Sequence[questions.Question], folder: Path, data_dir: Path
+    options: argparse.Namespace, all_questions: Sequence[questions.Question], folder: Path, data_dir: Path
 ) -> list[rates.Marked]:
     from desk_rag.answering.opening import open_engine
 
     model = ModelSettings.model_validate({"name": options.model, "threads": options.threads})
-    chosen = [one for one in asked if not options.kind or one.kind in options.kind][: options.limit or None]
+    chosen = [one for one in all_questions if not options.kind or one.kind in options.kind][: options.limit or None]
     if not chosen:
         raise ConfigError("There is no such question.", remedy="Leave out --kind and --limit.")
     engine = open_engine(Settings(data_dir=data_dir, model=model), writer=True)

@@ -16,7 +16,6 @@ from desk_rag.cli.questions.session import ChatSession
 from desk_rag.cli.store_access import exists
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError
-from desk_rag.indexer.resident import keeping
 from desk_rag.indexer.resident.protocol import NoResident, is_supported
 from desk_rag.ingest import contents
 
@@ -57,17 +56,22 @@ def ask(settings: Settings, options: AskOptions) -> int:
     try:
         return _ask_resident(settings, options, request, session, progress)
     except NoResident as reason:
-        say_alone(progress, reason)
-    if keeps:
-        keeping.make_way(settings.data_dir)  # it declined a folder that must be indexed first
+        work.say_alone(progress, reason)
+    if not keeps:
+        return _ask_alone(settings, options, request, session, progress)
+    from desk_rag.indexer.resident import keeping
+
+    keeping.make_way(settings.data_dir)  # it declined a folder that must be indexed first
     code = _ask_alone(settings, options, request, session, progress)
-    if keeps and is_supported():
+    if is_supported():
         keeping.start(settings)
     return code
 
 
 def _keep(settings: Settings, progress: out.Progress) -> None:
     """Start the process that answers, unless there is one."""
+    from desk_rag.indexer.resident import keeping
+
     progress.passing("starting a process that keeps the models loaded …")
     reason = keeping.ensure(settings)
     progress.clear()
@@ -123,12 +127,6 @@ def _ask_alone(
         if stop():
             return work.INTERRUPTED
     return work.SOME_UNREADABLE if failed else 0
-
-
-def say_alone(progress: out.Progress, reason: NoResident) -> None:
-    """Say why a running desk-rag was not asked, if there is one."""
-    if str(reason):
-        progress.say(f"Answering without the desk-rag that is running: {reason}.")
 
 
 def _print(

@@ -87,5 +87,5 @@ def chats(
     """List, show, search, export or delete saved chats."""
     from desk_rag.cli.questions import chats as chats_command
 
-    asked = chats_command.Action(action, " ".join(which or []), form, sure=yes, as_json=as_json)
-    raise typer.Exit(chats_command.run(settings_of(ctx), asked))
+    request = chats_command.Action(action, " ".join(which or []), form, sure=yes, as_json=as_json)
+    raise typer.Exit(chats_command.run(settings_of(ctx), request))

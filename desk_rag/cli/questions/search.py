@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.cli import output as out
-from desk_rag.cli.questions.ask import say_alone
-from desk_rag.cli.work import indexed_roots
+from desk_rag.cli.work import indexed_roots, say_alone
 from desk_rag.config import Settings
 from desk_rag.errors import UNWRITABLE, ConfigError, ForeignPlace, ModelError, StoreLocked
 from desk_rag.indexer.resident.protocol import NoResident
@@ -64,7 +63,7 @@ def _search_resident(
 def _search_alone(
     settings: Settings, query: str, roots: Sequence[Path], limit: int, *, words_only: bool
 ) -> tuple[list[RetrievedChunk], tuple[str, ...]]:
-    from desk_rag.answering.conversation import asking
+    from desk_rag.answering.conversation.scope import among_indexed
     from desk_rag.ingest import damage
     from desk_rag.retrieval.search import retrieve
     from desk_rag.store.store import Store
@@ -72,7 +71,7 @@ def _search_alone(
     backlog = _read_changed(settings, roots)
     with Store.open(settings.data_dir, settings.store, writer=False) as store:
         contents.check_not_empty(store, roots, contents.SEARCH_REMEDY)
-        scope = asking.scope_of(query, store, roots)
+        scope = among_indexed(query, store, roots)
         embedder = None
         if not words_only:
             from desk_rag.retrieval.embedding import load_embedder
@@ -85,14 +84,15 @@ def _search_alone(
 
 def _read_changed(settings: Settings, roots: Sequence[Path]) -> Backlog:
     """Look for files that changed, read a few small ones, and return what is left unread."""
-    from desk_rag.model import weights
-    from desk_rag.model.prompt import load_prompt
     from desk_rag.store.store import Store
 
     with Store.open(settings.data_dir, settings.store, writer=False) as store:
         backlog = freshness.look(store, roots, settings.index)
     if not backlog.is_small:
         return backlog
+    from desk_rag.model import weights
+    from desk_rag.model.prompt import load_prompt
+
     try:
         prompt = load_prompt(weights.resolve(settings.model.name, allow_download=False))
         with Store.open(settings.data_dir, settings.store, writer=True) as store:

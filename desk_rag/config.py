@@ -94,6 +94,11 @@ _PLAIN = {
 """Sentences about a setting for pydantic's kinds of error."""
 
 
+def _shipped_selector(value: object) -> object:
+    """Replace a selector of former versions that only benchmarks still have."""
+    return "edge-query" if value in ("first-k", "delta-kv", "query") else value
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -137,7 +142,7 @@ class AnswerSettings(_Section):
     'auto' uses lazy only on a GPU where materialize does not fit."""
     recompute: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of chunk tokens recomputed for each question: 0 is fastest, 1 is a full prefill."""
-    selector: Literal["first-k", "delta-kv", "aux", "aux-strict", "query", "edge-query"] = "edge-query"
+    selector: Annotated[Literal["edge-query", "aux", "aux-strict"], BeforeValidator(_shipped_selector)] = "edge-query"
     """Method that selects the tokens to recompute."""
     auxiliary: str = "embedded"
     """Model behind the selectors aux and aux-strict: 'embedded', 'smollm2-135m', a directory or a Hugging Face name."""

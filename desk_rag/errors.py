@@ -45,7 +45,7 @@ EXIT_CODES = {
     5: "the model cannot be used (missing, not supported, too large)",
     130: "interrupted (what was done is kept)",
 }
-"""What each exit code of the command line means."""
+"""Meanings of the exit codes of the command line."""
 
 
 class DeskRagError(Exception):
@@ -117,7 +117,7 @@ class ForeignPlace(StoreError):
 
 
 UNWRITABLE = (StoreFull, StoreReadOnly)
-"""What a small note that can be done without may run into."""
+"""Errors of writing a small note that can be done without."""
 
 
 class CorruptKV(StoreError):
@@ -161,7 +161,7 @@ class Cancelled(DeskRagError):
 
 
 def full_disk(place: object) -> StoreFull:
-    """What is said when the drive that holds `place` has no room."""
+    """Return the error for a drive without room for `place`."""
     return StoreFull(
         f"The disk is full: {place} could not be written.",
         remedy="Free some space on that drive; nothing that was stored is lost. `desk-rag purge --all` needs none.",
@@ -169,7 +169,7 @@ def full_disk(place: object) -> StoreFull:
 
 
 def catalog_lost(data_dir: object) -> CatalogLost:
-    """What is said where chunk KV or other traces show that a catalog existed."""
+    """Return the error for a lost catalog, whose traces show that it existed."""
     return CatalogLost(
         f"The catalog in {data_dir} is lost: it is missing or was emptied.",
         remedy="Rebuild it: desk-rag index FOLDER ... (chunk KV that is still there is used again)",
@@ -177,7 +177,7 @@ def catalog_lost(data_dir: object) -> CatalogLost:
 
 
 def read_only(place: object, reason: str) -> StoreReadOnly:
-    """What is said when `place` may not be written."""
+    """Return the error for a `place` that may not be written."""
     return StoreReadOnly(
         f"{place} cannot be written: {reason}.",
         remedy="Make the drive or directory writable for you, or name another place with --data-dir.",
@@ -185,7 +185,7 @@ def read_only(place: object, reason: str) -> StoreReadOnly:
 
 
 def told_to_user(error: Exception) -> DeskRagError | None:
-    """What ended a command, as the user is to hear of it; None for a fault of our own."""
+    """Return the error that the user sees for an exception; None for an internal error."""
     if isinstance(error, PermissionError):
         name = error.filename or "A file"
         return DeskRagError(f"{name} may not be used: {error.strerror}.", remedy=_owner_remedy(str(name)))

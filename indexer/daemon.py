@@ -76,7 +76,7 @@ def run_watch(
             service.start()
             while not stop.wait(_SIGNAL_SECONDS):
                 pass  # Windows interrupts no wait without an end
-            printer.line("stopping")
+            printer.line(f"stopping{_coverage(store)}")
             server.stop()
             if not service.stop():
                 _leave(store, printer)
@@ -198,6 +198,15 @@ def _signals() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _coverage(store: Store) -> str:
+    """Return how much is indexed, as the last thing a run says; '' if that cannot be read."""
+    try:
+        counts = store.coverage()
+    except DeskRagError:
+        return ""
+    return f": {counts.files:,} files are indexed, {counts.warm:,} of {counts.chunks:,} chunks are warm"
 
 
 def _leave(store: Store, printer: Printer) -> None:

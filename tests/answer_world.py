@@ -28,7 +28,8 @@ from desk_rag.kv.recompute.policy import RecomputeChoice
 from desk_rag.kv.serving import ServingModel
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.prompt import PromptFormat
-from desk_rag.retrieval.embedding import Embedder, load_embedder
+from desk_rag.retrieval import embedding
+from desk_rag.retrieval.embedding import Embedder
 from desk_rag.store.kv import header
 from desk_rag.store.store import Store
 
@@ -81,7 +82,7 @@ def make_world(root: Path, device: Literal["cpu", "cuda"], model: LanguageModel 
         (root / "docs" / name).write_text(text)
     settings = Settings(data_dir=root / "data", model=ModelSettings(device=device))
     real = device == "cpu" and model is None
-    embedder = load_embedder(settings.model) if real else cast("Embedder", WordVectors())
+    embedder = embedding.load_embedder(settings.model) if real else cast("Embedder", WordVectors())
     prepared = prepare(settings) if model is None else prepare_model(model, settings.data_dir)
     made = World(prepared, embedder, settings.data_dir)
     # Small chunks of a small model would be one layer group each; several let loading and computing overlap.

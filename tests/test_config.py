@@ -71,6 +71,11 @@ def test_every_section_can_be_set(tmp_path: Path) -> None:
     assert settings.idle.on_battery is True
 
 
+def test_a_selector_that_only_benchmarks_have_now_becomes_the_default(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[answer]\nselector = "first-k"\n')
+    assert load(tmp_path / "config.toml").answer.selector == "edge-query"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -139,7 +139,7 @@ def test_metadata_names_author_extras_and_a_readme_that_stands_alone(wheel: Path
     assert {"ann", "finetune", "gpu", "all"} <= set(metadata.get_all("Provides-Extra"))
     needs = [Requirement(line) for line in metadata.get_all("Requires-Dist")]
     extras = {need.name for need in needs if need.marker and need.marker.evaluate({"extra": "all"})}
-    assert extras == {"bitsandbytes", "hnswlib", "peft"}
+    assert extras == {"bitsandbytes", "hnswlib", "onnxruntime", "peft", "rapidocr"}
     readme = MarkdownIt().parse(str(metadata.get_payload()))
     targets = [str(part.attrs.get("href") or part.attrs.get("src")) for token in readme for part in token.children or ()
                if part.type in ("link_open", "image")]  # fmt: skip

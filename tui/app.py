@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from textual import events, on, work
 from textual.app import SystemCommand
@@ -25,7 +25,7 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.worker import get_current_worker
 
-from desk_rag.errors import DeskRagError
+from desk_rag.errors import DeskRagError, ModelError
 from desk_rag.ingest.events import IndexEvent
 from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Backend, Freshness, Status
@@ -40,6 +40,9 @@ from desk_rag.tui.shutdown import leave_at_once, leave_unless_ended, new_loop, t
 from desk_rag.tui.terminal.notices import LongWork, signal_of
 from desk_rag.tui.turns.answering import Asking
 from desk_rag.tui.widgets.question_input import QuestionInput
+
+if TYPE_CHECKING:
+    from desk_rag.tui.terminal.first_frame import FirstFrame
 
 _LOG = logging.getLogger(__name__)
 _STATUS_SECONDS = 1.0
@@ -65,6 +68,9 @@ class DeskRagApp(PanelHost):
         bound("quit", "quit", "Quit", show=True, priority=True),
         Binding("ctrl+c", "copy_or_quit", "Quit", show=False, priority=True),
     ]
+
+    terminal_attributes: list[Any] | None = None
+    """Attributes of the terminal to restore in the end, if the first frame has changed them."""
 
     def __init__(self, backend: Backend, folders: Sequence[Path], log_file: Path | None = None) -> None:
         super().__init__(driver_class=_driver_class())
@@ -135,7 +141,7 @@ class DeskRagApp(PanelHost):
         except Exception as error:
             _LOG.exception("the backend did not start")
             self.failure = error if isinstance(error, DeskRagError) else DeskRagError(str(error))
-            self._tell(m.BackendFailed(m.Problem.of(error)))
+            self._tell(m.BackendFailed(m.Problem.of(error), isinstance(error, ModelError)))
             return
         self._tell(m.BackendReady(started))
         while not self._leaving.is_set() and not get_current_worker().is_cancelled:
@@ -291,8 +297,8 @@ def _driver_class() -> type[Driver] | None:
     return TerminalDriver
 
 
-def run(session: Session) -> NoReturn:
-    """Open the UI; the exit code is 0, 143/129 after a signal, or that of a failed start."""
+def run(session: Session, frame: FirstFrame | None = None) -> NoReturn:
+    """Open the UI in place of its first frame; exits with 0, 143/129 after a signal, or the code of a failed start."""
     from desk_rag.store.layout import Layout
     from desk_rag.tui.live_backend import LiveBackend
     from desk_rag.tui.logfile import log_to_file
@@ -301,13 +307,17 @@ def run(session: Session) -> NoReturn:
     Layout(place).check_owner()  # before the log file is made there
     checked(session.settings.ui.keys)
     DeskRagApp.remembers = True
-    code = run_with(LiveBackend(session), session.folders, log_to_file(place / "logs"))
+    before = None if frame is None else frame.before
+    code = run_with(LiveBackend(session), session.folders, log_to_file(place / "logs"), before)
     leave_at_once(code)  # unloading the libraries would take longer than all else
 
 
-def run_with(backend: Backend, folders: Sequence[Path], log_file: Path | None = None) -> int:
-    """Open the UI on any backend; it is stopped however the UI ends."""
+def run_with(
+    backend: Backend, folders: Sequence[Path], log_file: Path | None = None, attributes: list[Any] | None = None
+) -> int:
+    """Open the UI on any backend; it is stopped however the UI ends. `attributes` are restored to the terminal."""
     app = DeskRagApp(backend, [folder.absolute() for folder in folders], log_file)
+    app.terminal_attributes = attributes
     loop = new_loop()
     try:
         app.run(loop=loop)

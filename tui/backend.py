@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Freshness(Enum):
-    """Whether the index follows the folders right now."""
+    """State of the index beside the folders it follows."""
 
     STARTING = "starting"
     WATCHING = "watching"
@@ -40,7 +40,7 @@ class Freshness(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How many files of the chosen folders can be found, while the first look at them goes on."""
+    """Number of files that can be found while the first look at the folders goes on."""
 
     read: int
     total: int
@@ -85,7 +85,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """What is known once the backend can answer."""
+    """Facts about a backend that can answer."""
 
     model: str
     """As the title bar shows it: 'embedded reader'."""

@@ -16,10 +16,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.conversation.asking import Request
-from desk_rag.answering.conversation.plain_search import is_search, search
-from desk_rag.answering.conversation.saved import Change, change_of
-from desk_rag.answering.conversation.scope import Names, indexed_files
 from desk_rag.answering.conversation.turns import Turn
 from desk_rag.answering.events import AnswerEvent, AnswerMode, Finished
 from desk_rag.config import Settings
@@ -27,18 +23,19 @@ from desk_rag.documents.chunking import Chunk
 from desk_rag.documents.status import IndexStage
 from desk_rag.errors import UNWRITABLE, ModelError, StoreLocked
 from desk_rag.ingest.events import IndexEvent, StageProgress
-from desk_rag.model.reasoning import Thinking
-from desk_rag.store.chats.records import SavedSource
 from desk_rag.tui.backend import Freshness, Reading, Started, Status
 from desk_rag.tui.conversation.keeper import Keeper
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.turns.first_look import FirstLook, room_missing
 
 if TYPE_CHECKING:
+    from desk_rag.answering.conversation.saved import Change
+    from desk_rag.answering.conversation.scope import Names
     from desk_rag.answering.engine import AnswerEngine
     from desk_rag.indexer.resident.server import Server
     from desk_rag.indexer.service import Service
     from desk_rag.ingest.freshness import Backlog
+    from desk_rag.store.chats.records import SavedSource
     from desk_rag.store.store import Store
     from desk_rag.store.types import Activity, Counts
 
@@ -83,7 +80,10 @@ class LiveBackend:
         self._check_model()
         report("loading the libraries")
         from desk_rag.answering.opening import open_engine
+        from desk_rag.indexer.resident.keeping import make_way
+        from desk_rag.model.reasoning import Thinking
 
+        make_way(self.session.settings.data_dir)
         report("loading the model")
         try:
             engine = open_engine(self.session.settings, writer=True)
@@ -117,17 +117,19 @@ class LiveBackend:
 
         An answer with a turn is saved.
         """
+        from desk_rag.answering.conversation.asking import Request
+        from desk_rag.answering.conversation.plain_search import is_search, search
         from desk_rag.indexer import fresh_answer
 
         engine, service = self._ready(), self._service
         if is_search(question):
             return search(engine.store, question, self.session.folders)
-        asked = Request(question, tuple(earlier), self.session.folders, mode=mode)
+        request = Request(question, tuple(earlier), self.session.folders, mode=mode)
         if service is None:
-            events = fresh_answer.ask(engine, asked, stop, wait=wait)
+            events = fresh_answer.ask(engine, request, stop, wait=wait)
         else:
             events = fresh_answer.ask(
-                engine, asked, stop, wait=wait, is_reading=service.is_reading, hints=service.changed_files()
+                engine, request, stop, wait=wait, is_reading=service.is_reading, hints=service.changed_files()
             )
         return events if turn is None else self._saving(events, turn)
 
@@ -139,10 +141,14 @@ class LiveBackend:
 
     def names(self) -> Names:
         """Return the indexed folders and files below the chosen folders."""
+        from desk_rag.answering.conversation.scope import Names, indexed_files
+
         return Names(indexed_files(self._ready().store), self.session.folders)
 
     def change_of(self, source: SavedSource) -> Change:
         """Compare a saved source with the index."""
+        from desk_rag.answering.conversation.saved import change_of
+
         return change_of(source, self._ready().store.document)
 
     def backlog(self) -> Backlog:

@@ -39,7 +39,7 @@ class Problem:
         if isinstance(error, MemoryError) or type(error).__name__ in _OUT_OF_MEMORY:
             return cls(
                 "There is not enough memory for this answer.",
-                "Close programs that use much memory or the GPU and ask again, or choose a smaller model.",
+                "Close programs that use much memory or the GPU, or choose a smaller model (Ctrl+P, “Models”).",
             )
         if type(error).__name__ in _GPU_LOST:
             return cls("The GPU cannot be used any more.", "Quit and start desk-rag again. Nothing stored is lost.")
@@ -151,6 +151,8 @@ class BackendReady(Message):
 @dataclass
 class BackendFailed(Message):
     problem: Problem
+    is_model: bool = False
+    """Another model may help."""
 
 
 @dataclass

@@ -53,7 +53,7 @@ _LINE = PlaceUnits().line
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """How to open one file."""
+    """A command that opens one file."""
 
     argv: tuple[str, ...]
     in_terminal: bool

@@ -5,13 +5,14 @@ Sum up its stages.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
 from desk_rag.answering.events import Absence, Answer, AnswerMode, Missing, Source, Stage, Timings
 from desk_rag.config import AnswerSettings
+from desk_rag.documents.chunking import ChunkId
 from desk_rag.errors import ConfigError, UnsupportedModel
 from desk_rag.kv.identity import kv_key
 from desk_rag.kv.prefix_variants.variants import PrefixVariant
@@ -45,6 +46,11 @@ class Context:
     """As they are numbered: best first."""
     chunks: tuple[ContextChunk, ...]
     """The same in the order in which they stand in the cache, see `place_of`."""
+
+    def as_read(self, prefilled: Collection[ChunkId]) -> Context:
+        """Return it with its sources as they were read: warm if loaded, cold if prefilled live."""
+        sources = tuple(replace(source, warm=source.chunk_id not in prefilled) for source in self.sources)
+        return replace(self, sources=sources)
 
 
 class LoadStats(Protocol):

@@ -170,6 +170,7 @@ class AnswerEngine:
                 begun = self._full(context, readable, watch, stop)
             else:
                 begun = self._cached(context, load, readable, watch, stop, recompute)
+                context = context.as_read({one.chunk.source.chunk_id for one in begun.live_prefills})
             yield FirstToken(begun.timings)
             self._prefetcher.prefetch_neighbours(partial(self._neighbours, context))
             go_ahead()

@@ -41,7 +41,7 @@ _log = logging.getLogger("desk_rag.bench")
 
 @dataclass(slots=True)
 class Run:
-    """What has been found so far, and where it is kept."""
+    """Results so far and the file that keeps them."""
 
     out: Path
     common: dict[str, object]
@@ -274,9 +274,9 @@ def _rows(entry: dict[str, object]) -> list[list[str]]:
 
 
 def _listed(content: dict[str, object], key: str) -> list[dict[str, object]]:
-    found = content[key]
-    assert isinstance(found, list)
-    return found
+    part = content[key]
+    assert isinstance(part, list)
+    return part
 
 
 def _plot(path: Path, content: dict[str, object]) -> None:

@@ -36,7 +36,7 @@ _FIRST_ID = 100
 
 
 class Side(Enum):
-    """Who decodes."""
+    """Implementation that decodes."""
 
     OURS = "desk-rag"
     DYNAMIC = "stock, DynamicCache"
@@ -60,7 +60,7 @@ class Row:
     context: int
     times: dict[Side, list[float]] = field(default_factory=lambda: {side: [] for side in Side})
     way: str = ""
-    """Which pass ours is."""
+    """Name of the pass that the runner uses."""
     difference: float = 0.0
     """Largest difference of first logits between ours and stock, in standard deviations of stock's."""
 
@@ -94,13 +94,13 @@ def stock_twin(model: LanguageModel) -> Any:
 
 def _contexts(options: argparse.Namespace, model: LanguageModel) -> list[int]:
     """Those asked for that the model has positions for. Raises ConfigError if it has for none."""
-    asked = [int(context) for context in options.contexts.split(",")]
-    served = [context for context in asked if context + options.tokens + 1 <= model.spec.max_context]
+    contexts = [int(context) for context in options.contexts.split(",")]
+    served = [context for context in contexts if context + options.tokens + 1 <= model.spec.max_context]
     if not served:
         raise ConfigError(
             f"--contexts: '{model.spec.name}' has {model.spec.max_context:,} positions.", remedy="Ask for fewer tokens."
         )
-    for context in sorted(set(asked) - set(served)):
+    for context in sorted(set(contexts) - set(served)):
         print(f"Left out: {context:,} tokens, more than '{model.spec.name}' has positions for.")
     return served
 
@@ -174,8 +174,8 @@ def _decoders(model: LanguageModel, slab: ModelRunner, stock: Any, context: int,
 def _stock_step(stock: Any, cache: Any, device: torch.device) -> Callable[[int, int], torch.Tensor]:
     def step(token_id: int, position: int) -> torch.Tensor:
         ids = torch.tensor([[token_id]], device=device)
-        at = torch.tensor([[position]], device=device)
-        output = stock(ids, past_key_values=cache, position_ids=at, use_cache=True, logits_to_keep=1)
+        position_ids = torch.tensor([[position]], device=device)
+        output = stock(ids, past_key_values=cache, position_ids=position_ids, use_cache=True, logits_to_keep=1)
         logits: torch.Tensor = output.logits[0, -1]
         return logits
 

@@ -46,7 +46,7 @@ class Logits:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is said about one family in one dtype; errors in units of the logits' standard deviation."""
+    """Result for one family in one dtype; errors in units of the logits' standard deviation."""
 
     family: str
     dtype: str
@@ -61,7 +61,7 @@ class Row:
     masked_off: float
     """The same of the masked forward pass of this dtype: what the dtype itself costs."""
     control: float
-    """As `max_error`, of the negative control."""
+    """Largest difference of the negative control, in the units of `max_error`."""
 
 
 def measure(family: Family, dtype: torch.dtype, exact: Logits | None) -> tuple[Row, Logits]:
@@ -126,7 +126,7 @@ def logits_of(model: LanguageModel) -> Logits:
 
 def _one_case(model: LanguageModel, texts: Sequence[str], question: str) -> tuple[torch.Tensor, ...]:
     ids = [model.prompt.chunk_ids(text) for text in texts]
-    asked = model.prompt.question_ids(question)
+    question_ids = model.prompt.question_ids(question)
     chosen = plan(len(model.prompt.prefix_ids), [len(chunk) for chunk in ids])
     unmoved = StitchPlan(
         chosen.prefix_tokens,
@@ -135,8 +135,8 @@ def _one_case(model: LanguageModel, texts: Sequence[str], question: str) -> tupl
         chosen.next_position,
     )
     starts = [placement.position for placement in chosen.placements]
-    masked = masked_forward(model, ids, asked, starts, chosen.next_position)
-    return _stitched(model, ids, asked, chosen), masked, _stitched(model, ids, asked, unmoved)
+    masked = masked_forward(model, ids, question_ids, starts, chosen.next_position)
+    return _stitched(model, ids, question_ids, chosen), masked, _stitched(model, ids, question_ids, unmoved)
 
 
 def _stitched(model: LanguageModel, ids: Sequence[list[int]], asked: list[int], chosen: StitchPlan) -> torch.Tensor:

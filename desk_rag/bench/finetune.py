@@ -1,4 +1,4 @@
-"""What fine-tuning costs: LoRA over bf16 and over nf4 weights, on a random model of a published shape.
+"""Measure the cost of fine-tuning: LoRA over bf16 and nf4 weights, random models of published shapes.
 
 Measures tokens per second, time per step and peak memory of the training loop that ships, and checks that a run which
 was stopped half-way and resumed ends where an unbroken one does. The weights are random, so losses say nothing about
@@ -136,13 +136,13 @@ def _train(task: Task, *, stop_after: int | None) -> Trained:
         ticks.append(time.perf_counter())  # the loss was read before, so the device is done
 
     began = time.perf_counter()
-    told = run(
+    outcome = run(
         task, evaluate=None, say=lambda text: print(f"{task.out.name}: {text}", file=sys.stderr), on_step=on_step,
         stop=lambda: stop_after is not None and len(ticks) > stop_after,
     )  # fmt: skip
     file = task.out / adapters.WEIGHTS
     steps = tuple(after - before for before, after in zip(ticks[1:], ticks[2:], strict=False))
-    return Trained(told, steps, time.perf_counter() - began, load_file(file) if file.is_file() else {})
+    return Trained(outcome, steps, time.perf_counter() - began, load_file(file) if file.is_file() else {})
 
 
 def _difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:

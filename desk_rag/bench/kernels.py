@@ -41,12 +41,12 @@ def main(argv: Sequence[str]) -> int:
     result: dict[str, object] = {"bench": "kernels", **report.environment(), "values": "random"}
     for name in options.shapes.split(","):
         shape = synthetic.shape_of(name)
-        found: dict[str, object] = {}
+        results: dict[str, object] = {}
         if "a" in options.only:
-            found["place"] = _placing(name, shape, device, options)
+            results["place"] = _placing(name, shape, device, options)
         if "b" in options.only and availability.available(device):
-            found["attend"] = _attending(name, shape, device, options)
-        result[name] = found
+            results["attend"] = _attending(name, shape, device, options)
+        result[name] = results
     report.finish(result, options.out)
     return 0
 
@@ -74,8 +74,8 @@ def _placing(name: str, shape: Shape, device: torch.device, options: argparse.Na
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     tables = synthetic.tables(shape, capacity, device)
     slabs = Slabs.of(shape, capacity, device, dtype)
-    made = [synthetic.chunk(shape, size, device) for size in sizes]
-    chunks = [kv for _, _, kv in made]
+    synthetic_chunks = [synthetic.chunk(shape, size, device) for size in sizes]
+    chunks = [kv for _, _, kv in synthetic_chunks]
     moved = sum(kv.nbytes for kv in chunks) + shape.float_bytes(options.tokens) * dtype.itemsize // 2
     copy = _copy_rate(moved, device, options.repeat)
 
@@ -87,7 +87,7 @@ def _placing(name: str, shape: Shape, device: torch.device, options: argparse.Na
     entry: dict[str, object] = {"tokens": options.tokens, "chunk": options.chunk, "bytes": moved}
     entry["copy_gb_s"] = round(copy / 1e9, 1)
     if availability.available(device):
-        timed |= _kernel_a(shape, where, made, tables, slabs, options, entry)
+        timed |= _kernel_a(shape, where, synthetic_chunks, tables, slabs, options, entry)
     print(f"\nPlacing {options.tokens:,} tokens, {name}: {moved / 1e6:.0f} MB; a copy runs at {copy / 1e9:.0f} GB/s")
     rows = []
     for what, spread in timed.items():
@@ -121,7 +121,7 @@ def _kernel_a(
         )
 
     batch = gather()
-    found = {"kernel A": _timed(lambda: place_chunks.launch(batch, target), device, options.repeat)}
+    spreads = {"kernel A": _timed(lambda: place_chunks.launch(batch, target), device, options.repeat)}
     began = time.perf_counter()
     for _ in range(10):
         place_chunks.launch(gather(), target)
@@ -136,8 +136,8 @@ def _kernel_a(
         ranking = sorted(tried, key=lambda tuning: tried[tuning].median)
         entry["sweep_ms"] = [[t.tile, t.heads, t.warps, round(tried[t].median * 1e3, 4)] for t in ranking]
         best = ranking[0]
-        found[f"kernel A, tile {best.tile}, heads {best.heads}, warps {best.warps}"] = tried[best]
-    return found
+        spreads[f"kernel A, tile {best.tile}, heads {best.heads}, warps {best.warps}"] = tried[best]
+    return spreads
 
 
 # B: attending -----------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def _timed(work: Callable[[], object], device: torch.device, repeat: int) -> rep
 
 
 def _graphed(work: Callable[[], object], device: torch.device, repeat: int) -> report.Spread:
-    """As `_timed`, with all launches recorded once and replayed, so that Python costs nothing on either side."""
+    """Time all launches in a recorded graph, so that Python costs nothing on either side."""
     side: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):

@@ -56,7 +56,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What every measurement needs."""
+    """Inputs of every measurement."""
 
     shape: Shape
     where: StitchPlan
@@ -104,14 +104,14 @@ def main(argv: Sequence[str]) -> int:
         readers = _numbers(options.threads) or [2, 4, 8, 16]
         before = drive.rates(files.big, readers, options.repeat)
         tried = _sweep(files, bench, options)
-        found = _measure(files, bench, tried[0].settings)
+        spreads = _measure(files, bench, tried[0].settings)
         after = drive.rates(files.big, readers, options.repeat)
         steps = _steps(files, bench, tried[0].settings)
     copied = drive.host_to_device(device, options.repeat)
     # A drive's rate wanders: what it gave before and after our own loads counts, each way's median, the best way.
     best = max((spread for rates in (before, after) for spread in rates.values()), key=lambda spread: spread.median)
     bound = {"cold": best.median, "in RAM": copied.median, "on the GPU": None}
-    _print(found, tried, files, bench, bound, options)
+    _print(spreads, tried, files, bench, bound, options)
     result: dict[str, object] = {
         "bench": "load", **report.environment(), "values": "random", "shape": options.shape, "tokens": options.tokens,
         "chunk": options.chunk, "bytes": _payload(files),
@@ -127,11 +127,11 @@ def main(argv: Sequence[str]) -> int:
         ],
         "share_of_bound": {
             f"{what}, {condition}": round(_payload(files) / spread.median / limit, 3)
-            for (what, condition), spread in found.items()
+            for (what, condition), spread in spreads.items()
             if "loader" not in what and (limit := bound[condition])
         },
         "steps_ms": steps,
-        "ms": {f"{what}, {condition}": spread.scaled(1e3, 2) for (what, condition), spread in found.items()},
+        "ms": {f"{what}, {condition}": spread.scaled(1e3, 2) for (what, condition), spread in spreads.items()},
     }  # fmt: skip
     report.finish(result, options.out)
     return 0
@@ -302,25 +302,25 @@ Found = dict[tuple[str, str], report.Spread]
 
 
 def _measure(files: Files, bench: Bench, settings: LoaderSettings) -> Found:
-    found: Found = {}
+    spreads: Found = {}
     with Loader(bench.device, settings) as loader:
         for what, work in (
             ("bytes only", _our_load(files, bench, loader)),
             ("filled cache", _our_place(files, bench, loader)),
         ):
-            found[what, "cold"] = bench.seconds(work, lambda: _cool(files, loader))
+            spreads[what, "cold"] = bench.seconds(work, lambda: _cool(files, loader))
             if bench.device.type == "cuda":
-                found[what, "in RAM"] = bench.seconds(work, lambda: loader.forget(staged=False))
-                found[what, "on the GPU"] = bench.seconds(work, lambda: None)
+                spreads[what, "in RAM"] = bench.seconds(work, lambda: loader.forget(staged=False))
+                spreads[what, "on the GPU"] = bench.seconds(work, lambda: None)
             else:
-                found[what, "in RAM"] = bench.seconds(work, lambda: None)
+                spreads[what, "in RAM"] = bench.seconds(work, lambda: None)
     for what, work, paths in (
         ("TurboRAG's loader", _turborag(files, bench), files.turborag),
         ("MatKV's loader", _matkv(files, bench), files.matkv),
     ):
-        found[what, "cold"] = bench.seconds(work, lambda paths=paths: drive.drop(paths))  # type: ignore[misc]
-        found[what, "in RAM"] = bench.seconds(work, lambda: None)
-    return found
+        spreads[what, "cold"] = bench.seconds(work, lambda paths=paths: drive.drop(paths))  # type: ignore[misc]
+        spreads[what, "in RAM"] = bench.seconds(work, lambda: None)
+    return spreads
 
 
 def _payload(files: Files) -> int:

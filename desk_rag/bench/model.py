@@ -37,14 +37,14 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, help="append the JSON line to this file")
     options = parser.parse_args(list(argv))
     chosen = ModelSettings(name=options.model, quantization=options.quantization, device=options.device)
-    asked = corpus.questions(None)[: options.questions]
+    questions = corpus.questions(None)[: options.questions]
     with tempfile.TemporaryDirectory(prefix="desk-rag-bench-") as place:
         began = time.perf_counter()
         engine = open_engine(Settings(data_dir=Path(place), model=chosen), writer=True)
         try:
             loaded = time.perf_counter() - began
             result = {"load_s": round(loaded, 1), **_facts(engine.model), **_checks(engine.model)}
-            result |= _answers(engine, asked)
+            result |= _answers(engine, questions)
         finally:
             engine.close()
     for name, value in result.items():

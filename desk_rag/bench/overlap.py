@@ -31,12 +31,12 @@ _NAMES = {False: "not prefetched", True: "prefetched"}
 def main(argv: Sequence[str]) -> int:
     """Run the measurement; returns an exit code. Raises DeskRagError subclasses."""
     options = _arguments(argv)
-    asked = [question.text for question in corpus.questions(options.questions)][: options.limit or None]
+    questions = [question.text for question in corpus.questions(options.questions)][: options.limit or None]
     base = options.dir if options.dir is not None else Settings().data_dir.parent
     base.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="desk-rag-bench-", dir=base) as place, ExitStack() as stack:
         engine = _engine(Settings(data_dir=Path(place), model=_model(options)), options, stack)
-        samples = _measure(engine, asked, options.repeat)
+        samples = _measure(engine, questions, options.repeat)
     spreads = {_NAMES[prefetching]: _stages(timings) for prefetching, timings in samples.items()}
     names = list(dict.fromkeys(name for stages in spreads.values() for name in stages))
     rows = [
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     ]
     print(report.table(["milliseconds, median", *names], rows))
     result: dict[str, object] = {
-        "bench": "overlap", **report.environment(), "model": options.model, "questions": len(asked),
+        "bench": "overlap", **report.environment(), "model": options.model, "questions": len(questions),
         "repeat": options.repeat, "top_k": options.top_k,
         "ms": {
             way: {name: spread.scaled(1e3, 3) for name, spread in stages.items()} for way, stages in spreads.items()

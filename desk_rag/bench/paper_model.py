@@ -1,4 +1,4 @@
-"""What first tokens would take on machines that are not here, from bytes and operations and what was measured.
+"""Estimate first tokens on other machines from bytes, operations and measured rates.
 
 Knows four rates of a machine and the results of `bench contexts` and `bench ttft`; runs nothing. The formulas, with
 S = prefix + context + question, Q = question, all times in seconds:
@@ -57,7 +57,7 @@ RTX_3060 = Machine("RTX 3060 12 GB", 25e12, 360e9, 25e9, 3.5e9)
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """What the code reaches of a machine's rates, and the time that no rate explains."""
+    """Share of a machine's rates that the code reaches, and the time that no rate explains."""
 
     compute: float
     memory: float
@@ -187,23 +187,23 @@ def main(argv: Sequence[str]) -> int:
 
 def _gpu(found: dict[str, object], fit_at: int, wanted: ModelShape) -> dict[str, object]:
     shape, points, machine = read_points(found)
-    at = next((point for point in points if point.context == fit_at), None)
-    if at is None:
+    fit_point = next((point for point in points if point.context == fit_at), None)
+    if fit_point is None:
         raise ConfigError(f"No context of {fit_at} tokens was measured.", remedy="--fit-at one of those that were.")
-    shares = fit(shape, at, machine)
+    shares = fit(shape, fit_point, machine)
     print(f"Fitted at {fit_at:,} tokens on {machine.name}: {shares}")
     rows, errors = [], []
     for point in points:
         expected = predict(shape, point, machine, shares)
         off = {mode: expected[mode] / took - 1 for mode, took in point.seconds.items()}
-        errors += [abs(error) for error in off.values() if point is not at]
+        errors += [abs(error) for error in off.values() if point is not fit_point]
         row = [f"{expected[m] * 1e3:.1f} ({off[m]:+.0%})" if m in off else "" for m in MODES]
-        rows.append([f"{point.context:,}{' (fitted)' if point is at else ''}", *row])
+        rows.append([f"{point.context:,}{' (fitted)' if point is fit_point else ''}", *row])
     print(report.table(["context", *(mode.value for mode in MODES)], rows))
     ahead: list[dict[str, object]] = [
         {"context": context, "ms": {mode.value: round(took * 1e3, 1) for mode, took in expected.items()}}
         for context in (750, 2048, 4096, 8192)
-        for expected in [predict(wanted, Point(at.prefix, context, at.question, {}), RTX_3060, shares)]
+        for expected in [predict(wanted, Point(fit_point.prefix, context, fit_point.question, {}), RTX_3060, shares)]
     ]
     print(f"\nThe same shares on {RTX_3060}, milliseconds")
     print(report.table(["context", *(mode.value for mode in MODES)], _ahead_rows(ahead)))
@@ -226,31 +226,31 @@ def _ahead_rows(ahead: Iterable[dict[str, object]]) -> list[list[str]]:
 def _cpu(found: dict[str, object]) -> dict[str, object]:
     contexts = found["contexts"]
     assert isinstance(contexts, list)
-    at = next((entry for entry in contexts if entry["chunks"] == 4), contexts[0])
-    model = OnCpu.fit(at, at["context_tokens"])
+    four_chunks = next((entry for entry in contexts if entry["chunks"] == 4), contexts[0])
+    model = OnCpu.fit(four_chunks, four_chunks["context_tokens"])
     laptop = model.on(LAPTOP_OPERATIONS)
-    print(f"\nThe reader on a CPU, fitted at {at['context_tokens']:.0f} tokens: {model}")
+    print(f"\nThe reader on a CPU, fitted at {four_chunks['context_tokens']:.0f} tokens: {model}")
     rows, errors, ahead = [], [], []
     for entry in contexts:
         tokens = entry["context_tokens"]
         stages = entry["disk"]["stages_ms"]
         measured = (entry["full"]["stages_ms"]["prefill"], sum(stages[name] for name in ("load", "stitch", "prefill")))
         off = [ours * 1e3 / took - 1 for ours, took in zip(model.predict(tokens), measured, strict=True)]
-        errors += [abs(error) for error in off if entry is not at]
+        errors += [abs(error) for error in off if entry is not four_chunks]
         full, cached = (seconds * 1e3 for seconds in laptop.predict(tokens))
         ahead.append({"tokens": tokens, "full_ms": round(full, 1), "cached_ms": round(cached, 1)})
         pairs = [f"{took:.0f} ({error:+.0%})" for took, error in zip(measured, off, strict=True)]
         rows.append([f"{tokens:.0f}", *pairs, f"{full:.0f}", f"{cached:.0f}"])
     print(report.table(["tokens", "full, ms (model)", "cached (model)", "laptop, full", "laptop, cached"], rows))
     return {
-        "fitted_at": at["context_tokens"], "operations": model.operations,
+        "fitted_at": four_chunks["context_tokens"], "operations": model.operations,
         "mean_error": round(sum(errors) / len(errors), 3) if errors else None,
         "largest_error": round(max(errors), 3) if errors else None, "laptop": ahead,
     }  # fmt: skip
 
 
 def read_points(found: dict[str, object]) -> tuple[ModelShape, list[Point], Machine]:
-    """What `bench contexts` measured with one question at once. Raises ConfigError when there is nothing of it."""
+    """Results of `bench contexts` with one question at once. Raises ConfigError if there are none."""
     part = found.get("ttft", found)
     cases = part.get("cases", []) if isinstance(part, dict) else []
     single = [case for case in cases if case["questions"] == 1 and Mode.FULL.value in case["modes"]]

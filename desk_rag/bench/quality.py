@@ -1,4 +1,4 @@
-"""How good answers are: full prefill beside stitched, primed and partly recomputed chunk KV, on any model and data.
+"""Compare the answers of full prefill with those from stitched, primed and recomputed chunk KV.
 
 Knows the command line; `evaluate` is what others call. Every mode answers the same questions over the same chunks in
 the same order. Scores come with 95 % bootstrap intervals and as shares of full prefill's; beside them stand the share
@@ -29,11 +29,11 @@ from desk_rag.bench.answer_quality.evaluation import Coding, Progress, QualitySe
 from desk_rag.bench.answer_quality.modes import FULL, STITCHED, Mode, Way, parse_modes
 from desk_rag.bench.answer_quality.score import Judge
 from desk_rag.bench.answer_quality.tables import Report
+from desk_rag.bench.baselines import selectors
 from desk_rag.bench.harness import report
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError
 from desk_rag.kv.prefix_variants.variants import parse_variants
-from desk_rag.kv.recompute.policy import SelectorName
 from desk_rag.sanitize import clean
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
             print(f"\nQuotes: {quotes}")
         print(clean(result.table(markdown=options.markdown)))  # tasks are named by the file
     print(_FOOT)
-    told = {quotes: result.to_json() for quotes, result in results.items()}
+    results_by_quotes = {quotes: result.to_json() for quotes, result in results.items()}
     report.finish(
         {
             "bench": "quality",
@@ -97,7 +97,7 @@ def main(argv: Sequence[str]) -> int:
             "kv": options.kv,
             "rungs": list(rungs),
             "judge": options.judge,
-            "quotes": ",".join(told),
+            "quotes": ",".join(results_by_quotes),
             "data": [*(path.name for path in options.data), *options.niah],
             "chunks": options.chunks,
             "near": options.near,
@@ -105,8 +105,8 @@ def main(argv: Sequence[str]) -> int:
             "seed": options.seed,
             "questions": len(samples),
             "seconds": round(seconds, 1),
-            **told.pop(next(iter(told))),
-            **told,
+            **results_by_quotes.pop(next(iter(results_by_quotes))),
+            **results_by_quotes,
         },
         options.out,
     )
@@ -139,7 +139,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     how = parser.add_argument_group("how")
     modes = "full, ..., recompute:SELECTOR:RATIO, primed, primed+recompute:SELECTOR:RATIO"
     how.add_argument("--modes", default="full,reordered,composite,parallel", help=modes)
-    how.add_argument("--selectors", default=",".join(name.value for name in SelectorName), help="of a bare 'recompute'")
+    how.add_argument("--selectors", default=",".join(selectors.NAMES), help="of a bare 'recompute'")
     how.add_argument("--ratios", default="0.2", help="of a bare 'recompute'")
     how.add_argument("--rungs", default="0,1,2,3,4", help="of primed modes: primers before a chunk, by its place")
     how.add_argument("--model", default="embedded", help="a model directory or ORG/NAME")
@@ -224,14 +224,14 @@ def _ways(model: LanguageModel, options: argparse.Namespace) -> dict[str, tuple[
     by_embedder = options.judge == "embedder"
     embedder = load_embedder(_settings("embedded", options)) if chosen or by_embedder else None
     judging = embedder if by_embedder else None
-    made: dict[str, tuple[EvidenceSelector | None, Judge | None]] = {}
+    ways: dict[str, tuple[EvidenceSelector | None, Judge | None]] = {}
     if chosen and embedder is not None:
         pointer = load_span_scorer(embedder)
         judge = Judge(judging, pointer if by_embedder else None) if options.judge != "none" else None
-        made["chosen"] = EvidenceSelector(model.prompt, pointer), judge
-    if not made or options.quotes == "both":
-        made["greedy"] = None, Judge(judging) if options.judge != "none" else None
-    return made
+        ways["chosen"] = EvidenceSelector(model.prompt, pointer), judge
+    if not ways or options.quotes == "both":
+        ways["greedy"] = None, Judge(judging) if options.judge != "none" else None
+    return ways
 
 
 def _progress(began: float) -> Progress:

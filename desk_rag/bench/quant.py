@@ -1,4 +1,4 @@
-"""How much int8 costs: codings side by side on the reader over real text, and on a Qwen2 shape with large key biases.
+"""Compare codings of chunk KV, on the reader over real text and on a Qwen2 shape with large key biases.
 
 Knows models, codings and scores; the codings themselves are in `codings`. Every coding is scored token by token over
 the answer that the model gives from the unquantised stitched cache: KL divergence of the next-token distribution and
@@ -145,8 +145,8 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 def _reader_sets(reader: LanguageModel, options: argparse.Namespace) -> Iterator[tuple[str, list[corpus.Posed]]]:
     with tempfile.TemporaryDirectory() as place, Store.open(Path(place), StoreSettings(), writer=True) as store:
         corpus.sync(store, corpus.sample_folder(), reader.prompt)
-        asked = corpus.questions(options.questions)
-        yield "sample documents", corpus.posed_on_samples(store, asked, options.chunks)
+        questions = corpus.questions(options.questions)
+        yield "sample documents", corpus.posed_on_samples(store, questions, options.chunks)
     if options.data is not None:
         yield "held-out", corpus.posed_held_out(options.data, options.held_out, options.chunks, reader.prompt)
 

@@ -1,4 +1,4 @@
-"""What selective recompute costs: time to first token at several ratios and by every selector, beside full prefill.
+"""Time the first token with selective recompute, by ratio and selector, beside full prefill.
 
 Knows passes and clocks; judges no answer (quality has a benchmark of its own). Chunk KV lies in memory on both sides:
 full prefill starts from tokens, the others from int8 chunk KV that is stitched, chosen from and partly recomputed, all
@@ -20,12 +20,14 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from desk_rag.bench.baselines import serving
+from desk_rag.bench.baselines import selectors, serving
+from desk_rag.bench.baselines.selectors import select
 from desk_rag.bench.harness import clock, report
 from desk_rag.bench.harness.clock import Times, Work
 from desk_rag.bench.models import shapes
 from desk_rag.config import ModelSettings
 from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.forward import full_prefill
 from desk_rag.kv.forward.fused_decoder import supports
 from desk_rag.kv.forward.sparse_decoder import SparseDecoder
 from desk_rag.kv.loading.layerwise import CacheTarget, Placer
@@ -35,9 +37,8 @@ from desk_rag.kv.positions import StitchPlan, plan
 from desk_rag.kv.prefill import prefill_chunk, prefill_prefix
 from desk_rag.kv.quant import QuantScheme, quantize
 from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
-from desk_rag.kv.recompute.policy import SelectorName
 from desk_rag.kv.recompute.run import NOTHING, Selection, recompute
-from desk_rag.kv.recompute.selectors import SelectionContext, select
+from desk_rag.kv.recompute.selectors import SelectionContext
 from desk_rag.kv.rope import RotaryTables, build_tables
 from desk_rag.kv.stitch import StitchedCache, stitch
 from desk_rag.kv.types import KVKey, Namespace, TokenHash
@@ -47,7 +48,7 @@ from desk_rag.store.kv import chunk_file
 
 _SENTENCE = "The {n}th pump of hall {m} was serviced on day {k} by Anna Berg, who noted {v} bar in the green book. "
 _FULL = "full prefill"
-_STOCK = f"{_FULL}, {serving.STOCK_WAY}"
+_STOCK = f"{_FULL}, {full_prefill.STOCK}"
 _QUESTION = "Which pump did Anna Berg service last, and how many bar did she note?"
 
 
@@ -114,8 +115,8 @@ class Bench:
 
     def _prefills(self) -> dict[str, Callable[[], object]]:
         if supports(self.model):
-            found = serving.FullPrefill(self.model, self.cache, self.tables).ways(self.all_ids[None])
-            return {f"{_FULL}, {name}": way for name, way in found.items()}
+            ways = serving.FullPrefill(self.model, self.cache, self.tables).ways(self.all_ids[None])
+            return {f"{_FULL}, {name}": way for name, way in ways.items()}
         return {_STOCK: self._stock}
 
     def _stock(self) -> None:
@@ -131,12 +132,12 @@ class Bench:
         )
         logits.argmax().item()
 
-    def whole(self, name: SelectorName, ratio: float) -> None:
+    def whole(self, name: str, ratio: float) -> None:
         """Stitch, choose, recompute."""
         context = self.context()
         self.answered(context, select(name, ratio, context))
 
-    def works(self, names: Sequence[SelectorName], ratios: Sequence[float]) -> dict[str, Work]:
+    def works(self, names: Sequence[str], ratios: Sequence[float]) -> dict[str, Work]:
         """Everything that takes turns."""
         works = {name: Work(way) for name, way in self.prefills.items()}
         works["stitch"] = Work(self.stitched)
@@ -170,9 +171,11 @@ def main(argv: Sequence[str]) -> int:
     options = _arguments(argv)
     model, auxiliary = _models(options)
     contexts = []
-    names = [SelectorName(name) for name in options.selectors.split(",")]
+    names = options.selectors.split(",")
+    for name in names:
+        selectors.check(name)
     if auxiliary is None:
-        names = [name for name in names if name not in (SelectorName.AUX, SelectorName.AUX_STRICT)]
+        names = [name for name in names if not name.startswith("aux")]
     ratios = sorted(float(ratio) for ratio in options.ratios.split(","))
     for tokens in (int(number) for number in options.tokens.split(",")):
         with closing(Bench(model, tokens, options.chunk, auxiliary)) as bench:
@@ -204,7 +207,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--tokens", default="1024,2048", help="sizes of the context, chunks only")
     parser.add_argument("--chunk", type=int, default=256, help="tokens per chunk, about")
     parser.add_argument("--ratios", default="0.05,0.1,0.2")
-    parser.add_argument("--selectors", default=",".join(name.value for name in SelectorName))
+    parser.add_argument("--selectors", default=",".join(selectors.NAMES))
     parser.add_argument("--seconds", type=float, default=60.0, help="per size of context")
     parser.add_argument("--rounds", type=int, default=15, help="at most")
     parser.add_argument("--out", type=Path, help="append the JSON line to this file")
@@ -236,7 +239,7 @@ def _texts(model: LanguageModel, tokens: int, chunk: int) -> list[str]:
     return texts
 
 
-def _rows(bench: Bench, times: dict[str, Times], names: Sequence[SelectorName], ratios: Sequence[float]) -> list[Row]:
+def _rows(bench: Bench, times: dict[str, Times], names: Sequence[str], ratios: Sequence[float]) -> list[Row]:
     rows = []
     for name in names:
         for ratio in ratios:
@@ -248,8 +251,8 @@ def _rows(bench: Bench, times: dict[str, Times], names: Sequence[SelectorName], 
     return rows
 
 
-def _label(name: SelectorName, ratio: float) -> str:
-    return f"{name.value} {ratio:g}"
+def _label(name: str, ratio: float) -> str:
+    return f"{name} {ratio:g}"
 
 
 def _median(times: Times) -> float:
@@ -258,12 +261,12 @@ def _median(times: Times) -> float:
 
 def _fulls(times: dict[str, Times]) -> dict[str, float]:
     """Median milliseconds of full prefill in every way that works here, the fastest first."""
-    found = {name: _median(one) for name, one in times.items() if name.startswith(_FULL)}
-    return dict(sorted(found.items(), key=lambda pair: pair[1]))
+    medians = {name: _median(one) for name, one in times.items() if name.startswith(_FULL)}
+    return dict(sorted(medians.items(), key=lambda pair: pair[1]))
 
 
 def _ratios(times: dict[str, Times], took: float) -> list[float]:
-    """How many times faster than transformers' full prefill and than the fastest."""
+    """Ratios to transformers' full prefill and to the fastest."""
     fulls = _fulls(times)
     return [fulls[_STOCK] / took, next(iter(fulls.values())) / took]
 
@@ -280,7 +283,7 @@ def _print(bench: Bench, rows: Sequence[Row], times: dict[str, Times]) -> None:
     shown.append(line("stitching alone", "", "", "", times["stitch"]))
     shown.append(line("stitched", "0 %", "", "", times["stitched"]))
     for row in rows:
-        early = not SelectorName(row.what.split()[0]).needs_cache
+        early = not selectors.needs_cache(row.what.split()[0])
         hidden = f"{_ratios(times, _median(row.times) - row.select_ms)[1]:.2f}x" if early else ""
         parts = f"{row.select_ms:.1f}", f"{row.pass_ms:.1f}"
         shown.append(line(row.what, f"{row.effective:.1%}", *parts, row.times, hidden))

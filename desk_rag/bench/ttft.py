@@ -45,7 +45,7 @@ _KEPT_ROUNDS = 1
 
 
 class Condition(Enum):
-    """How the context gets to the model."""
+    """Way by which the context gets to the model."""
 
     FULL = "full prefill"
     DISK = "cached, from disk"
@@ -117,7 +117,7 @@ class Cell:
 
 @dataclass(slots=True)
 class Coldness:
-    """Whether the page cache really let the files go."""
+    """Count of files that the page cache really let go."""
 
     dropped: int = 0
     kept: int = 0
@@ -134,16 +134,16 @@ class Coldness:
 def main(argv: Sequence[str]) -> int:
     """Run the measurement; returns an exit code. Raises DeskRagError subclasses."""
     options = _arguments(argv)
-    asked = corpus.questions(options.questions)[: options.limit or None]
+    questions = corpus.questions(options.questions)[: options.limit or None]
     with _data_dir(options.data_dir) as data_dir:
         engine = open_engine(_settings(options, data_dir), writer=True)
         try:
             corpus.index(engine, options.folder)
-            cells, coldness = _measure(engine, asked, options)
+            cells, coldness = _measure(engine, questions, options)
         finally:
             engine.close()
     _print(cells, coldness)
-    report.finish(_result(cells, coldness, options, len(asked)), options.out)
+    report.finish(_result(cells, coldness, options, len(questions)), options.out)
     return 0
 
 

@@ -70,21 +70,9 @@ def run(settings: Settings, *, as_json: bool) -> int:
 def examine(settings: Settings) -> Iterator[Finding]:
     """Run all checks, in the order in which a fault would show."""
     checks: tuple[Callable[[Settings], Finding | list[Finding]], ...] = (
-        *(
-            _python,
-            _torch,
-            _gpu,
-            _quantization,
-            _model,
-            _memory,
-            _adapter,
-            _auxiliary,
-            _rungs,
-            _embedder,
-            _words,
-            _vectors,
-        ),
-        *(_data_dir, _kv_dir, _disk, _store, _foreign, _notices, _coding, _break_even, _watches),
+        *(_python, _torch, _gpu, _quantization, _model, _memory, _adapter, _auxiliary, _rungs),
+        *(_embedder, _words, _vectors, _data_dir, _kv_dir, _disk, _store, _foreign),
+        *(_notices, _coding, _break_even, _watches),
     )
     reported: set[str] = set()
     for check in checks:
@@ -145,11 +133,8 @@ def _model(settings: Settings) -> Finding:
 def _memory(settings: Settings) -> list[Finding]:
     from desk_rag.cli.models import memory_needed
 
-    needed = memory_needed(settings)
-    if needed is None:
-        return []  # the check of the model itself says why
-    detail, remedy = needed
-    return [Finding("memory", Verdict.WARN if remedy else Verdict.OK, detail, remedy)]
+    needed = memory_needed(settings)  # None: the check of the model itself says why
+    return [Finding("memory", Verdict.WARN if needed[1] else Verdict.OK, *needed)] if needed else []
 
 
 def _auxiliary(settings: Settings) -> list[Finding]:

@@ -91,10 +91,11 @@ def _why_folder(path: Path, rows: Sequence[DocumentRow], *, as_json: bool) -> in
 def _group_reason(row: DocumentRow) -> str:
     """Return the recorded reason without the file's path; kinds that are not read share one reason per kind."""
     from desk_rag.documents.formats import KIND_NOT_READ
-    from desk_rag.ingest.unread import kind_of
+    from desk_rag.ingest.unread import help_for, kind_of
 
     if row.state is FileState.SKIPPED and row.reason.startswith(KIND_NOT_READ):
-        return f"{kind_of(row.reason)}, {KIND_NOT_READ}"
+        kind = kind_of(row.reason)
+        return "; ".join(filter(None, [f"{kind}, {KIND_NOT_READ}", help_for(kind)]))
     return clean(row.reason.removeprefix(str(row.path)).strip(), single_line=True)
 
 

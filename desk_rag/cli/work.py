@@ -66,13 +66,19 @@ def open_ui(settings: Settings, folders: Sequence[Path], settings_file: Path | N
         raise ConfigError("The UI needs a terminal.", remedy=remedy)
     if os.environ.get("TERM") == "dumb":
         raise ConfigError("This terminal (TERM=dumb) cannot show the UI.", remedy=remedy)
-    from desk_rag.cli.doctor import examine
-    from desk_rag.indexer.resident.keeping import make_way
-    from desk_rag.tui.app import run
-    from desk_rag.tui.management.session import Session
+    from desk_rag.tui.terminal.first_frame import FirstFrame
 
-    make_way(settings.data_dir)
-    run(Session(settings, chosen, settings_file, examine))
+    frame = FirstFrame()
+    frame.draw(chosen, settings.ui.theme, plain=settings.ui.ascii)
+    try:
+        from desk_rag.cli.doctor import examine
+        from desk_rag.tui.app import run
+        from desk_rag.tui.management.session import Session
+
+        run(Session(settings, chosen, settings_file, examine), frame)
+    except BaseException:
+        frame.give_back()
+        raise
 
 
 def index(settings: Settings, folders: Sequence[Path], *, warm: bool, dry_run: bool, as_json: bool) -> int:
@@ -208,6 +214,8 @@ def _roots(settings: Settings, folders: Sequence[Path], *, files: bool = False) 
 
 def _folders(folders: Sequence[Path], *, files: bool = True) -> list[Path]:
     """Return absolute paths of readable folders, and of files if `files` is true. Raises DeskRagError."""
+    if not folders:
+        return []
     from desk_rag.documents.discovery import check_root
 
     checked = []

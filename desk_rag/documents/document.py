@@ -84,7 +84,7 @@ class Block:
     """1-based line in the file; None where the format has no lines (pdf, docx)."""
     line_end: int | None = None
     opens_chunk: bool = False
-    """True for the heading of a sheet or a message, which never shares a chunk with what stands before it."""
+    """True at the beginning of a sheet, slide, chapter or message, which shares no chunk with what stands before it."""
 
 
 @dataclass(frozen=True, slots=True)

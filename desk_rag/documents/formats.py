@@ -39,6 +39,8 @@ class Format(Enum):
     SUBTITLES = "subtitles"
     BIBLIOGRAPHY = "bibliography"
     CANVAS = "canvas"
+    ASCIIDOC = "asciidoc"
+    TEXTILE = "textile"
     PICTURE = "picture"
     JSON = "json"
     YAML = "yaml"
@@ -84,7 +86,7 @@ _TEXT_NAMES = "readme license licence copying authors changelog changes news tod
 _BY_SUFFIX: dict[str, Format] = {
     **dict.fromkeys(_CODE_SUFFIXES.split(), Format.CODE),
     **dict.fromkeys(("md", "markdown", "mdown", "mkd", "mdx"), Format.MARKDOWN),
-    **dict.fromkeys(("txt", "text", "log", "adoc", "asciidoc", "textile", "taskpaper", "fountain", "nfo"), Format.TEXT),
+    **dict.fromkeys(("txt", "text", "log", "taskpaper", "fountain", "nfo"), Format.TEXT),
     **dict.fromkeys(("rst", "rest"), Format.RST),
     **dict.fromkeys(("html", "htm", "xhtml"), Format.HTML),
     **dict.fromkeys(("csv", "tsv", "tab"), Format.TABLE),
@@ -108,6 +110,8 @@ _BY_SUFFIX: dict[str, Format] = {
     **dict.fromkeys(("srt", "vtt"), Format.SUBTITLES),
     "bib": Format.BIBLIOGRAPHY,
     "canvas": Format.CANVAS,
+    **dict.fromkeys(("adoc", "asciidoc"), Format.ASCIIDOC),
+    "textile": Format.TEXTILE,
     **dict.fromkeys(("json", "jsonl", "ndjson", "json5", "jsonc", "geojson", "webmanifest"), Format.JSON),
     **dict.fromkeys(("yaml", "yml"), Format.YAML),
     **dict.fromkeys(("toml", "ini"), Format.TOML),
@@ -115,7 +119,7 @@ _BY_SUFFIX: dict[str, Format] = {
 }
 _IN_LINES = frozenset(
     {Format.MARKDOWN, Format.TEXT, Format.RST, Format.CODE, Format.TABLE, Format.ORG, Format.LATEX, Format.SUBTITLES,
-     Format.BIBLIOGRAPHY, Format.JSON, Format.YAML, Format.TOML, Format.XML}
+     Format.BIBLIOGRAPHY, Format.ASCIIDOC, Format.TEXTILE, Format.JSON, Format.YAML, Format.TOML, Format.XML}
 )  # fmt: skip
 _BY_NAME: dict[str, Format] = {
     **dict.fromkeys(_CODE_NAMES.split(), Format.CODE),

@@ -12,6 +12,8 @@ _SENTENCE_BREAK = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+|(?<=[。！？])"
 _LINE_BREAK = re.compile(r"\n")
 _SENTENCE_END = re.compile(r"[.!?:;…。！？][\"'”’)\]]*$")
 _ABBREVIATION = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|No|Nr|vs|etc|approx|e\.g|i\.e|[A-Z])\.$")
+_LOOK_BACK = 24
+"""Characters on each side of a point that decide whether it ends a sentence."""
 _LONGEST_WORD = 400
 _LONGEST_SENTENCE = 20_000
 """Characters: what runs on for longer is data (minified JSON, a row of 100,000 columns), whatever its blanks say."""
@@ -33,9 +35,19 @@ _NO_END_BEFORE = tuple(
             r"\b(?:[Aa]m|[Ii]m|[Vv]om|[Zz]um|[Zz]ur|[Bb]eim|[Dd]er|[Dd]ie|[Dd]as|[Dd]en|[Dd]em|[Dd]es) \d{1,3}\.$",
             r"[A-ZÄÖÜ]",
         ),  # das 3. Quartal
-        (r"\b(?:Nos?|Nrn?|Art|Abs|Kap|Ziff|Bd|Vol|Sec|Ch|Tel|S|pp?)\.$", r"\d"),  # Nr. 7
+        (r"(?:^|[\s(])\d{1,2}\.$", r"\d{1,2}\. ?\d{2,4}\b"),  # 3. 5. 1970
+        (r"(?:^|[\s(])\d{1,2}\. ?\d{1,2}\.$", r"(?:19|20)\d\d\b"),
+        (r"\b(?:Nos?|Nrn?|Abb|Tab|Anm|Rn|Tel|S|pp?|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Okt|Oct|Nov|De[cz])\.$", r"\d"),
+        (
+            r"\b(?:[Aa]rts?|[Aa]bs|[Kk]ap|[Zz]iff|[Bb]d|[Vv]ols?|[Ss]ec|[Cc]h|[Cc]ap|[Pp]ara|[Ee]xt|[Oo]p|[Mm]in|[Mm]ax|\w+nr)\.$",
+            r"\d",
+        ),  # Art. 5, Hausnr. 7
+        (r"\b(?:Mo|Di|Mi|Do|Fr|Sa|So|Mon|Tues?|Wed|Thu|Fri|Sat|Sun)\.$", r"\d{1,2}\b"),  # Sa. 14. Juni
+        (r"\b[ap]\.m\.$", r"(?:on |Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)"),
+        (r"\bCo\.$", r"(?:KG|KGaA|OHG|Ltd|Inc|LLC)\b"),
+        (r"\b(?:Mme|Mlle|Sra?|Srta|D[oñ]a|Sig|Sig\.ra|Dott|dhr|mevr|Hrn|Mag|Gebr|Jr|Sr)\.$", r"[A-ZÄÖÜÉ]"),
         (r"\b(?:bzw|ca|vgl|inkl|zzgl|ggf|evtl|sog|Hr|Fr|Dipl|Ing|geb|Mio|Mrd|Str)\.$", r""),
-        (r"(?:^|[\s(])[a-zäöü]\.$", r"[A-ZÄÖÜ]"),  # z. B.
+        (r"(?:^|[\s(])[a-zäöü]\.$", r"[A-ZÄÖÜ0-9]"),  # z. B., c. 1850
     )
 )
 """Points that end no quote if this follows: dates, ordinals, numbers after an abbreviation, German abbreviations."""
@@ -168,7 +180,10 @@ def _groups(text: str, breaks: re.Pattern[str], least: int) -> Iterator[tuple[in
     """(offset, text) of runs of at least `least` characters that end at a break."""
     start = 0
     for match in breaks.finditer(text):
-        if match.end() - start < least or _ABBREVIATION.search(text[max(start, match.start() - 8) : match.start()]):
+        if match.end() - start < least:
+            continue
+        before = text[max(start, match.start() - _LOOK_BACK) : match.start()]
+        if _ABBREVIATION.search(before) or _goes_on(before, text[match.end() : match.end() + _LOOK_BACK]):
             continue
         yield start, text[start : match.end()]
         start = match.end()

@@ -92,18 +92,18 @@ class Checkpoints:
 
     def newest(self) -> Standing | None:
         """Progress of the newest checkpoint; None without one. Raises ConfigError if it is of another run."""
-        found = self._complete()
-        if not found:
+        steps = self._complete()
+        if not steps:
             return None
-        state = self._state(found[-1])
+        state = self._state(steps[-1])
         for key, mine in asdict(self._identity).items():
             if (theirs := state["identity"].get(key)) != mine:
                 raise ConfigError(
                     f"The run in {self._directory.parent} cannot be resumed: {_difference(key, theirs, mine)}",
                     remedy="Give the same options and data as before, or another --out.",
                 )
-        told = state["standing"]
-        return Standing(told["step"], Place(**told["place"]), tuple(told["losses"]), told["before"])
+        standing = state["standing"]
+        return Standing(standing["step"], Place(**standing["place"]), tuple(standing["losses"]), standing["before"])
 
     def load(self, parameters: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
         """Put weights, optimiser and random numbers back as the newest checkpoint has them."""

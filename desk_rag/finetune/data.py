@@ -89,14 +89,14 @@ def digest(samples: Iterable[Sample]) -> str:
 
 def hold_out(samples: Sequence[Sample], share: float) -> tuple[list[Sample], list[Sample]]:
     """(for training, held out): decided by each sample's own chunks, so that more data moves none across."""
-    held: list[Sample] = []
+    held_out: list[Sample] = []
     kept: list[Sample] = []
     for sample in samples:
         number = int.from_bytes(hashlib.blake2b("\n".join(sample.chunks).encode(), digest_size=4).digest(), "big")
-        (held if number < share * 2**32 else kept).append(sample)
+        (held_out if number < share * 2**32 else kept).append(sample)
     if not kept:
-        return held, []
-    return kept, held
+        return held_out, []
+    return kept, held_out
 
 
 def target(qa: QA, form: AnswerForm) -> str:
@@ -113,14 +113,14 @@ def target(qa: QA, form: AnswerForm) -> str:
 
 def units(text: str) -> list[str]:
     """The sentences of a text, each line by itself."""
-    found = []
+    samples = []
     for line in text.splitlines():
         start = 0
         for match in _SENTENCE_END.finditer(line):
-            found.append(line[start : match.end()].strip())
+            samples.append(line[start : match.end()].strip())
             start = match.end()
-        found.append(line[start:].strip())
-    return [unit for unit in found if unit]
+        samples.append(line[start:].strip())
+    return [unit for unit in samples if unit]
 
 
 def words(text: str) -> list[str]:
@@ -130,13 +130,13 @@ def words(text: str) -> list[str]:
 
 def evidence(chunks: Sequence[str], question: str, answer: str) -> tuple[str, ...]:
     """The unit of text that holds the answer, the one most like the question where several do; () where none does."""
-    asked = set(words(question))
+    question_words = set(words(question))
     holding = [unit for chunk in chunks for unit in units(chunk) if answer in unit]
     if not holding:
         return ()
     # '12' stands in '120' as well: a unit that has the answer as words of its own comes before one that has not.
     whole = re.compile(rf"(?<!\w){re.escape(answer)}(?!\w)")
-    best = max(holding, key=lambda unit: (whole.search(unit) is not None, len(asked & set(words(unit)))))
+    best = max(holding, key=lambda unit: (whole.search(unit) is not None, len(question_words & set(words(unit)))))
     return (_shortened(best, answer),)
 
 
@@ -167,10 +167,10 @@ def _read(row: Any) -> tuple[tuple[str, ...], list[QA]]:
         return chunks, [_general(chunks, qa) for qa in row["qas"]]
     if "texts" in row:
         chunks = _texts(row["texts"])
-        told = row.get("evidence") or [()] * len(row["qas"])
+        evidence = row.get("evidence") or [()] * len(row["qas"])
         return chunks, [
             _qa(chunks, question, answer, quotes)
-            for (question, answer), quotes in zip(row["qas"], told, strict=True)
+            for (question, answer), quotes in zip(row["qas"], evidence, strict=True)
         ]  # fmt: skip
     passage, title = row["passage"], row.get("title") or ""
     chunks = _texts([f"{title}\n{passage}" if title else passage])

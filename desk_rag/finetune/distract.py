@@ -35,8 +35,8 @@ class Distractors:
 
     def nearest(self, text: str, limit: int = _CANDIDATES) -> list[int]:
         """Indices of the texts that share the most telling words, best first; `text` itself is left out."""
-        found = [(len(held), word) for word in set(words(text)) if (held := self._postings.get(word, ()))]
-        telling = sorted((count, word) for count, word in found if count <= self._most)[:_TELLING]
+        rarities = [(len(held), word) for word in set(words(text)) if (held := self._postings.get(word, ()))]
+        telling = sorted((count, word) for count, word in rarities if count <= self._most)[:_TELLING]
         scores: dict[int, float] = defaultdict(float)
         for count, word in telling:
             worth = math.log(1 + len(self.texts) / count)

@@ -96,9 +96,9 @@ def build_island(context: Context, layout: Layout, context_weight: float = 0.0) 
     writer = _Writer()
     size = len(context.prefix)
     writer.add(context.prefix, 0, 0, IS_PREFIX, [0.0] * size)
-    at = size
+    slot = size
     for number, chunk in enumerate(context.chunks, start=1):
-        start = size if layout is Layout.COMPOSITE and not context.full else at
+        start = size if layout is Layout.COMPOSITE and not context.full else slot
         sees = SEES_PREFIX
         if context.full:
             sees |= SEES_CHUNKS
@@ -106,10 +106,10 @@ def build_island(context: Context, layout: Layout, context_weight: float = 0.0) 
             sees = 0
             writer.add(context.prefix, start - size, number, 0, [0.0] * size)
         writer.add(chunk, start, number, IS_CHUNK | sees, [0.0, *[context_weight] * (len(chunk) - 1)])
-        at += len(chunk)
+        slot += len(chunk)
     for number, asked in enumerate(context.asked, start=len(context.chunks) + 1):
         weights = [*[0.0] * len(asked.question), *[1.0] * len(asked.answer)]
-        writer.add([*asked.question, *asked.answer], at, number, SEES_PREFIX | SEES_CHUNKS, weights)
+        writer.add([*asked.question, *asked.answer], slot, number, SEES_PREFIX | SEES_CHUNKS, weights)
     return writer.island()
 
 
@@ -123,8 +123,8 @@ def text_island(ids: Sequence[int]) -> Island:
 def island_length(context: Context, layout: Layout) -> int:
     """Tokens of `build_island(context, layout)`."""
     copied = 0 if context.full or layout is Layout.COMPOSITE else max(0, len(context.chunks) - 1)
-    asked = sum(len(one.question) + len(one.answer) for one in context.asked)
-    return len(context.prefix) * (1 + copied) + sum(map(len, context.chunks)) + asked
+    question_tokens = sum(len(one.question) + len(one.answer) for one in context.asked)
+    return len(context.prefix) * (1 + copied) + sum(map(len, context.chunks)) + question_tokens
 
 
 def positions_needed(context: Context) -> int:

@@ -43,9 +43,9 @@ def make_samples(chunks: Iterable[FolderChunk], seed: int = 0, per_chunk: int = 
     samples = []
     for number, chunk in enumerate(listed):
         rng = random.Random(f"{seed}/{number}/{chunk.text}")
-        found = _Maker(chunk, counts, rng).questions()
-        rng.shuffle(found)
-        chosen = list({qa.question: qa for qa in found}.values())[:per_chunk]
+        questions = _Maker(chunk, counts, rng).questions()
+        rng.shuffle(questions)
+        chosen = list({qa.question: qa for qa in questions}.values())[:per_chunk]
         if chosen:
             samples.append(Sample((chunk.text,), tuple(chosen)))
     return samples
@@ -68,7 +68,7 @@ class _Maker:
 
     def _fields(self) -> list[QA]:
         """'Serial number: CL24-77031' answers 'What is the serial number?'."""
-        found = []
+        questions = []
         for unit in self._units:
             match = _FIELD.fullmatch(unit)
             if match and len(match[1].split()) <= 5:
@@ -76,11 +76,11 @@ class _Maker:
                 if not name or not value:  # nothing but marks
                     continue
                 frames = [f"What is the {name} in {self._chunk.document}?", f"What is the {name}?", f"{name}?"]
-                found.append(QA(self._rng.choice(frames), value, (unit,)))
-        return found
+                questions.append(QA(self._rng.choice(frames), value, (unit,)))
+        return questions
 
     def _clozes(self) -> list[QA]:
-        found = []
+        questions = []
         for sentence in self._sentences:
             spans = [*_NUMBER.finditer(sentence), *_NAME.finditer(sentence)]
             usable = [span for span in spans if sentence.count(span.group()) == 1]
@@ -89,12 +89,12 @@ class _Maker:
             span = self._rng.choice(usable)
             gap = f"{sentence[: span.start()]}{_GAP}{sentence[span.end() :]}"
             frames = [f"Complete this sentence: {gap}", f"What fills the gap? {gap}", gap]
-            found.append(QA(self._rng.choice(frames), span.group(), (sentence,)))
-        return found
+            questions.append(QA(self._rng.choice(frames), span.group(), (sentence,)))
+        return questions
 
     def _abouts(self) -> list[QA]:
         """A sentence that alone in its chunk holds some rare words is what the document says about them."""
-        found = []
+        questions = []
         for sentence in self._sentences:
             subject = self._subject(sentence)
             if subject:
@@ -103,8 +103,8 @@ class _Maker:
                     f"What is said about {subject}?",
                     f"What do my documents say about {subject}?",
                 ]
-                found.append(QA(self._rng.choice(frames), sentence, (sentence,)))
-        return found
+                questions.append(QA(self._rng.choice(frames), sentence, (sentence,)))
+        return questions
 
     def _subject(self, sentence: str) -> str:
         others = Counter(word for unit in self._units for word in set(words(unit)))

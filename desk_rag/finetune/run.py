@@ -121,19 +121,19 @@ def run(
             f"'{task.train.layout.value}' positions are not exact for models with sliding layers.",
             remedy="Leave --positions out.",
         )
-    trained, held = hold_out(task.samples, task.held_out)
+    trained, held_out = hold_out(task.samples, task.held_out)
     stream = RowStream(
         trained, model.prompt, task.train, max_context=model.spec.max_context, replay=task.replay
     )  # fmt: skip
     checkpoints = Checkpoints(task.out / CHECKPOINTS, _identity(task, model))
     standing = checkpoints.newest() if task.resume else None
-    measure = _Measure(task, held, evaluate)
+    measure = _Measure(task, held_out, evaluate)
     if standing is None:
         say("measuring the model as it is …")
         standing = Standing(0, Place(), (), measure(model))
     base_weights, name = model.spec.weights_fingerprint, model.spec.name
     trainable = make_trainable(model, task.train)
-    say(_overview(task, trained, held, sum(weight.numel() for weight in trainable.parameters.values())))
+    say(_overview(task, trained, held_out, sum(weight.numel() for weight in trainable.parameters.values())))
     outcome = train(
         trainable, stream, task.train, checkpoints, start=standing, on_step=on_step, stop=stop
     )  # fmt: skip
@@ -183,13 +183,13 @@ class _Measure:
         if self._held and task.eval_contexts:
             stream = RowStream(self._held, model.prompt, task.train, max_context=model.spec.max_context)
             pairs = held_out_contexts(stream, task.eval_contexts, len(self._held))
-        found = probe(model, pairs, task.general, task.train.layout)
+        probed = probe(model, pairs, task.general, task.train.layout)
         judged = {}
         if self._evaluate is not None and self._held and task.eval_contexts:
             # Drawn, because files often have their kinds of questions one after the other.
             rng = random.Random(f"{task.train.seed}/judged")
             judged = self._evaluate(model, rng.sample(self._held, min(len(self._held), task.eval_contexts)))
-        return {"probe": asdict(found), "answers": judged}
+        return {"probe": asdict(probed), "answers": judged}
 
 
 def _check_out(task: Task) -> None:
@@ -214,13 +214,13 @@ def _check_out(task: Task) -> None:
 
 
 def _identity(task: Task, model: LanguageModel) -> RunIdentity:
-    told = {**task.train.as_json(), "held_out": task.held_out}
+    recorded = {**task.train.as_json(), "held_out": task.held_out}
     # What was measured before the first step is kept, so what is measured after the last has to be the same.
-    told |= {"eval_contexts": task.eval_contexts, "general": digest([Sample(task.general, ())])}
-    del told["save_every"]  # may change without changing what comes out
+    recorded |= {"eval_contexts": task.eval_contexts, "general": digest([Sample(task.general, ())])}
+    del recorded["save_every"]  # may change without changing what comes out
     texts = Sample(("replay", *task.replay), ())
     return RunIdentity(
-        told, digest([*task.samples, texts]), model.spec.weights_fingerprint, model.spec.weight_quantization
+        recorded, digest([*task.samples, texts]), model.spec.weights_fingerprint, model.spec.weight_quantization
     )  # fmt: skip
 
 

@@ -69,18 +69,18 @@ class RowStream:
         rng = random.Random(f"{self._settings.seed}/row/{place.row}")
         if self._replay and rng.random() < self._settings.replay_share:
             return self._text_row(rng), Place(place.row + 1, place.epoch, place.at)
-        epoch, at = place.epoch, place.at
+        epoch, index = place.epoch, place.at
         islands: list[Island] = []
         left = self._settings.row_tokens
         while len(islands) < _MOST_CONTEXTS:
-            island = self._island(epoch, at)
+            island = self._island(epoch, index)
             if island is not None and len(island.ids) > left:
                 break
             if island is not None:
                 islands.append(island)
                 left -= len(island.ids)
-            epoch, at = (epoch, at + 1) if at + 1 < len(self._samples) else (epoch + 1, 0)
-        return build_row(islands, self._settings.row_tokens), Place(place.row + 1, epoch, at)
+            epoch, index = (epoch, index + 1) if index + 1 < len(self._samples) else (epoch + 1, 0)
+        return build_row(islands, self._settings.row_tokens), Place(place.row + 1, epoch, index)
 
     def context(self, epoch: int, at: int, *, full: bool | None = None) -> Context | None:
         """The context of the `at`-th sample in an epoch's order; None if not even one question fits a row.
@@ -155,8 +155,8 @@ class RowStream:
             start = rng.randrange(len(text)) if len(text) > length else 0
             # No token is shorter than a byte, and few are longer than 16 characters.
             piece = text[start : start + 16 * length]
-            found = self._prompt.answer_ids(piece)
-            ids += found if start + len(piece) == len(text) else found[:-1]
+            answer_ids = self._prompt.answer_ids(piece)
+            ids += answer_ids if start + len(piece) == len(text) else answer_ids[:-1]
         return build_row([text_island(ids[:length])], self._settings.row_tokens)
 
     def _order(self, epoch: int) -> list[int]:

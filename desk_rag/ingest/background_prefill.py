@@ -94,6 +94,11 @@ class ChunkPrefiller:
         except StoreError:
             raise
         except Exception as error:
+            from desk_rag.model.memory.device import is_out_of_memory
+
+            if is_out_of_memory(error):
+                _log.warning("no memory to prefill chunk %s", task.chunk.chunk_id)
+                return self._pass_over(task, "there is not enough memory free for the model's work")
             _log.warning("chunk %s cannot be prefilled (%s)", task.chunk.chunk_id, type(error).__name__)
             return self._pass_over(task, f"prefill fails ({type(error).__name__}); the log has more")
         if not admitted:

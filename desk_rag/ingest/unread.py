@@ -9,13 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from desk_rag.documents import ocr
 from desk_rag.documents.formats import KIND_NOT_READ, unread_kind
 from desk_rag.documents.status import FileState
+from desk_rag.sanitize import clean_name
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
 
 UNREADABLE = "that could not be read"
+_SCANNED = "scanned PDF files"
+_LOCKED = "locked with a password"
+_GROUP_BY_FAILURE = {"has no text layer": _SCANNED, "with a password": _LOCKED, "is encrypted": _LOCKED}
+"""Group of a file that could not be read by words of its recorded reason."""
 _GROUP_BY_RULE = {
     "secret": "that may hold secrets",
     "default": "of tools",
@@ -40,9 +46,34 @@ _SINGULAR = {
     "fonts": "font",
     "model weights": "file of model weights",
     _BINARY: "binary file",
+    _SCANNED: "scanned PDF file",
     "others": "other",
 }
+_NAMED_KINDS = {
+    "images": r"photos?|photographs?|pictures?|images?|screenshots?",
+    "audio": r"recordings?|audio|voice (?:memos?|messages?)|podcasts?",
+    "video": r"videos?",
+    "archives": r"archives?|zip(?:ped)? files?|zips?",
+    "old Office and iWork files": r"(?:old )?(?:word|powerpoint|office|pages|numbers|keynote) (?:documents?|files?)",
+}
+"""Words of a question for kinds of files that are not read."""
+_SCANS = re.compile(r"\bscan(?:s|ned)?\b", re.IGNORECASE)
+_MOST_COMPARED = 20_000
+"""Unread files whose names are compared with a question."""
+_MOST_NAMED = 3
+_FEWEST_LETTERS = 5
+"""Letters of a name without its ending by which a question may name a file."""
 _SUFFIX = re.compile(re.escape(KIND_NOT_READ) + r" \('(.*)'\)", re.DOTALL)
+
+
+_HELP = {
+    "images": ocr.PICTURE_REMEDY,
+    "audio": "a text with what is said in it would be read",
+    "video": "subtitles (.srt, .vtt) beside it would be read",
+    "archives": "unpack it, and its files are read",
+    "old Office and iWork files": "save it as .docx, .xlsx, .pptx or PDF, and it is read",
+}
+_NO_HELP = "files of this kind are not read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +115,62 @@ def may_hold_answer(store: Store, under: Sequence[Path]) -> UnreadFiles | None:
     return unread if unread.files else None
 
 
+def help_for(kind: str) -> str:
+    """Return what would make files of a kind readable; '' if nothing would."""
+    return _HELP.get(kind, "")
+
+
+def _failure_of(reason: str) -> str:
+    return next((group for words, group in _GROUP_BY_FAILURE.items() if words in reason), UNREADABLE)
+
+
+def named_in(question: str, store: Store, under: Sequence[Path], *, by_kind: bool) -> list[str]:
+    """Return sentences about the unread files below `under` that a question names, or whose kind it names."""
+    rows = store.unread_files(under, _MOST_COMPARED)
+    words = _words(question)
+    sentences = [said_of(path, reason) for path, _, reason in rows if _is_named(path.name, question, words)]
+    if len(sentences) > _MOST_NAMED:
+        more = len(sentences) - _MOST_NAMED
+        sentences = [*sentences[:_MOST_NAMED], f"{more:,} more files with names from the question were not read"]
+    if sentences or not by_kind:
+        return sentences
+    kinds = Counter(kind_of(reason) for _, state, reason in rows if state is FileState.SKIPPED)
+    for kind, pattern in _NAMED_KINDS.items():
+        if kinds[kind] and re.search(rf"\b(?:{pattern})\b", question, re.IGNORECASE):
+            sentences.append(f"{UnreadFiles(kinds[kind], ((kind, kinds[kind]),)).summary}; {_HELP.get(kind, _NO_HELP)}")
+    scans = [path for path, _, reason in rows if _failure_of(reason) == _SCANNED]
+    if scans and _SCANS.search(question):
+        count = f"{len(scans):,} scanned PDF file{'' if len(scans) == 1 else 's'} not read"
+        sentences.append(f"{count}: no text layer. {ocr.REMEDY}")
+    return sentences
+
+
+def said_of(path: Path, reason: str) -> str:
+    """Return a sentence about one file that was not read, with what helps if that is known."""
+    kind = unread_kind(path.name)
+    if kind and reason.startswith(KIND_NOT_READ):
+        return f"{clean_name(path.name)} was not read: {_singular(kind)}; {_HELP.get(kind, _NO_HELP)}"
+    shown_reason = reason.removeprefix(f"{path} ")
+    return f"{clean_name(path.name)} was not read: {shown_reason}"
+
+
+def _is_named(name: str, question: str, words: str) -> bool:
+    """Return whether a question holds a file's name: as it is, or its words without the ending."""
+    if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", question, re.IGNORECASE):
+        return True
+    stem = _words(name.rpartition(".")[0] or name)
+    return len(stem.replace(" ", "")) >= _FEWEST_LETTERS and " " in stem and f" {stem} " in f" {words} "
+
+
+def _words(text: str) -> str:
+    return " ".join(re.findall(r"[^\W_]+", text.lower()))
+
+
+def _singular(kind: str) -> str:
+    word = _SINGULAR.get(kind, kind)
+    return f"an {word}" if word[:1] in "aeiou" else f"a {word}"
+
+
 def kind_of(reason: str) -> str:
     """Return the group in which a skipped file with this recorded reason is counted."""
     if reason.startswith(KIND_NOT_READ):
@@ -97,5 +184,5 @@ def kind_of(reason: str) -> str:
 def _counted(groups: Iterable[tuple[FileState, str, int]]) -> UnreadFiles:
     kinds: Counter[str] = Counter()
     for state, reason, count in groups:
-        kinds[kind_of(reason) if state is FileState.SKIPPED else UNREADABLE] += count
+        kinds[kind_of(reason) if state is FileState.SKIPPED else _failure_of(reason)] += count
     return UnreadFiles(kinds.total(), tuple(kinds.most_common()))

@@ -83,11 +83,11 @@ class LayerCache:
     get_query_offset = get_seq_length
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        """As `SlabLayer.get_mask_sizes`, of one layer."""
+        """Return `SlabLayer.get_mask_sizes` of one layer."""
         return self.layers[layer_idx].get_mask_sizes(query_length)
 
     def crop(self, tokens_to_remove: int) -> None:
-        """As `SlabLayer.crop`, in every layer."""
+        """Crop every layer as `SlabLayer.crop` does."""
         for layer in self.layers:
             layer.crop(tokens_to_remove)
 

@@ -45,10 +45,11 @@ def build_tables(model: LanguageModel, num_positions: int) -> RotaryTables:
         )
     layout = model.spec.layout
     positions = torch.arange(num_positions, device=model.device)
-    made = {name: half_tables(model.module.model, name, positions) for name in layout.tables if name != NO_POSITION}
-    width = next((cos.shape[-1] for cos, _ in made.values()), model.spec.head_dim // 2)
+    rotated = [name for name in layout.tables if name != NO_POSITION]
+    tables_by_name = {name: half_tables(model.module.model, name, positions) for name in rotated}
+    width = next((cos.shape[-1] for cos, _ in tables_by_name.values()), model.spec.head_dim // 2)
     still = torch.zeros(num_positions, width, device=model.device)
-    pairs = [made.get(name, (still + 1.0, still)) for name in layout.tables]
+    pairs = [tables_by_name.get(name, (still + 1.0, still)) for name in layout.tables]
     return RotaryTables(
         tuple(cos for cos, _ in pairs), tuple(sin for _, sin in pairs), layout.table_of_layer, layout.interleaved
     )

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from desk_rag.config import ModelSettings
-from desk_rag.errors import DeskRagError, ModelError, ModelNotFound, OutOfMemory, UnsupportedModel
+from desk_rag.errors import DeskRagError, ModelError, ModelNotFound, OutOfMemory
 from desk_rag.model import support as model_support
 from desk_rag.model.checkpoint import config as checkpoint_config
-from desk_rag.model.checkpoint import files
+from desk_rag.model.checkpoint import files, quantized
 from desk_rag.model.checkpoint import tensors as checkpoint_tensors
 from desk_rag.model.gguf import config as gguf_config
 from desk_rag.model.gguf import weights as gguf_weights
@@ -48,7 +48,7 @@ def check(directory: Path, settings: ModelSettings) -> tuple[Any, model_support.
     tensors = files.tensors(directory)
     checkpoint_tensors.check_layer_count(directory, model_support.text_config(config).num_hidden_layers, tensors)
     if getattr(config, "quantization_config", None):
-        _check_quantizer(directory, config)
+        quantized.check(directory, config.quantization_config)
     else:
         with model_errors(directory, settings):
             checkpoint_tensors.compare(directory, lambda: _build(config), tensors)
@@ -103,47 +103,6 @@ def _read_config(directory: Path) -> Any:
 def _build(config: Any) -> Any:
     with no_init():
         return model_support.model_class(config)._from_config(config)
-
-
-def _check_quantizer(directory: Path, config: Any) -> None:
-    """Raise UnsupportedModel if quantised weights need a package or a GPU that is missing."""
-    from transformers.quantizers.auto import AutoHfQuantizer
-
-    quantization = config.quantization_config
-    method = quantization.get("quant_method", "bitsandbytes") if isinstance(quantization, dict) else "?"
-    if method not in _QUANTIZERS:
-        raise UnsupportedModel(
-            f"The weights in {directory} are quantised by '{str(method)[:40]}', which desk-rag does not load.",
-            remedy=f"It loads: {', '.join(sorted(_QUANTIZERS))}, and weights that are not quantised.",
-        )
-    try:
-        AutoHfQuantizer.from_config(quantization, pre_quantized=True).validate_environment(device_map=None)
-    except Exception as error:  # ImportError, RuntimeError, or a field that the method does not know
-        raise _no_quantizer(directory, method, error) from error
-
-
-_QUANTIZERS = {
-    "awq": "gptqmodel",
-    "gptq": "optimum and gptqmodel",
-    "bitsandbytes": "bitsandbytes",
-    "compressed-tensors": "compressed-tensors",
-    "fp8": "accelerate",
-}
-"""Package that each form of quantised weights needs."""
-
-
-def _no_quantizer(directory: Path, method: str, error: Exception) -> UnsupportedModel:
-    if isinstance(error, ImportError):
-        package = _QUANTIZERS[method]
-        return UnsupportedModel(
-            f"The weights in {directory} are quantised by {method}, which needs the package {package}: "
-            f"{_first_line(error)}",
-            remedy=f"Install {package}, or take the model's weights that are not quantised.",
-        )
-    return UnsupportedModel(
-        f"The weights in {directory} are quantised by {method} and cannot be used here: {_first_line(error)}",
-        remedy="Take the model's weights that are not quantised.",
-    )
 
 
 @contextlib.contextmanager

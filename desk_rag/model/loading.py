@@ -18,6 +18,7 @@ from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError
 from desk_rag.model import adapters, directory_check, packed_linear, requantize, weights
 from desk_rag.model import support as model_support
+from desk_rag.model.checkpoint import quantized as quantized_form
 from desk_rag.model.checkpoint import row_int8, tensors
 from desk_rag.model.gguf import weights as gguf_weights
 from desk_rag.model.gguf.header import read_header
@@ -216,6 +217,8 @@ def _load_module(
             options["dtype"] = _load_dtype(directory, device)
         if quantized:
             options["device_map"] = {"": 0 if device.type == "cuda" else "cpu"}
+        if prequantized_by(config) in quantized_form.WIDENED:
+            config.quantization_config["dequantize"] = True
         module, info = model_support.model_class(config).from_pretrained(str(directory), **options)
         tensors.check_loaded(directory, info)
         module = text_part.text_part(module)

@@ -8,6 +8,7 @@ user asked for a download. Everything else is refused here, before any library s
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Iterable
@@ -141,13 +142,14 @@ def from_hub(name: str, *, allow_download: bool) -> Path:
     """The directory of ORG/NAME in the hub cache, fetched first where that is allowed. Raises ModelNotFound."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
+    # A broken connection is tried again without a word; what ends the download is said.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         return Path(
             snapshot_download(name, local_files_only=not allow_download, allow_patterns=FETCH, ignore_patterns=NO_FETCH)
         )
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+    except Exception as error:  # the library's own, those of the network beneath it, and a full drive
         if allow_download:
             from desk_rag.model.library.hub_errors import explained
 

@@ -42,6 +42,20 @@ _SETTINGS = tuple(
 )
 
 
+_CHOICES = {"multilingual": "intfloat/multilingual-e5-small"}
+"""Embedders by the names that settings and guides use for them."""
+_E5 = re.compile(r"(?:^|/)(?:multilingual-)?e5-(?:small|base|large)(?:-v2)?(?:$|/)")
+_E5_PROMPTS = {"query": "query: ", "document": "passage: "}
+"""Texts that E5 models were trained with and whose files do not name them."""
+
+
+def missing_prompts(embedder: str, prompts: Mapping[str, str]) -> dict[str, str]:
+    """Return the prompts of a model; those of its family if its files name none."""
+    if any(prompts.values()) or not _E5.search(_CHOICES.get(embedder, Path(embedder).expanduser().as_posix())):
+        return dict(prompts)
+    return dict(_E5_PROMPTS)
+
+
 def check_embedder(settings: ModelSettings) -> Path:
     """Return the embedder's directory after all checks that need no weights to be loaded.
 
@@ -197,7 +211,7 @@ def _is_head(module: Any, name: str) -> bool:
 
 
 def _from_hub(settings: ModelSettings) -> Path:
-    name = _named(settings.embedder)
+    name = _CHOICES.get(settings.embedder) or _named(settings.embedder)
     name = name if "/" in name else f"sentence-transformers/{name}"  # as the library completes names
     try:
         return weights.from_hub(name, allow_download=settings.allow_download)

@@ -204,7 +204,7 @@ def load_embedder(settings: ModelSettings) -> Embedder:
     source = embedded_dir() if is_embedded else check_directory(settings)
     with nullcontext() if is_embedded else _quiet():
         try:
-            module = _embedded_module(source) if is_embedded else _library_module(source)
+            module = _embedded_module(source) if is_embedded else _library_module(source, settings.embedder)
         except Exception as error:  # the libraries may raise anything for files of the wrong kind
             raise ModelError(
                 f"The embedder '{settings.embedder}' could not be loaded: {_first_line(error)}",
@@ -228,16 +228,18 @@ def _embedded_module(folder: Path) -> SentenceTransformer:
     return cast("SentenceTransformer", EmbeddedModule(folder))
 
 
-def _library_module(source: Path | str) -> SentenceTransformer:
+def _library_module(source: Path | str, name: str) -> SentenceTransformer:
     from sentence_transformers import SentenceTransformer
 
-    return SentenceTransformer(
+    module = SentenceTransformer(
         str(source),
         device="cpu",
         local_files_only=True,
         trust_remote_code=False,
         model_kwargs={"use_safetensors": True},
     )
+    module.prompts = embedder_files.missing_prompts(name, module.prompts)
+    return module
 
 
 def check_directory(settings: ModelSettings) -> Path:

@@ -1,1 +1,1 @@
-"""What is on the SSD: catalog, chunk KV files, vectors; see FORMAT.md. Others hold only a `Store`."""
+"""Everything on the SSD: catalog, chunk KV files, vectors; see FORMAT.md. Others use only `Store`."""

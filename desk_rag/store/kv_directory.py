@@ -22,7 +22,7 @@ from desk_rag.store.ownership import KV_MARKER, KV_RECORD, TAG, TAG_CONTENT
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What the data directory records about its `kv_dir`."""
+    """Record of the `kv_dir` in the data directory."""
 
     identifier: str
     path: str
@@ -30,7 +30,7 @@ class Record:
 
 
 class KVDirectory:
-    """Whether the chunk KV is in place. Safe to use from several threads."""
+    """The chunk KV's directory, which may be absent. Safe to use from several threads."""
 
     def __init__(self, layout: Layout, identifier: str, away: str, *, writer: bool) -> None:
         self._layout = layout

@@ -13,8 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
 from desk_rag.errors import ForeignPlace, StoreError, StoreFull, of_system
 from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.owned_folder import Proof, sync_directory
@@ -46,9 +44,9 @@ class KVEntry:
     path: Path
     size: int
     aside: bool = False
-    """It is in quarantine."""
+    """True if it is in quarantine."""
     named_ours: bool = True
-    """It is a regular file with a place and name that the store gives."""
+    """True for a regular file with a place and name that the store gives."""
 
     @property
     def counted(self) -> int:
@@ -267,4 +265,8 @@ def sync_file(path: Path) -> None:
 
 def _is_writing(pid: str | None) -> bool:
     """Return whether another process with this id may still be writing; without an id there is none."""
-    return pid is not None and int(pid) != os.getpid() and psutil.pid_exists(int(pid))
+    if pid is None or int(pid) == os.getpid():
+        return False
+    import psutil  # here, because a client of a resident process needs only the paths
+
+    return bool(psutil.pid_exists(int(pid)))

@@ -71,7 +71,7 @@ class Cleared:
 
     freed_bytes: int
     remaining: tuple[Path, ...]
-    """What is not ours or could not be removed; empty if the directory itself is gone."""
+    """Entries that are not ours or could not be removed; empty if the directory itself is gone."""
 
 
 def is_store(root: Path) -> bool:

@@ -187,6 +187,10 @@ class Store(StoreHealth):
         """Return (state, reason, number of files) of the skipped and failed files, grouped by reason."""
         return self._catalog.unread_reasons(under)
 
+    def unread_files(self, under: Sequence[Path], most: int) -> list[tuple[Path, FileState, str]]:
+        """Return (path, state, reason) of at most `most` skipped and failed files, those last looked at first."""
+        return self._catalog.unread_files(under, most)
+
     def documents_with_digest(self, digest: str) -> list[DocumentRow]:
         """Return the documents with exactly this content."""
         return self._catalog.with_digest(digest)

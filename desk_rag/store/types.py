@@ -96,7 +96,7 @@ class PendingChunk:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What the writer is doing now, for other processes."""
+    """Present work of the writer, for other processes."""
 
     pid: int
     at: float
@@ -163,7 +163,7 @@ class VerifyReport:
 
 @dataclass(frozen=True, slots=True)
 class PurgeReport:
-    """What a purge removed, and any traces of it that remain."""
+    """Result of a purge, with any traces that remain."""
 
     documents: int
     chunks: int

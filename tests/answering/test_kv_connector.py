@@ -170,6 +170,8 @@ def test_a_layer_group_damaged_between_retrieval_and_load(
     assert struck
     assert answer.raw == expected.raw
     assert "live prefill" in stages(answer)
+    assert (answer.warm_chunks, answer.cold_chunks) == (expected.warm_chunks - 1, 1), "as read, not as the catalog says"
+    assert sum(source.warm for source in answer.sources) == answer.warm_chunks
     assert [file.name.split("-")[1].split(".")[0] for file in quarantined(engine)] == struck
     engine.settle()
     assert struck[0] in {file.stem for file in files_of(engine)}, "the chunk is warm again"

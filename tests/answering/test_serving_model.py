@@ -26,6 +26,7 @@ from desk_rag.kv.types import KVKey
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.store.store import Store
+from tests.models import FAMILIES, build_model
 from tests.store import made
 from tests.store.faults import FullAt
 
@@ -203,14 +204,15 @@ def test_a_kill_at_any_moment_leaves_a_whole_record_or_none(reader: LanguageMode
 
 
 def test_a_model_that_fails_its_self_test_is_refused_and_leaves_no_record(
-    reader: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from transformers.models.qwen3 import modeling_qwen3
 
     def interleaved(x: torch.Tensor) -> torch.Tensor:
         return torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
 
+    model = build_model(next(family for family in FAMILIES if family.name == "qwen3"))
     monkeypatch.setattr(modeling_qwen3, "rotate_half", interleaved)
-    with pytest.raises(UnsupportedModel, match="do not match"):
-        prepare_model(reader, tmp_path)
+    with pytest.raises(UnsupportedModel):
+        prepare_model(model, tmp_path)
     assert stored_gates(tmp_path) == []

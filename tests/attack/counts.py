@@ -1,4 +1,4 @@
-"""What a kind of attack reports."""
+"""Report of one kind of attack."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How long a kind may go on."""
+    """Time limit of one kind of attack."""
 
     seconds: float
     began: float = field(default_factory=time.monotonic)

@@ -10,7 +10,6 @@ import pytest
 from desk_rag.bench import recompute
 from desk_rag.bench.models import shapes
 from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
-from desk_rag.kv.recompute.policy import SelectorName
 from tests.models import FAMILIES, build_model
 
 
@@ -34,7 +33,7 @@ def test_every_way_is_measured_and_ends_in_one_json_line(tmp_path: Path, capsys:
             assert 0 < way["ratio_fastest"] <= way["ratio"]
     assert context["stitch_ms"] > 0
     fulls = context["fulls_ms"]
-    assert set(fulls) == {"full prefill, transformers, sdpa", "full prefill, lean pass"}
+    assert set(fulls) == {"full prefill, transformers", "full prefill, fused"}
     assert fulls[context["fastest"]] == min(fulls.values())
     assert "edge-query 0.3" in shown and "full prefill" in shown
 
@@ -46,7 +45,7 @@ def test_the_auxiliary_model_reads_the_same_texts() -> None:
     context = bench.context()
     assert [len(ids) for ids in context.chunk_ids] == [len(model.prompt.chunk_ids(text)) for text in context.texts]
     assert all(len(ids) <= 130 for ids in context.chunk_ids)
-    works = bench.works([SelectorName.AUX], [0.2])
+    works = bench.works(["aux"], [0.2])
     assert set(works) == {*bench.prefills, "stitch", "stitched", "select aux 0.2", "pass aux 0.2", "aux 0.2"}
     for work in works.values():
         work.before()
@@ -55,8 +54,8 @@ def test_the_auxiliary_model_reads_the_same_texts() -> None:
 
 def test_a_model_without_a_lean_pass_is_measured_against_its_own() -> None:
     bench = recompute.Bench(build_model(next(family for family in FAMILIES if family.name == "gemma3")), 150, 80, None)
-    assert list(bench.prefills) == ["full prefill, transformers, sdpa"]
-    bench.prefills["full prefill, transformers, sdpa"]()
+    assert list(bench.prefills) == ["full prefill, transformers"]
+    bench.prefills["full prefill, transformers"]()
 
 
 def test_random_shapes_are_refused_by_name() -> None:

@@ -54,6 +54,8 @@ _FORMAT_NAMES = {
     Format.SUBTITLES: "subtitles",
     Format.BIBLIOGRAPHY: "BibTeX",
     Format.CANVAS: "Obsidian canvases",
+    Format.ASCIIDOC: "AsciiDoc",
+    Format.TEXTILE: "Textile",
     Format.PICTURE: "pictures, with OCR (see below)",
     Format.JSON: "JSON, by its keys",
     Format.YAML: "YAML, by its keys",
@@ -167,10 +169,24 @@ def families() -> str:
     return "\n".join(rows)
 
 
+def quantized_weights() -> str:
+    """The forms in which weights come quantised, what each needs, and how it is held in memory."""
+    from desk_rag.model.checkpoint.quantized import PACKAGES, WIDENED
+
+    rows = ["| weights quantised by | needs | held in memory |", "|---|---|---|"]
+    for method, packages in PACKAGES.items():
+        held = "widened to 16 bits (fp32 on most CPUs)" if method in WIDENED else "as they are"
+        rows.append(f"| {method} | `pip install {' '.join(packages)}` | {held} |")
+    return "\n".join(rows)
+
+
 PARTS = {
     part.__name__: part
-    for part in (settings, keys, fixed_keys, read_formats, unread_formats, secrets, tools, exit_codes, families)
-}
+    for part in (
+        settings, keys, fixed_keys, read_formats, unread_formats, secrets, tools, exit_codes, families,
+        quantized_weights,
+    )
+}  # fmt: skip
 
 
 def filled(guide: str) -> str:

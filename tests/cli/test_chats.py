@@ -72,7 +72,7 @@ def test_a_chat_is_continued_shown_exported_and_deleted(desk: Desk) -> None:
     assert desk.run("chats", "search", "jonas", "--json").out.count('"chat": 1') == 1
     exported = desk.run("chats", "export", "1").out
     assert "## And who repaired it?\n\nAsked as: Who repaired the dishwasher?" in exported
-    assert "dishwasher.md` lines 1-3\n  > The dishwasher" in exported
+    assert "dishwasher.md` line 3\n  > The dishwasher" in exported
     chat = json.loads(desk.run("chats", "export", "1", "--format", "json").out)
     assert [turn["question"] for turn in chat["turns"]][1] == "And who repaired it?"
     source = chat["turns"][0]["sources"][0]

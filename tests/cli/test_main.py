@@ -220,8 +220,8 @@ def test_nothing_but_the_answer_is_printed(desk: Desk) -> None:
 def test_what_is_asked_for_on_the_command_line_goes_before_the_file() -> None:
     kept = Settings(answer=AnswerSettings(attention="lazy", recompute=0.3, selector="aux", top_k=5))
     assert work.with_answer_options(kept, None, None, None) == kept
-    changed = work.with_answer_options(kept, "materialize", "0.5", "query").answer
-    assert changed == AnswerSettings(attention="materialize", recompute=0.5, selector="query", top_k=5)
+    changed = work.with_answer_options(kept, "materialize", "0.5", "aux-strict").answer
+    assert changed == AnswerSettings(attention="materialize", recompute=0.5, selector="aux-strict", top_k=5)
     assert work.with_answer_options(kept, None, "0", None).answer.recompute == 0.0
     assert kept.answer.recompute == 0.3
 
@@ -236,9 +236,9 @@ def test_the_options_of_an_answer_reach_the_engine(
         raise ConfigError("enough was seen")
 
     monkeypatch.setattr(work, "_load_engine", noted)
-    words = ("--attention", "lazy", "--recompute", "0.2", "--selector", "first-k")
+    words = ("--attention", "lazy", "--recompute", "0.2", "--selector", "aux")
     assert "enough was seen" in desk.run(capsys, "ask", "why?", *words).err
-    assert seen == [AnswerSettings(attention="lazy", recompute=0.2, selector="first-k")]
+    assert seen == [AnswerSettings(attention="lazy", recompute=0.2, selector="aux")]
 
 
 def test_the_share_that_was_recomputed_is_told() -> None:
@@ -447,7 +447,7 @@ def test_unknown_setting_names_the_nearest(tmp_path: Path, capsys: pytest.Captur
         (["ask", "  "], 2, "The question is empty"),
         (["ask", "why?", "--recompute", "1.5"], 2, "'1.5' is no share"),
         (["ask", "why?", "--recompute", "some"], 2, "Give a number from 0 to 1."),
-        (["ask", "why?", "--selector", "luck"], 2, "Known: first-k"),
+        (["ask", "why?", "--selector", "luck"], 2, "Known: aux"),
         (["ask", "why?", "--attention", "magic"], 2, "magic"),
         ([".", "--recompute", "-1"], 2, "'-1' is no share"),
         (["ask", "why?", "--adapter", "/no/such/adapter"], 5, "/no/such/adapter is no adapter"),

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
+import psutil
 import pytest
 
 from desk_rag.cli import main
@@ -135,3 +136,19 @@ def test_after_a_kill_everything_works_alone_again(place: Place, alone: dict[str
     assert other.run("index", str(other.docs), "--no-kv").code == 0
     ran = other.run("search", "ladder", "--words")
     assert "roof.txt" in ran.out and not ran.err
+
+
+def test_a_kept_process_answers_until_a_command_has_to_write(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    first = place.run("ask", DOOR, "--keep", "--folder", str(place.docs), "--private")  # indexes first, then leaves it
+    assert "green" in first.out, first.err
+    second = place.run("ask", DOOR, "--keep", "--private")
+    status = json.loads(place.run("status", "--json").out)
+    process = psutil.Process(status["kept_process"])
+    assert (second.code, comparable(second.out)) == (0, comparable(place.run("ask", DOOR, "--private").out))
+    assert process.is_running()
+    (place.docs / "door.md").write_text("# Doors\n\nThe kitchen door is painted blue. The front door is black.\n")
+    assert "blue" in place.run("ask", DOOR, "--private").out
+    assert place.run("index", str(place.docs)).code == 0
+    psutil.wait_procs([process], timeout=30)
+    assert json.loads(place.run("status", "--json").out)["kept_process"] is None

@@ -1,12 +1,11 @@
-"""The commands about the store, each in a process of its own as a user runs them: verify, purge, status, doctor."""
+"""The commands about the store: verify, purge, status, doctor."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -37,13 +36,11 @@ class Desk:
     data: Path
 
     def run(self, *words: str) -> Ran:
-        """One command in a process of its own."""
-        done = subprocess.run(
-            [sys.executable, "-m", "desk_rag", *words, "--data-dir", str(self.data)], cwd=ROOT,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=170, check=False,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-        return Ran(done.returncode, done.stdout, done.stderr)
+        """One command, in this process."""
+        out, err = StringIO(), StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            code = main([*words, "--data-dir", str(self.data)])
+        return Ran(code, out.getvalue(), err.getvalue())
 
     def json(self, *words: str) -> dict[str, object]:
         ran = self.run(*words, "--json")

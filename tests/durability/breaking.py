@@ -151,7 +151,7 @@ def _no_catalog_flush() -> None:
 
 ALL = ("put", "remove", "rename", "record", "reopen", "purge", "damage", "ask")
 KV, RECORDS, PURGES = ("put",), ("record",), ("put", "put", "put", "purge")
-"""What the workload does to meet a break soon."""
+"""Steps of the workload that meet a break soon."""
 
 BREAKS: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
     "nothing": (lambda: None, ALL),

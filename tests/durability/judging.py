@@ -19,7 +19,7 @@ from tests.store import made
 
 @dataclass(slots=True)
 class Reported:
-    """What had been reported done when the power went, and what had been begun."""
+    """Work reported done when the power went, and work begun."""
 
     documents: dict[str, list[str]] = field(default_factory=dict)
     unsure: dict[str, list[list[str] | None]] = field(default_factory=dict)
@@ -104,9 +104,9 @@ class Reported:
         self.purged |= {vector_of(text).tobytes(): f"the vector of the purged '{text}'" for text in note["texts"]}
 
     def _forget_unheld(self) -> None:
-        held = {text for texts in self.documents.values() for text in texts}
-        self.vectors &= held
-        self.warm &= held
+        known_texts = {text for texts in self.documents.values() for text in texts}
+        self.vectors &= known_texts
+        self.warm &= known_texts
 
     def kept(self) -> set[str]:
         """Texts that are in the store whatever became of what was in flight."""
@@ -115,11 +115,11 @@ class Reported:
 
 def reported(ops: Sequence[Op]) -> Reported:
     """Return what the remarks among `ops` say."""
-    told = Reported()
+    report = Reported()
     for op in ops:
         if op.kind == "N":
-            told.hear(op.note)
-    return told
+            report.hear(op.note)
+    return report
 
 
 def judge(state: State, ops: Sequence[Op], place: Path) -> list[str]:
@@ -163,11 +163,11 @@ def _incomplete(root: Path, told: Reported) -> Iterable[str]:
 
 
 def _catalog_faults(store: Store, told: Reported) -> Iterable[str]:
-    there = {str(row.path): [p.chunk.text for p in store.passages_of(row.path)] for row in store.documents()}
-    for path in told.documents.keys() | told.unsure.keys() | there.keys():
+    stored = {str(row.path): [p.chunk.text for p in store.passages_of(row.path)] for row in store.documents()}
+    for path in told.documents.keys() | told.unsure.keys() | stored.keys():
         allowed = told.unsure.get(path, [told.documents.get(path)])
-        if there.get(path) not in allowed:
-            yield f"document {path} holds {there.get(path)}, not {' or '.join(map(str, allowed))}"
+        if stored.get(path) not in allowed:
+            yield f"document {path} holds {stored.get(path)}, not {' or '.join(map(str, allowed))}"
     for text in sorted(told.kept())[:3]:
         if made.chunk_id(text) not in [hit.chunk_id for hit in store.search_words(text, 1000)]:
             yield f"'{text}' is not found by its words"
@@ -195,10 +195,10 @@ def _vector_faults(store: Store, told: Reported) -> Iterable[str]:
             yield f"the vector of '{text}' is not the nearest to itself"
     with store._database.read() as connection:
         rows = connection.execute("SELECT c.text, v.vector FROM vectors v JOIN chunks c ON c.id = v.chunk").fetchall()
-    there = {text: np.frombuffer(blob, dtype="<f4") for text, blob in rows}
-    if missing := required - there.keys():
+    vectors = {text: np.frombuffer(blob, dtype="<f4") for text, blob in rows}
+    if missing := required - vectors.keys():
         yield f"vectors were reported done and are lost: {sorted(missing)}"
-    for text, vector in there.items():
+    for text, vector in vectors.items():
         if not np.allclose(vector, vector_of(text), atol=1e-6):
             yield f"the vector of '{text}' is another one"
 

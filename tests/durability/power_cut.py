@@ -47,7 +47,7 @@ class _Naming:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is on the drive after one cut, and where the cut was."""
+    """Content of the drive after one cut, and the place of the cut."""
 
     cut: int
     """Operations that had been done."""
@@ -189,7 +189,7 @@ class Drive:
 
 
 class _Data:
-    """Which of the owed data is there."""
+    """Unflushed data that is on the drive after a cut."""
 
     def __init__(self, kind: str, rng: random.Random) -> None:
         self._kind, self._rng = kind, rng
@@ -284,7 +284,7 @@ def sample(
 
 
 def _weights(ops: Sequence[Op]) -> Iterator[float]:
-    """How telling a cut right after each operation is; pages of the catalog are many and alike."""
+    """Weigh the cuts after each operation; pages of the catalog are many and alike."""
     catalog: set[int] = set()
     for op in ops:
         if op.kind == "C":

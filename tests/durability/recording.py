@@ -100,13 +100,13 @@ def record(jobs: Sequence[Job], place: Path, timeout: float = 300.0) -> list[lis
 def parse(raw: bytes, root: str) -> list[Op]:
     """Read a log; paths become relative to `root`."""
     ops: list[Op] = []
-    at = 0
-    while at < len(raw):
-        end = raw.index(b"\n", at)
-        kind, inode, number, _, first, second = raw[at:end].decode().split(" ")
+    offset = 0
+    while offset < len(raw):
+        end = raw.index(b"\n", offset)
+        kind, inode, number, _, first, second = raw[offset:end].decode().split(" ")
         one = raw[end + 1 : end + 1 + int(first)]
         two = raw[end + 1 + int(first) : end + 1 + int(first) + int(second)]
-        at = end + 1 + int(first) + int(second)
+        offset = end + 1 + int(first) + int(second)
         if kind in "WTF":
             ops.append(Op(kind, int(inode), int(number), data=one))
         elif kind == "N":

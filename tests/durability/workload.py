@@ -159,8 +159,8 @@ class Worker:
             self._store.purge(Path(path))
             note(removed=[path])
             del self._texts[path]
-        held = {text for texts in self._texts.values() for text in texts}
-        note(purged=SECRET, texts=[text for text in gone if text not in held])
+        all_texts = {text for texts in self._texts.values() for text in texts}
+        note(purged=SECRET, texts=[text for text in gone if text not in all_texts])
 
     def _damage(self) -> None:
         files = made.kv_files(self._root)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from desk_rag.model.language_model import LanguageModel
 
 from desk_rag.config import IdleSettings, IndexSettings, ModelSettings, Settings, StoreSettings
+from tests.loaded_once import loaded_once
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _models_loaded_once() -> Iterator[None]:
+    with loaded_once():
+        yield
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:

@@ -100,6 +100,7 @@ def test_it_indexes_warms_follows_changes_and_stops_on_sigterm(
     assert process.net_connections() == []
     (docs / "new.txt").write_text("The heron stands in the shallow water.\n")
     child.waits_for(f"indexed {docs / 'new.txt'}")
+    wait_for(lambda: len(warm_files(settings)) == 3)
     with Store.open(settings.data_dir, settings.store, writer=False) as other:
         activity = other.activity()
         assert activity is not None
@@ -117,7 +118,7 @@ def test_it_indexes_warms_follows_changes_and_stops_on_sigterm(
     code, seconds = child.stop()
     assert code == 0
     assert seconds < 5
-    assert child.said.endswith("stopped\n")
+    assert child.said.endswith("stopping: 3 files are indexed, 3 of 3 chunks are warm\nstopped\n")
     assert "\x1b" not in child.said
     assert "Traceback" not in child.said
     assert not [p for p in psutil.process_iter(["ppid"]) if p.info["ppid"] == child.process.pid]

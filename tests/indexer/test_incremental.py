@@ -21,13 +21,15 @@ from desk_rag.store.store import Store
 
 STORE = StoreSettings(budget_gib=1, reserve_gib=0)
 FOLDERS = st.sampled_from(["", "a", "b", "a/deep"])
-NAMES = st.sampled_from(["one.txt", "two.md", "three.txt", "picture.png", "old.txt~"])
+NAMES = st.sampled_from(["one.txt", "two.md", "three.txt", "picture.png", "old.txt~", "data.json", "page.html"])
 SOME = [
     "The roofer comes on 14 May.\n",
     "The spare key lies under the flower pot.\n",
     "# Barge\n\nThe barge was late again.\n\n## Why\n\nNobody knew.\n",
     "The barge was late again, and nobody knew why. " * 60,
     "The roofer comes on 14 May.\n",
+    '{"door": {"colour": "green"}, "keys": [{"name": "shed", "hook": 4}]}\n',
+    "<html><body><div class=menu><a>Home</a></div><p>The barge was late again.</p></body></html>\n",
 ]
 TEXTS = st.sampled_from([*SOME, "", "\x00\x01 not text"])
 KEPT = ("stays.txt", ".gitignore")

@@ -101,6 +101,8 @@ def test_the_identity_of_a_loaded_model_names_what_it_is(reader: LanguageModel) 
         identify(reader.spec, reader.prompt.prefix_ids, scheme, drift_epoch=1),
         identify(replace(reader.spec, weight_quantization="int8"), reader.prompt.prefix_ids, scheme),
         identify(replace(reader.spec, config_json="{}"), reader.prompt.prefix_ids, scheme),
+        identify(replace(reader.spec, tokenizer_fingerprint="other"), reader.prompt.prefix_ids, scheme),
+        identify(replace(reader.spec, weights_fingerprint="other"), reader.prompt.prefix_ids, scheme),
     ):
         assert other.namespace() != identity.namespace()
 

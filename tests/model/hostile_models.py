@@ -488,8 +488,10 @@ _hostile("wrong-prefixed", "they lack the tensors")(
 )
 _hostile("wrong-extra-layer", "they hold the tensors model.layers.2.*no place for")(
     _tensors(
-        lambda tensors: tensors
-        | {name.replace(".1.", ".2."): value.clone() for name, value in tensors.items() if ".layers.1." in name}
+        lambda tensors: (
+            tensors
+            | {name.replace(".1.", ".2."): value.clone() for name, value in tensors.items() if ".layers.1." in name}
+        )
     )
 )
 _hostile("wrong-extra-tensor", "they hold the tensor model.surprise")(
@@ -500,9 +502,7 @@ _hostile("wrong-shape", rf"{_Q} is \[16, 32\] and should be \[32, 32\]")(
 )
 _hostile("wrong-transposed", r"is \[32, 48\] and should be \[48, 32\]")(
     _tensors(
-        lambda tensors: {
-            name: value.T.contiguous() if "up_proj" in name else value for name, value in tensors.items()
-        }
+        lambda tensors: {name: value.T.contiguous() if "up_proj" in name else value for name, value in tensors.items()}
     )
 )
 _hostile("wrong-gptq-without-a-word", "they lack the tensors")(

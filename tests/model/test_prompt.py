@@ -53,6 +53,7 @@ def trained(reader_dir: Path) -> PromptFormat:
 def test_the_embedded_reader_reads_five_chunks(trained: PromptFormat) -> None:
     assert trained.top_k == 5
 
+
 # The reader's own form ------------------------------------------------------------------------------------------
 
 

@@ -58,8 +58,8 @@ def fill(root: Path, kv_dir: Path | None = None) -> None:
 
 
 def settings(kv_dir: Path | None = None, budget_bytes: int = 1 << 30):  # type: ignore[no-untyped-def]
-    found = made.settings(budget_bytes=budget_bytes)
-    return found if kv_dir is None else found.model_copy(update={"kv_dir": str(kv_dir)})
+    configured = made.settings(budget_bytes=budget_bytes)
+    return configured if kv_dir is None else configured.model_copy(update={"kv_dir": str(kv_dir)})
 
 
 def unit(count: int) -> np.ndarray:
@@ -181,12 +181,12 @@ def drive(root: Path, kv_dir: Path | None = None) -> int:
 
 def snapshot(folder: Path) -> Snapshot:
     """Content, mode and number of names of everything in a folder, itself included."""
-    found: Snapshot = {}
+    contents: Snapshot = {}
     for path in [folder, *sorted(folder.rglob("*"))]:
         status = path.lstat()
         content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
-        found[str(path.relative_to(folder))] = (status.st_mode, status.st_mtime_ns if content else 0, content)
-    return found
+        contents[str(path.relative_to(folder))] = (status.st_mode, status.st_mtime_ns if content else 0, content)
+    return contents
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What reads the data directory beside a writer leaves the writer its file locks (POSIX gives them up at any close)."""
+"""Readers beside a writer leave it its file locks (POSIX gives them up at any close)."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def forker() -> Iterator[subprocess.Popen[str]]:
 
 
 class Acknowledged:
-    """What the killed process had been told is done, and what was in flight."""
+    """Work reported done to the killed process, and work in flight."""
 
     def __init__(self) -> None:
         self.documents: dict[str, list[str]] = {}
@@ -89,17 +89,17 @@ def check(root: Path, known: Acknowledged) -> int:
     with Store.open(root, made.settings(), writer=True) as store:
         report = store.verify()
         assert report.clean, report.problems
-        held: set[str] = set()
+        committed: set[str] = set()
         for path, texts in known.documents.items():
-            found = [passage.chunk.text for passage in store.passages_of(Path(path))]
+            stored = [passage.chunk.text for passage in store.passages_of(Path(path))]
             if path != known.unsure:
-                assert found == texts
+                assert stored == texts
         for row in store.documents():
             assert str(row.path) in known.documents or str(row.path) == known.unsure
-            held |= {passage.chunk.text for passage in store.passages_of(row.path)}
+            committed |= {passage.chunk.text for passage in store.passages_of(row.path)}
         in_flight = set(known.documents.get(known.unsure or "", ()))
-        expected = {text for text in known.kv & held if text not in in_flight}
-        texts = sorted(held)
+        expected = {text for text in known.kv & committed if text not in in_flight}
+        texts = sorted(committed)
         got = store.get_kv([made.key(text) for text in texts])
         for text, kv in zip(texts, got, strict=True):
             assert kv is None or made.same(kv, made.kv_for(made.key(text))), f"wrong KV for {text}"

@@ -119,9 +119,9 @@ def test_while_the_drive_is_away_nothing_is_forgotten(
         store.remove_document(Path("/home/u/sub/3.md"))
     with Store.open(apart, settings(big, budget_bytes=8192), writer=True) as store:
         assert store.counts(made.NS).warm == 5, "a small budget evicts nothing that cannot be reached"
-    told = Settings(data_dir=apart, store=settings(big))
-    assert cli_store.status(told, as_json=False) == 0
-    assert any(str(big) in finding.detail for finding in doctor._kv_dir(told))
+    configured = Settings(data_dir=apart, store=settings(big))
+    assert cli_store.status(configured, as_json=False) == 0
+    assert any(str(big) in finding.detail for finding in doctor._kv_dir(configured))
     assert "away      The chunk KV directory" in capsys.readouterr().out
     assert snapshot(away) == before and not (left == "mount point" and list(big.iterdir()))
     if big.exists():
@@ -200,6 +200,6 @@ def test_a_set_up_that_was_cut_off_goes_on(root: Path, big: Path, monkeypatch: p
 def test_purge_all_says_what_it_could_not_reach(apart: Path, big: Path, capsys: pytest.CaptureFixture[str]) -> None:
     away = big.with_name("away")
     big.rename(away)
-    told = Settings(data_dir=apart, store=settings(big))
-    assert cli_store.purge(told, None, check=False, sure=True, as_json=False) == 4
+    configured = Settings(data_dir=apart, store=settings(big))
+    assert cli_store.purge(configured, None, check=False, sure=True, as_json=False) == 4
     assert str(big) in capsys.readouterr().out and not apart.exists() and len(list(away.rglob("*.safetensors"))) == 6

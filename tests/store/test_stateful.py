@@ -41,8 +41,8 @@ class StoreModel(RuleBasedStateMachine):
             shutil.rmtree(self.root.parent)
 
     def settle(self) -> None:
-        held = {text for texts in self.documents.values() for text in texts}
-        self.kv = {pair for pair in self.kv if pair[0] in held}
+        texts_indexed = {text for texts in self.documents.values() for text in texts}
+        self.kv = {pair for pair in self.kv if pair[0] in texts_indexed}
         self.damaged &= self.kv
 
     @rule(path=PATHS, texts=CONTENT)
@@ -67,9 +67,9 @@ class StoreModel(RuleBasedStateMachine):
     @rule(text=st.sampled_from(TEXTS), namespace=NAMESPACES)
     def put_kv(self, text: str, namespace: str) -> None:
         key = made.key(text, made.Namespace(namespace))
-        held = any(text in texts for texts in self.documents.values())
-        assert self.store.put_kv(key, made.kv_for(key), [made.chunk_id(text)], 0.5) == held
-        if held:
+        is_used = any(text in texts for texts in self.documents.values())
+        assert self.store.put_kv(key, made.kv_for(key), [made.chunk_id(text)], 0.5) == is_used
+        if is_used:
             self.kv.add((text, namespace))
 
     @precondition(lambda self: self.kv)
@@ -118,9 +118,9 @@ class StoreModel(RuleBasedStateMachine):
         assert [row.path for row in self.store.documents()] == sorted(self.documents, key=bytes)
         for path, texts in self.documents.items():
             assert [passage.chunk.text for passage in self.store.passages_of(path)] == texts
-        held = {text for texts in self.documents.values() for text in texts}
-        found = {hit.chunk_id for hit in self.store.search_words("common", 99)}
-        assert found == {made.chunk_id(text) for text in held}
+        expected = {text for texts in self.documents.values() for text in texts}
+        matching = {hit.chunk_id for hit in self.store.search_words("common", 99)}
+        assert matching == {made.chunk_id(text) for text in expected}
 
     @invariant()
     def kv_is_the_models(self) -> None:
@@ -128,8 +128,8 @@ class StoreModel(RuleBasedStateMachine):
             return
         for namespace in (made.NS, made.OTHER_NS):
             keys = {made.key(text, namespace): text for text in TEXTS}
-            there = {(keys[key], str(namespace)) for key in self.store.has_kv(list(keys))}
-            assert there == {pair for pair in self.kv if pair[1] == namespace}
+            keys_on_disk = {(keys[key], str(namespace)) for key in self.store.has_kv(list(keys))}
+            assert keys_on_disk == {pair for pair in self.kv if pair[1] == namespace}
         assert self.store.counts(made.NS).kv_bytes == on_disk(self.root)
         assert len(self.store.verify().problems) == len(self.damaged)
 

@@ -181,9 +181,9 @@ def test_kv_comes_back_bit_for_bit_in_order_with_misses_between(store: Store) ->
     for text in texts:
         assert warm(store, text)
     keys = [made.key(text) for text in [*texts, "absent"]][::-1]
-    found = store.get_kv(keys)
-    assert found[0] is None
-    assert all(made.same(kv, made.kv_for(key)) for kv, key in zip(found[1:], keys[1:], strict=True))
+    loaded = store.get_kv(keys)
+    assert loaded[0] is None
+    assert all(made.same(kv, made.kv_for(key)) for kv, key in zip(loaded[1:], keys[1:], strict=True))
     assert store.get_kv([]) == []
 
 

@@ -244,8 +244,8 @@ class ScriptedBackend:
     ) -> Iterator[AnswerEvent]:
         self.asked.append((question, mode))
         self.earlier.append(tuple(earlier))
-        found = self.script.get(question)
-        steps = found if found is not None and mode is AnswerMode.CACHED else play(self._plain(question, mode))
+        scripted = self.script.get(question)
+        steps = scripted if scripted is not None and mode is AnswerMode.CACHED else play(self._plain(question, mode))
         text = ""
         for step in steps:
             if isinstance(step, threading.Event):

@@ -156,8 +156,8 @@ async def test_that_the_end_of_the_question_was_left_out_is_told(running: Run) -
     async with running(ScriptedBackend({Q: play(final)})) as pilot:
         await ask(pilot, Q)
         await until(pilot, lambda: over(pilot.app))
-        told = "! The question is longer than 247 tokens; its end was left out"
-        assert text_of(pilot.app, ".note") == told
+        said = "! The question is longer than 247 tokens; its end was left out"
+        assert text_of(pilot.app, ".note") == said
 
 
 async def test_refusal_counts_the_files_that_were_not_read(running: Run) -> None:

@@ -170,12 +170,12 @@ def test_document_and_stop_early(backend: LiveBackend, place: tuple[Settings, Pa
     chunks = backend.document(place[1] / "house" / "doors.md")
     assert "kitchen door is painted green" in chunks[0].text
     assert list(backend.document(place[1] / "never.md")) == []
-    asked = threading.Event()
+    stopping = threading.Event()
     events = []
-    for event in backend.ask(_QUESTION, asked.is_set):
+    for event in backend.ask(_QUESTION, stopping.is_set):
         events.append(event)
         if isinstance(event, FirstToken):
-            asked.set()
+            stopping.set()
     assert isinstance(events[-1], Finished) and events[-1].answer.stopped
 
 

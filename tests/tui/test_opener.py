@@ -22,8 +22,8 @@ def at(path: Path, location: Location = LINES) -> tuple[Path, Location]:
 def test_hostile_names_stay_one_absolute_argument(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / name).write_text("x")
     monkeypatch.chdir(tmp_path)
-    found = opening(*at(Path(name)), {"EDITOR": "vim -R"})
-    assert found == Opening(("vim", "-R", "+12", str(tmp_path / name)), in_terminal=True)
+    command = opening(*at(Path(name)), {"EDITOR": "vim -R"})
+    assert command == Opening(("vim", "-R", "+12", str(tmp_path / name)), in_terminal=True)
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,9 @@ def test_hostile_names_stay_one_absolute_argument(tmp_path: Path, name: str, mon
 def test_line_in_the_editors_own_way(tmp_path: Path, editor: str, arguments: list[str], in_terminal: bool) -> None:
     file = tmp_path / "a.md"
     file.write_text("x")
-    found = opening(*at(file), {"VISUAL": editor, "EDITOR": "ignored"})
-    assert list(found.argv) == editor.split() + [argument.format(file) for argument in arguments]
-    assert found.in_terminal is in_terminal
+    command = opening(*at(file), {"VISUAL": editor, "EDITOR": "ignored"})
+    assert list(command.argv) == editor.split() + [argument.format(file) for argument in arguments]
+    assert command.in_terminal is in_terminal
 
 
 def test_page_documents_go_to_the_desktop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,15 +51,15 @@ def test_page_documents_go_to_the_desktop(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("sys.platform", "linux")
     file = tmp_path / "-a.pdf"
     file.write_bytes(b"%PDF")
-    found = opening(*at(file, Location("", 4, 4)), {"EDITOR": "vim", "DISPLAY": ":0"})
-    assert found == Opening((str(tool), str(file)), in_terminal=False)
+    command = opening(*at(file, Location("", 4, 4)), {"EDITOR": "vim", "DISPLAY": ":0"})
+    assert command == Opening((str(tool), str(file)), in_terminal=False)
     assert opening(*at(file, Location("", 4, 4)), {"EDITOR": "vim"}) is None, "its text is shown inside"
     (tmp_path / "xdg-mime").write_text("#!/bin/sh\necho org.gnome.Evince.desktop\n")
     (tmp_path / "evince").write_text("#!/bin/sh\n")
     for name in ("xdg-mime", "evince"):
         (tmp_path / name).chmod(0o700)
-    found = opening(*at(file, Location("", 4, 4)), {"DISPLAY": ":0"})
-    assert found == Opening((str(tmp_path / "evince"), "--page-index=4", str(file)), in_terminal=False)
+    command = opening(*at(file, Location("", 4, 4)), {"DISPLAY": ":0"})
+    assert command == Opening((str(tmp_path / "evince"), "--page-index=4", str(file)), in_terminal=False)
 
 
 def test_rows_of_a_sheet_are_no_lines_for_an_editor(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ async def test_a_written_answer_is_marked_and_its_reasoning_folded(running: Run)
         note = "! 1 of 2 sentences is not supported by the passages, marked [?]: no passage says this"
         assert text_of(app, ".note") == note
         folded = app._chat.query_one(Collapsible)
-        assert folded.collapsed and folded.title == "The model reasoned for 6 words first (click to read)"
+        assert folded.collapsed and folded.title == "The model reasoned for 6 words first"
         assert "contract" not in app._chat.query_one(Words).text
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from threading import RLock
+from typing import TYPE_CHECKING
 
-from desk_rag.answering.conversation.saved import saved_turn
-from desk_rag.answering.events import Answer
 from desk_rag.errors import DeskRagError
-from desk_rag.store.chats.chats import Chats, open_chats
-from desk_rag.store.chats.records import ChatRow, SavedAs, SavedChat
+
+if TYPE_CHECKING:
+    from desk_rag.answering.events import Answer
+    from desk_rag.store.chats.chats import Chats
+    from desk_rag.store.chats.records import ChatRow, SavedAs, SavedChat
 
 _MOST_QUESTIONS = 500
 
@@ -37,6 +39,8 @@ class Keeper:
         """Save a turn under its number on the screen, in its place if it was asked before; a failure is a notice."""
         if self.is_private or answer.is_search:
             return
+        from desk_rag.answering.conversation.saved import saved_turn
+
         with self._guard:
             chats = self._open(create=True)
             if chats is None:
@@ -63,6 +67,8 @@ class Keeper:
 
     def resume(self, chat: SavedChat, turns: Sequence[int]) -> None:
         """Go on with a saved chat whose turns have these numbers on the screen."""
+        from desk_rag.store.chats.records import SavedAs
+
         with self._guard:
             self.begin()
             self._chat_id = chat.chat_id
@@ -108,6 +114,8 @@ class Keeper:
 
     def _open(self, *, create: bool) -> Chats | None:
         if self._chats is None:
+            from desk_rag.store.chats.chats import open_chats
+
             self._chats, notice = open_chats(self._root, create=create)
             self.notice = notice or self.notice
         return self._chats

@@ -15,12 +15,9 @@ from desk_rag.answering.conversation.turns import Turn, turn_of
 from desk_rag.answering.events import Answer
 from desk_rag.errors import DeskRagError
 from desk_rag.tui import messages as m
-from desk_rag.tui.conversation import exporting, names
-from desk_rag.tui.conversation.chats_screen import ChatsScreen
-from desk_rag.tui.conversation.export_screen import ExportScreen
+from desk_rag.tui.conversation import names
 from desk_rag.tui.conversation.find_bar import FindBar
 from desk_rag.tui.conversation.name_picker import MOST, NamePicker
-from desk_rag.tui.conversation.replay import answer_of
 from desk_rag.tui.keys.bindings import bound
 from desk_rag.tui.keys.keymap import KeyMap
 from desk_rag.tui.screens.turn_screen import TurnScreen
@@ -128,6 +125,8 @@ class ConversationScreen(TurnScreen):
 
     def action_chats(self) -> None:
         """List the saved chats."""
+        from desk_rag.tui.conversation.chats_screen import ChatsScreen
+
         self.app.push_screen(ChatsScreen(self._backend.keeper), self._open_chat)
 
     def _open_chat(self, chat_id: int | None) -> None:
@@ -138,6 +137,8 @@ class ConversationScreen(TurnScreen):
             return
 
         def load() -> None:
+            from desk_rag.tui.conversation.replay import answer_of
+
             chat = self._backend.keeper.chat(chat_id)
             answers = [answer_of(turn, self._backend.change_of) for turn in chat.turns]
             self.app.call_from_thread(partial(self.call_later, self._show_chat, chat, answers))
@@ -167,6 +168,9 @@ class ConversationScreen(TurnScreen):
 
     def action_export(self) -> None:
         """Ask for a file name and write the conversation there, as Markdown or JSON."""
+        from desk_rag.tui.conversation import exporting
+        from desk_rag.tui.conversation.export_screen import ExportScreen
+
         answers = [view.answer for view in self._views if view.answer is not None]
         chat = exporting.chat_of(answers)
         if not chat.turns:
@@ -180,6 +184,8 @@ class ConversationScreen(TurnScreen):
         self.app.push_screen(ExportScreen(exporting.proposed_path(chat)), write)
 
     def _write(self, chat: SavedChat, place: Path) -> None:
+        from desk_rag.tui.conversation import exporting
+
         path = exporting.write(chat, place, self._backend.change_of)
         self.app.call_from_thread(self._say, f"Written to {path}.")
 
@@ -264,13 +270,13 @@ class ConversationScreen(TurnScreen):
 
         def look() -> None:
             try:
-                found = self._backend.names()
-                self.app.call_from_thread(self._names_came, found)
+                known = self._backend.names()
+                self.app.call_from_thread(self._names_came, known)
             finally:
                 self._looking_for_names = False
 
         self._in_thread(look)
 
-    def _names_came(self, found: Names) -> None:
-        self._names = found
+    def _names_came(self, known: Names) -> None:
+        self._names = known
         self._offer_names()

@@ -39,8 +39,8 @@ class FirstRun:
         known = [] if store is None else store.volumes.roots()
         for folder in self._session.folders:
             if folder not in known and folder.is_dir():
-                found = preview(folder, self._session.settings.index, stop)
-                yield f"{folder.name} is new here: {found.sentence}"
+                seen = preview(folder, self._session.settings.index, stop)
+                yield f"{folder.name} is new here: {seen.sentence}"
 
     def folders(self, typed: str) -> list[Path]:
         """Return folders that begin with what was typed; usual ones if nothing was."""

@@ -167,8 +167,8 @@ class LibraryChanges:
             gone = tuple(folder for folder in named if folder not in _without(named, path))
             undo = partial(self._remember, path, exclusion, gone, tuple(root for root in roots if root not in left))
             return Change(f"Forgot {what}; caches kept for {hours:g} h.{also}", undo)
-        found = f" Part of the text is still in {', '.join(traces)}." if traces else ""
-        return Change(f"Forgot {what}, with all caches.{also}{found}")
+        rest = f" Part of the text is still in {', '.join(traces)}." if traces else ""
+        return Change(f"Forgot {what}, with all caches.{also}{rest}")
 
     def _remember(
         self, path: Path, exclusion: Exclusion | None, named: tuple[Path, ...], roots: tuple[Path, ...]

@@ -1,4 +1,4 @@
-"""Every setting with its meaning, its value, where that comes from, and what a change costs; and the change itself."""
+"""List every setting with meaning, value and origin, say what a change costs, and make it."""
 
 from __future__ import annotations
 
@@ -213,12 +213,12 @@ def docstrings(section: type[BaseModel]) -> dict[str, str]:
     """Return what the string below each setting says."""
     body = ast.parse(inspect.getsource(section)).body[0]
     assert isinstance(body, ast.ClassDef)
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     for before, after in zip(body.body, body.body[1:], strict=False):
         if isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name) and _is_text(after):
             assert isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-            found[before.target.id] = re.sub(r"\s+", " ", str(after.value.value)).strip()
-    return found
+            meanings[before.target.id] = re.sub(r"\s+", " ", str(after.value.value)).strip()
+    return meanings
 
 
 def _is_text(node: ast.stmt) -> bool:

@@ -20,7 +20,8 @@ from desk_rag.tui.keys.keymap import KeyMap, checked
 from desk_rag.tui.panels.registry import PANELS, panel_commands
 from desk_rag.tui.screens.chat import ChatScreen
 from desk_rag.tui.source_opening import SourceOpening
-from desk_rag.tui.terminal.plain import AsciiFilter, wants_ascii
+from desk_rag.tui.terminal.locale import wants_ascii
+from desk_rag.tui.terminal.plain import AsciiFilter
 from desk_rag.tui.themes import DARK, LIGHT
 from desk_rag.tui.widgets.line_input import leave_to_app
 from desk_rag.tui.widgets.question_input import QuestionInput
@@ -229,8 +230,8 @@ class PanelHost(SourceOpening):
         try:
             number = self.backend.decide_deletions(keep=keep)
             done = "kept in the index" if keep else "on the way out of the index"
-            told = f"{count(number, 'document')} {done}." if number else "No documents are kept whose files are gone."
-            self.call_from_thread(self.notify, told, markup=False)
+            said = f"{count(number, 'document')} {done}." if number else "No documents are kept whose files are gone."
+            self.call_from_thread(self.notify, said, markup=False)
             self._look_at_status()
         except Exception as error:
             _LOG.exception("no decision")

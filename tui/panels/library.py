@@ -1,4 +1,4 @@
-"""Library: the folders and files with their state and reason, filtered by typing, and what can be done with each."""
+"""Library: the folders and files with their state and the reason, and actions on each."""
 
 from __future__ import annotations
 

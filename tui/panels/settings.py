@@ -1,4 +1,4 @@
-"""Settings: each with its meaning, value and origin; changed in the user's own file after a question about the cost."""
+"""Settings: each with meaning, value and origin; changed in the user's file after a question about the cost."""
 
 from __future__ import annotations
 

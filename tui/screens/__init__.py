@@ -1,1 +1,1 @@
-"""What fills the whole terminal."""
+"""Screens that fill the whole terminal."""

@@ -243,7 +243,14 @@ class ChatScreen(ConversationScreen):
             self.notify(safe(sentence, most=600).plain, severity="warning", timeout=20, markup=False)
 
     def on_backend_failed(self, message: m.BackendFailed) -> None:
-        self._problem = message.problem
+        problem = message.problem
+        if message.is_model:
+            key = self._keymap.shown("models")
+            remedy = (
+                f"{problem.remedy} {key} shows the models on this computer; the one you choose there starts at once."
+            )
+            problem = m.Problem(problem.message, remedy.strip())
+        self._problem = problem
         self.query_one(IndexStatus).notice("! desk-rag could not start")
         self._welcome()
         self._next()

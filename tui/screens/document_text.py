@@ -74,5 +74,5 @@ def excerpt(source: Source, quote: str, chunks: Sequence[Chunk]) -> tuple[str, i
 
 
 def _place(text: str, quote: str, offset: int) -> tuple[int, int]:
-    found = text.find(quote.strip()) if quote.strip() else -1
-    return (offset, offset + len(text)) if found < 0 else (offset + found, offset + found + len(quote.strip()))
+    start = text.find(quote.strip()) if quote.strip() else -1
+    return (offset, offset + len(text)) if start < 0 else (offset + start, offset + start + len(quote.strip()))

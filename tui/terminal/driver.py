@@ -28,6 +28,13 @@ class TerminalDriver(LinuxDriver):
     def __init__(self, app: App[Any], *, debug: bool = False, mouse: bool = True, size: Any = None) -> None:
         super().__init__(app, debug=debug, mouse=mouse, size=size)
         self._file = cast("Any", _Output(cast("IO[str]", self._file)))
+        self._attributes_before = cast("DeskRagApp", app).terminal_attributes
+
+    def start_application_mode(self) -> None:
+        """Take the terminal; what it was before the first frame was drawn is restored in the end."""
+        super().start_application_mode()
+        if self._attributes_before is not None:
+            self.attrs_before = self._attributes_before
 
     def run_input_thread(self) -> None:
         """Read until told to end, or until the terminal is closed."""

@@ -51,12 +51,12 @@ class TerminalParser(XTermParser):
                 self._pasting = not end
             else:
                 known = len(self._before)
-                at = (self._before + data).find(BRACKETED_PASTE_START)
-                if at < 0:
+                start = (self._before + data).find(BRACKETED_PASTE_START)
+                if start < 0:
                     parts.append(data)
                     self._before = (self._before + data)[1 - len(BRACKETED_PASTE_START) :]
                     break
-                cut = at + len(BRACKETED_PASTE_START) - known
+                cut = start + len(BRACKETED_PASTE_START) - known
                 parts.append(data[:cut])
                 data, self._before, self._pasting = data[cut:], "", True
         return "".join(parts)

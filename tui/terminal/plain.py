@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import unicodedata
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -43,12 +41,6 @@ class AsciiFilter(LineFilter):
             segment if segment.control or segment.text.isascii() else segment._replace(text=to_ascii(segment.text))
             for segment in segments
         ]
-
-
-def wants_ascii(environment: Mapping[str, str]) -> bool:
-    """Return whether the locale is set, and to an encoding other than UTF-8."""
-    locale = environment.get("LC_ALL") or environment.get("LC_CTYPE") or environment.get("LANG") or ""
-    return bool(locale) and "utf" not in locale.lower().replace("-", "") and os.name == "posix"
 
 
 @lru_cache(4096)

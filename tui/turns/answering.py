@@ -1,4 +1,4 @@
-"""Ask the backend in a worker thread and pass on what comes as messages; whatever happens, AnswerOver comes last."""
+"""Ask the backend in a worker thread and post its events as messages; AnswerOver always comes last."""
 
 from __future__ import annotations
 

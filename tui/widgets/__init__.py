@@ -1,1 +1,1 @@
-"""What stands on a screen. Each widget takes plain values and posts messages; none knows the backend."""
+"""Widgets of the screens. Each takes plain values and posts messages; none knows the backend."""

@@ -1,4 +1,4 @@
-"""The answer's own words: plain, or Markdown where the model writes it; `[n]` of a retrieved source can be clicked.
+"""Text of an answer, plain or Markdown; `[n]` of a retrieved source can be clicked.
 
 Markdown never opens anything: a click on a link of the model only shows where it points.
 """

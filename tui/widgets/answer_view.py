@@ -299,7 +299,7 @@ class AnswerView(Vertical):
 
     def _fold_reasoning(self, answer: Answer) -> None:
         text = Static(safe(answer.reasoning, "$foreground 60%"), markup=False)
-        folded = Collapsible(text, title=f"{remarks.reasoned(answer)} (click to read)", classes="reasoning")
+        folded = Collapsible(text, title=remarks.reasoned(answer), classes="reasoning")
         self.mount(folded, before=self.query_one(AnswerText))
 
     def _show_asked(self, question: str) -> None:

@@ -53,6 +53,8 @@ class IndexStatus(Static):
         width = self.content_region.width
         choices = [line(self._status, self._notice, detail) for detail in range(MOST_DETAIL, -1, -1)]
         content = next((one for one in choices if one.cell_length <= width), choices[-1])
+        if self._notice and (too_long := content.cell_length - width) > 0:
+            content = line(self._status, f"{self._notice[: -too_long - 1].rstrip()}…", 0)  # failures stay in view
         if content != self._drawn or str(content.spans) != str(self._drawn.spans if self._drawn else ""):
             self._drawn = content
             self.update(content)

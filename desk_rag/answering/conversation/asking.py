@@ -15,6 +15,8 @@ from desk_rag.answering.conversation import small_talk, vocabulary
 from desk_rag.answering.conversation.follow_up import stand_alone
 from desk_rag.answering.conversation.turns import Turn
 from desk_rag.answering.events import AnswerEvent, AnswerMode, AskedAs, Finished
+from desk_rag.answering.writing.languages import foreign_language
+from desk_rag.ingest import unread
 from desk_rag.sanitize import clean
 
 if TYPE_CHECKING:
@@ -89,15 +91,27 @@ def answer(
     events = engine.ask(understood.asked, mode=request.mode, top_k=request.top_k, under=understood.under, stop=stop)
     for event in events:
         if isinstance(event, Finished):
+            by_kind = not event.answer.found
+            named = unread.named_in(understood.asked, engine.store, understood.under, by_kind=by_kind)
             event = Finished(
                 replace(
                     event.answer,
+                    notices=(*event.answer.notices, *named, *_language_notice(understood.asked, engine)),
                     question=request.question,
                     asked_as=understood.rewritten,
                     limited_to=understood.limited_to,
                 )
             )
         yield event
+
+
+def _language_notice(question: str, engine: AnswerEngine) -> list[str]:
+    """Return a sentence if a question is not in the language that the embedded reader reads."""
+    language = foreign_language(question) if engine.model.is_embedded else ""
+    if not language:
+        return []
+    said = f"The question seems to be in {language}; the built-in reader reads English only, so answers are unreliable"
+    return [f"{said}. A larger model may read it (desk-rag help models)"]
 
 
 def _said(earlier: Sequence[Turn], store: Store) -> frozenset[str]:

@@ -227,7 +227,15 @@ def _ends_in(path: Path, parts: Sequence[str]) -> bool:
 
 def among_indexed(question: str, store: Store, under: Sequence[Path]) -> Scope:
     """Resolve the '@' names in a question among the documents below `under`. Raises UnknownName."""
-    return resolve(question, lambda: indexed_files(store), under)
+    try:
+        return resolve(question, lambda: indexed_files(store), under)
+    except UnknownName:
+        from desk_rag.ingest import unread
+
+        names = " ".join(mention.name for mention in mentions(question))
+        if sentences := unread.named_in(names, store, under, by_kind=False):
+            raise UnknownName(f"{sentences[0].rstrip('.')}.") from None
+        raise
 
 
 def indexed_files(store: Store) -> list[Path]:

@@ -7,7 +7,6 @@ that is gone, too large to be read at once or does not answer in time cannot be 
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 import time
@@ -16,9 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from desk_rag.answering.events import CheckedSentence, Citation, Evidence, SentenceChecked, Source, StreamEvent
-from desk_rag.documents import document
+from desk_rag.documents import document, line_search
 from desk_rag.documents.chunking import Location
-from desk_rag.documents.formats import Format, format_of_name
+from desk_rag.documents.formats import Format, format_of_name, readable_in_part
 from desk_rag.errors import DocumentError
 
 _MOST_BYTES = 16 << 20
@@ -27,7 +26,6 @@ _SECONDS = 1.5
 """Seconds for all files of one answer together: a drive that does not answer must not delay the answer."""
 _MAX_MATCHES = 100
 """Occurrences of a quote in a changed file that are looked at."""
-_PLAIN_FORMATS = frozenset({Format.MARKDOWN, Format.TEXT, Format.RST, Format.CODE, Format.HTML, Format.TABLE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ def _read_file(source: Source) -> _FileNow:
 
 
 def _is_plain(path: Path) -> bool:
-    return format_of_name(os.fspath(path.name)) in _PLAIN_FORMATS
+    return readable_in_part(path.name) or format_of_name(path.name) is Format.HTML
 
 
 def _decoded(data: bytes) -> str:
@@ -117,12 +115,10 @@ def _narrowed(citation: Citation, text: str) -> Location:
     """The lines of the quote in an unchanged file, where its chunk has more lines; else its location as it is."""
     location = citation.location
     first, last = location.line_start, location.line_end
-    if first is None or last is None or first == last:
+    if not text or first is None or last is None or first == last:
         return location
-    inside = [lines for lines in _line_ranges(citation.quote, text) if first <= lines[0] and lines[1] <= last]
-    if len(inside) != 1:
-        return location
-    return replace(location, line_start=inside[0][0], line_end=inside[0][1])
+    lines = line_search.lines_of(citation.quote, text, first, last)
+    return location if lines is None else replace(location, line_start=lines[0], line_end=lines[1])
 
 
 def _line_ranges(quote: str, text: str) -> list[tuple[int, int]]:

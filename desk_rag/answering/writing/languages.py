@@ -17,6 +17,28 @@ _FUNCTION_WORDS = {
     "da": "og er at det som en et på af for ikke med den til kan har fra de om skal der",
     "pl": "i jest nie na się do to że z w o jak po za od przez są dla oraz który",
 }
+_QUESTION_WORDS = {
+    "en": "what when where who whom whose which why how does did do much many long",
+    "de": "was wann wo wer wen wem wie wieviel viel viele warum wieso welche welcher welches welchen woher wohin hat",
+    "fr": "que quoi quand où comment combien pourquoi quel quelle quels quelles c était a fait",
+    "es": "qué cuándo dónde quién quiénes cómo cuánto cuánta cuántos cuál cuáles fue tiene",
+    "it": "cosa quando dove chi come quanto quanta quanti perché quale quali ha era",
+    "nl": "wat wanneer waar wie hoe hoeveel waarom welke welk heeft was",
+    "pt": "quê quando onde quem como quanto quanta quantos qual quais porque foi tem",
+    "sv": "vad när var vem vilka hur mycket många varför vilken vilket har",
+    "da": "hvad hvornår hvor hvem hvordan meget mange hvorfor hvilken hvilket har",
+    "pl": "co kiedy gdzie kto ile dlaczego jaki jaka jakie który ma był",
+}
+"""Words that questions begin with or turn on; 'where' alone tells little, so they only add to the others."""
+ENGLISH_NAMES = {
+    "de": "German", "fr": "French", "es": "Spanish", "it": "Italian", "nl": "Dutch", "pt": "Portuguese",
+    "sv": "Swedish", "da": "Danish", "pl": "Polish",
+}  # fmt: skip
+_OTHER_SCRIPT = re.compile(
+    r"(?P<Cyrillic>[\u0400-\u04ff])|(?P<Greek>[\u0370-\u03ff])|(?P<Arabic>[\u0600-\u06ff])|(?P<Hebrew>[\u0590-\u05ff])|"
+    r"(?P<Devanagari>[\u0900-\u097f])|(?P<Thai>[\u0e00-\u0e7f])|(?P<Korean>[\uac00-\ud7af])|(?P<Japanese>[\u3040-\u30ff])|"
+    r"(?P<Chinese>[\u4e00-\u9fff])"
+)
 _LANGUAGES = {language: frozenset(words.split()) for language, words in _FUNCTION_WORDS.items()}
 _LEAST_HITS = 2
 
@@ -29,6 +51,21 @@ def language_of(text: str) -> str | None:
     )
     (most, language), (second, _) = hits[0], hits[1]
     return language if most >= _LEAST_HITS and most > second else None
+
+
+def foreign_language(question: str) -> str:
+    """Return the English name of a question's language or script if it is clearly not English, else ''."""
+    letters = [match.lastgroup or "" for match in _OTHER_SCRIPT.finditer(question)]
+    if letters and 3 * len(letters) > sum(character.isalpha() for character in question):
+        return f"{max(dict.fromkeys(reversed(letters)), key=letters.count)} script"
+    words = [word.casefold() for word in _WORD.findall(question)]
+    hits = {
+        language: sum(word in known or word in _QUESTION_WORDS[language].split() for word in words)
+        for language, known in _LANGUAGES.items()
+    }
+    language = max(hits, key=lambda name: (hits[name], name != "en"))
+    clear = hits[language] >= _LEAST_HITS and hits[language] > hits["en"] and 3 * hits[language] >= len(words)
+    return ENGLISH_NAMES.get(language, "") if clear else ""
 
 
 def differ(one: str, other: str) -> bool:

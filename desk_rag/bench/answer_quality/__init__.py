@@ -1,1 +1,1 @@
-"""How good answers are: modes, batched answering, scores, tables."""
+"""Measure the quality of answers: modes, batched answering, scores, tables."""

@@ -51,7 +51,7 @@ class BatchCache(LayerCache):
         return RowCache(self.layers, index, self.capacity)
 
     def set_length(self, length: int) -> None:
-        """Where all rows append next; slots from there on lose their positions."""
+        """Set the slot at which all rows append next; slots from there on lose their positions."""
         self.length = length
         self.positions[:, length:] = _NOWHERE
         for layer in self.layers:
@@ -93,7 +93,7 @@ def append(
 def decode(
     model: LanguageModel, cache: BatchCache, opening: Sequence[Sequence[int]], positions: Sequence[int], most: int
 ) -> list[list[int]]:
-    """What every row says, its `opening` included, which goes to `positions`; at most `most` ids a row.
+    """Decode every row after its `opening`, which goes to `positions`; at most `most` ids a row, opening included.
 
     Of an opening all but the last token is in the cache. A stop id ends its row and is the last of its ids. Rows that
     have ended are dropped once they are half of the batch. `cache` keeps its contents up to its length at the call.
@@ -101,14 +101,14 @@ def decode(
     stops = model.prompt.stop_ids
     said = [list(ids) for ids in opening]
     alive = [row for row, ids in enumerate(said) if ids[-1] not in stops and len(ids) < most]
-    begun, held, work = cache.length, list(range(len(said))), cache
+    begun, rows_kept, work = cache.length, list(range(len(said))), cache
     while alive:
-        if 2 * len(alive) <= len(held):
-            work, held = work.kept(model, [held.index(row) for row in alive]), list(alive)
-        ids = torch.tensor([[said[row][-1]] for row in held], device=model.device)
-        at = torch.tensor([[positions[row] + len(said[row]) - 1] for row in held], device=model.device)
-        logits = append(model, work, ids, at, 1)[:, 0]
-        for row, best, of_row in zip(held, logits.argmax(-1).tolist(), logits, strict=True):
+        if 2 * len(alive) <= len(rows_kept):
+            work, rows_kept = work.kept(model, [rows_kept.index(row) for row in alive]), list(alive)
+        ids = torch.tensor([[said[row][-1]] for row in rows_kept], device=model.device)
+        last_positions = torch.tensor([[positions[row] + len(said[row]) - 1] for row in rows_kept], device=model.device)
+        logits = append(model, work, ids, last_positions, 1)[:, 0]
+        for row, best, of_row in zip(rows_kept, logits.argmax(-1).tolist(), logits, strict=True):
             if row in alive:
                 said[row].append(next_token(model.prompt, said[row], int(best), of_row))
         alive = [row for row in alive if said[row][-1] not in stops and len(said[row]) < most]
@@ -119,7 +119,7 @@ def decode(
 def forced(
     model: LanguageModel, cache: BatchCache, answers: Sequence[Sequence[int]], positions: Sequence[int]
 ) -> list[list[int]]:
-    """What the model would say after each proper beginning of each answer: len(answer) - 1 ids a row.
+    """Return the id that the model would choose after each proper prefix of each answer: len(answer) - 1 ids a row.
 
     `positions` are those of the answers' first tokens. `cache` keeps its contents up to its length at the call.
     """
@@ -130,8 +130,9 @@ def forced(
     ids = torch.zeros((len(answers), longest), dtype=torch.int64)
     for row, answer in enumerate(answers):
         ids[row, : len(answer) - 1] = torch.tensor(list(answer[:-1]))
-    at = torch.tensor(list(positions), device=model.device)[:, None] + torch.arange(longest, device=model.device)
-    best = append(model, cache, ids.to(model.device), at, longest).argmax(-1).tolist()
+    starts = torch.tensor(list(positions), device=model.device)
+    position_ids = starts[:, None] + torch.arange(longest, device=model.device)
+    best = append(model, cache, ids.to(model.device), position_ids, longest).argmax(-1).tolist()
     cache.set_length(begun)
     return [row[: len(answer) - 1] for row, answer in zip(best, answers, strict=True)]
 

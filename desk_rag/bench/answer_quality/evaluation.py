@@ -22,13 +22,13 @@ from desk_rag.bench.answer_quality.results_cache import Answered, Entry, Journal
 from desk_rag.bench.answer_quality.run import Item, Said, Setting, Shelved, ask, to_item
 from desk_rag.bench.answer_quality.score import Judge, mark
 from desk_rag.bench.answer_quality.tables import Report, to_report
+from desk_rag.bench.baselines import selectors
 from desk_rag.errors import ConfigError
 from desk_rag.kv.calibration.gate import run_gate
 from desk_rag.kv.prefill import PrefixKV, prefill_prefix
 from desk_rag.kv.prefix_variants.variants import PLAIN, PrefixVariants, build_prefix_variants, variant_prefix_ids
 from desk_rag.kv.quant import LayerScheme, QuantScheme
 from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
-from desk_rag.kv.recompute.policy import SelectorName
 from desk_rag.kv.rope import build_tables
 from desk_rag.kv.types import QuantizedKV
 from desk_rag.model.language_model import LanguageModel
@@ -43,18 +43,18 @@ Progress = Callable[[int, int], None]
 
 
 class Coding(Enum):
-    """How chunk KV is kept."""
+    """Coding of chunk KV."""
 
     INT8 = "int8"
     GATE = "gate"
-    """What the model's quality gate chooses, as in the product; int8 in every layer for most models."""
+    """The choice of the model's quality gate, as in the product; int8 in every layer for most models."""
     EXACT = "exact"
     """Not coded at all: separates what int8 costs from what independent attention costs."""
 
 
 @dataclass(frozen=True, slots=True)
 class QualitySettings:
-    """What answers depend on besides model, samples and modes."""
+    """Settings that answers depend on besides model, samples and modes."""
 
     max_new_tokens: int = 160
     coding: Coding = Coding.INT8
@@ -101,9 +101,9 @@ def evaluate(
     done = 0
     for batch in batches:
         if not journal.has(batch):
-            asked = [items[index] for index in batch]
-            known = _prefilled(setting, asked, modes, scheme)
-            journal.add(_entries(setting, ordered, batch, asked, known, judge))
+            batch_items = [items[index] for index in batch]
+            known = _prefilled(setting, batch_items, modes, scheme)
+            journal.add(_entries(setting, ordered, batch, batch_items, known, judge))
         done += len(batch)
         if progress is not None:
             progress(done, len(items))
@@ -206,10 +206,9 @@ def _prefilled(
 
 
 def _check(modes: Sequence[Mode], auxiliary: AuxiliaryModel | None) -> None:
-    names = [name.value for name in SelectorName]
     for mode in modes:
-        if mode.way is Way.RECOMPUTE and mode.selector not in names:
-            raise ConfigError(f"There is no selector '{mode.selector}'.", remedy=f"Known: {', '.join(names)}.")
+        if mode.way is Way.RECOMPUTE:
+            selectors.check(mode.selector)
         if mode.selector.startswith("aux") and auxiliary is None:
             raise ConfigError(f"Mode '{mode.label}' needs an auxiliary model.", remedy="Name one with --aux-model.")
 

@@ -59,7 +59,7 @@ def recall_l(said: str, wanted: str) -> float:
 
 
 def contains(said: str, wanted: str) -> bool:
-    """Whether the normalised words of `wanted` stand in `said` in one run; '12' does not stand in '120'."""
+    """Return whether `said` has the normalised words of `wanted` in one run; '120' does not have '12'."""
     within, sought = normalise(said), normalise(wanted)
     if not sought:
         return wanted.strip() in said

@@ -1,4 +1,4 @@
-"""How chunks get into the model, by name: full prefill, stitched at three kinds of positions, primed, partly anew.
+"""Name the ways of answering that are compared: full prefill, stitched chunks, variants, recompute.
 
 Knows names and ratios; runs nothing.
 """
@@ -14,7 +14,7 @@ from desk_rag.kv.positions import Positions
 
 
 class Way(Enum):
-    """What happens to the chunks."""
+    """Treatment of the chunks."""
 
     FULL = "full"
     """Prefilled with everything that stands before them: the measure of the others."""
@@ -80,7 +80,7 @@ def parse_modes(text: str, selectors: Sequence[str] = (), ratios: Sequence[float
 
 
 def _primed(name: str) -> tuple[bool, str]:
-    """Whether a mode is primed, and what it is besides."""
+    """Return whether a mode is primed, and the rest of its name."""
     head, plus, rest = name.partition("+")
     if head != _PRIMED:
         return False, name

@@ -66,7 +66,7 @@ def _prefill(model: LanguageModel, prefix: PrefixKV, batch: Sequence[ChunkIds]) 
 
 
 def _coded(chunk: ChunkKV, scheme: QuantScheme) -> QuantizedKV:
-    """As `quantize`, all layers at once where they are coded alike: on a GPU that is a tenth of the launches."""
+    """Quantize as `quantize` does, layers coded alike together: a tenth of the launches on a GPU."""
     layers, heads = chunk.keys.shape[:2]
     plain = LayerScheme()
     if all(layer == plain for layer in scheme.layers):

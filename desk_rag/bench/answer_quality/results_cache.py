@@ -1,4 +1,4 @@
-"""What has been answered so far, on disk: whole batches of JSON lines in a folder named by the configuration.
+"""Keep answers on disk while a run goes on: batches of JSON lines in a folder named by the configuration.
 
 A batch counts when all of its lines are there, so a process that was killed goes on with the batch it was in, and
 batches are the same ones as before: padding, and with it rounding, does not depend on when a run was stopped.
@@ -75,7 +75,7 @@ class Journal:
             raise ConfigError(f"{place} cannot be written: {error}", remedy="Give another folder.") from error
 
     def has(self, batch: Sequence[int]) -> bool:
-        """Whether all samples of `batch` have been answered."""
+        """Return whether all samples of `batch` have been answered."""
         return all(index in self._entries for index in batch)
 
     def add(self, entries: Sequence[Entry]) -> None:
@@ -97,12 +97,12 @@ class Journal:
         if not self._file.exists():
             return
         content = self._file.read_bytes()
-        found: dict[int, Entry] = {}
+        entries: dict[int, Entry] = {}
         for line in content.split(b"\n"):
             entry = _decoded(line)
             if entry is not None:
-                found[entry.index] = entry
-        kept = [found[index] for batch in batches if all(i in found for i in batch) for index in batch]
+                entries[entry.index] = entry
+        kept = [entries[index] for batch in batches if all(i in entries for i in batch) for index in batch]
         self._entries = {entry.index: entry for entry in kept}
         rewritten = _encoded(kept)
         if rewritten != content:

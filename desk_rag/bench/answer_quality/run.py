@@ -19,15 +19,15 @@ from desk_rag.bench.answer_quality.batch import BatchCache, RowCache, decode, fo
 from desk_rag.bench.answer_quality.data.sample import Sample
 from desk_rag.bench.answer_quality.modes import Mode, Way
 from desk_rag.bench.answer_quality.prefill import ChunkIds
+from desk_rag.bench.baselines.selectors import select
 from desk_rag.errors import ConfigError
 from desk_rag.kv.forward.runner import ModelPass
 from desk_rag.kv.positions import StitchPlan, plan
 from desk_rag.kv.prefill import PrefixKV
 from desk_rag.kv.prefix_variants.variants import PrefixVariants
 from desk_rag.kv.recompute.auxiliary_model import AuxiliaryModel
-from desk_rag.kv.recompute.policy import SelectorName
 from desk_rag.kv.recompute.run import Selection, recompute
-from desk_rag.kv.recompute.selectors import SelectionContext, select
+from desk_rag.kv.recompute.selectors import SelectionContext
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.stitch import StitchedCache, stitch
 from desk_rag.kv.types import QuantizedKV
@@ -59,7 +59,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What stays the same from batch to batch."""
+    """Models and settings shared by all batches."""
 
     model: LanguageModel
     prefix: PrefixKV
@@ -72,7 +72,7 @@ class Setting:
     """Chooses the first quote, as answers do; None leaves it to greedy decoding."""
 
     def shelved(self, mode: Mode, item: Item) -> list[Shelved]:
-        """Which chunk KVs `mode` lays for `item`, in the order in which they are laid."""
+        """Keys of the chunk KVs that `mode` uses for `item`, in the plan's order."""
         if self.ladder is None or not mode.primed:
             return [(0, ids) for ids in item.chunks]
         return [(self.ladder.for_place(place).count, ids) for place, ids in enumerate(item.chunks)]
@@ -165,8 +165,10 @@ def ask(
 
 
 def _open(setting: Setting, item: Item, begun: Begun, row: RowCache) -> list[int]:
-    """What an answer opens with: its first token, or what was chosen, laid in `row`, and one token more; a stop id ends
-    it."""
+    """Return the beginning of an answer: its first token, or the selected quote, written to `row`, and one token more.
+
+    A stop id ends it.
+    """
     prompt, first = setting.model.prompt, int(begun.logits.argmax())
     if setting.chooser is None or first in prompt.stop_ids:
         return [first]
@@ -184,7 +186,7 @@ def _open(setting: Setting, item: Item, begun: Begun, row: RowCache) -> list[int
 
 
 def _chosen(model: LanguageModel, opened: Sequence[int]) -> int:
-    """How many of an answer's first tokens were chosen, not decoded: with a whole answer the id that ends it, too."""
+    """Number of an answer's first tokens that were selected, not decoded; includes the stop id of a whole answer."""
     whole = len(opened) > 1 and opened[-1] in model.prompt.stop_ids
     return len(opened) - (not whole)
 
@@ -217,9 +219,9 @@ def _begin(setting: Setting, mode: Mode, item: Item, row: RowCache, known: Mappi
         logits = recompute(setting.model, stitched, item.chunks, item.question_ids, selection, setting.tables)
         return _begun(logits, where, item, stitching + watch.lap(), selecting, selection.ratio)
     ids = torch.tensor(item.question_ids, device=setting.model.device)
-    asked = setting.model.forward(ids, row, where.next_position, logits=True)
-    assert asked is not None
-    return _begun(asked, where, item, watch.lap(), selecting, 0.0)
+    question_logits = setting.model.forward(ids, row, where.next_position, logits=True)
+    assert question_logits is not None
+    return _begun(question_logits, where, item, watch.lap(), selecting, 0.0)
 
 
 def _begin_full(setting: Setting, item: Item, row: RowCache) -> Begun:
@@ -244,7 +246,7 @@ def _begun(
 
 
 def _learn(setting: Setting, mode: Mode, item: Item) -> None:
-    """What the auxiliary model knows of the chunks it knows from indexing, before any question."""
+    """Prefill the auxiliary model's chunks, as indexing does before any question."""
     if setting.auxiliary is not None and mode.selector.startswith("aux"):
         setting.auxiliary.prefill(item.texts)
 
@@ -259,7 +261,7 @@ def _select(setting: Setting, mode: Mode, item: Item, stitched: StitchedCache) -
         question=item.sample.question,
         auxiliary=setting.auxiliary,
     )
-    return select(SelectorName(mode.selector), mode.ratio, context)
+    return select(mode.selector, mode.ratio, context)
 
 
 def _fitting(chunks: Sequence[ChunkIds], gold: set[int], room: int) -> list[int]:

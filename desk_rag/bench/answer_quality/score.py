@@ -36,7 +36,7 @@ _REFUSALS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What one answer is worth; each of 0..1, None where the question does not apply."""
+    """Scores of one answer, each from 0 to 1; None if the question does not apply."""
 
     exact: float | None
     """The answer's own words, quotes apart, equal one of the wordings."""
@@ -52,11 +52,11 @@ class Marks:
     right_quote: float | None
     """A quote of the output stands in a chunk that holds the answer."""
     false_refusal: float | None
-    """It says that there is no answer, and there is one."""
+    """1 if it says that there is no answer although there is one."""
     refused: float | None
-    """It says that there is no answer, and there is none."""
+    """1 if it says that there is no answer and there is none."""
     misled: float | None
-    """It holds the wrong answer that was planted."""
+    """1 if it holds the wrong answer that was planted."""
 
 
 NAMES = tuple(Marks.__dataclass_fields__)
@@ -83,14 +83,14 @@ def mark(sample: Sample, output: str, judge: Judge | None = None, refusal: float
     if not sample.answerable:
         return Marks(None, None, None, None, None, None, None, None, refuses, None)
     wordings = _wordings(sample)
-    held = [any(metrics.contains(output, one) for one in part) for part in sample.answers]
-    recall = sum(held) / len(held)
+    parts_said = [any(metrics.contains(output, one) for one in part) for part in sample.answers]
+    recall = sum(parts_said) / len(parts_said)
     quoted = {citation.source_number - 1 for citation in parsed.citations}
     return Marks(
         exact=max(metrics.exact(parsed.text, one) for one in wordings),
         f1=max(metrics.f1(parsed.text, one) for one in wordings),
         rouge_l=max(metrics.rouge_l(parsed.text, one) for one in wordings),
-        contains=float(all(held)),
+        contains=float(all(parts_said)),
         recall=recall,
         coverage=_coverage(sample, output) if sample.evidence else recall,
         right_quote=float(bool(quoted & set(sample.gold))) if sample.gold else None,
@@ -115,7 +115,7 @@ def _parsed(sample: Sample, output: str, judge: Judge | None, refusal: float | N
 
 
 def _wordings(sample: Sample) -> list[str]:
-    """What an answer may say: the wordings of the one part, or the parts one after the other."""
+    """Accepted wordings: those of the one part, or the parts one after the other."""
     if len(sample.answers) == 1:
         return list(sample.answers[0])
     most = max(len(part) for part in sample.answers)

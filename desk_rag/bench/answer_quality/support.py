@@ -133,17 +133,17 @@ def _claims(embedder: Embedder) -> Iterator[Claim]:
 
 def _changed(text: str, passages: str, draw: random.Random) -> Iterator[tuple[str, str]]:
     """The sentence with one number, or one name, replaced: by a foreign one, and by one of the same passages."""
-    found = facts.facts(text)
-    held = facts.facts(passages)
+    said_facts = facts.facts(text)
+    held_facts = facts.facts(passages)
     for is_number in (True, False):
-        own = [fact for fact in found if fact.is_number is is_number and (fact.text[0].isdigit() or not is_number)]
+        own = [fact for fact in said_facts if fact.is_number is is_number and (fact.text[0].isdigit() or not is_number)]
         if not own:
             continue
         fact = draw.choice(own)
         foreign = str(draw.randint(11, 97)) + "7" if is_number else draw.choice(_NAMES)
         yield ("foreign number" if is_number else "foreign name"), text[: fact.begin] + foreign + text[fact.end :]
         same = [
-            each.text for each in held
+            each.text for each in held_facts
             if each.is_number is is_number and each.text not in text and (each.text.isdigit() or not is_number)
         ]  # fmt: skip
         if same:

@@ -65,11 +65,11 @@ class Report:
         """For people: shares in percent with half of their 95 % interval. Columns that say nothing are left out."""
         cells = [_cells(row) for row in self.rows]
         again = _HEADINGS.index(_SHOWN["contains"]), _HEADINGS.index(_SHOWN["recall"])
-        told = [index for index in range(len(_HEADINGS)) if any(line[index] != "-" for line in cells)]
-        if all(line[again[0]] == line[again[1]] for line in cells) and again[1] in told:
-            told.remove(again[1])
-        lines = [[line[index] for index in told] for line in cells]
-        return report.table([_HEADINGS[index] for index in told], lines, markdown=markdown)
+        columns = [index for index in range(len(_HEADINGS)) if any(line[index] != "-" for line in cells)]
+        if all(line[again[0]] == line[again[1]] for line in cells) and again[1] in columns:
+            columns.remove(again[1])
+        lines = [[line[index] for index in columns] for line in cells]
+        return report.table([_HEADINGS[index] for index in columns], lines, markdown=markdown)
 
     def to_json(self) -> dict[str, object]:
         """By task and mode; estimates as [mean, low, high, questions]."""

@@ -1,1 +1,1 @@
-"""How well the product answers questions about a folder: retrieval, quotes, short answers and refusals together."""
+"""Measure the whole product on a folder: retrieval, quotes, short answers and refusals together."""

@@ -37,11 +37,11 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError("Name what to ask about.", remedy="Either --folder F with --questions Q, or --desk NAME.")
     if options.folder is not None and options.questions is None:
         raise ConfigError("There are no questions.", remedy="Give --questions a file of JSON lines.")
-    asked = questions.load(options.questions or desks.questions_of(options.desk))
+    question_rows = questions.load(options.questions or desks.questions_of(options.desk))
     with _places(options) as (folder, data_dir):
         if options.desk is not None:
             desks.write(options.desk, folder)
-        marked = _measure(options, asked, folder, data_dir)
+        marked = _measure(options, question_rows, folder, data_dir)
     print(clean(rates.table(marked, markdown=options.markdown)))
     print(_FOOT)
     result = {

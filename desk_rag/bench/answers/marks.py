@@ -69,7 +69,7 @@ def output(answer: Answer) -> str:
 
 
 def _holds(shown: str, wanted: str) -> bool:
-    """Whether `shown` holds the words of `wanted`; a mark between two cells of a table parts them."""
+    """Return whether `shown` holds the words of `wanted`; the mark between two cells of a table separates words."""
     return metrics.contains(shown, wanted) or metrics.contains(_BETWEEN_CELLS.sub(" ", shown), wanted)
 
 

@@ -36,7 +36,7 @@ class Question:
 
     @property
     def answerable(self) -> bool:
-        """Whether the folder holds the answer."""
+        """True if the folder holds the answer."""
         return bool(self.answers)
 
     @property

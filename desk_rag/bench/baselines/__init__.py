@@ -1,1 +1,1 @@
-"""What chunk caching is compared with: other loaders and codings."""
+"""Baselines that chunk caching is compared with: loaders, codings, selectors, full prefill."""

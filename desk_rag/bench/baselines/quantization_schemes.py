@@ -20,7 +20,7 @@ _SMALLEST_SCALE = 2.0**-14
 
 
 class Zero(Enum):
-    """What is taken off a key channel before it is coded."""
+    """Offset subtracted from a key channel before it is coded."""
 
     NONE = "none"
     MIDDLE = "mid-range"
@@ -28,7 +28,7 @@ class Zero(Enum):
 
 
 class Axis(Enum):
-    """What shares one key scale."""
+    """Group of numbers that share one key scale."""
 
     CHANNEL = "per channel, before RoPE"
     TOKEN_BEFORE = "per token, before RoPE"
@@ -38,7 +38,7 @@ class Axis(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What codings may look at beside the chunk."""
+    """Inputs of a coding besides the chunk."""
 
     tables: RotaryTables
     start: int

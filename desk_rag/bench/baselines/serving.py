@@ -1,4 +1,4 @@
-"""What others do for a first token, on the same model, prompt and drive: full prefill, prefix caching, two loaders.
+"""Produce a first token as others do: full prefill, prefix caching, TurboRAG's and MatKV's loaders.
 
 Full prefill is run in every way this machine offers and the fastest one stands for it. The published loaders end where
 theirs do, with all keys and values in one cache; the question is then prefilled by our lean pass, which is kinder to
@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from desk_rag.bench import load
 from desk_rag.bench.harness.clock import Work, in_turns
@@ -21,13 +21,12 @@ from desk_rag.bench.harness.report import Spread
 from desk_rag.bench.models import synthetic
 from desk_rag.bench.models.synthetic import Shape
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.forward.fused_decoder import FusedDecoder, attend, attend_whole
+from desk_rag.kv.forward import full_prefill
+from desk_rag.kv.forward.fused_decoder import FusedDecoder
 from desk_rag.kv.loading.layerwise import CacheTarget
 from desk_rag.kv.positions import plan
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.model.language_model import LanguageModel
-
-STOCK_WAY = "transformers, sdpa"
 
 
 class FullPrefill:
@@ -40,13 +39,8 @@ class FullPrefill:
 
     def ways(self, prompt: torch.Tensor) -> dict[str, Callable[[], int]]:
         """First token of ids [1, N] by each way."""
-        ways = {
-            STOCK_WAY: lambda: self._stock(prompt),
-            "lean pass": lambda: int(self._lean.run(prompt, 0, attention=attend).argmax()),
-        }
-        if self._model.device.type == "cuda":
-            ways["lean pass, cuDNN attention"] = lambda: self._cudnn(prompt)
-        return ways
+        prefills = full_prefill.implementations(self._model, self._cache, self._lean, prompt[0])
+        return {name: partial(_first_token, prefill) for name, prefill in prefills.items()}
 
     def fastest(self, prompt: torch.Tensor) -> tuple[str, dict[str, float]]:
         """The name of the fastest way for prompts of this length, and the median seconds of all of them."""
@@ -64,15 +58,9 @@ class FullPrefill:
         """Prefix caching: the first `prefix_tokens` of the last prompt are still in the cache, the rest is run."""
         return int(self._lean.run(prompt[:, prefix_tokens:], prefix_tokens).argmax())
 
-    def _stock(self, prompt: torch.Tensor) -> int:
-        self._cache.set_length(0)
-        logits = self._model.forward(prompt[0], self._cache, 0, logits=True)
-        assert logits is not None
-        return int(logits.argmax())
 
-    def _cudnn(self, prompt: torch.Tensor) -> int:
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-            return int(self._lean.run(prompt, 0, attention=attend_whole).argmax())
+def _first_token(prefill: full_prefill.Implementation) -> int:
+    return int(prefill().argmax())
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +89,9 @@ class TheirFiles:
         left = list(enumerate(self.lengths))
         chosen = []
         for length in lengths:
-            found = next(pair for pair in left if pair[1] == length)
-            left.remove(found)
-            chosen.append(found[0])
+            numbered = next(pair for pair in left if pair[1] == length)
+            left.remove(numbered)
+            chosen.append(numbered[0])
         files = self.files
         return load.Files(
             tuple(files.ours[index] for index in chosen),

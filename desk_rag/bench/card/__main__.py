@@ -33,7 +33,9 @@ from desk_rag.errors import ConfigError
 from desk_rag.kv.positions import plan
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.loading import quiet_libraries
-from desk_rag.model.memory.device import release_unused
+from desk_rag.model.memory.device import free_gpu_bytes, release_unused
+from desk_rag.model.memory.plan import Device
+from desk_rag.model.memory.plan import plan as plan_memory
 from desk_rag.retrieval.embedding import load_embedder
 
 _TOKENS_PER_MB = 250_000
@@ -117,6 +119,7 @@ def _one_model(
     began = time.perf_counter()
     contexts = [int(text) for text in options.contexts.split(",")]
     ledger = Ledger(device)
+    free_before = free_gpu_bytes(device) if device.type == "cuda" else 0
     with ledger.part("weights"):
         model = shapes.build(name, device, quantization=options.quantization)
     with ledger.part("embedder"):
@@ -129,6 +132,9 @@ def _one_model(
         ).value
         for context in contexts
     }  # fmt: skip
+    planned = plan_memory(
+        shapes.sizes_of(name), options.quantization, Device("GPU memory", free_before, 2, on_gpu=device.type == "cuda")
+    )
     pool = ChunkPool(place / name, shapes.model_shape(name).chunk_shape)
     entries = []
     with ServedModel(model, pool, max(contexts), ledger, chunk=options.chunk) as served:
@@ -144,7 +150,8 @@ def _one_model(
     del span_scorer, embedder
     return {
         "shape": name, "parameters": shapes.model_shape(name).linear_parameters, "attention": paths,
-        "pass": f"{passes}, {ways}", "memory": ledger.parts | kept, "page_locked_ram": staging,
+        "pass": f"{passes}, {ways}", "memory": ledger.parts | kept, "planned": dict(planned.parts),
+        "page_locked_ram": staging,
         "weight_bytes_per_token": _read_per_token(model), "gpu_bytes_per_s": _bandwidth(device),
         "warm_tokens_per_s": round(rate, 1),
         "hours_to_warm": {f"{mb} MB": round(mb * _TOKENS_PER_MB / rate / 3600, 2) for mb in (1, 10, 100)},
@@ -225,7 +232,9 @@ def _print(result: dict[str, object]) -> None:
         return
     memory, entries = result["memory"], result["contexts"]
     assert isinstance(memory, dict) and isinstance(entries, list)
-    print("  " + ", ".join(f"{name} {size / 1e9:.2f} GB" for name, size in memory.items()))
+    for title, parts in (("took", memory), ("planned", result["planned"])):
+        assert isinstance(parts, dict)
+        print(f"  {title}: " + ", ".join(f"{name} {size / 1e9:.2f} GB" for name, size in parts.items()))
     rows = []
     for entry in entries:
         for name, times in entry["modes"].items():

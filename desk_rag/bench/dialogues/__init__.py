@@ -1,1 +1,1 @@
-"""How often follow-up questions are answered as well as the same questions written out."""
+"""Measure follow-up questions against the same questions written out."""

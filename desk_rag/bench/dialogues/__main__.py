@@ -39,7 +39,7 @@ class Outcome:
     place: int
     """0 for the first turn."""
     asked: str
-    """As the follow-up was rewritten."""
+    """The rewritten follow-up."""
     followed: bool
     """Right as a follow-up."""
     alone: bool

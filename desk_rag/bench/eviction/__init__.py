@@ -1,1 +1,1 @@
-"""Which chunk KV to delete when space runs out: the policy of the store and others on made-up traces."""
+"""Compare the store's eviction policy with others on synthetic traces."""

@@ -34,8 +34,8 @@ def with_scans(rng: random.Random, chunks: int, length: int) -> Trace:
     """Return a zipf trace with four passes over all chunks."""
     trace = zipf(rng, chunks, length)
     for place in range(4):
-        at = (2 * place + 1) * length // 8 + place * chunks
-        trace[at:at] = range(chunks)
+        start = (2 * place + 1) * length // 8 + place * chunks
+        trace[start:start] = range(chunks)
     return trace
 
 
@@ -46,12 +46,12 @@ def drifting(rng: random.Random, chunks: int, length: int) -> Trace:
 
 def costs(rng: random.Random, chunks: int, *, two_models: bool) -> list[Cost]:
     """Return what each chunk takes and saves: 150 to 500 KiB, as chunks differ in length."""
-    made = []
+    traces = []
     for key in range(chunks):
         large = two_models and key % 2 == 1
         size = int(rng.uniform(150, 500) * 1024 * (3 if large else 1))
-        made.append(Cost(size, size * _SECONDS_PER_BYTE * (2 if large else 1)))
-    return made
+        traces.append(Cost(size, size * _SECONDS_PER_BYTE * (2 if large else 1)))
+    return traces
 
 
 def replay(policy: Policy, trace: Trace, cost: list[Cost]) -> tuple[float, float]:

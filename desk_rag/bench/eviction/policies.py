@@ -112,7 +112,7 @@ class GDSF(_Ranked):
 
 
 class Worth(_Ranked):
-    """What the store does: evicts the least decayed hits x saved time per byte, admits only what is worth more."""
+    """The store's policy: evict the least decayed hits x saved time per byte, admit only what is worth more."""
 
     name = "desk-rag"
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from desk_rag.bench.baselines.serving import STOCK_WAY, FullPrefill, TheirFiles
+from desk_rag.bench.baselines.serving import FullPrefill, TheirFiles
 from desk_rag.bench.harness import drive
 from desk_rag.bench.harness.clock import Times, Work, in_turns
 from desk_rag.bench.harness.report import Spread
@@ -28,6 +28,7 @@ from desk_rag.bench.models import shapes, synthetic
 from desk_rag.bench.models.chunk_pool import ChunkPool
 from desk_rag.errors import ConfigError
 from desk_rag.kv.cache import SlabCache
+from desk_rag.kv.forward import full_prefill
 from desk_rag.kv.forward.fused_decoder import FusedDecoder
 from desk_rag.kv.loading.layerwise import CacheTarget, Placer, layerwise
 from desk_rag.kv.loading.loader import Loader, LoaderSettings
@@ -41,12 +42,12 @@ _log = logging.getLogger(__name__)
 
 
 class Mode(Enum):
-    """How the context gets to the model."""
+    """Way by which the context gets to the model."""
 
     FULL = "full prefill"
     """By the fastest of several ways, our own pass among them."""
     THEIRS = "full prefill, transformers"
-    """As everybody has it: SDPA, what published ratios are against."""
+    """Full prefill by transformers with SDPA, which published ratios compare with."""
     PREFIX = "prefix caching"
     COLD = "cached, cold"
     RAM = "cached, RAM-hot"
@@ -82,7 +83,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """What is measured and where the files go."""
+    """Cases to measure, and the directory of their files."""
 
     shape: str
     cases: tuple[Case, ...]
@@ -143,7 +144,7 @@ class Desk:
         return [self.pool.of_question(self.lengths(case), number) for number in range(case.questions)]
 
     def where(self, case: Case) -> StitchPlan:
-        """Where one question's chunks go."""
+        """Plan of one question's chunks."""
         return plan(self.prefix.num_tokens, self.lengths(case))
 
     def _room(self, index: int) -> int:
@@ -174,7 +175,7 @@ class CaseWorks:
     def works(self) -> dict[str, Work]:
         """By name; published loaders only for one question, as their code has it."""
         desk = self.desk
-        found = {
+        works = {
             Mode.FULL.value: Work(self.full_prefill),
             Mode.COLD.value: Work(self.first_tokens, self.cool),
             Mode.RAM.value: Work(self.first_tokens, functools.partial(desk.loader.forget, staged=False)),
@@ -182,13 +183,13 @@ class CaseWorks:
             Mode.QUESTION.value: Work(self.question_alone),
         }
         if self.case.questions == 1:
-            found[Mode.THEIRS.value] = Work(desk.full.ways(self.prompts[0])[STOCK_WAY])
-            found[Mode.PREFIX.value] = Work(self.prefix_caching)
-            found[Mode.STOCK.value] = Work(
+            works[Mode.THEIRS.value] = Work(desk.full.ways(self.prompts[0])[full_prefill.STOCK])
+            works[Mode.PREFIX.value] = Work(self.prefix_caching)
+            works[Mode.STOCK.value] = Work(
                 self.through_transformers, functools.partial(desk.loader.forget, staged=False)
             )
-            found |= self._published()
-        return found
+            works |= self._published()
+        return works
 
     def full_prefill(self) -> list[int]:
         """First token of every prompt, from nothing."""
@@ -213,7 +214,7 @@ class CaseWorks:
             load.close()
 
     def through_transformers(self) -> int:
-        """As `first_tokens`, with the model's own forward pass over the layer-wise load."""
+        """First tokens by the model's own forward pass over the layer-wise load."""
         return int(self._transformers_logits().argmax())
 
     def _transformers_logits(self) -> torch.Tensor:
@@ -242,21 +243,21 @@ class CaseWorks:
         return float((ours - theirs).abs().max() / theirs.std())
 
     def disk_bytes(self) -> dict[str, int]:
-        """What one answer of each tier really asks of the file system: nothing, when it is hot on a GPU."""
-        found = {}
+        """Bytes that one answer of each tier reads from the file system; none if its chunks are in GPU memory."""
+        bytes_by_mode = {}
         works = self.works()
         for mode in (Mode.COLD, Mode.RAM, Mode.VRAM):
             works[mode.value].before()
             already = self.desk.loader.reader.bytes_read
             works[mode.value].run()
-            found[mode.value] = self.desk.loader.reader.bytes_read - already
-        return found
+            bytes_by_mode[mode.value] = self.desk.loader.reader.bytes_read - already
+        return bytes_by_mode
 
     def _published(self) -> dict[str, Work]:
         desk, lengths = self.desk, self.desk.lengths(self.case)
         if desk.theirs is None or not desk.theirs.covers(lengths):
             return {}
-        found = {}
+        works = {}
         loaders = desk.theirs.loaders(desk.shape.chunk_shape, lengths, desk.tables)
         for name, (load, paths) in loaders.items():
 
@@ -264,9 +265,9 @@ class CaseWorks:
                 load()
                 self.question_alone()
 
-            found[f"{name}, cold"] = Work(answer, functools.partial(drive.drop, paths))
-            found[f"{name}, in RAM"] = Work(answer)
-        return found
+            works[f"{name}, cold"] = Work(answer, functools.partial(drive.drop, paths))
+            works[f"{name}, in RAM"] = Work(answer)
+        return works
 
 
 def measure(desk: Desk, seconds: Callable[[int], float]) -> Iterator[dict[str, object]]:
@@ -350,7 +351,7 @@ COLD_SHARE = 1.15
 
 def verdicts(entries: Sequence[dict[str, object]]) -> list[dict[str, object]]:
     """Each bar that was measured: what, found, wanted, met."""
-    found: list[dict[str, object]] = []
+    results: list[dict[str, object]] = []
     for entry in entries:
         if entry["questions"] != 1:
             continue
@@ -360,20 +361,20 @@ def verdicts(entries: Sequence[dict[str, object]]) -> list[dict[str, object]]:
             if bar.context == entry["context"] and bar.mode.value in ratios:
                 ratio = ratios[bar.mode.value][2]
                 what = f"{bar.mode.value} at {bar.context:,}: times faster than full prefill"
-                found.append({"bar": what, "found": ratio, "wanted": bar.least, "met": ratio >= bar.least})
+                results.append({"bar": what, "found": ratio, "wanted": bar.least, "met": ratio >= bar.least})
                 theirs = _against_transformers(entry, bar.mode)
                 if theirs is not None:
                     what = f"{bar.mode.value} at {bar.context:,}: times faster than transformers' full prefill"
-                    found.append({"bar": what, "found": theirs, "wanted": bar.least, "met": theirs >= bar.least})
+                    results.append({"bar": what, "found": theirs, "wanted": bar.least, "met": theirs >= bar.least})
         share = of_bound.get(Mode.COLD.value)
         if share is not None:
             what = f"{Mode.COLD.value} at {entry['context']:,}: times its bound, at most"
-            found.append({"bar": what, "found": share, "wanted": COLD_SHARE, "met": share <= COLD_SHARE})
-    return found
+            results.append({"bar": what, "found": share, "wanted": COLD_SHARE, "met": share <= COLD_SHARE})
+    return results
 
 
 def _against_transformers(entry: dict[str, object], mode: Mode) -> float | None:
-    """How many times faster than full prefill by transformers' own layers, by medians; None if that was not timed."""
+    """Ratio of medians to full prefill by transformers' own layers; None if that was not timed."""
     modes = entry["modes"]
     assert isinstance(modes, dict)
     median = {name: times["wall_ms"][2] for name, times in modes.items()}

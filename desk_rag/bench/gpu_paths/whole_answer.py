@@ -35,7 +35,7 @@ from desk_rag.model.language_model import LanguageModel
 _log = logging.getLogger(__name__)
 FULL, COLD, RAM, OVERLAPPED = "full prefill", "cached, cold", "cached, RAM-hot", "cached, cold, next batch loading"
 DECODE = "decode alone"
-"""What no way to bring the context can go below."""
+"""Lower bound for every way to bring the context."""
 _BATCHES = 3
 """In a row, for the overlap: the first load is exposed, the others hide."""
 
@@ -237,17 +237,17 @@ def _entry(model: LanguageModel, bench: Answering, times: dict[str, Times]) -> d
 def _energy(
     meter: energy.Meter, works: dict[str, Work], times: dict[str, Times], job: Job, seconds: float
 ) -> dict[str, object]:
-    found: dict[str, object] = {"idle_watts": round(energy.idle_watts(meter, min(seconds, 2.0)), 1)}
+    used_by_way: dict[str, object] = {"idle_watts": round(energy.idle_watts(meter, min(seconds, 2.0)), 1)}
     per_answer: dict[str, float] = {}
     for name in (FULL, COLD, RAM):
         if name in times:
             used = energy.measure(meter, works[name].run, works[name].before, seconds=seconds)
             per_answer[name] = used.joules / job.batch
-            found[name] = used.json() | {"joules_per_answer": round(per_answer[name], 3)}
-    found["share_of_full_prefill"] = {
+            used_by_way[name] = used.json() | {"joules_per_answer": round(per_answer[name], 3)}
+    used_by_way["share_of_full_prefill"] = {
         name: round(joules / per_answer[FULL], 3) for name, joules in per_answer.items() if name != FULL
     }
-    return found
+    return used_by_way
 
 
 def _caches(
@@ -275,7 +275,7 @@ MOST_ENERGY = 0.35
 
 def verdicts(entries: Sequence[dict[str, object]]) -> list[dict[str, object]]:
     """Both bars for every job and cached mode: what, found, wanted, met."""
-    found: list[dict[str, object]] = []
+    results: list[dict[str, object]] = []
     for entry in entries:
         what = f"{entry['shape']}, {entry['context']}+{entry['question']}+{entry['answer']}, batch {entry['batch']}"
         ratios, used = entry["ratio_to_full_prefill"], entry.get("energy", {})
@@ -283,8 +283,8 @@ def verdicts(entries: Sequence[dict[str, object]]) -> list[dict[str, object]]:
         for name, five in ratios.items():
             if name != DECODE:
                 bar = f"{what}, {name}: times faster than full prefill"
-                found.append({"bar": bar, "found": five[2], "wanted": LEAST_RATIO, "met": five[2] >= LEAST_RATIO})
+                results.append({"bar": bar, "found": five[2], "wanted": LEAST_RATIO, "met": five[2] >= LEAST_RATIO})
         for name, share in used.get("share_of_full_prefill", {}).items():
             bar = f"{what}, {name}: joules, share of full prefill"
-            found.append({"bar": bar, "found": share, "wanted": MOST_ENERGY, "met": share <= MOST_ENERGY})
-    return found
+            results.append({"bar": bar, "found": share, "wanted": MOST_ENERGY, "met": share <= MOST_ENERGY})
+    return results

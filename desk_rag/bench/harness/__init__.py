@@ -1,1 +1,1 @@
-"""What benchmarks share: clocks, drives, energy, the sample corpus, reports and plots."""
+"""Tools that benchmarks share: clocks, drives, energy, the sample corpus, reports and plots."""

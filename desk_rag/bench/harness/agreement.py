@@ -25,7 +25,7 @@ def token_f1(one: str, other: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What came out, over all questions that were asked both ways."""
+    """Result over all questions that were asked both ways."""
 
     equal: float
     """Share of pairs with the same text."""

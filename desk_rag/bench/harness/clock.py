@@ -32,10 +32,10 @@ class Times:
 
     def json(self) -> dict[str, object]:
         """[min, p25, p50, p75, max] in milliseconds."""
-        found: dict[str, object] = {"wall_ms": Spread.of(self.wall).scaled(1e3, 2), "n": len(self.wall)}
+        fields: dict[str, object] = {"wall_ms": Spread.of(self.wall).scaled(1e3, 2), "n": len(self.wall)}
         if self.device:
-            found["events_ms"] = Spread.of(self.device).scaled(1e3, 2)
-        return found
+            fields["events_ms"] = Spread.of(self.device).scaled(1e3, 2)
+        return fields
 
 
 def in_turns(
@@ -48,7 +48,7 @@ def in_turns(
     """
     began = time.perf_counter()
     running = {name: work for name, work in works.items() if _works(name, work, device)}
-    found = {name: Times() for name in running}
+    times = {name: Times() for name in running}
     again = time.perf_counter()
     rounds = most
     names = list(running)
@@ -58,13 +58,13 @@ def in_turns(
         shift = number % max(1, len(names))
         for name in names[shift:] + names[:shift]:
             wall, event = timed(running[name], device)
-            found[name].wall.append(wall)
+            times[name].wall.append(wall)
             if event is not None:
-                found[name].device.append(event)
+                times[name].device.append(event)
         if number == 0:
             left = seconds - (time.perf_counter() - began)
             rounds = max(least, min(most, 1 + int(left / max(time.perf_counter() - again, 1e-6))))
-    return found
+    return times
 
 
 def timed(work: Work, device: torch.device) -> tuple[float, float | None]:

@@ -1,4 +1,4 @@
-"""What is measured on: the sample documents with their questions, and a held-out set of questions from a file.
+"""Provide the documents and questions to measure on: the samples, or a set of questions from a file.
 
 Knows files and the way into a store; measures nothing.
 """
@@ -41,7 +41,7 @@ def sample_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked, and what a right answer holds."""
+    """A question, and the wordings of a right answer."""
 
     text: str
     answers: tuple[str, ...] | None = None

@@ -1,4 +1,4 @@
-"""What a drive and a bus give at best: raw reads of one large file, one large copy to the GPU. The bounds of `load`."""
+"""Measure the bounds of `load`: raw reads of one large file, one large copy to the GPU."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def drop(paths: Sequence[Path]) -> None:
 
 def rates(big: Path, threads: Sequence[int], repeat: int) -> dict[str, report.Spread]:
     """Bytes per second of raw sequential reads of one large file, by way ('direct x4'): what this drive gives."""
-    found: dict[str, report.Spread] = {}
+    rates_by_way: dict[str, report.Spread] = {}
     for direct in (True, False) if hasattr(os, "O_DIRECT") else (False,):
         for number in sorted({1, *threads}):
             try:
                 sample = [raw_read(big, number, direct=direct) for _ in range(repeat)]
             except OSError:
                 continue
-            found[f"{'direct' if direct else 'buffered'} x{number}"] = report.Spread.of(sample)
-    return found
+            rates_by_way[f"{'direct' if direct else 'buffered'} x{number}"] = report.Spread.of(sample)
+    return rates_by_way
 
 
 def raw_read(big: Path, threads: int, *, direct: bool) -> float:

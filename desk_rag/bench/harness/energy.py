@@ -56,7 +56,7 @@ def meter_of(device: torch.device) -> Meter | None:
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """What one piece of work took."""
+    """Time and energy of one piece of work."""
 
     joules: float
     """Per run, idle draw included."""
@@ -87,7 +87,7 @@ def measure(
 
 
 def idle_watts(meter: Meter, seconds: float) -> float:
-    """What the device draws while nothing is asked of it, its memory full as it is."""
+    """Watts that the device draws while idle, with its memory as full as it is."""
     time.sleep(0.5)
     joules, began = meter.joules(), time.perf_counter()
     time.sleep(seconds)

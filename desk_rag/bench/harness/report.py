@@ -1,4 +1,4 @@
-"""What every measurement says about itself: machine, versions, quantiles, a table, one JSON line.
+"""Report a measurement: machine, versions, quantiles, a table, one JSON line.
 
 Knows how results are shown and kept; measures nothing.
 """
@@ -47,7 +47,7 @@ class Spread:
 
 
 def environment(*, threads: int | None = None) -> dict[str, object]:
-    """Who measured: time, commit, machine, versions, threads."""
+    """Describe the measurement's environment: time, commit, machine, versions, threads."""
     import torch
     import transformers
 

@@ -31,11 +31,11 @@ class ChunkPool:
     def of_question(self, lengths: Sequence[int], question: int) -> list[ChunkFile]:
         """Chunks of these lengths that belong to no other question of the same lengths."""
         taken = {length: question * lengths.count(length) for length in set(lengths)}
-        found = []
+        files = []
         for length in lengths:
-            found.append(self._file(length, taken[length]))
+            files.append(self._file(length, taken[length]))
             taken[length] += 1
-        return found
+        return files
 
     def payload(self, lengths: Sequence[int]) -> int:
         """Bytes that a load of chunks of these lengths brings; nothing is written for it."""

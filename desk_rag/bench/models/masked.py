@@ -48,14 +48,16 @@ def masked_forward(
     mask: object = _additive(visible, model.spec.dtype)
     layer_types = getattr(model.module.config, "layer_types", None) or []
     window = getattr(model.module.config, "sliding_window", None)
-    at = torch.tensor(positions)
-    near = visible & ((at[:, None] - at[None, :]) < window) if window else visible
+    position_ids = torch.tensor(positions)
+    near = visible & ((position_ids[:, None] - position_ids[None, :]) < window) if window else visible
     if "sliding_attention" in layer_types:
         mask = {"full_attention": mask, "sliding_attention": _additive(near, model.spec.dtype)}
     elif window:
         mask = _additive(near, model.spec.dtype)
     with torch.inference_mode():
-        output = model.module(torch.tensor(ids)[None], attention_mask=mask, position_ids=at[None], use_cache=False)
+        output = model.module(
+            torch.tensor(ids)[None], attention_mask=mask, position_ids=position_ids[None], use_cache=False
+        )
     logits: torch.Tensor = output.logits[0, -len(question) :]
     return logits
 

@@ -21,12 +21,13 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from desk_rag.bench.models.synthetic import Shape
+from desk_rag.bench.models.synthetic import Shape as ChunkShape
 from desk_rag.bench.models.tiny_models import byte_prompt
 from desk_rag.errors import ConfigError
 from desk_rag.kv.prefill import PrefixKV
 from desk_rag.model import directory_check, requantize
 from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.library.installed import Shape
 from desk_rag.model.loading import wrap
 from desk_rag.model.memory.device import free_gpu_bytes
 
@@ -50,9 +51,9 @@ class ModelShape:
     """Tokens of a sliding window in five layers of six; 0 for full attention in all."""
 
     @property
-    def chunk_shape(self) -> Shape:
+    def chunk_shape(self) -> ChunkShape:
         """Sizes that decide the cost of its chunk KV."""
-        return Shape(self.num_layers, self.num_heads, self.num_kv_heads, self.head_dim)
+        return ChunkShape(self.num_layers, self.num_heads, self.num_kv_heads, self.head_dim)
 
     @property
     def linear_parameters(self) -> int:
@@ -95,6 +96,16 @@ def model_shape(name: str) -> ModelShape:
     if name not in MODELS:
         raise ConfigError(f"There is no model shape '{name}'.", remedy=f"Known: {', '.join(MODELS)}.")
     return MODELS[name]
+
+
+def sizes_of(name: str) -> Shape:
+    """Return the numbers of a shape from which memory is planned."""
+    shape = model_shape(name)
+    embeddings = (1 if shape.tied else 2) * shape.head_parameters
+    return Shape(
+        shape.family, shape.linear_parameters + embeddings, embeddings, shape.num_layers, shape.num_kv_heads,
+        shape.head_dim, 0,
+    )  # fmt: skip
 
 
 def build(

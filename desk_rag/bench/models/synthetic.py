@@ -18,7 +18,7 @@ from desk_rag.store.kv import header as kv_header
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What of a model decides the cost of its chunk KV."""
+    """The sizes of a model that decide the cost of its chunk KV."""
 
     num_layers: int
     num_heads: int
@@ -86,7 +86,7 @@ def tables(shape: Shape, positions: int, device: torch.device) -> RotaryTables:
 
 @dataclass(frozen=True, slots=True)
 class Slabs:
-    """What of a cache the kernels and the reference need, without a model."""
+    """The part of a cache that kernels and reference need, without a model."""
 
     layers: Sequence[SlabLayer]
     capacity: int
@@ -94,14 +94,14 @@ class Slabs:
     @classmethod
     def of(cls, shape: Shape, capacity: int, device: torch.device, dtype: torch.dtype) -> Slabs:
         size = (1, shape.num_kv_heads, capacity, shape.head_dim)
-        made = [
+        layers = [
             SlabLayer(*(torch.zeros(size, dtype=dtype, device=device) for _ in range(2)))
             for _ in range(shape.num_layers)
         ]
-        return cls(made, capacity)
+        return cls(layers, capacity)
 
     def write(self, layer: int, start: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """As `SlabCache.write`."""
+        """Write as `SlabCache.write` does."""
         slab = self.layers[layer]
         return slab.key_slab[0, :, start : start + length], slab.value_slab[0, :, start : start + length]
 

@@ -71,7 +71,7 @@ class Family:
     name: str
     build: Callable[[], Any]
     property: str = ""
-    """What sets the model apart, for tables; empty where it is no more than RoPE over whole heads."""
+    """Property of the model, for tables; empty for plain RoPE over whole heads."""
 
 
 def _config(cls: Any, **changes: Any) -> Any:

@@ -135,10 +135,10 @@ def _vector_times(
 
 
 def _search_times(search: Callable[[str], object], text: MadeUpText) -> dict[str, float]:
-    """Time questions of three to eight words, frequent and rare ones."""
+    """Time questions of two to six words, more and less frequent ones."""
     times = []
     for number in range(_SEARCHES):
-        question = " ".join(text.words(3 + number % 6))
+        question = text.question(2 + number % 5)
         began = time.perf_counter()
         search(question)
         times.append(time.perf_counter() - began)

@@ -11,6 +11,8 @@ from itertools import accumulate
 from pathlib import Path
 
 _FILES_PER_FOLDER = 60
+_LEFT_OUT = 150
+"""Most frequent words; real texts have about as many articles, pronouns and the like (store/catalog/words.py)."""
 _SYLLABLES = ("ba", "ko", "ri", "ten", "lu", "mar", "sel", "do", "vin", "ga", "per", "mo", "sta", "ne", "fi", "hol")
 
 
@@ -27,6 +29,11 @@ class MadeUpText:
     def words(self, count: int) -> list[str]:
         """Return words, frequent ones more often."""
         return self._random.choices(self._words, cum_weights=self._weights, k=count)
+
+    def question(self, count: int) -> str:
+        """Return words for a search, none of the most frequent, which stand for those that a search leaves out."""
+        weights = [0.0] * _LEFT_OUT + [1 / (rank + 3) for rank in range(_LEFT_OUT, len(self._words))]
+        return " ".join(self._random.choices(self._words, weights=weights, k=count))
 
     def paragraph(self, sentences: int) -> str:
         """Return that many sentences of 6 to 18 words."""

@@ -16,7 +16,6 @@ from desk_rag.cli.questions.session import ChatSession
 from desk_rag.cli.store_access import exists
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError
-from desk_rag.indexer.resident import keeping
 from desk_rag.indexer.resident.protocol import NoResident, is_supported
 from desk_rag.ingest import contents
 
@@ -58,16 +57,21 @@ def ask(settings: Settings, options: AskOptions) -> int:
         return _ask_resident(settings, options, request, session, progress)
     except NoResident as reason:
         work.say_alone(progress, reason)
-    if keeps:
-        keeping.make_way(settings.data_dir)  # it declined a folder that must be indexed first
+    if not keeps:
+        return _ask_alone(settings, options, request, session, progress)
+    from desk_rag.indexer.resident import keeping
+
+    keeping.make_way(settings.data_dir)  # it declined a folder that must be indexed first
     code = _ask_alone(settings, options, request, session, progress)
-    if keeps and is_supported():
+    if is_supported():
         keeping.start(settings)
     return code
 
 
 def _keep(settings: Settings, progress: out.Progress) -> None:
     """Start the process that answers, unless there is one."""
+    from desk_rag.indexer.resident import keeping
+
     progress.passing("starting a process that keeps the models loaded …")
     reason = keeping.ensure(settings)
     progress.clear()

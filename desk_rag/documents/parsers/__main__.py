@@ -55,6 +55,8 @@ _PARSERS = {
     Format.SUBTITLES: "records.subtitles:parse",
     Format.BIBLIOGRAPHY: "records.bibliography:parse",
     Format.CANVAS: "records.canvas:parse",
+    Format.ASCIIDOC: "markup.asciidoc:parse",
+    Format.TEXTILE: "markup.textile:parse",
     Format.PICTURE: "office.scans:parse",
     Format.JSON: "structured.json_text:parse",
     Format.YAML: "structured.yaml_text:parse",

@@ -46,6 +46,7 @@ class Builder:
         self._blocks: list[Block] = []
         self._headings: list[tuple[int, str]] = []
         self._weight = 0
+        self._opens_chunk = False
 
     def exceeds(self, most: int) -> bool:
         """True if more than `most` bytes of text are collected, so that `first_bytes` would cut off any more."""
@@ -80,6 +81,7 @@ class Builder:
         text = encoded.decode("utf-8")
         text = text.expandtabs(4).strip("\n") if code else squeeze(text)
         if text.strip():
+            opens_chunk, self._opens_chunk = opens_chunk or self._opens_chunk, False
             self._blocks.append(Block(text, kind, self.path, page, lines.start, lines.end, opens_chunk))
             self._weight += max(len(encoded), _LEAST_BLOCK_BYTES)
 
@@ -93,6 +95,10 @@ class Builder:
         self._headings = [(depth, name) for depth, name in self._headings if depth < level]
         self._headings.append((level, text))
         self.add(text, BlockKind.HEADING, lines, page, opens_chunk=opens_chunk)
+
+    def open_chunk(self) -> None:
+        """Let the next block open a chunk, as the first one of a chapter does."""
+        self._opens_chunk = True
 
     def section(self, path: Sequence[str]) -> None:
         """Replace the headings in force without a block of their own: keys above values, which the values repeat."""

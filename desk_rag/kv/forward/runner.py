@@ -7,19 +7,17 @@ transformers' pass is used for all but single tokens.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from desk_rag.errors import OutOfMemory
 from desk_rag.kv.cache import SlabCache
-from desk_rag.kv.forward import fused_decoder
+from desk_rag.kv.forward import full_prefill, fused_decoder
 from desk_rag.kv.forward.cpu_decode import DecodeStep
-from desk_rag.kv.forward.fused_decoder import FusedDecoder, attend_whole
+from desk_rag.kv.forward.fused_decoder import FusedDecoder
 from desk_rag.kv.loading.layerwise import CacheTarget
 from desk_rag.kv.prefill import PrefixKV
 from desk_rag.kv.rope import RotaryTables
@@ -66,7 +64,7 @@ class ModelPass:
     """Faster step for single tokens over this cache, used when no layer has hooks."""
 
     def forward(self, token_ids: Sequence[int], start: int) -> torch.Tensor:
-        """As in `Pass`."""
+        """See `Pass`."""
         if self.step is not None and len(token_ids) == 1 and self.step.ready:
             return self.step.run(token_ids[0], start)
         ids = torch.tensor(list(token_ids), device=self.model.device)
@@ -75,11 +73,11 @@ class ModelPass:
         return logits
 
     def forward_all(self, token_ids: Sequence[int], start: int) -> torch.Tensor:
-        """As in `Pass`."""
+        """See `Pass`."""
         return self.model.forward_all(torch.tensor(list(token_ids), device=self.model.device), self.cache, start)
 
     def rewind(self, count: int) -> None:
-        """As in `Pass`; layer by layer, because lazy layers also count tokens outside their slabs."""
+        """See `Pass`; layer by layer, because lazy layers also count tokens outside their slabs."""
         for layer in self.cache.layers:
             layer.crop(-count)
 
@@ -91,19 +89,19 @@ class FusedPass:
         self._fused, self._cache, self._before = fused, cache, before
 
     def forward(self, token_ids: Sequence[int], start: int) -> torch.Tensor:
-        """As in `Pass`."""
+        """See `Pass`."""
         before, self._before = self._before, None
         logits = self._fused.run(torch.tensor([list(token_ids)]), start, before=before)[0]
         self._cache.set_length(start + len(token_ids))
         return logits
 
     def forward_all(self, token_ids: Sequence[int], start: int) -> torch.Tensor:
-        """As in `Pass`; token by token, because recorded passes return only the last token's logits."""
+        """See `Pass`; token by token, because recorded passes return only the last token's logits."""
         logits = [self.forward([token_id], start + index).clone() for index, token_id in enumerate(token_ids)]
         return torch.stack(logits)
 
     def rewind(self, count: int) -> None:
-        """As in `Pass`."""
+        """See `Pass`."""
         for layer in self._cache.layers:
             layer.crop(-count)
 
@@ -228,43 +226,8 @@ class ModelRunner:
             run = self.run()
             return lambda: run.forward(prompt_ids, 0)
         ids = torch.tensor(list(prompt_ids), device=self._model.device)
-        implementations = self._implementations(ids, self.fused)
+        implementations = full_prefill.implementations(self._model, self.cache, self.fused, ids)
         size = len(prompt_ids).bit_length()
         if size not in self._fastest:
-            self._fastest[size] = self._fastest_of(implementations)
+            self._fastest[size] = full_prefill.fastest_of(implementations)
         return implementations[self._fastest[size]]
-
-    def _implementations(self, ids: torch.Tensor, fused: FusedDecoder) -> dict[str, Callable[[], torch.Tensor]]:
-        def by_transformers() -> torch.Tensor:
-            self.cache.set_length(0)
-            logits = self._model.forward(ids, self.cache, 0, logits=True)
-            assert logits is not None
-            return logits
-
-        def by_fused(**how: Any) -> torch.Tensor:
-            logits = fused.run(ids[None], 0, **how)[0]
-            self.cache.set_length(len(ids))
-            return logits
-
-        def by_cudnn() -> torch.Tensor:
-            with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-                return by_fused(attention=attend_whole)
-
-        implementations: dict[str, Callable[[], torch.Tensor]] = {"fused": by_fused, "transformers": by_transformers}
-        return {**implementations, "fused, cuDNN": by_cudnn} if self._model.device.type == "cuda" else implementations
-
-    def _fastest_of(self, implementations: dict[str, Callable[[], torch.Tensor]]) -> str:
-        """Name of the fastest implementation; those that fail are left out if another one works."""
-        seconds: dict[str, float] = {}
-        for name, implementation in implementations.items():
-            try:
-                seconds[name] = min(_timed(implementation) for _ in range(3))
-            except RuntimeError:
-                continue
-        return min(seconds, key=lambda name: seconds[name]) if seconds else next(iter(implementations))
-
-
-def _timed(implementation: Callable[[], torch.Tensor]) -> float:
-    began = time.perf_counter()
-    implementation().argmax().item()  # waits for the device
-    return time.perf_counter() - began

@@ -200,15 +200,15 @@ def rows_of_payloads(chunks: Sequence[Loaded], target: Target) -> Offsets:
     device, anchors = target.codes.device, (target.codes.data_ptr(), target.scales.data_ptr())
     moves = []
     for one in chunks:
-        layout, payload, at = one.layout, one.payload, one.payload.data_ptr()
+        layout, payload, address = one.layout, one.payload, one.payload.data_ptr()
         assert payload.dtype == torch.uint8 and payload.is_contiguous() and payload.device == device
         assert payload.shape[0] >= layout.nbytes, "the layout goes on past the payload"
         assert (layout.heads, layout.dim) == (heads, dim), "chunk and cache differ in shape"
         assert layout.num_tokens * dim * heads < 2**31, "a chunk is too long for 32-bit offsets"
         assert 0 <= one.position <= positions - layout.num_tokens, "positions lie past the tables"
         assert 0 <= one.slot <= capacity - layout.num_tokens, "slots lie outside the slab"
-        assert not at % 2, "scales are fp16"
-        codes, scales = at - anchors[0], (at - anchors[1]) // 2
+        assert not address % 2, "scales are fp16"
+        codes, scales = address - anchors[0], (address - anchors[1]) // 2
         moves.append((0, 0, 0, codes, codes, scales, scales, scales, *_shift(target, one.position, one.slot)))
     rows = np.stack([one.layout.rows for one in chunks], axis=1)
     rows[..., 8:] = target.places[:, None]

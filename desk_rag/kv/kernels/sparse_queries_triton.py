@@ -78,8 +78,8 @@ def attend(
 def _launch(
     sizes: tuple[int, int, int, int, int], dtype: torch.dtype, sliding: bool, warps: int, stages: int
 ) -> CompiledLaunch:
-    told = constants(*sizes, dtype, sliding)
-    return CompiledLaunch(_rows, told, {"num_warps": warps, "num_stages": stages})
+    constants_by_name = constants(*sizes, dtype, sliding)
+    return CompiledLaunch(_rows, constants_by_name, {"num_warps": warps, "num_stages": stages})
 
 
 _known = functools.lru_cache(maxsize=256)(_launch)

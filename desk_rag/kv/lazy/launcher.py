@@ -144,7 +144,7 @@ class LazyKernel:
         scaling: float,
         length: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """As `lazy.reference.attend`: query [1, heads, N, D], keys/values [1, H, S, D] -> [1, N, heads, D].
+        """Attend as `lazy.reference.attend`: query [1, heads, N, D], keys/values [1, H, S, D] -> [1, N, heads, D].
 
         `length`, int32 [1] on the device, says how many of the S slots are in use, the N included; None is all of
         them. A CUDA graph needs it, because S is fixed there.
@@ -208,9 +208,9 @@ class LazyKernel:
 
         `few`: `lazy.decode_kernel` can serve them; `slots` of the slab are read by programs too.
         """
-        found = self.divisions.get((num_rows, fp32, few))
-        if found is not None:
-            return found
+        known = self.divisions.get((num_rows, fp32, few))
+        if known is not None:
+            return known
         lines = self.context.num_tokens * self.kv_heads
         tuning = self.tuning or LazyTuning.default(num_rows, fp32=fp32, lines=lines, dim=self.dim)
         if tuning.few:
@@ -259,23 +259,23 @@ class LazyKernel:
         )
 
     def _space(self, lines: int, dtype: torch.dtype) -> _Workspace:
-        found = self.workspace.get(dtype)
-        if found is None or found.sums.shape[0] < lines:
+        workspace = self.workspace.get(dtype)
+        if workspace is None or workspace.sums.shape[0] < lines:
             device = self.rows.device
-            found = _Workspace(
+            workspace = _Workspace(
                 torch.empty((lines, self.dim), dtype=dtype, device=device),
                 torch.empty(lines, dtype=torch.float32, device=device),
             )
-            self.workspace[dtype] = found
-        return found
+            self.workspace[dtype] = workspace
+        return workspace
 
 
 def _plain_tiles(tiles: int, chunk_tiles: float, programs: int) -> int:
     """Return the tiles of the slab per program, of `tiles`; each of a head's `programs` has `chunk_tiles` others."""
-    found = _PLAIN_TILES[1] if tiles <= _PLAIN_BESIDE * chunk_tiles else _PLAIN_TILES[0]
-    while triton.cdiv(tiles, found) > max(1, programs // 4):  # a small GPU, or much room for the answer
-        found *= 2
-    return found
+    per_program = _PLAIN_TILES[1] if tiles <= _PLAIN_BESIDE * chunk_tiles else _PLAIN_TILES[0]
+    while triton.cdiv(tiles, per_program) > max(1, programs // 4):  # a small GPU, or much room for the answer
+        per_program *= 2
+    return per_program
 
 
 def serves_few(num_rows: int, dim: int, half: int) -> bool:

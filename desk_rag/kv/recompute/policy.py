@@ -19,25 +19,19 @@ AUXILIARY_NAMES = {"smollm2-135m": SMOLLM}
 
 
 class SelectorName(Enum):
-    """Methods that select the chunk tokens to recompute."""
+    """Methods that select the chunk tokens to recompute; others, for comparison, are in `bench/baselines/selectors`."""
 
-    FIRST_K = "first-k"
-    """The first tokens of every chunk (EPIC, arXiv 2410.15332)."""
-    DELTA_KV = "delta-kv"
-    """Tokens whose keys and values at layer 1 differ most from full prefill (CacheBlend, EuroSys 2025)."""
     AUX = "aux"
     """Windows that an auxiliary model's question attends to (CacheClip, arXiv 2510.10129), filled to the ratio."""
     AUX_STRICT = "aux-strict"
-    """As `AUX` with windows exactly as published, which recompute far less than the ratio says."""
-    QUERY = "query"
-    """Tokens that the question attends to over the stitched cache (ProphetKV, arXiv 2602.02579)."""
+    """`AUX` with windows exactly as published, which recompute far less than the ratio says."""
     EDGE_QUERY = "edge-query"
     """The first few tokens of every chunk, then those that the question attends to. The default."""
 
     @property
     def needs_cache(self) -> bool:
         """True if it reads the stitched cache; others can select while chunk KV is still being loaded."""
-        return self in {SelectorName.DELTA_KV, SelectorName.QUERY, SelectorName.EDGE_QUERY}
+        return self is SelectorName.EDGE_QUERY
 
     @property
     def needs_auxiliary(self) -> bool:

@@ -53,11 +53,20 @@ class SelectionContext:
         return [place.num_tokens for place in self.stitched.plan.placements]
 
 
+Selector = Callable[[SelectionContext, int], list[int]]
+"""Returns at most about the given number of chunk tokens, numbered from the first chunk's first."""
+
+
 def select(name: SelectorName, ratio: float, context: SelectionContext) -> Selection:
     """Select about `ratio` of the chunk tokens; 0 selects none and 1 all, by every selector.
 
     Raises ConfigError for ablation positions and for an auxiliary selector without an auxiliary model.
     """
+    return select_by(_SELECTORS[name], ratio, context)
+
+
+def select_by(selector: Selector, ratio: float, context: SelectionContext) -> Selection:
+    """Select as `select` does, by a selector that is given itself."""
     plan = context.stitched.plan
     total = plan.num_slots - plan.prefix_tokens
     budget = token_selection.budget_of(ratio, total)
@@ -66,35 +75,16 @@ def select(name: SelectorName, ratio: float, context: SelectionContext) -> Selec
     require_reordered(plan)
     if budget == total:
         return Selection.everything(plan)
-    chosen = _SELECTORS[name](context, budget)
+    chosen = selector(context, budget)
     return Selection.of((plan.prefix_tokens + token for token in chosen), plan)
-
-
-def _first_k(context: SelectionContext, budget: int) -> list[int]:
-    return token_selection.beginnings(context.lengths, max(1, token_selection.even_share(context.lengths, budget)))[
-        :budget
-    ]
-
-
-def _delta_kv(context: SelectionContext, budget: int) -> list[int]:
-    scores = attention_scores.deviation(context.model, context.stitched, context.chunk_ids, decoder=context.decoder)
-    return token_selection.best(token_selection.on_host(scores), budget)
-
-
-def _query(context: SelectionContext, budget: int) -> list[int]:
-    return token_selection.best(_question_scores(context, range(context.model.spec.num_layers), _mean), budget)
 
 
 def _edge_query(context: SelectionContext, budget: int) -> list[int]:
     lengths = context.lengths
     edges = token_selection.beginnings(lengths, min(_EDGE, token_selection.even_share(lengths, budget * 3 // 4)))
-    scores = _question_scores(context, observed_layers(context.model), _max_over_question)
+    scores = question_scores(context, observed_layers(context.model), _max_over_question)
     scores[edges] = np.inf
     return token_selection.best(scores, budget)
-
-
-def _mean(weights: torch.Tensor) -> torch.Tensor:
-    return weights.mean((0, 1))
 
 
 def _max_over_question(weights: torch.Tensor) -> torch.Tensor:
@@ -102,7 +92,7 @@ def _max_over_question(weights: torch.Tensor) -> torch.Tensor:
     return weights.amax(1).mean(0)
 
 
-def _question_scores(
+def question_scores(
     context: SelectionContext, layers: Sequence[int], fold: Callable[[torch.Tensor], torch.Tensor]
 ) -> npt.NDArray[np.float32]:
     """fp32 [chunk tokens]: mean over `layers` of `fold`, which reduces weights [heads, question, chunk tokens]."""
@@ -153,11 +143,8 @@ def _by_auxiliary(context: SelectionContext, budget: int, *, strict: bool) -> li
     return chosen
 
 
-_SELECTORS: dict[SelectorName, Callable[[SelectionContext, int], list[int]]] = {
-    SelectorName.FIRST_K: _first_k,
-    SelectorName.DELTA_KV: _delta_kv,
+_SELECTORS: dict[SelectorName, Selector] = {
     SelectorName.AUX: _aux,
     SelectorName.AUX_STRICT: _aux_strict,
-    SelectorName.QUERY: _query,
     SelectorName.EDGE_QUERY: _edge_query,
 }

@@ -59,7 +59,10 @@ def check_room(offer: Offer) -> None:
 
 
 def fetch(offer: Offer) -> Path:
-    """The model's directory, fetched as far as it is missing; a broken download goes on where it ended."""
+    """Fetch the files that are missing and return the model's directory.
+
+    Broken connections are taken up again where they broke; after an interruption, complete files are kept.
+    """
     return weights.from_hub(offer.name, allow_download=True)
 
 

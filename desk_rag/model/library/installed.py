@@ -13,6 +13,7 @@ from typing import Any
 from desk_rag.errors import DeskRagError, ModelError
 from desk_rag.model import weights
 from desk_rag.model.checkpoint import files as checkpoint_files
+from desk_rag.model.checkpoint import quantized
 from desk_rag.model.gguf.config import model_config
 from desk_rag.model.gguf.header import read_header
 from desk_rag.model.library import lm_studio, ollama
@@ -86,9 +87,11 @@ def describe(name: str, source: str, path: Path, *, license: str = "") -> Instal
         else:
             fields = json.loads((path / "config.json").read_text(encoding="utf-8"))
             tensors = checkpoint_files.tensors(path)
-            shape = _shape(fields, {each: info.shape for each, info in tensors.items() if not each.endswith(".scale")})
-            if fields.get("quantization_config"):
-                form, shape = f"safetensors, {_method(fields)}", replace(shape, stored_bytes=size)
+            shapes = {each: info.shape for each, info in tensors.items() if not each.endswith(".scale")}
+            shape = _shape(fields, _unpacked(fields, shapes))
+            if method := _method(fields):
+                form = f"safetensors, {method}"
+                shape = shape if method in quantized.WIDENED else replace(shape, stored_bytes=size)
             refusal = _refusal(path)
     except DeskRagError as error:
         refusal = error.message
@@ -115,9 +118,19 @@ def _shape(fields: dict[str, Any], tensors: dict[str, tuple[int, ...]]) -> Shape
 
 
 def _method(fields: dict[str, Any]) -> str:
-    """Name of the method that quantised the weights."""
-    described = fields["quantization_config"]
-    return str(described.get("quant_method") or "bitsandbytes")[:40] if isinstance(described, dict) else "quantised"
+    """Name of the method that quantised the weights; empty for none."""
+    described = fields.get("quantization_config")
+    return str(described.get("quant_method") or "bitsandbytes")[:40] if isinstance(described, dict) else ""
+
+
+def _unpacked(fields: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Shapes of the weights behind those that compressed-tensors packed into words of 32 bits."""
+    groups = (fields.get("quantization_config") or {}).get("config_groups") or {}
+    bits = next((int(group["weights"]["num_bits"]) for group in groups.values() if group.get("weights")), 8)
+    return {
+        name: (shape[0], shape[1] * 32 // bits) if name.endswith(".weight_packed") else shape
+        for name, shape in shapes.items()
+    }
 
 
 def _refusal(path: Path) -> str:
@@ -127,7 +140,10 @@ def _refusal(path: Path) -> str:
     from desk_rag.model import support
 
     try:
-        support.check(AutoConfig.from_pretrained(str(path), local_files_only=True, trust_remote_code=False))
+        config = AutoConfig.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
+        support.check(config)
+        if getattr(config, "quantization_config", None):
+            quantized.check(path, config.quantization_config)
     except ModelError as error:
         return error.message
     except Exception as error:  # what a field of the wrong kind provokes in transformers is not for us to foresee

@@ -57,7 +57,7 @@ class ModelSizes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """The machine and settings that a model is to be served with."""
+    """Device that a model is to be served on."""
 
     name: str
     """'GPU memory' or 'memory'."""

@@ -161,8 +161,8 @@ class Catalog:
 
     def document(self, path: Path) -> DocumentRow | None:
         """Return what is known of a path."""
-        found = self._documents("d.path = ?", (to_blob(path),))
-        return found[0] if found else None
+        rows = self._documents("d.path = ?", (to_blob(path),))
+        return rows[0] if rows else None
 
     def documents(self, under: Path | None) -> list[DocumentRow]:
         """Return all known paths at or below `under`, failed and skipped ones included, in path order."""
@@ -219,8 +219,8 @@ class Catalog:
     def mark(self) -> Mark:
         """Return which catalog this is and how many changes it has seen; an empty identity where that is damaged."""
         with self._database.read() as connection:
-            found = dict(connection.execute("SELECT name, value FROM state WHERE name IN ('identity', 'changes')"))
-        identity, changes = found.get("identity"), found.get("changes")
+            values = dict(connection.execute("SELECT name, value FROM state WHERE name IN ('identity', 'changes')"))
+        identity, changes = values.get("identity"), values.get("changes")
         named = isinstance(identity, str) and re.fullmatch("[0-9a-f]{32}", identity) is not None
         return Mark(str(identity) if named else "", changes if isinstance(changes, int) else 0)
 
@@ -232,8 +232,8 @@ class Catalog:
     def is_awaiting_texts(self) -> bool:
         """True for some days after texts were lost by damage: their chunk KV is kept until they are read again."""
         with self._database.read() as connection:
-            found = connection.execute("SELECT value FROM state WHERE name = ?", (AWAITED,)).fetchone()
-        return found is not None and isinstance(found[0], float) and abs(time.time() - found[0]) < AWAITED_SECONDS
+            row = connection.execute("SELECT value FROM state WHERE name = ?", (AWAITED,)).fetchone()
+        return row is not None and isinstance(row[0], float) and abs(time.time() - row[0]) < AWAITED_SECONDS
 
     def await_texts(self) -> None:
         """Texts were lost by damage; from now on their chunk KV waits for them."""
@@ -343,6 +343,14 @@ class Catalog:
             query = "SELECT state, reason, count(*) FROM documents WHERE state IN (?, ?)"
             rows = connection.execute(f"{query}{scope.and_path('path')} GROUP BY 1, 2", (*states, *scope.values))
             return [(FileState(state), reason, count) for state, reason, count in rows]
+
+    def unread_files(self, under: Sequence[Path], most: int) -> list[tuple[Path, FileState, str]]:
+        """Return (path, state, reason) of at most `most` skipped and failed files, those last looked at first."""
+        scope, states = Scope(under), (FileState.SKIPPED.value, FileState.FAILED.value)
+        with self._database.snapshot() as connection:
+            query = f"SELECT path, state, reason FROM documents WHERE state IN (?, ?){scope.and_path('path')}"
+            rows = connection.execute(f"{query} ORDER BY id DESC LIMIT ?", (*states, *scope.values, most))
+            return [(from_blob(path), FileState(state), reason) for path, state, reason in rows]
 
     def scrub(self) -> bool:
         """Rewrite the word indexes so that words of deleted chunks are in no page any more, and empty the log.

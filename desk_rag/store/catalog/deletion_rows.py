@@ -16,11 +16,11 @@ class Decision(Enum):
     """The user's decision about a document without a file."""
 
     NONE = ""
-    """It is removed when the grace period is over."""
+    """Removed when the grace period is over."""
     CONFIRMED = "confirmed"
-    """It is removed at the next scan."""
+    """Removed at the next scan."""
     KEPT = "kept"
-    """It stays until the user decides otherwise."""
+    """Kept until the user decides otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,17 +161,17 @@ def put_chunk(connection: sqlite3.Connection, chunk: Chunk, mtime_ns: int) -> in
 
 
 def remove(connection: sqlite3.Connection, paths: Iterable[Path], bin_since: float | None = None) -> Removed:
-    held: set[int] = set()
+    kept_rows: set[int] = set()
     documents = 0
     for path in paths:
         row = row_of(connection, path)
         if row is None:
             continue
         documents += 1
-        held |= {chunk for (chunk,) in connection.execute("SELECT chunk FROM places WHERE document = ?", (row,))}
+        kept_rows |= {chunk for (chunk,) in connection.execute("SELECT chunk FROM places WHERE document = ?", (row,))}
         connection.execute("DELETE FROM documents WHERE id = ?", (row,))
         connection.execute("DELETE FROM name_words WHERE rowid = ?", (row,))
-    removed = drop_unheld(connection, held, bin_since)
+    removed = drop_unheld(connection, kept_rows, bin_since)
     if documents:
         owe_scrub(connection)
         count_change(connection)
@@ -179,8 +179,8 @@ def remove(connection: sqlite3.Connection, paths: Iterable[Path], bin_since: flo
 
 
 def row_of(connection: sqlite3.Connection, path: Path) -> int | None:
-    found = connection.execute("SELECT id FROM documents WHERE path = ?", (to_blob(path),)).fetchone()
-    return None if found is None else int(found[0])
+    known = connection.execute("SELECT id FROM documents WHERE path = ?", (to_blob(path),)).fetchone()
+    return None if known is None else int(known[0])
 
 
 def storable(text: str) -> str:
@@ -200,12 +200,12 @@ def owe_scrub(connection: sqlite3.Connection) -> None:
 
 def document_faults(connection: sqlite3.Connection, row: int) -> list[Fault]:
     """Check one document's row, its places and their texts; return what is not as it was written."""
-    found = connection.execute(f"SELECT {checksums.DOCUMENT}, sum FROM documents WHERE id = ?", (row,)).fetchone()
-    if found is None:
+    fields = connection.execute(f"SELECT {checksums.DOCUMENT}, sum FROM documents WHERE id = ?", (row,)).fetchone()
+    if fields is None:
         return []
-    if checksums.document_sum(found[:-1]) != found[-1]:
-        return [Fault(DAMAGED_ENTRY, existing(found[1]))]
-    path, num_places = from_blob(found[1]), found[11]
+    if checksums.document_sum(fields[:-1]) != fields[-1]:
+        return [Fault(DAMAGED_ENTRY, existing(fields[1]))]
+    path, num_places = from_blob(fields[1]), fields[11]
     faults: dict[Fault, None] = {}
     places = connection.execute(
         "SELECT c.chunk_id, c.text, p.ordinal, p.heading, p.page_start, p.page_end, p.line_start, p.line_end, p.sum"
@@ -267,11 +267,11 @@ def is_stray(connection: sqlite3.Connection, chunk_id: str) -> bool:
     row = connection.execute("SELECT id FROM chunks NOT INDEXED WHERE chunk_id = ?", (chunk_id,)).fetchone()
     if row is None:
         return connection.execute("SELECT 1 FROM chunks WHERE chunk_id = ?", (chunk_id,)).fetchone() is not None
-    held = connection.execute(
+    stored_row = connection.execute(
         "SELECT 1 FROM places p JOIN documents d ON d.id = p.document WHERE p.chunk = ? LIMIT 1", row
     ).fetchone()
     by_index = connection.execute("SELECT id FROM chunks WHERE chunk_id = ?", (chunk_id,)).fetchone()
-    return held is None or by_index != row
+    return stored_row is None or by_index != row
 
 
 def forget_stamp(connection: sqlite3.Connection, row: int) -> None:
@@ -294,15 +294,16 @@ def document(row: Sequence[object]) -> DocumentRow | None:
     *columns, document_sum, num_chunks = row
     _, path, title, digest, size, mtime_ns, inode, parser, state, reason, indexed_at, _ = columns
     if checksums.document_sum(columns) != document_sum:
-        there = existing(path)
+        here = existing(path)
         # With this stamp it differs from every file, so that the file is read anew.
-        if there is None:
+        if here is None:
             return None
-        return DocumentRow(there, "", "", NO_STAMP, FileState.FAILED, DAMAGED_ENTRY, 0, 0.0)
+        return DocumentRow(here, "", "", NO_STAMP, FileState.FAILED, DAMAGED_ENTRY, 0, 0.0)
     assert isinstance(path, bytes) and isinstance(num_chunks, int)
     stamp = FileStamp(_int(size), _int(mtime_ns), _int(inode), str(parser))
-    at = float(str(indexed_at))
-    return DocumentRow(from_blob(path), str(title), str(digest), stamp, FileState(state), str(reason), num_chunks, at)
+    read_at = float(str(indexed_at))
+    facts = str(title), str(digest), stamp, FileState(state), str(reason)
+    return DocumentRow(from_blob(path), *facts, num_chunks, read_at)
 
 
 def _int(value: object) -> int:

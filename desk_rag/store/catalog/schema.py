@@ -129,13 +129,13 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        found = version(connection)  # again: another process may have been faster
-        if found > VERSION:
+        present = version(connection)  # again: another process may have been faster
+        if present > VERSION:
             raise UnknownFormat(
-                f"{path} was written by a newer desk-rag (schema {found}; this one knows {VERSION}).",
+                f"{path} was written by a newer desk-rag (schema {present}; this one knows {VERSION}).",
                 remedy="Update desk-rag, or give `data_dir` another directory.",
             )
-        for number, step in enumerate(STEPS[found:], found + 1):
+        for number, step in enumerate(STEPS[present:], present + 1):
             for statement in step:
                 connection.execute(statement)
             if number in _AFTER:

@@ -38,10 +38,10 @@ class Witness:
     def read(self) -> Mark | None:
         """Return what was noted last; None if nothing was or it cannot be read."""
         try:
-            found = _FORM.fullmatch(self._path.read_bytes()[:128])
+            match = _FORM.fullmatch(self._path.read_bytes()[:128])
         except OSError:
             return None
-        return None if found is None else Mark(found[1].decode(), int(found[2]))
+        return None if match is None else Mark(match[1].decode(), int(match[2]))
 
     def write(self, mark: Mark) -> None:
         """Note a mark; where the drive does not allow it, nothing is noted."""

@@ -105,12 +105,12 @@ def has_lost(connection: sqlite3.Connection, question: str, chunk_ids: Sequence[
 
     They come from another search, by vectors: a damaged index cannot name what it has lost.
     """
-    asked = {word.casefold() for word in PLAIN_WORD.findall(question.rstrip("?!"))} - STOP_WORDS
-    if not asked:
+    question_words = {word.casefold() for word in PLAIN_WORD.findall(question.rstrip("?!"))} - STOP_WORDS
+    if not question_words:
         return False
     marks = ",".join("?" * len(chunk_ids))
     texts = connection.execute(f"SELECT id, text FROM chunks WHERE chunk_id IN ({marks})", list(chunk_ids)).fetchall()
-    return any(not _is_indexed(connection, row, asked.intersection(_plain_words(text))) for row, text in texts)
+    return any(not _is_indexed(connection, row, question_words.intersection(_plain_words(text))) for row, text in texts)
 
 
 def text_is_indexed(connection: sqlite3.Connection, row: int, text: str) -> bool:

@@ -251,10 +251,10 @@ def _insert(connection: sqlite3.Connection, chat_id: int, turn: SavedTurn, turn_
 
 
 def _source_values(turn_id: int, source: SavedSource) -> tuple[object, ...]:
-    at = source.location
+    location = source.location
     return (
-        turn_id, source.number, to_blob(source.path), _utf8(source.title), _utf8(at.heading), at.page_start,
-        at.page_end, at.line_start, at.line_end, source.place, _utf8(source.quote), source.digest,
+        turn_id, source.number, to_blob(source.path), _utf8(source.title), _utf8(location.heading), location.page_start,
+        location.page_end, location.line_start, location.line_end, source.place, _utf8(source.quote), source.digest,
     )  # fmt: skip
 
 

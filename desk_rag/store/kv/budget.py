@@ -85,7 +85,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What caching a corpus would take."""
+    """Space and time that caching a corpus would take."""
 
     kv_bytes: int
     limit_bytes: int

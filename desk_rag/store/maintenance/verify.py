@@ -172,7 +172,7 @@ def _check_catalog(database: Database, *, repair: bool) -> tuple[list[Problem], 
 
 
 def _structure(database: Database) -> list[str]:
-    """What SQLite finds wrong with pages and indexes; nothing about the word indexes, which are looked at apart."""
+    """Return what SQLite finds wrong with pages and indexes; the word indexes are checked apart."""
     with database.read() as connection:
         lines = [str(line) for (line,) in connection.execute("PRAGMA integrity_check").fetchall()]
         return [line for line in lines if line != "ok" and "FTS5" not in line]
@@ -195,8 +195,8 @@ def _check_rows(database: Database, *, repair: bool) -> list[str]:
         awaited = connection.execute("SELECT 1 FROM state WHERE name = ?", (AWAITED,)).fetchone() is not None
         unheld = connection.execute(f"SELECT count(*) {_UNHELD}").fetchone()[0]
     damaged.sentences += [f"{len(rows)} {_WHAT[table]}." for table, rows in damaged.rows.items() if rows]
-    found = [(table, count) for table, count in strays.items() if count]
-    damaged.sentences += [f"{count} rows of '{table}' refer to what is not there." for table, count in found]
+    counted = [(table, count) for table, count in strays.items() if count]
+    damaged.sentences += [f"{count} rows of '{table}' refer to what is not there." for table, count in counted]
     if unheld and not awaited:
         damaged.sentences.append(f"{unheld} chunks belong to no document.")
     if repair and damaged.sentences:
@@ -207,7 +207,7 @@ def _check_rows(database: Database, *, repair: bool) -> list[str]:
 
 @dataclass(slots=True)
 class _Damaged:
-    """What is not as it was written."""
+    """Rows that differ from what was written."""
 
     sentences: list[str] = field(default_factory=list)
     documents: list[int] = field(default_factory=list)
@@ -294,9 +294,9 @@ def _remove_damaged(connection: sqlite3.Connection, damaged: _Damaged) -> None:
     for row in damaged.incomplete:
         drop_damaged_places(connection, row)
     for row in damaged.rows["grams"]:
-        found = connection.execute("SELECT text FROM chunks WHERE id = ?", (row,)).fetchone()
-        if found is not None:
-            connection.execute("UPDATE chunks SET grams = ? WHERE id = ?", (words.grams(found[0]), row))
+        text_row = connection.execute("SELECT text FROM chunks WHERE id = ?", (row,)).fetchone()
+        if text_row is not None:
+            connection.execute("UPDATE chunks SET grams = ? WHERE id = ?", (words.grams(text_row[0]), row))
     connection.executemany("DELETE FROM vectors WHERE seq = ?", [(row,) for row in damaged.rows["vectors"]])
     connection.executemany("DELETE FROM kv WHERE id = ?", [(row,) for row in damaged.rows["kv"]])
     # The index was told to forget damaged words, which it never held.
@@ -306,7 +306,7 @@ def _remove_damaged(connection: sqlite3.Connection, damaged: _Damaged) -> None:
 
 
 def _deleted_text(database: Database, *, repair: bool) -> Problem | None:
-    """What is to be said where text that was deleted or edited away may still stand in the catalog's files."""
+    """Return a problem if deleted or edited text may remain in the catalog's files."""
     catalog = Catalog(database)
     since = catalog.scrub_owed()
     if since is None or 0 <= time.time() - since < _SCRUB_SECONDS:

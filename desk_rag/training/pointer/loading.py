@@ -1,4 +1,4 @@
-"""What a pointer grows on: the embedder's transformer, with a new head, and its word pieces."""
+"""Load what a pointer is trained on: the embedder's transformer with a new head, and its word pieces."""
 
 from __future__ import annotations
 

@@ -35,8 +35,7 @@ class Asked:
     answer: str
     """Empty where the passage does not answer it."""
     spans: tuple[tuple[int, int], ...]
-    """Where the passage's pieces say the answer, both ends included; none where they do not, or only in more pieces
-    than a span may have."""
+    """Spans of pieces that hold the answer, both ends included; none if it needs more pieces than a span may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class Version:
     asked: tuple[Asked, ...]
 
     def says(self, asked: Asked) -> bool:
-        """Whether the answer of another passage's question stands here too, as far as that can be told."""
+        """Return whether this passage also answers another passage's question, as far as that can be told."""
         return len(asked.answer) >= _FEWEST and _flat(asked.answer) in self.said
 
 
@@ -68,7 +67,7 @@ class Material:
 
 
 def material(data: Sequence[Path], tokenizer: Tokenizer, versions: int, seed: int = 1) -> Material:
-    """What qa_train* and unanswerable_train* in `data` hold, each passage in `versions` versions.
+    """Load qa_train* and unanswerable_train* from `data`, each passage in `versions` versions.
 
     `tokenizer` neither cuts nor fills up. The same data and seed give the same. Raises ConfigError where a folder has
     no qa_train* or one that cannot be read, and where there are too few passages.
@@ -172,7 +171,7 @@ def occurrences(text: str, pair: Pair, offsets: Sequence[tuple[int, int]]) -> It
 
 
 def _line(text: str, line: str) -> tuple[int, int]:
-    """Where it stands as it is, not as another's end: 'wheat: 4' stands within 'buckwheat: 4'."""
+    """Start of the line as a whole, not as the end of another: 'wheat: 4' is within 'buckwheat: 4'."""
     at = text.find(line)
     while line and at >= 0 and not _alone(text, at, at + len(line)):
         at = text.find(line, at + 1)

@@ -54,9 +54,9 @@ class Row:
     asked: Asked
     chunk: Version
     titled: bool
-    """Whether the chunk has its title."""
+    """True if the chunk has its title."""
     own: bool
-    """Whether it is the question's own passage."""
+    """True if it is the question's own passage."""
 
     @property
     def pair(self) -> QuestionChunkPair:
@@ -74,7 +74,7 @@ class Row:
         return [(first + shift, last + shift) for first, last in spans if last + shift < LONGEST_ROW - 1]
 
     def misleads(self) -> bool:
-        """Whether the passage answers the question and the row does not show it."""
+        """True if the passage answers the question and the row does not show it."""
         return self.own and bool(self.asked.answer) and not self.gold()
 
 
@@ -131,7 +131,7 @@ class Batches(IterableDataset[Batch]):
         return len(self._all)
 
     def _askable(self, number: int, pair: int) -> bool:
-        """Whether `_rows` finds other passages for each version of a question, and some version can be read."""
+        """Return whether `_rows` has other passages for each version of a question, and some version can be read."""
         asked = [(version, version.asked[pair]) for version in self._of.versions[number]]
         others = [other for other in self._free if other != number]
         if all(Row(one, version, False, True).misleads() for version, one in asked):

@@ -1,4 +1,4 @@
-"""How often the pointer is right about passages that were kept from it.
+"""Score the pointer on held-out passages.
 
 Knows a network and held-out material; trains nothing.
 """
@@ -24,7 +24,7 @@ class Score:
     span: float
     """The best of all spans is the answer."""
     passage: float
-    """It is in the right passage."""
+    """True if it is in the right passage."""
     none: float
     """Unanswerable questions for which no span is worth more than 'none'."""
     silent: float

@@ -186,7 +186,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def config_json(shape: Shape, end_id: int) -> dict[str, object]:
-    """What transformers needs to know to load exported weights as Qwen3ForCausalLM."""
+    """Configuration with which transformers loads exported weights as Qwen3ForCausalLM."""
     return {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",

@@ -37,7 +37,7 @@ class Item:
     chunks: tuple[str, ...]
     gold: str | None
     begun: str = ""
-    """What the answer begins with already: the right quote, where only what follows it is asked for."""
+    """Given beginning of the answer: the right quote, if only what follows it is asked for."""
 
 
 def items(folder: Path, kind: str, count: int, chunks: int) -> list[Item]:

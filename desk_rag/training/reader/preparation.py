@@ -1,4 +1,4 @@
-"""What the processor does beforehand: tokenizer, token stream, books, neighbours, rows.
+"""Prepare on the processor: tokenizer, token stream, books, neighbours, rows.
 
 Each part is written to a work folder once. A part that is there already is not made again.
 """
@@ -42,7 +42,7 @@ _WORDS_PER_TOKEN = 0.66
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Where everything of one run lies."""
+    """Directories and files of one run."""
 
     data: Path
     """corpus parts, qa_*, multi_*, unanswerable_*, synonyms."""

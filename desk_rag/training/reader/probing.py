@@ -1,4 +1,4 @@
-"""What variants of a reader are chosen by: held-out questions that the tables of `bench quality` do not ask.
+"""Choose among variants of a reader by held-out questions that `bench quality` does not ask.
 
 Asked two ways: greedily, as in `evaluation`, and with the right sentence quoted already, so that only the short answer
 is left to say. Chunks carry their title and stand among the passages nearest to the question, as in the product.
@@ -69,12 +69,12 @@ def published(folder: Path) -> set[tuple[str, str]]:
 
 
 def _drawn(rows: Sequence[dict[str, object]], limit: int) -> list[dict[str, object]]:
-    """As `bench quality` draws them, so that they can be left alone."""
+    """Questions that `bench quality` draws, to be left out here."""
     return list(rows) if limit >= len(rows) else Random(_SEED).sample(rows, limit)
 
 
 def probes(folder: Path, tokenizer: Tokenizer, count: int) -> list[Probe]:
-    """What there is to ask of the dev files, and of qa_hold* where they are; `count` of each kind."""
+    """Questions of the dev files, and of qa_hold* if they exist; `count` of each kind."""
     dev = [p for p in load_passages(folder, "dev") if len(p.text.split()) <= _LONGEST]
     used = published(folder)
     free = [replace(p, pairs=tuple(pair for pair in p.pairs if (p.text, pair.question) not in used)) for p in dev]

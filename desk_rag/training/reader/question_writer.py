@@ -208,7 +208,7 @@ def check(
     group: Group,
     workers: Executor,
 ) -> list[tuple[Draft, Synthetic, float]]:
-    """What the reader would answer that way, with its log probability."""
+    """Answer of the reader in that form, with its log probability."""
     by_passage: dict[tuple[int, int], list[tuple[Draft, Synthetic]]] = {}
     for draft, one in made:
         by_passage.setdefault((draft.book, draft.passage), []).append((draft, one))
@@ -296,7 +296,7 @@ def save_synthetic(path: Path, kept: Sequence[tuple[Draft, Synthetic, float]]) -
 
 
 def load_synthetic(paths: Sequence[Path]) -> dict[tuple[int, int], list[Synthetic]]:
-    """What `save_synthetic` wrote, by book and passage."""
+    """Load what `save_synthetic` wrote, by book and passage."""
     found: dict[tuple[int, int], list[Synthetic]] = {}
     for path in paths:
         for line in path.read_text(encoding="utf-8").splitlines():

@@ -43,7 +43,7 @@ _TEXT = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """How much of everything; the defaults fit one hour of one H200."""
+    """Amounts of everything; the defaults fit one hour of one H200."""
 
     reader: Shape = READER
     window: int = 1024
@@ -236,7 +236,7 @@ class Recipe:
             export(model.state_dict(), model.shape, end, self.work.folder / name, parts=True)
 
     def _glance(self, model: Decoder, name: str) -> None:
-        """Whether it is getting anywhere: a few held-out questions, within seconds."""
+        """Check progress by a few held-out questions, within seconds."""
         asked = evaluation.items(self.work.data, "all", min(128, self.amounts.asked), 5)
         told = evaluation.answers(model, self.tokenizer, asked, self.group, full=False)
         self.group.log(f"{name}: {evaluation.score(told, asked)}")

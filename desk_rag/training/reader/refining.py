@@ -43,7 +43,7 @@ class Refinement:
     adam: float = 3e-4
     """Rates of matrices and of vectors."""
     answer: float = 3.0
-    """What a token of a short answer counts, where one of a quote or a refusal counts 1."""
+    """Weight of a token of a short answer; one of a quote or a refusal has weight 1."""
     drop: float = 0.1
     """In the layers that learn."""
     below: float = 0.05

@@ -39,7 +39,7 @@ class Group:
 
 
 def join_group() -> Group:
-    """As torchrun set it up; alone without it."""
+    """Process group as torchrun set it up; a single process without it."""
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else torch.device("cpu")
@@ -301,7 +301,7 @@ def half(group: Group) -> torch.autocast:
 
 
 def compute_dtype(group: Group) -> torch.dtype:
-    """As `half` computes."""
+    """Return the dtype that `half` computes in."""
     return torch.bfloat16 if group.device.type == "cuda" else torch.float32
 
 
@@ -315,7 +315,7 @@ def save(model: Decoder, path: Path) -> None:
 
 
 def load(model: Decoder, path: Path) -> None:
-    """What `save` wrote."""
+    """Load what `save` wrote."""
     from safetensors.torch import load_file
 
     model.load_state_dict(load_file(path))

@@ -33,7 +33,7 @@ from desk_rag.kv.rope import build_tables
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.loading import load_model
 from desk_rag.model.prompt import NO_ANSWER
-from desk_rag.retrieval.embedding import load_embedder
+from desk_rag.retrieval import embedding
 from tests.scripted_pass import ScriptedPass
 
 LEASE = (
@@ -49,7 +49,7 @@ EVERYWHERE, NOWHERE = LookaheadConfig(margin=math.inf), LookaheadConfig(num_toke
 
 @pytest.fixture(scope="module")
 def pointer() -> SpanScorer:
-    return load_span_scorer(load_embedder(ModelSettings(device="cpu")))
+    return load_span_scorer(embedding.load_embedder(ModelSettings(device="cpu")))
 
 
 class Known:
@@ -200,7 +200,7 @@ def test_every_kind_of_cache_gives_the_same_words(reader: LanguageModel, pointer
 @pytest.mark.gpu
 def test_recorded_passes_choose_alike(pointer: SpanScorer) -> None:
     model = load_model(ModelSettings(device="cuda"))
-    on_gpu = load_span_scorer(load_embedder(ModelSettings(device="cuda")))
+    on_gpu = load_span_scorer(embedding.load_embedder(ModelSettings(device="cuda")))
     for thinks in (pointer, on_gpu):
         chooser = EvidenceSelector(model.prompt, thinks, SelectionConfig(lookahead=EVERYWHERE))
         told = {said(model, over(model, DEPOSIT).choose(chooser, DEPOSIT)) for over in KINDS}

@@ -14,7 +14,8 @@ from desk_rag.answering.evidence.verification import verify_answer, verify_evide
 from desk_rag.answering.requirements.stems import coverage
 from desk_rag.config import ModelSettings
 from desk_rag.documents.chunking import ChunkId, Location
-from desk_rag.retrieval.embedding import Embedder, load_embedder
+from desk_rag.retrieval import embedding
+from desk_rag.retrieval.embedding import Embedder
 
 BOILER = "The plumber needs the key of the boiler room, which sits in box 14. Please leave the old valve in the yard."
 RELEASE = "Fernhill Planner 4.3. Shared calendars can now be exported. PDF printing cut off the last row."
@@ -22,7 +23,7 @@ RELEASE = "Fernhill Planner 4.3. Shared calendars can now be exported. PDF print
 
 @pytest.fixture(scope="module")
 def embedder() -> Iterator[Embedder]:
-    yield load_embedder(ModelSettings(device="cpu"))
+    yield embedding.load_embedder(ModelSettings(device="cpu"))
 
 
 def source(number: int, text: str) -> Source:

@@ -18,7 +18,7 @@ from desk_rag.config import AnswerSettings, ModelSettings
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.prompt import NO_ANSWER, PromptFormat, load_prompt
 from desk_rag.model.reasoning import Thinking
-from desk_rag.retrieval.embedding import load_embedder
+from desk_rag.retrieval import embedding
 from tests.answer_world import BICYCLE, RENT, World, an_engine, make_world
 from tests.models import FAMILIES, byte_tokenizer
 
@@ -52,7 +52,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, chat_prompt: PromptFormat) -
 
     model = wrap(model_class(config), chat_prompt, name="tiny-chat", directory=None)
     made = make_world(tmp_path_factory.mktemp("world"), "cpu", model)
-    return dataclasses.replace(made, embedder=load_embedder(ModelSettings(device="cpu")))
+    return dataclasses.replace(made, embedder=embedding.load_embedder(ModelSettings(device="cpu")))
 
 
 @contextmanager

@@ -37,7 +37,8 @@ from desk_rag.cli import output as out
 from desk_rag.config import Settings
 from desk_rag.model.prompt import NO_ANSWER
 from desk_rag.model.reasoning import HARMONY, MARKS, NO_REASONING, Reasoning, Thinking
-from desk_rag.retrieval.embedding import Embedder, load_embedder
+from desk_rag.retrieval import embedding
+from desk_rag.retrieval.embedding import Embedder
 from tests.answering.writing.sample_passages import sources
 
 FINE = "What is the fine for camping in the Norrfell nature park?"
@@ -393,7 +394,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def judges() -> tuple[Embedder, SpanScorer]:
-    embedder = load_embedder(Settings().model)
+    embedder = embedding.load_embedder(Settings().model)
     return embedder, load_span_scorer(embedder)
 
 

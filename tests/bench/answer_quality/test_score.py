@@ -26,6 +26,7 @@ def sample(**changes: object) -> Sample:
         ("The Blue Jar.", "blue jar", 1, 1, 1),
         ("in the blue jar", "blue jar", 0, 0.8, 0.8),
         ("jar blue", "blue jar", 0, 1, 0.5),
+        ("jar", "jar jar", 0, 2 / 3, 2 / 3),  # a word pairs with one other
         ("red", "blue", 0, 0, 0),
         ("", "", 1, 1, 1),
         ("", "blue", 0, 0, 0),

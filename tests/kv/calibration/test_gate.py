@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 
-from desk_rag.kv.calibration.gate import MAX_MEAN_KL, MIN_TOP1, drifted, probe_kv, run_gate
+from desk_rag.kv.calibration.gate import MAX_MEAN_KL, MIN_TOP1, _GroupRun, drifted, probe_kv, run_gate
 from desk_rag.kv.calibration.texts import GROUPS, CalibrationGroup
 from desk_rag.kv.prefill import prefill_prefix
-from desk_rag.kv.types import ChunkKV
+from desk_rag.kv.types import ChunkKV, QuantizedKV
 from desk_rag.model.language_model import LanguageModel
 from tests.models import FAMILIES, build_model
 
@@ -46,6 +48,22 @@ def test_a_model_that_int8_would_harm_falls_back_until_it_passes() -> None:
     assert report.scheme.label != "int8*3"
     assert report.score.passes
     assert report.score.mean_kl < report.plain_score.mean_kl
+
+
+def test_a_code_that_is_lost_makes_the_coding_finer_although_the_scores_are_good(
+    reader: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real scores and answers; only in the first coding one code is taken for lost."""
+    found, asked = _GroupRun.finds_needle, list[bool]()
+
+    def one_lost(run: _GroupRun, chunks: Sequence[QuantizedKV]) -> bool:
+        asked.append(found(run, chunks))
+        return asked[-1] and len(asked) != 1
+
+    monkeypatch.setattr(_GroupRun, "finds_needle", one_lost)
+    report = run_gate(reader, prefill_prefix(reader), GROUPS[:2])
+    assert asked == [True] * 4 and report.plain_score.passes
+    assert report.scheme.label != "int8*10" and report.needles_found == report.needles_expected == 2
 
 
 def test_the_probe_sees_a_changed_weight_and_forgives_another_dtype(reader: LanguageModel) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from desk_rag.errors import OutOfMemory
-from desk_rag.kv.forward import runner
+from desk_rag.kv.forward import full_prefill, runner
 from desk_rag.kv.forward.runner import FusedPass, ModelPass, ModelRunner
 from desk_rag.kv.prefill import PrefixKV, prefill_prefix
 from desk_rag.kv.rope import build_tables
@@ -80,18 +80,17 @@ def test_full_prefill_takes_the_fastest_way_that_there_is(
     known: dict[int, str] = {}
     taken: list[str] = []
     seconds = {"fused": 3.0, "transformers": 2.0}
-    real = ModelRunner._implementations
+    real = full_prefill.implementations
 
-    def named(self: ModelRunner, *arguments: object) -> dict[str, Callable[[], torch.Tensor]]:
-        def told(name: str, way: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+    def named(*arguments: object) -> dict[str, Callable[[], torch.Tensor]]:
+        def noted(name: str, way: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
             def run() -> torch.Tensor:
                 taken.append(name)
                 return way()
 
             return run
 
-        found = real(self, *arguments)  # type: ignore[arg-type]
-        return {name: told(name, way) for name, way in found.items()}
+        return {name: noted(name, way) for name, way in real(*arguments).items()}  # type: ignore[arg-type]
 
     def clocked(way: Callable[[], torch.Tensor]) -> float:
         way()
@@ -99,8 +98,8 @@ def test_full_prefill_takes_the_fastest_way_that_there_is(
             raise RuntimeError("no kernel for this")
         return seconds[taken[-1]]
 
-    monkeypatch.setattr(ModelRunner, "_implementations", named)
-    monkeypatch.setattr(runner, "_timed", clocked)
+    monkeypatch.setattr(full_prefill, "implementations", named)
+    monkeypatch.setattr(full_prefill, "_timed", clocked)
     for fastest in ("transformers", "fused"):
         slab = ModelRunner(model, prefix, build_tables(model, ROOM), ROOM, fused=True, known=known)
         torch.testing.assert_close(slab.whole(PROMPT)(), expected, rtol=1e-4, atol=1e-4)

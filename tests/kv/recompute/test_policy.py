@@ -12,7 +12,7 @@ from desk_rag.kv.recompute.policy import RecomputeChoice, SelectorName
 
 
 def test_words_become_a_choice() -> None:
-    assert RecomputeChoice.parse("0.2", "first-k") == RecomputeChoice(0.2, SelectorName.FIRST_K)
+    assert RecomputeChoice.parse("0.2", "aux") == RecomputeChoice(0.2, SelectorName.AUX)
     for ratio, selector in [("1.2", "aux"), ("-0.1", "aux"), ("nan", "aux"), ("auto", "aux"), ("0.2", "best")]:
         with pytest.raises(ConfigError, match=ratio if selector == "aux" else selector):
             RecomputeChoice.parse(ratio, selector)

@@ -27,7 +27,7 @@ def ask(case: Case, question: str = QUESTION) -> RecomputeRequest:
     return RecomputeRequest(case.stitched.plan, case.texts, case.chunk_ids, question, case.question_ids)
 
 
-@pytest.mark.parametrize("selector", [SelectorName.EDGE_QUERY, SelectorName.FIRST_K, SelectorName.AUX])
+@pytest.mark.parametrize("selector", [SelectorName.EDGE_QUERY, SelectorName.AUX])
 def test_the_step_is_selecting_and_recomputing(selector: SelectorName) -> None:
     model = model_of()
     auxiliary = AuxiliaryModel(model_of("llama", seed=3))
@@ -92,7 +92,7 @@ def test_the_model_is_worked_out_once_and_only_where_something_is_recomputed() -
     step.begin(ask(case), RecomputeChoice(0.2)).prefill()
     first = step.decoder
     assert first is not None and first.model is case.model
-    step.begin(ask(case), RecomputeChoice(0.3, SelectorName.QUERY)).prefill()
+    step.begin(ask(case), RecomputeChoice(0.3)).prefill()
     assert step.decoder is first
 
 

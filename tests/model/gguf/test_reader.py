@@ -63,10 +63,7 @@ def answer(model: LanguageModel, question: str) -> str:
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        pytest.param(kind, id=kind.name, marks=() if kind is Kind.Q4_K else pytest.mark.slow)
-        for kind in LARGEST_ERROR
-    ],
+    [pytest.param(kind, id=kind.name, marks=() if kind is Kind.Q4_K else pytest.mark.slow) for kind in LARGEST_ERROR],
 )
 def test_weights_tokens_and_answers_are_those_of_the_safetensors(kind: Kind, tmp_path: Path) -> None:
     file = tmp_path / "reader.gguf"

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from desk_rag.bench.models import shapes
+from desk_rag.bench.models.shapes import sizes_of
 from desk_rag.config import ModelSettings
 from desk_rag.model.library.fit import Machine
 from desk_rag.model.library.installed import Shape
@@ -20,28 +21,19 @@ def gpu(gib: float) -> Device:
     return Device("GPU memory", int(gib * GIB), 2, on_gpu=True)
 
 
-def sizes(name: str) -> Shape:
-    shape = shapes.model_shape(name)
-    embeddings = (1 if shape.tied else 2) * shape.head_parameters
-    return Shape(
-        shape.family, shape.linear_parameters + embeddings, embeddings, shape.num_layers, shape.num_kv_heads,
-        shape.head_dim, 32768,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("name", ["qwen3-4b", "llama-3.2-3b", "gemma-3-4b", "qwen2.5-7b"])
 def test_the_models_of_an_8_gb_card_fit_it_in_nf4(name: str) -> None:
-    planned = plan(sizes(name), "nf4", gpu(7.5))
+    planned = plan(sizes_of(name), "nf4", gpu(7.5))
     assert planned.fits and planned.context_tokens == 8192
     assert {"weights", "passages", "chunks being loaded", "embedder and span scorer", "work space", "CUDA"} == set(
         planned.parts
     )
     assert 0 < planned.kept_chunks <= 7.5 * GIB - planned.total
-    assert not plan(sizes(name), "none", gpu(5)).fits
+    assert not plan(sizes_of(name), "none", gpu(5)).fits
 
 
 def test_smaller_steps_come_in_the_order_in_which_an_engine_takes_them() -> None:
-    model = sizes("qwen3-4b")
+    model = sizes_of("qwen3-4b")
     whole = plan(model, "nf4", gpu(8))
     steps = [plan(model, "nf4", gpu(gib / 20)) for gib in range(160, 50, -1)]
     assert not whole.lazy and whole.whole_context
@@ -54,7 +46,7 @@ def test_smaller_steps_come_in_the_order_in_which_an_engine_takes_them() -> None
 
 
 def test_the_least_quantisation_with_room_for_all_passages_is_taken() -> None:
-    model = sizes("llama-3.2-3b")
+    model = sizes_of("llama-3.2-3b")
     forms = [getattr(least_quantized(model, gpu(gib)), "quantization", None) for gib in (24, 7, 5, 1)]
     assert forms == ["none", "int8", "nf4", None]
     quantised_already = Shape("llama", 10**9, 10**8, 28, 8, 128, 32768, stored_bytes=2_300_000_000)
@@ -82,6 +74,6 @@ def test_planned_nf4_weights_are_those_that_are_made() -> None:
     model = shapes.build("small", torch.device("cpu"), quantization="nf4")
     made = sum(value.nbytes for value in model.module.state_dict().values() if isinstance(value, torch.Tensor))
     width = model.module.get_input_embeddings().weight.element_size()
-    embeddings = sizes("small").embedding_parameters
-    planned = weight_bytes(sizes("small"), "nf4", 2) + (width - 2) * embeddings
+    embeddings = sizes_of("small").embedding_parameters
+    planned = weight_bytes(sizes_of("small"), "nf4", 2) + (width - 2) * embeddings
     assert abs(planned - made) < 0.05 * made

@@ -261,7 +261,7 @@ def _kv(data: Path) -> set[str]:
 
 
 def seen_in(answer: Answer) -> Seen:
-    """What a person sees of an answer: text, citations, sources."""
+    """The visible part of an answer: text, citations, sources."""
     citations = tuple((str(c.path), str(c.location), c.quote, c.as_of is None) for c in answer.citations)
     sources = tuple((str(s.path), s.title, str(s.location), s.location.heading, s.text) for s in answer.sources)
     return answer.text, citations, sources

@@ -183,7 +183,7 @@ def test_purge_of_everything_takes_the_chats_and_nothing_else(
 
 
 def test_an_answer_in_the_models_own_words_goes_with_what_it_read(root: Path) -> None:
-    """It may repeat what it read without a quote."""
+    """Such an answer may repeat what it read without a quote."""
     read = replace(LEASE, quote="")
     quoted = replace(LEASE, number=2, path=Path("/desk/boats/boat.md"), quote="The boat is 5.2 metres long.")
     written = replace(TURN, answer="The lease ends in June. [?] The boat is long. [2]", sources=(read, quoted))

@@ -317,11 +317,11 @@ def test_estimate_before_indexing() -> None:
 
 
 def test_break_even_is_a_sentence_with_this_machines_numbers() -> None:
-    found = break_even(0.005, 1e9, 14_500)
-    assert found.speedup == pytest.approx(344.8, abs=0.1)
-    assert found.days == pytest.approx(400 * (0.005 - 14_500 / 1e9) / (14_500 * 0.08 / 1e9) / 86_400)
-    assert "1,000 tokens take 5 s to prefill and 14.5 ms to load, 345 times less" in found.sentence
-    assert found.sentence.endswith("if it is used at least once in 20 days.")
+    result = break_even(0.005, 1e9, 14_500)
+    assert result.speedup == pytest.approx(344.8, abs=0.1)
+    assert result.days == pytest.approx(400 * (0.005 - 14_500 / 1e9) / (14_500 * 0.08 / 1e9) / 86_400)
+    assert "1,000 tokens take 5 s to prefill and 14.5 ms to load, 345 times less" in result.sentence
+    assert result.sentence.endswith("if it is used at least once in 20 days.")
     slow = break_even(0.00001, 1e8, 100_000)
     assert slow.days == 0 and "does not pay" in slow.sentence
 
@@ -333,8 +333,8 @@ def test_store_measures_its_own_rates(store: Store) -> None:
     store.put_kv(key, made.kv_for(key, layers=8, tokens=512, dim=128), [made.chunk_id("x")], 4.0)
     for _ in range(2):
         store.get_kv([key])
-    found = store.break_even(made.NS)
-    assert found is not None and found.speedup > 1 and "times less" in found.sentence
+    result = store.break_even(made.NS)
+    assert result is not None and result.speedup > 1 and "times less" in result.sentence
 
 
 def test_break_even_in_a_process_that_read_nothing_measures_and_counts_no_use(root: Path) -> None:
@@ -345,8 +345,8 @@ def test_break_even_in_a_process_that_read_nothing_measures_and_counts_no_use(ro
     uses = "SELECT hits, tick FROM kv"
     before = rows(root, uses)
     with Store.open(root, made.settings(), writer=False) as reader:
-        found = reader.break_even(made.NS)
-        assert found is not None and "1,000 tokens take 7.81 s to prefill" in found.sentence and found.speedup > 1
+        result = reader.break_even(made.NS)
+        assert result is not None and "1,000 tokens take 7.81 s to prefill" in result.sentence and result.speedup > 1
         assert reader.break_even(made.OTHER_NS) is None
     assert rows(root, uses) == before
     flipped(place(root, "x"), 5000)

@@ -282,8 +282,8 @@ def test_subsets_cover_every_file_once(filled: Path) -> None:
             flipped(place(filled, text), 5100)
         reports = [store.verify(subset=(part, 7)) for part in range(1, 8)]
         assert sum(report.kv_files for report in reports) == 6
-        found = sorted(problem.what for report in reports for problem in report.problems)
-        assert found == sorted(problem.what for problem in store.verify().problems)
+        problems = sorted(problem.what for report in reports for problem in report.problems)
+        assert problems == sorted(problem.what for problem in store.verify().problems)
         with pytest.raises(ValueError, match="subset"):
             store.verify(subset=(0, 7))
 

@@ -1,4 +1,4 @@
-"""What is deleted is gone from every file of the store, and the proof is made on the raw bytes."""
+"""Deleted text is gone from every file of the store, by a search of the raw bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is edited away, renamed or left out is in no file of the store once it is scrubbed; `verify` knows if not."""
+"""Edited, renamed and excluded text is in no file of a scrubbed store; `verify` knows if not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What desk-rag did not write stays as it is: links, mounts, hard links, look-alike names, swapped directories."""
+"""Foreign files in and around the store stay as they are: links, mounts, look-alike names, swapped directories."""
 
 from __future__ import annotations
 
@@ -181,11 +181,11 @@ def test_files_with_names_like_ours_stay_and_are_named(filled: Path, capsys: pyt
     for path in planted:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"a person's own {path.name}")
-    told = Settings(data_dir=filled, store=settings())
+    configured = Settings(data_dir=filled, store=settings())
     assert {str(path) for path in foreign_files(filled, None)} == set(map(str, planted))
-    (finding,) = doctor._foreign(told)
+    (finding,) = doctor._foreign(configured)
     assert finding.remedy and str(sorted(planted)[0]) in finding.detail
-    assert cli_store.verify(told, repair=True, subset="1/1", as_json=False) == 0
+    assert cli_store.verify(configured, repair=True, subset="1/1", as_json=False) == 0
     said = capsys.readouterr().out
     assert all(str(path) in said for path in planted)
     drive(filled)
@@ -315,7 +315,7 @@ OUR_OWN = (
 def test_nothing_else_removes_or_renames_by_path() -> None:
     files = [file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))]
     named = {file: str(file.relative_to(ROOT)) for file in files}
-    found = [
+    changing_calls = [
         call for file in files
         if not named[file].startswith(APART) and named[file] != "desk_rag/owned_folder.py"
         for call in changes_by_path(file) if not any(own in call for own in OUR_OWN)
@@ -326,7 +326,10 @@ def test_nothing_else_removes_or_renames_by_path() -> None:
         "indexer/resident/server.py": "Path(path).chmod(",  # the socket that this process has just bound
         "tui/management/settings_file.py": "Path(name)",  # a temporary file beside the user's settings file
     }
-    left = [call for call in found if not any(call.startswith(f) and part in call for f, part in allowed.items())]
+    left = [
+        call for call in changing_calls
+        if not any(call.startswith(file) and part in call for file, part in allowed.items())
+    ]  # fmt: skip
     assert not left, "\n".join(left)
     assert changes_by_path(ROOT / "desk_rag" / "owned_folder.py"), "the search itself works"
 

@@ -89,10 +89,10 @@ def test_the_lock_needs_no_room(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM])
 def test_what_the_system_says_of_a_drive_is_told_with_a_remedy(number: int) -> None:
-    told = of_system(OSError(number, os.strerror(number)), Path("/data/kv"))
+    error = of_system(OSError(number, os.strerror(number)), Path("/data/kv"))
     full = number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    assert isinstance(told, StoreFull if full else StoreReadOnly) and told.exit_code == 4
-    assert "/data/kv" in told.message and ("Free some space" if full else "writable") in told.remedy
+    assert isinstance(error, StoreFull if full else StoreReadOnly) and error.exit_code == 4
+    assert "/data/kv" in error.message and ("Free some space" if full else "writable") in error.remedy
     assert "/other" in str(of_system(OSError(number, "x", "/other"), Path("/data/kv")))
     assert of_system(OSError(errno.EIO, "x")) is None
 
@@ -156,8 +156,8 @@ def test_a_full_drive(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not (small / "data" / "catalog.sqlite-shm").exists(), "so that SQLite needs room before it can read"
     assert cli_store.status(settings, as_json=False) == 0 and "9 files, 9 chunks" in said(capsys)
     assert cli_store.verify(settings, repair=False, subset="1/1", as_json=False) == 0
-    told = said(capsys)
-    assert "opened read-only" in told and "nothing wrong" in told and "disk is full" in told
+    output = said(capsys)
+    assert "opened read-only" in output and "nothing wrong" in output and "disk is full" in output
     with Store.open(small / "data", settings.store, writer=False) as store:
         assert len(store.search_words("heliotrope", 20)) == 9
         store.note_use([made.chunk_id(gone[0])])  # is not counted, and says nothing
@@ -167,8 +167,8 @@ def test_a_full_drive(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
         Store.open(small / "data", settings.store, writer=True)
     assert caught.value.exit_code == 4 and caught.value.remedy
     assert cli_store.purge(settings, Path("/in"), check=True, sure=True, as_json=False) == 0
-    told = said(capsys)
-    assert "Forgot 6 documents, 6 chunks and 6 KV files" in told and "no trace" in told
+    output = said(capsys)
+    assert "Forgot 6 documents, 6 chunks and 6 KV files" in output and "no trace" in output
     with Store.open(small / "data", settings.store, writer=True) as store:
         assert len(store.documents()) == 3 and store.verify().clean and len(kv_files(small / "data")) == 3
     stuff(small)

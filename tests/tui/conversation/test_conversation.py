@@ -192,8 +192,8 @@ async def test_damaged_chats_are_said_and_stop_no_answer(running: Run, data: Pat
 
 async def test_search_results_are_no_turn_to_lean_on_and_are_not_saved(running: Run, data: Path) -> None:
     backend = backend_on(data)
-    found = replace(answer("/boiler", "2 passages with these words, the best first."), is_search=True)
-    backend.script["/boiler"] = [Finished(found)]
+    passages = replace(answer("/boiler", "2 passages with these words, the best first."), is_search=True)
+    backend.script["/boiler"] = [Finished(passages)]
     async with running(backend) as pilot:
         await ask(pilot, "/boiler")
         await until(pilot, lambda: finished(pilot, 1))

@@ -78,9 +78,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         index=IndexSettings(exclude=("*.bak",), settle_seconds=0),
         store=StoreSettings(budget_gib=1, reserve_gib=0),
     )
-    made = World(folder, settings, config)
-    made.sync()
-    return made
+    new = World(folder, settings, config)
+    new.sync()
+    return new
 
 
 @pytest.fixture

@@ -254,7 +254,7 @@ async def test_a_hundred_thousand_files_cost_the_rows_in_view(opened: Open, worl
             path = big / f"file {number:06}.md"
             row, _ = upsert(connection, path, "", "", FileStamp(1, 2, 3, "p"), FileState.SKIPPED, "empty")
             checksums.seal(connection, row, count=True)
-    asked: list[int] = []
+    requested: list[int] = []
     async with opened() as pilot:
         await open_library(pilot, "big/")
         assert isinstance(pilot.app.screen, LibraryScreen)
@@ -262,7 +262,7 @@ async def test_a_hundred_thousand_files_cost_the_rows_in_view(opened: Open, worl
         look = pilot.app.screen._library.entries
 
         def counted(listed, first, number):  # type: ignore[no-untyped-def]
-            asked.append(number)
+            requested.append(number)
             return look(listed, first, number)
 
         pilot.app.screen._library.entries = counted  # type: ignore[method-assign]
@@ -273,12 +273,12 @@ async def test_a_hundred_thousand_files_cost_the_rows_in_view(opened: Open, worl
             (["pageup"] * 3, "file 0999"),
             (["ctrl+home"], "000000.md"),
         ):
-            before, requests = rows.drawn, len(asked)
+            before, requests = rows.drawn, len(requested)
             await pilot.press(*keys)
             await until(pilot, lambda: sign in screen_text(pilot.app))  # noqa: B023
             assert rows.drawn - before <= 12 * len(keys) * rows.size.height + 40 * rows.size.height
-            assert len(asked) - requests <= 4 * len(keys) + 4
+            assert len(requested) - requests <= 4 * len(keys) + 4
         await pilot.press(*"099 777")
         await until(pilot, lambda: "file 099777.md" in screen_text(pilot.app) and rows.total == 1, 20)
-        assert all(number <= PAGE for number in asked)
+        assert all(number <= PAGE for number in requested)
         assert len(rows._rows) <= 41 * PAGE

@@ -1,30 +1,56 @@
-"""Pictures of the screens beside the chat, over a real index; see tests/tui/test_snapshots.py for how to renew them."""
+"""Pictures of the screens beside the chat, over a real index; see tests/tui/pictures for how to renew them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from importlib.metadata import version
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
 
+from desk_rag.config import Settings
 from desk_rag.documents.status import IndexStage
+from desk_rag.model.library import machine
+from desk_rag.model.library.fit import Machine
 from desk_rag.store.store import Store
 from desk_rag.store.types import Activity
 from desk_rag.tui.app import DeskRagApp
 from desk_rag.tui.management.session import Session
-from desk_rag.tui.themes import LIGHT
 from tests.store.made import key, kv_for
 from tests.tui.conftest import screen_text, until
 from tests.tui.management.conftest import World
+from tests.tui.pictures import LOOKS, compare
 from tests.tui.scripted import ScriptedBackend
 
-pytestmark = pytest.mark.skipif(version("textual") != "8.2.8", reason="the pictures are of Textual 8.2.8")
+pytestmark = LOOKS
 
-SIZES = [(80, 24), (120, 35)]
-Snap = Callable[..., bool]
+
+class Verdict(Enum):
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True)
+class Found:
+    name: str
+    verdict: Enum
+    detail: str
+    remedy: str = ""
+
+
+def checks(_settings: Settings) -> Iterator[Found]:
+    yield Found("model", Verdict.OK, "the embedded reader, 58 MiB")
+    yield Found("disk", Verdict.WARN, "2.1 GiB free", "Delete something, or lower budget_gib.")
+    yield Found("index", Verdict.FAIL, "the data directory cannot be written", "Correct its permissions.")
+
+
+def app_of(pilot: Pilot[int]) -> DeskRagApp:
+    assert isinstance(pilot.app, DeskRagApp)
+    return pilot.app
 
 
 @pytest.fixture
@@ -38,62 +64,42 @@ def busy(world: World) -> World:
     return world
 
 
-def before(key: str, sign: str, *, light: bool = False) -> Callable[[Pilot[int]], object]:
-    async def run(pilot: Pilot[int]) -> None:
-        if light:
-            pilot.app.theme = LIGHT.name
-        await until(pilot, lambda: "watching" in screen_text(pilot.app))  # type: ignore[arg-type]
-        await pilot.press(key)
-        await until(pilot, lambda: sign in screen_text(pilot.app))  # type: ignore[arg-type]
-        if key == "f3":
-            await until(
-                pilot, lambda: "4 files read" in screen_text(pilot.app) and "~/docs/house" in screen_text(pilot.app)
-            )  # type: ignore[arg-type]
-        await pilot.wait_for_animation()
+@pytest.mark.parametrize(
+    ("name", "pressed", "signs"),
+    [
+        ("library", "f3", ("photo.png", "4 files read", "~/docs/house")),
+        ("activity", "f4", ("Could not be read",)),
+        ("cache", "f5", ("notes.md",)),
+        ("settings", "f2", ("model.name",)),
+        ("doctor", "f8", ("3 checks: 1 failed",)),
+        ("models", "alt+l", ("ships with desk-rag",)),
+    ],
+)
+async def test_panel(
+    busy: World, monkeypatch: pytest.MonkeyPatch, name: str, pressed: str, signs: tuple[str, ...], looks: Sequence[str]
+) -> None:
+    monkeypatch.setattr(machine, "measure", lambda _settings, text: Machine(0, 12 << 30, 1 << 30, text))
+    session = Session(busy.settings, [busy.folder], busy.config, checks)
+    app = DeskRagApp(ScriptedBackend(session=session), [busy.folder])
 
-    return run
+    async def act(pilot: Pilot[int]) -> None:
+        await until(pilot, lambda: "watching" in screen_text(app))
+        await pilot.press(pressed)
+        await until(pilot, lambda: all(sign in screen_text(app) for sign in signs), 60)
 
-
-@pytest.mark.parametrize("size", SIZES)
-def test_library(snap_compare: Snap, busy: World, size: tuple[int, int]) -> None:
-    assert snap_compare(busy.app(), terminal_size=size, run_before=before("f3", "photo.png"))
-
-
-def test_library_light(snap_compare: Snap, busy: World) -> None:
-    assert snap_compare(busy.app(), terminal_size=SIZES[1], run_before=before("f3", "photo.png", light=True))
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_activity(snap_compare: Snap, busy: World, size: tuple[int, int]) -> None:
-    assert snap_compare(busy.app(), terminal_size=size, run_before=before("f4", "could not be read".capitalize()))
+    await compare(name, app, act, looks)
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_cache(snap_compare: Snap, busy: World, size: tuple[int, int]) -> None:
-    assert snap_compare(busy.app(), terminal_size=size, run_before=before("f5", "notes.md"))
+async def test_first_run(world: World, tmp_path: Path, looks: Sequence[str]) -> None:
+    fresh = world.settings.model_copy(update={"data_dir": tmp_path / "new"})
+    app = DeskRagApp(ScriptedBackend(session=Session(fresh, (), world.config)), ())
 
-
-def test_cache_without_colour(snap_compare: Snap, busy: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert snap_compare(busy.app(), terminal_size=SIZES[0], run_before=before("f5", "notes.md"))
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_settings(snap_compare: Snap, busy: World, size: tuple[int, int]) -> None:
-    assert snap_compare(busy.app(), terminal_size=size, run_before=before("f2", "model.name"))
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_first_run(snap_compare: Snap, world: World, tmp_path: Path, size: tuple[int, int]) -> None:
-    async def look(pilot: Pilot[int]) -> None:
-        await until(pilot, lambda: "Which folder" in screen_text(pilot.app))  # type: ignore[arg-type]
+    async def act(pilot: Pilot[int]) -> None:
+        await until(pilot, lambda: "Which folder" in screen_text(app))
         await pilot.press(*"~/docs", "enter")
-        await until(pilot, lambda: "will read" in screen_text(pilot.app))  # type: ignore[arg-type]
-        screen = pilot.app.screen
+        await until(pilot, lambda: "will read" in screen_text(app))
+        screen = app.screen
         screen._first_run.room = lambda: (300 << 30, 20 << 30)  # type: ignore[attr-defined]
         screen._preview_came(screen._preview)  # type: ignore[attr-defined]
-        await pilot.pause()
 
-    fresh = world.settings.model_copy(update={"data_dir": tmp_path / "new"})
-    session = Session(fresh, (), world.config)
-    assert snap_compare(DeskRagApp(ScriptedBackend(session=session), ()), terminal_size=size, run_before=look)
+    await compare("first-run", app, act, looks)

@@ -217,8 +217,11 @@ def _work_now(walker: Walker) -> None:
 
 
 def _letters(walker: Walker) -> None:
-    walker.send("\tletters")
+    walker.send("\t")
+    walker.sees("esc Back")
+    walker.send("letters")
     walker.sees("letters")
+    walker.sees_no("esc Back")
     walker.send("\x03")
     walker.sees(PROMPT)
 

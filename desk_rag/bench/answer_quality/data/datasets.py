@@ -23,7 +23,7 @@ _SAMPLE_PROSE = (".md", ".rst", ".txt")
 
 
 class Form(Enum):
-    """What kind of file it is."""
+    """Form of a data file."""
 
     OWN = "own"
     RGB = "rgb"

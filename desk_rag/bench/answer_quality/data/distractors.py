@@ -1,4 +1,4 @@
-"""Which chunks stand beside the right one: distractors at random or nearest in words, chosen by a seed.
+"""Choose the distractors beside the right chunk, at random or by shared words, from a seed.
 
 The nearest are found by BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009, section 3.2),
 which is what a word search would put before the reader.
@@ -23,7 +23,7 @@ _K1, _B = 1.2, 0.75
 
 
 class Order(Enum):
-    """How the chunks of a question are laid."""
+    """Order of the chunks of a question."""
 
     SHUFFLED = "shuffled"
     GOLD_LAST = "gold-last"
@@ -32,7 +32,7 @@ class Order(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """How samples are made of a data set."""
+    """Settings for drawing samples from a data set."""
 
     chunks: int = 5
     """Per question, the right ones included."""
@@ -71,13 +71,13 @@ class WordIndex:
             rarity = math.log(1 + (len(self._texts) - len(postings) + 0.5) / (len(postings) + 0.5))
             for number, times in postings:
                 scores[number] += rarity * times * (_K1 + 1) / (times + self._norms[number])
-        found: list[str] = []
+        texts: list[str] = []
         for number in sorted(scores, key=lambda number: (-scores[number], number)):
-            if len(found) == count:
+            if len(texts) == count:
                 break
             if not skip(self._texts[number]):
-                found.append(self._texts[number])
-        return found
+                texts.append(self._texts[number])
+        return texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +110,15 @@ class Distractors:
         return place(own, others, self._drawing.order, draw)
 
     def _at_random(self, draw: random.Random, count: int, skip: Callable[[str], bool]) -> list[str]:
-        found: list[str] = []
+        distractors: list[str] = []
         if count <= 0:
-            return found
+            return distractors
         for number in draw.sample(range(len(self._pool)), len(self._pool)):
-            if len(found) == count:
+            if len(distractors) == count:
                 break
             if not skip(self._pool[number]):
-                found.append(self._pool[number])
-        return found
+                distractors.append(self._pool[number])
+        return distractors
 
 
 def place(own: Sequence[str], others: Sequence[str], order: Order, draw: random.Random) -> Placed:

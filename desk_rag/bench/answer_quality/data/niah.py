@@ -18,7 +18,7 @@ from desk_rag.bench.answer_quality.data.sample import Sample
 
 
 class Hay(Enum):
-    """What the needles lie in."""
+    """Kind of text around the needles."""
 
     NOISE = "the same few sentences over and over"
     ESSAY = "running text"
@@ -26,7 +26,7 @@ class Hay(Enum):
 
 
 class Kind(Enum):
-    """What a key or a value is."""
+    """Kind of a key or a value."""
 
     WORDS = "name"
     NUMBER = "number"
@@ -83,7 +83,7 @@ _SECOND = (
 
 @dataclass(frozen=True, slots=True)
 class Haystack:
-    """What samples are made of."""
+    """Settings of a task's samples."""
 
     tokens: int
     """Tokens of all chunks together, frames excluded; reached within one sentence."""
@@ -113,17 +113,17 @@ def _sample(name: str, variant: Variant, haystack: Haystack, count: TokenCount, 
     keys = _distinct(variant.keys, variant.num_keys, draw, set())
     values = _distinct(variant.values, variant.num_keys * variant.num_values, draw, set())
     pairs = [(key, values[index]) for index, key in enumerate(keys * variant.num_values)]
-    asked = draw.sample(keys, variant.num_asked)
+    chosen_keys = draw.sample(keys, variant.num_asked)
     needles = [_needle(variant, key, value) for key, value in pairs]
     room = haystack.tokens - sum(count(needle) for needle in needles)
     hay = _hay(variant, haystack, count, draw, room, set(keys), set(values))
     lines = _hidden(needles, hay, draw)
     contexts = _chunks(lines, haystack.chunk_tokens, count)
-    wanted = [(key, value) for key, value in pairs if key in asked]
+    wanted = [(key, value) for key, value in pairs if key in chosen_keys]
     proof = tuple(_needle(variant, key, value) for key, value in wanted)
     gold = tuple(i for i, text in enumerate(contexts) if any(needle in text for needle in proof))
     answers = tuple((value,) for _, value in wanted)
-    return Sample(_question(variant, asked), answers, tuple(contexts), f"niah-{name}", gold)
+    return Sample(_question(variant, chosen_keys), answers, tuple(contexts), f"niah-{name}", gold)
 
 
 def _needle(variant: Variant, key: str, value: str) -> str:
@@ -194,13 +194,13 @@ def _chunks(lines: Sequence[str], most: int, count: TokenCount) -> list[str]:
 
 def _distinct(kind: Kind, number: int, draw: random.Random, taken: set[str]) -> list[str]:
     """`number` keys or values that are not in `taken`, which grows by them."""
-    found: list[str] = []
-    while len(found) < number:
+    values: list[str] = []
+    while len(values) < number:
         one = _made(kind, draw)
         if one not in taken:
             taken.add(one)
-            found.append(one)
-    return found
+            values.append(one)
+    return values
 
 
 def _made(kind: Kind, draw: random.Random) -> str:

@@ -37,14 +37,14 @@ def own_samples(file: Path, drawing: Drawing, count: TokenCount) -> list[Sample]
         chosen = drawn(len(lines), drawing)
         return [lines[index].read(lambda value: Sample.from_json(value, task)) for index in chosen]
     if "qas" in lines[0].value:
-        asked = [one for line in lines for one in _several(line)]
+        questions = [one for line in lines for one in _several(line)]
     else:
-        asked = [line.read(_written) for line in lines]
+        questions = [line.read(_written) for line in lines]
     if drawing.longest:
-        asked = [one for one in asked if all(count(text) <= drawing.longest for text in one.own)]
-    pool = [text for one in asked for text in one.own]
+        questions = [one for one in questions if all(count(text) <= drawing.longest for text in one.own)]
+    pool = [text for one in questions for text in one.own]
     distractors = Distractors(pool, drawing)
-    return [_sample(asked[index], distractors, task) for index in drawn(len(asked), drawing)]
+    return [_sample(questions[index], distractors, task) for index in drawn(len(questions), drawing)]
 
 
 def _sample(one: _Asked, distractors: Distractors, task: str) -> Sample:
@@ -75,7 +75,7 @@ def _several(line: Line) -> list[_Asked]:
             raise ValueError("'texts' or 'qas' is no list")
         if evidence is not None and (not isinstance(evidence, list) or len(evidence) != len(pairs)):
             raise ValueError("'evidence' has not one entry for each of 'qas'")
-        asked = []
+        questions = []
         for index, pair in enumerate(pairs):
             if not isinstance(pair, list) or len(pair) < 2:
                 raise ValueError("'qas' holds something that is no [question, answer]")
@@ -83,8 +83,8 @@ def _several(line: Line) -> list[_Asked]:
             proof = [proof] if isinstance(proof, str) else proof
             if not _is_texts(proof):
                 raise ValueError("'evidence' is no list of texts")
-            asked.append(_Asked(str(pair[0]), (alternatives(pair[1]),), tuple(texts), tuple(proof)))
-        return asked
+            questions.append(_Asked(str(pair[0]), (alternatives(pair[1]),), tuple(texts), tuple(proof)))
+        return questions
 
     return line.read(read)
 

@@ -102,18 +102,18 @@ def longbench_samples(file: Path, drawing: Drawing, split: Splitter) -> list[Sam
 
 
 def _longbench(value: Mapping[str, object], task: str, split: Splitter) -> Sample:
-    asked, context = str(value["input"]), str(value["context"])
+    question, context = str(value["input"]), str(value["context"])
     texts = [text.strip() for text in _PASSAGE.split(context) if text.strip()]
     chunks = [chunk for text in texts for chunk in split(text)]
-    trivia = _TRIVIA.match(asked)
+    trivia = _TRIVIA.match(question)
     gold: tuple[int, ...] | None = None
     if trivia:
         own = split(trivia["passage"])
         gold = tuple(range(len(chunks), len(chunks) + len(own)))
-        chunks, asked = [*chunks, *own], trivia["question"]
+        chunks, question = [*chunks, *own], trivia["question"]
     if not chunks:
         raise ValueError("'context' is empty")
-    return Sample(asked, (alternatives(value["answers"]),), tuple(chunks), task, gold)
+    return Sample(question, (alternatives(value["answers"]),), tuple(chunks), task, gold)
 
 
 # SQuAD ------------------------------------------------------------------------------------------------------------
@@ -129,22 +129,22 @@ class _SquadQuestion:
 def squad_samples(file: Path, drawing: Drawing) -> list[Sample]:
     """Every question over its paragraph among other paragraphs of the file. Raises ConfigError."""
     document: Any = read_document(file)
-    asked: list[_SquadQuestion] = []
+    questions: list[_SquadQuestion] = []
     try:
         for article in document["data"]:
             for paragraph in article["paragraphs"]:
-                asked += [_squad(entry, paragraph["context"]) for entry in paragraph["qas"]]
+                questions += [_squad(entry, paragraph["context"]) for entry in paragraph["qas"]]
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"{file}, after {len(asked)} questions: {error} is missing or not what SQuAD puts there.",
+            f"{file}, after {len(questions)} questions: {error} is missing or not what SQuAD puts there.",
             remedy="Give a file of SQuAD v1.1 or v2.0.",
         ) from error
-    if not asked:
+    if not questions:
         raise ConfigError(f"{file} holds no questions.", remedy="Give a file of SQuAD v1.1 or v2.0.")
-    distractors = Distractors([one.paragraph for one in asked], drawing)
+    distractors = Distractors([one.paragraph for one in questions], drawing)
     samples = []
-    for index in drawn(len(asked), drawing):
-        one = asked[index]
+    for index in drawn(len(questions), drawing):
+        one = questions[index]
         placed = distractors.around([one.paragraph], one.question, [word for part in one.answers for word in part])
         gold = placed.gold if one.answers else ()
         samples.append(Sample(one.question, one.answers, placed.contexts, "squad", gold))

@@ -30,7 +30,7 @@ class Sample:
     evidence: tuple[str, ...] = ()
     """Sentences that prove the answer, where known."""
     wrong: tuple[str, ...] = ()
-    """What a misled answer holds (counterfactual data)."""
+    """Wordings of a misled answer (counterfactual data)."""
 
     @property
     def answerable(self) -> bool:

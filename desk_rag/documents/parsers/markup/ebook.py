@@ -41,6 +41,7 @@ def parse(data: bytes) -> Parsed:
             for number, name in enumerate(_spine(package, posixpath.dirname(package_path)), start=1):
                 text = _chapter(book, name)
                 unread += text is None
+                builder.open_chunk()
                 add_html(builder, text or "", page=number)
     except (KeyError, etree.XMLSyntaxError, zipfile.BadZipFile, RuntimeError, ValueError) as error:
         raise BrokenDocument("is not an e-book that can be opened (damaged?)") from error

@@ -1,4 +1,4 @@
-"""Parse Org files: headlines, tables and prose, with dates and tags; drawers and keywords are left out."""
+"""Parse Org files: headlines, properties, tables and prose, with dates and tags; logs and keywords are left out."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from desk_rag.documents.document import BlockKind
-from desk_rag.documents.parsers.building import Builder, Lines, Parsed, table_rows
+from desk_rag.documents.parsers.building import Builder, Lines, Parsed, row_text, table_rows
 from desk_rag.documents.parsers.markup.prose import add_lines
 
 _HEADLINE = re.compile(r"(?P<stars>\*+) +(?P<name>.*)$")
 _DRAWER = re.compile(r"\s*:(?!END:)[\w-]+:\s*$", re.IGNORECASE)
 _DRAWER_END = re.compile(r"\s*:END:\s*$", re.IGNORECASE)
+_PROPERTY = re.compile(r"\s*:(?P<key>[\w-]+)\+?:\s+(?P<value>\S.*)$")
+_BOOKKEEPING = frozenset(
+    {"ID", "CUSTOM_ID", "CREATED", "LAST_MODIFIED", "ORDERED", "VISIBILITY", "CATEGORY", "ARCHIVE"}
+)
 _KEYWORD = re.compile(r"\s*#\+(?P<key>[\w-]+):\s*(?P<value>.*)$")
 _BLOCK = re.compile(r"\s*#\+begin_(?P<kind>\w+)", re.IGNORECASE)
 _BLOCK_END = re.compile(r"\s*#\+end_", re.IGNORECASE)
@@ -57,7 +61,10 @@ def _add_element(builder: Builder, lines: list[str], index: int, ends: _Ends) ->
         return index + 1
     if _DRAWER.match(line):
         end = _first_behind(ends.drawers, index)
-        return index + 1 if end is None else end + 1
+        if end is None:
+            return index + 1
+        _add_properties(builder, lines[index + 1 : end], index + 2)
+        return end + 1
     if block := _BLOCK.match(line):
         end = _first_behind(ends.blocks, index) or len(lines)
         kind = BlockKind.CODE if block["kind"].lower() in ("src", "example") else BlockKind.PARAGRAPH
@@ -71,6 +78,14 @@ def _add_element(builder: Builder, lines: list[str], index: int, ends: _Ends) ->
     if line.lstrip().startswith("|"):
         return _add_table(builder, lines, index)
     return _add_prose(builder, lines, index)
+
+
+def _add_properties(builder: Builder, lines: list[str], first: int) -> None:
+    """Add what a drawer says of its headline as one row; entries of a log have no names and are left out."""
+    properties = [match for line in lines if (match := _PROPERTY.match(line))]
+    shown = [match for match in properties if match["key"].upper() not in _BOOKKEEPING]
+    row = row_text([match["key"].capitalize() for match in shown], [_plain(match["value"]) for match in shown])
+    builder.add(row, BlockKind.TABLE, Lines(first, first + len(lines) - 1))
 
 
 def _add_table(builder: Builder, lines: list[str], index: int) -> int:

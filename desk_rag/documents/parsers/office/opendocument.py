@@ -50,7 +50,7 @@ def parse(data: bytes) -> Parsed:
     builder.set_title((meta.findtext(".//{*}title") if meta is not None else "") or "")
     slides = content.findall(f".//{{{_URIS['draw']}}}page")
     for number, slide in enumerate(slides, start=1):
-        builder.heading(1, _attribute(slide, "draw:name") or f"Slide {number}", page=number)
+        builder.heading(1, _attribute(slide, "draw:name") or f"Slide {number}", page=number, opens_chunk=True)
         _add_blocks(builder, slide, number)
     if not slides:
         _add_blocks(builder, content, None)

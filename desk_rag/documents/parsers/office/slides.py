@@ -27,7 +27,7 @@ def parse(data: bytes) -> Parsed:
     for number, slide in enumerate(slides, start=1):
         title = slide.shapes.title
         heading = " ".join(title.text_frame.text.split()) if title is not None else ""
-        builder.heading(1, heading or f"Slide {number}", page=number)
+        builder.heading(1, heading or f"Slide {number}", page=number, opens_chunk=True)
         for shape in _leaf_shapes(slide.shapes):
             if title is None or shape.shape_id != title.shape_id:
                 _add_shape(builder, shape, number)

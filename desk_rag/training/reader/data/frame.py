@@ -1,4 +1,4 @@
-"""How texts, questions and answers become token ids for training: the trained frame, and the answer's form.
+"""Turn texts, questions and answers into token ids for training: the trained frame, and the answer's form.
 
 An answer is its quoted evidence, verbatim, one line each, then the short answer on a line of its own, unless a quote is
 the whole answer.
@@ -95,7 +95,7 @@ class Frame:
         return [[*self._open, *ids, *self._close] for ids in self.plain(texts)]
 
     def questions(self, questions: Sequence[str]) -> list[list[int]]:
-        """What stands between the chunks and the answer."""
+        """Token ids between the chunks and the answer."""
         return [[*ids, *self._tail] for ids in self.plain([QUESTION_OPEN + question for question in questions])]
 
     def answers(self, answers: Sequence[str]) -> list[list[int]]:
@@ -114,7 +114,7 @@ def answer_text(quotes: Sequence[str], answer: str | None) -> str:
 
 
 def short_start(told: str) -> int:
-    """Where the short answer begins in an answer of the trained form; its length where it has none."""
+    """Start of the short answer in an answer of the trained form; the length if it has none."""
     last = told.rfind("\n") + 1
     return len(told) if told.startswith(NO_ANSWER) or told.startswith('"', last) else last
 

@@ -30,7 +30,7 @@ _CHUNK_WORDS = 230
 
 
 class Stage(Enum):
-    """Which mixture."""
+    """Kind of mixture."""
 
     SHORT = "short"
     """Few chunks, many questions, nearly all made by rule: there is no end of them."""
@@ -43,7 +43,7 @@ class Stage(Enum):
 
     @property
     def late(self) -> bool:
-        """Whether written questions are what it is about."""
+        """True if it is about written questions."""
         return self in (Stage.FINAL, Stage.REFINING)
 
 
@@ -72,13 +72,13 @@ _SHARES = {
     Stage.REFINING: (0.0, 0.86, 0.91, 0.98),
 }
 _STREWN = {Stage.SHORT: 0.12, Stage.READING: 0.10, Stage.FINAL: 0.06, Stage.REFINING: 0.05}
-"""How often numbers and codes are strewn over a scene's chunks."""
+"""Probability that numbers and codes are strewn over a scene's chunks."""
 _DESK = {Stage.SHORT: 0.35, Stage.READING: 0.35, Stage.FINAL: 0.45, Stage.REFINING: 0.6}
-"""How often a written passage is looked for among desk documents alone."""
+"""Probability that a written passage is looked for among desk documents alone."""
 _RENAMED = {Stage.SHORT: (0.5, 0.3), Stage.READING: (0.5, 0.3), Stage.FINAL: (0.5, 0.3), Stage.REFINING: (0.7, 0.5)}
-"""How often a written desk document, and another written passage, gets other names and numbers."""
+"""Probabilities that a written desk document, and another written passage, gets other names and numbers."""
 _FILLED = {Stage.SHORT: 0.35, Stage.READING: 0.35, Stage.FINAL: 0.35, Stage.REFINING: 0.7}
-"""How often an unrelated chunk is a written passage and not one of a book."""
+"""Probability that an unrelated chunk is a written passage and not one of a book."""
 _NEEDLES_A_CHUNK = 8
 
 
@@ -320,7 +320,7 @@ class Scenes:
         return found
 
     def _noisy(self, rng: Random, question: str) -> str:
-        """As people type: sometimes without capitals, without a question mark, or in other words."""
+        """Vary a question as people type: sometimes without capitals, without a question mark, or in other words."""
         return noisy_question(self._synonyms, rng, question)
 
 

@@ -103,7 +103,7 @@ def _pair(row: dict[str, object]) -> Pair:
 
 
 def load_together(folder: Path, which: str) -> list[Together]:
-    """What multi_WHICH holds; entries without evidence lines are left out."""
+    """Load multi_WHICH; entries without evidence lines are left out."""
     found = []
     for path in find(folder, f"multi_{which}"):
         for row in read_lines(path):

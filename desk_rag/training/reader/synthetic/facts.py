@@ -89,7 +89,7 @@ _WORKSHOP = Joined(
 _JOINED = ((0.17, _LEADER), (0.34, _OWNER), (0.5, _REPAIR), (0.66, _PLANS), (0.83, _TEAM), (1.0, _WORKSHOP))
 _REPAIRED = ("boiler", "roof", "printer", "car", "lift", "fence", "server", "piano")
 _IN_ONE_LINE = ("Who leads", "Who owns", "Who repaired", "How much is", "Where is the")
-"""How questions begin that one line answers."""
+"""Beginnings of questions that one line answers."""
 
 
 def joined_facts(rng: Random) -> tuple[list[str], list[Asked]]:

@@ -139,7 +139,7 @@ _DUTY_TITLES = ("Who does what", "Contacts", "Responsibilities", "Team")
 
 
 def duties(rng: Random) -> list[Section]:
-    """Who does what, and sometimes under which number."""
+    """Duties of people, sometimes with a number."""
     chosen = rng.sample(_DUTIES, rng.randint(3, 7))
     people = value.people(rng, len(chosen))
     lines = []
@@ -178,7 +178,7 @@ _SCHEDULE_TITLES = ("Programme for {day}", "Timetable", "Wedding plan", "The day
 
 
 def schedule(rng: Random) -> list[Section]:
-    """What happens when on one day."""
+    """Programme of one day."""
     count = rng.randint(4, 9)
     form = _form(rng.random(), _EVENT_FORMS)
     day = value.date(rng)
@@ -262,7 +262,7 @@ _LOG_TITLES = ("Log of {who}", "Record", "Diary", "Notes")
 
 
 def log(rng: Random) -> list[Section]:
-    """What was done to somebody or something, and what it cost."""
+    """Work done, for whom, and its cost."""
     who = rng.choice(_LOGGED)
     lines = []
     for act in rng.sample(_ACTS, rng.randint(3, 6)):

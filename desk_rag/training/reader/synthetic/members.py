@@ -16,7 +16,7 @@ from desk_rag.training.reader.synthetic.words import FIRMS, FIRST_NAMES, PROJECT
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What may be known of a person."""
+    """Facts about a person."""
 
     name: str
     draw: Callable[[Random], str]

@@ -37,7 +37,7 @@ _BLANK = " _____ "
 
 
 class Kind(Enum):
-    """What a part of a sentence is; the value is how one asks for it."""
+    """Part of a sentence; the value is the question word for it."""
 
     YEAR = ("When", "In what year", "Which year")
     NUMBER = ("How many", "How much", "What number")
@@ -77,7 +77,7 @@ _ENDINGS = (
 
 
 def overlap(first: str, second: str) -> int:
-    """How many content words two texts share."""
+    """Number of content words that two texts share."""
     return len(content_words(first) & content_words(second))
 
 
@@ -144,7 +144,7 @@ def _inflected(word: str, ending: str) -> str:
 
 
 def _for_meaning(synonyms: Synonyms, rng: Random, sentence: str) -> Asked | None:
-    """Which word of the sentence has this meaning?"""
+    """Ask for the word of the sentence with a given meaning."""
     known = {
         word
         for word in _PLAIN_WORD.findall(sentence)
@@ -170,7 +170,7 @@ def _body(sentence: str) -> str:
 
 
 def _for_end(rng: Random, sentence: str) -> Asked | None:
-    """How does the sentence end?"""
+    """Ask for the end of the sentence."""
     words = _body(sentence).split()
     size = len(sentence.split())
     cut = rng.randint(max(3, size // 3), max(4, (2 * size) // 3))
@@ -180,7 +180,7 @@ def _for_end(rng: Random, sentence: str) -> Asked | None:
 
 
 def _for_part(rng: Random, sentence: str) -> Asked | None:
-    """What fills the blank, or a wh-question for a part of the sentence."""
+    """Ask for what fills a blank, or a wh-question for a part of the sentence."""
     body = _body(sentence)
     parts = [part for part in _parts(rng, body) if 0 < part.end - part.start < 60]
     if not parts:
@@ -234,7 +234,7 @@ def _lower_first(text: str) -> str:
 
 
 def _reworded(rng: Random, draw: float, around: Sequence[str]) -> str:
-    """What stands around a part: in order, turned round, or up to two of its clauses."""
+    """Text around a part: in order, turned round, or up to two of its clauses."""
     if draw < 0.55:
         return " ".join(around)
     if draw < 0.8 and len(around) == 2:
@@ -257,7 +257,7 @@ def _thinned(rng: Random, words: list[str]) -> list[str]:
 
 
 def _for_keywords(rng: Random, sentence: str) -> Asked | None:
-    """Which sentence is about these words?"""
+    """Ask for the sentence about given words."""
     words = [word for word in _WORD.findall(_body(sentence)) if word.lower() not in STOP_WORDS and len(word) > 3]
     if len(words) < 3:
         return None

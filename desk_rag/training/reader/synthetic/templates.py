@@ -17,7 +17,7 @@ Wording = str | tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """How a value can be asked for."""
+    """A question for a value."""
 
     wording: Wording
     answer: str
@@ -26,7 +26,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """How something can be told, and asked."""
+    """A statement, and questions about it."""
 
     wording: Wording
     queries: tuple[Query, ...]

@@ -29,7 +29,7 @@ class StoredChunkKV(MemoryKVStore):
         self._store, self._namespace = store, namespace
 
     def get(self, chunks: Sequence[tuple[int, ...]]) -> list[QuantizedKV | None]:
-        """Chunk KV per chunk; None where there is none. See `kv.recompute.auxiliary_model.ChunkKVStore`."""
+        """Return the KV of each chunk, None for those without. See `kv.recompute.auxiliary_model.ChunkKVStore`."""
         chunk_kvs = super().get(chunks)
         missing = [index for index, kv in enumerate(chunk_kvs) if kv is None]
         stored = self._store.get_kv([kv_key(self._namespace, chunks[index]) for index in missing]) if missing else []

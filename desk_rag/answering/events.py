@@ -23,7 +23,7 @@ DOUBTFUL = 0.4
 
 
 class AnswerMode(Enum):
-    """How the context gets into the model."""
+    """Way by which the context gets into the model."""
 
     CACHED = "cached"
     """Load chunk KVs, give them reordered positions, stitch, prefill only the question."""
@@ -179,7 +179,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Where the time to first token went; the stages sum to TTFT by construction."""
+    """Time to first token by stages, which sum to it by construction."""
 
     stages: tuple[Stage, ...]
     context_tokens: int = 0

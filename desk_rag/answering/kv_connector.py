@@ -52,7 +52,7 @@ Candidates = Callable[[], Sequence[KVKey]]
 
 @dataclass(frozen=True, slots=True)
 class CacheTarget:
-    """Where chunk KV is loaded to: one engine's model, shared prefix, rotary tables and slab."""
+    """Destination of loaded chunk KV: one engine's model, shared prefix, rotary tables and slab."""
 
     model: LanguageModel
     prefix: PrefixKV

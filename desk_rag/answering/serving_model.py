@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StoredGate:
-    """What the data directory records about a model."""
+    """Record of a model in the data directory."""
 
     model: str
     """Name of the model as in the settings."""

@@ -1,1 +1,1 @@
-"""Which chunks answer a question: words and vectors, fused."""
+"""Retrieval of the chunks that answer a question: words and vectors, fused."""

@@ -62,7 +62,7 @@ class _Window:
 
 
 class EmbedderLike(Protocol):
-    """What retrieval and verification need of an `Embedder`."""
+    """Interface of an `Embedder`, as retrieval and verification use it."""
 
     @property
     def is_embedded(self) -> bool: ...

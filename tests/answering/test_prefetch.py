@@ -1,4 +1,4 @@
-"""When guesses are carried out: never while an answer has no first token, and only the latest."""
+"""Guesses are carried out never while an answer has no first token, and only the latest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def keys(*names: str) -> list[KVKey]:
 
 
 class Heard:
-    """What was asked to be brought, in order."""
+    """Record of the prefetches asked for, in order."""
 
     def __init__(self) -> None:
         self.brought: list[list[KVKey]] = []

@@ -48,7 +48,7 @@ def record_of(data_dir: Path) -> Path:
 
 @contextmanager
 def drift(model: LanguageModel) -> Iterator[None]:
-    """What another driver would do: the fingerprint was taken from the files, so it does not move."""
+    """Change the numerics as another driver would; the fingerprint was taken from the files, so it does not move."""
     weight = model.decoder_layers[3].self_attn.k_norm.weight
     original = weight.data.clone()
     try:

@@ -62,7 +62,7 @@ def exact(library: Embedder, text: str) -> np.ndarray:
 
 
 def encode(library: Embedder, text: str) -> np.ndarray:
-    """What sentence-transformers itself makes of a text."""
+    """Embed a text with sentence-transformers itself."""
     assert isinstance(library._module, SentenceTransformer)
     return np.asarray(library._module.encode([text], normalize_embeddings=True, show_progress_bar=False)[0])
 

@@ -32,7 +32,7 @@ class TerminalDriver(LinuxDriver):
 
     def start_application_mode(self) -> None:
         """Take the terminal; what it was before the first frame was drawn is restored in the end."""
-        super().start_application_mode()
+        super().start_application_mode()  # type: ignore[no-untyped-call]
         if self._attributes_before is not None:
             self.attrs_before = self._attributes_before
 

@@ -88,17 +88,17 @@ def _where(source: SavedSource, change_of: ChangeOf, bases: Sequence[Path]) -> s
 
 
 def _source_json(source: SavedSource, change_of: ChangeOf) -> dict[str, object]:
-    at = source.location
+    location = source.location
     return {
         "number": source.number,
         "path": os.fsdecode(source.path),
         "title": source.title,
         "place": source.place,
-        "heading": at.heading,
-        "page_start": at.page_start,
-        "page_end": at.page_end,
-        "line_start": at.line_start,
-        "line_end": at.line_end,
+        "heading": location.heading,
+        "page_start": location.page_start,
+        "page_end": location.page_end,
+        "line_start": location.line_start,
+        "line_end": location.line_end,
         "quote": source.quote,
         "blake2b_256": source.digest,
         "change": change_of(source).value or None,

@@ -37,7 +37,7 @@ def phrases(question: str) -> list[Phrase]:
     """Return the noun phrases in order: 'the dishwasher in the kitchen', 'solar panels', 'Anna Berg'."""
     words = list(v.WORD.finditer(question))
     last_verb = _last_verb(words)
-    found: list[Phrase] = []
+    in_order: list[Phrase] = []
     place = 0
     while place < len(words):
         end = _end_of(words, place, question) if _begins(words, place) else place
@@ -48,9 +48,9 @@ def phrases(question: str) -> list[Phrase]:
             continue
         start, stop = words[place].start(), words[end - 1].end()
         inner = [words[index][0] for index in range(place, end)]
-        found.append(Phrase(question[start:stop], start, stop, all(map(v.is_name, inner))))
+        in_order.append(Phrase(question[start:stop], start, stop, all(map(v.is_name, inner))))
         place = end
-    return found
+    return in_order
 
 
 def _begins(words: list[re.Match[str]], place: int) -> bool:

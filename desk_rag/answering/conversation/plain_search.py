@@ -26,7 +26,7 @@ def is_search(text: str) -> bool:
 
 def search(store: Store, text: str, under: Sequence[Path]) -> Iterator[AnswerEvent]:
     """Yield the passages as Retrieved, then Finished. Raises `scope.UnknownName`, StoreError."""
-    scope = scopes.resolve(text.removeprefix(SIGN).strip(), lambda: scopes.indexed_files(store), under)
+    scope = scopes.among_indexed(text.removeprefix(SIGN).strip(), store, under)
     sources = sources_of(retrieve(store, None, scope.question, _MOST, scope.paths), store)
     yield Retrieved(sources)
     number = f"{len(sources)} passages" if len(sources) != 1 else "1 passage"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.documents.status import FileState
 from desk_rag.errors import ConfigError
+from desk_rag.ingest import unread
 from desk_rag.sanitize import clean
 
 if TYPE_CHECKING:
@@ -62,14 +63,14 @@ class Scope:
 
 def mentions(question: str) -> list[Mention]:
     """Return the '@' names of a question in order."""
-    found = []
+    in_order = []
     for match in _TOKEN.finditer(question):
         if match.start() and question[match.start() - 1] == "\\":
             continue
         quoted = match["double"] or match["single"]
         name = quoted or re.sub(r"\\(.)", r"\1", match["plain"])
-        found.append(Mention(name, match.start(), match.end(), quoted is not None))
-    return found
+        in_order.append(Mention(name, match.start(), match.end(), quoted is not None))
+    return in_order
 
 
 def resolve(question: str, files: Callable[[], Iterable[Path]], under: Sequence[Path] = ()) -> Scope:
@@ -226,12 +227,22 @@ def _ends_in(path: Path, parts: Sequence[str]) -> bool:
 
 
 def among_indexed(question: str, store: Store, under: Sequence[Path]) -> Scope:
+<<<<<<< HEAD
     """Resolve the '@' names in a question among the documents below `under`. Raises UnknownName."""
     try:
         return resolve(question, lambda: indexed_files(store), under)
     except UnknownName:
         from desk_rag.ingest import unread
 
+=======
+    """Resolve the '@' names in a question among the documents below `under`.
+
+    Raises UnknownName, which says why if the file is there and was not read.
+    """
+    try:
+        return resolve(question, lambda: indexed_files(store), under)
+    except UnknownName:
+>>>>>>> main
         names = " ".join(mention.name for mention in mentions(question))
         if sentences := unread.named_in(names, store, under, by_kind=False):
             raise UnknownName(f"{sentences[0].rstrip('.')}.") from None

@@ -77,14 +77,14 @@ def talk_of(turns: Sequence[Turn]) -> Talk:
 
 def names_in(asked: str) -> list[str]:
     """Return the names in a question, times left out: 'Mirjam Holt' of 'Mirjam Holt's phone number'."""
-    found = []
+    phrases_so_far = []
     for phrase in phrases(asked):
         owner = re.match(r"(?:(?:the|our|my|your)\s+)?(.+?)['’]s?\s", phrase.text + " ")
         text = owner[1] if owner and "'" in phrase.text.replace("’", "'") else phrase.text
         words = v.words_of(text)
         if all(map(v.is_name, words)) and not is_time(text) and not text[:1].isdigit():
-            found.append(text)
-    return found
+            phrases_so_far.append(text)
+    return phrases_so_far
 
 
 def is_time(text: str) -> bool:
@@ -96,7 +96,7 @@ def is_time(text: str) -> bool:
 
 def _things(asked: str) -> list[str]:
     """Return the noun phrases that name things; 'the price of the boiler' names the boiler."""
-    found = []
+    phrases_so_far = []
     known = [phrase for phrase in phrases(asked) if not is_time(phrase.text)]
     if len(known) > 1 and _WH_NOUN.match(asked) and _asks_for_first(known, asked):
         known = known[1:]
@@ -106,12 +106,12 @@ def _things(asked: str) -> list[str]:
             continue
         if phrase.head in v.ATTRIBUTES:
             if owner:
-                found.append(owner[1])
+                phrases_so_far.append(owner[1])
             elif _is_more_than_a_property(phrase.text):
-                found.append(phrase.text)
+                phrases_so_far.append(phrase.text)
             continue
-        found.append(phrase.text)
-    return found
+        phrases_so_far.append(phrase.text)
+    return phrases_so_far
 
 
 def _asks_for_first(known: Sequence[Phrase], asked: str) -> bool:

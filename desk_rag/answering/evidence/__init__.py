@@ -1,1 +1,1 @@
-"""Which sentence an answer quotes, and whether it supports the answer."""
+"""Selection of the sentence that an answer quotes, and verification that it supports the answer."""

@@ -50,7 +50,7 @@ _NUM_SPANS = 12
 
 @dataclass(frozen=True, slots=True)
 class SelectionConfig:
-    """How the reader's log-probabilities and the span scores are combined."""
+    """Weights of the reader's log-probabilities and the span scores."""
 
     sentence_weight: float = 3.0
     """Nats that one unit of span score adds to a sentence."""
@@ -103,7 +103,7 @@ class _Sentence:
 
 @dataclass(frozen=True, slots=True)
 class _Occurrence:
-    """Where a sentence stands in a chunk; for one in several places, where its score is highest."""
+    """Place of a sentence in a chunk; of several places, the one with the highest score."""
 
     scores: SpanScores
     chunk: str
@@ -128,7 +128,7 @@ class _Occurrence:
 
 @dataclass(frozen=True, slots=True)
 class _Penalties:
-    """What sentences lose for where they stand, for one question."""
+    """Penalties of sentences by their places, for one question."""
 
     quoted: Mapping[Place, Sequence[tuple[int, int]]]
     quoted_penalty: float

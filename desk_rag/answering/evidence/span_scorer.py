@@ -102,7 +102,7 @@ class SpanScores:
 
 
 class SpanScorerLike(Protocol):
-    """What selection and verification need of a `SpanScorer`."""
+    """Interface of a `SpanScorer`, as selection and verification use it."""
 
     @property
     def fingerprint(self) -> str:

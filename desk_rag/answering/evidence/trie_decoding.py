@@ -17,7 +17,7 @@ from desk_rag.kv.forward.runner import Pass
 
 @dataclass(frozen=True, slots=True)
 class LookaheadConfig:
-    """When and how far the model reads into the children of a fork before one is chosen."""
+    """Limits on reading into the children of a fork before one is chosen."""
 
     margin: float = 3.0
     """Score difference in nats below which children are compared by reading ahead."""

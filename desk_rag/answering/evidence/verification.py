@@ -74,7 +74,7 @@ _UNMET = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether the evidence supports the answer."""
+    """Judgement on the support of an answer by its evidence."""
 
     probability: float
     """Probability that the answer is right, calibrated for the embedded reader; 1 if there is no evidence to verify."""

@@ -33,6 +33,8 @@ from desk_rag.answering.questions.second_look import SecondLook
 from desk_rag.answering.questions.whole_folder import answer as whole_folder_answer
 from desk_rag.answering.questions.whole_folder import not_readable
 from desk_rag.answering.requirements.dates import without_dates
+from desk_rag.answering.requirements.places import place_of_source
+from desk_rag.answering.requirements.requirements import Fit, Requirements
 from desk_rag.retrieval.search import RetrievedChunk
 
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ def answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[Ans
             first_text = time.perf_counter() - began
         if isinstance(event, Finished):
             timed = replace(event.answer.timings, first_text=first_text)
-            event = _with_basis(Finished(replace(event.answer, timings=timed)), reader.store, under)
+            event = _with_unmet(_with_basis(Finished(replace(event.answer, timings=timed)), reader.store, under))
         yield event
 
 
@@ -117,7 +119,7 @@ def _of_whole_folder(
 
 
 def _about(reader: Reader, question: str, subject: str, under: Sequence[Path]) -> tuple[str, Sequence[Path]]:
-    """What to look for and where: the files that the question names, if it does."""
+    """The question to search for, and the files that it names or else `under`."""
     named = named_files(reader.store, question, under)
     return (without_file_names(question), named.indexed) if named.indexed else (question, under)
 
@@ -212,7 +214,7 @@ class _Unconvincing:
 
 def _convincing(events: Iterator[AnswerEvent]) -> Generator[AnswerEvent, None, _Unconvincing | None]:
     """Pass on the events of a convincing answer; hold those of another back and return it."""
-    held: list[AnswerEvent] = []
+    held_back: list[AnswerEvent] = []
     passing = False
     for event in events:
         if isinstance(event, Retrieved | FirstToken):
@@ -220,19 +222,19 @@ def _convincing(events: Iterator[AnswerEvent]) -> Generator[AnswerEvent, None, _
             continue
         if isinstance(event, Evidence) and (event.support is None or event.support >= _CONVINCING):
             passing = True
-            yield from held
-            held = []
+            yield from held_back
+            held_back = []
         if isinstance(event, Finished) and (event.answer.stopped or not event.answer.sources):
             passing = True
-            yield from held
+            yield from held_back
         if passing:
             yield event
         else:
-            held.append(event)
+            held_back.append(event)
     if passing:
         return None
-    done = _finished(held)
-    return _Unconvincing(done.found, done.support, tuple(held))
+    done = _finished(held_back)
+    return _Unconvincing(done.found, done.support, tuple(held_back))
 
 
 def _nearest(reader: Reader, under: Sequence[Path], embedder: EmbedderLike, question: str) -> Sequence[RetrievedChunk]:
@@ -243,6 +245,20 @@ def _finished(events: Sequence[AnswerEvent]) -> Answer:
     last = events[-1]
     assert isinstance(last, Finished)
     return last.answer
+
+
+def _with_unmet(event: Finished) -> Finished:
+    """Say on a refusal which years, dates and numbers of the question no passage had that was read."""
+    done = event.answer
+    if done.found or not done.sources:
+        return event
+    requirements = Requirements(done.question)
+    fits = [requirements.chunk_fits(place_of_source(source)) for source in done.sources]
+    missing = [asked for asked, *of_all in zip(requirements.asked, *fits, strict=True) if min(of_all) > Fit.NEARBY]
+    if not missing:
+        return event
+    notice = f"No passage that was read has “{'”, “'.join(missing)}”"
+    return Finished(replace(done, notices=(*done.notices, notice)))
 
 
 def _with_basis(event: Finished, store: Store, under: Sequence[Path]) -> Finished:

@@ -110,19 +110,19 @@ def narrow(store: Store, question: str, under: Sequence[Path]) -> Narrowed | Non
     named = named_files(store, question, under).indexed
     if named:
         return Narrowed(named, strict=True, of_date=False, notice=_searched(len(named)))
-    asked = dates(question)
+    dates_asked = dates(question)
     kind = next((formats for pattern, formats in _KINDS.items() if pattern.search(question)), None)
-    if not asked and kind is None:
+    if not dates_asked and kind is None:
         return None
     files = [row.path for row in indexed(store, under)]
     chosen = [path for path in files if kind is None or format_of_name(path.name) in kind]
     if kind is not None:
         chosen = _by_person(store, chosen, question) or chosen
-    dated = [path for path in chosen if any(date.stands_in(dated_text(store, path)) for date in asked)]
+    dated = [path for path in chosen if any(date.stands_in(dated_text(store, path)) for date in dates_asked)]
     chosen = dated or (chosen if kind is not None else [])
     if not 0 < len(chosen) <= _MOST_FILES or len(chosen) == len(files):
         return None
-    one_day = bool(dated) and all(date.day for date in asked)
+    one_day = bool(dated) and all(date.day for date in dates_asked)
     return Narrowed(tuple(chosen), kind is not None or one_day, bool(dated), _searched(len(chosen)))
 
 

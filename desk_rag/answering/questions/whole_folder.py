@@ -55,18 +55,18 @@ class Shown:
 def answer(store: Store, question: str, request: WholeFolderQuestion, under: Sequence[Path]) -> Iterator[AnswerEvent]:
     """Yield progress and the answer; nothing after the progress if there is nothing to show, count or add up."""
     began = time.perf_counter()
-    plain, asked = conditions(request.subject)
+    plain, asked_conditions = conditions(request.subject)
     decided: list[str] = []
     matches: Matches | None = None
-    if asked and request.form is not Form.FILES:
+    if asked_conditions and request.form is not Form.FILES:
         matches = yield from _matches(store, plain, under, whole_tables=True)
-        decided = _decide(matches, asked)
+        decided = _decide(matches, asked_conditions)
     if not decided:
         if request.form is Form.COUNT and not _countable(store, request.subject, under):
             return
         matches = yield from _matches(store, request.subject, under)
     assert matches is not None
-    disregarded = [] if decided else [condition.asked for condition in asked if needed(condition)]
+    disregarded = [] if decided else [condition.asked for condition in asked_conditions if needed(condition)]
     if disregarded and not matches.rows:
         matches = yield from _matches(store, plain, under)
     rows = matches.rows
@@ -94,11 +94,11 @@ def _matches(
     raise AssertionError("matching ends with its matches")
 
 
-def _decide(matches: Matches, asked: Sequence[Condition]) -> list[str]:
+def _decide(matches: Matches, asked_conditions: Sequence[Condition]) -> list[str]:
     """Keep the rows that meet all conditions, and return what decided; [] if one cannot be decided."""
     decided: list[str] = []
     rows = matches.rows
-    for condition in asked:
+    for condition in asked_conditions:
         result = condition.decide(rows)
         if result is None:
             return []
@@ -215,8 +215,8 @@ def _text(question: str, request: WholeFolderQuestion, rows: Sequence[Row], rega
         return f"{lines} match{'es' if len(rows) == 1 else ''}{more}."
     if request.form is Form.COUNT:
         return f"{len(rows):,} (counted: {lines}{more})"
-    found = [amounts.amount_of(row.text, question) for row in rows[:_MOST_ROWS]]
-    known = [amount for amount in found if amount is not None]
+    amounts_or_none = [amounts.amount_of(row.text, question) for row in rows[:_MOST_ROWS]]
+    known = [amount for amount in amounts_or_none if amount is not None]
     return f"{amounts.written(known)} (computed: the sum of the {len(known):,} amounts shown{more})"
 
 

@@ -18,7 +18,7 @@ _MONEY_KEYS = content_stems("amount price total cost costs sum fee income value 
 def amount_of(text: str, asked: str) -> Decimal | None:
     """The one number of a line that the question asks to add up; None if there is none or it is not clear which."""
     wanted = content_stems(asked)
-    fields = [(content_stems(found["key"]), _number(found["value"])) for found in FIELD.finditer(text)]
+    fields = [(content_stems(match["key"]), _number(match["value"])) for match in FIELD.finditer(text)]
     numeric = [(key, number) for key, number in fields if number is not None]
     for keys in (wanted, _MONEY_KEYS):
         chosen = [number for key, number in numeric if key & keys]
@@ -26,16 +26,16 @@ def amount_of(text: str, asked: str) -> Decimal | None:
             return chosen[0]
     if fields:
         return numeric[0][1] if len(numeric) == 1 else None
-    money = [_parsed(found["after"] or found["before"]) for found in _MONEY.finditer(text)]
+    money = [_parsed(match["after"] or match["before"]) for match in _MONEY.finditer(text)]
     if len(money) == 1:
         return money[0]
-    counted = [_parsed(found.group()) for found in _NUMBER.finditer(text) if _unit(text, found.end()) & wanted]
+    counted = [_parsed(match.group()) for match in _NUMBER.finditer(text) if _unit(text, match.end()) & wanted]
     return counted[0] if len(counted) == 1 else None
 
 
 def fields_of(text: str) -> dict[str, str]:
     """The columns and cells of a row of a table; nothing for other lines."""
-    return {found["key"].strip(): found["value"].strip() for found in FIELD.finditer(text)}
+    return {match["key"].strip(): match["value"].strip() for match in FIELD.finditer(text)}
 
 
 def written(amounts: Sequence[Decimal]) -> str:

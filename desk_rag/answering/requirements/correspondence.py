@@ -80,7 +80,7 @@ class Correspondents:
 
 
 def correspondents(question: str) -> Correspondents:
-    """Who writes to whom in a question."""
+    """The sender and the recipient in a question."""
     sender = _first(_SENDER, question)
     recipient = _first(_RECIPIENT, question, capital=question[1:] != question[1:].lower())
     return Correspondents(sender, "" if recipient == sender else recipient)

@@ -33,7 +33,7 @@ class Place:
     """Character of `text` at which the title line ends."""
 
     def marker_before(self, begin: int) -> int:
-        """Where the number of a list item begins that ends at `begin`; `begin` without one."""
+        """The begin of a list item's number that ends at `begin`; `begin` without one."""
         line = self.text.rfind("\n", 0, begin) + 1
         return line if _LIST_NUMBER.fullmatch(self.text[line:begin]) else begin
 

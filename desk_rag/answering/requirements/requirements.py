@@ -28,7 +28,7 @@ _NO_NAMES = frozenset(
 
 
 class Fit(IntEnum):
-    """How a place meets one requirement, the best first."""
+    """Degree to which a place meets one requirement, the best first."""
 
     STATED = 0
     """The sentence or what it stands under has the value."""
@@ -126,7 +126,7 @@ class _Letter:
 
 
 class Requirements:
-    """What one question demands of its evidence; falsy if nothing."""
+    """The demands of one question on its evidence; falsy if there are none."""
 
     def __init__(self, question: str) -> None:
         self._question = question
@@ -147,6 +147,11 @@ class Requirements:
         return bool(self._all)
 
     @property
+    def asked(self) -> list[str]:
+        """All that is required, in the words of the question."""
+        return [each.asked for each in self._all]
+
+    @property
     def has_values(self) -> bool:
         """True if a year, date or number is required."""
         return any(isinstance(each, Requirement) for each in self._all)
@@ -154,7 +159,7 @@ class Requirements:
     @property
     def stems(self) -> set[str]:
         """The stems of all that is required."""
-        return content_stems(" ".join(each.asked for each in self._all))
+        return content_stems(" ".join(self.asked))
 
     @property
     def timed(self) -> tuple[Requirement, ...]:
@@ -170,7 +175,7 @@ class Requirements:
         return max((each.fit(place, begin, end) for each in self._all), default=Fit.STATED)
 
     def chunk_fits(self, place: Place) -> list[Fit]:
-        """How a whole chunk meets each requirement."""
+        """The fit of a whole chunk to each requirement."""
         return [each.fit_of_chunk(place) for each in self._all]
 
     def unmet(self, place: Place, begin: int, end: int) -> tuple[str, ...]:

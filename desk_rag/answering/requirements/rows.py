@@ -139,12 +139,12 @@ def _row(
     named = [cell for cell in cells if _named(cell, wanted, question)]
     if not named:
         return None
-    asked = _asked(question, wanted, cells, named)
-    if asked is None:
+    cell_asked_for = _asked(question, wanted, cells, named)
+    if cell_asked_for is None:
         return None
     stems = around | content_stems(line)
     covered = sum(has_stem(stem, stems) for stem in wanted) / len(wanted)
-    return covered, Lookup(place, begin, end, (begin + asked.begin, begin + asked.end))
+    return covered, Lookup(place, begin, end, (begin + cell_asked_for.begin, begin + cell_asked_for.end))
 
 
 def _of_other_section(wanted: set[str], place: Place, begin: int) -> bool:

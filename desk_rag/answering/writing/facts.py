@@ -65,11 +65,11 @@ def facts(text: str) -> list[Fact]:
     return sorted([*_numbers(text), *_names(text)], key=lambda fact: fact.begin)
 
 
-def missing(found: list[Fact], text: str, also_known: str = "") -> list[Fact]:
+def missing(facts: list[Fact], text: str, also_known: str = "") -> list[Fact]:
     """Those facts that `text` does not hold; names may also stand in `also_known` (the question, file names)."""
     numbers = _number_forms(text)
     words = _words(text) | _words(also_known)
-    return [fact for fact in found if not (_holds(numbers, fact.text) if fact.is_number else _knows(words, fact.text))]
+    return [fact for fact in facts if not (_holds(numbers, fact.text) if fact.is_number else _knows(words, fact.text))]
 
 
 def occurrences(fact: Fact, text: str) -> list[tuple[int, int]]:
@@ -78,10 +78,10 @@ def occurrences(fact: Fact, text: str) -> list[tuple[int, int]]:
         pattern = re.compile(rf"(?<!\w){re.escape(fact.text)}(?!\w)", re.IGNORECASE)
         return [match.span() for match in pattern.finditer(text)]
     wanted = set(_forms_of_number(fact.text))
-    found = [match.span() for match in _NUMBER.finditer(text) if wanted & set(_forms_of_number(match.group()))]
-    found += [match.span() for match in _CODE.finditer(text) if match.group().casefold() in wanted]
+    spans = [match.span() for match in _NUMBER.finditer(text) if wanted & set(_forms_of_number(match.group()))]
+    spans += [match.span() for match in _CODE.finditer(text) if match.group().casefold() in wanted]
     words = (match for match in _WORD.finditer(text) if match.group().casefold() in _NUMBER_WORDS)
-    return found + [match.span() for match in words if _NUMBER_WORDS[match.group().casefold()] in wanted]
+    return spans + [match.span() for match in words if _NUMBER_WORDS[match.group().casefold()] in wanted]
 
 
 def is_german(text: str) -> bool:
@@ -169,13 +169,13 @@ def _decimal(number: str) -> tuple[str, str, str]:
 
 @lru_cache(maxsize=256)
 def _number_forms(text: str) -> frozenset[str]:
-    found: set[str] = set()
+    forms: set[str] = set()
     for match in _NUMBER.finditer(text):
-        found.add(_normal(match.group()))
-        found.update(_normal(part) for part in re.split(r"\D", match.group()) if part)
-    found.update(match.group().casefold() for match in _CODE.finditer(text))
-    found.update(_NUMBER_WORDS[word.casefold()] for word in _WORD.findall(text) if word.casefold() in _NUMBER_WORDS)
-    return frozenset(found)
+        forms.add(_normal(match.group()))
+        forms.update(_normal(part) for part in re.split(r"\D", match.group()) if part)
+    forms.update(match.group().casefold() for match in _CODE.finditer(text))
+    forms.update(_NUMBER_WORDS[word.casefold()] for word in _WORD.findall(text) if word.casefold() in _NUMBER_WORDS)
+    return frozenset(forms)
 
 
 def _knows(words: frozenset[str], name: str) -> bool:

@@ -95,11 +95,11 @@ class SourceWindows:
         """Characters of each sentence, the title line left out if other text follows."""
         ranges, line_begin = [], 0
         for line in self.source.text.split("\n"):
-            at = 0
+            offset = 0
             for sentence in sentences(line.strip()):
-                begin = line.index(sentence, at)
-                at = begin + len(sentence)
-                ranges.append((line_begin + begin, line_begin + at))
+                begin = line.index(sentence, offset)
+                offset = begin + len(sentence)
+                ranges.append((line_begin + begin, line_begin + offset))
             line_begin += len(line) + 1
         return ranges[1:] or ranges or [(0, len(self.source.text))]
 

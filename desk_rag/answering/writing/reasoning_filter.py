@@ -61,8 +61,8 @@ class ReasoningFilter:
             self._pending = self._pending[index + len(marks.closing) :].lstrip()
             self._inside = None
             return ""
-        held = 0 if final else max(_held_back(self._pending, (marks.closing,)), _held_frame(self._pending))
-        cut = len(self._pending) - held
+        withheld = 0 if final else max(_held_back(self._pending, (marks.closing,)), _held_frame(self._pending))
+        cut = len(self._pending) - withheld
         if not cut:
             return None
         self._reason(self._pending[:cut])
@@ -88,9 +88,10 @@ class ReasoningFilter:
             if closed.closing != "<|channel|>final<|message|>":
                 self._reason(text)
             return ""
-        held = 0 if final else _held_back(self._pending, [m for each in marks for m in (each.opening, each.closing)])
-        held = held if final else max(held, _held_frame(self._pending))
-        cut = len(self._pending) - held
+        ends = [end for mark in marks for end in (mark.opening, mark.closing)]
+        withheld = 0 if final else _held_back(self._pending, ends)
+        withheld = withheld if final else max(withheld, _held_frame(self._pending))
+        cut = len(self._pending) - withheld
         if not cut:
             return None
         text, self._pending = self._pending[:cut], self._pending[cut:]

@@ -17,18 +17,18 @@ def remarks(answer: Answer) -> list[str]:
     doubted = [sentence for sentence in answer.sentences if sentence.support is Support.UNSUPPORTED]
     unchecked = [sentence for sentence in answer.sentences if sentence.support is Support.UNCHECKED]
     total = len(answer.sentences)
-    found = []
+    parts = []
     if answer.grounding is Grounding.NONE:
-        found.append("Not from your documents: the passages that were read support no sentence of this answer")
+        parts.append("Not from your documents: the passages that were read support no sentence of this answer")
     elif doubted:
         verb = "is" if len(doubted) == 1 else "are"
-        found.append(f"{len(doubted)} of {total} sentences {verb} not supported by the passages, marked {MARK}")
+        parts.append(f"{len(doubted)} of {total} sentences {verb} not supported by the passages, marked {MARK}")
     if doubted and (reasons := _reasons(doubted)):
-        found[-1] += f": {reasons}"
+        parts[-1] += f": {reasons}"
     if unchecked:
         verb = "was" if len(unchecked) == 1 else "were"
-        found.append(f"{len(unchecked)} of {total} sentences {verb} not checked: {_reasons(unchecked)}")
-    return found
+        parts.append(f"{len(unchecked)} of {total} sentences {verb} not checked: {_reasons(unchecked)}")
+    return parts
 
 
 def reasoned(answer: Answer) -> str:

@@ -160,38 +160,38 @@ class SupportChecker:
         verbatim = self._finder.find(claim) if len(claim.split()) >= _QUOTED_WORDS else None
         if verbatim is not None:
             return SupportVerdict(Support.SUPPORTED, score=1.0, citations=(verbatim,))
-        found = facts.facts(claim)
-        if not found and not content_stems(claim):
+        claimed = facts.facts(claim)
+        if not claimed and not content_stems(claim):
             return SupportVerdict(Support.UNCHECKED, "it has no words of its own to compare")
-        windows = self._ranked(f"{context} {claim}".strip(), found, cited)
+        windows = self._ranked(f"{context} {claim}".strip(), claimed, cited)
         best = windows[0]
-        also = self._also_needed(windows, found, cited)
+        also = self._also_needed(windows, claimed, cited)
         texts = "\n".join(window.source.text for window in (best, *also))
-        if absent := facts.missing(found, texts, self._known):
+        if absent := facts.missing(claimed, texts, self._known):
             return SupportVerdict(Support.UNSUPPORTED, _missing_reason(absent), 0.0)
         if context and coverage(claim, best.source.text) < _LEAST_COVERAGE:
             return SupportVerdict(Support.UNSUPPORTED, "no passage says this", 0.0)
         weights = _WORDS_ALONE if self._embedder is None else _WITH_SPAN_SCORER
-        self.last_signals = self.signals(claim, found, best, context)
+        self.last_signals = self.signals(claim, claimed, best, context)
         log_odds = weights.log_odds(self.last_signals)
         score = 1 / (1 + math.exp(-log_odds))
         if log_odds < weights.threshold:
             foreign = [window for window in windows if differ(claim, window.source.text)]
             meant = [window for window in foreign if window.source.number in cited]
-            if meant or (found and any(not facts.missing(found, window.text) for window in foreign)):
+            if meant or (claimed and any(not facts.missing(claimed, window.text) for window in foreign)):
                 kept = tuple(_citation(window) for window in meant)
                 return SupportVerdict(Support.UNCHECKED, "it is in another language than the passages", None, kept)
             return SupportVerdict(Support.UNSUPPORTED, "no passage says this", score)
         return SupportVerdict(Support.SUPPORTED, "", score, tuple(_citation(window) for window in (best, *also)))
 
-    def signals(self, claim: str, found: Sequence[facts.Fact], window: Window, context: str = "") -> Signals:
+    def signals(self, claim: str, claimed: Sequence[facts.Fact], window: Window, context: str = "") -> Signals:
         """Score a claim against its best window; `context` is as in `check`."""
         contrast = contradicts(claim, window.core(claim), window.text)
         if self._span_scorer is None:
             return Signals(window.similarity, window.coverage, window.missing > 0, contrast)
         text = window.source.text
         (scores,) = self._span_scorer.read(f"{context} {claim}".strip(), [text])
-        margins = [self._margin(claim, fact, text, context) for fact in found[:_MOST_FACTS]]
+        margins = [self._margin(claim, fact, text, context) for fact in claimed[:_MOST_FACTS]]
         return Signals(
             window.similarity, window.coverage, window.missing > 0, contrast,
             scores.log_odds(window.begin, window.end), min(margins, default=0.0),
@@ -208,19 +208,19 @@ class SupportChecker:
         at_fact = max((_log_odds(scores, begin, end) for begin, end in places), default=-math.inf)
         return max(at_fact - scores.log_odds(0, len(text)), _LEAST_MARGIN)
 
-    def _ranked(self, claim: str, found: Sequence[facts.Fact], cited: Sequence[int]) -> list[Window]:
+    def _ranked(self, claim: str, claimed: Sequence[facts.Fact], cited: Sequence[int]) -> list[Window]:
         """The best window of each source, best first."""
         vector = None if self._embedder is None else self._embedder.embed_chunks([claim])[0]
-        windows = [source.best(claim, vector, found, self._known) for source in self._windows]
+        windows = [source.best(claim, vector, claimed, self._known) for source in self._windows]
         return sorted(
             windows, key=lambda window: window.rank + _CITED_BONUS * (window.source.number in cited), reverse=True
         )
 
     def _also_needed(
-        self, windows: Sequence[Window], found: Sequence[facts.Fact], cited: Sequence[int]
+        self, windows: Sequence[Window], claimed: Sequence[facts.Fact], cited: Sequence[int]
     ) -> tuple[Window, ...]:
         """The cited window, or else the second best, that holds facts which the best one's source lacks."""
-        lacking = facts.missing(list(found), windows[0].source.text, self._known)
+        lacking = facts.missing(list(claimed), windows[0].source.text, self._known)
         others = [window for window in windows[1:] if window.source.number in cited] or list(windows[1:2])
         holding = [window for window in others if len(facts.missing(lacking, window.source.text)) < len(lacking)]
         return tuple(holding[:1]) if lacking else ()

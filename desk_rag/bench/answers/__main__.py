@@ -88,12 +88,12 @@ def _places(options: argparse.Namespace) -> Iterator[tuple[Path, Path]]:
 
 
 def _measure(
-    options: argparse.Namespace, asked: Sequence[questions.Question], folder: Path, data_dir: Path
+    options: argparse.Namespace, all_questions: Sequence[questions.Question], folder: Path, data_dir: Path
 ) -> list[rates.Marked]:
     from desk_rag.answering.opening import open_engine
 
     model = ModelSettings.model_validate({"name": options.model, "threads": options.threads})
-    chosen = [one for one in asked if not options.kind or one.kind in options.kind][: options.limit or None]
+    chosen = [one for one in all_questions if not options.kind or one.kind in options.kind][: options.limit or None]
     if not chosen:
         raise ConfigError("There is no such question.", remedy="Leave out --kind and --limit.")
     engine = open_engine(Settings(data_dir=data_dir, model=model), writer=True)

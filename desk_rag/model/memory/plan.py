@@ -57,7 +57,7 @@ class ModelSizes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Device that a model is to be served on."""
+    """The machine and settings that a model is to be served with."""
 
     name: str
     """'GPU memory' or 'memory'."""

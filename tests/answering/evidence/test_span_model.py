@@ -59,7 +59,7 @@ def row(*lengths: int) -> SpanBatch:
 
 
 def by_hand(head: SpanHead, states: Tensor, inside: Tensor) -> Tensor:
-    """What `SpanHead` is to say, one span after the other."""
+    """Compute the scores of `SpanHead` one span after the other."""
     scores = torch.full((*inside.shape, inside.shape[1]), -torch.inf)
     rows, tokens = inside.shape
     for number in range(rows):

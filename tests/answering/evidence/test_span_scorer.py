@@ -63,7 +63,7 @@ def read(pointer: SpanScorer, question: str, text: str) -> SpanScores:
 
 
 def first(pointer: SpanScorer, question: str, text: str) -> str:
-    """What stands where the pointer points."""
+    """Return the words of the best span."""
     (span,) = read(pointer, question, text).best(0, len(text), 1)
     return text[span.begin : span.end]
 

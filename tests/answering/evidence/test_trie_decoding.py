@@ -46,7 +46,7 @@ def at_random(seed: int) -> Says:
 def laid(
     says: Says, branches: Sequence[Candidate], forks: LookaheadConfig = ONLY_HERE, ends: Sequence[int] = (END,)
 ) -> tuple[Decoded, ScriptedPass]:
-    """What must hold of every walk is checked here."""
+    """Decode, and check what must hold of every walk."""
     run = ScriptedPass(SIZE, says, START)
     got = TrieDecoder(run, forks, ends).decode_best(branches, log_probabilities(run.logits()), START)
     assert got.token_ids in [branch.ids for branch in branches]

@@ -193,6 +193,12 @@ def test_a_folder_is_summarised_file_by_file(engine: AnswerEngine) -> None:
     assert len({citation.path for citation in answer.citations}) == 3
 
 
+def test_a_refusal_says_what_no_passage_has(engine: AnswerEngine) -> None:
+    answer = answer_of(events_of(engine, "What is on shelf 7?"))
+    assert not answer.found
+    assert "No passage that was read has “shelf 7”" in answer.notices
+
+
 def test_an_answer_about_another_year_is_doubtful(engine: AnswerEngine) -> None:
     answer = answer_of(events_of(engine, "Who changed the turbine belt in 2021?"))
     assert not answer.found or (answer.doubtful and "“2021”" in answer.doubt)

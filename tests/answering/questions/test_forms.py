@@ -1,4 +1,4 @@
-"""Which questions are about the whole folder, two things, or one thing by way of another."""
+"""Tests of questions about the whole folder, two things, or one thing by way of another."""
 
 from __future__ import annotations
 

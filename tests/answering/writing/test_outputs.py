@@ -1,4 +1,4 @@
-"""What is shown of outputs as chat models write them: invented, refused, reasoned, looping, formatted, hostile.
+"""Outputs as chat models write them are shown without faults: invented, refused, reasoned, looping, formatted, hostile.
 
 The text is scripted, because no such model's weights are at hand; passages, embedder and span scorer are real.
 """

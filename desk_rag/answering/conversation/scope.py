@@ -227,14 +227,6 @@ def _ends_in(path: Path, parts: Sequence[str]) -> bool:
 
 
 def among_indexed(question: str, store: Store, under: Sequence[Path]) -> Scope:
-<<<<<<< HEAD
-    """Resolve the '@' names in a question among the documents below `under`. Raises UnknownName."""
-    try:
-        return resolve(question, lambda: indexed_files(store), under)
-    except UnknownName:
-        from desk_rag.ingest import unread
-
-=======
     """Resolve the '@' names in a question among the documents below `under`.
 
     Raises UnknownName, which says why if the file is there and was not read.
@@ -242,7 +234,6 @@ def among_indexed(question: str, store: Store, under: Sequence[Path]) -> Scope:
     try:
         return resolve(question, lambda: indexed_files(store), under)
     except UnknownName:
->>>>>>> main
         names = " ".join(mention.name for mention in mentions(question))
         if sentences := unread.named_in(names, store, under, by_kind=False):
             raise UnknownName(f"{sentences[0].rstrip('.')}.") from None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from desk_rag.answering.conversation import scope
-from desk_rag.answering.conversation.asking import scope_of
+from desk_rag.answering.conversation.scope import among_indexed
 from desk_rag.answering.writing.languages import foreign_language
 from desk_rag.documents.status import FileState
 from desk_rag.ingest import unread
@@ -69,9 +69,9 @@ def test_files_outside_the_asked_folders_are_not_named(store: Store) -> None:
 
 def test_an_unread_file_after_an_at_sign_is_no_unknown_name(store: Store) -> None:
     with pytest.raises(scope.UnknownName, match="boiler-invoice.pdf was not read: has no text layer"):
-        scope_of("@boiler-invoice.pdf what is the total?", store, [])
+        among_indexed("@boiler-invoice.pdf what is the total?", store, [])
     with pytest.raises(scope.UnknownName, match="is called"):
-        scope_of("@nowhere.pdf what is the total?", store, [])
+        among_indexed("@nowhere.pdf what is the total?", store, [])
 
 
 def test_scans_and_locked_files_are_counted_by_their_reason(store: Store) -> None:

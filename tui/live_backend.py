@@ -41,13 +41,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_QUIET = {
-    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
-    "TRANSFORMERS_VERBOSITY": "error",
-    "TOKENIZERS_PARALLELISM": "false",
-}
-"""Environment that keeps libraries from writing to the terminal."""
 _SOON = 20.0
 """Seconds that a writer may take to start; without activity after that, nobody is watching."""
 _HALT_SECONDS = 10.0
@@ -74,8 +67,6 @@ class LiveBackend:
     def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
         """Load model and store and begin indexing. Raises ModelError, StoreError, ConfigError."""
         self._listen = listen
-        for name, value in _QUIET.items():
-            os.environ.setdefault(name, value)
         report("checking the model")
         self._check_model()
         report("loading the libraries")

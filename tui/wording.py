@@ -12,6 +12,7 @@ from pathlib import Path
 from textual.content import Content
 
 from desk_rag.answering.events import Answer, Source
+from desk_rag.ingest.events import DeletionsWaiting, Notice, RootAbsent
 from desk_rag.sanitize import clean, clean_name
 from desk_rag.tui.backend import Reading, Status
 
@@ -34,6 +35,23 @@ def short_path(path: Path, folders: Sequence[Path]) -> str:
             inside = path.relative_to(folder)
             return clean_name(str(Path(folder.name) / inside if len(folders) > 1 else inside))
     return clean_name(str(path))
+
+
+def said_of(event: RootAbsent | DeletionsWaiting | Notice) -> str:
+    """Return what the user is told about a folder that is away, deletions that wait, or a fault and its remedy."""
+    match event:
+        case Notice():
+            text = f"{event.sentence} {event.remedy}"
+        case RootAbsent():
+            text = f"{short_path(event.root, ())}: {event.reason}"
+        case DeletionsWaiting():
+            text = f"{short_path(event.root, ())}: {event.sentence}"
+    return safe(text.rstrip(), single_line=True, most=400).plain
+
+
+def other_model(key: str) -> str:
+    """Return the sentence that leads from a model that did not start to another one."""
+    return f"{key} shows the models on this computer; the one you choose there starts at once."
 
 
 def home_path(path: Path) -> str:

@@ -302,11 +302,14 @@ def _default_threads() -> int:
 
 
 def _stay_offline() -> None:
-    """Turn off the libraries' network and telemetry, before any of them is imported."""
+    """Turn off the libraries' network, telemetry and advice, before any of them is imported."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("USE_HUB_KERNELS", "0")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 
 def quiet_libraries() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import count as counter
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from textual import events
 from textual.app import ComposeResult
@@ -38,7 +38,7 @@ from desk_rag.tui.widgets.source_list import SourceList
 from desk_rag.tui.widgets.source_preview import SourcePreview
 from desk_rag.tui.widgets.transcript import Transcript
 from desk_rag.tui.widgets.welcome import welcome
-from desk_rag.tui.wording import notice, safe, short_path
+from desk_rag.tui.wording import notice, other_model, safe, said_of
 
 _FOOTER_CELLS = 96
 """What all keys of the footer take. Below it the palette's, docked at the right, would lie over others."""
@@ -244,11 +244,8 @@ class ChatScreen(ConversationScreen):
     def on_backend_failed(self, message: m.BackendFailed) -> None:
         problem = message.problem
         if message.is_model:
-            key = self._keymap.shown("models")
-            remedy = (
-                f"{problem.remedy} {key} shows the models on this computer; the one you choose there starts at once."
-            )
-            problem = m.Problem(problem.message, remedy.strip())
+            remedy = f"{problem.remedy} {other_model(self._keymap.shown('models'))}".strip()
+            problem = m.Problem(problem.message, remedy)
         self._problem = problem
         self.query_one(IndexStatus).notice("! desk-rag could not start")
         self._welcome()
@@ -277,14 +274,9 @@ class ChatScreen(ConversationScreen):
         event = message.event
         if isinstance(event, FileEvent):
             self._changes += event.state in _CHANGED
-        elif isinstance(event, RootAbsent | DeletionsWaiting):
-            reason = event.reason if isinstance(event, RootAbsent) else event.sentence
-            said = safe(f"{short_path(event.root, ())}: {reason}", single_line=True, most=300)
-            self.notify(said.plain, severity="warning", timeout=8, markup=False)
-        elif isinstance(event, Notice):
-            said = safe(f"{event.sentence} {event.remedy}".rstrip(), single_line=True, most=400)
-            severity: Literal["information", "warning"] = "information" if event.is_over else "warning"
-            self.notify(said.plain, severity=severity, timeout=12, markup=False)
+        elif isinstance(event, RootAbsent | DeletionsWaiting | Notice):
+            is_over = isinstance(event, Notice) and event.is_over
+            self.notify(said_of(event), severity="information" if is_over else "warning", timeout=12, markup=False)
 
     def _notice(self) -> None:
         self.query_one(IndexStatus).notice(notice(self._status))

@@ -1,0 +1,1 @@
+"""Keys: the list of them, keys of one's own, and what they do."""

@@ -19,15 +19,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache, StaticCache
 
+from desk_rag.assets import assets_dir
 from desk_rag.bench.harness import report
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError
 from desk_rag.kv.forward.runner import ModelRunner
 from desk_rag.kv.prefill import PrefixKV, prefill_prefix
 from desk_rag.kv.rope import build_tables
+from desk_rag.model.embedded.reader import ReaderConfig
 from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.loading import load_model
 
@@ -83,7 +85,10 @@ def main(argv: Sequence[str]) -> int:
 
 def stock_twin(model: LanguageModel) -> Any:
     """The same weights in transformers' own modules, as it loads them by default."""
-    config = type(model.module.config)(**model.module.config.to_dict())
+    if isinstance(model.module.config, ReaderConfig):
+        config = AutoConfig.from_pretrained(assets_dir() / "reader")
+    else:
+        config = type(model.module.config)(**model.module.config.to_dict())
     twin = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=model.spec.dtype)
     with torch.no_grad():
         for name, parameter in twin.named_parameters():

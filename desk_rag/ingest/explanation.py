@@ -69,7 +69,7 @@ def _how_read(row: DocumentRow, path: Path) -> str:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.indexed_at))
     changed = "" if is_as_read(row, path) else "; it has changed since, and is read again at the next run"
     if not path.exists():
-        changed = "; it is not there now (desk-rag deletions and desk-rag status say more)"
+        changed = "; it is not there now: desk-rag purge forgets it, desk-rag deletions lists what is kept for a while"
     return f"{chunks}, read {when}{changed}" + (f"; {row.reason}" if row.reason else "")
 
 

@@ -18,7 +18,7 @@ def test_every_file_of_the_mix_but_photos_can_be_read(tmp_path: Path) -> None:
     assert sum(written.values()) == len(files) == 150 and min(written.values()) > 0
     for path in files:
         if path.suffix == ".jpg":
-            assert not documents.supported(path)
+            assert not documents.supported(path, IndexSettings())
             continue
         assert documents.parse(path, IndexSettings()).blocks, path
 

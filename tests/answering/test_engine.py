@@ -231,7 +231,7 @@ def test_an_engine_that_becomes_the_writer_keeps_what_it_prefills_and_frees_the_
     engine.close()
     writer = Store.open(settings.data_dir, settings.store, writer=True)
     with monkeypatch.context() as patch:
-        patch.setattr(writer, "register_model", lambda _namespaces: (_ for _ in ()).throw(OSError("the drive is full")))
+        patch.setattr(writer, "register_model", lambda *_named: (_ for _ in ()).throw(OSError("the drive is full")))
         with pytest.raises(OSError, match="full"):
             reader.become_writer(writer)
     assert not reader.store.writer

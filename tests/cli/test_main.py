@@ -376,7 +376,9 @@ def test_why_groups_the_files_of_a_folder_by_reason(
     documents, data, _ = partly_read
     where = ("--data-dir", str(data))
     shown = run(capsys, "why", str(documents), *where).out.splitlines()
-    first = shown.index("22 left out: images, not a kind of file that desk-rag reads")
+    begins = "22 left out: images, not a kind of file that desk-rag reads"
+    first = next(number for number, line in enumerate(shown) if line.startswith(begins))
+    assert 'the extra "ocr"' in shown[first], "the remedy"
     assert shown[first + 1 : first + 21] == [f"  photo-{number:02}.jpg" for number in range(20)]
     assert shown[first + 21] == "  … and 2 more; --json lists every file"
     assert shown[shown.index("1 left out: .deskragignore: *.log") + 1] == "  debug.log"
@@ -488,7 +490,7 @@ def test_finetune_has_its_own_options(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_bench_help_lists_what_can_be_measured(capsys: pytest.CaptureFixture[str]) -> None:
     shown = run(capsys, "bench", "--help")
-    assert shown.code == 0 and "\n  ttft         Time to first token: " in shown.out
+    assert shown.code == 0 and "\n  ttft         Time to first token and first text: " in shown.out
     assert {"load", "paper-model", "quality"} <= set(benchmarks())
     assert "clock" not in benchmarks(), "a module without main(argv) is none"
 

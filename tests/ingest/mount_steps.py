@@ -173,7 +173,7 @@ def unmounted_while_a_service_watches(place: Path) -> None:
     from desk_rag.config import IdleSettings, IndexSettings, ModelSettings, Settings, StoreSettings
     from desk_rag.indexer.parts import lazy_parts
     from desk_rag.indexer.service import Service
-    from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, RootAbsent
+    from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, Notice
     from desk_rag.store.store import Store
     from tests.indexer.conftest import wait_for
     from tests.store import made
@@ -203,7 +203,7 @@ def unmounted_while_a_service_watches(place: Path) -> None:
             shutil.copytree(root / USB, place / "backup")
             umount(root / USB)
             service.sweep()
-            wait_for(lambda: any(isinstance(event, RootAbsent) for event in events))
+            wait_for(lambda: any(isinstance(event, Notice) and not event.is_over for event in events))
             mount("-t", "tmpfs", "drive", root / USB)
             shutil.copytree(place / "backup", root / USB, dirs_exist_ok=True)
             service.sweep()

@@ -14,13 +14,14 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+from desk_rag.bench.baselines.selectors import deviation
 from desk_rag.bench.models import shapes
 from desk_rag.kv.forward.fused_decoder import attend
 from desk_rag.kv.forward.sparse_attention import QueryRows
 from desk_rag.kv.forward.sparse_decoder import SparseDecoder
 from desk_rag.kv.forward.sparse_rows import ScatterCache, run_rows
 from desk_rag.kv.kernels.fused_ops import TorchOps
-from desk_rag.kv.recompute.attention_scores import deviation, question_attention
+from desk_rag.kv.recompute.attention_scores import question_attention
 from desk_rag.kv.recompute.run import Selection, recompute
 from desk_rag.model.packed_linear import available, pack_linears
 from tests.kv.stitched_cases import TEXTS, Case, stitched_case

@@ -35,7 +35,7 @@ _HOW_MUCH = re.compile(r"\bhow much\b|\bcosts?\b|\bpay\b|\bpaid\b|\bspen[dt]\b|\
 _WHO = re.compile(r"\bwho(?:m|se)?\b", re.I)
 _WHEN = re.compile(r"\bwhen\b|\b(?:which|what) (?:day|date|weekday)\b", re.I)
 _WHAT = re.compile(r"^\W*what(?:'s|’s| is| was| are| were| lies| stands)?\b", re.I)
-_LEAST_COVERED = 0.7
+_LEAST_COVERED = 0.8
 """Share of the question's words that table, section and row must have."""
 _CLEARLY = 0.1
 """Lead in that share over the next row that makes a row the one that is meant."""

@@ -248,6 +248,15 @@ def read_at(descriptor: int, view: memoryview, offset: int) -> int:
     return len(piece)
 
 
+def sync_file(path: Path) -> None:
+    """Make the content of a file durable. Raises OSError."""
+    descriptor = os.open(path, os.O_RDWR)  # Windows flushes only what may be written
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable, as far as its file system can do that. Raises OSError."""
     folder = open_folder(path, None, follow=True)

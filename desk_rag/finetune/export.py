@@ -6,7 +6,6 @@ Files are written to a temporary name, synced and renamed, the weights last: a d
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from desk_rag.finetune.trainable import Trainable
 from desk_rag.model import adapters, weights
 from desk_rag.model.checkpoint.row_int8 import SCALE, has_scales
 from desk_rag.owned_directory import OwnedDirectory
-from desk_rag.owned_folder import proven, sync_directory
+from desk_rag.owned_folder import proven, sync_directory, sync_file
 
 _BESIDE = ".result.tmp"
 _WRITTEN = frozenset({".safetensors", ".json", ".jinja", ".model", ".md"})
@@ -134,11 +133,7 @@ def _copy_companions(base: Path, into: Path) -> None:
 def _put_in_place(owned: OwnedDirectory, beside: Path) -> None:
     files = sorted(_files(beside), key=lambda file: (file.suffix == ".safetensors", file.name))
     for file in files:
-        descriptor = os.open(file, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_file(file)
     with owned.opened(beside) as folder, owned.opened() as out:
         for file in files:
             folder.replace(file.name, out, file.name)

@@ -254,15 +254,6 @@ def start_readahead(paths: Iterable[Path], length: int = 0) -> int:
     return total
 
 
-def sync_file(path: Path) -> None:
-    """Make the content of a file durable."""
-    descriptor = os.open(path, os.O_RDWR)  # Windows flushes only what may be written
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _is_writing(pid: str | None) -> bool:
     """Return whether another process with this id may still be writing; without an id there is none."""
     if pid is None or int(pid) == os.getpid():

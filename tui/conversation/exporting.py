@@ -13,6 +13,11 @@ from desk_rag.answering.events import Answer
 from desk_rag.errors import DeskRagError
 from desk_rag.store.chats.records import SavedChat
 
+_NEW_FILE = (
+    os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+)
+"""Flags of a file that must not exist yet; without the last Windows changes line ends."""
+
 
 def chat_of(answers: Sequence[Answer]) -> SavedChat:
     """Return the answers on the screen as a chat, whether it is saved or private."""
@@ -41,7 +46,7 @@ def write(chat: SavedChat, place: Path, change_of: export.ChangeOf) -> Path:
     as_json = path.suffix.casefold() == ".json"
     text = export.dumps(export.as_json(chat, change_of)) if as_json else export.as_markdown(chat, change_of)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
+        descriptor = os.open(path, _NEW_FILE, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError as error:

@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from desk_rag.errors import CorruptCatalog, StoreError, UnknownFormat, full_disk, of_system, read_only
+from desk_rag.owned_folder import sync_file
 from desk_rag.store.catalog import schema
 from desk_rag.store.catalog.faults import Faults
-from desk_rag.store.layout import sync_file
 
 BUSY_SECONDS = 30.0
 _LITTLE_ROOM = 64 << 10

@@ -15,9 +15,8 @@ import platformdirs
 
 from desk_rag.errors import StoreError
 from desk_rag.owned_directory import OwnedDirectory
-from desk_rag.owned_folder import TEMPORARY_SUFFIX, create_beside, proven
+from desk_rag.owned_folder import TEMPORARY_SUFFIX, create_beside, proven, sync_file
 from desk_rag.store.chats.database import ChatsDatabase
-from desk_rag.store.layout import sync_file
 from desk_rag.store.ownership import CHATS, content_proves
 
 

@@ -19,8 +19,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from desk_rag.owned_directory import OwnedDirectory
-from desk_rag.owned_folder import create_beside, proven
-from desk_rag.store.layout import sync_file
+from desk_rag.owned_folder import create_beside, proven, sync_file
 from desk_rag.store.ownership import content_proves
 
 Vectors = NDArray[np.float32]

@@ -45,12 +45,14 @@ class Echo:
         if request.get("do") == "fault":
             raise KeyError("inner")
         yield {"do": request.get("do")}
-        while request.get("do") == "endless":
-            if stop():
-                self.stopped.set()
-                return
-            yield {"again": True}
-            time.sleep(0.005)
+        if request.get("do") != "endless":
+            return
+        try:
+            while not stop():
+                yield {"again": True}
+                time.sleep(0.005)
+        finally:  # also where sending failed before `stop` was asked: the server then closes this generator
+            self.stopped.set()
 
 
 @pytest.fixture

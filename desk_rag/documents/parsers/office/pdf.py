@@ -15,17 +15,15 @@ from typing import TYPE_CHECKING
 
 from desk_rag.documents import ocr
 from desk_rag.documents.document import BlockKind
-from desk_rag.documents.parsers.building import NOWHERE, Builder, Parsed, table_rows
-from desk_rag.documents.parsers.markup.prose import LIST_ITEM
-from desk_rag.documents.parsers.office.layout import PrintedLine, in_reading_order, in_rows, table_at, usual_gap
+from desk_rag.documents.parsers.building import NOWHERE, Builder, Parsed
+from desk_rag.documents.parsers.office.layout import PrintedLine, in_rows
+from desk_rag.documents.parsers.office.page_blocks import add_page, printed_lines
 from desk_rag.documents.parsers.office.scans import (
     LONGEST_SIDE,
-    RecognizedLine,
     TextRecognition,
     only_some_pages,
     recognized_note,
 )
-from desk_rag.documents.sentences import ends_sentence
 from desk_rag.errors import BrokenDocument
 
 if TYPE_CHECKING:
@@ -35,16 +33,12 @@ _UNTITLED = re.compile(r"(?:\(?(?:untitled|anonymous)\)?|microsoft \w+ - .*|.*\.
 _LOCKED = "is locked with a password"
 _NO_TEXT = "has no text layer (scanned pages need OCR first)"
 _NO_TEXT_FOUND = "has no text layer, and OCR recognises no text in it"
-_CUT_WORD = re.compile(r"(?<=[^\W\d_])[\x02\ufffe]\s*(?=[a-zß-ÿ])")
-"""PDFium's mark for a hyphen at a line end, inside a word."""
-_OTHER_CUT = re.compile(r"[\x02\ufffe]\s*")
 _PAGE_NUMBER = re.compile(r"(?:.{0,80}\W)?(?:page|p\.)\s*\d+(?:\s*(?:of|/)\s*\d+)?|\W*\d{1,4}\W*", re.IGNORECASE)
 _LONGEST_NOTE = 200_000
 """Bytes of an annotation; a longer one is left out."""
 _SPACES = re.compile(r"\s+")
 _WIDE_SPACE = 1.5
 """Width of a space, in letter sizes, that separates columns or cells."""
-_LINE_END_HYPHEN = re.compile(r"[^\W\d_]-$")
 
 
 def parse(data: bytes, recognition: TextRecognition | None = None) -> Parsed:
@@ -76,7 +70,7 @@ def parse(data: bytes, recognition: TextRecognition | None = None) -> Parsed:
     pages = _without_running_lines([recognized.get(number, lines) for number, lines in enumerate(pages, 1)])
     sizes = _heading_sizes(pages)
     for number, (lines, written) in enumerate(zip(pages, notes, strict=True), 1):
-        _add_page(builder, lines, sizes)
+        add_page(builder, lines, sizes)
         for text in written:
             builder.add(text, BlockKind.PARAGRAPH, NOWHERE, number)
     if builder.empty:
@@ -119,26 +113,6 @@ def _recognize(data: bytes, numbers: list[int], recognition: TextRecognition) ->
     finally:
         document.close()
     return recognized
-
-
-def printed_lines(
-    lines: list[RecognizedLine], page: int, width: float = 595.0, height: float = 842.0
-) -> list[PrintedLine]:
-    """Return recognised lines with their measures in points; boxes at the same height share a row."""
-    printed: list[PrintedLine] = []
-    row, middle = -1, 0.0
-    for line in sorted(lines, key=lambda line: line.top + line.bottom):
-        centre, half = (line.top + line.bottom) / 2, (line.bottom - line.top) / 2
-        if row < 0 or abs(centre - middle) > half:
-            row, middle = row + 1, centre
-        top = (1 - line.top) * height
-        printed.append(PrintedLine(line.text, page, 1.0, top, top, line.left * width, line.right * width, row))
-    return sorted(printed, key=lambda piece: (piece.row, piece.left))
-
-
-def add_recognized(builder: Builder, lines: list[RecognizedLine], page: int | None) -> None:
-    """Append the text of a picture; `page` is its number in a file of several."""
-    _add_page(builder, printed_lines(lines, page or 0), [])
 
 
 def _read_pdfium(data: bytes) -> tuple[str, list[list[PrintedLine]], list[list[str]]]:
@@ -303,56 +277,3 @@ def _heading_sizes(pages: list[list[PrintedLine]]) -> list[float]:
         return []
     body = letters.most_common(1)[0][0]
     return sorted((size for size in letters if body > 0 and size >= body * 1.12), reverse=True)[:6]
-
-
-def _add_page(builder: Builder, pieces: list[PrintedLine], sizes: list[float]) -> None:
-    lines = in_reading_order(pieces)
-    gap = usual_gap(lines)
-    start = index = 0
-    while index < len(lines):
-        if table := table_at(lines, index):
-            if start < index:
-                _add_block(builder, lines[start:index], sizes)
-            for words in table_rows(table):
-                builder.add(words, BlockKind.TABLE, NOWHERE, lines[index].page or None)
-            index += len(table)
-            start = index
-            continue
-        index += 1
-        if index == len(lines) or not _continues(lines[index - 1], lines[index], gap):
-            _add_block(builder, lines[start:index], sizes)
-            start = index
-
-
-def _add_block(builder: Builder, lines: list[PrintedLine], sizes: list[float]) -> None:
-    text = _join([line.text for line in lines])
-    page = lines[0].page or None  # a picture has no pages
-    if lines[0].size in sizes and len(text) <= 160:
-        builder.heading(sizes.index(lines[0].size) + 1, text, NOWHERE, page)
-    else:
-        builder.add(text, BlockKind.LIST if LIST_ITEM.match(text) else BlockKind.PARAGRAPH, NOWHERE, page)
-
-
-def _continues(line: PrintedLine, following: PrintedLine, gap: float) -> bool:
-    """True if `following` goes on where `line` was wrapped."""
-    if LIST_ITEM.match(following.text) or line.size != following.size:
-        return False
-    if not line.size:  # without measures: prose goes on until a line ends a sentence early
-        return not (line.text.endswith((".", "!", "?", ":")) and len(line.text) < 60)
-    if following.top > line.last_top + line.size:  # at the top of the next column
-        return following.text[:1].islower() and not ends_sentence(line.text)
-    if gap and line.last_top - following.top > gap * 1.3:
-        return False
-    letter = (line.right - line.left) / max(len(line.text), 1)
-    return line.right + letter * (1 + len(following.text.split()[0])) > line.column_right - letter
-
-
-def _join(parts: list[str]) -> str:
-    """Lines as one run of text; a word cut at a line end is put together."""
-    text = ""
-    for part in parts:
-        if _LINE_END_HYPHEN.search(text) and part[:1].islower():
-            text = text[:-1] + part
-        else:
-            text = f"{text} {part}" if text else part
-    return _OTHER_CUT.sub("-", _CUT_WORD.sub("", text)).replace("\xad", "")

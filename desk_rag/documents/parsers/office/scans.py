@@ -8,12 +8,12 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from desk_rag.documents.parsers.building import Builder, Parsed
+from desk_rag.documents.parsers.office.page_blocks import RecognizedLine, add_recognized
 from desk_rag.errors import BrokenDocument, EmptyDocument
 
 if TYPE_CHECKING:
@@ -24,17 +24,6 @@ LONGEST_SIDE = 1700
 _MOST_PIXELS = 80_000_000
 _LEAST_SCORE = 0.5
 _MOST_PICTURE_PAGES = 500
-
-
-@dataclass(frozen=True, slots=True)
-class RecognizedLine:
-    """A line of text with its box, as shares of the page's width and height."""
-
-    text: str
-    left: float
-    top: float
-    right: float
-    bottom: float
 
 
 class TextRecognition:
@@ -95,8 +84,6 @@ class TextRecognition:
 def parse(data: bytes, recognition: TextRecognition) -> Parsed:
     """Read the text in a picture; a TIFF file may hold several pages. Raises BrokenDocument or EmptyDocument."""
     from PIL import Image, UnidentifiedImageError
-
-    from desk_rag.documents.parsers.office.pdf import add_recognized
 
     builder = Builder()
     note = ""

@@ -20,7 +20,7 @@ from desk_rag.indexer.names import (
     keep_namespaces,
     missing_work,
 )
-from desk_rag.ingest import background_prefill, pipeline
+from desk_rag.ingest import background_prefill, deletions, pipeline
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, RootAbsent
 from desk_rag.ingest.progress import Tally
 from desk_rag.sanitize import shown_path
@@ -58,6 +58,10 @@ class Run:
         """
         for root in roots:
             self._read(root)
+        if not self._stop():
+            for event in deletions.remove_single_files(self._parts.store, self._settings.index.deletion_grace_hours):
+                self._tally.add(event)
+                self._progress.show(event)
         missing = EVERYTHING if loaded or self._stop() else missing_work(self._parts.store, self._settings)
         if missing.vectors and not self._stop():
             self._embed()

@@ -21,7 +21,7 @@ from desk_rag.indexer.jobs import Change, FileJob, FileSnapshot, Job, JobQueue, 
 from desk_rag.indexer.machine.memory import trim_memory
 from desk_rag.indexer.parts import Parts
 from desk_rag.ingest.background_prefill import warm_pending
-from desk_rag.ingest.deletions import HANDFUL
+from desk_rag.ingest.deletions import HANDFUL, remove_single_files
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, Notice, StageProgress
 from desk_rag.ingest.file_update import CHANGED_MEANWHILE
 from desk_rag.ingest.pipeline import embed_pending, index_path, sync_folder
@@ -190,6 +190,9 @@ class Worker:
             # On a halt the current file goes back to the queue, so this loop would not end.
             while not self._halt() and (job := self._jobs.take_file()) is not None:
                 self._do_file(job)
+        if finished:
+            for removal in remove_single_files(self._parts.store, self._settings.deletion_grace_hours):
+                self._tell(removal)
         if finished or not self._halt():
             self.begin_stages()
         else:

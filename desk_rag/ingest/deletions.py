@@ -8,16 +8,21 @@ Chunk KV of removed documents goes to the store's bin, so that files that return
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from desk_rag.documents.status import FileState
+from desk_rag.ingest.events import DeletionsWaiting, FileEvent
 from desk_rag.ingest.file_update import is_gone
 from desk_rag.store.catalog.deletion_rows import Decision, Deletion
+from desk_rag.store.presence import Presence
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
+    from desk_rag.store.types import DocumentRow
 
 HANDFUL = 5
 """Documents that are removed without a grace period if their files vanish together."""
@@ -76,6 +81,26 @@ def missing_files(store: Store, grace_hours: float) -> list[MissingFiles]:
         left = 0.0 if confirmed else max(0.0, grace - oldest)
         folders.append(MissingFiles(root, len(waiting), len(deletions) - len(waiting), left))
     return folders
+
+
+def remove_single_files(store: Store, grace_hours: float) -> Iterator[FileEvent | DeletionsWaiting]:
+    """Remove files that were indexed by themselves and are gone; those of one folder as if it were indexed.
+
+    If their folder is gone or empty, as without its drive, they are kept. Raises StoreError.
+    """
+    by_folder: defaultdict[Path, list[DocumentRow]] = defaultdict(list)
+    for row in store.single_files():
+        by_folder[row.path.parent].append(row)
+    for folder, rows in by_folder.items():
+        missing = {row.path: row for row in rows if is_gone(row.path)}
+        if Presence(store, folder).absent():  # after the files: the drive may have gone meanwhile
+            continue
+        indexed = [path for path, row in missing.items() if row.state is FileState.INDEXED]
+        due = DeletionGuard(store, folder, grace_hours).due(indexed, len(rows))
+        store.remove_documents([*due, *(missing.keys() - set(indexed))], keep_kv=True)
+        yield from (FileEvent(path, FileState.REMOVED) for path in due)
+        if len(due) < len(indexed):
+            yield DeletionsWaiting(folder, len(indexed) - len(due), len(rows))
 
 
 def remove_confirmed(store: Store) -> int:

@@ -37,8 +37,8 @@ def explain(store: Store | None, path: Path, settings: Settings) -> Explanation:
     from desk_rag.documents.formats import KIND_NOT_READ, unread_kind
 
     row = store.document(path) if store is not None else None
-    if row is not None and row.state is FileState.INDEXED:
-        return Explanation("indexed", _how_read(row, path))
+    if store is not None and row is not None and row.state is FileState.INDEXED:
+        return Explanation("indexed", _how_read(store, row, path))
     if row is not None:
         state = STATE_WORDS.get(row.state.value, row.state.value)
         return Explanation(state, row.reason + _allowing(path, row.reason))
@@ -64,13 +64,33 @@ def is_as_read(row: DocumentRow, path: Path) -> bool:
     return (now.st_size, now.st_mtime_ns) == (row.stamp.size, row.stamp.mtime_ns)
 
 
-def _how_read(row: DocumentRow, path: Path) -> str:
+def _how_read(store: Store, row: DocumentRow, path: Path) -> str:
     chunks = "1 chunk" if row.num_chunks == 1 else f"{row.num_chunks:,} chunks"
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.indexed_at))
     changed = "" if is_as_read(row, path) else "; it has changed since, and is read again at the next run"
     if not path.exists():
-        changed = "; it is not there now: desk-rag purge forgets it, desk-rag deletions lists what is kept for a while"
+        changed = f"; it is not there now{_outlook(store, path)}"
     return f"{chunks}, read {when}{changed}" + (f"; {row.reason}" if row.reason else "")
+
+
+def _outlook(store: Store, path: Path) -> str:
+    """Return what becomes of the document of a file that is not there, and how to decide otherwise."""
+    from desk_rag.ingest.file_update import is_gone
+    from desk_rag.store.catalog.deletion_rows import Decision
+    from desk_rag.store.presence import Presence, covers
+
+    deletion = next((each for each in store.deletions.all() if each.path == path), None)
+    if deletion is not None and deletion.decision is Decision.KEPT:
+        return ", and kept in the index as you wished (desk-rag deletions)"
+    root = next((each for each in store.volumes.roots() if each in path.parents), path.parent)
+    if covers(Presence(store, root).absent(), path):
+        kept = ", nor is its folder or anything in it, as without its drive, so it is kept"
+        return f"{kept}: desk-rag purge FILE forgets it"
+    if deletion is not None:
+        return ", and kept for a while, since many went at once: desk-rag deletions says how long"
+    if not is_gone(path):
+        return ""
+    return ": the next run forgets it, desk-rag purge FILE does so now"
 
 
 def _allowing(path: Path, reason: str) -> str:

@@ -175,6 +175,10 @@ class Store(StoreHealth):
         """Return all known paths at or below `under`, failed and skipped ones included, in path order."""
         return self._catalog.documents(under)
 
+    def single_files(self) -> list[DocumentRow]:
+        """Return the known paths in no indexed folder: files that were indexed by themselves."""
+        return self._catalog.documents_outside(self.volumes.roots())
+
     def text_characters(self, under: Path | None = None) -> int:
         """Return the characters of all chunks at or below `under`, each chunk once."""
         return self._catalog.text_characters(under)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import time
 from pathlib import Path
 
@@ -124,6 +125,65 @@ def test_a_single_file_is_indexed_found_and_listed(desk: Desk, tmp_path: Path) -
     assert "otter.txt" in desk.run("search", "lake", "--words")[1]
     code, _, err = desk.run("index", str(desk.docs / "photo.png"), "--no-kv")
     assert "is left out: " in err
+
+
+def test_a_single_file_that_is_deleted_is_forgotten_at_the_next_run(desk: Desk, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    note, stays = other / "otter.txt", other / "stays.txt"
+    note.write_text("The otter lives in the pond behind the mill.\n")
+    stays.write_text("The pond freezes in January.\n")
+    assert desk.run("index", str(note), str(stays), "--no-kv")[0] == 0
+    note.unlink()
+    assert "the next run forgets it" in desk.run("why", str(note))[1]
+    assert "otter.txt" in desk.run("search", "pond", "--words")[1]
+    report = desk.json("index", str(stays), "--no-kv")
+    assert report["removed"] == 1
+    found = desk.run("search", "pond", "--words")[1]
+    assert "stays.txt" in found and "otter.txt" not in found
+    assert [row.path for row in desk.documents()] == [stays]
+
+
+def test_single_files_whose_folder_is_empty_are_kept_and_why_says_so(desk: Desk, tmp_path: Path) -> None:
+    drive = tmp_path / "drive"
+    drive.mkdir()
+    note = drive / "otter.txt"
+    note.write_text("The otter lives in the pond behind the mill.\n")
+    assert desk.run("index", str(note), "--no-kv")[0] == 0
+    note.unlink()
+    assert desk.run("index", str(desk.docs), "--no-kv")[0] == 3, "the PDF is broken"
+    assert note in [row.path for row in desk.documents()]
+    drive.rmdir()
+    desk.docs.rename(tmp_path / "away")
+    (desk.docs / "house").mkdir(parents=True)  # another drive, with a folder of the same name
+    (desk.docs / "house" / "stray.txt").write_text("Not one of them.\n")
+    (tmp_path / "new").mkdir()
+    desk.run("index", str(tmp_path / "new"), "--no-kv")
+    kept = {row.path.name for row in desk.documents() if row.num_chunks}
+    assert kept == {"otter.txt", "roof.md", "door.txt"}, "an indexed folder that is away is not taken for single files"
+    shutil.rmtree(desk.docs)
+    (tmp_path / "away").rename(desk.docs)
+    explained = desk.run("why", str(note))[1]
+    assert "so it is kept" in explained and "desk-rag purge FILE" in explained
+    assert desk.run("purge", str(note), "--yes")[0] == 0
+    assert note not in [row.path for row in desk.documents()]
+
+
+def test_many_single_files_of_a_folder_that_go_at_once_are_kept_for_a_while(desk: Desk, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    notes = [other / f"{number}.txt" for number in range(7)]
+    for note in notes:
+        note.write_text(f"Note {note.stem} about the otter.\n")
+    assert desk.run("index", *map(str, notes), "--no-kv")[0] == 0
+    for note in notes[:6]:
+        note.unlink()
+    assert "6 of 7 files are gone at once" in desk.run("index", str(notes[6]), "--no-kv")[2]
+    assert f"{notes[0].name}" in desk.run("deletions")[1]
+    assert "kept for a while" in desk.run("why", str(notes[0]))[1]
+    notes[0].write_text("Note 0 about the otter.\n")
+    desk.run("index", str(notes[6]), "--no-kv")
+    assert {row.path for row in desk.documents()} == {notes[0], notes[6]}, "five are a handful: they go"
 
 
 def test_a_pause_is_kept_for_whoever_indexes(desk: Desk) -> None:

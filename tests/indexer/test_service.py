@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.config import ModelSettings, Settings
+from desk_rag.config import IndexSettings, ModelSettings, Settings
 from desk_rag.device_lock import DeviceLock
 from desk_rag.documents import document
 from desk_rag.documents.status import FileState, IndexStage
@@ -21,6 +21,7 @@ from desk_rag.indexer.machine.idle import IdleGate
 from desk_rag.indexer.parts import Parts
 from desk_rag.indexer.service import ClockJump, Service, outermost
 from desk_rag.ingest.events import DeletionsWaiting, FileEvent, IndexEvent, IndexFinished, Notice, StageProgress
+from desk_rag.ingest.pipeline import index_path
 from desk_rag.kv.serving import ServingModel
 from desk_rag.retrieval.embedding import Embedder, load_embedder
 from desk_rag.store.catalog.deletion_rows import Decision
@@ -121,6 +122,23 @@ def test_edits_renames_and_deletes_arrive_within_seconds(make: Make, docs: Path)
     assert running.counts() == (1, 1, 1)
     # the rename did no chunk work
     assert FileState.INDEXED not in running.states(docs / "roof.md")
+
+
+def test_a_file_indexed_by_itself_leaves_once_it_is_deleted(
+    make: Make, prepared: ServingModel, tmp_path: Path
+) -> None:
+    running, prompt = make(), prepared.model.prompt
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    gone, stays = place / "gone.txt", place / "stays.txt"
+    for file in (gone, stays):
+        file.write_text(f"The barometer fell: {file.stem}.\n")
+        index_path(running.store, file, place, prompt, prompt.chunk_size, IndexSettings())
+    assert running.found("barometer") == {gone, stays}
+    gone.unlink()
+    running.service.start()
+    wait_for(lambda: FileState.REMOVED in running.states(gone))
+    assert running.found("barometer") == {stays}
 
 
 def test_a_save_by_delete_and_create_keeps_the_document(make: Make, docs: Path) -> None:

@@ -169,6 +169,11 @@ class Catalog:
         scope = Scope([] if under is None else [under])
         return self._documents(scope.path_condition("d.path"), scope.values)
 
+    def documents_outside(self, folders: Sequence[Path]) -> list[DocumentRow]:
+        """Return the known paths that are neither one of `folders` nor below one, in path order."""
+        scope = Scope(folders)
+        return self._documents("1" if scope.everything else f"NOT {scope.path_condition('d.path')}", scope.values)
+
     def text_characters(self, under: Path | None) -> int:
         """Return the characters of all chunks at or below `under`, each chunk once."""
         scope = Scope([] if under is None else [under])

@@ -264,7 +264,7 @@ class Settings(_Section):
 
 
 def default_path() -> Path:
-    """Where the settings file is looked for when none is named."""
+    """Return the place of the settings file when none is named."""
     return Path(platformdirs.user_config_dir("desk-rag")) / "config.toml"
 
 
@@ -345,7 +345,7 @@ def _explain(error: ValidationError) -> str:
 
 
 def _hint(where: tuple[str, ...]) -> str:
-    """Where the key belongs, or which known one is nearest: in its own section first, then in the others."""
+    """Return the section of the key, or the nearest known key: in its own section first, then in the others."""
     key, section = where[-1], where[:-1]
     sections = [name for name in Settings.model_fields if _is_section(name)]
     for name in sections:
@@ -363,7 +363,7 @@ def _hint(where: tuple[str, ...]) -> str:
 
 
 def _plainly(problem: ErrorDetails) -> str:
-    """What is wrong, in the words of a settings file rather than of the library that checked it."""
+    """Return the fault in the words of a settings file rather than of the library that checked it."""
     kind, limits = problem["type"], problem.get("ctx", {})
     if kind in _LIMITS:
         words, limit = _LIMITS[kind]

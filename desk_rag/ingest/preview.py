@@ -55,7 +55,7 @@ _MOST_KINDS = 6
 
 
 class Verdict(Enum):
-    """What indexing would do with a file."""
+    """The outcome that indexing a file would have."""
 
     NEW = "new"
     CHANGED = "changed"

@@ -79,7 +79,7 @@ class Store(StoreHealth):
         self._vectors_guard = threading.Lock()
         self._lazy_vectors: VectorSearch | None = None
         self.notices: tuple[str, ...] = opened.notices
-        """What opening found and repaired, as sentences."""
+        """Faults that opening found and repaired, as sentences."""
         self._compare_with_witness()
         used = self._rows.total_blocks()
         if self.writer:

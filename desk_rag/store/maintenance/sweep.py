@@ -33,7 +33,7 @@ class Sweep:
         self._database = database
         self._catalog = catalog
         self._begun: int | None = None
-        """Where this process began the round it is in; None before its first."""
+        """The place where this process began its present round; None before its first."""
         self._wrapped = False
         self._turn = threading.Lock()
         self._completed = float("-inf")

@@ -32,10 +32,6 @@ _GROUP_BY_RULE = {
 """Group of a skipped file by the beginning of its recorded reason."""
 _BINARY = "binary files"
 _TOO_LARGE = "too large"
-_WITHOUT_TEXT = frozenset(
-    {"programs", "fonts", "archives", "model weights", "audio", "video", _BINARY, "empty", "of tools"}
-)
-"""Groups that cannot hold an answer in text."""
 _SINGULAR = {
     "images": "image",
     "archives": "archive",
@@ -95,11 +91,6 @@ class UnreadFiles:
         """Return the command that names the files."""
         return f"desk-rag why FOLDER lists {'it' if self.files == 1 else 'them'}"
 
-    def with_text(self) -> UnreadFiles:
-        """Return the kinds that may hold an answer in text, or all kinds if none of them can."""
-        kinds = tuple((kind, count) for kind, count in self.kinds if kind not in _WITHOUT_TEXT)
-        return UnreadFiles(sum(count for _, count in kinds), kinds) if kinds else self
-
 
 def skipped_files(store: Store, under: Sequence[Path]) -> UnreadFiles:
     """Count the files below the folders `under` (all, if empty) that a rule or their kind leaves out."""
@@ -107,11 +98,11 @@ def skipped_files(store: Store, under: Sequence[Path]) -> UnreadFiles:
 
 
 def may_hold_answer(store: Store, under: Sequence[Path]) -> UnreadFiles | None:
-    """Count the files below the folders `under` (all, if empty) that may hold an answer but were not read.
+    """Count the files below the folders `under` (all, if empty) that were not read, as `desk-rag why` counts them.
 
     Returns None if every file was read.
     """
-    unread = _counted(store.unread_reasons(under)).with_text()
+    unread = _counted(store.unread_reasons(under))
     return unread if unread.files else None
 
 

@@ -25,6 +25,7 @@ from desk_rag.answering.events import (
     Stage,
 )
 from desk_rag.answering.questions import mails, parts, summary
+from desk_rag.answering.questions.folder.asking import answer as folder_answer
 from desk_rag.answering.questions.forms import Form, WholeFolderQuestion, whole_folder
 from desk_rag.answering.questions.joining import Joined
 from desk_rag.answering.questions.narrowing import named_files, narrow, without_file_names
@@ -87,6 +88,8 @@ def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[An
     if named.faults and not named.indexed:
         yield from not_readable(question, named.faults)
         return
+    if (yield from _passing(folder_answer(reader.store, question, under))):
+        return
     if (yield from _passing(mails.answer(reader.store, reader.embedder, question, under))):
         return
     request = whole_folder(question)
@@ -121,7 +124,7 @@ def _of_whole_folder(
 def _about(reader: Reader, question: str, subject: str, under: Sequence[Path]) -> tuple[str, Sequence[Path]]:
     """The question to search for, and the files that it names or else `under`."""
     named = named_files(reader.store, question, under)
-    return (without_file_names(question), named.indexed) if named.indexed else (question, under)
+    return (without_file_names(question, named.indexed), named.indexed) if named.indexed else (question, under)
 
 
 def _passing(events: Iterator[AnswerEvent]) -> Generator[AnswerEvent, None, bool]:
@@ -163,7 +166,7 @@ def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[Answe
     narrowed = narrow(reader.store, question, look.under)
     if narrowed is not None and narrowed.strict:
         # All of these files have the date, and few say it again where the answer stands.
-        plain = without_file_names(without_dates(question) if narrowed.of_date else question)
+        plain = without_file_names(without_dates(question) if narrowed.of_date else question, narrowed.files)
         inside = list(_twice(reader, plain, replace(look, under=narrowed.files), eager=True))
         done = _finished(inside)
         if done.found:

@@ -33,6 +33,7 @@ from desk_rag.answering.questions.conditions import Condition, conditions, neede
 from desk_rag.answering.questions.forms import Form, WholeFolderQuestion
 from desk_rag.answering.questions.matching import Matches, Row, match, stands_for_files
 from desk_rag.answering.requirements import amounts
+from desk_rag.ingest.unread import UnreadFiles
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
@@ -132,6 +133,8 @@ def finish(
     read: tuple[float, int, int],
     *,
     support: float | None = None,
+    found: bool = True,
+    not_read: UnreadFiles | None = None,
 ) -> Iterator[AnswerEvent]:
     """Yield sources, quotes and text of an answer that no model wrote; `read` is start time, passages and files."""
     began, passages, files = read
@@ -145,7 +148,7 @@ def finish(
         Answer(
             question=question,
             text=text,
-            found=True,
+            found=found,
             citations=shown.citations,
             dropped_quotes=(),
             sources=shown.sources,
@@ -155,6 +158,7 @@ def finish(
             mode=AnswerMode.CACHED,
             model=MODEL,
             raw="",
+            not_read=not_read,
             support=support,
             basis=Basis(passages, store.counts(under=under).chunks, files),
         )

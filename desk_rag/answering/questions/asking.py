@@ -25,6 +25,7 @@ from desk_rag.answering.events import (
     Stage,
 )
 from desk_rag.answering.questions import mails, parts, summary
+from desk_rag.answering.questions.folder import look_alikes
 from desk_rag.answering.questions.folder.asking import answer as folder_answer
 from desk_rag.answering.questions.forms import Form, WholeFolderQuestion, whole_folder
 from desk_rag.answering.questions.joining import Joined
@@ -104,7 +105,8 @@ def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[An
     elif steps := parts.by_way_of(question):
         yield from _by_way_of(reader, question, steps, look)
     else:
-        yield from mails.name_correspondent(_one_fact(reader, question, look), question)
+        events = mails.name_correspondent(_one_fact(reader, question, look), question)
+        yield from look_alikes.with_others(events, reader.store, question, under)
 
 
 def _of_whole_folder(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent, Finished
-from desk_rag.answering.questions.folder import documents
+from desk_rag.answering.questions.folder import about_file, changes, compare, documents, look_alikes
 
 if TYPE_CHECKING:
     from datetime import date
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from desk_rag.store.store import Store
 
 _Answering = Callable[["Store", str, Sequence[Path], "date"], Iterator[AnswerEvent]]
-_WAYS: tuple[_Answering, ...] = (documents.answer,)
+_WAYS: tuple[_Answering, ...] = (compare.answer, about_file.answer, changes.answer, documents.answer, look_alikes.by_label)
 
 
 def answer(store: Store, question: str, under: Sequence[Path]) -> Iterator[AnswerEvent]:

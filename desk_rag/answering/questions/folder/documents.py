@@ -76,6 +76,8 @@ def _is_for_documents(request: Request) -> bool:
     """True if documents of the kind can have what is asked, and the question is not one for a single fact."""
     if request.kind.is_any:
         is_mention = request.role is Role.MENTION and request.task in (Task.LIST, Task.COUNT)
+        if request.task in (Task.LATEST, Task.OLDEST):
+            return bool(request.topic)
         return not is_mention and (request.task is not Task.LIST or request.period is not None or bool(request.folder))
     if needs_amount(request) and request.kind.name not in _WITH_AMOUNTS:
         return False

@@ -178,13 +178,14 @@ def read(store: Store, kind: Kind, under: Sequence[Path]) -> Iterator[PassagesRe
             yield PassagesRead(done + len(passages), total)
         done += len(passages)
         if is_of_kind(kind, row, passages, under):
-            records += _records(kind, row, passages)
+            records += records_of(kind, row, passages)
         elif is_ledger(passages):
             ledgers.append((row, passages))
     yield Reading(tuple(records), tuple(ledgers), len(chunks), len(rows))
 
 
-def _records(kind: Kind, row: DocumentRow, passages: tuple[Passage, ...]) -> Iterator[Record]:
+def records_of(kind: Kind, row: DocumentRow, passages: tuple[Passage, ...]) -> Iterator[Record]:
+    """The record of a document; of a mailbox one for each mail, if mails are wanted."""
     mails = []
     for passage in passages:
         place = place_of_passage(passage)

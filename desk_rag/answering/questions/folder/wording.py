@@ -54,7 +54,9 @@ def _result(request: Request, selection: Selection, reading: Reading, shown: Seq
             by_date = ", by the dates of the invoices and not of the payments" if request.is_implied else ""
             return f"{_sum(amounts, request)} (computed: the {_computed(request)} {of_kind}{by_date})"
         case Task.COUNT | Task.LIST:
-            return f"{of_kind}:"
+            every = len(reading.records)
+            of_all = f"; there are {every:,} in all" if len(selection.chosen) != every else ""
+            return f"{request.kind.plural(len(selection.chosen))}{_those(request, selection)}{of_all}:"
         case _:
             same = f", {len(shown)} alike" if len(shown) > 1 else ""
             return f"The {request.task.value} of {of_kind}{same}:"

@@ -59,6 +59,8 @@ _MOST_COMPARED = 20_000
 _MOST_NAMED = 3
 _FEWEST_LETTERS = 5
 """Letters of a name without its ending by which a question may name a file."""
+_SHORT, _FEWEST_WORDS, _MOST_OF_NAME = 2, 2, 0.6
+"""Length of words that do not count, and the words of a name that a question must have for a refusal to name it."""
 _SUFFIX = re.compile(re.escape(KIND_NOT_READ) + r" \('(.*)'\)", re.DOTALL)
 
 
@@ -116,10 +118,16 @@ def _failure_of(reason: str) -> str:
 
 
 def named_in(question: str, store: Store, under: Sequence[Path], *, by_kind: bool) -> list[str]:
-    """Return sentences about the unread files below `under` that a question names, or whose kind it names."""
+    """Return sentences about the unread files below `under` that a question names.
+
+    With `by_kind`, as after a refusal, also about those that it nearly names, or whose kind it names.
+    """
     rows = store.unread_files(under, _MOST_COMPARED)
     words = _words(question)
-    sentences = [said_of(path, reason) for path, _, reason in rows if _is_named(path.name, question, words)]
+    named = [row for row in rows if _is_named(row[0].name, question, words)]
+    if by_kind and not named:
+        named = [row for row in rows if _is_nearly_named(row[0].name, words)]
+    sentences = [said_of(path, reason) for path, _, reason in named]
     if len(sentences) > _MOST_NAMED:
         more = len(sentences) - _MOST_NAMED
         sentences = [*sentences[:_MOST_NAMED], f"{more:,} more files with names from the question were not read"]
@@ -151,6 +159,13 @@ def _is_named(name: str, question: str, words: str) -> bool:
         return True
     stem = _words(name.rpartition(".")[0] or name)
     return len(stem.replace(" ", "")) >= _FEWEST_LETTERS and " " in stem and f" {stem} " in f" {words} "
+
+
+def _is_nearly_named(name: str, words: str) -> bool:
+    """Return whether a question has most words of a file's name, and at least two: 'old tax 2019.zip'."""
+    of_name = {word for word in _words(name.rpartition(".")[0] or name).split() if len(word) > _SHORT}
+    common = of_name & set(words.split())
+    return len(common) >= _FEWEST_WORDS and len(common) >= _MOST_OF_NAME * len(of_name)
 
 
 def _words(text: str) -> str:

@@ -53,6 +53,10 @@ _MOST_FILES, _MOST_OF_FOLDER = 30, 30
 """Files of a folder that are summarised, and their sentences together."""
 _DETERMINER = re.compile(r"^(?:(?:all|the|this|my|our|these|whole|entire|of)\s+)+")
 _EVERYTHING = re.compile(r"^(?:everything|it\s+all|all|folder|(?:files|documents|papers)(?:\s+here)?)$")
+_GREETING = re.compile(
+    r"^(?:Dear|Hello|Hi|Good\s+(?:morning|day|evening)|(?:Kind|Best|Warm)\s+(?:regards|wishes)|Yours|Sincerely|Many\s+thanks)\b"
+    r"[^.?!]{0,60}$"
+)
 _ABOUT = 0.6
 """Share of the words of the request that must stand in the name of the file or folder."""
 
@@ -151,10 +155,12 @@ def sentences_of(passages: Sequence[Passage], fewest_words: int = _FEWEST_WORDS)
 
 
 def _is_title(passage: Passage, unit: str) -> bool:
-    """True for the title line of a passage, and for the line that heads a mail."""
+    """True for the title line of a passage, for the line that heads a mail, and for a greeting."""
     title, heading = passage.title, passage.chunk.location.heading
     names = filter(None, (title, heading, *heading.split(" › ")))
-    return unit.startswith("From: ") or any(unit == name or unit.startswith(f"{name} › ") for name in names)
+    if unit.startswith("From: ") or _GREETING.match(unit):
+        return True
+    return any(unit == name or unit.startswith(f"{name} › ") for name in names)
 
 
 def _rows(passages: Sequence[Passage]) -> list[Row]:
@@ -185,8 +191,8 @@ def _fault(store: Store, subject: str, under: Sequence[Path]) -> str:
     if not is_folder and not re.match(r"^(?:the\s+file\s+|[\"“'])", subject.strip(), re.I):
         return ""
     documents = indexed(store, under)
-    names = {part for row in documents for part in row.path.parts[-4:-1]} if is_folder else {row.path.name for row in documents}
-    near = suggestions(subject, sorted(names))
+    folders = {part for row in documents for part in row.path.parts[-4:-1]}
+    near = suggestions(subject, sorted(folders if is_folder else {row.path.name for row in documents}))
     hint = f"; did you mean {' or '.join(near)}?" if near else "."
     what = "folder" if is_folder else "file"
     return f"No {what} called {clean_name(plain_name(subject))} is among those that were searched{hint}"

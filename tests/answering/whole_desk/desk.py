@@ -218,37 +218,64 @@ def copy_photos(source, target):
 
 _SHEETS = {
     "invoices/2022/Kessler Heating 2022.xlsx": [
-        ["Kessler Heating", None], ["Invoice number", "KH-2022-015"], ["Invoice date", "2022-09-05"],
-        ["Bill to", "Anna Petersen"], ["Item", "Amount EUR"], ["Burner service", 310.00], ["Gasket set", 42.00],
-        ["Subtotal", 352.00], ["VAT 19 %", 66.88], ["Total", 418.88], ["Status", "paid"],
+        ["Kessler Heating", None],
+        ["Invoice number", "KH-2022-015"],
+        ["Invoice date", "2022-09-05"],
+        ["Bill to", "Anna Petersen"],
+        ["Item", "Amount EUR"],
+        ["Burner service", 310.00],
+        ["Gasket set", 42.00],
+        ["Subtotal", 352.00],
+        ["VAT 19 %", 66.88],
+        ["Total", 418.88],
+        ["Status", "paid"],
     ],
     "invoices/2024/Bright Paper 2024.xlsx": [
-        ["Bright Paper", None], ["Invoice number", "BP-2024-029"], ["Invoice date", "2024-06-14"],
-        ["Bill to", "Anna Petersen"], ["Total EUR", 151.00], ["Status", "open"],
+        ["Bright Paper", None],
+        ["Invoice number", "BP-2024-029"],
+        ["Invoice date", "2024-06-14"],
+        ["Bill to", "Anna Petersen"],
+        ["Total EUR", 151.00],
+        ["Status", "open"],
     ],
     "tables/household costs.xlsx": [
-        ["Month", "Heating", "Electricity", "Internet"], ["January 2024", 190, 92, 40], ["February 2024", 172, 88, 40],
+        ["Month", "Heating", "Electricity", "Internet"],
+        ["January 2024", 190, 92, 40],
+        ["February 2024", 172, 88, 40],
         ["March 2024", 157, 79, 40],
     ],
 }
 
 _TABLES = {
     "invoices/2023/Nordfracht Logistics 2023.csv": [
-        ["field", "value"], ["Supplier", "Nordfracht Logistics"], ["Invoice number", "NF-2023-019"],
-        ["Invoice date", "2023-07-07"], ["Total", "1,315.00 EUR"], ["IBAN", "DE44 2004 0000 0261 0077 12"],
+        ["field", "value"],
+        ["Supplier", "Nordfracht Logistics"],
+        ["Invoice number", "NF-2023-019"],
+        ["Invoice date", "2023-07-07"],
+        ["Total", "1,315.00 EUR"],
+        ["IBAN", "DE44 2004 0000 0261 0077 12"],
     ],
     "invoices/2024/Kessler Heating 2024.csv": [
-        ["Invoice KH-2024-029", "Kessler Heating", "2024-06-14"], ["item", "", "amount EUR"],
-        ["Repair of the pump", "", "240.00"], ["Travel", "", "95.00"], ["VAT", "", "63.65"], ["Total", "", "398.65"],
+        ["Invoice KH-2024-029", "Kessler Heating", "2024-06-14"],
+        ["item", "", "amount EUR"],
+        ["Repair of the pump", "", "240.00"],
+        ["Travel", "", "95.00"],
+        ["VAT", "", "63.65"],
+        ["Total", "", "398.65"],
     ],
     "tables/books.csv": [
-        ["title", "author", "lent to"], ["Piranesi", "Susanna Clarke", "Lara Lindquist"],
-        ["Middlemarch", "George Eliot", ""], ["Emma", "Jane Austen", "Otto Brandt"],
-        ["Stoner", "John Williams", ""], ["Utz", "Bruce Chatwin", ""],
+        ["title", "author", "lent to"],
+        ["Piranesi", "Susanna Clarke", "Lara Lindquist"],
+        ["Middlemarch", "George Eliot", ""],
+        ["Emma", "Jane Austen", "Otto Brandt"],
+        ["Stoner", "John Williams", ""],
+        ["Utz", "Bruce Chatwin", ""],
     ],
     "tables/payments 2024.csv": [
-        ["date", "payee", "invoice", "amount EUR"], ["2024-01-10", "Kessler Heating", "KH-2023-041", "385.50"],
-        ["2024-03-04", "Harbour Water", "W-889", "61.20"], ["2024-06-28", "Kessler Heating", "KH-2024-029", "398.65"],
+        ["date", "payee", "invoice", "amount EUR"],
+        ["2024-01-10", "Kessler Heating", "KH-2023-041", "385.50"],
+        ["2024-03-04", "Harbour Water", "W-889", "61.20"],
+        ["2024-06-28", "Kessler Heating", "KH-2024-029", "398.65"],
     ],
 }
 
@@ -257,26 +284,73 @@ _TOM = "Tom Brandt <tom@kessler.example>"
 _ANNA = "Anna Petersen <anna@petersen.example>"
 # path, sender, recipient, date, subject, body
 _MAILS = [
-    ("invoices/2023/Kessler Heating November 2023.eml", "Kessler Heating <office@kessler.example>", _ANNA,
-     "Mon, 20 Nov 2023 09:00:00 +0100", "Invoice KH-2023-041",
-     "Invoice number: KH-2023-041\nInvoice date: 20 November 2023\nRepair of the circulation pump\n\n"
-     "Total due: 385.50 euros\nPlease pay to DE12 5001 0517 0648 4898 90.\n"),
-    ("invoices/2023/Bright Paper 2023.eml", "Bright Paper <billing@brightpaper.example>", _ANNA,
-     "Sat, 13 May 2023 10:00:00 +0200", "Your invoice BP-2023-023",
-     "Invoice number BP-2023-023\nInvoice date: 2023-05-13\n\nInvoice total: 134.00 euros\n"
-     "Payable within 14 days to DE75 5121 0800 1245 1261 99.\n"),
-    ("mail/boiler.eml", _TOM, _ANNA, "Tue, 09 May 2023 08:30:00 +0200", "The boiler",
-     "Dear Ms Petersen,\n\nthe boiler arrives on Thursday. I will fit it myself.\n\nTom Brandt, Kessler Heating\n"),
-    ("mail/reminder.eml", _TOM, _ANNA, "Mon, 15 Jan 2024 08:30:00 +0100", "Reminder",
-     "Dear Ms Petersen,\n\nthe invoice KH-2023-041 over 385.50 euros is still open. Please pay it this week.\n\nTom Brandt\n"),
-    ("mail/keys.eml", _ANA, _ANNA, "Thu, 02 May 2024 18:00:00 +0200", "Keys",
-     "Hello Anna,\n\nI left the keys of Harbour Lane 3 with Lara Lindquist.\n\nAna\n"),
-    ("mail/roof.eml", _ANA, _ANNA, "Mon, 13 May 2024 18:00:00 +0200", "Roof",
-     "Hello Anna,\n\nDachbau Wimmer now wants 19,150 euros instead of 18,400 euros for the roof.\n\nAna\n"),
-    ("mail/party.eml", _ANA, _ANNA, "Thu, 23 May 2024 18:00:00 +0200", "Summer party",
-     "Hello Anna,\n\nthe summer party is on 22 June. Will you bring a cake?\n\nAna\n"),
-    ("mail/ferry.eml", _ANA, _ANNA, "Fri, 05 Jul 2024 18:00:00 +0200", "Ferry",
-     "Hello Anna,\n\nthe ferry leaves 30 minutes before high water.\n\nAna\n"),
+    (
+        "invoices/2023/Kessler Heating November 2023.eml",
+        "Kessler Heating <office@kessler.example>",
+        _ANNA,
+        "Mon, 20 Nov 2023 09:00:00 +0100",
+        "Invoice KH-2023-041",
+        "Invoice number: KH-2023-041\nInvoice date: 20 November 2023\nRepair of the circulation pump\n\n"
+        "Total due: 385.50 euros\nPlease pay to DE12 5001 0517 0648 4898 90.\n",
+    ),
+    (
+        "invoices/2023/Bright Paper 2023.eml",
+        "Bright Paper <billing@brightpaper.example>",
+        _ANNA,
+        "Sat, 13 May 2023 10:00:00 +0200",
+        "Your invoice BP-2023-023",
+        "Invoice number BP-2023-023\nInvoice date: 2023-05-13\n\nInvoice total: 134.00 euros\n"
+        "Payable within 14 days to DE75 5121 0800 1245 1261 99.\n",
+    ),
+    (
+        "mail/boiler.eml",
+        _TOM,
+        _ANNA,
+        "Tue, 09 May 2023 08:30:00 +0200",
+        "The boiler",
+        "Dear Ms Petersen,\n\nthe boiler arrives on Thursday. I will fit it myself.\n\nTom Brandt, Kessler Heating\n",
+    ),
+    (
+        "mail/reminder.eml",
+        _TOM,
+        _ANNA,
+        "Mon, 15 Jan 2024 08:30:00 +0100",
+        "Reminder",
+        "Dear Ms Petersen,\n\nthe invoice KH-2023-041 over 385.50 euros is still open. "
+        "Please pay it this week.\n\nTom Brandt\n",
+    ),
+    (
+        "mail/keys.eml",
+        _ANA,
+        _ANNA,
+        "Thu, 02 May 2024 18:00:00 +0200",
+        "Keys",
+        "Hello Anna,\n\nI left the keys of Harbour Lane 3 with Lara Lindquist.\n\nAna\n",
+    ),
+    (
+        "mail/roof.eml",
+        _ANA,
+        _ANNA,
+        "Mon, 13 May 2024 18:00:00 +0200",
+        "Roof",
+        "Hello Anna,\n\nDachbau Wimmer now wants 19,150 euros instead of 18,400 euros for the roof.\n\nAna\n",
+    ),
+    (
+        "mail/party.eml",
+        _ANA,
+        _ANNA,
+        "Thu, 23 May 2024 18:00:00 +0200",
+        "Summer party",
+        "Hello Anna,\n\nthe summer party is on 22 June. Will you bring a cake?\n\nAna\n",
+    ),
+    (
+        "mail/ferry.eml",
+        _ANA,
+        _ANNA,
+        "Fri, 05 Jul 2024 18:00:00 +0200",
+        "Ferry",
+        "Hello Anna,\n\nthe ferry leaves 30 minutes before high water.\n\nAna\n",
+    ),
 ]
 NOT_READ = ("photos/old tax 2019.zip", "photos/passport scan.png", "settings/.env")
 CHANGED_NOW = ("notes/todo.txt", "notes/shelves.md")

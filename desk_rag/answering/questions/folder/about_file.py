@@ -39,10 +39,12 @@ _PEOPLE = re.compile(
     re.I,
 )
 _CHANGED = re.compile(
-    r"^when\s+(?:was|did\s+I)\s+(?P<file>.+?)\s+(?:last\s+)?(?:changed?|modified|modify|edit(?:ed)?|updated?)(?:\s+last)?$", re.I
+    r"^when\s+(?:was|did\s+I)\s+(?P<file>.+?)\s+(?:last\s+)?(?:changed?|modified|modify|edit(?:ed)?|updated?)(?:\s+last)?$",
+    re.I,
 )
 _ROWS = re.compile(
-    r"^how\s+many\s+(?P<noun>[\w-]+)(?:\s+(?P<which>.+?))??\s+(?:are\s+(?:there\s+)?|do\s+I\s+have\s+|stand\s+)?in\s+(?P<file>.+)$", re.I
+    r"^how\s+many\s+(?P<noun>[\w-]+)(?:\s+(?P<which>.+?))??\s+(?:are\s+(?:there\s+)?|do\s+I\s+have\s+|stand\s+)?in\s+(?P<file>.+)$",
+    re.I,
 )
 _TABLES = frozenset({Format.TABLE, Format.SHEETS})
 _ROW_WORDS = content_stems("row rows entry entries line lines record records item items")
@@ -62,7 +64,8 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
         yield from _people(store, question, under, row, began)
     elif (match := _CHANGED.match(plain)) and (row := _file(store, match["file"], under)) is not None:
         day = datetime.fromtimestamp(row.stamp.mtime_ns / 1e9, UTC).astimezone()
-        text = f"{written(Date(day.year, day.month, day.day))}, {day:%H:%M}: that is when {clean_name(row.path.name)} was last changed."
+        when = f"{written(Date(day.year, day.month, day.day))}, {day:%H:%M}"
+        text = f"{when}: that is when {clean_name(row.path.name)} was last changed."
         yield from finish(store, question, text, show(store, _first(store, row)), under, (began, 1, 1))
     elif (match := _ROWS.match(plain)) and (row := _file(store, match["file"], under)) is not None:
         yield from _rows(store, question, under, row, match["noun"], match["which"] or "", began)
@@ -71,7 +74,11 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
 def _file(store: Store, name: str, under: Sequence[Path]) -> DocumentRow | None:
     """The one file with this name; None for a word that only stands in a longer name."""
     named = things_named(indexed(store, under), name, under)
-    return named.documents[0] if len(named.documents) == 1 and not named.folder and _is_name(name, named.documents[0]) else None
+    return (
+        named.documents[0]
+        if len(named.documents) == 1 and not named.folder and _is_name(name, named.documents[0])
+        else None
+    )
 
 
 def _is_name(name: str, row: DocumentRow) -> bool:
@@ -89,7 +96,11 @@ def _length(row: DocumentRow, passages: Sequence[Passage], unit: str) -> str:
     facts = [plural(pages, units.page if units is not None and units.page != "p." else "page")] if pages else []
     facts += [plural(lines, "line")] if lines else []
     facts.append(f"about {plural(words, 'word')}")
-    no_pages = f"{name} is not divided into pages; it has " if unit.lower().startswith("page") and not pages else f"{name} has "
+    no_pages = (
+        f"{name} is not divided into pages; it has "
+        if unit.lower().startswith("page") and not pages
+        else f"{name} has "
+    )
     return f"{no_pages}{', '.join(facts)}."
 
 
@@ -106,7 +117,9 @@ def _people(
                 rows.setdefault(name, Row(passage, unit))
     if not rows:
         return
-    note = "Names are told by their capitals: places and companies may be among them, and single first names are missing."
+    note = (
+        "Names are told by their capitals: places and companies may be among them, and single first names are missing."
+    )
     distinct = list({one.text: one for one in rows.values()}.values())
     text = f"{', '.join(rows)}\n{note}"
     yield from finish(store, question, text, show(store, distinct), under, (began, len(passages), 1))
@@ -126,8 +139,8 @@ def _rows(
     chosen = [line for line in lines if wanted <= content_stems(line.text)]
     if not chosen:
         return
-    with_words = f" with “{which}”" if wanted else ""
-    text = f"{len(chosen):,} (counted: rows of {clean_name(row.path.name)}{with_words}{f' of {len(lines):,}' if wanted else ''})"
+    with_words = f" with “{which}”, of {len(lines):,}" if wanted else ""
+    text = f"{len(chosen):,} (counted: rows of {clean_name(row.path.name)}{with_words})"
     yield from finish(store, question, text, show(store, chosen[:_MOST_ROWS]), under, (began, len(passages), 1))
 
 

@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from desk_rag.store.store import Store
 
 _Answering = Callable[["Store", str, Sequence[Path], "date"], Iterator[AnswerEvent]]
-_WAYS: tuple[_Answering, ...] = (compare.answer, about_file.answer, changes.answer, documents.answer, look_alikes.by_label)
+_WAYS: tuple[_Answering, ...] = (
+    compare.answer,
+    about_file.answer,
+    changes.answer,
+    documents.answer,
+    look_alikes.by_label,
+)
 
 
 def answer(store: Store, question: str, under: Sequence[Path]) -> Iterator[AnswerEvent]:

@@ -31,7 +31,8 @@ _CHANGED = re.compile(
     re.I,
 )
 _WRITTEN = re.compile(
-    r"^what\s+(?:did|have|has)\s+(?:I|we)\s+(?:write|written|note|noted|do|done|work(?:ed)?\s+on)(?:\s+down)?\b(?P<rest>.*)$", re.I
+    r"^what\s+(?:did|have|has)\s+(?:I|we)\s+(?:write|written|note|noted|do|done|work(?:ed)?\s+on)(?:\s+down)?\b(?P<rest>.*)$",
+    re.I,
 )
 _EXTREME = re.compile(
     r"^(?:what|which)\s+(?:is|are|was|file\s+is|file\s+was)\s+(?:the\s+)?(?P<which>newest|latest|oldest|largest|biggest|smallest"
@@ -71,7 +72,7 @@ def _listed(
     words = period.words if not period.words[0].isdigit() else f"in {period.words}"
     what = "dated or last changed" if by_date else "last changed"
     lines = [f"{clean_name(row.path.name)}: changed on {written(_changed_on(row))}" for row in chosen[:_MOST]]
-    head = f"{plural(len(chosen), 'file')} of {count:,} {'is' if len(chosen) == 1 else 'are'} {what} {words}"
+    head = f"{len(chosen):,} of {plural(count, 'file')} {'was' if len(chosen) == 1 else 'were'} {what} {words}"
     more = f"; the newest {_MOST} are shown" if len(chosen) > _MOST else ""
     known = (
         "By the dates in names, titles and labels, and by when a file was last changed; who wrote it is not known."
@@ -92,7 +93,8 @@ def _extreme(
     last = which not in ("oldest", "smallest")
     best = (max if last else min)(rows, key=lambda row: row.stamp.size if by_size else row.stamp.mtime_ns)
     fact = f"{best.stamp.size:,} bytes" if by_size else f"changed on {written(_changed_on(best))}"
-    text = f"{clean_name(best.path.name)}, {fact}\nBy {'size' if by_size else 'when each file was last changed'}; {plural(len(rows), 'file')} read."
+    by = "size" if by_size else "when each file was last changed"
+    text = f"{clean_name(best.path.name)}, {fact}\nBy {by}; {plural(len(rows), 'file')} read."
     first = _first_line(store, best)
     yield from finish(
         store, question, text, show(store, [first] if first is not None else []), under, (began, 1, len(rows))
@@ -102,8 +104,8 @@ def _extreme(
 def _dated(store: Store, rows: Sequence[DocumentRow], period: Period) -> list[DocumentRow]:
     """The files whose own date, or that of one of their mails, lies in the period."""
     kind = Kind("file", "files")
-    return [row for row in rows
-            if any(period.holds(record.date) for record in records_of(kind, row, tuple(store.passages_of(row.path))))]  # fmt: skip
+    records = ((row, records_of(kind, row, tuple(store.passages_of(row.path)))) for row in rows)
+    return [row for row, of_row in records if any(period.holds(record.date) for record in of_row)]
 
 
 def _changed_on(row: DocumentRow) -> Date:

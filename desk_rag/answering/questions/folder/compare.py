@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 _ASKS = (
     re.compile(r"^(?:please\s+)?(?:compare|contrast)(?:\s+(?P<what>.+))?$", re.I),
-    re.compile(r"^(?:what(?:['’]s|\s+is|\s+are)|show\s+(?:me\s+)?|list\s+)\s*(?:the\s+)?differences?\s+(?:between|of|in)\s+(?P<what>.+)$", re.I),
+    re.compile(
+        r"^(?:what(?:['’]s|\s+is|\s+are)|show\s+(?:me\s+)?|list\s+)\s*(?:the\s+)?differences?\s+(?:between|of|in)\s+(?P<what>.+)$",
+        re.I,
+    ),
     re.compile(r"^(?:how|where|in\s+what)\s+do(?:es)?\s+(?P<what>.+?)\s+differ(?P<more>\s+from\s+.+)?$", re.I),
     re.compile(r"^what\s+is\s+different\s+(?:in|between)\s+(?P<what>.+)$", re.I),
 )
@@ -83,13 +86,19 @@ def _chosen(
     words = [content_stems(part[: place.start()] + part[place.end() :] if index == 0 else part)
              for index, part in enumerate(parts)]  # fmt: skip
     if len(parts) == 2:
-        named = [tuple(row for row in of_kind if word <= content_stems(row.path.stem)) if (word := one - content_stems(kind.words)) else () for one in words]
+        named = [
+            tuple(row for row in of_kind if word <= content_stems(row.path.stem))
+            if (word := one - content_stems(kind.words))
+            else ()
+            for one in words
+        ]
         if all(len(one) == 1 for one in named):
             return [named[0][0], named[1][0]], ""
     if len(of_kind) > 2:
         listed = ", ".join(clean_name(row.path.name) for row in of_kind[:_MOST_NAMED])
         more = f" and {len(of_kind) - _MOST_NAMED:,} more" if len(of_kind) > _MOST_NAMED else ""
-        return [], f"There are {kind.plural(len(of_kind))}: {listed}{more}. Name the two that are meant: “Compare FILE with FILE”."
+        which = f"There are {kind.plural(len(of_kind))}: {listed}{more}."
+        return [], f"{which} Name the two that are meant: “Compare FILE with FILE”."
     return of_kind, ""
 
 
@@ -140,7 +149,12 @@ def _alike(first: Sequence[Row], second: Sequence[Row]) -> Iterator[tuple[Row, R
     for row in first:
         stems = content_stems(row.text)
         best = max(left, key=lambda other: _jaccard(stems, content_stems(other.text)), default=None)
-        if best is not None and _jaccard(stems, content_stems(best.text)) >= _ALIKE or best is not None and _same_opening(row.text, best.text):
+        if (
+            best is not None
+            and _jaccard(stems, content_stems(best.text)) >= _ALIKE
+            or best is not None
+            and _same_opening(row.text, best.text)
+        ):
             left.remove(best)
             if best.text != row.text:
                 yield row, best

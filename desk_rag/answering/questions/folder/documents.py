@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,7 +51,9 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
         return
     selection = select(reading.records, request)
     is_proper = request.kind.name in _PROPER and not request.is_implied and request.task is not Task.LIST
-    if selection is None or not (selection.chosen or selection.without_amount or selection.vague or selection.undecided):
+    if selection is None or not (
+        selection.chosen or selection.without_amount or selection.vague or selection.undecided
+    ):
         named = not request.topic or request.topic[0].isupper() or request.topic[0].isdigit()
         if selection is None and not (is_proper and named):
             return
@@ -63,13 +64,11 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     if needs_amount(request) and not selection.amounts and not is_proper:
         return
     shown_records = _ordered(selection, request)[:_MOST]
-    rows = [_row(record, _amount(selection, record)) for record in shown_records]
+    rows = [_row(record, _amount(selection, record), request) for record in shown_records]
     shown = show(store, [row for row in rows if row is not None])
     text = wording.text(request, selection, reading, shown_records, _ledger_note(reading, request))
     not_read = unread.may_hold_answer(store, below)
-    yield from finish(
-        store, question, text, shown, below, (began, reading.passages, reading.files), not_read=not_read
-    )
+    yield from finish(store, question, text, shown, below, (began, reading.passages, reading.files), not_read=not_read)
 
 
 def _is_for_documents(request: Request) -> bool:
@@ -129,12 +128,15 @@ def _amount(selection: Selection, record: Record) -> Amount | None:
     return next((selection.amounts.get(index) for index, one in enumerate(selection.chosen) if one is record), None)
 
 
-def _row(record: Record, amount: Amount | None) -> Row | None:
-    """The words of a document to quote: its amount, or its number, or the line of a mail's header, or its beginning."""
+def _row(record: Record, amount: Amount | None, request: Request) -> Row | None:
+    """The words of a document to quote: whether it is paid, its amount, number, header as a mail, or its beginning."""
+    _, status, passage = record.paid if request.paid is not None else (None, "", None)
+    if passage is not None:
+        return Row(passage, status)
     if amount is not None:
         return Row(amount.passage, amount.quote)
-    if record.header is not None:
-        return Row(record.header[0], record.header[3])
+    if record.header_line:
+        return Row(record.passages[0], record.header_line)
     for quote in (quote for _, quote in record.numbers):
         for passage in record.passages:
             if quote in passage.chunk.text:
@@ -147,6 +149,11 @@ def _row(record: Record, amount: Amount | None) -> Row | None:
 
 def _ledger_note(reading: Reading, request: Request) -> str:
     """A sentence about rows of tables that are of the same parties and were not added or counted."""
+    adds = request.task in (Task.TOTAL, Task.AVERAGE)
+    if not adds and (
+        request.task not in (Task.COUNT, Task.LIST) or request.paid is not None or request.limit is not None
+    ):
+        return ""
     topic, notes = stems_in(request.topic), []
     kind = content_stems(request.kind.words)
     for row, passages in reading.ledgers:
@@ -162,6 +169,9 @@ def _ledger_note(reading: Reading, request: Request) -> str:
         total = sums(Amount(value, currency, "", passages[0]) for ((value, currency),) in amounts)
         worth = " and ".join(written(value, currency) for currency, value in total.items())
         worth = f", {worth} in all" if worth and len(amounts) == len(matching) else ""
-        done = "added" if request.task in (Task.TOTAL, Task.AVERAGE) else "counted"
         notes.append(f"{wording.plural(len(matching), 'row')} of {row.path.name}{worth}")
-    return f"Not {done}, because tables may repeat what the documents say: {'; '.join(notes)}." if notes else ""
+    return (
+        f"Not {'added' if adds else 'counted'}, because tables may repeat what the documents say: {'; '.join(notes)}."
+        if notes
+        else ""
+    )

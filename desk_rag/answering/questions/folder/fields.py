@@ -1,4 +1,4 @@
-"""Read labels and values from a document: 'Monthly rent: 1,150 euros', a row of two cells, a line of a mail's header."""
+"""Read labels and values: 'Monthly rent: 1,150 euros', a row of two cells, the header of a mail."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ class Field:
 
 def fields_of(passages: Sequence[Passage]) -> list[Field]:
     """The fields of a document in order."""
-    return [field for passage in passages for line in passage.chunk.text.split("\n") for field in _fields(line, passage)]
+    return [
+        field for passage in passages for line in passage.chunk.text.split("\n") for field in _fields(line, passage)
+    ]
 
 
 def cells_of(line: str) -> list[tuple[str, str]]:

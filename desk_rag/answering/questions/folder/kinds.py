@@ -121,7 +121,7 @@ def is_of_kind(kind: Kind, row: DocumentRow, passages: Sequence[Passage], bases:
 
 
 def numbers_of(kind: Kind, passages: Sequence[Passage]) -> list[tuple[str, str]]:
-    """The distinct numbers behind 'Invoice number' or 'Invoice' at the beginning of a line or cell, with their words."""
+    """The distinct numbers behind 'Invoice number' or 'Invoice' where a line or cell begins, with their words."""
     words = _WORDS.get(kind.name, kind.name)
     label = re.compile(
         rf"(?:^|;\s|(?<=:\s))(?P<quote>(?:{words})\s*(?:number|no\.?|nr\.?|#|id)\s*[;:#]?\s*(?:\w+:\s)?{_NUMBER})",

@@ -10,7 +10,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.events import Answer, AnswerEvent, AnswerText, Evidence, Finished
+from desk_rag.answering.events import Answer, AnswerEvent, AnswerText, Evidence, Finished, Retrieved
 from desk_rag.answering.questions.folder.fields import Field, fields_of
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from desk_rag.store.types import DocumentRow, Passage
 
 _LABEL_ASKED = re.compile(
-    r"^(?:what|who|when|how\s+(?:much|high|long|large))\s+(?:is|are|was|were)\s+(?:the|my|our)\s+(?P<label>[\w\s-]{3,40})$", re.I
+    r"^(?:what|who|when|how\s+(?:much|high|long|large))\s+(?:is|are|was|were)\s+(?:the|my|our)\s+(?P<label>[\w\s-]{3,40})$",
+    re.I,
 )
 _MOST_COMPARED = 60
 """Documents of a folder that are compared; more are a collection, in which each says something else."""
@@ -62,22 +63,32 @@ def by_label(store: Store, question: str, under: Sequence[Path], today: date) ->
 def with_others(
     events: Iterator[AnswerEvent], store: Store, question: str, under: Sequence[Path]
 ) -> Iterator[AnswerEvent]:
-    """Pass an answer on; add what documents much like the quoted one say instead."""
+    """Pass an answer on; add what documents much like the quoted one say instead.
+
+    The short answer waits for the end, so that all quotes come before it.
+    """
+    text: list[AnswerEvent] = []
     for event in events:
+        if isinstance(event, AnswerText):
+            text.append(event)
+            continue
         if not isinstance(event, Finished):
             yield event
             continue
         done = event.answer
         rows = _others(store, done, question, under)
         if not rows:
+            yield from text
             yield event
             continue
         shown = show(store, rows[:_MOST_SHOWN])
         first = max((source.number for source in done.sources), default=0)
         sources = tuple(replace(source, number=source.number + first) for source in shown.sources)
         citations = tuple(replace(one, source_number=one.source_number + first) for one in shown.citations)
+        yield Retrieved((*done.sources, *sources))
         for citation in citations:
             yield Evidence(citation)
+        yield from text
         more = f" So do {len(rows) - _MOST_SHOWN:,} further files." if len(rows) > _MOST_SHOWN else ""
         names = ", ".join(clean_name(citation.path.name) for citation in citations)
         said = "says" if len(citations) == 1 else "say"
@@ -89,7 +100,6 @@ def with_others(
                 text=f"{done.text}{note}",
                 sources=(*done.sources, *sources),
                 citations=(*done.citations, *citations),
-                cold_chunks=done.cold_chunks,
             )
         )
 

@@ -161,8 +161,12 @@ def _by_measure(amounts: Iterable[tuple[str, Amount]]) -> dict[Measure, list[Amo
 def _of_fields(fields: Sequence[Field]) -> Iterable[tuple[str, Amount]]:
     for field in fields:
         match = _MONEY.match(_without_accounts(field.value))
-        if match and not re.match(r"\s*(?:days?|weeks?|months?|years?|hours?|pieces?|kWh)\b", field.value[match.end() :]):
-            currency = currency_of(match["before"] or match["after"] or "") or currency_of(f"{field.label} {field.around}")
+        if match and not re.match(
+            r"\s*(?:days?|weeks?|months?|years?|hours?|pieces?|kWh)\b", field.value[match.end() :]
+        ):
+            currency = currency_of(match["before"] or match["after"] or "") or currency_of(
+                f"{field.label} {field.around}"
+            )
             is_money = currency or re.search(r"[.,]\d\d$", match["number"]) or _BARE.match(field.label)
             if is_money and not dates(field.value):
                 yield field.label, Amount(parsed(match["number"]), currency, field.quote, field.passage)

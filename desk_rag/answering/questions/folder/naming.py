@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from desk_rag.store.types import DocumentRow
 
 _WORD = re.compile(r"[^\W_]+")
-_BEFORE = re.compile(r"^(?:(?:the|this|my|our|all|of|file|files|document|documents|folder|directory|in|called|named)\s+)+", re.I)
+_BEFORE = re.compile(
+    r"^(?:(?:the|this|my|our|all|of|file|files|document|documents|folder|directory|in|called|named)\s+)+", re.I
+)
 _AFTER = re.compile(r"\s+(?:file|document|folder|directory)$", re.I)
 _IS_FOLDER = re.compile(r"\b(?:folder|directory)\b|/\W*$", re.I)
 _ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]{1,5}$")

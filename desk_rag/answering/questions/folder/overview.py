@@ -39,7 +39,9 @@ def overview(rows: Sequence[DocumentRow], by_file: Sequence[Sequence[Passage]]) 
     frequent = [(name, files) for name, files in names.most_common(_MOST_NAMES) if files >= _FEW_FILES]
     text = f"{count:,} file{'' if count == 1 else 's'} ({kinds})"
     text += f", dated {span}" if span else ""
-    return text + (f"; named most: {', '.join(f'{name} ({files:,} files)' for name, files in frequent)}" if frequent else "")
+    return text + (
+        f"; named most: {', '.join(f'{name} ({files:,} files)' for name, files in frequent)}" if frequent else ""
+    )
 
 
 def names_in(text: str) -> list[str]:

@@ -14,23 +14,28 @@ from desk_rag.answering.questions.folder.fields import Field, cells_of, fields_o
 from desk_rag.answering.questions.folder.kinds import Kind, is_ledger, is_of_kind, numbers_of
 from desk_rag.answering.questions.folder.money import Amount, Measure, NoAmount, amount_of
 from desk_rag.answering.questions.narrowing import indexed
-from desk_rag.answering.requirements.correspondence import headers
+from desk_rag.answering.requirements.correspondence import Header, headers
 from desk_rag.answering.requirements.dates import Date, dates
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.store.catalog.words import name_words
 
 if TYPE_CHECKING:
+    from desk_rag.documents.chunking import ChunkId
     from desk_rag.store.store import Store
     from desk_rag.store.types import DocumentRow, Passage
 
 _REPORT_EVERY = 200
 _DATE_LABEL = re.compile(r"\bdate\b|\bdated\b|\bdatum\b|\bissued\b", re.I)
 _OTHER_DATE = re.compile(r"\bdue\b|\bpay|\bdeliver|\bbirth|\bservice\b|\bperiod\b|\bfrom\b|\bend\b|\bexpir", re.I)
-_ISSUER = re.compile(r"^(?:from|supplier|seller|vendor|issuer|issued\s+by|company|contractor|landlord|sender|by)$", re.I)
+_ISSUER = re.compile(
+    r"^(?:from|supplier|seller|vendor|issuer|issued\s+by|company|contractor|landlord|sender|by)$", re.I
+)
 _RECIPIENT = re.compile(r"^(?:bill(?:ed)?\s+to|to|customer|client|recipient|buyer|tenant|ship\s+to|attn\.?)$", re.I)
 _STATUS = re.compile(r"^(?:status|paid|payment\s+status|settled)$", re.I)
-_NOT_PAID = re.compile(r"\b(?:un-?paid|not\s+(?:yet\s+)?(?:been\s+)?paid|open|outstanding|overdue|unsettled|no)\b", re.I)
+_NOT_PAID = re.compile(
+    r"\b(?:un-?paid|not\s+(?:yet\s+)?(?:been\s+)?paid|open|outstanding|overdue|unsettled|no)\b", re.I
+)
 _PAID = re.compile(r"\b(?:paid|settled|closed|yes|done)\b", re.I)
 _PAID_LINE = re.compile(r"^\W*(?:(?:was\s+)?paid|payment\s+received)(?:\s+(?:on|in full|by)\b.*|\W*)$", re.I)
 _NUMERIC_DATE = re.compile(r"\b(?P<first>\d{1,2})(?P<by>[./])(?P<second>\d{1,2})(?P=by)(?P<year>(?:19|20)\d\d)\b")
@@ -45,8 +50,10 @@ class Record:
     kind: Kind
     row: DocumentRow
     passages: tuple[Passage, ...]
-    header: tuple[Passage, str, str, str] | None = None
-    """Of a mail: passage, sender, recipients and the line that names them."""
+    header: Header | None = None
+    """Of a mail."""
+    header_line: str = ""
+    """The line of a mail that names sender, recipients, date and subject."""
 
     @property
     def path(self) -> Path:
@@ -76,11 +83,13 @@ class Record:
     @cached_property
     def date(self) -> Date | None:
         """The date of the document: labelled, of the mail's header, of the title or name, or its only one."""
-        labelled = [field for field in self.fields if _DATE_LABEL.search(field.label) and not _OTHER_DATE.search(field.label)]
+        labelled = [
+            field for field in self.fields if _DATE_LABEL.search(field.label) and not _OTHER_DATE.search(field.label)
+        ]
         own = sorted(labelled, key=lambda field: not content_stems(field.label) & content_stems(self.kind.name))
         texts = [field.value for field in own]
         if self.header is not None:
-            texts = [self.header[3]]
+            texts = [self.header_line]
         texts += [self.path.stem.replace("_", " "), self.row.title, *self.head]
         for text in texts:
             if of_text := [day for day in all_dates(text) if day.month and day.year]:
@@ -107,7 +116,7 @@ class Record:
     def issuers(self) -> str:
         """The words that may name who issued or sent it: sender, labels, title, head and name of the file."""
         if self.header is not None:
-            return self.header[1]
+            return self.header.sender
         of_labels = [field.value for field in self.fields if _ISSUER.match(field.label)]
         others = {word for field in self.fields if _RECIPIENT.match(field.label) for word in [field.value]}
         head = [line for line in self.head if not any(other in line for other in others)]
@@ -117,14 +126,14 @@ class Record:
     def recipients(self) -> str:
         """The words that name to whom it goes."""
         if self.header is not None:
-            return self.header[2]
+            return self.header.recipients
         return " \n ".join(field.value for field in self.fields if _RECIPIENT.match(field.label))
 
     @cached_property
     def party(self) -> str:
         """Who issued it, as far as a label, the header of a mail or the first line says so; else ''."""
         if self.header is not None:
-            return self.header[1]
+            return self.header.sender
         labelled = [field.value for field in self.fields if _ISSUER.match(field.label)]
         if labelled:
             return labelled[0]
@@ -169,8 +178,8 @@ def read(store: Store, kind: Kind, under: Sequence[Path]) -> Iterator[PassagesRe
     rows = list({row.path: row for row in indexed(store, under)}.values())
     total, done = sum(row.num_chunks for row in rows), 0
     records: list[Record] = []
-    ledgers = []
-    chunks = set()
+    ledgers: list[tuple[DocumentRow, tuple[Passage, ...]]] = []
+    chunks: set[ChunkId] = set()
     for row in rows:
         passages = tuple(store.passages_of(row.path))
         chunks.update(passage.chunk.chunk_id for passage in passages)
@@ -186,18 +195,19 @@ def read(store: Store, kind: Kind, under: Sequence[Path]) -> Iterator[PassagesRe
 
 def records_of(kind: Kind, row: DocumentRow, passages: tuple[Passage, ...]) -> Iterator[Record]:
     """The record of a document; of a mailbox one for each mail, if mails are wanted."""
-    mails = []
+    mails: dict[str, tuple[Passage, Header]] = {}
     for passage in passages:
         place = place_of_passage(passage)
         for header in headers(place):
-            line = place.text[header.begin : header.end]
-            mails.append((passage, header.sender, header.recipients, line))
+            mails.setdefault(place.text[header.begin : header.end], (passage, header))
     if kind.name == "mail" and mails:
-        several = len({mail[3] for mail in mails}) > 1
-        for mail in {mail[3]: mail for mail in reversed(mails)}.values():
-            yield Record(kind, row, (mail[0],) if several else passages, mail)
+        for line, (passage, header) in mails.items():
+            yield Record(kind, row, (passage,) if len(mails) > 1 else passages, header, line)
+    elif len(mails) == 1:
+        ((line, (_, header)),) = mails.items()
+        yield Record(kind, row, passages, header, line)
     else:
-        yield Record(kind, row, passages, mails[0] if len(mails) == 1 else None)
+        yield Record(kind, row, passages)
 
 
 def all_dates(text: str) -> list[Date]:

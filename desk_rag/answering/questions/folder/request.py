@@ -12,6 +12,7 @@ from desk_rag.answering.questions.conditions import Order
 from desk_rag.answering.questions.folder.kinds import Kind, kind_in
 from desk_rag.answering.questions.folder.money import Measure, measure_of, parsed
 from desk_rag.answering.questions.folder.periods import Period, take_period
+from desk_rag.answering.requirements.correspondence import Correspondents, correspondents
 from desk_rag.answering.requirements.stems import content_stems
 
 
@@ -66,6 +67,8 @@ class Request:
     """True if the question asks for all of them, or for the plural: 'all invoices', 'which invoices'."""
     folder: str
     """The folder that the question names; '' for none."""
+    who: Correspondents
+    """Of mails: sender and recipient."""
 
 
 _ORDERS = {
@@ -98,27 +101,33 @@ _ADJECTIVES = {
     Task.SMALLEST: r"smallest|lowest|cheapest|least\s+expensive",
 }
 _IN_TOTAL = r"(?:,?\s+(?:in\s+total|in\s+all|altogether|overall|so\s+far))?"
-_AMOUNTS = r"(?:total|sum|grand\s+total|(?:total\s+|overall\s+)?(?:amount|value|cost|sum|VAT|tax)|net\s+(?:amount|total))"
+_AMOUNTS = (
+    r"(?:total|sum|grand\s+total|(?:total\s+|overall\s+)?(?:amount|value|cost|sum|VAT|tax)|net\s+(?:amount|total))"
+)
 _PAY = r"(?:pay|paid|spend|spent|owe|owed)"
 _FORMS: tuple[tuple[Task, re.Pattern[str]], ...] = (
     (Task.COUNT, re.compile(r"^how\s+many\s+(?:different\s+)?(?P<subject>.+)", re.I)),
     (Task.COUNT, re.compile(r"^(?:what\s+is\s+the\s+number\s+of|count)\s+(?P<subject>.+)", re.I)),
-    (Task.AVERAGE, re.compile(rf"^what\s+(?:is|was)\s+the\s+average\s+(?:{_AMOUNTS}\s+)?(?:of\s+|per\s+)?(?P<subject>.+)", re.I)),
+    (Task.AVERAGE, re.compile(rf"^what\s+(?:is|was)\s+the\s+average\s+(?:{_AMOUNTS}\s+)?(?:of\s+|per\s+)?"
+                              r"(?P<subject>.+)", re.I)),
     (Task.TOTAL, re.compile(rf"^(?:what\s+(?:is|was|are|were)|how\s+(?:much|high)\s+(?:is|was|are))\s+the\s+"
                             rf"(?P<measure>{_AMOUNTS})(?:\s+amount)?\s+(?:of|on|for|from|in)\s+(?P<subject>.+)", re.I)),
     (Task.TOTAL, re.compile(rf"^(?:add|sum|total)\s+(?:up\s+)?(?!up\b)(?:of\s+)?(?P<subject>.+?){_IN_TOTAL}$", re.I)),
-    (Task.TOTAL, re.compile(rf"^(?:what|how\s+much)\s+(?P<measure>(?:VAT|tax|net)\s+)?(?:money\s+)?(?:did|have|do|had|has)"
-                            rf"\s+(?:I|we)\s+{_PAY}\s+(?:(?:to|on|at|for|with)\s+)?(?P<payee>.+?){_IN_TOTAL}$", re.I)),
+    (Task.TOTAL, re.compile(rf"^(?:what|how\s+much)\s+(?P<measure>(?:VAT|tax|net)\s+)?(?:money\s+)?"
+                            rf"(?:did|have|do|had|has)\s+(?:I|we)\s+{_PAY}\s+"
+                            rf"(?:(?:to|on|at|for|with)\s+)?(?P<payee>.+?){_IN_TOTAL}$", re.I)),
     (Task.TOTAL, re.compile(rf"^(?:what|how\s+much)\s+(?:is|was|are|were|do|did|does)\s+(?P<subject>.+?)\s+"
                             rf"(?:come\s+to|amount\s+to|add\s+up\s+to|total|sum\s+up\s+to|cost){_IN_TOTAL}$", re.I)),
     (Task.TOTAL, re.compile(r"^how\s+much\s+(?:is|was|are|were|money\s+is\s+in)\s+(?P<subject>.+?),?\s+"
                             r"(?:in\s+total|altogether|together)$", re.I)),
-    *((task, re.compile(rf"^(?:(?:what|which|when)\s+(?:is|was|are|were)\s+(?:the\s+date\s+of\s+)?|(?:show|give|find|open)\s+(?:me\s+)?)?"
-                        rf"(?:the|my|our)\s+(?:{words})\s+(?P<subject>.+)", re.I)) for task, words in _ADJECTIVES.items()),
+    *((task, re.compile(rf"^(?:(?:what|which|when)\s+(?:is|was|are|were)\s+(?:the\s+date\s+of\s+)?"
+                        rf"|(?:show|give|find|open)\s+(?:me\s+)?)?(?:the|my|our)\s+(?:{words})\s+(?P<subject>.+)",
+                        re.I))
+      for task, words in _ADJECTIVES.items()),
     *((task, re.compile(rf"^(?:which|what)\s+(?P<subject>.+?)\s+(?:is|was|are|were)\s+(?:the\s+)?(?:{words})$", re.I))
       for task, words in _ADJECTIVES.items()),
-    (Task.LIST, re.compile(r"^(?:list|show|give|find|name|display|print)\s+(?:me\s+)?(?P<all>(?:all|every|each)\s+(?:of\s+)?)?"
-                           r"(?:(?:the|my|our)\s+)?(?P<subject>.+)", re.I)),
+    (Task.LIST, re.compile(r"^(?:list|show|give|find|name|display|print)\s+(?:me\s+)?"
+                           r"(?P<all>(?:all|every|each)\s+(?:of\s+)?)?(?:(?:the|my|our)\s+)?(?P<subject>.+)", re.I)),
     (Task.LIST, re.compile(r"^(?:what|which)\s+(?P<subject>.+)", re.I)),
     (Task.LIST, re.compile(r"^(?:all|every)\s+(?P<subject>.+)", re.I)),
 )  # fmt: skip
@@ -140,7 +149,10 @@ _FOLDER = re.compile(
     r"|(?P<before>[\w-]+)\s+(?:folder|directory)|(?P<path>[\w./-]+/))\s*$",
     re.I,
 )
-_SINGULAR = re.compile(r"\b(?:the|this|that|an?|which|what)\s+(?:[\w&.'’-]+\s+){0,4}?(?:invoice|bill|receipt|lease|contract|letter|e?-?mail|report|offer|order)\b(?!s)", re.I)
+_SINGULAR = re.compile(
+    r"\b(?:the|this|that|an?|which|what)\s+(?:[\w&.'’-]+\s+){0,4}?(?:invoice|bill|receipt|lease|contract|letter|e?-?mail|report|offer|order)\b(?!s)",
+    re.I,
+)
 
 
 def request_of(question: str, today: date) -> Request | None:
@@ -178,6 +190,7 @@ def _of_subject(task: Task, subject: str, today: date, groups: dict[str, str | N
             return None
     role = Role.MENTION if _MENTION.search(f"{before} {after}") else Role.PARTY
     topic = _topic(f"{before} {after}")
+    who = correspondents(plain) if kind.name == "mail" and role is Role.PARTY else Correspondents("", "")
     if kind.is_any and task in (Task.TOTAL, Task.AVERAGE, Task.LARGEST, Task.SMALLEST):
         return None
     measure = measure_of(groups.get("measure") or "") or Measure.TOTAL
@@ -186,14 +199,16 @@ def _of_subject(task: Task, subject: str, today: date, groups: dict[str, str | N
     is_one = kind_found is not None and bool(_SINGULAR.search(plain)) and task in (Task.TOTAL, Task.LIST)
     is_all = bool(groups.get("all")) or kind.words.lower().endswith("s")
     return Request(
-        task, kind, topic, role, period, limit, paid, measure, kind_found is None, is_one, is_all, folder
+        task, kind, topic, role, period, limit, paid, measure, kind_found is None, is_one, is_all, folder, who
     )
 
 
 def _opens_with_kind(before: str) -> bool:
     """True if only a name or an adjective stands before the kind: 'Kessler invoices', not 'rooms are in the lease'."""
     words = before.split()
-    return len(words) <= 4 and not re.search(r"\b(?:are|is|were|was|has|have|does|do|did|in|of|on|at|can|per|to)\b", before, re.I)
+    return len(words) <= 4 and not re.search(
+        r"\b(?:are|is|were|was|has|have|does|do|did|in|of|on|at|can|per|to)\b", before, re.I
+    )
 
 
 def _topic(text: str) -> str:

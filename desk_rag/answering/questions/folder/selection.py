@@ -45,29 +45,39 @@ def select(records: Sequence[Record], request: Request) -> Selection | None:
     if of_topic is None:
         return None
     for record in _in_period(of_topic, request, selection):
-        if request.paid is not None:
-            says, _, _ = record.paid
-            if says is None:
-                selection.undecided.append(record)
-            if says is not request.paid:
-                continue
         first = next((one for one in selection.chosen if _same(one, record)), None)
         if first is not None:
             selection.repeated.append((record, first))
-            continue
-        if needs_amount(request) or request.kind.name in ("invoice", "receipt"):
-            amount = record.amount(request.measure)
-            if isinstance(amount, NoAmount) and needs_amount(request):
-                selection.without_amount.append((record, amount.reason))
-                continue
-            if isinstance(amount, Amount):
-                if request.limit is not None and not _meets(amount.value, request.limit):
-                    continue
-                selection.amounts[len(selection.chosen)] = amount
-        selection.chosen.append(record)
-    selection.only_mention = [record for record in selection.only_mention
-                              if request.period is None or request.period.holds(record.date) is True]  # fmt: skip
+        elif _is_paid_as_asked(record, request, selection) and _has_amount(record, request, selection):
+            selection.chosen.append(record)
+    if request.period is not None:
+        mentioning = selection.only_mention
+        selection.only_mention = [record for record in mentioning if request.period.holds(record.date) is True]
     return selection
+
+
+def _is_paid_as_asked(record: Record, request: Request, selection: Selection) -> bool:
+    if request.paid is None:
+        return True
+    is_paid, _, _ = record.paid
+    if is_paid is None:
+        selection.undecided.append(record)
+    return is_paid is request.paid
+
+
+def _has_amount(record: Record, request: Request, selection: Selection) -> bool:
+    """False for a document whose amount is needed and unknown, or not as the question wants it; notes the amount."""
+    if not needs_amount(request) and request.kind.name not in ("invoice", "receipt"):
+        return True
+    amount = record.amount(request.measure)
+    if isinstance(amount, NoAmount):
+        if needs_amount(request):
+            selection.without_amount.append((record, amount.reason))
+        return not needs_amount(request)
+    if request.limit is not None and not _meets(amount.value, request.limit):
+        return False
+    selection.amounts[len(selection.chosen)] = amount
+    return True
 
 
 def needs_amount(request: Request) -> bool:
@@ -88,6 +98,11 @@ def _of_topic(records: Sequence[Record], request: Request, selection: Selection)
     if request.role is Role.MENTION:
         selection.by_words = True
         return in_text or None
+    if request.who:
+        mails = [record for record in records if record.header is not None and request.who.are(record.header)]
+        topic -= stems_in(request.who.names)
+        mails = [record for record in mails if topic <= content_stems(f"{record.text} {record.issuers}")]
+        return mails or None
     numbered = [record for record in records if record.number and content_stems(record.number) <= topic
                 and any(word.lower() == record.number.lower() for word in request.topic.split())]  # fmt: skip
     if numbered:
@@ -96,7 +111,9 @@ def _of_topic(records: Sequence[Record], request: Request, selection: Selection)
     if not of_party:
         of_party = _of_several(records, topic)
     if not of_party:
-        names = content_stems(" ".join(word for word in request.topic.split() if word[0].isupper() or word[0].isdigit()))
+        names = content_stems(
+            " ".join(word for word in request.topic.split() if word[0].isupper() or word[0].isdigit())
+        )
         of_party = [record for record in in_text if names and names < topic and names <= _party_stems(record)]
     if of_party:
         paths = {record.path for record in of_party}

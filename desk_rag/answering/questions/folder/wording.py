@@ -16,13 +16,13 @@ from desk_rag.sanitize import clean_name
 _MOST_NAMED = 5
 
 
-def text(
-    request: Request, selection: Selection, reading: Reading, shown: Sequence[Record], ledger_note: str
-) -> str:
+def text(request: Request, selection: Selection, reading: Reading, shown: Sequence[Record], ledger_note: str) -> str:
     """The whole text of an answer."""
     amounts = {id(record): selection.amounts.get(index) for index, record in enumerate(selection.chosen)}
     lines = [_line(record, amounts.get(id(record))) for record in shown]
-    return "\n".join([_result(request, selection, reading, shown), *lines, *_notes(request, selection), ledger_note]).strip()
+    return "\n".join(
+        [_result(request, selection, reading, shown), *lines, *_notes(request, selection), ledger_note]
+    ).strip()
 
 
 def none(request: Request, reading: Reading, near: str) -> str:
@@ -53,13 +53,13 @@ def _result(request: Request, selection: Selection, reading: Reading, shown: Seq
                 return f"No amount could be read from the {unknown}{_those(request, selection)}."
             by_date = ", by the dates of the invoices and not of the payments" if request.is_implied else ""
             return f"{_sum(amounts, request)} (computed: the {_computed(request)} {of_kind}{by_date})"
-        case Task.COUNT | Task.LIST:
+        case _:
             every = len(reading.records)
             of_all = f"; there are {every:,} in all" if len(selection.chosen) != every else ""
-            return f"{request.kind.plural(len(selection.chosen))}{_those(request, selection)}{of_all}:"
-        case _:
-            same = f", {len(shown)} alike" if len(shown) > 1 else ""
-            return f"The {request.task.value} of {of_kind}{same}:"
+            of_them = f"{request.kind.plural(len(selection.chosen))}{_those(request, selection)}{of_all}"
+            if request.task in (Task.COUNT, Task.LIST):
+                return f"{of_them}:"
+            return f"The {request.task.value} of {of_them}{f' ({len(shown)} are alike)' if len(shown) > 1 else ''}:"
 
 
 def _of_kind(request: Request, selection: Selection, reading: Reading) -> str:
@@ -95,6 +95,9 @@ def _whose(request: Request, *, by_words: bool) -> str:
         return ""
     if request.role is Role.MENTION or by_words:
         return f" with the words “{request.topic}”"
+    if request.who:
+        sender, recipient = request.who.sender, request.who.recipient
+        return f"{f' from {sender}' if sender else ''}{f' to {recipient}' if recipient else ''}"
     return f" of {request.topic}" if request.kind.name != "mail" else f" from or to {request.topic}"
 
 
@@ -112,9 +115,10 @@ def _condition(request: Request) -> str:
 
 def _line(record: Record, amount: Amount | None) -> str:
     """'KH-2021-007, 12 March 2021, 737.80 euros: Kessler Heating 2021.md'"""
-    subject = record.header[3].rpartition("; Subject: ")[2] if record.header is not None and not record.number else ""
+    subject = record.header_line.rpartition("; Subject: ")[2] if not record.number else ""
+    sender = record.header.sender if record.header is not None else ""
     facts = [
-        record.number or (f"“{subject}” from {record.header[1]}" if record.header is not None and subject else ""),
+        record.number or (f"“{subject}” from {sender}" if subject else ""),
         written_date(record.date),
         written(amount.value, amount.currency) if amount is not None else "",
     ]
@@ -126,8 +130,10 @@ def _notes(request: Request, selection: Selection) -> Iterator[str]:
     what = "Not in the sum" if request.task in (Task.TOTAL, Task.AVERAGE) else "Not decided"
     for reason in dict.fromkeys(reason for _, reason in selection.without_amount):
         records = [record for record, why in selection.without_amount if why == reason]
-        yield f"{what}, because {reason} was found there: {_names(records)}." if not reason.startswith("several") else (
-            f"{what}, because there are {reason}: {_names(records)}."
+        yield (
+            f"{what}, because {reason} was found there: {_names(records)}."
+            if not reason.startswith("several")
+            else (f"{what}, because there are {reason}: {_names(records)}.")
         )
     if selection.vague:
         yield f"Left out, because their date is not clear: {_names(selection.vague)}."
@@ -137,7 +143,9 @@ def _notes(request: Request, selection: Selection) -> Iterator[str]:
     for record, first in selection.repeated:
         yield f"Counted once: {clean_name(record.path.name)} repeats {record.number} of {clean_name(first.path.name)}."
     if selection.undecided:
-        yield f"{request.kind.plural(len(selection.undecided))} do not say whether they are paid: {_names(selection.undecided)}."
+        silent = request.kind.plural(len(selection.undecided))
+        verb = "does not say whether it is" if len(selection.undecided) == 1 else "do not say whether they are"
+        yield f"{silent} {verb} paid: {_names(selection.undecided)}."
 
 
 def _names(records: Sequence[Record]) -> str:

@@ -50,14 +50,11 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     if not reading.records:
         return
     selection = select(reading.records, request)
-    is_proper = request.kind.name in _PROPER and not request.is_implied and request.task is not Task.LIST
+    is_proper = (request.kind.name in _PROPER or bool(request.who)) and not request.is_implied
     if selection is None or not (
         selection.chosen or selection.without_amount or selection.vague or selection.undecided
     ):
-        named = not request.topic or request.topic[0].isupper() or request.topic[0].isdigit()
-        if selection is None and not (is_proper and named):
-            return
-        if selection is not None and request.is_implied:
+        if not is_proper or not _may_be_none(request, selection):
             return
         yield from _nothing(store, question, request, reading, below, began)
         return
@@ -69,6 +66,13 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     text = wording.text(request, selection, reading, shown_records, _ledger_note(reading, request))
     not_read = unread.may_hold_answer(store, below)
     yield from finish(store, question, text, shown, below, (began, reading.passages, reading.files), not_read=not_read)
+
+
+def _may_be_none(request: Request, selection: Selection | None) -> bool:
+    """True if the question is clearly one for such documents, so that it is an answer that there is none."""
+    is_name = not request.topic or request.topic[0].isupper() or request.topic[0].isdigit()
+    is_number = bool(request.topic) and any(character.isdigit() for character in request.topic)
+    return (is_name and request.is_all) or is_number or selection is not None
 
 
 def _is_for_documents(request: Request) -> bool:
@@ -118,7 +122,7 @@ def _ordered(selection: Selection, request: Request) -> list[Record]:
             return [record for record in dated if key(record) == best]
         case Task.LARGEST | Task.SMALLEST:
             values = {index: selection.amounts[index].value for index in indices if index in selection.amounts}
-            best_value = max(values.values()) if request.task is Task.LARGEST else min(values.values())
+            best_value = (max if request.task is Task.LARGEST else min)(values.values(), default=None)
             return [selection.chosen[index] for index, value in values.items() if value == best_value]
         case _:
             return sorted(selection.chosen, key=wording.by_date)

@@ -59,6 +59,9 @@ def _result(request: Request, selection: Selection, reading: Reading, shown: Seq
             of_them = f"{request.kind.plural(len(selection.chosen))}{_those(request, selection)}{of_all}"
             if request.task in (Task.COUNT, Task.LIST):
                 return f"{of_them}:"
+            if not shown:
+                unknown = "amount" if request.task in (Task.LARGEST, Task.SMALLEST) else "date"
+                return f"The {request.task.value} cannot be told: no {unknown} was found in {of_them}."
             return f"The {request.task.value} of {of_them}{f' ({len(shown)} are alike)' if len(shown) > 1 else ''}:"
 
 

@@ -144,6 +144,13 @@ def named_in(question: str, store: Store, under: Sequence[Path], *, by_kind: boo
     return sentences
 
 
+def counted_kind(words: str, store: Store, under: Sequence[Path]) -> tuple[str, int] | None:
+    """Return the kind of unread files that words such as 'photos' name, and how many there are below `under`."""
+    kind = next((kind for kind, pattern in _NAMED_KINDS.items() if re.fullmatch(pattern, words, re.IGNORECASE)), None)
+    counts = dict(_counted(store.unread_reasons(under)).kinds)
+    return None if kind is None else (_SINGULAR.get(kind, kind) if counts.get(kind) == 1 else kind, counts.get(kind, 0))
+
+
 def said_of(path: Path, reason: str) -> str:
     """Return a sentence about one file that was not read, with what helps if that is known."""
     kind = unread_kind(path.name)

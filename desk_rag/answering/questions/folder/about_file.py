@@ -21,6 +21,7 @@ from desk_rag.answering.requirements.dates import Date
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.formats import Format, format_of_name
 from desk_rag.documents.sentences import quotable
+from desk_rag.ingest import unread
 from desk_rag.sanitize import clean_name
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ _ROWS = re.compile(
     r"^how\s+many\s+(?P<noun>[\w-]+)(?:\s+(?P<which>.+?))??\s+(?:are\s+(?:there\s+)?|do\s+I\s+have\s+|stand\s+)?in\s+(?P<file>.+)$",
     re.I,
 )
+_HOW_MANY = re.compile(
+    r"^how\s+many\s+(?P<kind>[\w-]+(?:\s+files?)?)(?:\s+(?:are\s+there|do\s+(?:I|we)\s+have))?(?:\s+here)?$", re.I
+)
 _TABLES = frozenset({Format.TABLE, Format.SHEETS})
 _ROW_WORDS = content_stems("row rows entry entries line lines record records item items")
 _MOST_ROWS = 50
@@ -60,7 +64,12 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
             text = _length(row, store.passages_of(row.path), match.groupdict().get("unit") or "")
             yield from finish(store, question, text, show(store, _first(store, row)), under, (began, row.num_chunks, 1))
             return
-    if (match := _PEOPLE.match(plain)) and (row := _file(store, match["file"], under)) is not None:
+    if (match := _HOW_MANY.match(plain)) and (kind := unread.counted_kind(match["kind"], store, under)) is not None:
+        name, count = kind
+        verb = "is" if count == 1 else "are"
+        text = f"{count:,} {name}, which {verb} not read: only the {'name is' if count == 1 else 'names are'} known."
+        yield from finish(store, question, text, show(store, []), under, (began, 0, 0))
+    elif (match := _PEOPLE.match(plain)) and (row := _file(store, match["file"], under)) is not None:
         yield from _people(store, question, under, row, began)
     elif (match := _CHANGED.match(plain)) and (row := _file(store, match["file"], under)) is not None:
         day = datetime.fromtimestamp(row.stamp.mtime_ns / 1e9, UTC).astimezone()

@@ -6,6 +6,7 @@ Every document that matches stands in the answer with its place, and every one t
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from datetime import date
 from pathlib import Path
@@ -47,7 +48,8 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
         if not below:
             return
     reading = yield from _reading(store, request, below)
-    if not reading.records:
+    if not reading.records or (request.kind.is_any and request.task is Task.COUNT and not _is_narrowed(request)):
+        yield from _counted(store, question, request, reading, below, began)
         return
     selection = select(reading.records, request)
     is_proper = (request.kind.name in _PROPER or bool(request.who)) and not request.is_implied
@@ -66,6 +68,25 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     text = wording.text(request, selection, reading, shown_records, _ledger_note(reading, request))
     not_read = unread.may_hold_answer(store, below)
     yield from finish(store, question, text, shown, below, (began, reading.passages, reading.files), not_read=not_read)
+
+
+def _is_narrowed(request: Request) -> bool:
+    return bool(request.topic or request.period or request.folder)
+
+
+def _counted(
+    store: Store, question: str, request: Request, reading: Reading, under: Sequence[Path], began: float
+) -> Iterator[AnswerEvent]:
+    """Count the files of a format by their endings, or say that there are none; nothing for other kinds."""
+    if request.task is not Task.COUNT or _is_narrowed(request) or not (request.kind.is_any or request.kind.is_format):
+        return
+    suffixes = Counter(record.path.suffix.lower() or "without ending" for record in reading.records)
+    listed = ", ".join(f"{count:,} {suffix}" for suffix, count in suffixes.most_common())
+    among = f" ({listed})" if listed else f" among the {wording.plural(reading.files, 'file')} that were read"
+    text = f"{request.kind.plural(len(reading.records))}{among}"
+    not_read = unread.may_hold_answer(store, under)
+    read_for_it = (began, reading.passages, reading.files)
+    yield from finish(store, question, text, show(store, []), under, read_for_it, not_read=not_read)
 
 
 def _may_be_none(request: Request, selection: Selection | None) -> bool:

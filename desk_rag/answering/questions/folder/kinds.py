@@ -72,6 +72,11 @@ class Kind:
         """True for 'files' and 'documents'."""
         return self.name == "file"
 
+    @property
+    def is_format(self) -> bool:
+        """True for kinds that the name of a file decides."""
+        return self.name in _FORMATS
+
     def plural(self, count: int) -> str:
         """'1 invoice', '13 invoices'."""
         noun = self.name

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from desk_rag.store.types import DocumentRow, Passage
 
 _NAME = re.compile(r"(?<![\w'’-])[A-ZÄÖÜ][\w'’-]+(?:[ \t]+(?:(?:of|the|de|van|von|and|&)[ \t]+)?[A-ZÄÖÜ][\w'’-]+)+")
+_LABEL_FOLLOWS = re.compile(r"(?:[ \t]+[a-z]+){0,3}:")
 _LABEL_END = re.compile(r"[ \t]+[\w'’-]+$")
 _FEW_FILES = 2
 _MOST_NAMES, _MOST_KINDS = 5, 4
@@ -49,7 +50,7 @@ def names_in(text: str) -> list[str]:
     names: dict[str, None] = {}
     for match in _NAME.finditer(text):
         name, end = match.group(), match.end()
-        if text[end : end + 1] == ":":  # the last word is the label that follows: 'Gregor Holm Tenant:'
+        if _LABEL_FOLLOWS.match(text, end):  # the last word begins a label: 'Gregor Holm Monthly rent:'
             name = _LABEL_END.sub("", name)
         words = name.split()
         while words and (words[0].lower() in _TITLES or words[0].lower() in STOP_WORDS or is_time(words[0])):

@@ -118,6 +118,8 @@ _FORMS: tuple[tuple[Task, re.Pattern[str]], ...] = (
                             rf"(?:(?:to|on|at|for|with)\s+)?(?P<payee>.+?){_IN_TOTAL}$", re.I)),
     (Task.TOTAL, re.compile(rf"^(?:what|how\s+much)\s+(?:is|was|are|were|do|did|does)\s+(?P<subject>.+?)\s+"
                             rf"(?:come\s+to|amount\s+to|add\s+up\s+to|total|sum\s+up\s+to|cost){_IN_TOTAL}$", re.I)),
+    (Task.TOTAL, re.compile(r"^how\s+much\s+(?P<measure>VAT|tax|net)\s+(?:is|was|are|were|stands?)\s+(?:there\s+)?"
+                            r"(?:in|on)\s+(?P<subject>.+)", re.I)),
     (Task.TOTAL, re.compile(r"^how\s+much\s+(?:is|was|are|were|money\s+is\s+in)\s+(?P<subject>.+?),?\s+"
                             r"(?:in\s+total|altogether|together)$", re.I)),
     *((task, re.compile(rf"^(?:(?:what|which|when)\s+(?:is|was|are|were)\s+(?:the\s+date\s+of\s+)?"
@@ -144,6 +146,7 @@ _LINKS = re.compile(
     r"|went|go|goes|gone|came|different|so|far|now|currently|made|left|please)\b|['’]s\b",
     re.I,
 )
+_OWED = re.compile(r"\b(?:I|we)\s+(?:still\s+)?owed?\b", re.I)
 _FOLDER = re.compile(
     r"\s(?:in|of|from|under|inside|below)\s+(?:(?:the|my|our)\s+)?(?:(?:folder|directory)\s+(?:(?:called|named)\s+)?(?P<behind>\S.*)"
     r"|(?P<before>[\w-]+)\s+(?:folder|directory)|(?P<path>[\w./-]+/))\s*$",
@@ -177,6 +180,8 @@ def _of_subject(task: Task, subject: str, today: date, groups: dict[str, str | N
     rest, folder = _take_folder(subject)
     rest, limit = _take_limit(rest)
     rest, paid = _take_paid(rest)
+    if is_payment and _OWED.search(plain):
+        paid = False
     rest, period = take_period(rest, today)
     kind_found = kind_in(rest)
     if kind_found is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -10,11 +11,13 @@ from desk_rag.answering.questions.conditions import Order
 from desk_rag.answering.questions.folder.money import Amount, NoAmount
 from desk_rag.answering.questions.folder.records import Record
 from desk_rag.answering.questions.folder.request import Limit, Request, Role, Task
-from desk_rag.answering.requirements.stems import content_stems, has_stem
+from desk_rag.answering.requirements.stems import content_stems
 
 _WITH_WORDS = frozenset({"invoice", "receipt", "mail", "letter", "offer", "order"})
 """Kinds of which a word that is no party's may choose some: 'invoices for heating'."""
 _LETTERS_OF_SALUTATION = 60
+_NEAR = 0.7
+"""Least similarity of a name that is suggested."""
 
 
 @dataclass(slots=True)
@@ -129,11 +132,9 @@ def _of_several(records: Sequence[Record], topic: set[str]) -> list[Record]:
     """The documents of several parties whose names make up the topic: 'Kessler and Bright Paper'."""
     parties = {record.party: content_stems(record.party) for record in records if record.party}
     named = [name for name, stems in parties.items() if stems & topic]
-    full = [name for name in named if parties[name] <= topic] or named
-    covered = set().union(*(parties[name] for name in full)) if full else set()
-    if len(full) < 2 or not topic <= covered:
+    if len(named) < 2 or not topic <= {stem for name in named for stem in parties[name]}:
         return []
-    return [record for record in records if record.party in full]
+    return [record for record in records if any(parties[name] & topic <= _party_stems(record) for name in named)]
 
 
 def _party_stems(record: Record) -> set[str]:
@@ -178,9 +179,6 @@ def _meets(value: Decimal, limit: Limit) -> bool:
 
 def nearly(topic: str, records: Sequence[Record]) -> str:
     """The party whose name is spelled nearly like the topic; '' if none is."""
-    wanted = content_stems(topic)
-    for record in records:
-        stems = content_stems(record.party)
-        if stems and wanted and all(has_stem(stem, stems) for stem in wanted):
-            return record.party
-    return ""
+    parties = {record.party.casefold(): record.party for record in records if record.party}
+    near = difflib.get_close_matches(topic.casefold(), parties, n=1, cutoff=_NEAR)
+    return parties[near[0]] if near else ""

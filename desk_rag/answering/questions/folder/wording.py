@@ -58,7 +58,7 @@ def _result(request: Request, selection: Selection, reading: Reading, shown: Seq
             of_all = f"; there are {every:,} in all" if len(selection.chosen) != every else ""
             of_them = f"{request.kind.plural(len(selection.chosen))}{_those(request, selection)}{of_all}"
             if request.task in (Task.COUNT, Task.LIST):
-                return f"{of_them}:"
+                return f"{of_them}{':' if shown else '.'}"
             if not shown:
                 unknown = "amount" if request.task in (Task.LARGEST, Task.SMALLEST) else "date"
                 return f"The {request.task.value} cannot be told: no {unknown} was found in {of_them}."
@@ -101,7 +101,7 @@ def _whose(request: Request, *, by_words: bool) -> str:
     if request.who:
         sender, recipient = request.who.sender, request.who.recipient
         return f"{f' from {sender}' if sender else ''}{f' to {recipient}' if recipient else ''}"
-    return f" of {request.topic}" if request.kind.name != "mail" else f" from or to {request.topic}"
+    return f" from or to {request.topic}" if request.kind.name in ("mail", "letter") else f" of {request.topic}"
 
 
 def _when(request: Request) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _CELL_BREAK = "; "
 _CELL = re.compile(r"^(?P<key>[^:;]{1,60}): (?P<value>.*)$", re.S)
 _FIRST_LABEL = r"^[^\W\d_][^:;.!?\n]{1,40}"
-_INNER_LABEL = r"(?<=\s)[^\W\d_a-z][^\s:;,.]*(?:\s(?:[a-z0-9%(/&.-][^\s:;,]*)){0,3}"
+_INNER_LABEL = r"(?<=\s)[^\W\d_a-z][^\s:;,.]*(?:\s(?:[a-z0-9%(/&.-][^\s:;,]*|[A-Z]{2,4}\b)){0,3}"
 _LABEL = re.compile(rf"(?P<label>{_FIRST_LABEL}?|{_INNER_LABEL})\s?:\s+(?=\S)")
 _LONGEST_VALUE = 120
 

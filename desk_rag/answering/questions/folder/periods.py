@@ -19,7 +19,7 @@ _ONE = (
 )
 _THE = r"(?:the\s+(?:year|month|years|months)\s+(?:of\s+)?)?"
 _BETWEEN = re.compile(
-    rf"\b(?:between|from|in|of|during|for)?\s*{_THE}(?P<first>{_ONE})\s*(?P<by>to|until|till|through|and|[-–])\s*"
+    rf"\b(?:between|from|in|of|during|for)?\s*{_THE}(?P<first>{_ONE}|\d{{1,2}}(?:st|nd|rd|th)?)\s*(?P<by>to|until|till|through|and|[-–])\s*"
     rf"(?P<last>{_ONE})(?!\w)",
     re.I,
 )
@@ -132,7 +132,12 @@ def _span_of(day: Date) -> Span:
 
 
 def _between(match: re.Match[str], today: date) -> tuple[Span, ...]:
-    first, last = _span(match["first"]), _span(match["last"])
+    last = _span(match["last"])
+    day = re.fullmatch(r"(\d{1,2})\D*", match["first"])
+    if day is not None and last is not None:  # 'from 3 to 5 May'
+        begin = (*last.first[:2], int(day[1]))
+        return (Span(begin, last.last),) if last.first == last.last and begin <= last.last else ()
+    first = _span(match["first"])
     if first is None or last is None:
         return ()
     if match["by"].lower() == "and" and not match.group().lower().lstrip().startswith("between"):

@@ -141,7 +141,7 @@ _MENTION = re.compile(
 )
 _LINKS = re.compile(
     r"\b(?:are|is|were|was|there|do|does|did|have|has|had|I|we|you|me|my|our|the|a|an|all|any|every|each|these|those|of|from"
-    r"|by|to|for|with|in|at|on|that|which|who|and|sent?|sends?|sending|got|get|gets|received?|issued?|write|wrote|written|come|came"
+    r"|by|to|for|with|in|at|on|that|which|who|sent?|sends?|sending|got|get|gets|received?|issued?|write|wrote|written|come|came"
     r"|exist|exists|here|total|totals|amounts?|paid|pay|folder|altogether|together|my|it|its|be|been|year|month|dated"
     r"|went|go|goes|gone|came|different|so|far|now|currently|made|left|please)\b|['’]s\b",
     re.I,
@@ -220,7 +220,12 @@ def _topic(text: str) -> str:
     """The words that are left for names and things, in order."""
     plain = re.sub(r"[?!,;:\"“”()]", " ", _LINKS.sub(" ", _MENTION.sub(" ", text)))
     words = [word.strip(".'’") for word in plain.split()]
-    return " ".join(word for word in words if content_stems(word))
+    kept = [word for word in words if content_stems(word) or word in ("and", "&")]
+    while kept and not content_stems(kept[-1]):
+        kept.pop()
+    while kept and not content_stems(kept[0]):
+        kept.pop(0)
+    return " ".join(kept)
 
 
 def _take_folder(text: str) -> tuple[str, str]:

@@ -139,8 +139,8 @@ def test_a_single_file_that_is_deleted_is_forgotten_at_the_next_run(desk: Desk, 
     assert "otter.txt" in desk.run("search", "pond", "--words")[1]
     report = desk.json("index", str(stays), "--no-kv")
     assert report["removed"] == 1
-    found = desk.run("search", "pond", "--words")[1]
-    assert "stays.txt" in found and "otter.txt" not in found
+    output = desk.run("search", "pond", "--words")[1]
+    assert "stays.txt" in output and "otter.txt" not in output
     assert [row.path for row in desk.documents()] == [stays]
 
 

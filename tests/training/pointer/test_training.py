@@ -402,9 +402,9 @@ class Rigged(SpanModel):
 def test_the_score_tells_right_from_wrong_and_silent(of: Material, tokenizer: Tokenizer) -> None:
     batches = Batches(of, tokenizer, 8, 2, seed=1)
     of = replace(of, held=of.held | {number for number, near in enumerate(of.near) if not near})
-    questions = [questions for number in of.held for questions in of.versions[number][0].asked]
+    pairs = [pair for number in of.held for pair in of.versions[number][0].asked]
     right, wrong = score(Rigged(of), of, batches), score(Rigged(of, wrong=True), of, batches)
-    assert right.questions == wrong.questions == sum(bool(one.answer) for one in questions) > 10
+    assert right.questions == wrong.questions == sum(bool(one.answer) for one in pairs) > 10
     assert (right.span, right.passage, right.none, right.silent) == (1, 1, 1, 0)
     assert (wrong.span, wrong.passage, wrong.none, wrong.silent) == (0, 0, 0, 0)
     assert "span 100.0, passage 100.0, none 100.0, silent 0.0" in str(right)

@@ -28,6 +28,7 @@ from desk_rag.kv.kernels.flash_decoding import flash_decoding_for, is_worthwhile
 from desk_rag.kv.kernels.fused_inputs import TokenSlots
 from desk_rag.kv.kernels.fused_ops import FusedOps, fused_ops_for
 from desk_rag.kv.kernels.upload import upload
+from desk_rag.kv.nf4.choice import Nf4Products
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.stitch import has_sliding_layers
 from desk_rag.model.language_model import LanguageModel
@@ -97,11 +98,13 @@ class FusedDecoder:
         *,
         graphs: bool = True,
         ops: FusedOps | None = None,
+        nf4: Nf4Products | None = None,
         layers_per_graph: int = LAYERS_PER_GRAPH,
     ) -> None:
         """`layers` have slabs [B, H, capacity, D]; B questions of equal length are run side by side.
 
-        `ops` are the operations between matrix products, by default the fastest proven on the model's device. With
+        `ops` are the operations between matrix products, `nf4` the products with weights in 4 bits, by default the
+        fastest proven on the model's device. With
         `layers_per_graph` of 0 attention runs between piecewise graphs. Packs the model's projections (see `Packed`),
         which temporarily takes the memory of one layer's.
         """
@@ -109,8 +112,11 @@ class FusedDecoder:
         assert len(tables.cos) == 1 and 2 * tables.cos[0].shape[1] == model.spec.head_dim, "partial or double rotary"
         self._model = model
         self._ops = fused_ops_for(model.device, model.spec.dtype) if ops is None else ops
+        self._nf4 = Nf4Products(model.spec.dtype) if nf4 is None else nf4
         modules: Any = model.decoder_layers
-        self._layers = [FusedLayer(one, Packed.of(one), qk_norms(one.self_attn), self._ops) for one in modules]
+        self._layers = [
+            FusedLayer(one, Packed.of(one, self._nf4), qk_norms(one.self_attn), self._ops) for one in modules
+        ]
         if model.device.type == "cuda":
             torch.cuda.empty_cache()  # the memory that the packed projections were copied from
         self._keys = [layer.key_slab for layer in layers]
@@ -307,6 +313,7 @@ class FusedDecoder:
         return AttentionGraphs(inputs, attended, ends, graphs, logits)
 
     def _memory(self, bucket: int) -> tuple[Inputs, torch.Tensor]:
+        self._nf4.prepare(self._batch * bucket)
         device, spec = self._model.device, self._model.spec
         attended = (self._batch, bucket, spec.num_heads * spec.head_dim)
         return (

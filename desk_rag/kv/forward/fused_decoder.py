@@ -313,7 +313,8 @@ class FusedDecoder:
         return AttentionGraphs(inputs, attended, ends, graphs, logits)
 
     def _memory(self, bucket: int) -> tuple[Inputs, torch.Tensor]:
-        self._nf4.prepare(self._batch * bucket)
+        for rows in (bucket, 1):  # behind the last attention only one token goes on
+            self._nf4.prepare(self._batch * rows)
         device, spec = self._model.device, self._model.spec
         attended = (self._batch, bucket, spec.num_heads * spec.head_dim)
         return (

@@ -46,7 +46,9 @@ class Packed:
         silu = type(mlp.act_fn).__name__ in _SILU
         kinds = {type(module).__name__ for module in (*inward, outward, *widening, narrowing)}
         if nf4 is not None and kinds == {"Linear4bit"}:
-            return cls(*(nf4.product(modules) for modules in (inward, [outward], widening, [narrowing])), silu)
+            return cls(
+                nf4.product(inward), nf4.product([outward]), nf4.product(widening), nf4.product([narrowing]), silu
+            )  # fmt: skip
         if any(type(module) is not torch.nn.Linear for module in (*inward, *widening)):
             return None
         biased = [module.bias is not None for module in inward]

@@ -6,7 +6,6 @@ import functools
 from dataclasses import dataclass
 
 import torch
-import triton
 import triton.language as tl
 
 from desk_rag.kv.kernels.compiled_launch import CompiledLaunch
@@ -47,7 +46,7 @@ def tuning_for(tokens: int, device: torch.device) -> Nf4Tuning:
 
 def padded(count: int) -> int:
     """Return the rows that a program computes for `count` of them."""
-    return max(16, triton.next_power_of_2(count))
+    return max(16, 1 << (count - 1).bit_length())
 
 
 def multiply(rows: torch.Tensor, matrix: Nf4Matrix, tuning: Nf4Tuning | None = None) -> torch.Tensor:
@@ -62,7 +61,7 @@ def multiply(rows: torch.Tensor, matrix: Nf4Matrix, tuning: Nf4Tuning | None = N
     assert matrix.bias is None or matrix.bias.dtype == rows.dtype
     device, tokens = rows.device, padded(count)
     tuning = tuning or tuning_for(tokens, device)
-    blocks = triton.cdiv(rows_out, tuning.columns)
+    blocks = -(-rows_out // tuning.columns)
     assert blocks <= _MOST_BLOCKS and rows_out * width < 2**31 * BLOCK and count * rows_out < 2**31
     shares = shares_of(blocks, width, tuning, device)
     result = torch.empty((*rows.shape[:-1], rows_out), dtype=rows.dtype, device=device)
@@ -82,9 +81,9 @@ def multiply(rows: torch.Tensor, matrix: Nf4Matrix, tuning: Nf4Tuning | None = N
 
 def shares_of(blocks: int, width: int, tuning: Nf4Tuning, device: torch.device) -> int:
     """Return into how many shares the weights' columns are divided, so that all multiprocessors have work."""
-    steps = triton.cdiv(width, BLOCK * tuning.groups)
+    steps = -(-width // (BLOCK * tuning.groups))
     shares = max(1, min(_multiprocessors(device) * tuning.programs // blocks, steps // _FEWEST_STEPS))
-    return triton.cdiv(steps, triton.cdiv(steps, shares))
+    return -(-steps // -(-steps // shares))
 
 
 def constants(tokens: int, dtype: torch.dtype, biased: bool, tuning: Nf4Tuning) -> dict[str, object]:

@@ -141,6 +141,11 @@ class FusedDecoder:
         """False without a GPU, with `graphs=False`, and after a recording has failed."""
         return self._graphs
 
+    @property
+    def nf4_by_kernel(self) -> dict[str, list[int]]:
+        """Numbers of rows that our own kernel multiplies by weights in 4 bits, by their shape."""
+        return self._nf4.by_kernel
+
     def prepare(self, count: int) -> None:
         """Record the graphs for passes of `count` tokens now; otherwise the first such pass does."""
         bucket = next((size for size in _BUCKETS if size >= count), 0)

@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 
 from desk_rag.kv.kernels.fused_inputs import QKNorms, TokenSlots
 from desk_rag.kv.kernels.fused_ops import FusedOps
-from desk_rag.kv.nf4.choice import Nf4Products, Product
+from desk_rag.kv.nf4.choice import MOST_ROWS, Nf4Products, Product
 
 _SILU = frozenset({"SiLU", "SiLUActivation"})
 """Class names of SiLU in torch and transformers."""
@@ -33,6 +33,8 @@ class Packed:
     down: Product
     silu: bool
     """True if the gate's activation is SiLU, so that a fused SwiGLU can be used."""
+    most_rows: int | None = None
+    """Rows above which putting gates side by side would take a copy; None if it never does."""
 
     @classmethod
     def of(cls, layer: Any, nf4: Nf4Products | None = None) -> Packed | None:
@@ -47,7 +49,8 @@ class Packed:
         kinds = {type(module).__name__ for module in (*inward, outward, *widening, narrowing)}
         if nf4 is not None and kinds == {"Linear4bit"}:
             return cls(
-                nf4.product(inward), nf4.product([outward]), nf4.product(widening), nf4.product([narrowing]), silu
+                nf4.product(inward), nf4.product([outward]), nf4.product(widening), nf4.product([narrowing]), silu,
+                MOST_ROWS,
             )  # fmt: skip
         if any(type(module) is not torch.nn.Linear for module in (*inward, *widening)):
             return None
@@ -59,6 +62,10 @@ class Packed:
             qkv = functools.partial(linear, weight=_side_by_side(inward), bias=bias)
             gate_up = functools.partial(linear, weight=_side_by_side(widening))
             return cls(qkv, outward, gate_up, narrowing, silu)
+
+    def fuses_gates(self, rows: torch.Tensor) -> bool:
+        """True if gates are to be multiplied side by side for these rows [B, N, E]."""
+        return self.silu and (self.most_rows is None or rows.shape[0] * rows.shape[1] <= self.most_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +103,7 @@ class FusedLayer:
         module, packed = self.module, self.packed
         multiplied = (module.self_attn.o_proj if packed is None else packed.out)(attended)
         hidden, x = add_norm(self.ops, hidden, multiplied, module.post_attention_layernorm)
-        if packed is None or not packed.silu:
+        if packed is None or not packed.fuses_gates(x):
             return hidden, module.mlp(x)
         return hidden, packed.down(self.ops.swiglu(packed.gate_up(x)))
 

@@ -38,7 +38,7 @@ class Nf4Product:
     matrix: Nf4Matrix | None
     """None if the kernel cannot be used."""
     dtype: torch.dtype
-    """Of the rows."""
+    """Type of the rows."""
     by_kernel: dict[int, bool]
     """True for numbers of rows that the kernel multiplies; shared by all products of one shape."""
 
@@ -111,6 +111,16 @@ class Nf4Products:
         types = {module.compute_dtype for module in modules} - {None}
         types |= {module.bias.dtype for module in modules if module.bias is not None}
         return self.dtype in _TOLERANCE and types <= {self.dtype}
+
+    @property
+    def by_kernel(self) -> dict[str, list[int]]:
+        """Numbers of rows that the kernel multiplies, by the shape of the weights."""
+        firsts = [group[0] for group in self._groups.values()]
+        return {
+            "x".join(map(str, one.matrix.shape)): [count for count, ours in one.by_kernel.items() if ours]
+            for one in firsts
+            if one.matrix is not None
+        }
 
     def prepare(self, count: int) -> None:
         """Choose how so many rows are multiplied; what is chosen stays."""

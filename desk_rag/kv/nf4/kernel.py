@@ -70,7 +70,7 @@ def _scales_of(  # type: ignore[no-untyped-def]
     return level * span + tl.load(scale_offsets + place // 256, mask=real, other=0.0)
 
 
-@triton.jit(do_not_specialize=["count", "rows_out"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["count"])  # type: ignore[untyped-decorator]
 def multiply(  # type: ignore[no-untyped-def]
     pairs, codes, scale_codes, scale_levels, scale_steps, scale_offsets, levels, bias, partials, arrived, result,
     count, rows_out, half_width,

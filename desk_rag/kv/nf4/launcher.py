@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 import triton.language as tl
 
-from desk_rag.kv.kernels.compiled_launch import CompiledLaunch
+from desk_rag.kv.kernels.compiled_launch import CompiledLaunch, alike
 from desk_rag.kv.nf4 import kernel
 from desk_rag.kv.nf4.matrix import BLOCK, Nf4Matrix
 
@@ -57,7 +57,7 @@ def multiply(rows: torch.Tensor, matrix: Nf4Matrix, tuning: Nf4Tuning | None = N
     rows_out, width = matrix.shape
     rows = rows.contiguous()
     count = rows.numel() // width
-    assert rows.shape[-1] == width and 0 < count <= _MOST_ROWS and rows.dtype in _TYPES
+    assert rows.shape[-1] == width and 0 < count <= _MOST_ROWS and rows_out > 1 and rows.dtype in _TYPES
     assert matrix.bias is None or matrix.bias.dtype == rows.dtype
     device, tokens = rows.device, padded(count)
     tuning = tuning or tuning_for(tokens, device)
@@ -67,7 +67,7 @@ def multiply(rows: torch.Tensor, matrix: Nf4Matrix, tuning: Nf4Tuning | None = N
     result = torch.empty((*rows.shape[:-1], rows_out), dtype=rows.dtype, device=device)
     partials = torch.empty((shares, count, rows_out) if shares > 1 else (4,), dtype=torch.float32, device=device)
     bias = result if matrix.bias is None else matrix.bias
-    launch = _launch(tokens, rows.dtype, matrix.bias is not None, tuning)
+    launch = _launch(tokens, rows.dtype, matrix.bias is not None, tuning, alike(rows_out))
     launch(
         (blocks, shares, 1),
         (
@@ -95,7 +95,8 @@ def constants(tokens: int, dtype: torch.dtype, biased: bool, tuning: Nf4Tuning) 
 
 
 @functools.lru_cache(maxsize=64)
-def _launch(tokens: int, dtype: torch.dtype, biased: bool, tuning: Nf4Tuning) -> CompiledLaunch:
+def _launch(tokens: int, dtype: torch.dtype, biased: bool, tuning: Nf4Tuning, _even: bool) -> CompiledLaunch:
+    """The same one for the same kernel; numbers of columns that 16 divides have one of their own."""
     options: dict[str, object] = {"num_warps": tuning.warps, "num_stages": tuning.stages}
     return CompiledLaunch(kernel.multiply, constants(tokens, dtype, biased, tuning), options)
 

@@ -111,7 +111,7 @@ def a_decoder(model: LanguageModel, nf4: Nf4Products | None) -> FusedDecoder:
 def test_a_decoder_in_4_bits_has_the_same_logits_by_the_kernel(
     name: str, launches: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Launches are layers and products per layer: the second model's inner matrices are too small to lie side by side."""
+    """`launches`: layers, and products per layer; matrices of the second model are too small to lie side by side."""
     built = shapes.build(name, torch.device("cpu"), positions=64)
     quantize_linears(built.module.to(torch.float16), "nf4", DEVICE)
     spec = dataclasses.replace(built.spec, dtype=torch.float16, weight_quantization="nf4")

@@ -32,6 +32,7 @@ from desk_rag.kv.nf4.choice import Nf4Products
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.stitch import has_sliding_layers
 from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.memory.device import is_out_of_memory
 
 _log = logging.getLogger(__name__)
 _BUCKETS = (1, 16, 32, 48, 64, 96, 128, 192, 256)
@@ -292,8 +293,9 @@ class FusedDecoder:
             try:
                 self._attention_graphs[bucket] = self._record_stretches(bucket)
             except RuntimeError as error:
-                _log.warning("CUDA graphs with attention cannot be recorded here; passes will be slower: %s", error)
-                self._layers_per_graph = 0
+                if not _for_now(error):
+                    _log.warning("CUDA graphs with attention cannot be recorded here; passes will be slower: %s", error)
+                    self._layers_per_graph = 0
         return self._attention_graphs.get(bucket)
 
     def _pieces_for(self, bucket: int) -> PiecewiseGraphs | None:
@@ -302,8 +304,9 @@ class FusedDecoder:
             try:
                 self._piecewise_graphs[bucket] = self._record_pieces(bucket)
             except RuntimeError as error:  # an old driver, or a module that synchronizes while it is recorded
-                _log.warning("CUDA graphs cannot be recorded on this machine; passes will be slower: %s", error)
-                self._graphs = False
+                if not _for_now(error):
+                    _log.warning("CUDA graphs cannot be recorded on this machine; passes will be slower: %s", error)
+                    self._graphs = False
         return self._piecewise_graphs.get(bucket)
 
     def _record_pieces(self, bucket: int) -> PiecewiseGraphs:
@@ -375,3 +378,14 @@ class FusedDecoder:
             handle(functools.partial(stretch, done, end))
             done = end
         return state[1]
+
+
+def _for_now(error: RuntimeError) -> bool:
+    """True if memory was too short, which another program may end.
+
+    This pass runs without graphs then, and the next one tries again.
+    """
+    short = is_out_of_memory(error)
+    if short:
+        _log.warning("Memory is too short to record CUDA graphs; this pass runs without: %s", error)
+    return short

@@ -15,6 +15,7 @@ import torch
 
 from desk_rag.kv.kernels.proof import gpu_index, proven
 from desk_rag.kv.nf4.matrix import Nf4Matrix, reference
+from desk_rag.model.memory.device import is_out_of_memory
 
 _log = logging.getLogger(__name__)
 MOST_ROWS = 128
@@ -130,9 +131,10 @@ class Nf4Products:
                 continue
             try:
                 by_kernel[count] = self.choose(group, count)
-            except RuntimeError as error:  # memory that is too short, or a driver that records no graphs
+            except RuntimeError as error:  # a driver that records no graphs, or memory that is too short for now
                 _log.warning("4-bit products of %d rows are left to bitsandbytes: %s", count, error)
-                by_kernel[count] = False
+                if not is_out_of_memory(error):
+                    by_kernel[count] = False
 
 
 def _alike(got: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> bool:

@@ -6,6 +6,7 @@ Codes are 4 bits, in blocks of 64 along a row; a block's scale is an 8-bit code 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -99,7 +100,7 @@ def _is_plain_nf4(module: Any) -> bool:
         return False
     plain = state.quant_type == "nf4" and state.blocksize == BLOCK and state.state2.blocksize == _SCALES
     codes = module.weight
-    whole = len(state.shape) == 2 and state.shape[1] % BLOCK == 0 and 2 * codes.numel() == state.shape.numel()
+    whole = len(state.shape) == 2 and state.shape[1] % BLOCK == 0 and 2 * codes.numel() == math.prod(state.shape)
     return plain and whole and codes.dtype is torch.uint8 and not getattr(state, "packing_format_for_cpu", False)
 
 

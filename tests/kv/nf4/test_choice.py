@@ -85,14 +85,21 @@ def test_another_compute_type_is_left_to_bitsandbytes() -> None:
     assert Nf4Products(torch.bfloat16).product([quantized(64, 256, torch.float16)]).matrix is None
 
 
-def test_a_choice_that_fails_falls_back(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_choice_that_fails_falls_back_and_is_tried_again_when_memory_was_short(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    errors: list[Exception] = [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("no capture on this stream")]
+
     def fails(_products: Sequence[Nf4Product], _count: int) -> bool:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        raise errors.pop(0)
 
     products = Nf4Products(torch.float16, fails)
     product = products.product([quantized(64, 256, torch.float16)])
     products.prepare(1)
-    assert product.by_kernel == {1: False} and "out of memory" in caplog.text
+    assert product.by_kernel == {} and "out of memory" in caplog.text
+    for _ in range(2):
+        products.prepare(1)
+        assert product.by_kernel == {1: False} and not errors
 
 
 def test_without_a_gpu_bitsandbytes_multiplies() -> None:

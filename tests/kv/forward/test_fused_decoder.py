@@ -195,6 +195,29 @@ def test_a_machine_that_cannot_record_runs_the_pass_as_it_is(monkeypatch: pytest
     assert tried == ["_stretches", "_pieces"] and not decoder.uses_graphs
 
 
+def test_a_recording_that_memory_is_too_short_for_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program may give memory back, so graphs are not given up for good."""
+    model = build_model(BY_NAME["qwen2"])
+    prompt = ids(50)
+    expected, _ = reference(model, prompt, 41)
+    cache = SlabCache(model, 100)
+    model.forward(prompt[0, :41], cache, 0, logits=False)
+    decoder = FusedDecoder(model, cache.layers, build_tables(model, 100))
+    recordings: list[str] = []
+
+    def too_short(device: torch.device, parts: Any) -> None:
+        recordings.append(parts.func.__name__)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("desk_rag.kv.forward.fused_decoder.record", too_short)
+    decoder._graphs = True
+    decoder._split = lambda query, keys, values, out=None, start=None: attend(query, keys, values)
+    for _ in range(2):
+        logits = decoder.run(prompt[:, 41:], 41)
+        assert (logits[0] - expected).abs().max().item() < 1e-4 * expected.std().item()
+    assert recordings == ["_stretches", "_pieces"] * 2 and decoder.uses_graphs
+
+
 class Counting(TorchOps):
     """The reference, and how often its SwiGLU was asked for."""
 

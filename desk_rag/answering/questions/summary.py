@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from desk_rag.answering.events import AnswerEvent, Citation, PassagesRead
-from desk_rag.answering.questions.folder.naming import plain_name, share_of_words, suggestions, things_named
-from desk_rag.answering.questions.folder.overview import overview
+from desk_rag.answering.questions.folder.reading.naming import plain_name, share_of_words, suggestions, things_named
+from desk_rag.answering.questions.folder.reading.overview import overview
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.answering.questions.nearest import nearest

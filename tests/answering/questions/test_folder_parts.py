@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.answering.questions.folder.fields import fields_of
-from desk_rag.answering.questions.folder.money import Amount, Measure, NoAmount, amount_of, parsed
-from desk_rag.answering.questions.folder.naming import suggestions
-from desk_rag.answering.questions.folder.overview import names_in
-from desk_rag.answering.questions.folder.periods import take_period
-from desk_rag.answering.questions.folder.records import all_dates
+from desk_rag.answering.questions.folder.reading.fields import fields_of
+from desk_rag.answering.questions.folder.reading.money import Amount, Measure, NoAmount, amount_of, parsed
+from desk_rag.answering.questions.folder.reading.naming import suggestions
+from desk_rag.answering.questions.folder.reading.overview import names_in
+from desk_rag.answering.questions.folder.reading.periods import take_period
+from desk_rag.answering.questions.folder.reading.records import all_dates
 from desk_rag.answering.questions.folder.request import Role, Task, request_of
 from desk_rag.answering.requirements.dates import Date
 from desk_rag.documents.chunking import Chunk, Location, chunk_id_of
@@ -148,5 +148,5 @@ def test_a_name_is_suggested_only_if_it_is_near() -> None:
 
 
 def test_names_in_a_text_leave_labels_and_greetings_out() -> None:
-    text = "Dear Ms Petersen,\nLandlord: Gregor Holm Tenant: Anna Petersen Monthly rent: 1,480 euros. On 3 May 2024 we met."
+    text = "Dear Ms Petersen,\nLandlord: Gregor Holm Tenant: Anna Petersen Monthly rent: 1,480 euros. On 3 May we met."
     assert names_in(text) == ["Gregor Holm", "Anna Petersen"]

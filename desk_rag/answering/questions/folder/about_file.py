@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
-from desk_rag.answering.questions.folder.fields import cells_of
-from desk_rag.answering.questions.folder.naming import things_named
-from desk_rag.answering.questions.folder.overview import names_in
-from desk_rag.answering.questions.folder.periods import written
+from desk_rag.answering.questions.folder.reading.fields import cells_of
+from desk_rag.answering.questions.folder.reading.naming import things_named
+from desk_rag.answering.questions.folder.reading.overview import names_in
+from desk_rag.answering.questions.folder.reading.periods import written
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.answering.questions.whole_folder import finish, plural, show

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
-from desk_rag.answering.questions.folder.kinds import Kind
-from desk_rag.answering.questions.folder.periods import Period, take_period, written
-from desk_rag.answering.questions.folder.records import records_of
+from desk_rag.answering.questions.folder.reading.kinds import Kind
+from desk_rag.answering.questions.folder.reading.periods import Period, take_period, written
+from desk_rag.answering.questions.folder.reading.records import records_of
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.answering.questions.whole_folder import finish, plural, show

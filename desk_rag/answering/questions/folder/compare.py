@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
-from desk_rag.answering.questions.folder.fields import Field, fields_of
-from desk_rag.answering.questions.folder.kinds import is_of_kind, kind_in
-from desk_rag.answering.questions.folder.naming import mentioned, things_named
+from desk_rag.answering.questions.folder.reading.fields import Field, fields_of
+from desk_rag.answering.questions.folder.reading.kinds import is_of_kind, kind_in
+from desk_rag.answering.questions.folder.reading.naming import mentioned, things_named
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.answering.questions.whole_folder import finish, not_readable, show
@@ -42,7 +42,7 @@ _MOST_LINES, _MOST_NAMED = 40, 8
 def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
     """Yield two documents side by side; nothing if the question asks for no comparison of documents."""
     plain = " ".join(question.split()).rstrip("?!. ")
-    match = next((found for pattern in _ASKS if (found := pattern.match(plain))), None)
+    match = next(filter(None, (pattern.match(plain) for pattern in _ASKS)), None)
     if match is None:
         return
     began = time.perf_counter()

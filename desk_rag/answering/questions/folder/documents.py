@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import AnswerEvent
 from desk_rag.answering.questions.folder import wording
-from desk_rag.answering.questions.folder.fields import cells_of
-from desk_rag.answering.questions.folder.money import Amount, money_in, sums, written
-from desk_rag.answering.questions.folder.naming import folders_named
-from desk_rag.answering.questions.folder.records import Reading, Record, all_dates, read
+from desk_rag.answering.questions.folder.reading.fields import cells_of
+from desk_rag.answering.questions.folder.reading.money import Amount, money_in, sums, written
+from desk_rag.answering.questions.folder.reading.naming import folders_named
+from desk_rag.answering.questions.folder.reading.records import Reading, Record, all_dates, read
 from desk_rag.answering.questions.folder.request import Request, Role, Task, request_of
 from desk_rag.answering.questions.folder.selection import Selection, nearly, needs_amount, select, stems_in
 from desk_rag.answering.questions.matching import Row
@@ -82,8 +82,9 @@ def _counted(
         return
     suffixes = Counter(record.path.suffix.lower() or "without ending" for record in reading.records)
     listed = ", ".join(f"{count:,} {suffix}" for suffix, count in suffixes.most_common())
-    among = f" ({listed})" if listed else f" among the {wording.plural(reading.files, 'file')} that were read"
-    text = f"{request.kind.plural(len(reading.records))}{among}"
+    among = f": {listed}" if listed else f" among the {wording.plural(reading.files, 'file')} that were read"
+    kind = request.kind.plural(2).removeprefix("2 ")
+    text = f"{len(reading.records):,} (counted: {kind}{among})"
     not_read = unread.may_hold_answer(store, under)
     read_for_it = (began, reading.passages, reading.files)
     yield from finish(store, question, text, show(store, []), under, read_for_it, not_read=not_read)

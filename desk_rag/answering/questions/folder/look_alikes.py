@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import Answer, AnswerEvent, AnswerText, Evidence, Finished, Retrieved
-from desk_rag.answering.questions.folder.fields import Field, fields_of
+from desk_rag.answering.questions.folder.reading.fields import Field, fields_of
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.answering.questions.whole_folder import finish, show
@@ -109,7 +109,7 @@ def _others(store: Store, done: Answer, question: str, under: Sequence[Path]) ->
     is_plain = done.found and len(done.citations) == 1 and not done.doubtful and not done.stopped and not done.sentences
     if not is_plain or Requirements(question).has_values or not done.text:
         return []
-    citation, asked = done.citations[0], content_stems(question)
+    citation, question_stems = done.citations[0], content_stems(question)
     rows = {row.path: row for row in indexed(store, under)}
     own = rows.get(citation.path)
     if own is None:
@@ -118,12 +118,12 @@ def _others(store: Store, done: Answer, question: str, under: Sequence[Path]) ->
     if not 0 < len(alike) <= _MOST_COMPARED:
         return []
     frame = content_stems(citation.quote) - content_stems(done.text)
-    of_question = asked & content_stems(citation.quote)
-    if len(frame) < 2 or len(of_question) < max(1.0, _OF_QUESTION * len(asked)):
+    of_question = question_stems & content_stems(citation.quote)
+    if len(frame) < 2 or len(of_question) < max(1.0, _OF_QUESTION * len(question_stems)):
         return []
     others = []
     for row in alike:
-        if asked & (_names(own) - _names(row)):
+        if question_stems & (_names(own) - _names(row)):
             continue
         sentence = _answering(store.passages_of(row.path), frame, of_question, done.text)
         others += [sentence] if sentence is not None else []

@@ -9,15 +9,15 @@ from decimal import Decimal
 from enum import Enum
 
 from desk_rag.answering.questions.conditions import Order
-from desk_rag.answering.questions.folder.kinds import Kind, kind_in
-from desk_rag.answering.questions.folder.money import Measure, measure_of, parsed
-from desk_rag.answering.questions.folder.periods import Period, take_period
+from desk_rag.answering.questions.folder.reading.kinds import Kind, kind_in
+from desk_rag.answering.questions.folder.reading.money import Measure, measure_of, parsed
+from desk_rag.answering.questions.folder.reading.periods import Period, take_period
 from desk_rag.answering.requirements.correspondence import Correspondents, correspondents
 from desk_rag.answering.requirements.stems import content_stems
 
 
 class Task(Enum):
-    """What is wanted of the documents."""
+    """A result that is wanted of the documents."""
 
     TOTAL = "total"
     AVERAGE = "average"
@@ -30,7 +30,7 @@ class Task(Enum):
 
 
 class Role(Enum):
-    """What a document has to do with the names of the question."""
+    """A relation between documents and the names of a question."""
 
     PARTY = "of"
     """They are whose it is: sender, supplier, customer."""
@@ -68,7 +68,7 @@ class Request:
     folder: str
     """The folder that the question names; '' for none."""
     who: Correspondents
-    """Of mails: sender and recipient."""
+    """Sender and recipient of mails."""
 
 
 _ORDERS = {

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from desk_rag.answering.questions.conditions import Order
-from desk_rag.answering.questions.folder.money import Amount, NoAmount
-from desk_rag.answering.questions.folder.records import Record
+from desk_rag.answering.questions.folder.reading.money import Amount, NoAmount
+from desk_rag.answering.questions.folder.reading.records import Record
 from desk_rag.answering.questions.folder.request import Limit, Request, Role, Task
 from desk_rag.answering.requirements.stems import content_stems
 
@@ -26,17 +26,17 @@ class Selection:
 
     chosen: list[Record] = field(default_factory=list)
     only_mention: list[Record] = field(default_factory=list)
-    """Of other parties, but with the name in their text."""
+    """Documents of other parties that have the name in their text."""
     vague: list[Record] = field(default_factory=list)
-    """Without a date that tells whether they are of the time."""
+    """Documents without a date that is exact enough."""
     without_amount: list[tuple[Record, str]] = field(default_factory=list)
-    """Chosen by everything else; with the reason."""
+    """Documents without the amount that is needed, with the reason."""
     repeated: list[tuple[Record, Record]] = field(default_factory=list)
     """A document and the one that it repeats."""
     undecided: list[Record] = field(default_factory=list)
     """Documents that do not say whether they are paid."""
     amounts: dict[int, Amount] = field(default_factory=dict)
-    """By position in `chosen`."""
+    """Amounts by position in `chosen`."""
     by_words: bool = False
     """True if the topic is no party's and was looked for in the texts."""
 

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
-from desk_rag.answering.questions.folder.money import Amount, Measure, sums, written
-from desk_rag.answering.questions.folder.periods import written as written_date
-from desk_rag.answering.questions.folder.records import Reading, Record
+from desk_rag.answering.questions.folder.reading.money import Amount, Measure, sums, written
+from desk_rag.answering.questions.folder.reading.periods import written as written_date
+from desk_rag.answering.questions.folder.reading.records import Reading, Record
 from desk_rag.answering.questions.folder.request import Request, Role, Task
 from desk_rag.answering.questions.folder.selection import Selection
 from desk_rag.sanitize import clean_name
@@ -57,7 +57,10 @@ def _result(request: Request, selection: Selection, reading: Reading, shown: Seq
             every = len(reading.records)
             of_all = f"; there are {every:,} in all" if len(selection.chosen) != every else ""
             of_them = f"{request.kind.plural(len(selection.chosen))}{_those(request, selection)}{of_all}"
-            if request.task in (Task.COUNT, Task.LIST):
+            if request.task is Task.COUNT:
+                kind = request.kind.plural(2).removeprefix("2 ")
+                return f"{len(selection.chosen):,} (counted: {kind}{_those(request, selection)}{of_all})"
+            if request.task is Task.LIST:
                 return f"{of_them}{':' if shown else '.'}"
             if not shown:
                 unknown = "amount" if request.task in (Task.LARGEST, Task.SMALLEST) else "date"

@@ -9,7 +9,7 @@ from decimal import Decimal
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.questions.folder.fields import Field
+from desk_rag.answering.questions.folder.reading.fields import Field
 from desk_rag.answering.requirements.dates import dates
 
 if TYPE_CHECKING:

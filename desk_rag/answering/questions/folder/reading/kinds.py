@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.questions.folder.fields import cells_of
+from desk_rag.answering.questions.folder.reading.fields import cells_of
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.formats import Format, format_of_name
 
@@ -65,7 +65,7 @@ class Kind:
 
     name: str
     words: str
-    """As in the question: 'bills'."""
+    """The words of the question: 'bills'."""
 
     @property
     def is_any(self) -> bool:

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from desk_rag.answering.questions.folder.kinds import Kind
-from desk_rag.answering.questions.folder.periods import merged
-from desk_rag.answering.questions.folder.records import records_of
+from desk_rag.answering.questions.folder.reading.kinds import Kind
+from desk_rag.answering.questions.folder.reading.periods import merged
+from desk_rag.answering.questions.folder.reading.records import records_of
 from desk_rag.answering.requirements.mentions import is_time
 from desk_rag.store.catalog.words import STOP_WORDS
 

@@ -70,7 +70,7 @@ class Period:
     """The time that a question names."""
 
     words: str
-    """As the question says it."""
+    """The words of the question."""
     spans: tuple[Span, ...]
 
     def holds(self, day: Date | None) -> bool | None:

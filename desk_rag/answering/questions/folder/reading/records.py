@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.answering.events import PassagesRead
-from desk_rag.answering.questions.folder.fields import Field, cells_of, fields_of
-from desk_rag.answering.questions.folder.kinds import Kind, is_ledger, is_of_kind, numbers_of
-from desk_rag.answering.questions.folder.money import Amount, Measure, NoAmount, amount_of
+from desk_rag.answering.questions.folder.reading.fields import Field, cells_of, fields_of
+from desk_rag.answering.questions.folder.reading.kinds import Kind, is_ledger, is_of_kind, numbers_of
+from desk_rag.answering.questions.folder.reading.money import Amount, Measure, NoAmount, amount_of
 from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.answering.requirements.correspondence import Header, headers
 from desk_rag.answering.requirements.dates import Date, dates
@@ -51,7 +51,7 @@ class Record:
     row: DocumentRow
     passages: tuple[Passage, ...]
     header: Header | None = None
-    """Of a mail."""
+    """The header, if it is a mail."""
     header_line: str = ""
     """The line of a mail that names sender, recipients, date and subject."""
 
@@ -131,7 +131,7 @@ class Record:
 
     @cached_property
     def party(self) -> str:
-        """Who issued it, as far as a label, the header of a mail or the first line says so; else ''."""
+        """The issuer by a label, the header of a mail or the first line; '' if none names one."""
         if self.header is not None:
             return self.header.sender
         labelled = [field.value for field in self.fields if _ISSUER.match(field.label)]
@@ -142,7 +142,7 @@ class Record:
 
     @cached_property
     def paid(self) -> tuple[bool | None, str, Passage | None]:
-        """Whether it says that it is paid, with the words that say so."""
+        """True or False if it says that it is paid or not, None without a word on it; and the words that say so."""
         for field in self.fields:
             if _STATUS.match(field.label):
                 answer = False if _NOT_PAID.search(field.value) else True if _PAID.search(field.value) else None

@@ -77,7 +77,7 @@ def test_a_refusal_names_the_archive_that_the_question_nearly_names(engine: Answ
 
 def test_two_leases_are_both_quoted_unless_one_is_named(engine: AnswerEngine) -> None:
     both = printed(engine, "What is the notice period?")
-    assert both.index("three months for the tenant") < both.index("says something else, quoted as well")
+    assert both.index("three months for the tenant") < both.index("says something else, see [")
     named = printed(engine, "What is the notice period of Birch Street 14?")
     assert "three months" in named
     assert "says something else" not in named

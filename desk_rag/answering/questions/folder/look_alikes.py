@@ -89,17 +89,17 @@ def with_others(
         for citation in citations:
             yield Evidence(citation)
         yield from text
-        more = f" So do {len(rows) - _MOST_SHOWN:,} further files." if len(rows) > _MOST_SHOWN else ""
+        numbers = ", ".join(f"[{citation.source_number}]" for citation in citations)
         names = ", ".join(clean_name(citation.path.name) for citation in citations)
         said = "says" if len(citations) == 1 else "say"
-        note = f"\n{names} {said} something else, quoted as well.{more} Name the one that is meant."
-        yield AnswerText(note)
+        more = f"; so do {len(rows) - _MOST_SHOWN:,} further files" if len(rows) > _MOST_SHOWN else ""
+        notice = f"{names} {said} something else, see {numbers}{more}. Name the one that is meant"
         yield Finished(
             replace(
                 done,
-                text=f"{done.text}{note}",
                 sources=(*done.sources, *sources),
                 citations=(*done.citations, *citations),
+                notices=(*done.notices, notice),
             )
         )
 
@@ -121,11 +121,13 @@ def _others(store: Store, done: Answer, question: str, under: Sequence[Path]) ->
     of_question = question_stems & content_stems(citation.quote)
     if len(frame) < 2 or len(of_question) < max(1.0, _OF_QUESTION * len(question_stems)):
         return []
+    own_stems = _stems(own, store.passages_of(own.path))
     others = []
     for row in alike:
-        if question_stems & (_names(own) - _names(row)):
-            continue
-        sentence = _answering(store.passages_of(row.path), frame, of_question, done.text)
+        passages = store.passages_of(row.path)
+        if question_stems & (own_stems - _stems(row, passages)):
+            continue  # a word of the question stands only in the quoted document
+        sentence = _answering(passages, frame, of_question, done.text)
         others += [sentence] if sentence is not None else []
     return others
 
@@ -148,5 +150,6 @@ def _are_alike(one: DocumentRow, other: DocumentRow) -> bool:
     return same_place and any(not stem.isdigit() for stem in common)
 
 
-def _names(row: DocumentRow) -> set[str]:
-    return content_stems(f"{row.path.stem} {row.title}")
+def _stems(row: DocumentRow, passages: Sequence[Passage]) -> set[str]:
+    """The stems of a document, its name and its title."""
+    return content_stems("\n".join([row.path.stem, row.title, *(passage.chunk.text for passage in passages)]))

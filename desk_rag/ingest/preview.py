@@ -169,7 +169,7 @@ class Changes:
     failed: int
     bytes_to_read: int
     estimate: IndexEstimate
-    """Of reading the new and the changed files."""
+    """Cost of reading the new and the changed files."""
     left_out: UnreadFiles
 
     @property

@@ -161,9 +161,7 @@ def _heading_rows(passages: Sequence[Passage]) -> set[str]:
     return {line for line in lines if "; " in line and columns.issuperset(line.split("; "))}
 
 
-def _scored(
-    passage: Passage, wanted: _Wanted, *, whole_tables: bool = False
-) -> Iterator[tuple[_Score, Row]]:
+def _scored(passage: Passage, wanted: _Wanted, *, whole_tables: bool = False) -> Iterator[tuple[_Score, Row]]:
     """The lines of a passage that may match."""
     around = content_stems(f"{name_words(passage.path)} {passage.title} {passage.chunk.location.heading}")
     if _held(wanted.names, around | content_stems(passage.chunk.text)) != wanted.names:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from desk_rag.answering.questions.nearest import nearest
 from desk_rag.answering.questions.whole_folder import finish, not_readable, show
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.requirements import Fit, Requirements
-from desk_rag.answering.requirements.stems import coverage
+from desk_rag.answering.requirements.stems import content_stems, coverage
 from desk_rag.documents.sentences import quotable
 from desk_rag.sanitize import clean_name
 
@@ -90,7 +90,7 @@ def answer(
             count = max(1, _MOST_OF_FOLDER // len(most)) if several else count
             chosen += [rows[index] for index in _central(np.concatenate(batches), min(count, len(rows)))]
     shown = show(store, chosen)
-    text = "\n".join(_lines(shown.citations, of_folder=several))
+    text = "\n".join(_lines(shown.citations, {row.path: row.title for row in most}, of_folder=several))
     if several:
         more = f"; these are the first of {len(documents):,} files" if len(most) < len(documents) else ""
         text = f"{overview(most, by_file)}{more}. The most central sentences of each:\n{text}"
@@ -98,10 +98,13 @@ def answer(
     yield from finish(store, question, text, shown, under, (began, distinct, len(most)))
 
 
-def _lines(citations: Sequence[Citation], *, of_folder: bool) -> Iterator[str]:
-    """The quotes, in a folder each after the name of its file."""
+def _lines(citations: Sequence[Citation], titles: Mapping[Path, str], *, of_folder: bool) -> Iterator[str]:
+    """The quotes, in a folder each after the name of its file, and its title if that says something else."""
     for citation in citations:
         name = f"{citation.path.name}: " if of_folder else ""
+        title = titles.get(citation.path, "")
+        if name and title and not content_stems(title) <= content_stems(citation.path.stem):
+            name = f"{citation.path.name}, “{title}”: "
         yield name + " ".join(citation.quote.split())
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from desk_rag.answering.events import AnswerEvent
 from desk_rag.answering.questions.folder import wording
 from desk_rag.answering.questions.folder.reading.fields import cells_of
+from desk_rag.answering.questions.folder.reading.kinds import CLAIMS, Kind
 from desk_rag.answering.questions.folder.reading.money import Amount, money_in, sums, written
 from desk_rag.answering.questions.folder.reading.naming import folders_named
 from desk_rag.answering.questions.folder.reading.records import Reading, Record, all_dates, read
@@ -31,9 +33,7 @@ if TYPE_CHECKING:
 
 _MOST = 500
 """Documents that are shown, counted and added up."""
-_WITH_AMOUNTS = frozenset({"invoice", "receipt", "order", "offer", "payslip"})
-_PROPER = frozenset({"invoice", "receipt"})
-"""Kinds of which it is said that there are none, where other kinds may be meant as things in a text."""
+_WITH_AMOUNTS = CLAIMS | {"order", "offer", "payslip"}
 
 
 def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
@@ -47,27 +47,60 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
         below = folders_named(store, request.folder, under)
         if not below:
             return
-    reading = yield from _reading(store, request, below)
-    if not reading.records or (request.kind.is_any and request.task is Task.COUNT and not _is_narrowed(request)):
+    groups = _groups(request)
+    reading = yield from _reading(store, [kind for group in groups for kind in group], below)
+    readings = [one for group in groups if (one := reading.only(group)).records]
+    if not readings or (request.kind.is_any and request.task is Task.COUNT and not _is_narrowed(request)):
         yield from _counted(store, question, request, reading, below, began)
         return
-    selection = select(reading.records, request)
-    is_proper = (request.kind.name in _PROPER or bool(request.who)) and not request.is_implied
-    if selection is None or not (
-        selection.chosen or selection.without_amount or selection.vague or selection.undecided
-    ):
-        if not is_proper or not _may_be_none(request, selection):
+    for one in readings:
+        selection = select(one.records, request)
+        if selection is not None and selection.is_answer and (selection.amounts or not needs_amount(request)):
+            kind = next((kind for kind in groups[0] if kind == one.records[0].kind), one.records[0].kind)
+            apart = readings[1].records if one is readings[0] and len(readings) > 1 and not request.topic else ()
+            shown_as = replace(request, kind=request.kind if kind in groups[0] else kind)
+            yield from _shown(store, question, shown_as, selection, one, apart, below, began)
             return
-        yield from _nothing(store, question, request, reading, below, began)
-        return
-    if needs_amount(request) and not selection.amounts and not is_proper:
-        return
-    shown_records = _ordered(selection, request)[:_MOST]
-    rows = [_row(record, _amount(selection, record), request) for record in shown_records]
+    selection = select(readings[0].records, request)
+    if _is_about(request) and selection is not None and selection.is_answer:
+        yield from _shown(store, question, request, selection, readings[0], (), below, began)
+    elif _is_about(request) and _may_be_none(request, selection):
+        yield from _nothing(store, question, request, readings[0], below, began)
+
+
+def _groups(request: Request) -> list[list[Kind]]:
+    """The kinds to look for, one group after the other, until one has what is asked."""
+    alike = [request.kind.alike] if request.kind.alike is not None else []
+    if request.is_implied:
+        return [[request.kind, *alike], [Kind("receipt", "receipts")]]
+    return [[request.kind], *([kind] for kind in alike)]
+
+
+def _is_about(request: Request) -> bool:
+    """True if the question names documents in which amounts or senders are to be expected."""
+    return (request.kind.name in CLAIMS or bool(request.who)) and not request.is_implied
+
+
+def _shown(
+    store: Store,
+    question: str,
+    request: Request,
+    selection: Selection,
+    reading: Reading,
+    apart: Sequence[Record],
+    under: Sequence[Path],
+    began: float,
+) -> Iterator[AnswerEvent]:
+    """Yield the answer with every document that was chosen."""
+    records = _ordered(selection, request)[:_MOST]
+    rows = [_row(record, _amount(selection, record), request) for record in records]
     shown = show(store, [row for row in rows if row is not None])
-    text = wording.text(request, selection, reading, shown_records, _ledger_note(reading, request))
-    not_read = unread.may_hold_answer(store, below)
-    yield from finish(store, question, text, shown, below, (began, reading.passages, reading.files), not_read=not_read)
+    notes = [_ledger_note(reading, request)]
+    if apart:
+        notes.append(f"{apart[0].kind.plural(len(apart))} {'is' if len(apart) == 1 else 'are'} not among them.")
+    text = wording.text(request, selection, reading, records, notes)
+    not_read = unread.may_hold_answer(store, under)
+    yield from finish(store, question, text, shown, under, (began, reading.passages, reading.files), not_read=not_read)
 
 
 def _is_narrowed(request: Request) -> bool:
@@ -110,11 +143,11 @@ def _is_for_documents(request: Request) -> bool:
         return request.is_all and not request.is_one
     if request.task is Task.COUNT:
         return request.is_all
-    return not (request.is_one and request.kind.name not in _PROPER)
+    return not (request.is_one and request.kind.name not in CLAIMS)
 
 
-def _reading(store: Store, request: Request, under: Sequence[Path]) -> Generator[AnswerEvent, None, Reading]:
-    for event in read(store, request.kind, under):
+def _reading(store: Store, kinds: Sequence[Kind], under: Sequence[Path]) -> Generator[AnswerEvent, None, Reading]:
+    for event in read(store, kinds, under):
         if isinstance(event, Reading):
             return event
         yield event

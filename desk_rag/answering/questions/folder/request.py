@@ -116,12 +116,15 @@ _FORMS: tuple[tuple[Task, re.Pattern[str]], ...] = (
     (Task.TOTAL, re.compile(rf"^(?:what|how\s+much)\s+(?P<measure>(?:VAT|tax|net)\s+)?(?:money\s+)?"
                             rf"(?:did|have|do|had|has)\s+(?:I|we)\s+{_PAY}\s+"
                             rf"(?:(?:to|on|at|for|with)\s+)?(?P<payee>.+?){_IN_TOTAL}$", re.I)),
+    (Task.TOTAL, re.compile(rf"^(?:what|how\s+much)\s+(?:did|have|has|do|does)\s+(?P<payee>(?!I\s|we\s).+?)\s+"
+                            rf"(?:pay|paid|owe|owed?)\s+(?:me|us)\b(?P<when>.*?){_IN_TOTAL}$", re.I)),
     (Task.TOTAL, re.compile(rf"^(?:what|how\s+much)\s+(?:is|was|are|were|do|did|does)\s+(?P<subject>.+?)\s+"
                             rf"(?:come\s+to|amount\s+to|add\s+up\s+to|total|sum\s+up\s+to|cost){_IN_TOTAL}$", re.I)),
     (Task.TOTAL, re.compile(r"^how\s+much\s+(?P<measure>VAT|tax|net)\s+(?:is|was|are|were|stands?)\s+(?:there\s+)?"
                             r"(?:in|on)\s+(?P<subject>.+)", re.I)),
     (Task.TOTAL, re.compile(r"^how\s+much\s+(?:is|was|are|were|money\s+is\s+in)\s+(?P<subject>.+?),?\s+"
                             r"(?:in\s+total|altogether|together)$", re.I)),
+    (Task.TOTAL, re.compile(r"^how\s+much\s+(?:is|was|are|were)\s+(?P<subject>.+)", re.I)),
     *((task, re.compile(rf"^(?:(?:what|which|when)\s+(?:is|was|are|were)\s+(?:the\s+date\s+of\s+)?"
                         rf"|(?:show|give|find|open)\s+(?:me\s+)?)?(?:the|my|our)\s+(?:{words})\s+(?P<subject>.+)",
                         re.I))
@@ -169,7 +172,8 @@ def request_of(question: str, today: date) -> Request | None:
         if match is None:
             continue
         groups = match.groupdict()
-        request = _of_subject(task, groups.get("subject") or groups["payee"], today, groups, plain)
+        subject = groups.get("subject") or f"{groups['payee']} {groups.get('when') or ''}"
+        request = _of_subject(task, subject, today, groups, plain)
         if request is not None:
             return request
     return None

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from desk_rag.answering.questions.conditions import Order
+from desk_rag.answering.questions.folder.reading.kinds import CLAIMS
 from desk_rag.answering.questions.folder.reading.money import Amount, NoAmount
 from desk_rag.answering.questions.folder.reading.records import Record
 from desk_rag.answering.questions.folder.request import Limit, Request, Role, Task
 from desk_rag.answering.requirements.stems import content_stems
 
-_WITH_WORDS = frozenset({"invoice", "receipt", "mail", "letter", "offer", "order"})
+_WITH_WORDS = CLAIMS | {"mail", "letter", "offer", "order"}
 """Kinds of which a word that is no party's may choose some: 'invoices for heating'."""
 _LETTERS_OF_SALUTATION = 60
 _NEAR = 0.7
@@ -37,6 +38,12 @@ class Selection:
     """Documents that do not say whether they are paid."""
     amounts: dict[int, Amount] = field(default_factory=dict)
     """Amounts by position in `chosen`."""
+
+    @property
+    def is_answer(self) -> bool:
+        """True if there is something to say about some document."""
+        return bool(self.chosen or self.without_amount or self.vague or self.undecided)
+
     by_words: bool = False
     """True if the topic is no party's and was looked for in the texts."""
 
@@ -70,7 +77,7 @@ def _is_paid_as_asked(record: Record, request: Request, selection: Selection) ->
 
 def _has_amount(record: Record, request: Request, selection: Selection) -> bool:
     """False for a document whose amount is needed and unknown, or not as the question wants it; notes the amount."""
-    if not needs_amount(request) and request.kind.name not in ("invoice", "receipt"):
+    if not needs_amount(request) and request.kind.name not in CLAIMS:
         return True
     amount = record.amount(request.measure)
     if isinstance(amount, NoAmount):

@@ -16,13 +16,14 @@ from desk_rag.sanitize import clean_name
 _MOST_NAMED = 5
 
 
-def text(request: Request, selection: Selection, reading: Reading, shown: Sequence[Record], ledger_note: str) -> str:
+def text(
+    request: Request, selection: Selection, reading: Reading, shown: Sequence[Record], notes: Sequence[str]
+) -> str:
     """The whole text of an answer."""
     amounts = {id(record): selection.amounts.get(index) for index, record in enumerate(selection.chosen)}
     lines = [_line(record, amounts.get(id(record))) for record in shown]
-    return "\n".join(
-        [_result(request, selection, reading, shown), *lines, *_notes(request, selection), ledger_note]
-    ).strip()
+    notes = [*_notes(request, selection), *filter(None, notes)]
+    return "\n".join([_result(request, selection, reading, shown), *lines, *notes])
 
 
 def none(request: Request, reading: Reading, near: str) -> str:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from desk_rag.store.types import DocumentRow, Passage
 
 _WORDS = {
-    "invoice": "invoices?|bills?",
+    "invoice": "invoices?",
+    "bill": "bills?",
     "receipt": "receipts?",
     "mail": r"(?:e-?)?mails?",
     "lease": r"leases?|rental\s+agreements?|tenancy\s+agreements?",
@@ -45,7 +46,7 @@ _FORMATS = {
     "spreadsheet": frozenset({Format.SHEETS, Format.TABLE}),
     "presentation": frozenset({Format.SLIDES, Format.OPEN_SLIDES}),
 }
-_NUMBERED = frozenset({"invoice", "receipt", "order", "offer", "policy"})
+_NUMBERED = frozenset({"invoice", "bill", "receipt", "order", "offer", "policy"})
 """Kinds whose documents have a number of their own, behind the name of the kind."""
 _PATTERNS = {kind: re.compile(rf"\b(?:{words})\b", re.I) for kind, words in _WORDS.items()}
 _ABOUT_ANOTHER = re.compile(
@@ -56,6 +57,9 @@ _ABOUT_ANOTHER = re.compile(
 """Words in the name of a file that is about a document of another kind."""
 _NUMBER = r"(?P<number>(?=[\w./-]*\d)[A-Za-z0-9][\w./-]*[A-Za-z0-9]|\d)"
 _YEAR = re.compile(r"(?:19|20)\d\d")
+CLAIMS = frozenset({"invoice", "bill", "receipt"})
+"""Kinds whose documents say what is to be paid or was paid."""
+_ALIKE = {"invoice": "bill", "bill": "invoice"}
 _SALUTATION = re.compile(r"^(?:Dear|Sehr\s+geehrte|Hello|Hi)\b[^\n]{0,60}[,!]?\s*$", re.M)
 
 
@@ -66,6 +70,12 @@ class Kind:
     name: str
     words: str
     """The words of the question: 'bills'."""
+
+    @property
+    def alike(self) -> Kind | None:
+        """A kind that people call by either name, to look for where there is no document of this one."""
+        name = _ALIKE.get(self.name)
+        return None if name is None else Kind(name, f"{name}s")
 
     @property
     def is_any(self) -> bool:

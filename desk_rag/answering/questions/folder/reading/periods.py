@@ -213,7 +213,8 @@ def _previous(day: tuple[int, int, int]) -> tuple[int, int, int]:
 
 def merged(days: Sequence[Date]) -> str:
     """'2 May 2023 to 29 December 2024': the first and last of some dates; '' without any."""
-    known = sorted((day for day in days if day.year), key=lambda day: (day.year, day.month, day.day))
+    exact = [day for day in days if day.year and day.month]
+    known = sorted(exact or (day for day in days if day.year), key=lambda day: (day.year, day.month, day.day))
     if not known:
         return ""
     first, last = written(known[0]), written(known[-1])

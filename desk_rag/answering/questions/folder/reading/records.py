@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -164,7 +164,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The documents of a kind, and what was read to find them."""
+    """The documents of some kinds, and what was read to find them."""
 
     records: tuple[Record, ...]
     ledgers: tuple[tuple[DocumentRow, tuple[Passage, ...]], ...]
@@ -172,9 +172,14 @@ class Reading:
     passages: int
     files: int
 
+    def only(self, kinds: Sequence[Kind]) -> Reading:
+        """The documents of some of the kinds."""
+        names = {kind.name for kind in kinds}
+        return replace(self, records=tuple(record for record in self.records if record.kind.name in names))
 
-def read(store: Store, kind: Kind, under: Sequence[Path]) -> Iterator[PassagesRead | Reading]:
-    """Read every document below the folders `under`; yield progress, then those of the kind."""
+
+def read(store: Store, kinds: Sequence[Kind], under: Sequence[Path]) -> Iterator[PassagesRead | Reading]:
+    """Read every document below the folders `under`; yield progress, then those of the kinds."""
     rows = list({row.path: row for row in indexed(store, under)}.values())
     total, done = sum(row.num_chunks for row in rows), 0
     records: list[Record] = []
@@ -186,7 +191,8 @@ def read(store: Store, kind: Kind, under: Sequence[Path]) -> Iterator[PassagesRe
         if done // _REPORT_EVERY != (done + len(passages)) // _REPORT_EVERY:
             yield PassagesRead(done + len(passages), total)
         done += len(passages)
-        if is_of_kind(kind, row, passages, under):
+        kind = next((kind for kind in kinds if is_of_kind(kind, row, passages, under)), None)
+        if kind is not None:
             records += records_of(kind, row, passages)
         elif is_ledger(passages):
             ledgers.append((row, passages))

@@ -1,4 +1,4 @@
-"""Answer questions about mails as such: which ones there are, what one person wrote to another, who sent one.
+"""Answer questions about mails as such: what one person wrote to another, who sent one.
 
 Sender, recipients and date stand in the heading of a mail and not in its sentences, so these questions are not for
 models: the heading decides.
@@ -23,7 +23,7 @@ from desk_rag.answering.requirements.correspondence import Correspondents, Heade
 from desk_rag.answering.requirements.dates import without_dates
 from desk_rag.answering.requirements.places import Place, place_of_passage, place_of_source
 from desk_rag.answering.requirements.requirements import Fit, Requirements
-from desk_rag.answering.requirements.stems import content_stems, has_stem
+from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.formats import Format, format_of_name
 
 if TYPE_CHECKING:
@@ -33,11 +33,6 @@ if TYPE_CHECKING:
 
 _MAIL_FORMATS = frozenset({Format.MAIL, Format.MAILBOX, Format.OUTLOOK})
 _MAILS = r"(?:e-?mails?|mails?)"
-_LIST = re.compile(
-    rf"^\W*(?:(?:please\s+)?(?:show|list|find|give|display|open)\b.*?\b{_MAILS}\b|(?:which|what)\s+{_MAILS}\b"
-    rf"|(?:all|the|my)?\s*{_MAILS}\s+(?:of|from|by|to|between|in)\b)",
-    re.I,
-)
 _CONTENT = re.compile(
     r"^\W*what\s+(?:did|has|does|had)\s+.+?\s+(?:writ\w+|say|said|tell|told|send|sent|repl\w+|answer\w*|e?-?mail\w*|report)\b",
     re.I,
@@ -76,23 +71,20 @@ class _Mail:
 
 
 def answer(store: Store, embedder: EmbedderLike, question: str, under: Sequence[Path]) -> Iterator[AnswerEvent]:
-    """Yield the answer to a question for a list of mails, or for what somebody wrote; nothing for other questions."""
-    lists = bool(_LIST.match(question))
+    """Yield the answer to a question for what somebody wrote; nothing for other questions."""
     who = correspondents(question)
-    if not lists and not (who and _CONTENT.match(question)):
+    if not (who and _CONTENT.match(question)):
         return
     began = time.perf_counter()
-    topic = content_stems(without_dates(question)) - content_stems(who.names) - _LIGHT
-    if topic and not lists:
+    if content_stems(without_dates(question)) - content_stems(who.names) - _LIGHT:
         return
-    topic = {stem for stem in topic if not stem.isdigit()}
     mails, passages = _mails(store, under)
-    chosen = [mail for mail in mails if _meets(mail, who, question) and _about(mail, topic, store)]
+    chosen = [mail for mail in mails if _meets(mail, who, question)]
     if not chosen:
         return
     files = len({mail.passage.path for mail in mails})
     read = (began, passages, files)
-    if lists or len(chosen) > _FEW_MAILS:
+    if len(chosen) > _FEW_MAILS:
         shown = show(store, [Row(mail.passage, mail.line) for mail in chosen[:_MOST_MAILS]])
         more = f" (the first {_MOST_MAILS} are shown)" if len(chosen) > _MOST_MAILS else ""
         text = f"{plural(len(chosen), 'mail')} of {len(mails):,}, by sender, recipients and date{more}."
@@ -157,14 +149,6 @@ def _meets(mail: _Mail, who: Correspondents, question: str) -> bool:
     begin, end = mail.header.begin, mail.header.end
     of_time = Requirements(question).timed
     return who.are(mail.header) and all(each.fit(mail.place, begin, end) <= Fit.STATED for each in of_time)
-
-
-def _about(mail: _Mail, topic: set[str], store: Store) -> bool:
-    if not topic:
-        return True
-    texts = [passage.chunk.text for passage in store.passages_of(mail.passage.path)]
-    stems = content_stems(" ".join(texts) if format_of_name(mail.passage.path.name) is Format.MAIL else mail.place.text)
-    return all(has_stem(stem, stems) for stem in topic)
 
 
 def _sentences(store: Store, mail: _Mail, most: int) -> list[Row]:

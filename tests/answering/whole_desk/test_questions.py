@@ -1,11 +1,11 @@
-"""Sixty-four questions about a whole desk, asked as `desk-rag ask` does, their printed answers checked word by word."""
+"""Questions about two whole desks, asked as `desk-rag ask` does, their printed answers checked word by word."""
 
 from __future__ import annotations
 
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,27 +18,40 @@ from desk_rag.cli.output import AnswerPrinter
 from desk_rag.config import Settings
 from desk_rag.ingest import pipeline
 from tests.answering.whole_desk.desk import NOT_READ, write_desk
-
-_QUESTIONS = [
-    json.loads(line) for line in Path(__file__).with_name("questions.jsonl").read_text(encoding="utf-8").splitlines()
-]
+from tests.answering.whole_desk.freelancer import write_desk as write_freelancer
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnswerEngine]:
-    root = tmp_path_factory.mktemp("whole-desk")
-    desk = write_desk(root / "desk")
-    settings = Settings(data_dir=root / "data")
+def questions_in(name: str) -> list[dict[str, list[str]]]:
+    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def engine_over(root: Path, write: Callable[[Path], Path]) -> AnswerEngine:
+    """An engine over a desk at `root`/desk that has just been indexed."""
+    desk, settings = write(root / "desk"), Settings(data_dir=root / "data")
     opened = open_engine(settings, writer=True)
     prompt = opened.model.prompt
     list(pipeline.sync_folder(opened.store, desk, prompt, prompt.chunk_size, settings.index, lambda: False))
     list(pipeline.embed_pending(opened.store, opened.embedder, lambda: False))
+    return opened
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnswerEngine]:
+    opened = engine_over(tmp_path_factory.mktemp("whole-desk"), write_desk)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def freelancer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnswerEngine]:
+    opened = engine_over(tmp_path_factory.mktemp("freelancer"), write_freelancer)
     yield opened
     opened.close()
 
 
 def printed(engine: AnswerEngine, question: str) -> str:
-    """What `desk-rag ask` prints, without the nearest passages of a refusal and without the footer."""
+    """The output of `desk-rag ask`, without the nearest passages of a refusal and without the footer."""
     stream, desk = io.StringIO(), engine.settings.data_dir.parent / "desk"
     printer = AnswerPrinter(stream, (desk,))
     for event in asking.ask(engine, Request(question, limit=(desk,))):
@@ -53,11 +66,21 @@ def stands_in(pattern: str, text: str) -> bool:
     return re.search(pattern if is_pattern else re.escape(pattern), text, re.IGNORECASE) is not None
 
 
-@pytest.mark.parametrize("question", _QUESTIONS, ids=lambda question: question["question"])
-def test_the_printed_answer(engine: AnswerEngine, question: dict[str, list[str]]) -> None:
+def check(engine: AnswerEngine, question: dict[str, list[str]]) -> None:
     text = printed(engine, str(question["question"]))
     assert [words for words in question["must"] if not stands_in(words, text)] == [], text
     assert [words for words in question["must_not"] if stands_in(words, text)] == [], text
+
+
+@pytest.mark.parametrize("question", questions_in("questions.jsonl"), ids=lambda question: question["question"])
+def test_the_printed_answer(engine: AnswerEngine, question: dict[str, list[str]]) -> None:
+    check(engine, question)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("question", questions_in("freelancer.jsonl"), ids=lambda question: question["question"])
+def test_the_printed_answer_at_another_desk(freelancer: AnswerEngine, question: dict[str, list[str]]) -> None:
+    check(freelancer, question)
 
 
 def test_every_row_of_a_total_is_shown_and_adds_up(engine: AnswerEngine) -> None:

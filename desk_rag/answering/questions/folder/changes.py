@@ -46,9 +46,9 @@ _DEFAULT = "in the last 7 days"
 def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
     """Yield the files that were changed or are dated in a period, or the newest or largest file."""
     began, plain = time.perf_counter(), " ".join(question.split()).rstrip("?!. ")
-    rows = list({row.path: row for row in indexed(store, under)}.values())
-    if (match := _EXTREME.match(plain)) and re.search(r"\bfile\b|\bdocument\b", plain, re.I) and rows:
-        yield from _extreme(store, question, under, rows, match["which"].lower(), began)
+    if (match := _EXTREME.match(plain)) and re.search(r"\bfile\b|\bdocument\b", plain, re.I):
+        if rows := _rows(store, under):
+            yield from _extreme(store, question, under, rows, match["which"].lower(), began)
         return
     changed, written_in = _CHANGED.match(plain), _WRITTEN.match(plain)
     match = changed or written_in
@@ -59,6 +59,7 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
         rest, period = take_period(_DEFAULT, today)
     if period is None or content_stems(rest):
         return
+    rows = _rows(store, under)
     by_change = [row for row in rows if period.holds(_changed_on(row))]
     dated = [] if changed else _dated(store, rows, period)
     chosen = sorted({row.path: row for row in [*dated, *by_change]}.values(), key=_newest_first)
@@ -99,6 +100,10 @@ def _extreme(
     yield from finish(
         store, question, text, show(store, [first] if first is not None else []), under, (began, 1, len(rows))
     )
+
+
+def _rows(store: Store, under: Sequence[Path]) -> list[DocumentRow]:
+    return list({row.path: row for row in indexed(store, under)}.values())
 
 
 def _dated(store: Store, rows: Sequence[DocumentRow], period: Period) -> list[DocumentRow]:

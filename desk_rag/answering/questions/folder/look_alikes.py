@@ -42,14 +42,13 @@ def by_label(store: Store, question: str, under: Sequence[Path], today: date) ->
     if not wanted:
         return
     began = time.perf_counter()
-    hits = {passage.path for hit in store.search_words(question, _MOST_COMPARED, under)
-            if (passage := store.passage(hit.chunk_id, under)) is not None}  # fmt: skip
+    passages = (store.passage(hit.chunk_id, under) for hit in store.search_words(question, _MOST_COMPARED, under))
+    paths = list(dict.fromkeys(passage.path for passage in passages if passage is not None))
     having: list[tuple[DocumentRow, Field]] = []
-    for row in indexed(store, under):
-        if row.path in hits:
-            fields = (field for field in fields_of(store.passages_of(row.path)) if not field.around)
-            field = next((field for field in fields if content_stems(field.label) == wanted), None)
-            having += [(row, field)] if field is not None else []
+    for row in filter(None, map(store.document, paths)):
+        fields = (field for field in fields_of(store.passages_of(row.path)) if not field.around)
+        field = next((field for field in fields if content_stems(field.label) == wanted), None)
+        having += [(row, field)] if field is not None else []
     if not 2 <= len(having) <= _MOST_SHOWN or not all(_are_alike(having[0][0], row) for row, _ in having[1:]):
         return
     if len({field.value.casefold() for _, field in having}) < len(having):
@@ -57,7 +56,7 @@ def by_label(store: Store, question: str, under: Sequence[Path], today: date) ->
     shown = show(store, [Row(field.passage, field.quote) for _, field in having])
     lines = [f"{field.value}: {clean_name(row.path.name)}" for row, field in having]
     text = "\n".join([*lines, f"{len(having)} documents say something different; name the one that is meant."])
-    yield from finish(store, question, text, shown, under, (began, len(hits), len(hits)))
+    yield from finish(store, question, text, shown, under, (began, len(paths), len(paths)))
 
 
 def with_others(
@@ -110,11 +109,11 @@ def _others(store: Store, done: Answer, question: str, under: Sequence[Path]) ->
     if not is_plain or Requirements(question).has_values or not done.text:
         return []
     citation, question_stems = done.citations[0], content_stems(question)
-    rows = {row.path: row for row in indexed(store, under)}
-    own = rows.get(citation.path)
+    own = store.document(citation.path)
     if own is None:
         return []
-    alike = [row for row in rows.values() if row.path != own.path and _are_alike(own, row)]
+    beside = indexed(store, [citation.path.parent])
+    alike = [row for row in beside if _are_alike(own, row) and row.path != own.path and _is_below(row.path, under)]
     if not 0 < len(alike) <= _MOST_COMPARED:
         return []
     frame = content_stems(citation.quote) - content_stems(done.text)
@@ -148,6 +147,10 @@ def _are_alike(one: DocumentRow, other: DocumentRow) -> bool:
     same_place = one.path.parent == other.path.parent and one.path.suffix.lower() == other.path.suffix.lower()
     common = content_stems(one.path.stem) & content_stems(other.path.stem)
     return same_place and any(not stem.isdigit() for stem in common)
+
+
+def _is_below(path: Path, under: Sequence[Path]) -> bool:
+    return not under or any(path.is_relative_to(base) for base in under)
 
 
 def _stems(row: DocumentRow, passages: Sequence[Passage]) -> set[str]:

@@ -131,10 +131,12 @@ _FORMS: tuple[tuple[Task, re.Pattern[str]], ...] = (
       for task, words in _ADJECTIVES.items()),
     *((task, re.compile(rf"^(?:which|what)\s+(?P<subject>.+?)\s+(?:is|was|are|were)\s+(?:the\s+)?(?:{words})$", re.I))
       for task, words in _ADJECTIVES.items()),
-    (Task.LIST, re.compile(r"^(?:list|show|give|find|name|display|print)\s+(?:me\s+)?"
+    (Task.LIST, re.compile(r"^(?:list|show|give|find|name|display|print|open)\s+(?:me\s+)?"
                            r"(?P<all>(?:all|every|each)\s+(?:of\s+)?)?(?:(?:the|my|our)\s+)?(?P<subject>.+)", re.I)),
     (Task.LIST, re.compile(r"^(?:what|which)\s+(?P<subject>.+)", re.I)),
     (Task.LIST, re.compile(r"^(?:all|every)\s+(?P<subject>.+)", re.I)),
+    (Task.LIST, re.compile(r"^(?:(?:the|my|our)\s+)?(?P<subject>(?:e-?)?mails?\s+(?:of|from|by|to|between|in|about)\s+"
+                           r".+)", re.I)),
 )  # fmt: skip
 _LARGE = re.compile(r"\b(?:amount|total|value|sum)s?\b", re.I)
 _MENTION = re.compile(
@@ -144,7 +146,7 @@ _MENTION = re.compile(
 )
 _LINKS = re.compile(
     r"\b(?:are|is|were|was|there|do|does|did|have|has|had|I|we|you|me|my|our|the|a|an|all|any|every|each|these|those|of|from"
-    r"|by|to|for|with|in|at|on|that|which|who|sent?|sends?|sending|got|get|gets|received?|issued?|write|wrote|written|come|came"
+    r"|by|between|to|for|with|in|at|on|that|which|who|sent?|sends?|sending|got|get|gets|received?|issued?|write|wrote|written|come|came"
     r"|exist|exists|here|total|totals|amounts?|paid|pay|folder|altogether|together|my|it|its|be|been|year|month|dated"
     r"|went|go|goes|gone|came|different|so|far|now|currently|made|left|please)\b|['’]s\b",
     re.I,
@@ -199,13 +201,17 @@ def _of_subject(task: Task, subject: str, today: date, groups: dict[str, str | N
             return None
     role = Role.MENTION if _MENTION.search(f"{before} {after}") else Role.PARTY
     topic = _topic(f"{before} {after}")
-    who = correspondents(plain) if kind.name == "mail" and role is Role.PARTY else Correspondents("", "")
+    is_between = re.search(r"\bbetween\b", before + after) is not None
+    who = correspondents(plain) if kind.name == "mail" and not is_between else Correspondents("", "")
     if kind.is_any and task in (Task.TOTAL, Task.AVERAGE, Task.LARGEST, Task.SMALLEST):
         return None
     measure = measure_of(groups.get("measure") or "") or Measure.TOTAL
     if measure is Measure.PLAIN:
         measure = Measure.TOTAL
     is_one = kind_found is not None and bool(_SINGULAR.search(plain)) and task in (Task.TOTAL, Task.LIST)
+    if kind.name == "mail" and task is Task.LIST and re.match(r"(?:show|find|open|the\s|e?-?mail)", plain, re.I):
+        is_one = False  # 'Show the mail about the keys': those that fit are shown
+        groups = {**groups, "all": "the"}
     is_all = bool(groups.get("all")) or kind.words.lower().endswith("s")
     return Request(
         task, kind, topic, role, period, limit, paid, measure, kind_found is None, is_one, is_all, folder, who

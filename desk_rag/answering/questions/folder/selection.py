@@ -104,15 +104,15 @@ def _of_topic(records: Sequence[Record], request: Request, selection: Selection)
     topic = stems_in(request.topic)
     if not topic:
         return list(records)
-    in_text = [record for record in records if topic <= content_stems(f"{record.text} {record.issuers}")]
-    if request.role is Role.MENTION:
-        selection.by_words = True
-        return in_text or None
     if request.who:
         mails = [record for record in records if record.header is not None and request.who.are(record.header)]
         topic -= stems_in(request.who.names)
         mails = [record for record in mails if topic <= content_stems(f"{record.text} {record.issuers}")]
         return mails or None
+    in_text = [record for record in records if topic <= content_stems(f"{record.text} {record.issuers}")]
+    if request.role is Role.MENTION:
+        selection.by_words = True
+        return in_text or None
     numbered = [record for record in records if record.number and content_stems(record.number) <= topic
                 and any(word.lower() == record.number.lower() for word in request.topic.split())]  # fmt: skip
     if numbered:

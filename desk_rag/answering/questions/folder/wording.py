@@ -11,6 +11,7 @@ from desk_rag.answering.questions.folder.reading.periods import written as writt
 from desk_rag.answering.questions.folder.reading.records import Reading, Record
 from desk_rag.answering.questions.folder.request import Request, Role, Task
 from desk_rag.answering.questions.folder.selection import Selection
+from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.sanitize import clean_name
 
 _MOST_NAMED = 5
@@ -53,7 +54,10 @@ def _result(request: Request, selection: Selection, reading: Reading, shown: Seq
                 unknown = request.kind.plural(len(selection.without_amount))
                 return f"No amount could be read from the {unknown}{_those(request, selection)}."
             by_date = ", by the dates of the invoices and not of the payments" if request.is_implied else ""
-            return f"{_sum(amounts, request)} (computed: the {_computed(request)} {of_kind}{by_date})"
+            total = _sum(amounts, request)
+            if len(amounts) == 1 and not selection.without_amount:
+                return f"{total} ({_single(request, selection, reading)}{by_date})"
+            return f"{total} (computed: the {_computed(request)} {of_kind}{by_date})"
         case _:
             every = len(reading.records)
             of_all = f"; there are {every:,} in all" if len(selection.chosen) != every else ""
@@ -67,6 +71,16 @@ def _result(request: Request, selection: Selection, reading: Reading, shown: Seq
                 unknown = "amount" if request.task in (Task.LARGEST, Task.SMALLEST) else "date"
                 return f"The {request.task.value} cannot be told: no {unknown} was found in {of_them}."
             return f"The {request.task.value} of {of_them}{f' ({len(shown)} are alike)' if len(shown) > 1 else ''}:"
+
+
+def _single(request: Request, selection: Selection, reading: Reading) -> str:
+    """'from invoice MO-24-02', or 'from the only invoice of Kessler Heating in May 2023; there are 13 in all'"""
+    measure = "" if request.measure is Measure.TOTAL else f"the {request.measure.value} "
+    (record,) = selection.chosen
+    if record.number and record.number.casefold() in request.topic.casefold().split():
+        return f"{measure}from {request.kind.name} {record.number}"
+    only = f"{measure}from the only {request.kind.name}{_those(request, selection)}"
+    return only if len(reading.records) == 1 else f"{only}; there are {len(reading.records):,} in all"
 
 
 def _of_kind(request: Request, selection: Selection, reading: Reading) -> str:
@@ -100,11 +114,14 @@ def _sum(amounts: Sequence[Amount], request: Request) -> str:
 def _whose(request: Request, *, by_words: bool) -> str:
     if not request.topic:
         return ""
-    if request.role is Role.MENTION or by_words:
-        return f" with the words “{request.topic}”"
     if request.who:
         sender, recipient = request.who.sender, request.who.recipient
-        return f"{f' from {sender}' if sender else ''}{f' to {recipient}' if recipient else ''}"
+        names = f"{f' from {sender}' if sender else ''}{f' to {recipient}' if recipient else ''}"
+        others = content_stems(request.topic) - content_stems(request.who.names)
+        words = " ".join(word for word in request.topic.split() if content_stems(word) & others)
+        return f"{names} with the words “{words}”" if words else names
+    if request.role is Role.MENTION or by_words:
+        return f" with the words “{request.topic}”"
     return f" from or to {request.topic}" if request.kind.name in ("mail", "letter") else f" of {request.topic}"
 
 

@@ -117,7 +117,8 @@ def is_of_kind(kind: Kind, row: DocumentRow, passages: Sequence[Passage], bases:
     if formats is not None:
         return format_of_name(row.path.name) in formats
     pattern, text = _PATTERNS[kind.name], passages[0].chunk.text if passages else ""
-    numbers = numbers_of(kind, passages) if kind.name in _NUMBERED else []
+    is_named = any(kind.name in passage.chunk.text.lower() for passage in passages)
+    numbers = numbers_of(kind, passages) if kind.name in _NUMBERED and is_named else []
     if is_ledger(passages) and len(numbers) != 1:
         return False
     head = text.lstrip().partition("\n")[0]

@@ -13,7 +13,9 @@ import pytest
 from desk_rag.answering.conversation import asking
 from desk_rag.answering.conversation.asking import Request
 from desk_rag.answering.engine import AnswerEngine
+from desk_rag.answering.events import Finished
 from desk_rag.answering.opening import open_engine
+from desk_rag.answering.questions.folder import asking as folder_asking
 from desk_rag.cli.output import AnswerPrinter
 from desk_rag.config import Settings
 from desk_rag.ingest import pipeline
@@ -105,3 +107,40 @@ def test_two_leases_are_both_quoted_unless_one_is_named(engine: AnswerEngine) ->
     assert "three months" in named
     assert "says something else" not in named
     assert "six weeks" not in named
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "How long is the lease?",
+        "When was the roof changed?",
+        "When was the roof repaired?",
+        "What changed in 2019?",
+        "How many letters are in the word turbine?",
+        "How many documents must be handed in for the permit?",
+        "How many copies of the contract are there?",
+        "How many invoices can be sent per month?",
+        "How many mails can the server send?",
+        "What is the total number of pages?",
+        "What is the cost of the lease per month?",
+        "What was the first order of the day?",
+        "What does the offer include?",
+        "Which documents are needed for the permit?",
+        "Which mail says the boiler was bought in 2016?",
+        "Which letter is on the door?",
+        "How much did we pay the roofer?",
+        "How much did we pay for the sofa?",
+        "Compare the car and the ferry",
+        "List all ingredients of the loaf",
+        "Is the invoice of Bright Paper paid?",
+    ],
+)
+def test_a_question_for_one_fact_is_not_taken_for_one_about_the_folder(engine: AnswerEngine, question: str) -> None:
+    events = folder_asking.answer(engine.store, question, ())
+    assert [event.answer.text for event in events if isinstance(event, Finished)] == []
+
+
+def test_the_latest_letter_is_quoted_and_not_only_named(engine: AnswerEngine) -> None:
+    text = printed(engine, "What was the last letter about?")
+    assert "letter to Margaret Hollis.txt" in text
+    assert "the cellar of Birch Street 14 is damp" in text

@@ -61,6 +61,9 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
     began = time.perf_counter()
     for pattern in _LENGTH:
         if (match := pattern.match(plain)) and (row := _file(store, match["file"], under)) is not None:
+            is_whole_name = " " in row.path.stem and "unit" in match.groupdict()
+            if not is_whole_name and not _is_explicit(match["file"], row):
+                return
             text = _length(row, store.passages_of(row.path), match.groupdict().get("unit") or "")
             yield from finish(store, question, text, show(store, _first(store, row)), under, (began, row.num_chunks, 1))
             return
@@ -71,7 +74,11 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
         yield from finish(store, question, text, show(store, []), under, (began, 0, 0))
     elif (match := _PEOPLE.match(plain)) and (row := _file(store, match["file"], under)) is not None:
         yield from _people(store, question, under, row, began)
-    elif (match := _CHANGED.match(plain)) and (row := _file(store, match["file"], under)) is not None:
+    elif (
+        (match := _CHANGED.match(plain))
+        and (row := _file(store, match["file"], under)) is not None
+        and _is_explicit(match["file"], row)
+    ):
         day = datetime.fromtimestamp(row.stamp.mtime_ns / 1e9, UTC).astimezone()
         when = f"{written(Date(day.year, day.month, day.day))}, {day:%H:%M}"
         text = f"{when}: that is when {clean_name(row.path.name)} was last changed."
@@ -93,7 +100,18 @@ def _file(store: Store, name: str, under: Sequence[Path]) -> DocumentRow | None:
 def _is_name(name: str, row: DocumentRow) -> bool:
     """True if the words are most of the file's name, or have its ending."""
     plain = name.strip("\"'“”@ ").casefold()
-    return plain.endswith(row.path.suffix.casefold()) and bool(row.path.suffix) or row.path.stem.casefold() in plain
+    return _has_ending(plain, row) or row.path.stem.casefold() in plain
+
+
+def _is_explicit(name: str, row: DocumentRow) -> bool:
+    """True if the words can only mean a file: 'how long is the lease' asks for something else than 'lease.md'."""
+    return _has_ending(name.strip("\"'“”@ ").casefold(), row) or bool(
+        re.search(r"[\"“]|\b(?:file|document)\b", name, re.I)
+    )
+
+
+def _has_ending(plain: str, row: DocumentRow) -> bool:
+    return bool(row.path.suffix) and plain.endswith(row.path.suffix.casefold())
 
 
 def _length(row: DocumentRow, passages: Sequence[Passage], unit: str) -> str:

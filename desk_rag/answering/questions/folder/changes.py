@@ -59,9 +59,13 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
         rest, period = take_period(_DEFAULT, today)
     if period is None or content_stems(rest):
         return
+    if changed and not period.is_relative and not plain.lower().startswith("which"):
+        return  # 'What changed in 2019?' asks what the documents say
     rows = _rows(store, under)
     by_change = [row for row in rows if period.holds(_changed_on(row))]
     dated = [] if changed else _dated(store, rows, period)
+    if written_in and not (dated or by_change):
+        return
     chosen = sorted({row.path: row for row in [*dated, *by_change]}.values(), key=_newest_first)
     yield from _listed(store, question, under, chosen, len(rows), period, began, by_date=not changed)
 

@@ -56,8 +56,12 @@ def answer(store: Store, question: str, under: Sequence[Path], today: date) -> I
         return
     first, second = (store.passages_of(row.path) for row in chosen)
     lines, quotes = _side_by_side(first, second)
+    if not quotes and not all(row.path.name.casefold() in what.casefold() for row in chosen):
+        return
     names = [clean_name(row.path.name) for row in chosen]
-    text = "\n".join([f"{names[0]} | {names[1]}", *(lines or ["No label and no sentence of the two is alike."])])
+    text = "\n".join(
+        [f"{names[0]} | {names[1]}", *([] if quotes else ["No label and no sentence of the two is alike."]), *lines]
+    )
     text += "\nOnly set side by side, by labels and by sentences with the same words; nothing is judged."
     passages = len(first) + len(second)
     yield from finish(store, question, text, show(store, quotes[:_MOST_LINES]), under, (began, passages, 2))

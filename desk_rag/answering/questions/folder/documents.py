@@ -23,6 +23,7 @@ from desk_rag.answering.questions.folder.reading.records import Reading, Record,
 from desk_rag.answering.questions.folder.request import Request, Role, Task, request_of
 from desk_rag.answering.questions.folder.selection import Selection, nearly, needs_amount, select, stems_in
 from desk_rag.answering.questions.matching import Row
+from desk_rag.answering.questions.summary import sentences_of
 from desk_rag.answering.questions.whole_folder import finish, show
 from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.documents.sentences import quotable
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 _MOST = 500
 """Documents that are shown, counted and added up."""
+_MOST_SENTENCES, _FEWEST_WORDS = 4, 4
+"""Sentences of the latest letter that are quoted, and their least number of words."""
 _WITH_AMOUNTS = CLAIMS | {"order", "offer", "payslip"}
 
 
@@ -93,7 +96,10 @@ def _shown(
 ) -> Iterator[AnswerEvent]:
     """Yield the answer with every document that was chosen."""
     records = _ordered(selection, request)[:_MOST]
-    rows = [_row(record, _amount(selection, record), request) for record in records]
+    if len(records) == 1 and request.task in (Task.LATEST, Task.OLDEST) and request.kind.name not in CLAIMS:
+        rows: list[Row | None] = [*sentences_of(records[0].passages, _FEWEST_WORDS)[:_MOST_SENTENCES]]
+    else:
+        rows = [_row(record, _amount(selection, record), request) for record in records]
     shown = show(store, [row for row in rows if row is not None])
     notes = [_ledger_note(reading, request)]
     if apart:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from desk_rag.store.types import DocumentRow, Passage
 
 _LABEL_ASKED = re.compile(
-    r"^(?:what|who|when|how\s+(?:much|high|long|large))\s+(?:is|are|was|were)\s+(?:the|my|our)\s+(?P<label>[\w\s-]{3,40})$",
+    r"^(?:what|who|when|how\s+(?:much|high))\s+(?:is|are|was|were)\s+(?:the|my|our)\s+(?P<label>[\w\s-]{3,40})$",
     re.I,
 )
 _MOST_COMPARED = 60
@@ -46,7 +46,9 @@ def by_label(store: Store, question: str, under: Sequence[Path], today: date) ->
     paths = list(dict.fromkeys(passage.path for passage in passages if passage is not None))
     having: list[tuple[DocumentRow, Field]] = []
     for row in filter(None, map(store.document, paths)):
-        fields = (field for field in fields_of(store.passages_of(row.path)) if not field.around)
+        fields = (
+            field for field in fields_of(store.passages_of(row.path)) if not field.around and field.quote != row.title
+        )
         field = next((field for field in fields if content_stems(field.label) == wanted), None)
         having += [(row, field)] if field is not None else []
     if not 2 <= len(having) <= _MOST_SHOWN or not all(_are_alike(having[0][0], row) for row, _ in having[1:]):

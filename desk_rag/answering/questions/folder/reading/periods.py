@@ -73,6 +73,11 @@ class Period:
     """The words of the question."""
     spans: tuple[Span, ...]
 
+    @property
+    def is_relative(self) -> bool:
+        """True if it is counted from today: 'last month'."""
+        return bool(_RELATIVE.search(self.words))
+
     def holds(self, day: Date | None) -> bool | None:
         """True if a date lies in the period, None if it is unknown or too vague to tell."""
         if day is None:

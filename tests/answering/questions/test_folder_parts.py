@@ -8,15 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from desk_rag.answering.events import Finished
+from desk_rag.answering.questions.folder import documents
 from desk_rag.answering.questions.folder.reading.fields import fields_of
-from desk_rag.answering.questions.folder.reading.money import Amount, Measure, NoAmount, amount_of, parsed
+from desk_rag.answering.questions.folder.reading.money import Amount, Measure, NoAmount, amount_of, parsed, sums
 from desk_rag.answering.questions.folder.reading.naming import suggestions
 from desk_rag.answering.questions.folder.reading.overview import names_in
 from desk_rag.answering.questions.folder.reading.periods import take_period
 from desk_rag.answering.questions.folder.reading.records import all_dates
 from desk_rag.answering.questions.folder.request import Role, Task, request_of
 from desk_rag.answering.requirements.dates import Date
+from desk_rag.config import IndexSettings, Settings
 from desk_rag.documents.chunking import Chunk, Location, chunk_id_of
+from desk_rag.ingest import pipeline
+from desk_rag.model import weights
+from desk_rag.model.prompt import load_prompt
+from desk_rag.store.store import Store
 from desk_rag.store.types import FileStamp, Passage
 
 TODAY = date(2026, 11, 23)
@@ -150,3 +157,36 @@ def test_a_name_is_suggested_only_if_it_is_near() -> None:
 def test_names_in_a_text_leave_labels_and_greetings_out() -> None:
     text = "Dear Ms Petersen,\nLandlord: Gregor Holm Tenant: Anna Petersen Monthly rent: 1,480 euros. On 3 May we met."
     assert names_in(text) == ["Gregor Holm", "Anna Petersen"]
+
+
+def test_sums_in_two_currencies_stay_apart() -> None:
+    passage = passage_of("x")
+    amounts = [Amount(Decimal(value), currency, "", passage) for value, currency in (
+        ("1.50", "euros"), ("2.00", "pounds"), ("3.00", "euros"))]  # fmt: skip
+    assert sums(amounts) == {"euros": Decimal("4.50"), "pounds": Decimal("2.00")}
+    unnamed = Amount(Decimal("1.00"), "", "", passage)
+    assert sums([amounts[0], unnamed]) == {"euros": Decimal("2.50")}
+    assert sums([*amounts, unnamed]) == {"euros": Decimal("4.50"), "pounds": Decimal("2.00"), "": Decimal("1.00")}
+
+
+def test_the_same_invoice_twice_counts_once_and_a_ledger_is_no_invoice(tmp_path: Path) -> None:
+    files = {
+        "a.txt": "Acme\nRechnungsnummer: A-1\nRechnungsdatum: 12.03.2021\nGesamtbetrag: 1.700,50 €\n",
+        "copy of a.txt": "Acme\nRechnungsnummer: A-1\nRechnungsdatum: 12.03.2021\nGesamtbetrag: 1.700,50 €\n ",
+        "b.txt": "Acme\nInvoice number: A-2\nDate: 25/03/2021\nTotal: 99.50 EUR\n",
+        "reply.txt": "Dear Acme,\n\nyour invoice A-2 of 99.50 EUR is wrong.\n",
+        "ledger.csv": "date,Invoice number,amount\n2021-03-12,A-1,1700.50\n2021-03-25,A-2,99.50\n",
+    }
+    for name, text in files.items():
+        (tmp_path / "docs").mkdir(exist_ok=True)
+        (tmp_path / "docs" / name).write_text(text, encoding="utf-8")
+    prompt = load_prompt(weights.resolve("embedded", allow_download=False))
+    with Store.open(tmp_path / "data", Settings().store, writer=True) as store:
+        docs = tmp_path / "docs"
+        list(pipeline.sync_folder(store, docs, prompt, prompt.chunk_size, IndexSettings(), lambda: False))
+        *_, last = documents.answer(store, "What is the total of the invoices of March 2021?", (docs,), TODAY)
+    assert isinstance(last, Finished)
+    lines = last.answer.text.split("\n")
+    assert lines[0].startswith("1,800.00 euros (computed: the sum of 2 of 3 invoices")
+    assert "Counted once: copy of a.txt repeats A-1 of a.txt." in lines
+    assert any(line.startswith("Not added") and "2 rows of ledger.csv, 1,800.00 in all" in line for line in lines)

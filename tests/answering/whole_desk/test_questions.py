@@ -144,3 +144,21 @@ def test_the_latest_letter_is_quoted_and_not_only_named(engine: AnswerEngine) ->
     text = printed(engine, "What was the last letter about?")
     assert "letter to Margaret Hollis.txt" in text
     assert "the cellar of Birch Street 14 is damp" in text
+
+
+def test_a_total_per_supplier_has_a_line_for_each(engine: AnswerEngine) -> None:
+    text = printed(engine, "What did we pay each supplier?")
+    assert "\nBright Paper: 4 invoices, 492.40 euros\nKessler Heating: 5 invoices, 4,830.83 euros\n" in text
+    assert "books.csv" not in text
+
+
+def test_a_name_after_an_at_limits_a_total(engine: AnswerEngine) -> None:
+    assert "4,724.50 euros (computed: the sum of 4 invoices)" in printed(engine, "@invoices/2023/ what is the total?")
+    assert "2,251.65 euros (computed: the sum of 3 invoices)" in printed(engine, "total of @invoices/2024/")
+
+
+def test_what_was_paid_in_a_year_names_what_it_leaves_out(engine: AnswerEngine) -> None:
+    text = printed(engine, "How much did we pay in 2024?")
+    assert "2,251.65 euros (computed: the sum of 3 of 13 invoices, those in 2024" in text
+    assert "of nothing without an invoice" in text
+    assert "3 rows of payments 2024.csv, 845.35 in all" in text

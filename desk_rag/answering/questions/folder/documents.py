@@ -224,7 +224,8 @@ def _ledger_note(reading: Reading, request: Request) -> str:
     for row, passages in reading.ledgers:
         lines = [line for passage in passages for line in passage.chunk.text.split("\n") if len(cells_of(line)) >= 3]
         of_kind = [line for line in lines if kind & content_stems(" ".join(key for key, _ in cells_of(line)))]
-        matching = [line for line in (lines if request.is_implied else of_kind) if topic <= content_stems(line)]
+        payments = [line for line in lines if topic or len(money_in(line)) == 1]
+        matching = [line for line in (payments if request.is_implied else of_kind) if topic <= content_stems(line)]
         if request.period is not None:
             matching = [line for line in matching
                         if any(request.period.holds(day) for day in all_dates(line) if day.year)]  # fmt: skip

@@ -67,6 +67,8 @@ class Request:
     """True if the question asks for all of them, or for the plural: 'all invoices', 'which invoices'."""
     folder: str
     """The folder that the question names; '' for none."""
+    group: str
+    """The column by which results are grouped: 'year', 'month' or 'party'; '' for none."""
     who: Correspondents
     """Sender and recipient of mails."""
 
@@ -112,6 +114,7 @@ _FORMS: tuple[tuple[Task, re.Pattern[str]], ...] = (
                               r"(?P<subject>.+)", re.I)),
     (Task.TOTAL, re.compile(rf"^(?:what\s+(?:is|was|are|were)|how\s+(?:much|high)\s+(?:is|was|are))\s+the\s+"
                             rf"(?P<measure>{_AMOUNTS})(?:\s+amount)?\s+(?:of|on|for|from|in)\s+(?P<subject>.+)", re.I)),
+    (Task.TOTAL, re.compile(r"^(?:what\s+(?:is|was)\s+)?(?:the\s+)?(?:total|sum)(?P<subject>)$", re.I)),
     (Task.TOTAL, re.compile(rf"^(?:add|sum|total)\s+(?:up\s+)?(?!up\b)(?:of\s+)?(?P<subject>.+?){_IN_TOTAL}$", re.I)),
     (Task.TOTAL, re.compile(rf"^(?:what|how\s+much)\s+(?P<measure>(?:VAT|tax|net)\s+)?(?:money\s+)?"
                             rf"(?:did|have|do|had|has)\s+(?:I|we)\s+{_PAY}\s+"
@@ -151,6 +154,15 @@ _LINKS = re.compile(
     r"|went|go|goes|gone|came|different|so|far|now|currently|made|left|please)\b|['’]s\b",
     re.I,
 )
+_POSSIBLE = re.compile(
+    r"\b(?:can|could|may|must|should|shall|would|will|allowed|needed|at\s+most|at\s+least\s+once)\b(?!\s+\d)"
+)
+"""Words of a question for what is possible or due, which stands somewhere: 'How many mails can the server send?'"""
+_GROUP = re.compile(
+    r"\b(?:per|by|for\s+each|for\s+every|each|every|in\s+each|in\s+every|to\s+each)\s+"
+    r"(?P<unit>year|month|supplier|customer|client|company|party|vendor|sender|person)\b",
+    re.I,
+)
 _OWED = re.compile(r"\b(?:I|we)\s+(?:still\s+)?owed?\b", re.I)
 _FOLDER = re.compile(
     r"\s(?:in|of|from|under|inside|below)\s+(?:(?:the|my|our)\s+)?(?:(?:folder|directory)\s+(?:(?:called|named)\s+)?(?P<behind>\S.*)"
@@ -169,12 +181,15 @@ def request_of(question: str, today: date) -> Request | None:
     The form alone does not decide: a caller that finds no such documents goes on as with other questions.
     """
     plain = _POLITE.sub("", " ".join(question.split()).rstrip("?!. ")).strip()
+    if _POSSIBLE.search(plain):
+        return None
     for task, pattern in _FORMS:
         match = pattern.match(plain)
         if match is None:
             continue
         groups = match.groupdict()
-        subject = groups.get("subject") or f"{groups['payee']} {groups.get('when') or ''}"
+        subject = groups["subject"] if "subject" in groups else f"{groups['payee']} {groups.get('when') or ''}"
+        subject = subject or "invoices"  # 'What is the total?' below an '@' name
         request = _of_subject(task, subject, today, groups, plain)
         if request is not None:
             return request
@@ -183,7 +198,8 @@ def request_of(question: str, today: date) -> Request | None:
 
 def _of_subject(task: Task, subject: str, today: date, groups: dict[str, str | None], plain: str) -> Request | None:
     is_payment = groups.get("payee") is not None
-    rest, folder = _take_folder(subject)
+    rest, group = _take_group(subject)
+    rest, folder = _take_folder(rest)
     rest, limit = _take_limit(rest)
     rest, paid = _take_paid(rest)
     if is_payment and _OWED.search(plain):
@@ -192,6 +208,8 @@ def _of_subject(task: Task, subject: str, today: date, groups: dict[str, str | N
     kind_found = kind_in(rest)
     if kind_found is None:
         if not is_payment:
+            return None
+        if not content_stems(_topic(rest)) and not group and period is None:
             return None
         kind, before, after = Kind("invoice", "invoices"), rest, ""
     else:
@@ -214,7 +232,7 @@ def _of_subject(task: Task, subject: str, today: date, groups: dict[str, str | N
         groups = {**groups, "all": "the"}
     is_all = bool(groups.get("all")) or kind.words.lower().endswith("s")
     return Request(
-        task, kind, topic, role, period, limit, paid, measure, kind_found is None, is_one, is_all, folder, who
+        task, kind, topic, role, period, limit, paid, measure, kind_found is None, is_one, is_all, folder, group, who
     )
 
 
@@ -236,6 +254,15 @@ def _topic(text: str) -> str:
     while kept and not content_stems(kept[0]):
         kept.pop(0)
     return " ".join(kept)
+
+
+def _take_group(text: str) -> tuple[str, str]:
+    match = _GROUP.search(text)
+    if match is None:
+        return text, ""
+    unit = match["unit"].lower()
+    rest = f"{text[: match.start()]} {text[match.end() :]}"
+    return " ".join(rest.split()), unit if unit in ("year", "month") else "party"
 
 
 def _take_folder(text: str) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from decimal import Decimal
 
 from desk_rag.answering.questions.folder.reading.money import Amount, Measure, sums, written
@@ -15,6 +16,7 @@ from desk_rag.answering.requirements.stems import content_stems
 from desk_rag.sanitize import clean_name
 
 _MOST_NAMED = 5
+_NO_PAYMENTS = ", by the dates of the invoices and not of the payments, and of nothing without an invoice"
 
 
 def text(
@@ -24,6 +26,7 @@ def text(
     amounts = {id(record): selection.amounts.get(index) for index, record in enumerate(selection.chosen)}
     lines = [_line(record, amounts.get(id(record))) for record in shown]
     notes = [*_notes(request, selection), *filter(None, notes)]
+    lines = [*_grouped(request, selection), *lines]
     return "\n".join([_result(request, selection, reading, shown), *lines, *notes])
 
 
@@ -53,7 +56,7 @@ def _result(request: Request, selection: Selection, reading: Reading, shown: Seq
             if not amounts:
                 unknown = request.kind.plural(len(selection.without_amount))
                 return f"No amount could be read from the {unknown}{_those(request, selection)}."
-            by_date = ", by the dates of the invoices and not of the payments" if request.is_implied else ""
+            by_date = _NO_PAYMENTS if request.is_implied else ""
             total = _sum(amounts, request)
             if len(amounts) == 1 and not selection.without_amount:
                 return f"{total} ({_single(request, selection, reading)}{by_date})"
@@ -170,6 +173,28 @@ def _notes(request: Request, selection: Selection) -> Iterator[str]:
         silent = request.kind.plural(len(selection.undecided))
         verb = "does not say whether it is" if len(selection.undecided) == 1 else "do not say whether they are"
         yield f"{silent} {verb} paid: {_names(selection.undecided)}."
+
+
+def _grouped(request: Request, selection: Selection) -> Iterator[str]:
+    """A line for each year, month or party with its number of documents and their sum."""
+    if not request.group:
+        return
+    groups: dict[str, list[int]] = {}
+    for index, record in sorted(enumerate(selection.chosen), key=lambda pair: by_date(pair[1])):
+        groups.setdefault(_group(record, request.group), []).append(index)
+    for name, indices in groups.items():
+        totals = sums(selection.amounts[index] for index in indices if index in selection.amounts)
+        worth = " and ".join(written(value, currency) for currency, value in totals.items())
+        yield f"{name}: {request.kind.plural(len(indices))}{f', {worth}' if worth else ''}"
+
+
+def _group(record: Record, by: str) -> str:
+    if by == "party":
+        return record.party or "party not known"
+    day = record.date
+    if day is None:
+        return "date not known"
+    return str(day.year) if by == "year" else written_date(replace(day, day=0))
 
 
 def _names(records: Sequence[Record]) -> str:

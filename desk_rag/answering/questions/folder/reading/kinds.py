@@ -39,6 +39,15 @@ _WORDS = {
     "presentation": r"presentations?|slide\s+decks?|powerpoints?",
     "file": "files?|documents?|texts?",
 }
+_ALSO = {
+    "invoice": r"rechnung(?:en)?(?:s(?=nummer|nr|datum))?|factures?",
+    "receipt": "quittung(?:en)?|kassenbon",
+    "lease": "mietvertrag|bail",
+    "contract": "vertrag",
+    "offer": "angebot|devis",
+    "minutes": "protokoll",
+}
+"""Words for the same in documents of other languages."""
 _FORMATS = {
     "mail": frozenset({Format.MAIL, Format.MAILBOX, Format.OUTLOOK}),
     "PDF file": frozenset({Format.PDF}),
@@ -49,6 +58,10 @@ _FORMATS = {
 _NUMBERED = frozenset({"invoice", "bill", "receipt", "order", "offer", "policy"})
 """Kinds whose documents have a number of their own, behind the name of the kind."""
 _PATTERNS = {kind: re.compile(rf"\b(?:{words})\b", re.I) for kind, words in _WORDS.items()}
+_IN_DOCUMENTS = {
+    kind: re.compile(rf"\b(?:{'|'.join(filter(None, (words, _ALSO.get(kind))))})\b", re.I)
+    for kind, words in _WORDS.items()
+}
 _ABOUT_ANOTHER = re.compile(
     r"\b(?:letters?|complaints?|reminders?|repl(?:y|ies)|answers?|notes?|lists?|overviews?|summar(?:y|ies)|drafts?"
     r"|handover|templates?|payments?)\b",
@@ -116,8 +129,8 @@ def is_of_kind(kind: Kind, row: DocumentRow, passages: Sequence[Passage], bases:
     formats = _FORMATS.get(kind.name)
     if formats is not None:
         return format_of_name(row.path.name) in formats
-    pattern, text = _PATTERNS[kind.name], passages[0].chunk.text if passages else ""
-    is_named = any(kind.name in passage.chunk.text.lower() for passage in passages)
+    pattern, text = _IN_DOCUMENTS[kind.name], passages[0].chunk.text if passages else ""
+    is_named = any(word in passage.chunk.text.lower() for passage in passages for word in _beginnings(kind))
     numbers = numbers_of(kind, passages) if kind.name in _NUMBERED and is_named else []
     if is_ledger(passages) and len(numbers) != 1:
         return False
@@ -136,11 +149,20 @@ def is_of_kind(kind: Kind, row: DocumentRow, passages: Sequence[Passage], bases:
     return bool(pattern.search(name) or pattern.match(row.title or head))
 
 
+def _beginnings(kind: Kind) -> tuple[str, ...]:
+    """The beginnings of the words for a numbered kind, for a quick look before the patterns."""
+    return (
+        (kind.name, "rechnung", "facture")
+        if kind.name == "invoice"
+        else (kind.name, _ALSO.get(kind.name, kind.name)[:5])
+    )
+
+
 def numbers_of(kind: Kind, passages: Sequence[Passage]) -> list[tuple[str, str]]:
     """The distinct numbers behind 'Invoice number' or 'Invoice' where a line or cell begins, with their words."""
-    words = _WORDS.get(kind.name, kind.name)
+    words = "|".join(filter(None, (_WORDS.get(kind.name, kind.name), _ALSO.get(kind.name))))
     label = re.compile(
-        rf"(?:^|;\s|(?<=:\s))(?P<quote>(?:{words})\s*(?:number|no\.?|nr\.?|#|id)\s*[;:#]?\s*(?:\w+:\s)?{_NUMBER})",
+        rf"(?:^|;\s|(?<=:\s))(?P<quote>(?:{words})\s*(?:number|nummer|no\.?|nr\.?|#|id)\s*[;:#]?\s*(?:\w+:\s)?{_NUMBER})",
         re.I | re.M,
     )
     plain = re.compile(rf"(?:^|;\s)(?P<quote>(?:tax\s+)?(?:{words})\s+{_NUMBER})(?=\s*$|;)", re.I | re.M)

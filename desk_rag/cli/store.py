@@ -183,7 +183,9 @@ def purge(settings: Settings, folder: Path | None, *, check: bool, sure: bool, a
     """Delete what was derived from `folder`, or the whole data directory; 4 if traces were found afterwards."""
     path = None if folder is None else Path(os.path.realpath(folder.expanduser()))
     all_of_it = f"everything in {settings.data_dir}, and all saved chats"
-    what = all_of_it if path is None else f"everything derived from {path}"
+    what = all_of_it if path is None else f"everything derived from {path}, and what saved chats say about it"
+    if path is not None:
+        _check_is_known(settings, path)
     confirm(what, sure=sure)
     keeping.make_way(settings.data_dir)
     if path is None:
@@ -193,18 +195,16 @@ def purge(settings: Settings, folder: Path | None, *, check: bool, sure: bool, a
 
         turns = forget_folder(settings.data_dir, path)  # chats outlive a lost index
         if turns and not as_json:
-            print_lines([f"Removed what came from it from {out.plural(turns, 'turn')} of saved chats."])
+            print_lines([_chats_line(turns)])
         return nothing_indexed(settings, as_json=as_json)
     report = _purge_folder(settings, path, check=check)
-    if not report.documents and not report.chat_turns and not path.exists():
-        raise ConfigError(f"Nothing was indexed from {path}, and it does not exist.", remedy="Check the spelling.")
     if as_json:
         out.print_json(sys.stdout, asdict(report))
     else:
         counts = f"{out.plural(report.documents, 'document')}, {out.plural(report.chunks, 'chunk')}"
         lines = [f"Forgot {counts} and {out.plural(report.kv_files, 'KV file')} ({out.size(report.freed_bytes)})."]
         if report.chat_turns:
-            lines.append(f"Removed what came from it from {out.plural(report.chat_turns, 'turn')} of saved chats.")
+            lines.append(_chats_line(report.chat_turns))
         if report.verified and not report.traces:
             lines.append("Searched the whole store for their text: no trace.")
         if check and report.unsearched:
@@ -213,6 +213,23 @@ def purge(settings: Settings, folder: Path | None, *, check: bool, sure: bool, a
         lines += [f"Part of the text is still in {trace}." for trace in report.traces]
         print_lines(lines)
     return StoreError.exit_code if report.traces else 0
+
+
+def _check_is_known(settings: Settings, path: Path) -> None:
+    """Raise ConfigError for a path that does not exist and of which nothing is kept."""
+    from desk_rag.store.chats.chats import knows
+
+    if path.exists() or knows(settings.data_dir, path):
+        return
+    if exists(settings):
+        with open_store(settings, writer=False) as store:
+            if store.documents(path):
+                return
+    raise ConfigError(f"Nothing was indexed from {path}, and it does not exist.", remedy="Check the spelling.")
+
+
+def _chats_line(turns: int) -> str:
+    return f"Deleted {out.plural(turns, 'question')} with {'its answer' if turns == 1 else 'their answers'} from chats."
 
 
 def _purge_folder(settings: Settings, path: Path, *, check: bool) -> PurgeReport:

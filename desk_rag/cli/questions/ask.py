@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from desk_rag.answering.conversation import asking
@@ -16,7 +17,7 @@ from desk_rag.cli.questions.session import ChatSession
 from desk_rag.cli.store_access import exists
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError
-from desk_rag.indexer.resident.protocol import NoResident, is_supported
+from desk_rag.indexer.resident.protocol import NEW_FOLDER, NoResident, is_supported
 from desk_rag.ingest import contents
 
 
@@ -56,7 +57,11 @@ def ask(settings: Settings, options: AskOptions) -> int:
     try:
         return _ask_resident(settings, options, request, session, progress)
     except NoResident as reason:
-        work.say_alone(progress, reason)
+        if str(reason) != NEW_FOLDER:
+            work.say_alone(progress, reason)
+        elif not keeps:
+            with suppress(NoResident):  # a kept process leaves that to this one
+                return _index_and_ask_resident(settings, options, request, session, progress)
     if not keeps:
         return _ask_alone(settings, options, request, session, progress)
     from desk_rag.indexer.resident import keeping
@@ -96,6 +101,18 @@ def _ask_resident(
         events = map(values.to_event, messages)
         _print(events, request, session, progress, away, as_json=options.as_json)
         return work.INTERRUPTED if stop() else 0
+
+
+def _index_and_ask_resident(
+    settings: Settings, options: AskOptions, request: Request, session: ChatSession, progress: out.Progress
+) -> int:
+    """Have the folders of the question indexed by the process that indexes, then the question answered by it."""
+    with work.stoppable_with(progress) as stop:
+        failed = work.index_in_background_process(settings, request.limit, stop, progress)
+        if stop():
+            return work.INTERRUPTED
+    code = _ask_resident(settings, replace(options, index_first=False), request, session, progress)
+    return code or (work.SOME_UNREADABLE if failed else 0)
 
 
 def _ask_alone(

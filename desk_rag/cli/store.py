@@ -228,7 +228,7 @@ def _left_out(path: Path, left_out: bool) -> list[str]:
     if not (left_out and path.exists()):
         return []
     return [
-        f"The desk-rag that is running leaves {shown_path(path)} out until it ends. To leave it out for good, add it to "
+        f"The desk-rag that is running leaves {shown_path(path)} out until it ends. For good, add it to "
         "`exclude` under [index], or take it from `folders` (desk-rag help settings)."
     ]
 

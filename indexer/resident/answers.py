@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.conversation.asking import Request
 from desk_rag.answering.conversation.scope import among_indexed
-from desk_rag.config import Settings
+from desk_rag.config import Settings, merged
+from desk_rag.errors import ConfigError
 from desk_rag.indexer.resident import changes, values
 from desk_rag.indexer.resident.protocol import NEW_FOLDER, Message, NoResident
 from desk_rag.ingest import contents, damage, freshness
@@ -60,7 +61,7 @@ class Resident:
         if service is not None and does != "index":
             yield from changes.carry_out(service, request, stop)
             return
-        if request.get("settings") != values.settings_key(self.settings):
+        if _settings_key(request) != values.settings_key(self.settings):
             raise NoResident("it has other settings")
         if does == "ask":
             yield from self._ask(request, stop)
@@ -103,6 +104,18 @@ class Resident:
         chunks = retrieve(store, embedder, scope.question, limit if isinstance(limit, int) else 10, scope.paths)
         notices = (*backlog.notices, *damage.notices(store, (), scope.paths))
         yield {"chunks": values.plain(chunks), "notices": list(notices)}
+
+
+def _settings_key(request: Message) -> object:
+    """Return the key of the client's settings, or make it from the file and the options that the client names."""
+    overrides = request.get("overrides")
+    if not isinstance(overrides, dict):
+        return request.get("settings")
+    config, data_dir = (Path(str(overrides[key])) if overrides[key] else None for key in ("config", "data_dir"))
+    try:
+        return values.settings_key(merged(config, data_dir, {}), Path(str(overrides["cwd"])))
+    except ConfigError as error:
+        raise NoResident("") from error  # the client reads the same file, and says what is wrong with it
 
 
 def _paths(folders: object) -> list[Path]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
+    from desk_rag.cli.questions.early import EarlyQuestion
     from desk_rag.config import Settings
 
 
@@ -19,17 +20,14 @@ class Overrides:
     config: Path | None
     data_dir: Path | None
     model: dict[str, object]
+    early: EarlyQuestion | None = None
+    """A question that was sent before these were known."""
 
     def settings(self) -> Settings:
         """Merge the settings: command line before file before default. Raises ConfigError."""
-        from desk_rag import config
+        from desk_rag.config import merged
 
-        from_file = config.load(self.config)
-        changes: dict[str, object] = {"model": config.with_changes(from_file.model, self.model)}
-        if self.data_dir is not None:
-            changes["data_dir"] = self.data_dir
-        merged = from_file.model_copy(update=changes)
-        return merged.model_copy(update={"data_dir": merged.data_dir.expanduser().absolute()})
+        return merged(self.config, self.data_dir, self.model)
 
 
 # `readable=False`: the command itself reports an unreadable path, with a remedy.

@@ -322,20 +322,10 @@ def _texts(value: object) -> Iterable[str]:
     return (text for one in value for text in _texts(one)) if isinstance(value, list) else ()
 
 
-def merged(path: Path | None, data_dir: Path | None, model_changes: Mapping[str, object]) -> Settings:
-    """Merge the settings: command line before file before default. Raises ConfigError."""
-    from_file = load(path)
-    changes: dict[str, object] = {"model": with_changes(from_file.model, model_changes)}
-    if data_dir is not None:
-        changes["data_dir"] = data_dir
-    settings = from_file.model_copy(update=changes)
-    return settings.model_copy(update={"data_dir": settings.data_dir.expanduser().absolute()})
-
-
-def with_changes(found: ModelSettings, changes: Mapping[str, object]) -> ModelSettings:
-    """The section with what the command line says of it. Raises ConfigError."""
+def with_changes(section: ModelSettings, changes: Mapping[str, object]) -> ModelSettings:
+    """Return the section with the options of the command line. Raises ConfigError."""
     try:
-        return ModelSettings.model_validate(found.model_dump() | dict(changes))
+        return ModelSettings.model_validate(section.model_dump() | dict(changes))
     except ValidationError as error:
         raise ConfigError(f"The command line: {_explain(error)}", remedy="desk-rag --help says more.") from error
 

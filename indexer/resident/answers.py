@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.conversation.asking import Request
 from desk_rag.answering.conversation.scope import among_indexed
-from desk_rag.config import Settings, merged
+from desk_rag.config import Settings, load
 from desk_rag.errors import ConfigError
 from desk_rag.indexer.resident import changes, values
 from desk_rag.indexer.resident.protocol import NEW_FOLDER, Message, NoResident
@@ -61,7 +61,7 @@ class Resident:
         if service is not None and does != "index":
             yield from changes.carry_out(service, request, stop)
             return
-        if _settings_key(request) != values.settings_key(self.settings):
+        if self._settings_key(request) != values.settings_key(self.settings):
             raise NoResident("it has other settings")
         if does == "ask":
             yield from self._ask(request, stop)
@@ -71,6 +71,18 @@ class Resident:
             yield from changes.carry_out(service, request, stop)
         else:
             raise NoResident("")
+
+    def _settings_key(self, request: Message) -> object:
+        """Return the key of the client's settings, made here if the client names only its settings file."""
+        file = request.get("settings_file")
+        if not isinstance(file, dict):
+            return request.get("settings")
+        try:
+            settings = load(Path(str(file["path"]))) if file["path"] else Settings()
+        except ConfigError as error:
+            raise NoResident("") from error  # the client reads the same file, and says what is wrong with it
+        settings = settings.model_copy(update={"data_dir": self.settings.data_dir})  # it found this socket
+        return values.settings_key(settings, Path(str(file["cwd"])))
 
     def _ask(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
         from desk_rag.indexer import fresh_answer
@@ -104,18 +116,6 @@ class Resident:
         chunks = retrieve(store, embedder, scope.question, limit if isinstance(limit, int) else 10, scope.paths)
         notices = (*backlog.notices, *damage.notices(store, (), scope.paths))
         yield {"chunks": values.plain(chunks), "notices": list(notices)}
-
-
-def _settings_key(request: Message) -> object:
-    """Return the key of the client's settings, or make it from the file and the options that the client names."""
-    overrides = request.get("overrides")
-    if not isinstance(overrides, dict):
-        return request.get("settings")
-    config, data_dir = (Path(str(overrides[key])) if overrides[key] else None for key in ("config", "data_dir"))
-    try:
-        return values.settings_key(merged(config, data_dir, {}), Path(str(overrides["cwd"])))
-    except ConfigError as error:
-        raise NoResident("") from error  # the client reads the same file, and says what is wrong with it
 
 
 def _paths(folders: object) -> list[Path]:

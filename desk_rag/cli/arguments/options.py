@@ -25,9 +25,14 @@ class Overrides:
 
     def settings(self) -> Settings:
         """Merge the settings: command line before file before default. Raises ConfigError."""
-        from desk_rag.config import merged
+        from desk_rag import config
 
-        return merged(self.config, self.data_dir, self.model)
+        from_file = config.load(self.config)
+        changes: dict[str, object] = {"model": config.with_changes(from_file.model, self.model)}
+        if self.data_dir is not None:
+            changes["data_dir"] = self.data_dir
+        merged = from_file.model_copy(update=changes)
+        return merged.model_copy(update={"data_dir": merged.data_dir.expanduser().absolute()})
 
 
 # `readable=False`: the command itself reports an unreadable path, with a remedy.

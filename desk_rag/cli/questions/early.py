@@ -56,6 +56,7 @@ def send(argv: Sequence[str]) -> EarlyQuestion | None:
         if question is None or not places.keys() <= _PLACES.keys():
             return None
         config, data_dir = (_place(places, option) for option in ("--config", "--data-dir"))
+        file = _settings_file(config)
         message: dict[str, object] = {
             "do": "ask",
             "request": {
@@ -66,9 +67,9 @@ def send(argv: Sequence[str]) -> EarlyQuestion | None:
             },
             "wait": question.wait,
             "index_first": question.index_first,
-            "overrides": {"config": _absolute(config), "data_dir": _absolute(data_dir), "cwd": str(Path.cwd())},
+            "settings_file": {"path": str(file or ""), "cwd": str(Path.cwd())},
         }
-        connection = client.send(data_dir or _data_dir(config), message)
+        connection = client.send(data_dir or _data_dir(file), message)
         return EarlyQuestion(question, config, data_dir, connection)
     return None
 
@@ -104,18 +105,25 @@ def _place(places: dict[str, str], option: str) -> Path | None:
     return Path(named) if named else None
 
 
-def _absolute(path: Path | None) -> str | None:
-    return None if path is None else str(path.expanduser().absolute())
-
-
-def _data_dir(config: Path | None) -> Path:
-    """Return the data directory that a settings file names, or the default one."""
+def _settings_file(config: Path | None) -> Path | None:
+    """Return the settings file, absolute, named or in the default place; None if there is none there."""
+    if config is not None:
+        return config.expanduser().absolute()
     import platformdirs
 
-    file = config.expanduser() if config is not None else Path(platformdirs.user_config_dir("desk-rag"), "config.toml")
+    file = Path(platformdirs.user_config_dir("desk-rag"), "config.toml")
+    return file if file.is_file() else None
+
+
+def _data_dir(file: Path | None) -> Path:
+    """Return the data directory that a settings file names, or the default one."""
     named: object = None
-    if file.is_file():
+    if file is not None:
         import tomllib
 
         named = tomllib.loads(file.read_text(encoding="utf-8")).get("data_dir")
-    return Path(named) if isinstance(named, str) else Path(platformdirs.user_cache_dir("desk-rag"))
+    if isinstance(named, str):
+        return Path(named)
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("desk-rag"))

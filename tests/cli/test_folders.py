@@ -60,6 +60,7 @@ def test_a_dry_run_counts_up_and_writes_nothing(desk: Desk) -> None:
     assert code == 0
     assert out.startswith("4 files found = 3 to be read + 0 unchanged + 0 that could not be read before + 1 left out\n")
     assert "  new: house/roof.md\n" in out and "1 file not read: 1 image." in out and "Nothing was changed." in out
+    assert "by words after " in out and " for the caches." in out
     assert not desk.data.exists()
 
 
@@ -140,8 +141,8 @@ def test_a_single_file_that_is_deleted_is_forgotten_at_the_next_run(desk: Desk, 
     assert "otter.txt" in desk.run("search", "pond", "--words")[1]
     report = desk.json("index", str(stays), "--no-kv")
     assert report["removed"] == 1
-    found = desk.run("search", "pond", "--words")[1]
-    assert "stays.txt" in found and "otter.txt" not in found
+    output = desk.run("search", "pond", "--words")[1]
+    assert "stays.txt" in output and "otter.txt" not in output
     assert [row.path for row in desk.documents()] == [stays]
 
 

@@ -59,7 +59,7 @@ class QuestionInput(TextArea):
         leave_to_app(self)
 
     def on_key(self, event: events.Key) -> None:
-        """Enter asks, Ctrl+J starts a line. Bindings would not wait for the letters still in this widget's queue."""
+        """Let Enter ask and Ctrl+J start a line, instead of what a text area does with them."""
         if self.picking and event.key in _PICKER_KEYS:
             event.stop()
             event.prevent_default()

@@ -52,8 +52,8 @@ class KeyOrder:
         await self._hand_on()
 
     async def settled(self, message: KeysSettled) -> None:
-        """Note that a trip is over."""
-        if message.trip != self._trip:
+        """Note that a trip is over; it can be said twice, by the trip itself and by who looked after it."""
+        if message.trip != self._trip or not self._legs_left:
             return
         if self._look is not None:
             self._look.cancel()

@@ -82,11 +82,13 @@ class QuestionInput(TextArea):
         if self._recalled is not None:
             self._recalled += len(questions)
 
-    def offer(self, question: str) -> None:
-        """Put `question` into the prompt to be edited, unless something is being written there."""
-        if not self.text.strip():
-            self.text = question
-            self.move_cursor(self.document.end)
+    def offer(self, question: str) -> bool:
+        """Put `question` into the prompt to be edited; False if something is being written there."""
+        if self.text.strip():
+            return False
+        self.text = question
+        self.move_cursor(self.document.end)
+        return True
 
     def action_submit(self) -> None:
         """Hand the question on and empty the prompt."""

@@ -64,14 +64,15 @@ def _matched(store: Store, words: Sequence[str], chunks: Sequence[RetrievedChunk
 
 def _sentence(number: int, complete: int, words: int) -> str:
     """Say how many of the listed passages have all words, and how many only some."""
-    passages = f"{number} passage{'' if number == 1 else 's'}"
-    if words == 1:
-        return f"{passages} with this word, the best first." if number else "No passage has this word."
     if not number:
-        return "No passage has any of these words."
+        return "No passage has this word." if words == 1 else "No passage has any of these words."
+    passages, order = (f"{number} passages", ", the best first") if number > 1 else ("1 passage", "")
+    if words == 1:
+        return f"{passages} with this word{order}."
     if complete == number:
-        return f"{passages} with all of these words, the best first."
+        return f"{passages} with all of these words{order}."
     if not complete:
-        return f"No passage has all of these words; {passages} with some of them, the best first."
+        return f"No passage has all of these words; {passages} with some of them{order}."
     first = "[1] has" if complete == 1 else f"[1] to [{complete}] have"
-    return f"{passages}: {first} all of these words, the {'others' if number - complete > 1 else 'other'} only some."
+    others = "the others have" if number - complete > 1 else "the other has"
+    return f"{passages}: {first} all of these words, {others} only some."

@@ -31,7 +31,9 @@ def first_run(tmp_path: Path) -> Iterator[Terminal]:
         terminal.close()
 
 
-@pytest.mark.parametrize("typed", ["{}\r", _PASTE + "\r", "x\x15{}\r", "/\x7f{}\r"], ids=["keys", "paste", "ctrl+u", "erased"])
+@pytest.mark.parametrize(
+    "typed", ["{}\r", _PASTE + "\r", "x\x15{}\r", "/\x7f{}\r"], ids=["keys", "paste", "ctrl+u", "erased"]
+)
 def test_enter_looks_at_the_folder_that_was_typed_and_not_at_the_marked_one(
     first_run: Terminal, tmp_path: Path, typed: str
 ) -> None:

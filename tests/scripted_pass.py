@@ -17,9 +17,9 @@ class ScriptedPass:
         self._size, self._says, self._start = size, says, start
         self.ids: list[int] = []
         self.read: list[tuple[int, ...]] = []
-        """What every pass was given whose tokens stayed or may stay."""
+        """Tokens given to every pass whose tokens stayed or may stay."""
         self.looked: list[tuple[int, ...]] = []
-        """What stood in the cache behind every look-ahead."""
+        """Tokens in the cache after every look-ahead."""
 
     def logits(self) -> torch.Tensor:
         """[size] behind what is in the cache."""

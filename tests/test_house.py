@@ -1,4 +1,4 @@
-"""Where files may lie: few at the top, few in a folder, every folder explained, ARCHITECTURE.md true."""
+"""Rules for where files lie: few at the top, few in a folder, every folder explained, ARCHITECTURE.md true."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def build(target: str, root: Path, out: Path) -> Path:
 
 
 def run(*command: str, cwd: Path | None = None, path: Path | None = None) -> str:
-    """What `command` prints, in an environment that knows of no checkout but `path`."""
+    """Return what `command` prints in an environment that knows of no checkout but `path`."""
     environment = {**os.environ, "PYTHONPATH": str(path or ""), "DESK_RAG_DATA_DIR": "/nowhere"}
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=390, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -191,9 +191,9 @@ class _Walker:
                 if entry.name in _IGNORE_FILES:
                     continue
                 relative = base + entry.name
-                found = self._judge(relative, _is_dir(entry), rules)
-                if found is not None:
-                    yield found
+                judged = self._judge(relative, _is_dir(entry), rules)
+                if judged is not None:
+                    yield judged
                 else:
                     inside.append((relative + "/", rules, above | {here}))
             pending.extend(reversed(inside))

@@ -38,11 +38,11 @@ def _most_words(words: list[str], lines: list[str], first: int) -> tuple[int, in
     wanted = Counter(words)
     counts = [Counter(word.casefold() for word in _WORD.findall(line)) for line in lines]
     for width in range(1, min(_WIDEST_WINDOW, len(lines)) + 1):
-        held = [
+        overlaps = [
             (wanted & sum(counts[start : start + width], Counter())).total() for start in range(len(lines) - width + 1)
         ]
-        most = max(held)
+        most = max(overlaps)
         if most >= _LEAST_SHARE * len(words):
-            start = first + held.index(most)
-            return (start, start + width - 1) if held.count(most) == 1 else None
+            start = first + overlaps.index(most)
+            return (start, start + width - 1) if overlaps.count(most) == 1 else None
     return None

@@ -35,7 +35,7 @@ class Distractors:
 
     def nearest(self, text: str, limit: int = _CANDIDATES) -> list[int]:
         """Indices of the texts that share the most telling words, best first; `text` itself is left out."""
-        rarities = [(len(held), word) for word in set(words(text)) if (held := self._postings.get(word, ()))]
+        rarities = [(len(postings), word) for word in set(words(text)) if (postings := self._postings.get(word, ()))]
         telling = sorted((count, word) for count, word in rarities if count <= self._most)[:_TELLING]
         scores: dict[int, float] = defaultdict(float)
         for count, word in telling:

@@ -82,12 +82,12 @@ class RowStream:
             epoch, index = (epoch, index + 1) if index + 1 < len(self._samples) else (epoch + 1, 0)
         return build_row(islands, self._settings.row_tokens), Place(place.row + 1, epoch, index)
 
-    def context(self, epoch: int, at: int, *, full: bool | None = None) -> Context | None:
+    def context(self, epoch: int, position: int, *, full: bool | None = None) -> Context | None:
         """The context of the `at`-th sample in an epoch's order; None if not even one question fits a row.
 
         `full` overrules the draw, for comparing both kinds of attention on the same contexts.
         """
-        index = self._order(epoch)[at]
+        index = self._order(epoch)[position]
         sample = self._samples[index]
         rng = random.Random(f"{self._settings.seed}/{epoch}/{index}")
         drawn = rng.random() < self._settings.full_share
@@ -98,8 +98,8 @@ class RowStream:
         others = self._distractors(sample, answers, rng)
         if refuse and not others:  # a pool of one: there is nothing else to read
             refuse, own = False, tuple(self._chunk(chunk) for chunk in sample.chunks)
-        asked = [self._asked(QA(qa.question, None) if refuse else qa) for qa in qas]
-        return self._fitting(own, others, asked, drawn if full is None else full, rng)
+        questions = [self._asked(QA(qa.question, None) if refuse else qa) for qa in qas]
+        return self._fitting(own, others, questions, drawn if full is None else full, rng)
 
     def _fitting(
         self, own: tuple[tuple[int, ...], ...], others: list[tuple[int, ...]], asked: list[Asked], full: bool,

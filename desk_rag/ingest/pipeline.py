@@ -128,12 +128,12 @@ def index_path(
     reason = next((folder.reason for folder in absent if covers([folder], path)), "")
     if reason:
         return FileEvent(path, FileState.UNCHANGED, row.num_chunks if row else 0, reason)
-    found = walking.examine(root, path, settings)
-    if isinstance(found, FoundFile):
+    examined = walking.examine(root, path, settings)
+    if isinstance(examined, FoundFile):
         presence.remember_mount_of(path)
-        return reader.bring_up_to_date(found, row, lambda digest: _gone_twin(store, digest, path, root, absent))
-    if isinstance(found, LeftOut):
-        return reader.leave_out(path, found, row)
+        return reader.bring_up_to_date(examined, row, lambda digest: _gone_twin(store, digest, path, root, absent))
+    if isinstance(examined, LeftOut):
+        return reader.leave_out(path, examined, row)
     if row is None:
         return FileEvent(path, FileState.UNCHANGED)
     if not is_gone(path):

@@ -42,11 +42,11 @@ _TEXT_SHARE = {
     Format.RICH_TEXT: 0.3,
 }
 """Share of a file's bytes that is text; 1 for other formats."""
-_CHUNK_BYTES = 660
-_SECONDS_PER_FILE = 0.02
-_SECONDS_PER_MB = 1.0
-_SECONDS_PER_VECTOR = 0.02
-_SECONDS_PER_CACHE = 0.15
+_CHUNK_BYTES = 530
+_SECONDS_PER_FILE = 0.005
+_SECONDS_PER_MB = 1.2
+_SECONDS_PER_VECTOR = 0.012
+_SECONDS_PER_CACHE = 0.08
 """Rates of the embedded reader on two CPU cores, without a GPU."""
 KV_GIB_PER_MB = 0.8
 """Disk space for the caches of a megabyte of text, with the embedded reader."""
@@ -115,6 +115,50 @@ def _judged(entry: FoundFile | LeftOut, row: DocumentRow | None, settings: Index
 
 
 @dataclass(frozen=True, slots=True)
+class IndexEstimate:
+    """Rough time and space that reading files takes, with the embedded reader on two CPU cores."""
+
+    files: int
+    text_bytes: int
+
+    @property
+    def chunks(self) -> int:
+        """Number of chunks."""
+        return max(self.files, self.text_bytes // _CHUNK_BYTES) if self.files else 0
+
+    @property
+    def seconds_to_words(self) -> float:
+        """Time until the files can be found by their words."""
+        return self.files * _SECONDS_PER_FILE + self.text_bytes / 1e6 * _SECONDS_PER_MB
+
+    @property
+    def seconds_to_meaning(self) -> float:
+        """Time until they can be found by meaning."""
+        return self.seconds_to_words + self.chunks * _SECONDS_PER_VECTOR
+
+    @property
+    def seconds_to_warm(self) -> float:
+        """Idle time until all caches are there."""
+        return self.chunks * _SECONDS_PER_CACHE
+
+    @property
+    def index_bytes(self) -> int:
+        """Disk space for text, words and vectors."""
+        return self.text_bytes * _INDEX_BYTES_PER_TEXT_BYTE
+
+    @property
+    def kv_bytes(self) -> int:
+        """Disk space that caches of everything would take."""
+        return int(self.text_bytes / 1e6 * KV_GIB_PER_MB * GIB)
+
+
+def text_in(file: JudgedFile, settings: IndexSettings) -> int:
+    """Return roughly how many bytes of a file that would be read are text."""
+    share = _TEXT_SHARE.get(formats.format_of_name(file.path.name) or Format.TEXT, 1.0)
+    return int(min(file.size * share, settings.max_text_mib * 1024 * 1024))
+
+
+@dataclass(frozen=True, slots=True)
 class Changes:
     """Files that a run over some folders would find."""
 
@@ -124,6 +168,8 @@ class Changes:
     unchanged: int
     failed: int
     bytes_to_read: int
+    estimate: IndexEstimate
+    """Cost of reading the new and the changed files."""
     left_out: UnreadFiles
 
     @property
@@ -136,13 +182,14 @@ def changes(store: Store | None, roots: Sequence[Path], settings: IndexSettings)
     """Compare the folders with the catalog, if there is one. Raises StoreError."""
     paths: dict[Verdict, list[Path]] = {Verdict.NEW: [], Verdict.CHANGED: [], Verdict.GONE: []}
     counts, kinds = Counter[Verdict](), Counter[str]()
-    size = 0
+    size, text_bytes = 0, 0
     for file in compare(roots, settings, store):
         if file.verdict in paths:
             paths[file.verdict].append(file.path)
         counts[file.verdict] += 1
         kinds[file.kind] += file.verdict is Verdict.LEFT_OUT
         size += file.size
+        text_bytes += text_in(file, settings) if file.size else 0
     return Changes(
         new=tuple(paths[Verdict.NEW]),
         changed=tuple(paths[Verdict.CHANGED]),
@@ -150,6 +197,7 @@ def changes(store: Store | None, roots: Sequence[Path], settings: IndexSettings)
         unchanged=counts[Verdict.UNCHANGED],
         failed=counts[Verdict.FAILED],
         bytes_to_read=size,
+        estimate=IndexEstimate(counts[Verdict.NEW] + counts[Verdict.CHANGED], text_bytes),
         left_out=UnreadFiles(kinds.total(), tuple((+kinds).most_common())),
     )
 
@@ -163,8 +211,7 @@ class FolderPreview:
     """Files that would be read."""
     size: int
     """Their bytes."""
-    text_bytes: int
-    """Bytes of text in them, roughly."""
+    estimate: IndexEstimate
     kinds: tuple[tuple[str, int], ...]
     """Suffixes and numbers of files, the largest number first."""
     left_out: tuple[tuple[str, int], ...]
@@ -192,36 +239,6 @@ class FolderPreview:
         return " · ".join(f"{name} {number:,}" for name, number in self.left_out[:_MOST_KINDS])
 
     @property
-    def chunks(self) -> int:
-        """Number of chunks, roughly."""
-        return max(self.files, self.text_bytes // _CHUNK_BYTES) if self.files else 0
-
-    @property
-    def seconds_to_words(self) -> float:
-        """Time until the files can be found by their words, roughly."""
-        return self.files * _SECONDS_PER_FILE + self.text_bytes / 1e6 * _SECONDS_PER_MB
-
-    @property
-    def seconds_to_meaning(self) -> float:
-        """Time until they can be found by meaning, roughly."""
-        return self.seconds_to_words + self.chunks * _SECONDS_PER_VECTOR
-
-    @property
-    def seconds_to_warm(self) -> float:
-        """Idle time until all caches are there, roughly, with the embedded reader on two CPU cores."""
-        return self.chunks * _SECONDS_PER_CACHE
-
-    @property
-    def index_bytes(self) -> int:
-        """Disk space for text, words and vectors, roughly."""
-        return self.text_bytes * _INDEX_BYTES_PER_TEXT_BYTE
-
-    @property
-    def kv_bytes(self) -> int:
-        """Disk space that caches of everything would take, roughly, with the embedded reader."""
-        return int(self.text_bytes / 1e6 * KV_GIB_PER_MB * GIB)
-
-    @property
     def sentence(self) -> str:
         """Return what will be read and what not, in one sentence."""
         least = "" if self.complete else "at least "
@@ -246,7 +263,7 @@ def preview(
     """
     check_root(folder)
     kinds, left_out = Counter[str](), Counter[str]()
-    size, text_bytes, stopped = 0, 0.0, False
+    size, text_bytes, stopped = 0, 0, False
     for seen, file in enumerate(compare([folder], settings, stop=stop), 1):
         if seen % 500 == 0:
             report(seen)
@@ -258,14 +275,13 @@ def preview(
         else:
             kinds[file.path.suffix.lower().removeprefix(".") or "without suffix"] += 1
             size += file.size
-            share = _TEXT_SHARE.get(formats.format_of_name(file.path.name) or Format.TEXT, 1.0)
-            text_bytes += min(file.size * share, settings.max_text_mib * 1024 * 1024)
+            text_bytes += text_in(file, settings)
     unreadable = left_out.pop(UNREADABLE, 0)
     return FolderPreview(
         folder,
         kinds.total(),
         size,
-        int(text_bytes),
+        IndexEstimate(kinds.total(), text_bytes),
         tuple(kinds.most_common()),
         tuple(left_out.most_common()),
         unreadable,

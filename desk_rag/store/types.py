@@ -111,6 +111,8 @@ class Activity:
     current: str
     notices: tuple[tuple[str, str, str], ...] = ()
     """Subject, sentence and remedy of each state that needs the user's attention."""
+    idle_since: float | None = None
+    """Unix time since which everything is indexed; None while there is work or a reason to wait."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,12 +37,12 @@ SETTINGS = LoaderSettings(threads=2, waves=2, staging_bytes=1 << 20, resident_by
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
     """Its attention is peaked, so that a wrong position is seen; the random one's is nearly uniform."""
-    made = shapes.build("tiny", CPU)
+    model = shapes.build("tiny", CPU)
     with torch.no_grad():
-        for name, parameter in made.module.named_parameters():
+        for name, parameter in model.module.named_parameters():
             if "norm" not in name:
                 parameter.mul_(12.0 if any(part in name for part in ("q_proj", "k_proj")) else 6.0)
-    return made
+    return model
 
 
 @pytest.fixture
@@ -89,9 +89,9 @@ def test_the_timed_path_gives_the_logits_of_plain_stitching(works: CaseWorks) ->
 def test_two_questions_have_files_of_their_own_and_cold_reads_them_all(works: CaseWorks) -> None:
     paths = [file.path for files in works.files for file in files]
     assert len(paths) == len(set(paths)) == 6
-    asked = works.disk_bytes()
-    assert asked[Mode.COLD.value] == works.desk.payload(works.case) > 0
-    assert asked[Mode.VRAM.value] == 0
+    sizes = works.disk_bytes()
+    assert sizes[Mode.COLD.value] == works.desk.payload(works.case) > 0
+    assert sizes[Mode.VRAM.value] == 0
 
 
 def test_all_ways_of_full_prefill_agree(works: CaseWorks) -> None:

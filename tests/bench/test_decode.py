@@ -88,8 +88,8 @@ def test_a_rewound_side_starts_from_the_context_again() -> None:
 def test_it_ends_in_one_json_line(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--contexts", "16,32", "--tokens", "1", "--rounds", "2", "--device", "cpu", "--threads", "1"]
     assert decode.main(arguments) == 0
-    told = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
-    assert told["bench"] == "decode"
-    assert [entry["context"] for entry in told["contexts"]] == [16, 32]
-    assert {entry["ours"] for entry in told["contexts"]} == {"the decode step"}
-    assert set(told["contexts"][0]["stock_over_ours"]) == {"ours", "dynamic", "static"}
+    report = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    assert report["bench"] == "decode"
+    assert [entry["context"] for entry in report["contexts"]] == [16, 32]
+    assert {entry["ours"] for entry in report["contexts"]} == {"the decode step"}
+    assert set(report["contexts"][0]["stock_over_ours"]) == {"ours", "dynamic", "static"}

@@ -35,10 +35,10 @@ def result(*contexts: int) -> dict[str, object]:
 
 
 def test_fitting_finds_the_shares_that_made_the_point() -> None:
-    found = fit(SHAPE, measured(8192), H200)
+    fitted = fit(SHAPE, measured(8192), H200)
     for name in Shares.__dataclass_fields__:
-        assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=1e-3), name
-    again = predict(SHAPE, measured(16_349), H200, found)
+        assert getattr(fitted, name) == pytest.approx(getattr(TRUE, name), rel=1e-3), name
+    again = predict(SHAPE, measured(16_349), H200, fitted)
     assert again[Mode.COLD] == pytest.approx(measured(16_349).seconds[Mode.COLD], rel=1e-3)
 
 

@@ -20,11 +20,11 @@ def contexts(reader: LanguageModel) -> list[quant.Context]:
 
 def test_the_readers_int8_meets_every_bar(contexts: list[quant.Context]) -> None:
     missed: list[str] = []
-    found = quant._bars(contexts, missed, "canaries")
+    bars = quant._bars(contexts, missed, "canaries")
     tally = quant._score(contexts, Coding())
     assert tally.tokens == sum(len(context.answer) for context in contexts) >= 20
     assert 0 < tally.mean_kl <= MAX_MEAN_KL
-    assert found["mean_kl"] == tally.mean_kl
+    assert bars["mean_kl"] == tally.mean_kl
     assert tally.worst >= tally.mean_kl
     # Chunks of 80 tokens pay more for scales and header than the full ones that the bar on bytes is meant for.
     assert [problem for problem in missed if "files take" not in problem] == []

@@ -18,9 +18,9 @@ def test_every_way_is_measured_and_ends_in_one_json_line(tmp_path: Path, capsys:
     options = "--shape tiny --device cpu --auxiliary none --tokens 300 --chunk 120 --ratios 0.1,0.3 --rounds 3"
     assert recompute.main([*options.split(), "--seconds", "0", "--out", str(out)]) == 0
     shown = capsys.readouterr().out
-    found = json.loads(out.read_text())
-    assert json.loads(shown.splitlines()[-1]) == found
-    context = found["contexts"][0]
+    report = json.loads(out.read_text())
+    assert json.loads(shown.splitlines()[-1]) == report
+    context = report["contexts"][0]
     assert context["chunks"] == 3 and 200 < context["tokens"] <= 360
     ways = {way["way"]: way for way in context["ways"]}
     kinds = ("first-k", "delta-kv", "query", "edge-query")

@@ -175,8 +175,8 @@ def quantized_weights() -> str:
 
     rows = ["| weights quantised by | needs | held in memory |", "|---|---|---|"]
     for method, packages in PACKAGES.items():
-        held = "widened to 16 bits (fp32 on most CPUs)" if method in WIDENED else "as they are"
-        rows.append(f"| {method} | `pip install {' '.join(packages)}` | {held} |")
+        in_memory = "widened to 16 bits (fp32 on most CPUs)" if method in WIDENED else "as they are"
+        rows.append(f"| {method} | `pip install {' '.join(packages)}` | {in_memory} |")
     return "\n".join(rows)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from desk_rag.cli import main
+from desk_rag.cli.folders.pausing import seconds_of
 from desk_rag.config import StoreSettings
 from desk_rag.store.store import Store
 from desk_rag.store.types import DocumentRow
@@ -59,6 +60,7 @@ def test_a_dry_run_counts_up_and_writes_nothing(desk: Desk) -> None:
     assert code == 0
     assert out.startswith("4 files found = 3 to be read + 0 unchanged + 0 that could not be read before + 1 left out\n")
     assert "  new: house/roof.md\n" in out and "1 file not read: 1 image." in out and "Nothing was changed." in out
+    assert "by words after " in out and " for the caches." in out
     assert not desk.data.exists()
 
 
@@ -139,8 +141,8 @@ def test_a_single_file_that_is_deleted_is_forgotten_at_the_next_run(desk: Desk, 
     assert "otter.txt" in desk.run("search", "pond", "--words")[1]
     report = desk.json("index", str(stays), "--no-kv")
     assert report["removed"] == 1
-    found = desk.run("search", "pond", "--words")[1]
-    assert "stays.txt" in found and "otter.txt" not in found
+    output = desk.run("search", "pond", "--words")[1]
+    assert "stays.txt" in output and "otter.txt" not in output
     assert [row.path for row in desk.documents()] == [stays]
 
 
@@ -201,6 +203,21 @@ def test_a_pause_is_kept_for_whoever_indexes(desk: Desk) -> None:
     assert until() == math.inf
     assert desk.run("resume")[1] == "Resumed.\n" and until() is None
     assert desk.run("resume")[1] == "There was no pause.\n"
-    for wrong in ("soon", "0m", "5", "-5m", "9999999d", "1e9h"):
-        assert desk.run("pause", wrong)[0] == 2, wrong
+    for wrong in ("soon", "0m", "5", "-5m", "9999999d", "1e9h", "until 24:00", "until 18", "10 mints"):
+        code, _, err = desk.run("pause", *wrong.split())
+        assert code == 2, wrong
+        assert "10m" in err or wrong.startswith("-")
     assert until() is None
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        ("10m", 600), ("10 minutes", 600), ("1 hour", 3600), ("for 2 days", 172_800), ("1h30m", 5400),
+        ("an hour and 10 minutes", 4200), ("half an hour", 1800), ("1.5 hours", 5400), ("until 18:00", 1800),
+        ("until 6pm", 1800), ("until 6:15 am", 45_900), ("until 17:00", 84_600),
+    ],
+)  # fmt: skip
+def test_a_time_may_be_said_as_people_say_it(words: str, seconds: float) -> None:
+    half_past_five = time.mktime((2026, 11, 23, 17, 30, 0, 0, 0, -1))
+    assert seconds_of(words, half_past_five) == seconds

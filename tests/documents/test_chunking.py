@@ -190,12 +190,12 @@ def test_long_paragraphs_are_cut_between_sentences_with_exact_lines(counter: Cou
     block = paragraph("\n".join(lines), line_start=11, line_end=70)
     chunks = split(make(block), counter, SIZE)
     assert len(chunks) > 3
-    at = 0
+    sentence = 0
     for chunk in chunks:
         assert chunk.text.endswith("hand.") and "\n" not in chunk.text
         number = chunk.text.count("Sentence")
-        assert (chunk.location.line_start, chunk.location.line_end) == (11 + at, 11 + at + number - 1)
-        at += number
+        assert (chunk.location.line_start, chunk.location.line_end) == (11 + sentence, 11 + sentence + number - 1)
+        sentence += number
 
 
 def test_lines_of_a_wrapped_sentence_reach_over_its_cut(counter: Counter) -> None:

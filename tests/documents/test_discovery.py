@@ -54,12 +54,12 @@ def test_tool_folders_leftovers_and_secrets_are_left_out_with_their_rule(tmp_pat
         "ok.md",
     )
     assert found(tmp_path) == ["ok.md"]
-    told = reasons(tmp_path)
-    assert told[".git"] == "default: .git/"
-    assert told["draft.txt~"] == "default: *~"
-    assert told[".env"] == "secret: .env"
-    assert told["keys/server.pem"] == "secret: *.pem"
-    assert "id_rsa.pub" in told
+    left_out = reasons(tmp_path)
+    assert left_out[".git"] == "default: .git/"
+    assert left_out["draft.txt~"] == "default: *~"
+    assert left_out[".env"] == "secret: .env"
+    assert left_out["keys/server.pem"] == "secret: *.pem"
+    assert "id_rsa.pub" in left_out
 
 
 def test_nested_ignore_files_follow_git(tmp_path: Path) -> None:
@@ -109,9 +109,9 @@ def test_hostile_ignore_files_cost_little_and_are_named(tmp_path: Path) -> None:
     (tmp_path / "big" / ".gitignore").write_bytes(b"nothing-*.x\n" * 900_000)
     (tmp_path / "odd" / ".gitignore").write_bytes(b"\xff\xfe\x00*.md\x80\n" + b"\x00" * 1000)
     assert {"ok.md", "big/x.md", "odd/y.md"} <= set(found(tmp_path))
-    told = reasons(tmp_path)
-    assert "not obeyed" in told[".deskragignore"]
-    assert told["big/.gitignore"] == "ignore file obeyed only up to its first 1,000 patterns"
+    left_out = reasons(tmp_path)
+    assert "not obeyed" in left_out[".deskragignore"]
+    assert left_out["big/.gitignore"] == "ignore file obeyed only up to its first 1,000 patterns"
 
 
 def test_ignore_file_that_is_a_link_or_a_fifo_is_not_read(tmp_path: Path) -> None:
@@ -131,11 +131,11 @@ def test_links_lead_nowhere_outside_and_never_to_folders(tmp_path: Path) -> None
     (root / "sly.md").symlink_to(root / ".env")
     (root / "dangling.md").symlink_to(root / "gone.md")
     assert found(root) == ["in.md", "plain.md", "real/a.md"]
-    told = reasons(root)
-    assert told["loop"] == "link to a folder"
-    assert told["out.md"] == "link to a file outside the folder"
-    assert told["sly.md"] == "link to .env, left out (secret: .env)"
-    assert told["dangling.md"] == "link to nothing that is read"
+    left_out = reasons(root)
+    assert left_out["loop"] == "link to a folder"
+    assert left_out["out.md"] == "link to a file outside the folder"
+    assert left_out["sly.md"] == "link to .env, left out (secret: .env)"
+    assert left_out["dangling.md"] == "link to nothing that is read"
 
 
 def test_fifo_and_size_limit(tmp_path: Path) -> None:

@@ -56,11 +56,11 @@ def test_loops_and_chains_of_links_are_named(tmp_path: Path) -> None:
     for name, length in (("short", 5), ("long", 60), ("endless", 1500)):
         (tmp_path / name).mkdir()
         chain(tmp_path / name, length, "../a.md")
-    told = reasons(tmp_path)
-    loops = [name for name, reason in told.items() if reason == "link in a loop, or over too many links"]
+    left_out = reasons(tmp_path)
+    loops = [name for name, reason in left_out.items() if reason == "link in a loop, or over too many links"]
     assert {"self.md", "one.md", "two.md", "round-1", "sub/round-2", "through.md", "long/link-0.md"} <= set(loops)
-    assert told["up.md"] == told["sub/parent"] == "link to a folder"
-    assert told["slash.md"] == "link to nothing that is read" and "long.md" in told
+    assert left_out["up.md"] == left_out["sub/parent"] == "link to a folder"
+    assert left_out["slash.md"] == "link to nothing that is read" and "long.md" in left_out
     assert {"a.md", "sub/b.md", "short/link-0.md", "endless/link-1499.md"} <= set(found(tmp_path))
     for path in tmp_path.rglob("*"):
         said = examine(tmp_path, path, SETTINGS)
@@ -170,9 +170,9 @@ def test_what_may_not_be_looked_at_is_named_and_the_rest_is_read() -> None:
         (root / "closed").chmod(0)
         drop_rights()
         assert found(root) == ["open/c.md"]
-        told = reasons(root)
-        assert told["closed"] == told["listed/a.md"] == "permission denied"
-        assert "permission denied" in told["into.md"]
+        left_out = reasons(root)
+        assert left_out["closed"] == left_out["listed/a.md"] == "permission denied"
+        assert "permission denied" in left_out["into.md"]
         for name in ("listed/a.md", "closed/b.md", "into.md"):
             said = examine(root, root / name, SETTINGS)
             assert isinstance(said, LeftOut) and "permission denied" in said.reason

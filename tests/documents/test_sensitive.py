@@ -44,9 +44,9 @@ def test_names_of_secrets_are_left_out_and_ordinary_names_are_not(tmp_path: Path
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("words")
     items = list(walk(tmp_path, IndexSettings()))
-    found = {item.path.relative_to(tmp_path).as_posix() for item in items if isinstance(item, FoundFile)}
-    assert sorted(found - set(ORDINARY.split())) == []
-    assert sorted(set(ORDINARY.split()) - found) == []
+    names = {item.path.relative_to(tmp_path).as_posix() for item in items if isinstance(item, FoundFile)}
+    assert sorted(names - set(ORDINARY.split())) == []
+    assert sorted(set(ORDINARY.split()) - names) == []
     assert all(item.reason.startswith("secret: ") for item in items if isinstance(item, LeftOut))
     for name in SECRET_NAMES.split():
         verdict = examine(tmp_path, tmp_path / name, IndexSettings())

@@ -67,5 +67,5 @@ def test_what_no_citation_is_made_of_is_no_unit() -> None:
     ],
 )
 def test_points_inside_a_sentence_end_no_quote(text: str, parts: int) -> None:
-    found = quotable(text)
-    assert " ".join(found) == text and len(found) == parts, found
+    quotes = quotable(text)
+    assert " ".join(quotes) == text and len(quotes) == parts, quotes

@@ -57,8 +57,8 @@ def test_a_folder_becomes_an_adapter_and_a_stop_is_kept(
     monkeypatch.setattr(run_module, "train", real)
     (folder / "note.md").unlink()  # what was made from it is kept with the run
     assert finetune(settings, [*words, "--resume", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["steps"] == 4 and told["stopped"] is False and told["before"]["text"] > 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["steps"] == 4 and report["stopped"] is False and report["before"]["text"] > 0
     assert (out / "adapter_model.safetensors").is_file()
 
 
@@ -111,12 +111,12 @@ def test_held_out_questions_go_to_the_harness_among_other_chunks() -> None:
         for number in range(12)
     ]
     samples.append(Sample(("It rained.",), (QA("Who won?", None),)))
-    asked = [Judged(**one, task="held out") for one in judged_questions(samples, 3, Distract.WORDS, seed=1)]
-    assert [len(one.contexts) for one in asked] == [4] * 13
-    for one in asked[:-1]:
+    judged = [Judged(**one, task="held out") for one in judged_questions(samples, 3, Distract.WORDS, seed=1)]
+    assert [len(one.contexts) for one in judged] == [4] * 13
+    for one in judged[:-1]:
         assert one.gold is not None
         ((answer,),) = one.answers
         holding = [number for number, text in enumerate(one.contexts) if f"is {answer}." in text]
         assert holding == list(one.gold)
-    assert asked[-1].answers == () and asked[-1].gold is None
-    assert len({one.gold for one in asked[:-1]}) == 4, "the right chunk must not always lie at one place"
+    assert judged[-1].answers == () and judged[-1].gold is None
+    assert len({one.gold for one in judged[:-1]}) == 4, "the right chunk must not always lie at one place"

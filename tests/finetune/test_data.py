@@ -97,9 +97,9 @@ def test_evidence_is_the_sentence_most_like_the_question() -> None:
 
 def test_holding_out_does_not_depend_on_the_other_samples() -> None:
     samples = [Sample((f"Text number {number}.",), (QA("?", "Text"),)) for number in range(400)]
-    trained, held = hold_out(samples, 0.1)
-    assert 15 < len(held) < 70 and len(trained) + len(held) == 400
-    assert set(hold_out(samples[::2], 0.1)[1]) == set(held) & set(samples[::2])
+    trained, held_out = hold_out(samples, 0.1)
+    assert 15 < len(held_out) < 70 and len(trained) + len(held_out) == 400
+    assert set(hold_out(samples[::2], 0.1)[1]) == set(held_out) & set(samples[::2])
     assert hold_out(samples[:1], 1.0) == (samples[:1], [])
 
 

@@ -29,18 +29,18 @@ def test_codes_are_the_nearest_to_what_they_stand_for(tmp_path: Path) -> None:
     state = {"a.weight": torch.randn(40, 64) * torch.logspace(-4, 1, 40)[:, None], "n.weight": torch.randn(64)}
     state["a.weight"][7] = 0.0
     write_row_int8(state, tmp_path / "model.safetensors")
-    found = load_file(tmp_path / "model.safetensors")
-    scale = found["a.weight.scale"].float()
-    assert found["a.weight"].dtype is torch.int8 and found["a.weight.scale"].dtype is torch.float16
-    error = (found["a.weight"].float() * scale - state["a.weight"]).abs()
+    tensors = load_file(tmp_path / "model.safetensors")
+    scale = tensors["a.weight.scale"].float()
+    assert tensors["a.weight"].dtype is torch.int8 and tensors["a.weight.scale"].dtype is torch.float16
+    error = (tensors["a.weight"].float() * scale - state["a.weight"]).abs()
     assert (error <= 0.5001 * scale).all()
-    assert int(found["a.weight"].abs().max()) == 127 and not found["a.weight"][7].any()
-    assert torch.equal(found["n.weight"], state["n.weight"])
-    again = {"a.weight": found["a.weight"].float() * scale}
+    assert int(tensors["a.weight"].abs().max()) == 127 and not tensors["a.weight"][7].any()
+    assert torch.equal(tensors["n.weight"], state["n.weight"])
+    again = {"a.weight": tensors["a.weight"].float() * scale}
     write_row_int8(again, tmp_path / "again.safetensors")
     second = load_file(tmp_path / "again.safetensors")
-    full = found["a.weight"].abs().amax(1) == 127
-    assert full.sum() > 20 and torch.equal(second["a.weight"][full], found["a.weight"][full])
+    full = tensors["a.weight"].abs().amax(1) == 127
+    assert full.sum() > 20 and torch.equal(second["a.weight"][full], tensors["a.weight"][full])
 
 
 @pytest.fixture

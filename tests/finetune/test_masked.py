@@ -41,7 +41,7 @@ def context_of(model: LanguageModel, *, full: bool) -> Context:
 
 
 def stitched_logits(model: LanguageModel, context: Context, asked: Asked, positions: Positions) -> torch.Tensor:
-    """What the product computes for question and answer over unquantised chunk KV."""
+    """Logits of question and answer over unquantised chunk KV, as the product computes them."""
     prefix = prefill_prefix(model)
     chunks = [keep_exact(prefill_chunk(model, prefix, chunk)) for chunk in context.chunks]
     chosen = plan(prefix.num_tokens, [len(chunk) for chunk in context.chunks], positions)
@@ -53,7 +53,7 @@ def stitched_logits(model: LanguageModel, context: Context, asked: Asked, positi
 
 
 def plain_logits(model: LanguageModel, context: Context, asked: Asked) -> torch.Tensor:
-    """What full prefill computes."""
+    """Logits of full prefill."""
     before = [*context.prefix, *(token for chunk in context.chunks for token in chunk)]
     ids = torch.tensor([*before, *asked.question, *asked.answer])
     return model.forward_all(ids, SlabCache(model, len(ids)), 0)[len(before) :]
@@ -65,11 +65,11 @@ def row_logits(model: LanguageModel, context: Context, layout: Layout, before: t
     assert len(island.ids) == island_length(context, layout)
     ahead = sum(len(other.ids) for other in before)
     row = build_row([*before, island], ahead + len(island.ids) + 7)
-    asked = sum(len(one.question) + len(one.answer) for one in context.asked)
+    learned = sum(len(one.question) + len(one.answer) for one in context.asked)
     last = ahead + len(island.ids)
     with torch.no_grad():
         hidden = hidden_of(model.module, to_batch([row], model.device))
-        return logits_of(model.module, hidden[0, last - asked : last])
+        return logits_of(model.module, hidden[0, last - learned : last])
 
 
 def check(got: torch.Tensor, expected: list[torch.Tensor]) -> float:
@@ -112,8 +112,8 @@ def test_what_else_stands_in_the_row_changes_nothing(name: str) -> None:
 
 
 def test_who_sees_whom() -> None:
-    asked = (Asked((50,), (51, 52)), Asked((60,), (61,)))
-    context = Context((1, 2), ((10, 11), (20,)), asked, full=False)
+    questions = (Asked((50,), (51, 52)), Asked((60,), (61,)))
+    context = Context((1, 2), ((10, 11), (20,)), questions, full=False)
     island = build_island(context, Layout.REORDERED)
     assert island.ids == (1, 2, 10, 11, 1, 2, 20, 50, 51, 52, 60, 61)
     assert island.positions == (0, 1, 2, 3, 2, 3, 4, 5, 6, 7, 5, 6)
@@ -140,10 +140,11 @@ def test_the_loss_is_that_of_the_answers_alone(monkeypatch: pytest.MonkeyPatch) 
     expected, count = 0.0, 0
     for context, island in zip(contexts, islands, strict=True):
         for asked in context.asked:
-            at = len(island.ids) - sum(len(one.question) + len(one.answer) for one in context.asked)
-            at += 0 if asked is context.asked[0] else len(context.asked[0].question) + len(context.asked[0].answer)
+            lengths = [len(one.question) + len(one.answer) for one in context.asked]
+            question_start = len(island.ids) - sum(lengths)
+            question_start += 0 if asked is context.asked[0] else lengths[0]
             logits = row_logits(model, context, Layout.REORDERED)
-            start = at - (len(island.ids) - logits.shape[0]) + len(asked.question)
+            start = question_start - (len(island.ids) - logits.shape[0]) + len(asked.question)
             chances = logits[start - 1 : start - 1 + len(asked.answer)].log_softmax(-1)
             expected -= float(chances[torch.arange(len(asked.answer)), list(asked.answer)].sum())
             count += len(asked.answer)

@@ -60,8 +60,8 @@ def test_the_report_and_the_summary_say_how_sure_they_are() -> None:
     before = probe_module.Probe(0, None, None, 3, 2.0, (2.0, 4.0))
     after = probe_module.Probe(0, None, None, 3, 2.02, (2.04, 4.02))
     report = Report(Path("out"), False, 1, before, after, {}, {}, (1.0,), 1.0, 0.0)
-    told = report.as_json()
-    assert told["text_change_percent"] == pytest.approx(1.0)
-    assert told["text_change_error"] == pytest.approx(change_error((2.0, 4.0), (2.04, 4.02)))
+    fields = report.as_json()
+    assert fields["text_change_percent"] == pytest.approx(1.0)
+    assert fields["text_change_error"] == pytest.approx(change_error((2.0, 4.0), (2.04, 4.02)))
     assert _change("General text", 2.0, 2.02, 0.34) == "General text: loss 2.000 -> 2.020 (+1.0 ± 0.3 %)"
     assert _change("General text", 2.0, 2.02) == "General text: loss 2.000 -> 2.020 (+1.0 %)"

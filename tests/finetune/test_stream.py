@@ -32,10 +32,10 @@ def stream(settings: TrainSettings = SETTINGS, **changes: object) -> RowStream:
 
 
 def contexts(settings: TrainSettings) -> list[Context]:
-    made = stream(settings)
-    found = [made.context(epoch, at) for epoch in range(10) for at in range(len(SAMPLES))]
-    assert all(context is not None for context in found)
-    return [context for context in found if context is not None]
+    rows = stream(settings)
+    drawn = [rows.context(epoch, at) for epoch in range(10) for at in range(len(SAMPLES))]
+    assert all(context is not None for context in drawn)
+    return [context for context in drawn if context is not None]
 
 
 def test_going_on_from_a_place_gives_the_same_rows() -> None:
@@ -52,18 +52,18 @@ def test_going_on_from_a_place_gives_the_same_rows() -> None:
 
 
 def test_shares_of_full_attention_and_of_questions_without_answer() -> None:
-    found = contexts(SETTINGS)
+    drawn = contexts(SETTINGS)
     refusal = tuple(PROMPT.answer_ids(NO_ANSWER))
-    refused = [context for context in found if all(asked.answer == refusal for asked in context.asked)]
-    assert 0.3 < sum(context.full for context in found) / len(found) < 0.5
-    assert 0.17 < len(refused) / len(found) < 0.33
-    assert all(len(context.asked) <= 2 and 1 <= len(context.chunks) <= 3 for context in found)
-    for context in found:
+    refused = [context for context in drawn if all(asked.answer == refusal for asked in context.asked)]
+    assert 0.3 < sum(context.full for context in drawn) / len(drawn) < 0.5
+    assert 0.17 < len(refused) / len(drawn) < 0.33
+    assert all(len(context.asked) <= 2 and 1 <= len(context.chunks) <= 3 for context in drawn)
+    for context in drawn:
         answer = PROMPT.decode(context.asked[0].answer).splitlines()[-1]
         holding = [chunk for chunk in context.chunks if f"in {answer}." in PROMPT.decode(chunk)]
         assert len(holding) == (0 if context in refused else 1)
-    at = {context.chunks.index(chunk) for context in found for chunk in context.chunks if len(context.chunks) == 3}
-    assert at == {0, 1, 2}
+    places = {context.chunks.index(chunk) for context in drawn for chunk in context.chunks if len(context.chunks) == 3}
+    assert places == {0, 1, 2}
 
 
 def test_rows_fit_and_hold_several_contexts() -> None:
@@ -79,17 +79,17 @@ def test_rows_fit_and_hold_several_contexts() -> None:
 
 def test_the_window_of_the_model_is_kept_to() -> None:
     tight = stream(max_context=150)
-    found = [tight.context(0, at) for at in range(len(SAMPLES))]
-    assert any(found) and all(positions_needed(context) <= 150 for context in found if context)
+    drawn = [tight.context(0, at) for at in range(len(SAMPLES))]
+    assert any(drawn) and all(positions_needed(context) <= 150 for context in drawn if context)
     with pytest.raises(ConfigError, match="Not one of 30 samples"):
         stream(max_context=40)
 
 
 def test_plain_text_is_replayed_in_its_share() -> None:
-    made = stream(replace(SETTINGS, replay_share=0.5), replay=["A long walk by the sea. " * 40])
+    replayed = stream(replace(SETTINGS, replay_share=0.5), replay=["A long walk by the sea. " * 40])
     rows, place = [], Place()
     for _ in range(40):
-        row, place = made.row(place)
+        row, place = replayed.row(place)
         rows.append(row)
     texts = [row for row in rows if not row.roles.any()]
     assert 10 <= len(texts) <= 30 and all(row.weights[1:].all() for row in texts)
@@ -97,11 +97,11 @@ def test_plain_text_is_replayed_in_its_share() -> None:
 
 def test_all_of_a_long_text_is_replayed_and_ends_only_where_the_text_does() -> None:
     text = "".join(f"{number:04d} " for number in range(1000))
-    made = stream(replace(SETTINGS, replay_share=1.0), replay=[text])
+    rows = stream(replace(SETTINGS, replay_share=1.0), replay=[text])
     (end,) = PROMPT.answer_ids("")
     read, place = [], Place()
     for _ in range(120):
-        row, place = made.row(place)
+        row, place = rows.row(place)
         read.append(row.ids.tolist())
     words = {word for ids in read for word in PROMPT.decode(ids).split() if len(word) == 4}
     assert len(words) > 950
@@ -113,10 +113,10 @@ def test_all_of_a_long_text_is_replayed_and_ends_only_where_the_text_does() -> N
 def test_both_kinds_of_attention_are_compared_on_the_same_questions() -> None:
     unlike = 0
     for row_tokens in (150, 190, 512):
-        made = stream(replace(SETTINGS, row_tokens=row_tokens, questions=3, refuse_share=0.0))
-        for one, other in held_out_contexts(made, 30, len(SAMPLES)):
+        rows = stream(replace(SETTINGS, row_tokens=row_tokens, questions=3, refuse_share=0.0))
+        for one, other in held_out_contexts(rows, 30, len(SAMPLES)):
             assert (one.chunks, one.asked, one.full, other.full) == (other.chunks, other.asked, False, True)
-        both = [[made.context(0, at, full=full) for full in (False, True)] for at in range(len(SAMPLES))]
+        both = [[rows.context(0, at, full=full) for full in (False, True)] for at in range(len(SAMPLES))]
         unlike += sum(
             one is not None and other is not None and len(one.chunks) == len(other.chunks) and one.asked != other.asked
             for one, other in both

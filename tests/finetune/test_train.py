@@ -55,16 +55,16 @@ def train(work: Task, stop_after: int | None = None) -> Report:
 
 
 def answer(model: LanguageModel, question: str, chunks: tuple[str, ...]) -> str:
-    """What desk-rag would answer over int8 chunk KV."""
+    """Answer over int8 chunk KV, as desk-rag does."""
     prefix = prefill_prefix(model)
     ids = [model.prompt.chunk_ids(chunk) for chunk in chunks]
     kvs = [quantize(prefill_chunk(model, prefix, chunk), QuantScheme.uniform(model.spec.num_layers)) for chunk in ids]
     chosen = plan(prefix.num_tokens, [len(chunk) for chunk in ids])
-    asked = model.prompt.question_ids(question)
-    size = chosen.next_position + len(asked) + 80
+    question_ids = model.prompt.question_ids(question)
+    size = chosen.next_position + len(question_ids) + 80
     cache = SlabCache(model, size)
     stitch(model, chosen, prefix, kvs, build_tables(model, size), cache)
-    tokens = stream(model, cache, asked, chosen.next_position, max_new_tokens=60, stop=lambda: False)
+    tokens = stream(model, cache, question_ids, chosen.next_position, max_new_tokens=60, stop=lambda: False)
     return "".join(token.text for token in tokens)
 
 
@@ -82,8 +82,8 @@ def test_all_weights_learn_and_the_result_answers_by_heart(tiny_dir: Path, tmp_p
     assert weights.fingerprint(weights.weight_files(tiny_dir)) == before
     assert namespace(model) != namespace(load_model(ModelSettings(name=str(tiny_dir), device="cpu", threads=1)))
     assert not (tmp_path / "out" / CHECKPOINTS).exists()
-    told = json.loads((tmp_path / "out" / "finetune.json").read_text())
-    assert told["before"]["text"] > 0 and told["after"]["text"] > 0 and told["text_change_percent"] is not None
+    record = json.loads((tmp_path / "out" / "finetune.json").read_text())
+    assert record["before"]["text"] > 0 and record["after"]["text"] > 0 and record["text_change_percent"] is not None
 
 
 def test_an_adapter_learns_is_merged_and_names_other_kv(tiny_dir: Path, tmp_path: Path) -> None:
@@ -170,9 +170,9 @@ def test_killed_or_stopped_and_resumed_is_as_if_it_had_run_through(tiny_dir: Pat
     assert not train(task(tiny_dir, stopped, _interrupted, resume=True)).stopped
     expected = load_file(through / adapters.WEIGHTS)
     for other in (killed, stopped):
-        found = load_file(other / adapters.WEIGHTS)
-        assert found.keys() == expected.keys()
-        assert all(torch.equal(found[name], expected[name]) for name in expected)
+        weights = load_file(other / adapters.WEIGHTS)
+        assert weights.keys() == expected.keys()
+        assert all(torch.equal(weights[name], expected[name]) for name in expected)
     with pytest.raises(ConfigError, match="already"):
         train(task(tiny_dir, through, _interrupted))
 
@@ -181,18 +181,18 @@ def test_a_gradient_that_is_no_number_reaches_neither_weights_nor_disk(
     tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = run_module.make_trainable
-    made: list[Trainable] = []
+    trained: list[Trainable] = []
 
     def broken(model: LanguageModel, settings: TrainSettings) -> Trainable:
-        made.append(real(model, settings))
-        next(iter(made[0].parameters.values())).register_hook(lambda gradient: gradient * float("nan"))
-        return made[0]
+        trained.append(real(model, settings))
+        next(iter(trained[0].parameters.values())).register_hook(lambda gradient: gradient * float("nan"))
+        return trained[0]
 
     monkeypatch.setattr(run_module, "make_trainable", broken)
     work = task(tiny_dir, tmp_path / "out", replace(_interrupted, steps=1))
     with pytest.raises(DeskRagError, match="step 1 is no number"):
         train(work)
-    assert all(bool(weight.isfinite().all()) for weight in made[0].parameters.values())
+    assert all(bool(weight.isfinite().all()) for weight in trained[0].parameters.values())
     assert not list(work.out.rglob("*.safetensors"))
 
 

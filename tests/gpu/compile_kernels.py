@@ -29,6 +29,8 @@ from desk_rag.kv.kernels import flash_decoding_kernel as split_kernel
 from desk_rag.kv.kernels import flash_decoding_triton as split
 from desk_rag.kv.kernels import fused_ops_triton, place_chunks
 from desk_rag.kv.lazy import decode_kernel, launcher, merge_kernel, prefill_kernel
+from desk_rag.kv.nf4 import kernel as nf4_kernel
+from desk_rag.kv.nf4 import launcher as nf4_launcher
 
 _POINTERS = {
     "rows": "*i64", "words": "*i64", "firsts": "*i32", "codes": "*i8", "scales": "*fp16", "tables": "*fp32",
@@ -38,7 +40,11 @@ _POINTERS = {
 }  # fmt: skip
 _IN_DTYPE = {
     "slabs", "query", "keys", "values", "result", "hidden", "delta", "weight", "total", "normed", "projected",
-    "q_norm", "k_norm", "cos", "sin", "gate_up",
+    "q_norm", "k_norm", "cos", "sin", "gate_up", "bias",
+}  # fmt: skip
+_NF4 = {
+    "pairs": "*i32", "codes": "*u8", "scale_codes": "*u8", "scale_levels": "*fp32", "scale_steps": "*fp32",
+    "scale_offsets": "*fp32", "levels": "*fp32", "partials": "*fp32",
 }  # fmt: skip
 
 
@@ -48,6 +54,8 @@ def compiled(
     """Compile one variant; raises what Triton raises."""
     names = [name for name in kernel.arg_names if name not in constants]
     signature = {name: f"*{dtype}" if name in _IN_DTYPE else _POINTERS.get(name, "i32") for name in names}
+    if kernel is nf4_kernel.multiply:
+        signature |= _NF4
     if constants.get("START_IN_MEMORY"):
         signature["length"] = "*i64"
     signature |= dict.fromkeys(constants, "constexpr")
@@ -126,7 +134,7 @@ def variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
             cases.append((merge_kernel.merge_shares, merge, dtype, 4, 2))
         if one and launcher.serves_few(7, dim, half) and dtype != "fp32":
             cases += [_few(dim, dtype, tile) for tile in (16, 32)] + [_few(dim, dtype, 16, one_tile=False)]
-    return cases + _glue_variants() + _split_variants()
+    return cases + _glue_variants() + _split_variants() + _nf4_variants()
 
 
 def _few(dim: int, dtype: str, tile: int, *, one_tile: bool = True) -> tuple[Any, dict[str, Any], str, int, int]:
@@ -172,10 +180,23 @@ def _split_variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
     return cases
 
 
+def _nf4_variants() -> list[tuple[Any, dict[str, Any], str, int, int]]:
+    """Products of a decoded token and of a question, as they are divided on a GPU."""
+    cases: list[tuple[Any, dict[str, Any], str, int, int]] = []
+    for dtype, tokens, biased in itertools.product(["bf16", "fp16"], [16, 32, 64, 128], [False, True]):
+        tuning = nf4_launcher.tuning_for(tokens, torch.device("cuda"))
+        own = torch.bfloat16 if dtype == "bf16" else torch.float16
+        constants = nf4_launcher.constants(tokens, own, biased, tuning)
+        cases.append((nf4_kernel.multiply, constants, dtype, tuning.warps, tuning.stages))
+    return cases
+
+
 def main() -> None:
     """Compile all variants for an RTX 3060 (8.6) and an H200 (9.0)."""
     quick = os.environ.get("QUICK_COMPILE") == "1"
     for kernel, constants, dtype, warps, stages in variants():
+        if quick and constants.get("BIASED"):
+            continue
         if quick and (dtype != "bf16" or constants.get("DIM", 128) != 128 or constants.get("REST") == 32):
             continue
         large = kernel is split_kernel.attend_share and constants["BLOCK"] > 64

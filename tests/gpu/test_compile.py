@@ -26,10 +26,13 @@ def test_every_kernel_compiles_within_its_registers() -> None:
     glue = {"_add_norm", "_rotate_scatter", "_swiglu"}
     split = {"attend_share", "merge_rows"}
     others = {"_dequant_rope_scatter", "attend_shares", "attend_few", "merge_shares"}
-    assert {entry["kernel"] for entry in built} == glue | split | others
+    assert {entry["kernel"] for entry in built} == glue | split | others | {"multiply"}
     for entry in built:
         assert entry["stack"] <= 128, f"spills: {entry}"  # the many-row bf16 variant spills 88
-        assert entry["narrow_loads"] == 0, f"codes are loaded byte by byte: {entry}"
+        if entry["kernel"] == "multiply":  # a block's scale is a byte; one more is read a step ahead
+            assert entry["narrow_loads"] <= 5 and entry["stack"] == 0 and entry["wide_loads"] > 0, entry
+        else:
+            assert entry["narrow_loads"] == 0, f"codes are loaded byte by byte: {entry}"
         if entry["kernel"] in glue:
             assert entry["stack"] == 0 and entry["registers"] <= 128, f"few programs fit side by side: {entry}"
             assert entry["wide_loads"] > 0, f"no load takes 16 bytes: {entry}"

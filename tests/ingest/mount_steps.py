@@ -37,47 +37,47 @@ def drive(place: Path) -> Path:
 
 def plug(content: Path, world: World) -> Path:
     """Mount a drive inside the folder."""
-    at = world.root / USB
-    at.mkdir(exist_ok=True)
-    mount("--bind", content, at)
-    return at
+    mount_point = world.root / USB
+    mount_point.mkdir(exist_ok=True)
+    mount("--bind", content, mount_point)
+    return mount_point
 
 
 def world_with_drive(place: Path) -> tuple[World, Path, Path]:
     """Index 15 documents in the folder and 12 on a drive inside it, all warm."""
     world = World(place, load_prompt(Path("assets/reader")))
     content = drive(place / "stick")
-    at = plug(content, world)
+    mount_point = plug(content, world)
     world.write(12, USB)
     world.write(15)
     world.index()
     assert len(world.documents()) == 27 and world.is_warm()
-    return world, at, content
+    return world, mount_point, content
 
 
 def unmounted_and_back(place: Path) -> None:
-    world, at, content = world_with_drive(place)
+    world, mount_point, content = world_with_drive(place)
     kv, documents = world.kv(), world.documents()
-    umount(at)
-    (at / "stray.txt").write_text("Saved here because the drive was not there.\n")
+    umount(mount_point)
+    (mount_point / "stray.txt").write_text("Saved here because the drive was not there.\n")
     for _ in range(3):
-        assert world.path(at / "3.txt").state is FileState.UNCHANGED
+        assert world.path(mount_point / "3.txt").state is FileState.UNCHANGED
         events = world.sync()
         assert absent(events) == {
-            at: "the drive that was mounted here is not connected; its 12 documents are kept and still found"
+            mount_point: "the drive that was mounted here is not connected; its 12 documents are kept and still found"
             " (`desk-rag purge FOLDER` removes them)"
         }
         assert removed(events) == 0
         world.clocks.pass_by(400 * HOUR)
         world.reopen()
     assert (world.documents(), world.kv()) == (documents, kv)
-    assert [(folder.path, folder.documents) for folder in absent_folders(world.store)] == [(at, 12)]
+    assert [(folder.path, folder.documents) for folder in absent_folders(world.store)] == [(mount_point, 12)]
     # The rest of the folder goes on as always.
     (world.root / "0.txt").unlink()
     (world.root / "new.txt").write_text("Written while the drive was away.\n")
     assert removed(world.sync()) == 1
-    mount("--bind", content, at)
-    (at / "5.txt").unlink()
+    mount("--bind", content, mount_point)
+    (mount_point / "5.txt").unlink()
     events = world.sync()
     assert not absent(events) and removed(events) == 1
     left = {name: stamp for name, stamp in kv.items() if name in world.kv()}
@@ -85,55 +85,55 @@ def unmounted_and_back(place: Path) -> None:
 
 
 def another_drive_in_its_place(place: Path) -> None:
-    world, at, content = world_with_drive(place)
+    world, mount_point, content = world_with_drive(place)
     kv, documents = world.kv(), world.documents()
-    umount(at)
+    umount(mount_point)
     other = drive(place / "other")
     (other / "letter.txt").write_text("A letter on another drive.\n")
     (other / "0.txt").write_text("A note with a name that occurs on both.\n")
-    mount("--bind", other, at)
-    assert "another drive is mounted in its place" in absent(world.sync())[at]
-    assert world.path(at / "0.txt").state is FileState.UNCHANGED
+    mount("--bind", other, mount_point)
+    assert "another drive is mounted in its place" in absent(world.sync())[mount_point]
+    assert world.path(mount_point / "0.txt").state is FileState.UNCHANGED
     assert (world.documents(), world.kv()) == (documents, kv)
-    umount(at)
-    mount("--bind", content, at)
+    umount(mount_point)
+    mount("--bind", content, mount_point)
     assert not absent(world.sync()) and world.kv() == kv and world.is_warm()
 
 
 def cloned_drive_is_recognised(place: Path) -> None:
-    world, at, content = world_with_drive(place)
+    world, mount_point, content = world_with_drive(place)
     kv = world.kv()
     clone = drive(place / "clone")
     shutil.copytree(content, clone, dirs_exist_ok=True)
-    umount(at)
-    mount("--bind", clone, at)
+    umount(mount_point)
+    mount("--bind", clone, mount_point)
     assert not absent(world.sync())
     assert world.kv() == kv and world.is_warm()
     # Copied to where the drive was mounted, it is a folder like any other.
-    umount(at)
-    shutil.copytree(content, at, dirs_exist_ok=True)
+    umount(mount_point)
+    shutil.copytree(content, mount_point, dirs_exist_ok=True)
     assert not absent(world.sync())
     for number in range(3):
-        (at / f"{number}.txt").unlink()
+        (mount_point / f"{number}.txt").unlink()
     events = world.sync()
     assert not absent(events) and removed(events) == 3
     assert [volume.path for volume in world.store.volumes.of(world.root)] == [world.root]
 
 
 def unmounted_in_the_middle_of_a_look(place: Path) -> None:
-    world, at, _ = world_with_drive(place)
+    world, mount_point, _ = world_with_drive(place)
     kv, documents = world.kv(), world.documents()
-    asked = 0
+    calls = 0
 
     def stop() -> bool:
-        nonlocal asked
-        asked += 1
-        if asked == 5:
-            umount(at)
+        nonlocal calls
+        calls += 1
+        if calls == 5:
+            umount(mount_point)
         return False
 
     events = world.sync(stop)
-    assert not at.joinpath("0.txt").exists() and at in absent(events) and removed(events) == 0
+    assert not mount_point.joinpath("0.txt").exists() and mount_point in absent(events) and removed(events) == 0
     assert (world.documents(), world.kv()) == (documents, kv)
 
 
@@ -161,11 +161,11 @@ def plugged_in_between_two_looks(place: Path) -> None:
     world.index()
     content = drive(place / "stick")
     (content / "letter.txt").write_text("A letter on the drive.\n")
-    at = plug(content, world)
-    assert world.path(at / "letter.txt").state is FileState.INDEXED
-    umount(at)
-    assert world.path(at / "letter.txt").state is FileState.UNCHANGED
-    assert at in absent(world.sync()) and at / "letter.txt" in world.documents()
+    mount_point = plug(content, world)
+    assert world.path(mount_point / "letter.txt").state is FileState.INDEXED
+    umount(mount_point)
+    assert world.path(mount_point / "letter.txt").state is FileState.UNCHANGED
+    assert mount_point in absent(world.sync()) and mount_point / "letter.txt" in world.documents()
 
 
 def unmounted_while_a_service_watches(place: Path) -> None:

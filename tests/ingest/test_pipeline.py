@@ -609,9 +609,9 @@ def test_an_answer_preempts_a_chunk_in_the_middle(
     def answer() -> None:
         assert in_layer.wait(60)
         with turn.answering():
-            at = len(layers_run)
+            done_before = len(layers_run)
             time.sleep(0.3)
-            assert len(layers_run) == at  # nobody else used the model
+            assert len(layers_run) == done_before  # nobody else used the model
         answered.set()
 
     hook = reader.decoder_layers[2].register_forward_hook(on_layer)
@@ -632,12 +632,12 @@ def test_an_answer_preempts_a_chunk_in_the_middle(
 
 def test_warming_stops_in_the_middle_of_a_chunk(sync: Sync, prepared: ServingModel, tmp_path: Path) -> None:
     sync()
-    asked = 0
+    calls = 0
 
     def stop() -> bool:
-        nonlocal asked
-        asked += 1
-        return asked > 4
+        nonlocal calls
+        calls += 1
+        return calls > 4
 
     assert list(warm(sync.store, prepared, DeviceLock(tmp_path / "run"), stop=stop)) == []
     assert sync.store.counts(prepared.namespace).warm == 0

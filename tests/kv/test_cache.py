@@ -50,7 +50,7 @@ def test_a_cropped_cache_answers_as_if_nothing_had_followed(model: LanguageModel
 
 
 def test_cropping_by_a_positive_number_is_refused_like_transformers_does(model: LanguageModel) -> None:
-    """It once meant 'keep so many'; passing it through in silence would leave a stale question in the cache."""
+    """A positive length once meant 'keep so many'; accepting it would leave a stale question in the cache."""
     cache = SlabCache(model, 10)
     cache.set_length(5)
     with pytest.raises(AssertionError):

@@ -111,12 +111,12 @@ def test_taps_see_each_pass_anew_and_close_behind_themselves() -> None:
 
 def after_calls(count: int) -> Callable[[], bool]:
     """False that often, then True."""
-    asked = 0
+    calls = 0
 
     def stop() -> bool:
-        nonlocal asked
-        asked += 1
-        return asked > count
+        nonlocal calls
+        calls += 1
+        return calls > count
 
     return stop
 

@@ -213,11 +213,11 @@ def test_of_a_long_question_the_end_is_left_out_and_the_frame_stays_whole() -> N
 
 
 def test_what_is_read_of_a_question_is_what_is_fed(trained: PromptFormat) -> None:
-    asked = "Wann läuft die Garantie ab, und wer war's? 東京 " * 60
+    question = "Wann läuft die Garantie ab, und wer war's? 東京 " * 60
     for most in (64, 65, 66, 67, 256):
-        read, tokens = trained.readable(asked, most)
-        assert 0 < tokens < most and asked.startswith(read)
-        fed = trained.question_ids(asked, most)
+        read, tokens = trained.readable(question, most)
+        assert 0 < tokens < most and question.startswith(read)
+        fed = trained.question_ids(question, most)
         assert len(fed) == most
         assert abs(len(trained.question_ids(read, most)) - most) <= 1, "a cut letter may be one token more or less"
     assert trained.readable("When?", 256) == ("When?", 0)

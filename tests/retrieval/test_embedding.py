@@ -228,16 +228,16 @@ def test_the_shipped_weights_are_codes_times_scales_and_nothing_is_left_to_chanc
 
 
 def test_for_one_answer_a_question_is_embedded_once(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    questions: list[str] = []
     real = embedder.embed_question
-    monkeypatch.setattr(embedder, "embed_question", lambda text: (asked.append(text), real(text))[1])
+    monkeypatch.setattr(embedder, "embed_question", lambda text: (questions.append(text), real(text))[1])
     one = QuestionCache(embedder)
     assert (one.is_embedded, one.fingerprint) == (True, embedder.fingerprint)
-    assert all(np.array_equal(one.embed_question(NOTE), real(NOTE)) for _ in range(2)) and asked == [NOTE]
-    assert not np.array_equal(one.embed_question(OTHER), one.embed_question(NOTE)) and asked == [NOTE, OTHER]
+    assert all(np.array_equal(one.embed_question(NOTE), real(NOTE)) for _ in range(2)) and questions == [NOTE]
+    assert not np.array_equal(one.embed_question(OTHER), one.embed_question(NOTE)) and questions == [NOTE, OTHER]
     assert np.array_equal(one.embed_chunks([NOTE]), embedder.embed_chunks([NOTE]))
     QuestionCache(embedder).embed_question(NOTE)  # the next answer's
-    assert asked == [NOTE, OTHER, NOTE]
+    assert questions == [NOTE, OTHER, NOTE]
 
 
 def test_prompts_of_a_model_are_used(embedder: Embedder, library: Embedder) -> None:

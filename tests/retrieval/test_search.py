@@ -74,12 +74,12 @@ def test_meaning_finds_what_words_do_not(store: Store, embedder: Embedder) -> No
 
 
 def test_both_together_come_first_with_the_highest_score(store: Store, embedder: Embedder) -> None:
-    found = retrieve(store, embedder, "Which box has the key the plumber needs?", 7)
-    assert names(found)[0] == "home/boiler.txt"
-    assert found[0].words_rank == found[0].vector_rank == 1 and found[0].score == pytest.approx(1.0)
-    scores = [chunk.score for chunk in found]
+    passages = retrieve(store, embedder, "Which box has the key the plumber needs?", 7)
+    assert names(passages)[0] == "home/boiler.txt"
+    assert passages[0].words_rank == passages[0].vector_rank == 1 and passages[0].score == pytest.approx(1.0)
+    scores = [chunk.score for chunk in passages]
     assert scores == sorted(scores, reverse=True) and all(0 < score <= 1 for score in scores)
-    assert len({chunk.passage.chunk.chunk_id for chunk in found}) == len(found) == 7
+    assert len({chunk.passage.chunk.chunk_id for chunk in passages}) == len(passages) == 7
 
 
 def test_similarity_is_the_cosine_of_question_and_chunk(store: Store, embedder: Embedder) -> None:
@@ -142,8 +142,8 @@ def test_one_text_in_several_files_is_shown_once(tmp_path: Path, embedder: Embed
         put(opened, Path("/docs/d.txt"), text.replace("950", "9.50"))
         put(opened, Path("/docs/e.txt"), TEXTS["office/plants.txt"])
         embed(opened, embedder)
-        found = retrieve(opened, embedder, "monthly rent of the flat", 6)
-        assert len(found) == 3 and names(found)[2] == "e.txt" and "d.txt" in names(found)
+        passages = retrieve(opened, embedder, "monthly rent of the flat", 6)
+        assert len(passages) == 3 and names(passages)[2] == "e.txt" and "d.txt" in names(passages)
         # Scope decides which of two places of one chunk is shown.
         assert names(retrieve(opened, embedder, "monthly rent", 1, [Path("/docs/copy")])) == ["copy/a.txt"]
 

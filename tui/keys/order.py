@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from textual import events
 from textual.message import Message
@@ -37,7 +37,7 @@ class KeysSettled(Message):
 class KeyOrder:
     """Hands the app its keys and pastes one by one. All methods run in the app's own task."""
 
-    def __init__(self, app: App[object], deliver: Callable[[events.Event], Awaitable[None]]) -> None:
+    def __init__(self, app: App[Any], deliver: Callable[[events.Event], Awaitable[None]]) -> None:
         self._app, self._deliver = app, deliver
         self._waiting: deque[events.Event] = deque()
         self._delivered, self._settled = 0, 0

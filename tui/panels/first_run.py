@@ -15,7 +15,7 @@ from textual.content import Content
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from desk_rag.ingest.preview import FolderPreview
+from desk_rag.ingest.preview import FolderPreview, IndexEstimate
 from desk_rag.sanitize import clean
 from desk_rag.tui.keys.bindings import bound
 from desk_rag.tui.management.first_run import FirstRun
@@ -200,7 +200,7 @@ class FirstRunScreen(PanelScreen):
 
     def action_other_model(self) -> None:
         """Show the models on this computer, with the disk that this folder would take."""
-        text = self._preview.text_bytes if self._preview is not None else None
+        text = self._preview.estimate.text_bytes if self._preview is not None else None
         self.app.push_screen(ModelsScreen(self.session, self._model_chosen, text))
 
     def _model_chosen(self, choice: ModelChoice) -> None:
@@ -240,6 +240,7 @@ def _described(found: FolderPreview, free: int, room: int, name: str, file: Path
     if not found.files:
         lines = [_row("nothing", "no file in it can be read", style="$warning")]
         return Content("\n").join([*lines, *_not_read(found)])
+    cost = found.estimate
     model = "embedded reader: needs no download and no GPU" if name == "embedded" else name
     lines = [
         _row("will read", f"{count(found.files, 'file')}, {gib(found.size)}   {found.kinds_line}"),
@@ -249,10 +250,10 @@ def _described(found: FolderPreview, free: int, room: int, name: str, file: Path
         _row("", f"{model_key} shows the models on this computer, and which of them fit"),
         _row(
             "ready",
-            f"by words in about {about(found.seconds_to_words)}, by meaning in {about(found.seconds_to_meaning)}",
+            f"by words in about {about(cost.seconds_to_words)}, by meaning in {about(cost.seconds_to_meaning)}",
         ),
-        _row("", f"all caches after about {about(found.seconds_to_warm)} of idle time (rough)"),
-        _row("disk", _disk(found, free, room)),
+        _row("", f"all caches after about {about(cost.seconds_to_warm)} of idle time (rough)"),
+        _row("disk", _disk(cost, free, room)),
         _row("noted in", f"{home_path(file)}: opened from now on"),
     ]
     return Content("\n").join(lines)
@@ -267,11 +268,11 @@ def _not_read(found: FolderPreview) -> list[Content]:
     return lines
 
 
-def _disk(found: FolderPreview, free: int, room: int) -> str:
-    said = f"index {gib(found.index_bytes)}, caches {gib(min(found.kv_bytes, room))} of {gib(free)} free"
-    if found.kv_bytes > room:
-        share = 100 * room // max(1, found.kv_bytes)
-        said += f"; they would need {gib(found.kv_bytes)}, so {share}% of the text is kept warm, the most used first"
+def _disk(cost: IndexEstimate, free: int, room: int) -> str:
+    said = f"index {gib(cost.index_bytes)}, caches {gib(min(cost.kv_bytes, room))} of {gib(free)} free"
+    if cost.kv_bytes > room:
+        share = 100 * room // max(1, cost.kv_bytes)
+        said += f"; they would need {gib(cost.kv_bytes)}, so {share}% of the text is kept warm, the most used first"
     return said
 
 

@@ -22,7 +22,16 @@ from desk_rag.answering.evidence.span_scorer import load_span_scorer
 from desk_rag.answering.strategy import attention_path
 from desk_rag.bench import load
 from desk_rag.bench.card.memory import Ledger, capped
-from desk_rag.bench.card.serving import DECODE, FULL, QUESTION, STOCK_DECODE, STOCK_FULL, ContextWorks, ServedModel
+from desk_rag.bench.card.serving import (
+    DECODE,
+    FULL,
+    LIBRARY_DECODE,
+    QUESTION,
+    STOCK_DECODE,
+    STOCK_FULL,
+    ContextWorks,
+    ServedModel,
+)
 from desk_rag.bench.harness import report
 from desk_rag.bench.harness.clock import Times, Work, in_turns
 from desk_rag.bench.harness.report import Spread
@@ -86,6 +95,9 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--chunk", type=int, default=256, help="tokens per chunk")
     parser.add_argument("--decoded", type=int, default=24, help="tokens decoded per round")
     parser.add_argument("--warmed", type=int, default=8, help="chunks that idle prefill is timed on")
+    parser.add_argument(
+        "--compare-products", action="store_true", help="nf4: beside a pass with bitsandbytes' products"
+    )
     parser.add_argument("--multiprocessors", type=int, default=0, help="run on this many of the GPU's; 0 for all")
     parser.add_argument("--seconds", type=float, default=200.0, help="about what all of it may take")
     parser.add_argument("--dir", type=Path, help="where chunk files go; beside the user's caches by default")
@@ -137,7 +149,10 @@ def _one_model(
     )
     pool = ChunkPool(place / name, shapes.model_shape(name).chunk_shape)
     entries = []
-    with ServedModel(model, pool, max(contexts), ledger, chunk=options.chunk) as served:
+    compare = options.compare_products and options.quantization == "nf4"
+    with ServedModel(
+        model, pool, max(contexts), ledger, chunk=options.chunk, compare_products=compare
+    ) as served:  # fmt: skip
         _log.info("%s: served after %.1f s", name, time.perf_counter() - began)
         for index, context in enumerate(contexts):
             left = seconds - (time.perf_counter() - began)
@@ -147,11 +162,12 @@ def _one_model(
         ways = "graphs" if served.runner.fused is not None and served.runner.fused.uses_graphs else "launches"
         passes = "fused pass" if served.runner.fused is not None else "transformers' pass"
         staging = served.staging_bytes
+        by_kernel = {} if served.runner.fused is None else served.runner.fused.nf4_by_kernel
     del span_scorer, embedder
     return {
         "shape": name, "parameters": shapes.model_shape(name).linear_parameters, "attention": paths,
         "pass": f"{passes}, {ways}", "memory": ledger.parts | kept, "planned": dict(planned.parts),
-        "page_locked_ram": staging,
+        "page_locked_ram": staging, "nf4_by_kernel": by_kernel,
         "weight_bytes_per_token": _read_per_token(model), "gpu_bytes_per_s": _bandwidth(device),
         "warm_tokens_per_s": round(rate, 1),
         "hours_to_warm": {f"{mb} MB": round(mb * _TOKENS_PER_MB / rate / 3600, 2) for mb in (1, 10, 100)},
@@ -185,7 +201,7 @@ def _one_context(
         "sooner_than_full_prefill": _ratios(times, FULL), "sooner_than_transformers": _ratios(times, STOCK_FULL),
         "tokens_per_s": {
             name: round(options.decoded / Spread.of(times[name].wall).median, 1)
-            for name in (DECODE, STOCK_DECODE) if name in times
+            for name in (DECODE, LIBRARY_DECODE, STOCK_DECODE) if name in times
         },
     }  # fmt: skip
 
@@ -248,6 +264,7 @@ def _print(result: dict[str, object]) -> None:
         rows += [[str(entry["context"]), name, "out of memory", *[""] * 6] for name in entry["out_of_memory"]]
     headings = ["context", "mode", "ms", "p25", "p75", "of full", "of transformers", "tokens/s", "peak GB"]
     print(report.table(headings, rows))
+    print(f"  by our kernel: {result['nf4_by_kernel']}")
     print(f"  idle prefill {result['warm_tokens_per_s']} tokens/s; hours to warm {result['hours_to_warm']}")
 
 

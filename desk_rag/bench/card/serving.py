@@ -15,10 +15,12 @@ from desk_rag.bench.harness.clock import Work
 from desk_rag.bench.models import shapes, synthetic
 from desk_rag.bench.models.chunk_pool import ChunkPool
 from desk_rag.config import AnswerSettings
-from desk_rag.kv.forward.runner import ModelRunner, Pass
+from desk_rag.kv.forward.fused_decoder import FusedDecoder
+from desk_rag.kv.forward.runner import FusedPass, ModelRunner, Pass
 from desk_rag.kv.loading.layerwise import Placer, layerwise
 from desk_rag.kv.loading.load import Load
 from desk_rag.kv.loading.loader import Loader, LoaderSettings
+from desk_rag.kv.nf4.choice import Nf4Products
 from desk_rag.kv.positions import StitchPlan, plan
 from desk_rag.kv.prefill import PrefixKV, prefill_chunk, prefill_prefix
 from desk_rag.kv.quant import QuantScheme, quantize
@@ -31,12 +33,23 @@ QUESTION = 64
 GPU, RAM, DISK = "cached, GPU memory", "cached, RAM", "cached, disk"
 FULL, STOCK_FULL = "full prefill", "full prefill, transformers"
 DECODE, STOCK_DECODE = "decode", "decode, transformers"
+LIBRARY_RAM, LIBRARY_DECODE = "cached, RAM, bitsandbytes' products", "decode, bitsandbytes' products"
 
 
 class ServedModel:
     """A model, its cache for the longest context, and a loader; a context manager."""
 
-    def __init__(self, model: LanguageModel, pool: ChunkPool, longest: int, ledger: Ledger, *, chunk: int) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        pool: ChunkPool,
+        longest: int,
+        ledger: Ledger,
+        *,
+        chunk: int,
+        compare_products: bool = False,
+    ) -> None:
+        """`compare_products` serves a second pass over the same cache, whose products are all bitsandbytes' own."""
         self.model, self.pool, self.device, self._chunk = model, pool, model.device, chunk
         self.prefix: PrefixKV = prefill_prefix(model)
         capacity = self.prefix.num_tokens + longest + 2 * QUESTION
@@ -45,6 +58,13 @@ class ServedModel:
         with ledger.part("graphs and work space"):
             self.runner.prepare(shapes.random_ids(model, 1, 16)[0].tolist())
             self.prefill_chunks(1)
+        self.by_library: FusedDecoder | None = None
+        if compare_products and self.runner.fused is not None:
+            with ledger.part("second pass, to compare with"):
+                layers, nf4 = self.runner.cache.layers, Nf4Products(model.spec.dtype, choose=lambda *_: False)
+                self.by_library = FusedDecoder(model, layers, build_tables(model, capacity), nf4=nf4)
+                for count in (1, QUESTION):
+                    self.by_library.prepare(count)
         if self.device.type == "cuda":
             resident, staging = kv_connector.tier_bytes(AnswerSettings(), self.device)
             settings = LoaderSettings(resident_bytes=resident, staging_bytes=staging)
@@ -74,8 +94,8 @@ class ServedModel:
         return count * self._chunk
 
     @contextmanager
-    def attached(self, load: Load, where: StitchPlan) -> Iterator[Pass]:
-        """Yield the pass over the cache while the load's chunks arrive in it, as answers get it."""
+    def attached(self, load: Load, where: StitchPlan, fused: FusedDecoder | None = None) -> Iterator[Pass]:
+        """Yield the pass over the cache while the load's chunks arrive in it, as answers get it; or by `fused`."""
         runner = self.runner
         runner.lay_prefix()
         if runner.fused is None:
@@ -85,7 +105,7 @@ class ServedModel:
         runner.cache.set_length(where.num_slots)
         placer = Placer(load, where, runner.slots)
         placer.place_resident()
-        yield runner.run(placer.place_through)
+        yield FusedPass(fused or runner.fused, runner.cache, placer.place_through)
         placer.place_all()
 
 
@@ -125,6 +145,10 @@ class ContextWorks:
             DECODE: Work(self._decode, ours(self._cached)),
             STOCK_DECODE: Work(self._stock_decode, stock(functools.partial(self._stock_full, keep=True))),
         }
+        if self.served.by_library is not None:
+            again = functools.partial(self._cached, self.served.by_library)
+            works[LIBRARY_RAM] = Work(again, works[RAM].before)
+            works[LIBRARY_DECODE] = Work(functools.partial(self._decode, self.served.by_library), works[DECODE].before)
         if self.payload <= self.served.resident_bytes:
             works[GPU] = Work(self._cached, ours(self._cached))
         return works
@@ -168,17 +192,17 @@ class ContextWorks:
         self._stock_cache = cache if keep else None
         return int(output.logits[0, -1].argmax())
 
-    def _cached(self) -> int:
+    def _cached(self, fused: FusedDecoder | None = None) -> int:
         load = self.served.loader.start(self._files)
         try:
-            with self.served.attached(load, self._where) as run:
+            with self.served.attached(load, self._where, fused) as run:
                 return int(run.forward(self._asked, self._where.next_position).argmax())
         finally:
             load.close()
 
-    def _decode(self) -> None:
+    def _decode(self, fused: FusedDecoder | None = None) -> None:
         start = self._where.next_position + QUESTION
-        run = self.served.runner.run()
+        run = self.served.runner.run() if fused is None else FusedPass(fused, self.served.runner.cache)
         self._tokens(lambda token, position: run.forward([token], position), start)
 
     def _stock_decode(self) -> None:

@@ -141,7 +141,11 @@ def print_preview(settings: Settings, roots: Sequence[Path], *, as_json: bool) -
     if as_json:
         paths = {name: [str(path) for path in getattr(would_do, name)] for name in ("new", "changed", "gone")}
         rest = {"unchanged": would_do.unchanged, "failed": would_do.failed, "bytes": would_do.bytes_to_read}
-        out.print_json(sys.stdout, {**paths, **rest, "not_read": out.unread_json(would_do.left_out)})
+        times = {
+            name: round(getattr(would_do.estimate, name), 1)
+            for name in ("seconds_to_words", "seconds_to_meaning", "seconds_to_warm")
+        }
+        out.print_json(sys.stdout, {**paths, **rest, **times, "not_read": out.unread_json(would_do.left_out)})
         return 0
     to_read = len(would_do.new) + len(would_do.changed)
     lines = [
@@ -155,5 +159,12 @@ def print_preview(settings: Settings, roots: Sequence[Path], *, as_json: bool) -
     if would_do.left_out.files:
         lines.append(f"{would_do.left_out.summary}.")
     lines.append(f"{out.size(would_do.bytes_to_read)} would be read. Nothing was changed.")
+    if to_read:
+        cost = would_do.estimate
+        lines.append(
+            f"Roughly, with the embedded reader on two cores: by words after {out.duration(cost.seconds_to_words)}, by "
+            f"meaning after {out.duration(cost.seconds_to_meaning)}, caches in {out.duration(cost.seconds_to_warm)} "
+            f"more; {out.size(cost.index_bytes)} for the index, {out.size(cost.kv_bytes)} for the caches."
+        )
     print_lines(lines)
     return 0

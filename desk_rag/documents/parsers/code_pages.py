@@ -127,10 +127,10 @@ def _telling(data: bytes) -> bytes:
     """Those lines that hold bytes beyond ASCII, up to `_MOST_BYTES` of them."""
     kept, size = [], 0
     for line in data.splitlines(keepends=True):
-        found = _HIGH.search(line)
-        if found is None:
+        non_ascii = _HIGH.search(line)
+        if non_ascii is None:
             continue
-        start = max(0, found.start() - 1024) if len(line) > _MOST_BYTES else 0
+        start = max(0, non_ascii.start() - 1024) if len(line) > _MOST_BYTES else 0
         kept.append(line[start : start + _MOST_BYTES - size])
         size += len(kept[-1])
         if size >= _MOST_BYTES:

@@ -28,9 +28,11 @@ from desk_rag.kv.kernels.flash_decoding import flash_decoding_for, is_worthwhile
 from desk_rag.kv.kernels.fused_inputs import TokenSlots
 from desk_rag.kv.kernels.fused_ops import FusedOps, fused_ops_for
 from desk_rag.kv.kernels.upload import upload
+from desk_rag.kv.nf4.choice import Nf4Products
 from desk_rag.kv.rope import RotaryTables
 from desk_rag.kv.stitch import has_sliding_layers
 from desk_rag.model.language_model import LanguageModel
+from desk_rag.model.memory.device import is_out_of_memory
 
 _log = logging.getLogger(__name__)
 _BUCKETS = (1, 16, 32, 48, 64, 96, 128, 192, 256)
@@ -97,11 +99,13 @@ class FusedDecoder:
         *,
         graphs: bool = True,
         ops: FusedOps | None = None,
+        nf4: Nf4Products | None = None,
         layers_per_graph: int = LAYERS_PER_GRAPH,
     ) -> None:
         """`layers` have slabs [B, H, capacity, D]; B questions of equal length are run side by side.
 
-        `ops` are the operations between matrix products, by default the fastest proven on the model's device. With
+        `ops` are the operations between matrix products, `nf4` the products with weights in 4 bits, by default the
+        fastest proven on the model's device. With
         `layers_per_graph` of 0 attention runs between piecewise graphs. Packs the model's projections (see `Packed`),
         which temporarily takes the memory of one layer's.
         """
@@ -109,8 +113,11 @@ class FusedDecoder:
         assert len(tables.cos) == 1 and 2 * tables.cos[0].shape[1] == model.spec.head_dim, "partial or double rotary"
         self._model = model
         self._ops = fused_ops_for(model.device, model.spec.dtype) if ops is None else ops
+        self._nf4 = Nf4Products(model.spec.dtype) if nf4 is None else nf4
         modules: Any = model.decoder_layers
-        self._layers = [FusedLayer(one, Packed.of(one), qk_norms(one.self_attn), self._ops) for one in modules]
+        self._layers = [
+            FusedLayer(one, Packed.of(one, self._nf4), qk_norms(one.self_attn), self._ops) for one in modules
+        ]
         if model.device.type == "cuda":
             torch.cuda.empty_cache()  # the memory that the packed projections were copied from
         self._keys = [layer.key_slab for layer in layers]
@@ -134,6 +141,11 @@ class FusedDecoder:
     def uses_graphs(self) -> bool:
         """False without a GPU, with `graphs=False`, and after a recording has failed."""
         return self._graphs
+
+    @property
+    def nf4_by_kernel(self) -> dict[str, list[int]]:
+        """Numbers of rows that our own kernel multiplies by weights in 4 bits, by their shape."""
+        return self._nf4.by_kernel
 
     def prepare(self, count: int) -> None:
         """Record the graphs for passes of `count` tokens now; otherwise the first such pass does."""
@@ -281,8 +293,9 @@ class FusedDecoder:
             try:
                 self._attention_graphs[bucket] = self._record_stretches(bucket)
             except RuntimeError as error:
-                _log.warning("CUDA graphs with attention cannot be recorded here; passes will be slower: %s", error)
-                self._layers_per_graph = 0
+                if not _for_now(error):
+                    _log.warning("CUDA graphs with attention cannot be recorded here; passes will be slower: %s", error)
+                    self._layers_per_graph = 0
         return self._attention_graphs.get(bucket)
 
     def _pieces_for(self, bucket: int) -> PiecewiseGraphs | None:
@@ -291,8 +304,9 @@ class FusedDecoder:
             try:
                 self._piecewise_graphs[bucket] = self._record_pieces(bucket)
             except RuntimeError as error:  # an old driver, or a module that synchronizes while it is recorded
-                _log.warning("CUDA graphs cannot be recorded on this machine; passes will be slower: %s", error)
-                self._graphs = False
+                if not _for_now(error):
+                    _log.warning("CUDA graphs cannot be recorded on this machine; passes will be slower: %s", error)
+                    self._graphs = False
         return self._piecewise_graphs.get(bucket)
 
     def _record_pieces(self, bucket: int) -> PiecewiseGraphs:
@@ -307,6 +321,8 @@ class FusedDecoder:
         return AttentionGraphs(inputs, attended, ends, graphs, logits)
 
     def _memory(self, bucket: int) -> tuple[Inputs, torch.Tensor]:
+        for rows in (bucket, 1):  # behind the last attention only one token goes on
+            self._nf4.prepare(self._batch * rows)
         device, spec = self._model.device, self._model.spec
         attended = (self._batch, bucket, spec.num_heads * spec.head_dim)
         return (
@@ -362,3 +378,14 @@ class FusedDecoder:
             handle(functools.partial(stretch, done, end))
             done = end
         return state[1]
+
+
+def _for_now(error: RuntimeError) -> bool:
+    """True if memory was too short, which another program may end.
+
+    This pass runs without graphs then, and the next one tries again.
+    """
+    short = is_out_of_memory(error)
+    if short:
+        _log.warning("Memory is too short to record CUDA graphs; this pass runs without: %s", error)
+    return short

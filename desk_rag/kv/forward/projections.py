@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from torch.nn.functional import linear
 
 from desk_rag.kv.kernels.fused_inputs import QKNorms, TokenSlots
 from desk_rag.kv.kernels.fused_ops import FusedOps
+from desk_rag.kv.nf4.choice import MOST_ROWS, Nf4Products, Product
 
 _SILU = frozenset({"SiLU", "SiLUActivation"})
 """Class names of SiLU in torch and transformers."""
@@ -18,28 +20,38 @@ _SILU = frozenset({"SiLU", "SiLUActivation"})
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Projections of one input that are side by side in memory: one matrix product instead of two or three.
+    """A layer's projections; those of one input are side by side: one matrix product instead of two or three.
 
     For the few tokens of a question, small products leave most of a GPU idle.
     """
 
-    qkv: torch.Tensor
-    """[(heads + 2 H) * D, E]."""
-    qkv_bias: torch.Tensor | None
-    gate_up: torch.Tensor
-    """[2 I, E]."""
+    qkv: Product
+    """By [(heads + 2 H) * D, E]."""
+    out: Product
+    gate_up: Product
+    """By [2 I, E]."""
+    down: Product
     silu: bool
     """True if the gate's activation is SiLU, so that a fused SwiGLU can be used."""
+    most_rows: int | None = None
+    """Rows above which putting gates side by side would take a copy; None if it never does."""
 
     @classmethod
-    def of(cls, layer: Any) -> Packed | None:
+    def of(cls, layer: Any, nf4: Nf4Products | None = None) -> Packed | None:
         """Pack the layer's projections, once; its modules keep views of the weights and work as before.
 
-        None if they are not plain matrices (quantized weights) or only some have biases.
+        None if they are neither plain matrices nor, with `nf4`, all in 4 bits, or if only some have biases.
         """
         attention, mlp = layer.self_attn, layer.mlp
-        inward = [attention.q_proj, attention.k_proj, attention.v_proj]
-        widening = [mlp.gate_proj, mlp.up_proj]
+        inward, outward = [attention.q_proj, attention.k_proj, attention.v_proj], attention.o_proj
+        widening, narrowing = [mlp.gate_proj, mlp.up_proj], mlp.down_proj
+        silu = type(mlp.act_fn).__name__ in _SILU
+        kinds = {type(module).__name__ for module in (*inward, outward, *widening, narrowing)}
+        if nf4 is not None and kinds == {"Linear4bit"}:
+            return cls(
+                nf4.product(inward), nf4.product([outward]), nf4.product(widening), nf4.product([narrowing]), silu,
+                MOST_ROWS,
+            )  # fmt: skip
         if any(type(module) is not torch.nn.Linear for module in (*inward, *widening)):
             return None
         biased = [module.bias is not None for module in inward]
@@ -47,8 +59,13 @@ class Packed:
             return None
         with torch.inference_mode(mode=False), torch.no_grad():
             bias = torch.cat([module.bias for module in inward]) if all(biased) else None
-            silu = type(mlp.act_fn).__name__ in _SILU
-            return cls(_side_by_side(inward), bias, _side_by_side(widening), silu)
+            qkv = functools.partial(linear, weight=_side_by_side(inward), bias=bias)
+            gate_up = functools.partial(linear, weight=_side_by_side(widening))
+            return cls(qkv, outward, gate_up, narrowing, silu)
+
+    def fuses_gates(self, rows: torch.Tensor) -> bool:
+        """True if gates are to be multiplied side by side for these rows [B, N, E]."""
+        return self.silu and (self.most_rows is None or rows.shape[0] * rows.shape[1] <= self.most_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +93,7 @@ class FusedLayer:
         attention = self.module.self_attn
         hidden, x = add_norm(self.ops, hidden, delta, self.module.input_layernorm)
         if self.packed is not None:
-            projected = linear(x, self.packed.qkv, self.packed.qkv_bias)
+            projected = self.packed.qkv(x)
         else:
             projected = torch.cat([part(x) for part in (attention.q_proj, attention.k_proj, attention.v_proj)], -1)
         return hidden, self.ops.rotate_scatter(projected, self.norms, places, keys, values)
@@ -84,10 +101,11 @@ class FusedLayer:
     def after_attention(self, hidden: torch.Tensor, attended: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Run from the attention's result [B, N, heads * D] on: (hidden, delta), whose sum the layer returns."""
         module, packed = self.module, self.packed
-        hidden, x = add_norm(self.ops, hidden, module.self_attn.o_proj(attended), module.post_attention_layernorm)
-        if packed is None or not packed.silu:
+        multiplied = (module.self_attn.o_proj if packed is None else packed.out)(attended)
+        hidden, x = add_norm(self.ops, hidden, multiplied, module.post_attention_layernorm)
+        if packed is None or not packed.fuses_gates(x):
             return hidden, module.mlp(x)
-        return hidden, module.mlp.down_proj(self.ops.swiglu(linear(x, packed.gate_up)))
+        return hidden, packed.down(self.ops.swiglu(packed.gate_up(x)))
 
 
 def add_norm(

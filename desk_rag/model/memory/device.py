@@ -10,8 +10,8 @@ import torch
 
 from desk_rag.errors import OutOfMemory
 
-_WORDS = ("out of memory", "can't allocate memory", "not enough memory")
-"""In messages of RuntimeError by which allocators other than torch's own for GPUs say it."""
+_WORDS = ("out of memory", "can't allocate memory", "not enough memory", "_STATUS_ALLOC_FAILED")
+"""In messages of RuntimeError by which allocators and libraries other than torch's own for GPUs say it."""
 
 
 def free_gpu_bytes(device: torch.device) -> int:

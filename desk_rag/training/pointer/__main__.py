@@ -32,16 +32,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--start", type=Path, help="folder with the embedder, if not the installed one")
     for field in fields(Settings):
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
-    asked = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     try:
-        how = Settings(**{field.name: getattr(asked, field.name) for field in fields(Settings)})
-        _run(asked.out, asked.data, asked.start, how)
+        how = Settings(**{field.name: getattr(arguments, field.name) for field in fields(Settings)})
+        _run(arguments.out, arguments.data, arguments.start, how)
     except Exception as error:
-        told = told_to_user(error)
-        if told is None:
+        message = told_to_user(error)
+        if message is None:
             raise
-        sys.stderr.write(clean(f"desk-rag: {told}\n"))
-        return told.exit_code
+        sys.stderr.write(clean(f"desk-rag: {message}\n"))
+        return message.exit_code
     return 0
 
 

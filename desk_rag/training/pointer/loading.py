@@ -29,13 +29,13 @@ def load_start(folder: Path, seed: int) -> tuple[SpanModel, Tokenizer]:
         if not (folder / name).is_file():
             raise ModelNotFound(f"There is no {name} in {folder}.", remedy=_REMEDY)
     try:
-        told = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
         weights = row_int8.read(folder / _WEIGHTS)
     except (OSError, ValueError, SafetensorError) as error:
         raise ModelNotFound(f"The embedder in {folder} cannot be read: {error}", remedy=_REMEDY) from error
-    if not isinstance(told, dict) or told.get("model_type") != "bert":
+    if not isinstance(config, dict) or config.get("model_type") != "bert":
         raise ModelError(f"{folder / _CONFIG} is not that of a BERT.", remedy=_REMEDY)
-    return SpanModel(_bert(BertConfig.from_dict(told), weights, folder)), _tokenizer(folder / _TOKENIZER)
+    return SpanModel(_bert(BertConfig.from_dict(config), weights, folder)), _tokenizer(folder / _TOKENIZER)
 
 
 def _bert(config: BertConfig, weights: dict[str, torch.Tensor], folder: Path) -> BertModel:

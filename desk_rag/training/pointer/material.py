@@ -74,17 +74,17 @@ def material(data: Sequence[Path], tokenizer: Tokenizer, versions: int, seed: in
     """
     passages = _read(data)
     others = Substitutes(passage.text for passage in passages)
-    rng, made = Random(seed), []
+    rng, versions_by_passage = Random(seed), []
     for passage in passages:
-        told = [passage, *(_other(passage, others, rng) for _ in range(versions - 1))]
-        made.append(tuple(_version(one, tokenizer) for one in told))
+        variants = [passage, *(_other(passage, others, rng) for _ in range(versions - 1))]
+        versions_by_passage.append(tuple(_version(one, tokenizer) for one in variants))
     near = tuple(tuple(tuple(each) for each in one) for one in nearest(passages))
-    return Material(tuple(made), near, frozenset(range(0, len(made), _HELD)))
+    return Material(tuple(versions_by_passage), near, frozenset(range(0, len(versions_by_passage), _HELD)))
 
 
 def _read(data: Sequence[Path]) -> list[Passage]:
     """Every passage once, though several folders have it: its twin must not be learned from where it is held."""
-    found: dict[str, Passage] = {}
+    unique: dict[str, Passage] = {}
     for folder in data:
         if not find(folder, "qa_train"):
             reason = "has no qa_train*" if folder.is_dir() else "is not there"
@@ -98,14 +98,14 @@ def _read(data: Sequence[Path]) -> list[Passage]:
             ) from error
         for passage in passages:
             _check(folder, passage)
-            known = found.get(passage.text)
-            found[passage.text] = passage if known is None else _joined(known, passage)
-    if len(found) < _LEAST:
+            known = unique.get(passage.text)
+            unique[passage.text] = passage if known is None else _joined(known, passage)
+    if len(unique) < _LEAST:
         raise ConfigError(
-            f"{', '.join(map(str, data))}: {len(found)} passages are too few to learn from.",
+            f"{', '.join(map(str, data))}: {len(unique)} passages are too few to learn from.",
             remedy=f"There must be {_LEAST} at least; hundreds make a pointer that is of use.",
         )
-    return list(found.values())
+    return list(unique.values())
 
 
 def _check(folder: Path, passage: Passage) -> None:
@@ -125,17 +125,17 @@ def _joined(one: Passage, other: Passage) -> Passage:
 def _other(passage: Passage, others: Substitutes, rng: Random) -> Passage:
     """`passage` with other names and numbers; itself where an answer would no longer stand in it."""
     pairs = [text for pair in passage.pairs for text in (pair.question, pair.answer, pair.line)]
-    title, text, *told = others.apply(rng, [passage.title, passage.text, *pairs, *passage.unanswerable])
-    changed = tuple(Pair(*told[at : at + 3]) for at in range(0, len(pairs), 3))
+    title, text, *texts = others.apply(rng, [passage.title, passage.text, *pairs, *passage.unanswerable])
+    changed = tuple(Pair(*texts[at : at + 3]) for at in range(0, len(pairs), 3))
     if any(pair.answer not in (pair.line or text) or pair.line not in text for pair in changed):
         return passage
-    return Passage(title, text, passage.desk, changed, tuple(told[len(pairs) :]))
+    return Passage(title, text, passage.desk, changed, tuple(texts[len(pairs) :]))
 
 
 def _version(passage: Passage, tokenizer: Tokenizer) -> Version:
     whole = tokenizer.encode(passage.text, add_special_tokens=False)
     title = plain_title(passage.title)
-    asked = [*passage.pairs, *(Pair(question, "") for question in passage.unanswerable)]
+    pairs = [*passage.pairs, *(Pair(question, "") for question in passage.unanswerable)]
     return Version(
         passage.text,
         _flat(f"{title}\n{passage.text}"),
@@ -147,7 +147,7 @@ def _version(passage: Passage, tokenizer: Tokenizer) -> Version:
                 pair.answer,
                 tuple(occurrences(passage.text, pair, whole.offsets)) if pair.answer else (),
             )
-            for pair in asked
+            for pair in pairs
         ),
     )
 
@@ -159,10 +159,10 @@ def occurrences(text: str, pair: Pair, offsets: Sequence[tuple[int, int]]) -> It
     more than MOST_PIECES are left out.
     """
     answer, (start, stop) = pair.answer, _line(text, pair.line)
-    places, at = [], text.find(answer, start, stop)
-    while at >= 0:
-        places.append((at, at + len(answer)))
-        at = text.find(answer, at + 1, stop)
+    places, start_of_answer = [], text.find(answer, start, stop)
+    while start_of_answer >= 0:
+        places.append((start_of_answer, start_of_answer + len(answer)))
+        start_of_answer = text.find(answer, start_of_answer + 1, stop)
     whole = [place for place in places if _alone(text, *place)] or places[:1]
     for begin, end in whole:
         pieces = [number for number, (first, last) in enumerate(offsets) if first < end and last > begin]
@@ -172,10 +172,10 @@ def occurrences(text: str, pair: Pair, offsets: Sequence[tuple[int, int]]) -> It
 
 def _line(text: str, line: str) -> tuple[int, int]:
     """Start of the line as a whole, not as the end of another: 'wheat: 4' is within 'buckwheat: 4'."""
-    at = text.find(line)
-    while line and at >= 0 and not _alone(text, at, at + len(line)):
-        at = text.find(line, at + 1)
-    return (at, at + len(line)) if line and at >= 0 else (0, len(text))
+    start = text.find(line)
+    while line and start >= 0 and not _alone(text, start, start + len(line)):
+        start = text.find(line, start + 1)
+    return (start, start + len(line)) if line and start >= 0 else (0, len(text))
 
 
 def _alone(text: str, begin: int, end: int) -> bool:

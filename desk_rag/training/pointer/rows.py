@@ -132,12 +132,13 @@ class Batches(IterableDataset[Batch]):
 
     def _askable(self, number: int, pair: int) -> bool:
         """Return whether `_rows` has other passages for each version of a question, and some version can be read."""
-        asked = [(version, version.asked[pair]) for version in self._of.versions[number]]
+        questions = [(version, version.asked[pair]) for version in self._of.versions[number]]
         others = [other for other in self._free if other != number]
-        if all(Row(one, version, False, True).misleads() for version, one in asked):
+        if all(Row(one, version, False, True).misleads() for version, one in questions):
             return False
         return all(
-            any(not version.says(one) for other in others for version in self._of.versions[other]) for _, one in asked
+            any(not version.says(one) for other in others for version in self._of.versions[other])
+            for _, one in questions
         )
 
     def _rows(self, number: int, pair: int, rng: Random) -> list[Row]:

@@ -82,5 +82,6 @@ def score(net: SpanModel, of: Material, batches: Batches, chunks: int = 5) -> Sc
 def _beside(of: Material, number: int, asked: Asked, most: int) -> list[Version]:
     """The passages most like the held one that do not say the answer; any, where it has too few that are like it."""
     near = [other for each in of.near[number] for other in each]
-    found = (of.versions[other][0] for other in dict.fromkeys([*near, *range(len(of.versions))]) if other != number)
-    return [version for version in found if not version.says(asked)][:most]
+    order = dict.fromkeys([*near, *range(len(of.versions))])
+    candidates = (of.versions[other][0] for other in order if other != number)
+    return [version for version in candidates if not version.says(asked)][:most]

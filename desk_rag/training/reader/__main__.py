@@ -36,25 +36,25 @@ def main() -> int:
     refining.add_argument("--asked", type=int, default=400, help="held-out questions per kind")
     refining.add_argument("--try", dest="variants", action="append", metavar="NAME:KEY=VALUE,...", help="repeatable")
     refining.add_argument("--deadline", type=float, default=math.inf, help="seconds after which nothing is begun")
-    asked = parser.parse_args()
-    amounts = QUICK if asked.quick else Amounts()
-    work = Work(asked.data, asked.work, asked.workers)
-    if asked.refine:
-        if asked.quick or asked.sister or asked.gpus != 1:
+    arguments = parser.parse_args()
+    amounts = QUICK if arguments.quick else Amounts()
+    work = Work(arguments.data, arguments.work, arguments.workers)
+    if arguments.refine:
+        if arguments.quick or arguments.sister or arguments.gpus != 1:
             parser.error("--refine runs in one process and knows no --quick and no --sister")
-        return _refine(work, asked)
-    if asked.part == "prepare":
+        return _refine(work, arguments)
+    if arguments.part == "prepare":
         return _prepare(work, amounts)
-    if asked.part == "train":
+    if arguments.part == "train":
         from desk_rag.training.reader.training import join_group
 
-        Recipe(work, amounts, join_group()).run(sister=asked.sister)
+        Recipe(work, amounts, join_group()).run(sister=arguments.sister)
         return 0
     work.done("failed").unlink(missing_ok=True)  # of an earlier run
     prepare_stream(work, amounts.reader.vocab)
     command = [sys.executable, "-m", "desk_rag.training.reader", *sys.argv[1:]]
     beside = subprocess.Popen([*command, "--part", "prepare"])
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(asked.gpus), "--standalone"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(arguments.gpus), "--standalone"]
     code = subprocess.call([*torchrun, *command[1:], "--part", "train"])
     beside.terminate()
     for name, score in sorted(finished(work.folder).items()):

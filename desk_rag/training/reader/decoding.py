@@ -60,14 +60,14 @@ def decode(
             if step + 1 == limit or (step % 8 == 7 and bool(ended.all())):
                 break
             open_slots[..., length + step] = 0.0
-            at = next_positions + step
+            token_positions = next_positions + step
             x = model.embed_tokens(token)[:, None]
             for block, cache in zip(model.layers, caches, strict=True):
                 x = _block(
                     block,
                     x,
-                    cos[at][:, None, None],
-                    sin[at][:, None, None],
+                    cos[token_positions][:, None, None],
+                    sin[token_positions][:, None, None],
                     open_slots,
                     cache,
                     length + step,

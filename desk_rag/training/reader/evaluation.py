@@ -47,10 +47,10 @@ def items(folder: Path, kind: str, count: int, chunks: int) -> list[Item]:
     rng = Random(1)
     everything = [p.text for p in passages]
     if kind == "together":
-        asked = [(pair, list(one.texts), None) for one in load_together(folder, "dev") for pair in one.pairs]
-        rng.shuffle(asked)
-        return [Item(pair.question, pair.answer, tuple(texts), None) for pair, texts, _ in asked[:count]]
-    found = []
+        candidates = [(pair, list(one.texts), None) for one in load_together(folder, "dev") for pair in one.pairs]
+        rng.shuffle(candidates)
+        return [Item(pair.question, pair.answer, tuple(texts), None) for pair, texts, _ in candidates[:count]]
+    items = []
     for passage in passages:
         if kind in ("books", "desk") and passage.desk != (kind == "desk"):
             continue
@@ -64,9 +64,9 @@ def items(folder: Path, kind: str, count: int, chunks: int) -> list[Item]:
             around = others if kind == "absent" else [*others[: chunks - 1], passage.text]
             rng.shuffle(around)
             gold = passage.text if kind in ("books", "desk", "all") else None
-            found.append(Item(question, NO_ANSWER if kind == "absent" else answer, tuple(around), gold))
-    rng.shuffle(found)
-    return found[:count]
+            items.append(Item(question, NO_ANSWER if kind == "absent" else answer, tuple(around), gold))
+    rng.shuffle(items)
+    return items[:count]
 
 
 def prompts(tokenizer: Tokenizer, asked: Sequence[Item]) -> list[Row]:
@@ -93,7 +93,7 @@ def answers(
     """
     rows = prompts(tokenizer, asked) if rows is None else rows
     stop = mark_id(tokenizer, IM_END)
-    told = []
+    answers = []
     model.eval()
     for at in range(0, len(asked), at_once):
         batch, real = asked[at : at + at_once], rows[at : at + at_once]
@@ -117,8 +117,8 @@ def answers(
             limit=96,
         )
         texts = tokenizer.decode_batch(given.cpu().tolist(), skip_special_tokens=True)
-        told += [item.begun + text for item, text in zip(batch, texts, strict=True)]
-    return told
+        answers += [item.begun + text for item, text in zip(batch, texts, strict=True)]
+    return answers
 
 
 def _stack(rows: Sequence[Row], field: str, width: int) -> torch.Tensor:

@@ -74,14 +74,14 @@ def replace(start: Path, changes: Mapping[str, Tensor], target: Path) -> None:
     header = json.loads(whole[8:begin])
     for name, tensor in changes.items():
         value = _bytes_of(tensor)
-        at = header.get(name)
-        form = at and (at["shape"], at["data_offsets"][1] - at["data_offsets"][0], at["dtype"])
+        entry = header.get(name)
+        form = entry and (entry["shape"], entry["data_offsets"][1] - entry["data_offsets"][0], entry["dtype"])
         if form != (list(tensor.shape), len(value), _NAMES.get(tensor.dtype)):
             raise ModelError(
                 f"{start} holds no tensor '{name}' of {tensor.dtype} {list(tensor.shape)}.",
                 remedy="Give the reader that the changed tensors were trained from.",
             )
-        first, last = (begin + offset for offset in at["data_offsets"])
+        first, last = (begin + offset for offset in entry["data_offsets"])
         whole[first:last] = value
     target.write_bytes(whole)
 

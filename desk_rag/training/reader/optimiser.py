@@ -45,18 +45,18 @@ class Optimiser:
             parameter.grad = None
 
     def _average(self) -> None:
-        at = 0
+        offset = 0
         for p in self._all:
             assert p.grad is not None
-            self._flat[at : at + p.numel()] = p.grad.reshape(-1)
-            at += p.numel()
+            self._flat[offset : offset + p.numel()] = p.grad.reshape(-1)
+            offset += p.numel()
         dist.all_reduce(self._flat)
         self._flat.div_(dist.get_world_size())
-        at = 0
+        offset = 0
         for p in self._all:
             assert p.grad is not None
-            p.grad.copy_(self._flat[at : at + p.numel()].view_as(p))
-            at += p.numel()
+            p.grad.copy_(self._flat[offset : offset + p.numel()].view_as(p))
+            offset += p.numel()
 
     @torch.no_grad()
     def _muon_step(self, rate: float, momentum: float = 0.95) -> None:

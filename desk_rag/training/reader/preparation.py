@@ -74,9 +74,9 @@ class Work:
         """Make `part` unless it is there."""
         if not self.done(part).exists():
             began = time.perf_counter()
-            told = make()
+            summary = make()
             self.done(part).touch()
-            print(f"prepared {part} in {time.perf_counter() - began:.0f} s: {told}", flush=True)
+            print(f"prepared {part} in {time.perf_counter() - began:.0f} s: {summary}", flush=True)
 
 
 def prepare_stream(work: Work, vocab: int) -> None:
@@ -166,21 +166,21 @@ def _rows_worker(work: Work, scenes: Scenes, name: str, stage: Stage, count: int
 def _scenes(work: Work, *, synthetic: bool) -> Scenes:
     passages = load_passages(work.data, "train")
     near = json.loads((work.folder / "near.json").read_text(encoding="utf-8"))
-    made = load_synthetic(sorted(work.folder.glob("synthetic.*.jsonl"))) if synthetic else {}
+    synthetic_questions = load_synthetic(sorted(work.folder.glob("synthetic.*.jsonl"))) if synthetic else {}
     substitutes = Substitutes(passage.text for passage in passages)
     together = load_together(work.data, "train")
-    return Scenes(load_books(work), made, passages, near, together, _synonyms(work), substitutes)
+    return Scenes(load_books(work), synthetic_questions, passages, near, together, _synonyms(work), substitutes)
 
 
 def _synonyms(work: Work) -> dict[str, Entry]:
     """The table of synonyms.json[.xz]: {word: [[synonym, ...], meaning]} on one line."""
-    found: dict[str, Entry] = {}
+    table: dict[str, Entry] = {}
     for path in work.data.glob("synonyms.json*"):
         for word, entry in next(read_lines(path)).items():
             assert isinstance(entry, list)
             alike, meaning = entry
-            found[word] = alike, meaning
-    return found
+            table[word] = alike, meaning
+    return table
 
 
 def _tokenizer(work: Work, vocab: int) -> int:
@@ -213,9 +213,9 @@ def _write_books(work: Work) -> int:
 
 
 def _write_near(work: Work) -> int:
-    found = nearest(load_passages(work.data, "train"))
-    (work.folder / "near.json").write_text(json.dumps(found), encoding="utf-8")
-    return len(found)
+    neighbours = nearest(load_passages(work.data, "train"))
+    (work.folder / "near.json").write_text(json.dumps(neighbours), encoding="utf-8")
+    return len(neighbours)
 
 
 def _writer_rows(work: Work) -> int:

@@ -78,48 +78,48 @@ def probes(folder: Path, tokenizer: Tokenizer, count: int) -> list[Probe]:
     dev = [p for p in load_passages(folder, "dev") if len(p.text.split()) <= _LONGEST]
     used = published(folder)
     free = [replace(p, pairs=tuple(pair for pair in p.pairs if (p.text, pair.question) not in used)) for p in dev]
-    held = [p for p in load_passages(folder, "hold") if len(p.text.split()) <= _LONGEST]
+    unseen = [p for p in load_passages(folder, "hold") if len(p.text.split()) <= _LONGEST]
     books, desk = ([p for p in free if p.desk == kind] for kind in (False, True))
     kinds: dict[str, tuple[Item, ...]] = {}
-    for name, asked, among in (("books", books, free), ("desk", desk, desk), ("hold", held, [*held, *desk])):
+    for name, asked, among in (("books", books, free), ("desk", desk, desk), ("hold", unseen, [*unseen, *desk])):
         kinds[name] = _items(asked, among, count)
         kinds[f"{name} told"] = tuple(item for item in map(_begun, kinds[name]) if item.begun)
     kinds |= {"together": _together(folder, count), "refuse": _unanswerable(free, count)}
-    found = [Probe(name, items, tuple(prompts(tokenizer, items))) for name, items in kinds.items() if items]
-    again = [probe for probe in found if probe.name in ("books", "desk", "desk told")]
-    return [*found, *(replace(probe, name=f"{probe.name} full", full=True) for probe in again)]
+    all_probes = [Probe(name, items, tuple(prompts(tokenizer, items))) for name, items in kinds.items() if items]
+    again = [probe for probe in all_probes if probe.name in ("books", "desk", "desk told")]
+    return [*all_probes, *(replace(probe, name=f"{probe.name} full", full=True) for probe in again)]
 
 
 def run(model: Decoder, tokenizer: Tokenizer, probe: Probe, group: Group) -> Outcome:
     """Ask all of a probe's questions, greedily."""
     many = _AT_ONCE if group.device.type == "cuda" else 16
-    told = answers(model, tokenizer, probe.items, group, full=probe.full, rows=probe.rows, at_once=many)
-    return Outcome(tuple(marks(text, item) for text, item in zip(told, probe.items, strict=True)))
+    outputs = answers(model, tokenizer, probe.items, group, full=probe.full, rows=probe.rows, at_once=many)
+    return Outcome(tuple(marks(text, item) for text, item in zip(outputs, probe.items, strict=True)))
 
 
 def lines(name: str, outcomes: Mapping[str, Outcome], start: Mapping[str, Outcome]) -> list[str]:
     """Short lines of a variant's scores: F1, its gain over `start` and the standard error of that, exact, answer in
     output, quote from the right chunk, refused."""
-    found = []
+    report = []
     for probe, outcome in outcomes.items():
         gain, error = difference(outcome.of("f1"), start[probe].of("f1"))
         rest = " ".join(f"{outcome.mean(mark):5.1f}" for mark in ("exact", "contains", "right_chunk", "refused"))
-        found.append(
+        report.append(
             f"{name:8s} {probe:14s} {len(outcome.marks):3d} F1 {outcome.mean('f1'):4.1f} "
             f"({gain:+4.1f} +-{error:3.1f}) {rest}"
         )
-    return found
+    return report
 
 
 def gains(outcomes: Mapping[str, Outcome], start: Mapping[str, Outcome]) -> tuple[float, float]:
     """Mean gains over `start`: in F1 of the short answer where the right sentence is quoted, and in right sentences,
     which is how often the answer is in the output. What the product's F1 is, is about the product of the two."""
     kinds = [name for name in outcomes if f"{name} told" in outcomes]
-    found = []
+    gains = []
     for names, mark in (([f"{kind} told" for kind in kinds], "f1"), (kinds, "contains")):
         now, then = ([value for name in names for value in some[name].of(mark)] for some in (outcomes, start))
-        found.append(difference(now, then)[0])
-    return found[0], found[1]
+        gains.append(difference(now, then)[0])
+    return gains[0], gains[1]
 
 
 def difference(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
@@ -137,32 +137,32 @@ def _items(asked: Sequence[Passage], among: Sequence[Passage], count: int) -> tu
     near = nearest(among)
     place = {id(p): index for index, p in enumerate(among)}
     rng = Random(1)
-    found = []
+    items = []
     for passage in asked:
         for pair, others in zip(passage.pairs, near[place[id(passage)]], strict=True):
             around = [_chunk(passage), *(_chunk(among[index]) for index in others[: _CHUNKS - 1])]
             rng.shuffle(around)
-            found.append(Item(pair.question, pair.answer, tuple(around), _chunk(passage)))
-    rng.shuffle(found)
-    return tuple(found[:count])
+            items.append(Item(pair.question, pair.answer, tuple(around), _chunk(passage)))
+    rng.shuffle(items)
+    return tuple(items[:count])
 
 
 def _unanswerable(passages: Sequence[Passage], count: int) -> tuple[Item, ...]:
     rng = Random(1)
-    found = []
+    items = []
     for passage in passages:
         for question in passage.unanswerable:
             others = rng.sample([p for p in passages if p is not passage], min(len(passages) - 1, _CHUNKS - 1))
             around = [_chunk(p) for p in (passage, *others)]
             rng.shuffle(around)
-            found.append(Item(question, NO_ANSWER, tuple(around), None))
-    rng.shuffle(found)
-    return tuple(found[:count])
+            items.append(Item(question, NO_ANSWER, tuple(around), None))
+    rng.shuffle(items)
+    return tuple(items[:count])
 
 
 def _together(folder: Path, count: int) -> tuple[Item, ...]:
-    asked = [(pair, one.texts) for one in load_together(folder, "dev") for pair in one.pairs]
-    return tuple(Item(pair.question, pair.answer, texts, None) for pair, texts in asked[:count])
+    questions = [(pair, one.texts) for one in load_together(folder, "dev") for pair in one.pairs]
+    return tuple(Item(pair.question, pair.answer, texts, None) for pair, texts in questions[:count])
 
 
 def _begun(item: Item) -> Item:

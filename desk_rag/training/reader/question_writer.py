@@ -127,7 +127,7 @@ def plan(job: PlanJob) -> list[Planned]:
     """Up to `each` sentences of every passage that say something, with the writer's prompt for each."""
     frame = Frame(Tokenizer.from_file(str(job.tokenizer)))
     rng = Random(job.books[0][0])
-    found = []
+    drafts = []
     for number, book in job.books:
         for index, text in enumerate(book.passages):
             good = [unit for unit in units(text) if 5 <= len(unit.split()) <= 48 and len(content_words(unit)) >= 3]
@@ -135,8 +135,8 @@ def plan(job: PlanJob) -> list[Planned]:
             for quote in rng.sample(good, min(each, len(good))):
                 prompt = _writer_prompt(frame, book.title, text, quote)
                 if len(prompt) <= WRITER_LENGTH - 64:
-                    found.append(Planned(Draft(number, index, quote), prompt))
-    return found
+                    drafts.append(Planned(Draft(number, index, quote), prompt))
+    return drafts
 
 
 def plan_all(tokenizer: Path, books: Sequence[tuple[int, Book]], each: int, workers: Executor) -> list[Planned]:
@@ -150,7 +150,7 @@ def write_questions(
 ) -> list[tuple[Draft, Synthetic]]:
     """A question and an answer for each draft that the writer makes sense of."""
     stop = mark_id(tokenizer, IM_END)
-    found = []
+    questions = []
     prompts = sorted(todo, key=lambda one: len(one.prompt))
     size = _at_once(_PROMPTS, group.device)
     for at in range(0, len(prompts), size):
@@ -177,10 +177,10 @@ def write_questions(
         )
         texts = tokenizer.decode_batch(given.cpu().tolist(), skip_special_tokens=True)
         for one, text in zip(batch, texts, strict=True):
-            made = _parse(one.draft, text)
-            if made is not None:
-                found.append((one.draft, made))
-    return found
+            question = _parse(one.draft, text)
+            if question is not None:
+                questions.append((one.draft, question))
+    return questions
 
 
 def _at_once(sizes: tuple[int, int, int], device: torch.device) -> int:
@@ -212,11 +212,11 @@ def check(
     by_passage: dict[tuple[int, int], list[tuple[Draft, Synthetic]]] = {}
     for draft, one in made:
         by_passage.setdefault((draft.book, draft.passage), []).append((draft, one))
-    asked = []
+    rounds = []
     for (number, index), pairs in by_passage.items():
         book = books[number]
-        asked.append(Round((book.passages[index],), tuple(pairs)))
-    jobs = [RoundJob(tokenizer, tuple(asked[at : at + _JOB])) for at in range(0, len(asked), _JOB)]
+        rounds.append(Round((book.passages[index],), tuple(pairs)))
+    jobs = [RoundJob(tokenizer, tuple(rounds[at : at + _JOB])) for at in range(0, len(rounds), _JOB)]
     rows = [one for found in workers.map(round_rows, jobs) for one in found]
     rows.sort(key=lambda one: _length(one[0]))
     cos, sin = rotary_tables(reader.shape, group.device)
@@ -235,12 +235,12 @@ def check(
 def round_rows(job: RoundJob) -> list[tuple[Row, tuple[tuple[Draft, Synthetic], ...]]]:
     """A row for each passage with questions, where it fits."""
     builder = RowBuilder(Tokenizer.from_file(str(job.tokenizer)), CHECK_LENGTH)
-    found = []
+    rows = []
     for one in job.rounds:
         row = builder.build(one.chunks, [(p.question, answer_text([p.quote], p.answer)) for _, p in one.pairs])
         if row is not None:
-            found.append((row, one.pairs))
-    return found
+            rows.append((row, one.pairs))
+    return rows
 
 
 @torch.no_grad()
@@ -297,10 +297,10 @@ def save_synthetic(path: Path, kept: Sequence[tuple[Draft, Synthetic, float]]) -
 
 def load_synthetic(paths: Sequence[Path]) -> dict[tuple[int, int], list[Synthetic]]:
     """Load what `save_synthetic` wrote, by book and passage."""
-    found: dict[tuple[int, int], list[Synthetic]] = {}
+    questions: dict[tuple[int, int], list[Synthetic]] = {}
     for path in paths:
         for line in path.read_text(encoding="utf-8").splitlines():
             if line:
                 book, passage, question, quote, answer, _ = json.loads(line)
-                found.setdefault((book, passage), []).append(Synthetic(question, quote, answer))
-    return found
+                questions.setdefault((book, passage), []).append(Synthetic(question, quote, answer))
+    return questions

@@ -214,11 +214,11 @@ class Recipe:
         with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as workers:
             todo = plan_all(self.work.tokenizer, share, self.amounts.drafts, workers)
             self.group.log(f"questions: {len(todo)} drafts after {time.perf_counter() - began:.0f} s")
-            made = write_questions(writer, self.tokenizer, todo, self.group)
+            synthetic = write_questions(writer, self.tokenizer, todo, self.group)
             written = time.perf_counter()
-            kept = check(beginner, self.work.tokenizer, books, made, self.group, workers)
+            kept = check(beginner, self.work.tokenizer, books, synthetic, self.group, workers)
         self.group.log(
-            f"questions: {len(todo)} drafts, {len(made)} made in {written - began:.0f} s, {len(kept)} kept after "
+            f"questions: {len(todo)} drafts, {len(synthetic)} made in {written - began:.0f} s, {len(kept)} kept after "
             f"{time.perf_counter() - written:.0f} s, each of {self.group.size} processes"
         )
         for _, one, value in kept[:: max(1, len(kept) // 12)]:
@@ -237,9 +237,9 @@ class Recipe:
 
     def _glance(self, model: Decoder, name: str) -> None:
         """Check progress by a few held-out questions, within seconds."""
-        asked = evaluation.items(self.work.data, "all", min(128, self.amounts.asked), 5)
-        told = evaluation.answers(model, self.tokenizer, asked, self.group, full=False)
-        self.group.log(f"{name}: {evaluation.score(told, asked)}")
+        items = evaluation.items(self.work.data, "all", min(128, self.amounts.asked), 5)
+        answers = evaluation.answers(model, self.tokenizer, items, self.group, full=False)
+        self.group.log(f"{name}: {evaluation.score(answers, items)}")
 
     def _scores(self, models: dict[str, Decoder]) -> None:
         """Each process scores some kinds; written to WORK/scores.N.json and printed."""
@@ -257,21 +257,22 @@ class Recipe:
             for full in (False, True)
         ]
         jobs = [(name, *kind) for name in models for kind in kinds]
-        found = {}
+        scores = {}
         for name, kind, chunks, full in jobs[self.group.rank :: self.group.size]:
-            asked = evaluation.items(self.work.data, kind, self.amounts.asked, chunks)
-            told = evaluation.answers(models[name], self.tokenizer, asked, self.group, full=full)
+            items = evaluation.items(self.work.data, kind, self.amounts.asked, chunks)
+            answers = evaluation.answers(models[name], self.tokenizer, items, self.group, full=full)
             key = f"{name} {kind} {chunks} {'full' if full else 'stitched'}"
-            found[key] = evaluation.score(told, asked) | {"n": len(asked)}
-            print("SCORE", key, json.dumps(found[key]), flush=True)
+            scores[key] = evaluation.score(answers, items) | {"n": len(items)}
+            print("SCORE", key, json.dumps(scores[key]), flush=True)
             if not full:
                 shown = [
-                    {"q": i.question, "want": i.answer, "told": t} for i, t in zip(asked[:40], told[:40], strict=True)
+                    {"q": item.question, "want": item.answer, "told": answer}
+                    for item, answer in zip(items[:40], answers[:40], strict=True)
                 ]
                 where = self.work.folder / f"answers.{name}.{kind}.{chunks}.json"
                 where.write_text(json.dumps(shown, indent=1, ensure_ascii=False), encoding="utf-8")
         path = self.work.folder / f"scores.{self.group.rank}.json"
-        path.write_text(json.dumps(found, indent=1), encoding="utf-8")
+        path.write_text(json.dumps(scores, indent=1), encoding="utf-8")
 
     # processes --------------------------------------------------------------------------------------------------
 
@@ -289,7 +290,7 @@ class Recipe:
 
 def finished(folder: Path) -> dict[str, dict[str, float]]:
     """All scores of a run."""
-    found: dict[str, dict[str, float]] = {}
+    scores: dict[str, dict[str, float]] = {}
     for path in sorted(folder.glob("scores.*.json")):
-        found.update(json.loads(path.read_text(encoding="utf-8")))
-    return found
+        scores.update(json.loads(path.read_text(encoding="utf-8")))
+    return scores

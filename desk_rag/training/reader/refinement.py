@@ -63,24 +63,26 @@ class Refining:
         """Train and score every variant, then means of them; none is begun that would end after `deadline` seconds."""
         began = time.perf_counter()
         start = self._outcomes({})
-        told: list[str] = []
-        self._tell(told, probing.lines(START, start, start))
+        report: list[str] = []
+        self._tell(report, probing.lines(START, start, start))
         self.group.log(f"start scored in {time.perf_counter() - began:.0f} s")
-        made: dict[str, _Made] = {}
+        trained: dict[str, _Made] = {}
         for name, how in variants.items():
             expected = how.seconds if math.isfinite(how.seconds) else 0.0
-            if made and time.perf_counter() - began + expected > deadline:
+            if trained and time.perf_counter() - began + expected > deadline:
                 self.group.log(f"no time is left for {name}")
                 continue
             self.group.log(f"{name}: {how}")
-            made[name] = self._made(name, self._train(how), start, told)
-            self._choose(made)
-        for name, mix in _mixtures(made, self._weights):
+            trained[name] = self._made(name, self._train(how), start, report)
+            self._choose(trained)
+        for name, mix in _mixtures(trained, self._weights):
             if time.perf_counter() - began < deadline:
-                made[name] = self._made(name, mix(), start, told)
-        best = self._choose(made)
-        gains = [f"{name:8s} told F1 {one.gains[0]:+.2f}, in output {one.gains[1]:+.2f}" for name, one in made.items()]
-        self._tell(told, [*gains, f"best: {best}"])
+                trained[name] = self._made(name, mix(), start, report)
+        best = self._choose(trained)
+        gains = [
+            f"{name:8s} told F1 {one.gains[0]:+.2f}, in output {one.gains[1]:+.2f}" for name, one in trained.items()
+        ]
+        self._tell(report, [*gains, f"best: {best}"])
 
     def _train(self, how: Refinement) -> dict[str, Tensor]:
         self._put({})
@@ -126,10 +128,10 @@ def _mixtures(made: dict[str, _Made], start: Mapping[str, Tensor]) -> list[tuple
     order = sorted(made, key=lambda name: -sum(made[name].gains))
     best = made[order[0]].changed
     alike = [made[name].changed for name in order if made[name].changed.keys() == best.keys()]
-    found = []
+    candidates = []
     if len(alike) > 1:
-        found.append(("soup2", lambda: mean_of(alike[:2])))
+        candidates.append(("soup2", lambda: mean_of(alike[:2])))
     if len(alike) > 2:
-        found.append(("soup", lambda: mean_of(alike)))
+        candidates.append(("soup", lambda: mean_of(alike)))
     home = {name: start[name].to(tensor.device) for name, tensor in best.items()}
-    return [*found, ("halfway", lambda: mean_of([best, home]))]
+    return [*candidates, ("halfway", lambda: mean_of([best, home]))]

@@ -80,12 +80,12 @@ def parse_variant(text: str, usual: Refinement) -> tuple[str, Refinement]:
             raise ConfigError(f"--try '{text}' says '{each}'.", remedy=f"Known: {', '.join(known)}.") from None
     if not name.replace("-", "").isalnum():
         raise ConfigError(f"--try '{text}' has no name.", remedy="For one: --try calm:muon=0.002") from None
-    made: Refinement = replace(usual, **changes)  # type: ignore[arg-type]
-    if not 1 <= made.micro <= made.batch or made.layers < 1:
+    refinement: Refinement = replace(usual, **changes)  # type: ignore[arg-type]
+    if not 1 <= refinement.micro <= refinement.batch or refinement.layers < 1:
         raise ConfigError(
             f"--try '{text}' needs 1 <= micro <= batch, and layers.", remedy="For one: --try calm:batch=128,micro=32"
         )
-    return name, made
+    return name, refinement
 
 
 def thaw(model: Decoder, layers: int) -> list[str]:

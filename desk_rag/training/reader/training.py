@@ -91,8 +91,8 @@ class TokenStream:
         total = (len(self._data) - 1) // window
         self._window, self._group = window, group
         self.held_out = list(range(0, total, max(1, total // 256)))[:256]
-        held = set(self.held_out)
-        self._all = np.array([i for i in range(total) if i not in held])
+        held_out = set(self.held_out)
+        self._all = np.array([i for i in range(total) if i not in held_out])
         self._rng = np.random.default_rng(1)
         self._order, self._at, self.epoch = self._rng.permutation(self._all), 0, 0
 
@@ -242,9 +242,9 @@ def row_states(model: Decoder, taken: dict[str, Tensor], cos: Tensor, sin: Tenso
 def learned_of(hidden: Tensor, taken: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """Hidden states before each learned token [B, A, width], the tokens [B, A], and which are real [B, A]."""
     known = taken["learned"] > 0
-    at = taken["learned"].clamp(min=1)
-    states = hidden.gather(1, (at - 1)[:, :, None].expand(-1, -1, hidden.shape[-1]))
-    return states, taken["ids"].gather(1, at), known
+    positions = taken["learned"].clamp(min=1)
+    states = hidden.gather(1, (positions - 1)[:, :, None].expand(-1, -1, hidden.shape[-1]))
+    return states, taken["ids"].gather(1, positions), known
 
 
 def answer_loss(states: Tensor, targets: Tensor, weights: Tensor, embedding: Tensor) -> Tensor:

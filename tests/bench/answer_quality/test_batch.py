@@ -171,8 +171,8 @@ def test_top1_is_teacher_forced_along_full_prefills_answer() -> None:
             guess = begun
             if length:
                 ids = torch.tensor([other.token_ids[:length]])
-                at = torch.arange(one.begun.next_position, one.begun.next_position + length)[None]
-                guess = append(setting.model, cache, ids, at, 1)[0, -1]
+                positions = torch.arange(one.begun.next_position, one.begun.next_position + length)[None]
+                guess = append(setting.model, cache, ids, positions, 1)[0, -1]
             agreed.append(int(guess.argmax()) == other.token_ids[length])
         assert one.top1 == pytest.approx(sum(agreed) / len(agreed))
 

@@ -164,8 +164,8 @@ def test_longbench(tmp_path: Path) -> None:
     assert len(sample.contexts) > 2
     assert all(COUNTER.count(text) <= 30 for text in sample.contexts)
     assert " ".join(sample.contexts[:-1]).split() == passages.split("\n\n")[0].split()[2:]
-    asked = "Passage:\nThe sky is blue.\nQuestion:\nWhat hue?\nAnswer:"
-    trivia = {"input": asked, "context": "Solved one.", "answers": ["blue"]}
+    prompt = "Passage:\nThe sky is blue.\nQuestion:\nWhat hue?\nAnswer:"
+    trivia = {"input": prompt, "context": "Solved one.", "answers": ["blue"]}
     (sample,) = load(Form.LONGBENCH, write(tmp_path / "triviaqa.jsonl", [trivia]))
     assert (sample.question, sample.contexts, sample.gold) == ("What hue?", ("Solved one.", "The sky is blue."), (1,))
 
@@ -237,10 +237,10 @@ def test_needles(name: str, reader_dir: Path) -> None:
         joined = "\n".join(sample.contexts)
         needles = re.findall(r"The secret \w+ of (\S+) is (\S+)\.", joined)
         assert len(needles) >= variant.num_keys * variant.num_values
-        asked = [(key, value) for key, value in needles if key in sample.question]
-        assert sorted(value for _, value in asked) == sorted(part[0] for part in sample.answers)
+        pairs = [(key, value) for key, value in needles if key in sample.question]
+        assert sorted(value for _, value in pairs) == sorted(part[0] for part in sample.answers)
         assert sample.gold == tuple(
-            i for i, text in enumerate(sample.contexts) if any(f"of {k} is {v}." in text for k, v in asked)
+            i for i, text in enumerate(sample.contexts) if any(f"of {k} is {v}." in text for k, v in pairs)
         )
 
 

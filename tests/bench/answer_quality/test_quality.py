@@ -40,15 +40,15 @@ def tiny() -> LanguageModel:
 
 
 def samples() -> list[Sample]:
-    made = [
+    samples = [
         Sample(f"What of {number}?", ((answer,),), TEXTS[: 2 + number % 3], ("even", "odd")[number % 2], (0,))
         for number, answer in enumerate(("boiler", "Monday", "7.40", "dry", "rent"))
     ]
-    return [*made, Sample("Nothing?", (), TEXTS[:2], "odd", ())]
+    return [*samples, Sample("Nothing?", (), TEXTS[:2], "odd", ())]
 
 
 def lasting(report: Report) -> object:
-    """What must not change from run to run: everything but seconds."""
+    """Everything that must not change from run to run: all but the seconds."""
     return [
         (row.task, row.mode, row.count, dict(row.scores), dict(row.of_full), row.recomputed, row.tokens, row.left_out)
         for row in report.rows
@@ -248,9 +248,9 @@ def test_the_command_measures_the_reader(tmp_path: Path, capsys: pytest.CaptureF
     modes = "full,reordered,recompute:first-k:0.5"
     arguments = ["--data", str(data), "--modes", modes, "--device", "cpu", "--max-new-tokens", "40", "--out", str(out)]
     assert quality.main(arguments) == 0
-    told = capsys.readouterr().out
-    assert "\x1b" not in told
-    printed = told.splitlines()
+    output = capsys.readouterr().out
+    assert "\x1b" not in output
+    printed = output.splitlines()
     assert re.match(r"task +mode +n +exact", printed[0])
     last = json.loads(printed[-1])
     assert json.loads(out.read_text()) == last

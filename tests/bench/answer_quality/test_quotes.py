@@ -106,10 +106,10 @@ def test_both_ways_in_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     for quotes, ways in (("both", ["chosen", "greedy"]), ("greedy", ["greedy"])):
         assert quality.main([*arguments, "--quotes", quotes, "--folder", str(tmp_path / "kept")]) == 0
         printed = capsys.readouterr().out.splitlines()
-        told = json.loads(printed[-1])
-        assert told["quotes"] == ",".join(ways)
+        report = json.loads(printed[-1])
+        assert report["quotes"] == ",".join(ways)
         named = [line for line in printed if line.startswith("Quotes: ")]
         assert named == ([f"Quotes: {way}" for way in ways] if len(ways) > 1 else [])
-        names = [told["configuration"], *([told["greedy"]["configuration"]] if quotes == "both" else [])]
+        names = [report["configuration"], *([report["greedy"]["configuration"]] if quotes == "both" else [])]
         assert len(set(names)) == len(ways)
     assert len(list((tmp_path / "kept").iterdir())) == 2  # greedy answers were there already

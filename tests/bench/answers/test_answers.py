@@ -17,10 +17,10 @@ from desk_rag.errors import ConfigError
 @pytest.mark.parametrize("name", desks.names())
 def test_every_question_has_its_evidence_in_the_files(name: str) -> None:
     content = {path: " ".join(text.split()) for path, text in desks.files(name).items()}
-    asked = questions.load(desks.questions_of(name))
+    loaded = questions.load(desks.questions_of(name))
     assert len(content) >= 50
-    assert len(asked) >= 60
-    for question in asked:
+    assert len(loaded) >= 60
+    for question in loaded:
         assert bool(question.answers) == (question.kind != questions.NO_ANSWER)
         assert len(question.files) == len(question.evidence)
         for file, passage in zip(question.files, question.evidence, strict=True):

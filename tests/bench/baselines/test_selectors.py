@@ -43,18 +43,18 @@ def test_first_k_takes_the_same_number_from_every_chunk() -> None:
 def test_delta_kv_knows_what_came_out_differently() -> None:
     """Its deviation is that of a full prefill, and nothing deviates in a chunk that stands right behind the prefix."""
     case = case_of("qwen2")
-    found = selectors.deviation(case.model, case.stitched, case.chunk_ids)
+    scores = selectors.deviation(case.model, case.stitched, case.chunk_ids)
     first = case.stitched.plan.placements[0].num_tokens
-    assert found[:first].max() < 1e-6
-    assert found[first:].max() > 1e-2
+    assert scores[:first].max() < 1e-6
+    assert scores[first:].max() > 1e-2
     fresh = full_prefill_slabs(case, layer=1)
-    expected = torch.zeros_like(found)
+    expected = torch.zeros_like(scores)
     slab = case.stitched.cache.layers[1]
     for exact, stored in zip(fresh, (slab.key_slab, slab.value_slab), strict=True):
         here = slice(case.chunk_slots.start, case.chunk_slots.stop)
         gap = (exact[0, :, here] - stored[0, :, here]).square().sum((0, 2))
         expected += gap / exact[0, :, here].square().sum((0, 2)).mean()
-    assert torch.allclose(found, expected, rtol=1e-3, atol=1e-5)
+    assert torch.allclose(scores, expected, rtol=1e-3, atol=1e-5)
     chosen = select("delta-kv", 0.25, case.context)
     kept = [slot - case.chunk_slots.start for slot in chosen.slots]
     assert expected[kept].min() >= expected.sort(descending=True).values[len(kept)] - 1e-5

@@ -30,10 +30,10 @@ def test_token_f1(one: str, other: str, score: float) -> None:
 
 
 def test_an_answer_is_right_if_it_holds_what_is_expected_or_admits_that_there_is_nothing() -> None:
-    asked = Question("Which code?", ("F28", "code 28"))
-    assert is_right(asked, answer('"It is f28."\nF28'))
-    assert not is_right(asked, answer("G12"))
-    assert not is_right(asked, answer("F28", found=False))
+    question = Question("Which code?", ("F28", "code 28"))
+    assert is_right(question, answer('"It is f28."\nF28'))
+    assert not is_right(question, answer("G12"))
+    assert not is_right(question, answer("F28", found=False))
     nothing = Question("Which dentist?", ())
     assert is_right(nothing, answer("I could not find that in the documents.", found=False))
     assert not is_right(nothing, answer("Dr Gum"))

@@ -48,8 +48,8 @@ def test_the_last_line_is_json_and_is_kept(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_the_environment_says_who_measured() -> None:
-    found = report.environment()
-    assert re.match(r"\d+-core \S+ CPU", str(found["machine"]))
-    assert {"at", "desk_rag", "commit", "torch", "transformers", "threads", "python"} <= set(found)
-    assert json.dumps(found)
+    environment = report.environment()
+    assert re.match(r"\d+-core \S+ CPU", str(environment["machine"]))
+    assert {"at", "desk_rag", "commit", "torch", "transformers", "threads", "python"} <= set(environment)
+    assert json.dumps(environment)
     assert report.environment(threads=3)["threads"] == 3

@@ -49,14 +49,14 @@ def filled(cache: SlabCache, length: int, seed: int = 3) -> None:
 def both(model: LanguageModel, context: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Logits and slabs after every token, by the step and by the model's own pass."""
     cache, step = made(model, context + len(TOKENS))
-    found: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
-    for run, told in zip((ModelPass(model, cache, step), ModelPass(model, cache)), found, strict=True):
+    outputs: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+    for run, told in zip((ModelPass(model, cache, step), ModelPass(model, cache)), outputs, strict=True):
         filled(cache, context)
         for place, token_id in enumerate(TOKENS):
             told.append(run.forward([token_id], context + place).clone())
         assert cache.get_seq_length() == context + len(TOKENS)
         told += [slab.clone() for layer in cache.layers for slab in (layer.key_slab, layer.value_slab)]
-    return found
+    return outputs
 
 
 @pytest.mark.parametrize("one", FAMILIES, ids=lambda one: one.name)
@@ -90,7 +90,7 @@ def test_packed_weights_are_used_as_they_are() -> None:
 
 @pytest.mark.parametrize("size", [1.0, 1e-3, 1e-5, 0.0])
 def test_norms_have_their_floor(size: float) -> None:
-    """Where a token's numbers are tiny, or nothing, epsilon decides."""
+    """Epsilon decides for tokens whose numbers are tiny or zero."""
     norm = build_model(family("llama")).module.model.norm
     with torch.no_grad():
         norm.weight.uniform_(0.5, 2.0)
@@ -123,12 +123,12 @@ def test_while_somebody_waits_in_front_of_a_layer_the_model_runs_its_own_way() -
     run.forward(PROMPT, 0)
     by_step = run.forward([9], 40).clone()
     run.rewind(1)
-    asked: list[int] = []
-    handle = model.decoder_layers[1].register_forward_pre_hook(lambda *_: asked.append(1))
+    calls: list[int] = []
+    handle = model.decoder_layers[1].register_forward_pre_hook(lambda *_: calls.append(1))
     assert not step.ready
     with_hook = run.forward([9], 40).clone()
     handle.remove()
-    assert asked == [1]
+    assert calls == [1]
     assert step.ready
     torch.testing.assert_close(by_step, with_hook, rtol=1e-4, atol=1e-4)
 

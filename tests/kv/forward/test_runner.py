@@ -36,20 +36,20 @@ def a_slab(model: LanguageModel, prefix: PrefixKV, *, fused: bool | None = None,
 def steps(slab: ModelRunner, asked: list[int]) -> list[torch.Tensor]:
     """A prompt, then two tokens one by one; `asked` collects what the first pass asks for."""
     run = slab.run(asked.append if slab.fused is not None else None)
-    found = [run.forward(PROMPT, 0).clone()]
-    found += [run.forward([token], len(PROMPT) + index).clone() for index, token in enumerate((9, 12))]
+    logits = [run.forward(PROMPT, 0).clone()]
+    logits += [run.forward([token], len(PROMPT) + index).clone() for index, token in enumerate((9, 12))]
     assert slab.cache.get_seq_length() == len(PROMPT) + 2
-    return found
+    return logits
 
 
 def test_both_passes_give_the_same_logits_and_only_the_first_one_waits(model: LanguageModel, prefix: PrefixKV) -> None:
-    asked: list[int] = []
+    calls: list[int] = []
     theirs, ours = a_slab(model, prefix), a_slab(model, prefix, fused=True)
     assert isinstance(theirs.run(), ModelPass)
     assert isinstance(ours.run(), FusedPass)
-    for one, other in zip(steps(ours, asked), steps(theirs, asked), strict=True):
+    for one, other in zip(steps(ours, calls), steps(theirs, calls), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
-    assert asked == list(range(model.spec.num_layers))
+    assert calls == list(range(model.spec.num_layers))
 
 
 def test_a_model_without_a_lean_pass_keeps_its_own(prefix: PrefixKV) -> None:

@@ -94,7 +94,7 @@ def test_the_last_row_alone_is_given_to_whoever_divides_keys() -> None:
     model = build_model(BY_NAME["qwen2"])
     plain = SparseDecoder.of(model)
     assert plain is not None and plain.split is None, "the kernels are for GPUs"
-    asked: list[tuple[int, ...]] = []
+    calls: list[tuple[int, ...]] = []
 
     def split(
         query: torch.Tensor,
@@ -104,12 +104,12 @@ def test_the_last_row_alone_is_given_to_whoever_divides_keys() -> None:
         start: torch.Tensor | None = None,
     ) -> torch.Tensor:
         assert out is None and start is None
-        asked.append((query.shape[2], keys.shape[2]))
+        calls.append((query.shape[2], keys.shape[2]))
         return attend(query, keys, values)
 
     mine, theirs = stitched_case(model), stitched_case(model)
     assert torch.equal(run(mine, replace(plain, split=split)), run(theirs, plain))
-    assert asked == [(1, mine.stitched.plan.num_slots + len(mine.question_ids))]
+    assert calls == [(1, mine.stitched.plan.num_slots + len(mine.question_ids))]
 
 
 @pytest.mark.skipif(not available(), reason="this build of torch packs nothing")
@@ -120,11 +120,11 @@ def test_matrices_packed_for_a_cpu_stay_where_they_are() -> None:
     assert decoder is not None and not any(packed_of(decoder))
     mine, theirs = stitched_case(model), stitched_case(model)
     everything = Selection.everything(mine.stitched.plan)
-    found = recompute(model, mine.stitched, mine.chunk_ids, mine.question_ids, everything, mine.tables, decoder=decoder)
+    out = recompute(model, mine.stitched, mine.chunk_ids, mine.question_ids, everything, mine.tables, decoder=decoder)
     theirs.stitched.cache.set_length(0)
     full = model.forward(torch.tensor(theirs.all_ids), theirs.stitched.cache, 0, logits=True)
     assert full is not None
-    assert (found - full).abs().max().item() < 1e-4 * max(full.std().item(), 1.0)
+    assert (out - full).abs().max().item() < 1e-4 * max(full.std().item(), 1.0)
 
 
 def test_the_kernels_between_matrix_products_serve_scattered_rows() -> None:
@@ -199,27 +199,27 @@ def test_without_room_a_layer_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) ->
 def test_nothing_is_computed_that_nobody_reads() -> None:
     model = build_model(BY_NAME["qwen3"])
     case = stitched_case(model)
-    found: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
 
     def note(index: int) -> Callable[..., None]:
-        return lambda _mlp, inputs: found.append((index, inputs[0].shape[1]))
+        return lambda _mlp, inputs: calls.append((index, inputs[0].shape[1]))
 
     for index, layer in enumerate(model.module.model.layers):
         layer.mlp.register_forward_pre_hook(note(index))
     question_attention(model, case.stitched, case.question_ids, [0, 1])
-    assert found == [(0, len(case.question_ids))]
-    found.clear()
+    assert calls == [(0, len(case.question_ids))]
+    calls.clear()
     deviation(model, case.stitched, case.chunk_ids)
-    assert found == [(0, len(case.chunk_slots))]
-    found.clear()
+    assert calls == [(0, len(case.chunk_slots))]
+    calls.clear()
     run(case)
     rows = len(list(case.chunk_slots)[::2]) + len(case.question_ids)
-    assert found == [(0, rows), (1, rows), (2, 1)]
+    assert calls == [(0, rows), (1, rows), (2, 1)]
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma3"])
 def test_chunks_may_arrive_layer_by_layer(name: str) -> None:
-    """What hooks in front of a layer put into the slabs is there when the layer attends."""
+    """A layer attends to whatever a hook in front of it put into the slabs."""
     model = build_model(BY_NAME[name])
     there, late = stitched_case(model), stitched_case(model)
     seen = question_attention(model, there.stitched, there.question_ids, [0, 1])
@@ -306,13 +306,13 @@ def test_on_a_gpu_the_fused_way_says_what_torch_alone_says(monkeypatch: pytest.M
     assert reference is not None
     slow = replace(reference, split=None)
     assert fast is not None and all(packed_of(fast)) and isinstance(fast.ops, TritonOps)
-    found = []
+    outputs = []
     for case, decoder in ((fused, fast), (plain, slow)):
         if decoder is slow:  # torch's own attention as well
             monkeypatch.setattr("desk_rag.kv.forward.sparse_attention._SHORT", 0)
             monkeypatch.setattr("desk_rag.kv.kernels.sparse_queries.attend_for", lambda query: None)
         seen = question_attention(model, case.stitched, case.question_ids, [0, 1, 2], decoder=decoder)
         apart = deviation(model, case.stitched, case.chunk_ids, decoder=decoder)
-        found.append((seen, apart, run(case, decoder).float(), case.stitched.cache.layers[2].keys.float()))
-    for one, other in zip(*found, strict=True):
+        outputs.append((seen, apart, run(case, decoder).float(), case.stitched.cache.layers[2].keys.float()))
+    for one, other in zip(*outputs, strict=True):
         assert (one - other).norm() < 0.05 * other.norm()

@@ -64,17 +64,17 @@ def test_what_begins_elsewhere_goes_tritons_own_way() -> None:
 
 
 def test_an_interpreter_compiles_nothing() -> None:
-    asked: list[object] = []
+    calls: list[object] = []
 
     class Interpreted:
         def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
-            return lambda *arguments, **constants: asked.append(arguments)
+            return lambda *arguments, **constants: calls.append(arguments)
 
     memory = torch.zeros(4)
     launch = CompiledLaunch(Interpreted(), {"A": 1}, {})
     for number in (3, 4):
         launch((1, 1, 1), (memory,), number)
-    assert asked == [(memory, 3), (memory, 4)] and not launch.forms
+    assert calls == [(memory, 3), (memory, 4)] and not launch.forms
 
 
 def test_strides_that_are_compiled_in() -> None:

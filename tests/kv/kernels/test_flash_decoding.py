@@ -217,10 +217,10 @@ def test_the_proof_tells_right_from_wrong(dtype: torch.dtype, monkeypatch: pytes
         ) -> torch.Tensor:
             assert out is not None
             used = keys.shape[2] if start is None or deaf else int(start) + query.shape[2]
-            found = change(query, keys[:, :, :used], values[:, :, :used])
+            changed = change(query, keys[:, :, :used], values[:, :, :used])
             if reach:
                 out.as_strided((1, out.shape[1] + reach, out.shape[2]), out.stride()).fill_(0)
-            return out.copy_(found if found.shape == out.shape else torch.zeros_like(out))
+            return out.copy_(changed if changed.shape == out.shape else torch.zeros_like(out))
 
         return agrees(into, *shape, dtype, DEVICE)
 

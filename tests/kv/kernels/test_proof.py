@@ -18,15 +18,15 @@ def with_triton(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_check_runs_once_per_gpu_and_shape() -> None:
-    asked: list[tuple[object, ...]] = []
+    calls: list[tuple[object, ...]] = []
 
     def check(device: torch.device, *shape: object) -> bool:
-        asked.append((device.index, *shape))
+        calls.append((device.index, *shape))
         return True
 
     assert all(proven("x", check, index, 64) for index in (0, 1, 0))
     assert proven("x", check, 0, 128)
-    assert asked == [(0, 64), (1, 64), (0, 128)]
+    assert calls == [(0, 64), (1, 64), (0, 128)]
 
 
 def test_a_kernel_that_disagrees_or_cannot_run_is_not_used(caplog: pytest.LogCaptureFixture) -> None:

@@ -18,8 +18,8 @@ def test_it_reuses_the_oldest_and_never_what_is_in_use() -> None:
     arena.release(first)
     arena.release(second)
     assert arena.reserve(3 * 4096) is None, "the third is in use"
-    found = arena.find("second")
-    assert found is None, "it had to go to make room, although the room was not enough"
+    second_again = arena.find("second")
+    assert second_again is None, "it had to go to make room, although the room was not enough"
     arena.release(third)
     assert arena.reserve(4 * 4096) is not None
     assert arena.reserve(5 * 4096) is None

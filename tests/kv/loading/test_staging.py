@@ -85,9 +85,9 @@ def written() -> list[QuantizedKV]:
 @pytest.fixture(scope="module")
 def files(written: Sequence[QuantizedKV], tmp_path_factory: pytest.TempPathFactory) -> list[ChunkFile]:
     place = tmp_path_factory.mktemp("staging")
-    found = [write(place, number, kv) for number, kv in enumerate(written)]
-    assert all(len(file.header.groups) > 8 for file in found), "the tests need files of many groups"
-    return found
+    chunk_files = [write(place, number, kv) for number, kv in enumerate(written)]
+    assert all(len(file.header.groups) > 8 for file in chunk_files), "the tests need files of many groups"
+    return chunk_files
 
 
 def hot(loader: HostLoader, files: Sequence[ChunkFile]) -> Load:

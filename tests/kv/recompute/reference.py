@@ -42,8 +42,8 @@ def slow_recompute(
 ) -> tuple[torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
     """Logits [vocab] of the last of `ids` (prefix, chunks, question); per layer keys and values [1, H, N, D]."""
     cache = PuttingBack(stitched, [slot for slot in chunk_slots if slot not in chosen])
-    at = torch.arange(len(ids))
-    behind = at[:, None] - at[None, :]
+    positions = torch.arange(len(ids))
+    behind = positions[:, None] - positions[None, :]
     config = model.module.config
     window = getattr(config, "sliding_window", None)
     whole = _additive(behind >= 0, model.spec.dtype)
@@ -53,7 +53,11 @@ def slow_recompute(
     mask: Any = {"full_attention": whole, "sliding_attention": near} if mixed else near
     with torch.inference_mode():
         output = model.module(
-            torch.tensor(ids)[None], attention_mask=mask, position_ids=at[None], past_key_values=cache, use_cache=True
+            torch.tensor(ids)[None],
+            attention_mask=mask,
+            position_ids=positions[None],
+            past_key_values=cache,
+            use_cache=True,
         )
     return output.logits[0, -1], cache.mixed
 

@@ -57,30 +57,30 @@ def test_the_question_is_watched_exactly(family: str) -> None:
     case.stitched.cache.set_length(start)
     before = model.module.config._attn_implementation
     model.module.set_attn_implementation("eager")
-    at = torch.arange(start, start + len(case.question_ids))[None]
+    positions = torch.arange(start, start + len(case.question_ids))[None]
     with torch.inference_mode():
-        told = model.module(
-            torch.tensor(case.question_ids)[None], past_key_values=case.stitched.cache, position_ids=at,
+        outputs = model.module(
+            torch.tensor(case.question_ids)[None], past_key_values=case.stitched.cache, position_ids=positions,
             output_attentions=True, use_cache=True,
         ).attentions  # fmt: skip
     model.module.set_attn_implementation(before)
     assert seen.shape == (len(layers), model.spec.num_heads, len(case.question_ids), len(case.chunk_slots))
     for layer in layers:
-        expected = told[layer][0, :, :, case.chunk_slots.start : case.chunk_slots.stop]
+        expected = outputs[layer][0, :, :, case.chunk_slots.start : case.chunk_slots.stop]
         assert torch.allclose(seen[layer], expected, atol=1e-5)
 
 
 def test_watching_ends_with_the_last_layer_watched() -> None:
     """Layers above need not even be loaded: their own hooks are not asked."""
     case = case_of()
-    asked: list[int] = []
+    calls: list[int] = []
 
     def note(index: int) -> Callable[..., None]:
-        return lambda *_: asked.append(index)
+        return lambda *_: calls.append(index)
 
     handles = [layer.register_forward_pre_hook(note(index)) for index, layer in enumerate(case.model.decoder_layers)]
     attention_scores.question_attention(case.model, case.stitched, case.question_ids, [0, 1])
-    assert asked == [0, 1]
+    assert calls == [0, 1]
     for handle in handles:
         handle.remove()
 

@@ -59,7 +59,7 @@ def test_a_model_that_is_its_own_auxiliary_chooses_as_a_second_copy_of_it_does()
 
 
 def test_the_auxiliary_model_needs_no_chunk_to_be_there_yet() -> None:
-    """It is asked before anything is laid; the answer then waits for it."""
+    """The auxiliary is asked before any chunk is laid, and the answer waits for it."""
     model = model_of()
     case, ready = stitched_case(model), stitched_case(model)
     for layer in case.stitched.cache.layers:

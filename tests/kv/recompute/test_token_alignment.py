@@ -31,8 +31,8 @@ def test_a_word_is_found_across_tokenizers(reader_dir: Path) -> None:
         wanted = (start, start + len(word))
         letters = overlapping(fine, [wanted])
         assert len(letters) == len(word.encode())
-        there = overlapping(coarse, [fine[letter] for letter in letters])
-        spans = [coarse[token] for token in there]
+        overlaps = overlapping(coarse, [fine[letter] for letter in letters])
+        spans = [coarse[token] for token in overlaps]
         assert all(span is not None and span[0] < wanted[1] and span[1] > wanted[0] for span in spans)
         assert {at for span in spans if span is not None for at in range(*span)} >= set(range(*wanted))
         # Back again nothing is lost; the coarse tokens' other letters come with them.

@@ -57,8 +57,8 @@ def logits(model: LanguageModel, question: str) -> torch.Tensor:
 def answer(model: LanguageModel, question: str) -> str:
     ids = prompt_of(model, question)
     cache = SlabCache(model, len(ids) + 60)
-    made = stream(model, cache, ids, 0, max_new_tokens=60, stop=lambda: False)
-    return "".join(token.text for token in made)
+    tokens = stream(model, cache, ids, 0, max_new_tokens=60, stop=lambda: False)
+    return "".join(token.text for token in tokens)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ GOODS = ("candles", "barley", "leather", "pewter", "saffron", "timber", "vinegar
 
 def shops(count: int) -> list[Passage]:
     """Invented passages, each with two questions whose answers stand in no other; every third does not answer one."""
-    made = []
+    passages = []
     for number in range(count):
         keeper, goods = KEEPERS[number % 9] + "son" * (number // 9), GOODS[(number + number // 9) % 9]
         text = f"In this town {keeper} sells {goods} in street {210 + number}.\nThe shop of {keeper} is small."
@@ -49,8 +49,8 @@ def shops(count: int) -> list[Passage]:
             Pair(f"Where does {keeper} sell?", f"street {210 + number}"),
         )
         absent = (f"When was {keeper} born?",) if number % 3 == 2 else ()
-        made.append(Passage(f"shop-{number}.txt", text, True, pairs, absent))
-    return made
+        passages.append(Passage(f"shop-{number}.txt", text, True, pairs, absent))
+    return passages
 
 
 def write(folder: Path, passages: Sequence[Passage]) -> Path:
@@ -58,9 +58,9 @@ def write(folder: Path, passages: Sequence[Passage]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     asked, absent = [], []
     for passage in passages:
-        told = {"passage": passage.text, "title": passage.title, "source": "desk"}
-        asked += [json.dumps(told | asdict(pair)) for pair in passage.pairs]
-        absent += [json.dumps(told | {"question": question}) for question in passage.unanswerable]
+        row = {"passage": passage.text, "title": passage.title, "source": "desk"}
+        asked += [json.dumps(row | asdict(pair)) for pair in passage.pairs]
+        absent += [json.dumps(row | {"question": question}) for question in passage.unanswerable]
     (folder / "qa_train.jsonl").write_text("\n".join(asked) + "\n", encoding="utf-8")
     (folder / "unanswerable_train.jsonl").write_text("\n".join(absent) + "\n" * bool(absent), encoding="utf-8")
     return folder
@@ -68,19 +68,19 @@ def write(folder: Path, passages: Sequence[Passage]) -> Path:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    made = Tokenizer.from_file(f"{embedded_dir()}/tokenizer.json")
-    made.no_padding()
-    made.no_truncation()
-    return made
+    tokenizer = Tokenizer.from_file(f"{embedded_dir()}/tokenizer.json")
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
 
 
 @pytest.fixture(scope="module")
 def real() -> list[Passage]:
     """The shortest 30 passages that ship and are asked much or have no answer, and the longest."""
-    found = sorted(load_passages(assets_dir() / "training", "train"), key=lambda passage: len(passage.text))
-    assert any(not passage.pairs for passage in found)
-    answered = [passage for passage in found if len(passage.pairs) >= 6]
-    return [*answered[:28], *(passage for passage in found if not passage.pairs)][:30] + found[-1:]
+    passages = sorted(load_passages(assets_dir() / "training", "train"), key=lambda passage: len(passage.text))
+    assert any(not passage.pairs for passage in passages)
+    answered = [passage for passage in passages if len(passage.pairs) >= 6]
+    return [*answered[:28], *(passage for passage in passages if not passage.pairs)][:30] + passages[-1:]
 
 
 @pytest.fixture(scope="module")
@@ -177,8 +177,8 @@ def test_every_version_says_its_answers_where_its_spans_are(of: Material, tokeni
                     assert asked.answer.strip() in said
                     exact += said == asked.answer
     assert changed > 15 and exact > 400
-    held = sorted(of.held)
-    assert held == [0, 20] and [len(each) for each in of.near] == [
+    held_out = sorted(of.held)
+    assert held_out == [0, 20] and [len(each) for each in of.near] == [
         sum(bool(asked.answer) for asked in versions[0].asked) for versions in of.versions
     ]
 
@@ -224,9 +224,9 @@ def test_a_passage_whose_answers_would_be_lost_keeps_its_names_and_numbers(
     tmp_path: Path, tokenizer: Tokenizer
 ) -> None:
     passages = shops(8)
-    told = replace(passages[2], text=passages[2].text + " Box 7351946.", pairs=(Pair("Which middle?", "5194"),))
-    of = shop_material(tmp_path, tokenizer, [*passages[:2], told, *passages[3:]], versions=6)
-    assert {version.text for version in of.versions[2]} == {told.text}
+    changed = replace(passages[2], text=passages[2].text + " Box 7351946.", pairs=(Pair("Which middle?", "5194"),))
+    of = shop_material(tmp_path, tokenizer, [*passages[:2], changed, *passages[3:]], versions=6)
+    assert {version.text for version in of.versions[2]} == {changed.text}
     assert all(len({version.text for version in of.versions[number]}) > 1 for number in (1, 3))
 
 
@@ -247,8 +247,8 @@ def questions_of(batch: Batch, of: Material, tokenizer: Tokenizer) -> Iterator[l
         )
         assert batch.rows.inside[number].nonzero().flatten().tolist() == list(range(end + 1, len(line) - 1))
         chunk, version = known[tuple(line[end + 1 : -1])]
-        found = [asked for asked in version.asked if list(asked.ids) == line[1:end]]
-        rows.append((found[0] if found else None, chunk, version))
+        matching = [asked for asked in version.asked if list(asked.ids) == line[1:end]]
+        rows.append((matching[0] if matching else None, chunk, version))
     for first in range(0, len(rows), batch.chunks):
         yield rows[first : first + batch.chunks]
 
@@ -333,8 +333,8 @@ def test_what_a_row_cannot_show_is_not_asked(tmp_path: Path, tokenizer: Tokenize
     )
     assert asked_of["there is what?"] > 10
     assert not {"what is there much of?", first.question.lower(), second.question.lower()} & set(asked_of)
-    held = replace(of, held=frozenset({3}))
-    assert score(Rigged(held), held, batches).questions == 1
+    changed = replace(of, held=frozenset({3}))
+    assert score(Rigged(changed), changed, batches).questions == 1
 
 
 def test_an_answer_that_only_the_title_pushes_out_is_asked_without_it(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -402,9 +402,9 @@ class Rigged(SpanModel):
 def test_the_score_tells_right_from_wrong_and_silent(of: Material, tokenizer: Tokenizer) -> None:
     batches = Batches(of, tokenizer, 8, 2, seed=1)
     of = replace(of, held=of.held | {number for number, near in enumerate(of.near) if not near})
-    asked = [asked for number in of.held for asked in of.versions[number][0].asked]
+    pairs = [pair for number in of.held for pair in of.versions[number][0].asked]
     right, wrong = score(Rigged(of), of, batches), score(Rigged(of, wrong=True), of, batches)
-    assert right.questions == wrong.questions == sum(bool(one.answer) for one in asked) > 10
+    assert right.questions == wrong.questions == sum(bool(one.answer) for one in pairs) > 10
     assert (right.span, right.passage, right.none, right.silent) == (1, 1, 1, 0)
     assert (wrong.span, wrong.passage, wrong.none, wrong.silent) == (0, 0, 0, 0)
     assert "span 100.0, passage 100.0, none 100.0, silent 0.0" in str(right)
@@ -451,9 +451,10 @@ def test_the_command_trains_what_the_pointer_then_loads(
     data, out = write(tmp_path / "data", few), tmp_path / "made" / "pointer"
     how = ("--questions", 3, "--chunks", 2, "--versions", 2, "--epochs", 3, "--warm-up", 1)
     assert run(out, data, *how) == 0
-    told = capsys.readouterr()
-    assert "6 passages" in told.out and "1 passages held out" in told.out and "held-out questions: span" in told.out
-    assert told.err == "" and "LOAD REPORT" not in told.out
+    output = capsys.readouterr()
+    assert "6 passages" in output.out and "1 passages held out" in output.out
+    assert "held-out questions: span" in output.out
+    assert output.err == "" and "LOAD REPORT" not in output.out
     made, shipped = (load_file(folder / "pointer.safetensors") for folder in (out, assets_dir() / "pointer"))
     form = {name: (tensor.shape, tensor.dtype) for name, tensor in shipped.items()}
     assert {name: (tensor.shape, tensor.dtype) for name, tensor in made.items()} == form
@@ -489,8 +490,8 @@ def _best(net: SpanModel, tokenizer: Tokenizer, passage: Passage) -> float:
     from desk_rag.training.pointer.rows import Row
 
     ids = tuple(tokenizer.encode(passage.text, add_special_tokens=False).ids)
-    asked = Asked(tuple(tokenizer.encode(passage.pairs[0].question, add_special_tokens=False).ids), "", ())
-    row = Row(asked, Version(passage.text, "", (), ids, (asked,)), False, True)
+    question = Asked(tuple(tokenizer.encode(passage.pairs[0].question, add_special_tokens=False).ids), "", ())
+    row = Row(question, Version(passage.text, "", (), ids, (question,)), False, True)
     plenty = Material(tuple(((row.chunk,),) * 3), ((), (), ()), frozenset())
     batch = Batches(plenty, tokenizer, 1, 1, 1).batch([row], 1)
     with torch.no_grad():
@@ -510,12 +511,12 @@ def test_less_than_a_batch_is_a_step_per_epoch_and_the_clock_ends_it(
 ) -> None:
     of = shop_material(tmp_path, tokenizer, shops(6))
     batches = Batches(of, tokenizer, 64, 2, seed=1)
-    told: list[str] = []
-    train(load_start(tiny, 1)[0], batches, batches.questions, Settings(rank=2, epochs=3), told.append)
-    assert len(told) == 2 and told[1].startswith("step 3 of 3, loss ")
+    lines: list[str] = []
+    train(load_start(tiny, 1)[0], batches, batches.questions, Settings(rank=2, epochs=3), lines.append)
+    assert len(lines) == 2 and lines[1].startswith("step 3 of 3, loss ")
     net, _ = load_start(tiny, 1)
-    train(net, batches, batches.questions, Settings(rank=2, epochs=3, seconds=1e-9), told.append)
-    assert told[3] == "0 s are over after 0 of 3 steps" and len(told) == 4 and not net.training
+    train(net, batches, batches.questions, Settings(rank=2, epochs=3, seconds=1e-9), lines.append)
+    assert lines[3] == "0 s are over after 0 of 3 steps" and len(lines) == 4 and not net.training
 
 
 class Slow(IterableDataset[Batch]):
@@ -598,8 +599,8 @@ def test_a_folder_that_is_no_embedder_is_named(
     elif change == "lacks":
         save_file({k: v for k, v in weights.items() if "query.bias" not in k}, start / "model.safetensors")
     elif change == "wider":
-        told = json.loads((start / "config.json").read_text(encoding="utf-8"))
-        (start / "config.json").write_text(json.dumps(told | {"intermediate_size": 48}), encoding="utf-8")
+        config = json.loads((start / "config.json").read_text(encoding="utf-8"))
+        (start / "config.json").write_text(json.dumps(config | {"intermediate_size": 48}), encoding="utf-8")
     elif change == "tokenizer":
         (start / "tokenizer.json").write_text("{}", encoding="utf-8")
     assert run(tmp_path / "out", tmp_path, "--start", start) == 5

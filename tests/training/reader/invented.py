@@ -33,12 +33,12 @@ def sentence(rng: Random) -> str:
 
 def document(rng: Random, sentences: int) -> str:
     """Paragraphs of six sentences."""
-    told = [sentence(rng) for _ in range(sentences)]
-    return "\n\n".join(" ".join(told[at : at + 6]) for at in range(0, sentences, 6))
+    sentences_of_page = [sentence(rng) for _ in range(sentences)]
+    return "\n\n".join(" ".join(sentences_of_page[at : at + 6]) for at in range(0, sentences, 6))
 
 
 def passage(rng: Random, pier: int) -> tuple[str, list[tuple[str, str]]]:
-    """What three ships landed at a pier, and two questions on it; no other passage answers them."""
+    """A passage on three ships that landed at a pier, with two questions that no other passage answers."""
     loads = [(ship, str(rng.randint(20, 900)), rng.choice(GOODS)) for ship in rng.sample(SHIPS, 3)]
     lines = [landed(ship, count, goods, pier) for ship, count, goods in loads]
     pairs = [(f"How many barrels did the {ship} land at pier {pier}?", count) for ship, count, _ in loads[:2]]

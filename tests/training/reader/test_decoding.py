@@ -48,25 +48,25 @@ def naive(model: Decoder, row: int) -> list[int]:
     """Everything computed again for every token."""
     ids, seen = prompts()
     size = LENGTHS[row]
-    told = ids[row, :size].tolist()
+    tokens = ids[row, :size].tolist()
     cos, sin = rotary_tables(model.shape, "cpu")
     for _ in range(LIMIT):
-        total = len(told)
+        total = len(tokens)
         positions = torch.tensor([*range(size), *range(size + 3, total + 3)])
         mask = torch.full((total, total), float("-inf")).triu(1)
         mask[size:, :size].masked_fill_(~seen[row, :size], float("-inf"))
         with torch.no_grad():
-            hidden = model.hidden(torch.tensor([told]), cos[positions], sin[positions], mask[None, None])
-            told.append(int(model.logits(hidden[0, -1]).argmax()))
-    return told[size:]
+            hidden = model.hidden(torch.tensor([tokens]), cos[positions], sin[positions], mask[None, None])
+            tokens.append(int(model.logits(hidden[0, -1]).argmax()))
+    return tokens[size:]
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_greedy_is_what_a_loop_without_cache_gives(seed: int) -> None:
     model = decoder(seed)
-    told = cached(model, stop=VOCAB + 5)
-    assert told.tolist() == [naive(model, row) for row in range(len(LENGTHS))]
-    assert len({token for line in told.tolist() for token in line}) > 5
+    sampled = cached(model, stop=VOCAB + 5)
+    assert sampled.tolist() == [naive(model, row) for row in range(len(LENGTHS))]
+    assert len({token for line in sampled.tolist() for token in line}) > 5
 
 
 def test_a_row_that_has_ended_is_filled_up() -> None:

@@ -17,8 +17,8 @@ from tests.training.reader.conftest import decoder
 def test_score_of_each_kind_of_answer() -> None:
     item = Item("How many?", "40", ("It took 40 barrels.", "Nothing."), "It took 40 barrels.")
     absent = Item("Who?", NO_ANSWER, ("Nothing.",), None)
-    told = ['"It took 40 barrels."\n40', '"It took 40 barrels."', "41", NO_ANSWER]
-    assert score(told, [item, item, item, absent]) == {
+    answers = ['"It took 40 barrels."\n40', '"It took 40 barrels."', "41", NO_ANSWER]
+    assert score(answers, [item, item, item, absent]) == {
         "exact": 50.0,
         "f1": 60.0,
         "contains": 75.0,
@@ -32,10 +32,10 @@ def test_score_of_each_kind_of_answer() -> None:
 @pytest.mark.parametrize("kind", ["all", "books", "desk", "absent", "unanswerable", "together"])
 def test_items_hold_or_lack_their_passage(data: Path, kind: str) -> None:
     passages = {p.text: p for p in load_passages(data, "dev")}
-    asked = items(data, kind, 10, 4)
-    assert asked == items(data, kind, 10, 4) and len(asked) == (2 if kind == "together" else min(10, len(asked)))
-    assert len(asked) >= 2
-    for item in asked:
+    drawn = items(data, kind, 10, 4)
+    assert drawn == items(data, kind, 10, 4) and len(drawn) == (2 if kind == "together" else min(10, len(drawn)))
+    assert len(drawn) >= 2
+    for item in drawn:
         own = [text for text, p in passages.items() if item.question in {pair.question for pair in p.pairs}]
         if kind in ("all", "books", "desk"):
             assert own == [item.gold] and item.gold in item.chunks and len(item.chunks) == 4

@@ -24,13 +24,13 @@ from tests.training.reader.conftest import VOCAB, decoder
 
 def decoded(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Weights as the codes tell them, by their name in training."""
-    found = {}
+    weights = {}
     for name, tensor in tensors.items():
         if name.endswith(".scale"):
             continue
         scale = tensors.get(f"{name}.scale")
-        found[name.removeprefix("model.")] = tensor.float() * scale.float() if scale is not None else tensor
-    return found
+        weights[name.removeprefix("model.")] = tensor.float() * scale.float() if scale is not None else tensor
+    return weights
 
 
 def forward(model: Decoder, ids: Tensor) -> Tensor:

@@ -39,8 +39,8 @@ DRAFT = Draft(3, 1, QUOTE)
 
 
 def test_what_the_writer_says_becomes_a_question() -> None:
-    made = _parse(DRAFT, "40 barrels \nQuestion: How much tar did the ship land? ")
-    assert made == Synthetic("How much tar did the ship land?", QUOTE, "40 barrels")
+    question = _parse(DRAFT, "40 barrels \nQuestion: How much tar did the ship land? ")
+    assert question == Synthetic("How much tar did the ship land?", QUOTE, "40 barrels")
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def test_the_writer_learns_answer_and_question(data: Path, tokenizer: Tokenizer)
     assert len(rows) == sum(len(p.pairs) for p in passages)
     row, first = rows[0], passages[0]
     learned = row.learned[row.learned >= 0]
-    told = tokenizer.decode(row.ids[learned].tolist(), skip_special_tokens=False)
-    assert told == f"{first.pairs[0].answer}\nQuestion: {first.pairs[0].question}{IM_END}"
+    text = tokenizer.decode(row.ids[learned].tolist(), skip_special_tokens=False)
+    assert text == f"{first.pairs[0].answer}\nQuestion: {first.pairs[0].question}{IM_END}"
     before = tokenizer.decode(row.ids[: learned[0]].tolist(), skip_special_tokens=False)
     framed, _, quote = before.partition('"')
     assert framed == chunk_text(f"{first.title}\n{first.text}")
@@ -135,12 +135,12 @@ def test_a_question_that_did_not_fit_ends_the_count(tokenizer: Tokenizer) -> Non
 
 
 def test_kept_questions_are_read_again(tmp_path: Path) -> None:
-    made = [(DRAFT, Synthetic("Naïve?", QUOTE, "tar"), -0.514), (Draft(0, 0, "x"), Synthetic("b", "x", "x"), -2.0)]
-    save_synthetic(tmp_path / "synthetic.0.jsonl", made)
-    save_synthetic(tmp_path / "synthetic.1.jsonl", made[:1])
+    written = [(DRAFT, Synthetic("Naïve?", QUOTE, "tar"), -0.514), (Draft(0, 0, "x"), Synthetic("b", "x", "x"), -2.0)]
+    save_synthetic(tmp_path / "synthetic.0.jsonl", written)
+    save_synthetic(tmp_path / "synthetic.1.jsonl", written[:1])
     save_synthetic(tmp_path / "synthetic.2.jsonl", [])
-    found = load_synthetic(sorted(tmp_path.glob("synthetic.*.jsonl")))
-    assert found == {(3, 1): [made[0][1]] * 2, (0, 0): [made[1][1]]}
+    loaded = load_synthetic(sorted(tmp_path.glob("synthetic.*.jsonl")))
+    assert loaded == {(3, 1): [written[0][1]] * 2, (0, 0): [written[1][1]]}
 
 
 def test_rows_of_the_writer_are_learned_causally(data: Path, tokenizer: Tokenizer) -> None:

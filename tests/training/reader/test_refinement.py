@@ -45,8 +45,8 @@ def outcome(start: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
     data, work = folder / "data", folder / "work"
     invented.write(data, documents=4, sentences=60, written=12)
     newer = {"passage": "The Zephyrine landed 31 barrels. Nothing else.", "title": "Newer.txt", "source": "desk"}
-    asked = newer | {"question": "How many barrels did the Zephyrine land?", "answer": "31"}
-    (data / "qa_train-desk4.jsonl").write_text(json.dumps(asked) + "\n", encoding="utf-8")
+    other = newer | {"question": "How many barrels did the Zephyrine land?", "answer": "31"}
+    (data / "qa_train-desk4.jsonl").write_text(json.dumps(other) + "\n", encoding="utf-8")
     variants = ["--try", "a:batch=2,micro=1,muon=0.05", "--try", "b:batch=2,micro=1,layers=2,seed=2"]
     arguments = ["--refine", "--start", str(start), "--workers", "1", "--rows", "6", "--asked", "2", *variants]
     printed: list[str] = []
@@ -160,22 +160,22 @@ def test_published_questions_are_not_asked(
     ]
     wanted = {(sample.contexts[sample.gold[0]].split("\n", 1)[1], sample.question) for sample in drawn if sample.gold}
     assert probing.published(tmp_path) == wanted and 9 <= len(wanted) <= 14
-    found = probing.probes(tmp_path, tokenizer, 100)
-    asked = {item.question for probe in found if probe.name in ("books", "desk") for item in probe.items}
-    assert len(asked) == 48 - len(wanted) and not asked & {question for _, question in wanted}
+    probes = probing.probes(tmp_path, tokenizer, 100)
+    questions = {item.question for probe in probes if probe.name in ("books", "desk") for item in probe.items}
+    assert len(questions) == 48 - len(wanted) and not questions & {question for _, question in wanted}
 
 
 def test_told_questions_begin_with_the_right_sentence(
     data: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _few_published(monkeypatch)
-    found = {probe.name: probe for probe in probing.probes(data, tokenizer, 100)}
-    assert {"refuse", "together"} <= found.keys() and "hold" not in found
-    for item in (item for name in found if name.endswith("told") for item in found[name].items):
+    probes = {probe.name: probe for probe in probing.probes(data, tokenizer, 100)}
+    assert {"refuse", "together"} <= probes.keys() and "hold" not in probes
+    for item in (item for name in probes if name.endswith("told") for item in probes[name].items):
         assert item.begun.startswith('"') and item.begun.endswith('"\n') and item.answer in item.begun
         assert item.begun[1:-2] in (item.gold or "") and item.gold in item.chunks
-    full = found["desk told full"]
-    assert full.full and full.items == found["desk told"].items
+    full = probes["desk told full"]
+    assert full.full and full.items == probes["desk told"].items
 
 
 def test_gains_are_paired() -> None:

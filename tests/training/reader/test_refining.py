@@ -68,13 +68,13 @@ def test_what_is_learned_is_the_row(folder: Path, alone: Group) -> None:
 
 def test_the_answer_weighs_what_is_asked_for(folder: Path, alone: Group) -> None:
     """With all weight on the short answer its loss falls further, and the quote's less far."""
-    found = []
+    results = []
     for answer in (0.0, 50.0):
         model = decoder(1)
         rows = Rows(folder, "some", alone)
         refine(model, rows, alone, replace(TINY, answer=answer, layers=2, rows=120))
-        found.append(losses(model, rows))
-    assert found[1][1] < found[0][1] - 0.3 and found[0][0] < found[1][0] - 0.05
+        results.append(losses(model, rows))
+    assert results[1][1] < results[0][1] - 0.3 and results[0][0] < results[1][0] - 0.05
 
 
 @pytest.mark.parametrize(

@@ -84,8 +84,8 @@ def test_rows_are_learned(tokenizer: Tokenizer, tmp_path: Path, alone: Group) ->
     mask = attention_mask(rows["segments"], torch.tensor([False]), torch.float32)
     with torch.no_grad():
         states, targets, known = learned_of(row_states(model, rows, cos, sin, mask), rows)
-        told = model.logits(states).argmax(-1)[known]
-    assert told.tolist() == targets[known].tolist()
+        predicted = model.logits(states).argmax(-1)[known]
+    assert predicted.tolist() == targets[known].tolist()
     assert targets[known].tolist() == built.ids[built.learned[built.learned >= 0]].tolist()
 
 
@@ -101,8 +101,8 @@ def test_learned_states_stand_before_their_tokens(tokenizer: Tokenizer) -> None:
     mask = attention_mask(taken["segments"], torch.tensor([False]), torch.float32)
     with torch.no_grad():
         states, _, known = learned_of(row_states(model, taken, cos, sin, mask), taken)
-        at = taken["positions"]
-        hidden = model.hidden(taken["ids"], cos[at][:, None], sin[at][:, None], mask)
+        positions = taken["positions"]
+        hidden = model.hidden(taken["ids"], cos[positions][:, None], sin[positions][:, None], mask)
     wanted = [int(i) - 1 for i in built.learned if i >= 0]
     assert int(known.sum()) == len(wanted) and torch.equal(states[0, : len(wanted)], hidden[0, wanted])
 

@@ -58,13 +58,13 @@ def passages(text: str, smallest: int = 50, largest: int = 190) -> Iterator[str]
 
 def books(folder: Path, share: float = 1.0) -> list[Book]:
     """The corpus as books; `share` of the documents, evenly taken."""
-    found = []
+    kept_books = []
     for index, (title, text) in enumerate(texts(folder)):
         if (index * 0.618033988749895) % 1.0 < share:
             cut = tuple(p for p in passages(text) if len(p.split()) <= 320)
             if cut:
-                found.append(Book(title, cut))
-    return found
+                kept_books.append(Book(title, cut))
+    return kept_books
 
 
 def write_stream(folder: Path, tokenizer: Path, extra: list[str], target: Path, workers: int) -> int:

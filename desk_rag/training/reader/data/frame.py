@@ -69,10 +69,10 @@ def train_tokenizer(texts: Iterable[str], vocab: int, path: Path) -> Tokenizer:
 
 def mark_id(tokenizer: Tokenizer, mark: str) -> int:
     """The id of one of the frame's marks; ModelError if the tokenizer does not have it."""
-    found = tokenizer.token_to_id(mark)
-    if found is None:
+    token_id = tokenizer.token_to_id(mark)
+    if token_id is None:
         raise ModelError(f"the tokenizer has no token {mark}.", remedy="Delete WORK/tokenizer.json and its .done file.")
-    return int(found)
+    return int(token_id)
 
 
 class Frame:
@@ -140,5 +140,5 @@ def evidence(text: str, question: str, answer: str) -> str | None:
     It is a unit that answers may quote, if there is one: none that ends with 'Mr.'.
     """
     holding = [unit for unit in quotable(text) if answer in unit] or [unit for unit in units(text) if answer in unit]
-    asked = content_words(question)
-    return max(holding, key=lambda unit: len(content_words(unit) & asked)) if holding else None
+    question_words = content_words(question)
+    return max(holding, key=lambda unit: len(content_words(unit) & question_words)) if holding else None

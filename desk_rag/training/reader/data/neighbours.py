@@ -22,18 +22,18 @@ def nearest(passages: Sequence[Passage], keep: int = 12) -> list[list[list[int]]
     vectorizer = TfidfVectorizer(sublinear_tf=True, max_df=0.3, token_pattern=r"(?u)\b\w+\b", stop_words="english")
     matrix = vectorizer.fit_transform([passage.text for passage in passages]).T.tocsr()
     lowered = [" ".join(passage.text.lower().split()) for passage in passages]
-    asked = [
+    queries = [
         (index, pair.question + " " + passage.title, " ".join(pair.answer.lower().split()))
         for index, passage in enumerate(passages)
         for pair in passage.pairs
     ]
-    found: list[list[list[int]]] = [[] for _ in passages]
-    for at in range(0, len(asked), _BATCH):
-        batch = asked[at : at + _BATCH]
+    neighbours: list[list[list[int]]] = [[] for _ in passages]
+    for at in range(0, len(queries), _BATCH):
+        batch = queries[at : at + _BATCH]
         scores = (vectorizer.transform([query for _, query, _ in batch]) @ matrix).toarray()
         for (own, _, answer), row in zip(batch, scores, strict=True):
             best = np.argpartition(-row, min(_LOOKED_AT, len(row) - 1))[:_LOOKED_AT]
             best = best[np.argsort(-row[best])]
             near = [int(j) for j in best if j != own and row[j] > 0 and answer not in lowered[j]]
-            found[own].append(near[:keep])
-    return found
+            neighbours[own].append(near[:keep])
+    return neighbours

@@ -58,16 +58,16 @@ class RowBuilder:
         quotes = self._frame.plain([answer[: short_start(answer)] for _, answer in asked])
         head = len(self.prefix)
         ids, segments, positions = list(self.prefix), [PREFIX] * head, list(range(head))
-        at = head
+        position = head
         for number, body in enumerate(bodies):
             if number:
                 ids += self.prefix
                 segments += [COPY + 1 + number] * head
-                positions += list(range(at - head, at))
+                positions += list(range(position - head, position))
             ids += body
             segments += [1 + number] * len(body)
-            positions += list(range(at, at + len(body)))
-            at += len(body)
+            positions += list(range(position, position + len(body)))
+            position += len(body)
         learned: list[int] = []
         short: list[bool] = []
         for number, (question, answer, quote) in enumerate(zip(questions, answers, quotes, strict=True)):
@@ -79,7 +79,7 @@ class RowBuilder:
             short += [not whole and place >= len(quote) for place in range(len(answer))]
             ids += question + answer
             segments += [QUESTION + number] * size
-            positions += list(range(at, at + size))
+            positions += list(range(position, position + size))
         if not learned or len(ids) > self.length:
             return None
         blank = self.length - len(ids)

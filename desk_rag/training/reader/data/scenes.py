@@ -142,10 +142,10 @@ class Scenes:
         while (
             sum(len(chunk.split()) for chunk in scene.chunks) < words * rng.uniform(0.4, 0.9) and len(scene.chunks) < 9
         ):
-            number, asked = rng.choice(self._asked_passages)
+            number, passage = rng.choice(self._asked_passages)
             book = self._books[number]
-            start = max(0, asked - rng.randint(0, 2))
-            span = range(start, min(len(book.passages), max(asked + 1, start + rng.randint(1, 4))))
+            start = max(0, passage - rng.randint(0, 2))
+            span = range(start, min(len(book.passages), max(passage + 1, start + rng.randint(1, 4))))
             left_out = rng.choice(span) if len(span) > 2 and rng.random() < 0.2 else None
             body = " ".join(book.passages[index] for index in span if index != left_out).lower()
             for index in span:
@@ -256,27 +256,27 @@ class Scenes:
         for text in rng.sample(book.passages, min(len(book.passages), rng.randint(1, 4))):
             scene.chunks.append(_titled(rng, book.title, text))
             for unit in rng.sample(units(text), min(len(units(text)), 4)):
-                made = make_question(self._synonyms, rng, unit)
-                if made:
-                    scene.asked.append(made)
+                question = make_question(self._synonyms, rng, unit)
+                if question:
+                    scene.asked.append(question)
         return scene
 
     # additions --------------------------------------------------------------------------------------------------
 
     def _add_facts(self, rng: Random, scene: Scene) -> None:
         """Facts that need two chunks, each put into a chunk of its own."""
-        lines, asked = joined_facts(rng)
+        lines, questions = joined_facts(rng)
         while len(scene.chunks) < len(lines):
             scene.chunks.append(rng.choice(self._fillers))
         for line, place in zip(lines, rng.sample(range(len(scene.chunks)), len(lines)), strict=True):
             text = scene.chunks[place]
             scene.chunks[place] = f"{text}\n{line}" if rng.random() < 0.6 else f"{line}\n{text}"
-        scene.asked.extend(rng.sample(asked, min(2, len(asked))))
+        scene.asked.extend(rng.sample(questions, min(2, len(questions))))
 
     def _strew(self, rng: Random, scene: Scene) -> None:
         """Numbers and codes, a line here and there or chunks of nothing else."""
-        made = needles(rng, rng.choice([1, 1, 3, 6, 12]))
-        lines = rng.sample(made.lines, len(made.lines))
+        haystack = needles(rng, rng.choice([1, 1, 3, 6, 12]))
+        lines = rng.sample(haystack.lines, len(haystack.lines))
         if len(lines) > 3 and rng.random() < 0.5:
             glue = rng.choice([" ", "\n"])
             starts = range(0, len(lines), _NEEDLES_A_CHUNK)
@@ -285,7 +285,7 @@ class Scenes:
             for line in lines:
                 place = rng.randrange(len(scene.chunks))
                 scene.chunks[place] = _inserted(rng, scene.chunks[place], line)
-        scene.asked.extend(made.asked)
+        scene.asked.extend(haystack.asked)
 
     def _fill(self, rng: Random, scene: Scene, words: int, stage: Stage) -> None:
         """Unrelated chunks until there are enough words."""
@@ -313,11 +313,11 @@ class Scenes:
             scene.asked.append((self._noisy(rng, pair.question), NO_ANSWER))
 
     def _answers(self, rng: Random, text: str, pairs: Sequence[Pair]) -> list[Asked]:
-        found = []
+        questions = []
         for pair in pairs:
             quote = evidence(text, pair.question, pair.answer)
-            found.append((self._noisy(rng, pair.question), answer_text([quote] if quote else [], pair.answer)))
-        return found
+            questions.append((self._noisy(rng, pair.question), answer_text([quote] if quote else [], pair.answer)))
+        return questions
 
     def _noisy(self, rng: Random, question: str) -> str:
         """Vary a question as people type: sometimes without capitals, without a question mark, or in other words."""
@@ -335,8 +335,8 @@ def _names_others(old: Pair, new: Pair, text: str) -> bool:
 def _inserted(rng: Random, text: str, line: str) -> str:
     """The text with a line between two of its lines or sentences."""
     pieces, glue = (text.split("\n"), "\n") if "\n" in text else (sentences(text), " ")
-    at = rng.randint(0, len(pieces))
-    return glue.join([*pieces[:at], line, *pieces[at:]])
+    index = rng.randint(0, len(pieces))
+    return glue.join([*pieces[:index], line, *pieces[index:]])
 
 
 def _titled(rng: Random, title: str, text: str) -> str:
@@ -351,8 +351,8 @@ def _cropped(rng: Random, text: str, pairs: Sequence[Pair]) -> tuple[str, list[P
         return text, list(pairs)
     want = min(_CHUNK_WORDS, int(total * rng.uniform(0.4, 0.9)))
     anchor = rng.choice(pairs).answer if pairs else None
-    at = next((i for i, piece in enumerate(pieces) if anchor and anchor in piece), rng.randrange(len(pieces)))
-    low, high = at, at + 1
+    middle = next((i for i, piece in enumerate(pieces) if anchor and anchor in piece), rng.randrange(len(pieces)))
+    low, high = middle, middle + 1
     while len(glue.join(pieces[low:high]).split()) < want and (low > 0 or high < len(pieces)):
         if low > 0 and (high == len(pieces) or rng.random() < 0.5):
             low -= 1

@@ -104,7 +104,7 @@ def _pair(row: dict[str, object]) -> Pair:
 
 def load_together(folder: Path, which: str) -> list[Together]:
     """Load multi_WHICH; entries without evidence lines are left out."""
-    found = []
+    entries = []
     for path in find(folder, f"multi_{which}"):
         for row in read_lines(path):
             pairs, lines = row["qas"], row.get("evidence")
@@ -112,14 +112,14 @@ def load_together(folder: Path, which: str) -> list[Together]:
                 continue
             texts = row["texts"]
             assert isinstance(texts, list)
-            found.append(
+            entries.append(
                 Together(
                     tuple(str(text) for text in texts),
                     tuple(Pair(str(question), str(answer)) for question, answer in pairs),
                     tuple(tuple(str(line) for line in each) for each in lines),
                 )
             )
-    return found
+    return entries
 
 
 def plain_title(title: str) -> str:

@@ -52,7 +52,7 @@ def desk_scene(rng: Random, filler: Callable[[Random], str]) -> DeskScene:
     if rng.random() < 0.35:
         makers = [makers[0], makers[0]]
     chunks: list[tuple[str, str]] = []
-    told: list[Line] = []
+    kept_lines: list[Line] = []
     absent: Asked | None = None
     for make in makers:
         for section in make(rng):
@@ -60,13 +60,13 @@ def desk_scene(rng: Random, filler: Callable[[Random], str]) -> DeskScene:
             absent = left_out or absent
             cut = len(lines) if rng.random() < 0.6 or len(lines) < 6 else rng.randint(3, len(lines) - 2)
             chunks += [(section.title, _chunk(rng, part, filler)) for part in (lines[:cut], lines[cut:]) if part]
-            told += lines
+            kept_lines += lines
     text = "\n".join(body for _, body in chunks)
-    asked = _unambiguous(told, text)
-    if absent and (absent[1] in text or any(question == absent[0] for question, _ in asked)):
+    pairs = _unambiguous(kept_lines, text)
+    if absent and (absent[1] in text or any(question == absent[0] for question, _ in pairs)):
         absent = None
-    rng.shuffle(asked)
-    return DeskScene(chunks, asked, absent)
+    rng.shuffle(pairs)
+    return DeskScene(chunks, pairs, absent)
 
 
 def _leave_out(rng: Random, lines: Sequence[Line]) -> tuple[list[Line], Asked | None]:

@@ -148,14 +148,14 @@ def duties(rng: Random) -> list[Section]:
         called = rng.choice(_FORMS_OF_ADDRESS) + person
         with_number = rng.random() < 0.4
         plain = f"Who {duty}?"
-        asked = [
+        pairs = [
             (rng.choice((plain, *_OTHER_WORDS.get(duty, (plain,)))), called),
             (f"What does {called} do?", duty),
         ]
         if with_number:
-            asked.append((f"What is the number of the person who {duty}?", number))
+            pairs.append((f"What is the number of the person who {duty}?", number))
         text = f"{called} {duty}; the number is {number}." if with_number else f"{called} {duty}."
-        lines.append(Line(text, tuple(asked)))
+        lines.append(Line(text, tuple(pairs)))
     return [Section(rng.choice(_DUTY_TITLES), tuple(lines))]
 
 

@@ -97,11 +97,11 @@ def members(rng: Random) -> list[Section]:
     lines = []
     for person in people:
         known = [column.draw(rng) for column in columns]
-        asked = [(rng.choice(c.asked).format(person), text) for c, text in zip(columns, known, strict=True)]
+        pairs = [(rng.choice(c.asked).format(person), text) for c, text in zip(columns, known, strict=True)]
         for column, text in zip(columns, known, strict=True):
             if column.whose and rng.random() < 0.5:
-                asked.append((rng.choice(column.whose).format(text), person))
-        lines.append(Line(_row(form, person, columns, known), tuple(asked)))
+                pairs.append((rng.choice(column.whose).format(text), person))
+        lines.append(Line(_row(form, person, columns, known), tuple(pairs)))
     title = rng.choice(_TITLES)
     if _LABELLED <= form < _TABLE and rng.random() < 0.8:
         lines.insert(0, Line(_header(form, columns)))

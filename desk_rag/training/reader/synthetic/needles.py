@@ -70,14 +70,14 @@ def needles(rng: Random, most: int) -> Needles:
         for at, key in enumerate(keys)
     }
     chosen = rng.sample(keys, min(len(keys), rng.randint(1, 3)))
-    asked = [_question(rng, what, [key], [stated[key]]) for key in chosen]
+    pairs = [_question(rng, what, [key], [stated[key]]) for key in chosen]
     if len(keys) > 1 and each == 1 and rng.random() < 0.4:
         several = rng.sample(keys, min(len(keys), rng.randint(2, 4)))
-        asked.append(_question(rng, what, several, [stated[key] for key in several]))
+        pairs.append(_question(rng, what, several, [stated[key] for key in several]))
     if rng.random() < 0.3:
         stranger = next(key for key in _distinct(rng, make_key, len(keys) + 1) if key not in stated)
-        asked.append((rng.choice(_ASKED).format(what=what, key=stranger), NO_ANSWER))
-    return Needles([line for lines in stated.values() for line, _ in lines], asked)
+        pairs.append((rng.choice(_ASKED).format(what=what, key=stranger), NO_ANSWER))
+    return Needles([line for lines in stated.values() for line, _ in lines], pairs)
 
 
 def _question(rng: Random, what: str, keys: list[str], stated: list[list[tuple[str, str]]]) -> Asked:
@@ -92,10 +92,10 @@ def _listed(words: list[str]) -> str:
 
 
 def _distinct(rng: Random, make: Callable[[Random], str], count: int) -> list[str]:
-    found: dict[str, None] = {}
-    while len(found) < count:
-        found[make(rng)] = None
-    return list(found)
+    keys: dict[str, None] = {}
+    while len(keys) < count:
+        keys[make(rng)] = None
+    return list(keys)
 
 
 def _uuid(rng: Random) -> str:

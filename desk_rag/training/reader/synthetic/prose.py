@@ -84,13 +84,13 @@ def overlap(first: str, second: str) -> int:
 def make_question(synonyms: Synonyms, rng: Random, sentence: str) -> Asked | None:
     """A question about one declarative sentence, and its answer; None if none can be made."""
     if rng.random() < 0.07:
-        asked = _for_meaning(synonyms, rng, sentence)
-        if asked:
-            return asked
-    asked = _question(rng, sentence)
-    if asked and not asked[0].startswith(_KEEPS_WORDS) and rng.random() < 0.6:
-        return synonymise(synonyms, rng, asked[0], 0.35), asked[1]
-    return asked
+        pair = _for_meaning(synonyms, rng, sentence)
+        if pair:
+            return pair
+    pair = _question(rng, sentence)
+    if pair and not pair[0].startswith(_KEEPS_WORDS) and rng.random() < 0.6:
+        return synonymise(synonyms, rng, pair[0], 0.35), pair[1]
+    return pair
 
 
 def noisy_question(synonyms: Synonyms, rng: Random, question: str) -> str:

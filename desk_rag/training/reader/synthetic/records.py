@@ -72,8 +72,8 @@ def possessions(rng: Random) -> list[Section]:
             "price": value.money(rng, 300, 40000),
             "giver": value.person(rng),
         }
-        told = [tell(rng, fact, drawn) for fact in _OWNED_FACTS]
-        lines += rng.sample(told, rng.randint(1, 2))
+        sentences = [tell(rng, fact, drawn) for fact in _OWNED_FACTS]
+        lines += rng.sample(sentences, rng.randint(1, 2))
     rng.shuffle(lines)
     return [Section(say(rng, _OWNED_TITLES, {"kind": kind}), tuple(lines))]
 
@@ -124,9 +124,9 @@ def places(rng: Random) -> list[Section]:
             "distance": str(rng.randint(2, 30)),
             "year": str(rng.randint(1790, 2010)),
         }
-        told = [tell(rng, fact, drawn) for fact in _PLACE_FACTS]
-        told.append(tell(rng, _CROSSED, drawn | {"day": rng.choice(_DAYS)}))
-        lines.append(rng.choice(told))
+        sentences = [tell(rng, fact, drawn) for fact in _PLACE_FACTS]
+        sentences.append(tell(rng, _CROSSED, drawn | {"day": rng.choice(_DAYS)}))
+        lines.append(rng.choice(sentences))
     return [Section(rng.choice(_WALK_TITLES), tuple(lines))]
 
 

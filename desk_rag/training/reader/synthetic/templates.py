@@ -57,5 +57,5 @@ def say(rng: Random, wording: Wording, values: Mapping[str, str]) -> str:
 def tell(rng: Random, fact: Fact, values: Mapping[str, str]) -> Line:
     """A fact as a line: first its wording is drawn, then that of each query in order."""
     text = say(rng, fact.wording, values)
-    asked = tuple((say(rng, query.wording, values), query.answer.format_map(values)) for query in fact.queries)
-    return Line(text, asked)
+    pairs = tuple((say(rng, query.wording, values), query.answer.format_map(values)) for query in fact.queries)
+    return Line(text, pairs)

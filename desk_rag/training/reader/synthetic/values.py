@@ -47,8 +47,8 @@ def date(rng: Random) -> str:
 def money(rng: Random, least: int = 3, most: int = 3000) -> str:
     """A sum with its currency."""
     value = rng.randint(least, most)
-    told = f"{value:,}" if rng.random() < 0.7 else f"{value:,}.{rng.randint(0, 99):02d}"
-    return f"{told} {rng.choice(CURRENCIES)}" if rng.random() < 0.75 else rng.choice(CURRENCY_SIGNS) + told
+    number = f"{value:,}" if rng.random() < 0.7 else f"{value:,}.{rng.randint(0, 99):02d}"
+    return f"{number} {rng.choice(CURRENCIES)}" if rng.random() < 0.75 else rng.choice(CURRENCY_SIGNS) + number
 
 
 def phone(rng: Random) -> str:

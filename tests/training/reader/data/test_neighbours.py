@@ -29,5 +29,5 @@ def test_most_alike_comes_first() -> None:
     )
     passages = [Passage("", text, True, ()) for text in texts]
     passages[0] = Passage("", texts[0], True, (Pair("Who mends sails?", "Anna"),))
-    found = nearest(passages * 1 + [Passage("", f"Filler number {n}.", True, ()) for n in range(9)])[0][0]
-    assert found[:2] == [3, 1] and 4 not in found
+    neighbours = nearest(passages * 1 + [Passage("", f"Filler number {n}.", True, ()) for n in range(9)])[0][0]
+    assert neighbours[:2] == [3, 1] and 4 not in neighbours

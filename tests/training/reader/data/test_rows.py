@@ -44,7 +44,7 @@ def ids_of(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def sees(asks: int, held: int, full: bool) -> bool:
-    """Who sees whom, told again: by kinds of segments, one pair at a time."""
+    """Reference for the mask: decided by kinds of segments, one pair of tokens at a time."""
 
     def kind(segment: int) -> str:
         if segment == PAD:
@@ -74,8 +74,8 @@ def test_visibility_is_what_a_slow_loop_says(row: Row, full: bool) -> None:
     # What a copy or padding sees is never used under full attention.
     asking = [kind for kind in kinds if kind != PAD and not (full and kind >= COPY)]
     every = torch.tensor(kinds)
-    told = visible(torch.tensor(asking)[:, None], every[None], torch.tensor(full))
-    for asks, line in zip(asking, told.tolist(), strict=True):
+    allowed = visible(torch.tensor(asking)[:, None], every[None], torch.tensor(full))
+    for asks, line in zip(asking, allowed.tolist(), strict=True):
         assert line == [sees(asks, held, full) for held in kinds], asks
 
 
@@ -94,18 +94,18 @@ def test_mask_is_the_rule_backwards_in_time(row: Row, full: bool) -> None:
 def test_layout_is_prefix_chunks_behind_copies_questions(tokenizer: Tokenizer, row: Row) -> None:
     head = ids_of(tokenizer, HEAD)
     bodies = [ids_of(tokenizer, chunk_text(text)) for text in CHUNKS]
-    asked = [ids_of(tokenizer, question_text(q)) + ids_of(tokenizer, a + IM_END) for q, a in ASKED]
-    flat = [*head, *bodies[0], *head, *bodies[1], *head, *bodies[2], *asked[0], *asked[1]]
+    turns = [ids_of(tokenizer, question_text(q)) + ids_of(tokenizer, a + IM_END) for q, a in ASKED]
+    flat = [*head, *bodies[0], *head, *bodies[1], *head, *bodies[2], *turns[0], *turns[1]]
     assert row.ids[: len(flat)].tolist() == flat and set(row.segments[len(flat) :].tolist()) == {PAD}
     # Chunks stand at consecutive positions as in a stitched context, each copy right before its chunk.
-    at = len(head)
+    position = len(head)
     for number, body in enumerate(bodies, 1):
-        assert row.positions[row.segments == number].tolist() == list(range(at, at + len(body)))
+        assert row.positions[row.segments == number].tolist() == list(range(position, position + len(body)))
         if number > 1:
-            assert row.positions[row.segments == COPY + number].tolist() == list(range(at - len(head), at))
-        at += len(body)
-    for number, ids in enumerate(asked):
-        assert row.positions[row.segments == QUESTION + number].tolist() == list(range(at, at + len(ids)))
+            assert row.positions[row.segments == COPY + number].tolist() == list(range(position - len(head), position))
+        position += len(body)
+    for number, ids in enumerate(turns):
+        assert row.positions[row.segments == QUESTION + number].tolist() == list(range(position, position + len(ids)))
 
 
 def test_learned_are_the_answers_and_their_end(tokenizer: Tokenizer, row: Row) -> None:
@@ -145,23 +145,23 @@ def plain(model: Decoder, ids: list[int], start: int) -> Tensor:
 
 def test_a_chunk_behind_its_own_copy_is_a_plain_causal_pass(tokenizer: Tokenizer, row: Row) -> None:
     model = decoder()
-    told = states(model, row, full=False)
+    hidden = states(model, row, full=False)
     head = ids_of(tokenizer, HEAD)
     for number, text in enumerate(CHUNKS, 1):
         of_chunk = row.segments == number
         start = int(row.positions[of_chunk][0]) - len(head)
         alone = plain(model, head + ids_of(tokenizer, chunk_text(text)), start)
-        torch.testing.assert_close(told[torch.from_numpy(of_chunk)], alone[len(head) :], atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(hidden[torch.from_numpy(of_chunk)], alone[len(head) :], atol=2e-5, rtol=1e-4)
 
 
 def test_full_rows_are_a_plain_causal_pass_over_everything(tokenizer: Tokenizer, row: Row) -> None:
     model = decoder(1)
-    told = states(model, row, full=True)
+    hidden = states(model, row, full=True)
     context = ids_of(tokenizer, HEAD) + [i for text in CHUNKS for i in ids_of(tokenizer, chunk_text(text))]
     for number, (question, answer) in enumerate(ASKED):
         ids = context + ids_of(tokenizer, question_text(question)) + ids_of(tokenizer, answer + IM_END)
         mine = torch.from_numpy(row.segments == QUESTION + number)
-        torch.testing.assert_close(told[mine], plain(model, ids, 0)[len(context) :], atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(hidden[mine], plain(model, ids, 0)[len(context) :], atol=2e-5, rtol=1e-4)
 
 
 def test_questions_do_not_see_each_other(tokenizer: Tokenizer, row: Row) -> None:

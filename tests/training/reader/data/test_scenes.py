@@ -27,7 +27,7 @@ def passages(data: Path) -> list[Passage]:
 @pytest.fixture(scope="module")
 def scenes(data: Path, passages: list[Passage]) -> Scenes:
     corpus = books(data)
-    asked = {
+    questions = {
         (number, index): [Synthetic("What is told of the quay?", text.split(". ")[0] + ".", text.split()[1])]
         for number, book in enumerate(corpus)
         for index, text in enumerate(book.passages)
@@ -35,7 +35,7 @@ def scenes(data: Path, passages: list[Passage]) -> Scenes:
     synonyms = {word: (alike, meaning) for word, (alike, meaning) in SYNONYMS.items()}
     return Scenes(
         corpus,
-        asked,
+        questions,
         passages,
         nearest(passages),
         load_together(data, "train"),
@@ -54,8 +54,8 @@ def quotes(told: str) -> list[str]:
 
 
 def test_a_seed_gives_the_same_scene(scenes: Scenes, drawn: list[Scene]) -> None:
-    at = 7 * len(Stage) + list(Stage).index(Stage.FINAL)
-    assert scenes.draw(Random(7), Stage.FINAL, WORDS) == drawn[at] != drawn[at - 1]
+    index = 7 * len(Stage) + list(Stage).index(Stage.FINAL)
+    assert scenes.draw(Random(7), Stage.FINAL, WORDS) == drawn[index] != drawn[index - 1]
 
 
 def test_every_quote_stands_in_a_chunk(drawn: list[Scene]) -> None:
@@ -111,8 +111,8 @@ def test_scenes_are_of_the_size_asked_for(drawn: list[Scene]) -> None:
 
 def test_reading_is_synthetic_and_the_end_is_written(drawn: list[Scene]) -> None:
     def share(of: list[Scene], begin: str) -> float:
-        asked = [question.lower() for scene in of for question, _ in scene.asked]
-        return sum(question.startswith(begin) for question in asked) / len(asked)
+        questions = [question.lower() for scene in of for question, _ in scene.asked]
+        return sum(question.startswith(begin) for question in questions) / len(questions)
 
     stages = list(Stage)
     short, reading, final, refining = (drawn[stages.index(stage) :: len(Stage)] for stage in Stage)

@@ -53,32 +53,32 @@ def parts(told: str) -> tuple[list[str], str]:
 
 @pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
 def test_every_question_is_answered_by_its_own_line(make: Callable[[Random], list[Section]]) -> None:
-    asked = 0
+    count = 0
     for seed in range(40):
         for section in make(Random(seed)):
             assert section.title and section.lines
             for line in section.lines:
                 assert not re.search(r"[{}]", line.text + section.title)
                 for question, answer in line.asked:
-                    asked += 1
+                    count += 1
                     # An event that begins its line has a capital there and none in the answer.
                     assert answer in line.text or capitalised(answer) in line.text
                     assert answer and question and not re.search(r"[{}]", question)
-    assert asked > 80
+    assert count > 80
 
 
 def test_desk_quotes_and_answers_stand_in_a_chunk() -> None:
-    asked = 0
+    count = 0
     for seed in range(200):
-        made = scene(seed)
-        bodies = [text for _, text in made.chunks]
-        for _, told in made.asked:
+        drawn = scene(seed)
+        bodies = [text for _, text in drawn.chunks]
+        for _, told in drawn.asked:
             quotes, answer = parts(told)
             assert len(quotes) == 1 and sum(body.count(quotes[0]) for body in bodies) == 1
             assert answer in quotes[0] or capitalised(answer) in quotes[0]
-            asked += 1
-        assert len({question for question, _ in made.asked}) == len(made.asked)
-    assert asked > 1500
+            count += 1
+        assert len({question for question, _ in drawn.asked}) == len(drawn.asked)
+    assert count > 1500
 
 
 def test_a_fact_that_was_left_out_is_nowhere() -> None:
@@ -90,17 +90,17 @@ def test_a_fact_that_was_left_out_is_nowhere() -> None:
 
 
 def test_chunks_are_cut_and_filled() -> None:
-    made = [scene(seed) for seed in range(60)]
-    assert {len(one.chunks) for one in made} >= {1, 2, 3}
-    assert any(text in body for one in made for _, body in one.chunks for text in FILLERS)
-    assert all(body for one in made for _, body in one.chunks)
+    drawn = [scene(seed) for seed in range(60)]
+    assert {len(one.chunks) for one in drawn} >= {1, 2, 3}
+    assert any(text in body for one in drawn for _, body in one.chunks for text in FILLERS)
+    assert all(body for one in drawn for _, body in one.chunks)
 
 
 def test_joined_facts_quote_every_line_that_is_needed() -> None:
     several = 0
     for seed in range(200):
-        lines, asked = joined_facts(Random(seed))
-        for question, told in asked:
+        lines, questions = joined_facts(Random(seed))
+        for question, told in questions:
             quotes, answer = parts(told)
             assert quotes == lines or quotes in ([line] for line in lines)
             several += len(quotes) > 1
@@ -114,12 +114,12 @@ def test_joined_facts_quote_every_line_that_is_needed() -> None:
 def test_the_cheaper_plan_is_the_cheaper_one() -> None:
     compared = 0
     for seed in range(200):
-        lines, asked = joined_facts(Random(seed))
-        if "cheaper" not in asked[0][0]:
+        lines, questions = joined_facts(Random(seed))
+        if "cheaper" not in questions[0][0]:
             continue
         prices = {line.split()[1]: int(re.findall(r"\$(\d+)", line)[0]) for line in lines}
-        assert parts(asked[0][1])[1] == min(prices, key=lambda name: prices[name])
-        assert parts(asked[1][1])[1] == max(prices, key=lambda name: prices[name])
+        assert parts(questions[0][1])[1] == min(prices, key=lambda name: prices[name])
+        assert parts(questions[1][1])[1] == max(prices, key=lambda name: prices[name])
         compared += 1
     assert compared > 15
 
@@ -129,20 +129,20 @@ def test_questions_over_prose_quote_their_sentence() -> None:
     for seed in range(600):
         rng = Random(seed)
         text = sentence(rng)
-        made = make_question(SYNONYMS, rng, text)
-        if made is None:
+        question = make_question(SYNONYMS, rng, text)
+        if question is None:
             continue
-        quotes, answer = parts(made[1])
+        quotes, answer = parts(question[1])
         assert quotes == [text] and answer in text
-        kinds.add(made[0].split()[0])
+        kinds.add(question[0].split()[0])
     assert {"Complete", "Fill", "How", "Who", "When", "Tell", "Explain"} <= kinds
     assert make_question(SYNONYMS, Random(0), "Too short.") is None
 
 
 def test_a_meaning_is_asked_for() -> None:
     text = "Every harbour of the old coast has its own watchman."
-    made = [make_question(SYNONYMS, Random(seed), text) for seed in range(200)]
-    about = [one for one in made if one and SYNONYMS["harbour"][1] in one[0]]
+    questions = [make_question(SYNONYMS, Random(seed), text) for seed in range(200)]
+    about = [one for one in questions if one and SYNONYMS["harbour"][1] in one[0]]
     assert about and all(told == f'"{text}"\nharbour' for _, told in about)
 
 
@@ -178,13 +178,13 @@ def test_a_seed_means_what_it_always_meant(name: str) -> None:
     def drawn(seed: int) -> object:
         rng = Random(seed)
         text = sentence(Random(seed + 1000))
-        made: dict[str, Callable[[], object]] = {
+        generators: dict[str, Callable[[], object]] = {
             "desk_scene": lambda: desk_scene(rng, filler),
             "joined_facts": lambda: joined_facts(rng),
             "make_question": lambda: make_question(SYNONYMS, rng, text),
             "noisy_question": lambda: noisy_question(SYNONYMS, rng, text),
         }
-        return [made[name](), rng.random()]
+        return [generators[name](), rng.random()]
 
     assert hashlib.sha256(json.dumps([drawn(seed) for seed in range(200)]).encode()).hexdigest()[:16] == DIGESTS[name]
 
@@ -192,15 +192,15 @@ def test_a_seed_means_what_it_always_meant(name: str) -> None:
 def test_needles_are_quoted_to_the_letter_and_strangers_are_not_found() -> None:
     seen = set()
     for seed in range(300):
-        made = needles(Random(seed), 12)
-        assert made == needles(Random(seed), 12), "the same seed, the same lines"
-        assert made.lines and len(set(made.lines)) == len(made.lines)
-        for question, answer in made.asked:
+        haystack = needles(Random(seed), 12)
+        assert haystack == needles(Random(seed), 12), "the same seed, the same lines"
+        assert haystack.lines and len(set(haystack.lines)) == len(haystack.lines)
+        for question, answer in haystack.asked:
             if answer == NO_ANSWER:
                 seen.add("none")
                 continue
             *quotes, short = answer.split("\n")
-            assert quotes and all(quote.strip('"') in made.lines for quote in quotes)
+            assert quotes and all(quote.strip('"') in haystack.lines for quote in quotes)
             values = short.replace(" and ", ", ").split(", ")
             assert len(values) == len(quotes), question
             assert all(value in quote for value, quote in zip(values, quotes, strict=True))

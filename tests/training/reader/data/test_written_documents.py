@@ -47,5 +47,5 @@ def test_evidence_stands_in_texts_that_belong_together() -> None:
 def test_no_question_is_asked_twice_of_a_passage() -> None:
     assert len(find(FOLDER, "qa_train")) >= 1
     for passage in load_passages(FOLDER, "train"):
-        asked = Counter(pair.question for pair in passage.pairs)
-        assert not [question for question, times in asked.items() if times > 1], passage.title
+        counts = Counter(pair.question for pair in passage.pairs)
+        assert not [question for question, times in counts.items() if times > 1], passage.title

@@ -1,0 +1,1 @@
+"""Products with weights in 4 bits against what reading their bytes allows."""

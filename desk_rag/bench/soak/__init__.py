@@ -1,0 +1,1 @@
+"""Answers while another program takes GPU memory and gives it back."""

@@ -110,9 +110,7 @@ def fields(text: str) -> list[_Field]:
     return cells
 
 
-def _rows(
-    question: str, wanted: set[str], requirements: Requirements, place: Place
-) -> Iterator[tuple[float, Lookup]]:
+def _rows(question: str, wanted: set[str], requirements: Requirements, place: Place) -> Iterator[tuple[float, Lookup]]:
     begin = 0
     for line in place.text.split("\n"):
         cells = fields(line) if "; " in line else []

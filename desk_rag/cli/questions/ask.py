@@ -50,6 +50,8 @@ def ask(settings: Settings, options: AskOptions) -> int:
         options.question, session.earlier, limit=tuple(roots), mode=AnswerMode(options.mode), top_k=options.top_k
     )
     progress = out.Progress(sys.stderr, roots)
+    if session.continues:
+        progress.say(session.continues)
     keeps = options.keep or settings.resident.keep
     if keeps and exists(settings):
         _keep(settings, progress)

@@ -179,6 +179,11 @@ def _engine(device: torch.device, place: Path, options: argparse.Namespace) -> I
         for step in steps:
             for _ in step:
                 pass
+        if not store.counts(engine.namespace).warm:
+            raise ConfigError(
+                "None of the files could be read and prefilled, so that every answer would be a refusal.",
+                remedy="Run it where desk-rag is installed, or with PYTHONPATH at its source.",
+            )
         yield engine
     finally:
         engine.close()

@@ -98,7 +98,10 @@ def test_private_questions_leave_no_trace(desk: Desk) -> None:
     nothing = desk.run("ask", "And who?", "--continue")
     assert nothing.code == 2 and "no saved chat to continue" in nothing.err
     assert desk.json("ask", "When was the dishwasher repaired?")["chat"] == 1
-    desk.json("ask", "And who repaired it?", "--continue", "--private")
+    desk.json("ask", "Where does the key of the flat hang?", "--private")
+    followed = desk.run("ask", "And who repaired it?", "--continue", "--private")
+    assert "Continuing chat 1: “When was the dishwasher repaired?”" in followed.err
+    assert "Private questions are not saved" in followed.err
     assert "1 turn" in desk.run("chats").out
 
 

@@ -6,7 +6,7 @@ import re
 
 from desk_rag.answering.conversation import vocabulary as v
 from desk_rag.answering.conversation.noun_phrases import phrases
-from desk_rag.answering.conversation.talk import Talk, is_time, names_in
+from desk_rag.answering.conversation.talk import Talk, is_time, name_spans, names_in
 
 _LONGEST_OWNER = 3
 """Words of a phrase that takes an 's."""
@@ -16,6 +16,10 @@ _EXPLETIVE = re.compile(
     r" (?:true|possible|allowed|ok|okay|necessary)|does it (?:say|matter)|it (?:says|is said))\b",
     re.IGNORECASE,
 )
+_WHEN = re.compile(
+    rf"\b(in|on)\s+((?:\d{{1,2}}\s+)?(?:(?:{'|'.join(v.MONTHS)})\b\s*)?(?:(?:19|20)\d\d)?)\b", re.IGNORECASE
+)
+_HOW_MUCH = re.compile(r"(?:how much|what amount) (?:is|was|are|were) $", re.IGNORECASE)
 _CLAUSE = re.compile(r"\b(?:if|when|because|before|after|while|and|that)\b")
 _THERE_IS = re.compile(r"\b(?:is|are|was|were|be|been) there\b|\bthere (?:is|are|was|were|be|been)\b", re.IGNORECASE)
 
@@ -61,11 +65,13 @@ def attach(body: str, talk: Talk) -> str:
 
 def person(talk: Talk) -> str:
     """Return the person that 'he', 'her' or 'their' stand for: the answer to 'who', or a name."""
-    if asks_who(talk) and talk.has_short_answer and v.is_name(talk.answer):
-        return talk.answer
-    names = [name for turn in talk.turns[::-1] for name in names_in(turn.asked)]
-    if names:
-        return names[0]
+    for place in range(len(talk.turns), 0, -1):
+        past = Talk(talk.turns[:place])
+        if asks_who(past) and past.has_short_answer and v.is_name(past.answer) and not is_time(past.answer):
+            return past.answer
+        names = [name for name in names_in(past.asked) if not any(map(str.isdigit, name))]
+        if names:
+            return names[0]
     return talk.answer if talk.has_short_answer and talk.answer[:1].isupper() else talk.topic
 
 
@@ -76,7 +82,9 @@ def thing(talk: Talk) -> str:
             return talk.topic if _names_a_thing(talk) else talk.answer
         which = re.match(r"(?:\w+ )?which\s+([^\W\d_]+)", talk.asked, re.IGNORECASE)
         first = next(iter(phrases(talk.asked)), None)
-        if which and first is not None and first.head not in v.ATTRIBUTES and first.text.startswith(which[1]):
+        owned = re.search(r"\b(?:have|has|had|belongs? to)\b", talk.asked) is not None
+        is_thing = first is not None and not owned and first.head not in v.ATTRIBUTES
+        if which and first is not None and is_thing and first.text.startswith(which[1]):
             return f"the {first.text} {_ARTICLE.sub('', talk.answer)}"
     return talk.topic
 
@@ -89,6 +97,13 @@ def asks_who(talk: Talk) -> bool:
 def head_of(talk: Talk) -> str:
     """Return the noun that 'one' stands for: 'rehearsal' after 'When is the first rehearsal of the choir?'."""
     named = [phrase for phrase in phrases(talk.asked) if not phrase.is_name]
+    for phrase in named:
+        owner = re.match(r"(.+?)['’]s?\s", phrase.text)
+        parts = re.split(r"\b(?:of|for)\s+", phrase.text)[1:] if phrase.text.split()[1:2] == [phrase.head] else []
+        for part in [owner[1]] if owner else parts:
+            words = [word for word in v.words_of(part) if word.casefold() not in v.DETERMINERS]
+            if len(words) > 1 and not any(map(v.is_name, words)):
+                return words[-1].casefold()  # 'insurance' of 'the insurer of the travel insurance'
     return named[0].head if named else ""
 
 
@@ -153,6 +168,8 @@ def _replacement(kind: str, body: str, match: re.Match[str], talk: Talk) -> tupl
         return _time(talk), end
     if match[0].casefold() in ("that", "this") and not body[end:].strip("?.! ") and (event := _event(talk)):
         return event, end
+    if _HOW_MUCH.match(body[: match.start()]) and (amount := _amount(talk)):
+        return amount, end
     they = match[0].casefold() in ("they", "them", "their") and asks_who(talk)
     subject = person(talk) if kind.startswith("person") or they else thing(talk)
     if kind.endswith("'s"):
@@ -192,19 +209,32 @@ def _event(talk: Talk) -> str:
     return ""
 
 
+def _amount(talk: Talk) -> str:
+    """Return what was spoken of and can be paid: 'the deposit of the flat' after 'When was the deposit of it paid?'."""
+    payable = [phrase.text for phrase in phrases(talk.asked) if phrase.head in v.PAYABLE]
+    return payable[0] if payable else ""
+
+
 def _place(talk: Talk) -> str:
     if re.match(r"(?:\w+ )?where\b", talk.asked, re.IGNORECASE) and talk.has_short_answer:
         answer = talk.answer
         return answer if answer.split()[0].casefold() in v.PREPOSITIONS else f"at {answer}"
-    subject = thing(talk)
+    places = [(start, end) for start, end in name_spans(talk.asked) if _is_place(talk.asked, start, end)]
+    subject = talk.asked[slice(*places[-1])] if places else thing(talk)
     return f"at {subject}" if subject else ""
+
+
+def _is_place(asked: str, start: int, end: int) -> bool:
+    """Return whether a name follows 'in' or 'at', or is an address: 'Elm Road 22'."""
+    before = asked[:start].casefold().split()[-1:]
+    return before in (["in"], ["at"], ["to"], ["from"]) or bool(re.search(r"[^\W\d_] \d+\w?$", asked[start:end]))
 
 
 def _time(talk: Talk) -> str:
     if re.match(r"(?:\w+ )?when\b", talk.asked, re.IGNORECASE) and talk.has_short_answer:
         return f"on {talk.answer}"
-    year = re.search(r"\b(?:19|20)\d\d\b", talk.asked)
-    return f"in {year[0]}" if year else ""
+    when = _WHEN.search(talk.asked)
+    return f"{when[1].casefold()} {when[2]}" if when else ""
 
 
 def _names_a_thing(talk: Talk) -> bool:

@@ -4,30 +4,42 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from desk_rag.answering.conversation import antecedents
 from desk_rag.answering.conversation import vocabulary as v
 from desk_rag.answering.conversation.noun_phrases import Phrase, phrases
-from desk_rag.answering.conversation.talk import Talk, is_time
+from desk_rag.answering.conversation.talk import Talk, is_time, name_spans
 
 _MOST_WORDS = 8
 _YEAR = re.compile(r"\b(?:19|20)\d\d\b")
 _NEXT_YEAR = re.compile(r"the (?:year )?(before|after|previous|next|following)(?: year)?(?: that)?", re.IGNORECASE)
 _ORDINAL = re.compile(rf"\b({'|'.join((*v.ORDINALS, 'last'))})\b", re.IGNORECASE)
-_KINDS = (v.MONTHS, v.WEEKDAYS, v.SEASONS)
+_DAY_OF_YEAR = re.compile(
+    rf"(?:\b(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b\s*)?(?:\b(?P<month>{'|'.join(sorted(v.MONTHS))})\b\s*)?"
+    r"(?:\b(?P<year>(?:19|20)\d\d)\b)?",
+    re.IGNORECASE,
+)
+_OWNING = ("of", "for")
 
 
 def is_fragment(body: str, *, joined: bool) -> bool:
     """Return whether a question lacks its verb and only changes part of the last one."""
-    words = [word.casefold() for word in v.words_of(body)]
-    if not words or len(words) > _MOST_WORDS or any(word in v.AUXILIARIES for word in words):
+    written = v.words_of(body)
+    words = [word.casefold() for word in written]
+    if not words or len(words) > _MOST_WORDS or any(v.is_auxiliary(written, place) for place in range(len(words))):
         return False
     if _is_other_wh(words):
         return True
-    if any(word in v.WH_WORDS for word in words):
+    if any(word in v.WH_WORDS for word in words[_leading_wh(words) :]):
         return False
     begins = words[0] in v.PREPOSITIONS | v.DETERMINERS | v.POSSESSIVE or words[0].isdecimal() or len(words) == 1
     return joined or (begins and body.rstrip().endswith("?"))
+
+
+def _leading_wh(words: Sequence[str]) -> int:
+    """Return 1 if a fragment repeats the question word before what it changes: 'which to Mill Quay 7'."""
+    return int(len(words) > 2 and words[0] in v.WH_WORDS and words[1] in v.PREPOSITIONS)
 
 
 def _is_other_wh(words: Sequence[str]) -> bool:
@@ -44,6 +56,12 @@ def complete(fragment: str, talk: Talk) -> str:
     words = [word.casefold() for word in v.words_of(fragment)]
     if words and _is_other_wh(words):
         return _other_wh(fragment, asked, talk)
+    if _leading_wh(words) and words[0] == talk.asked.split()[0].casefold():
+        fragment = fragment.split(maxsplit=1)[1]
+    fragment = re.sub(r"\s+then$", "", fragment, flags=re.IGNORECASE)  # the time of the last question is kept
+    if (own := _time_tail(fragment)) and _date(own[0], asked, talk):
+        rest, when = fragment[: -len(own[1])].strip(), own[0]
+        return _date(when, complete(rest, talk), talk) if rest else _date(when, asked, talk)
     for rule in (_ordinal, _attribute, _date, _after_preposition, _name, _phrase):
         if completed := rule(fragment, asked, talk):
             return completed
@@ -101,31 +119,53 @@ def _attribute(fragment: str, asked: str, talk: Talk) -> str:
 
 def _date(fragment: str, asked: str, _talk: Talk) -> str:
     """'In 2024' replaces the year of the last question, 'in May' its month, 'on Friday' its day."""
-    bare = re.sub(r"^(?:in|on|at|for|during|since|until)\s+", "", fragment, flags=re.IGNORECASE)
-    if (near := _NEXT_YEAR.fullmatch(bare)) and (old := _YEAR.search(asked)):
-        later = near[1].casefold() in ("after", "next", "following") or "after" in bare.casefold()
+    bare = re.sub(r"^(?:in|on|at|for|during|since|until)\s+(?:the\s+)?", "", fragment, flags=re.IGNORECASE)
+    if (near := _NEXT_YEAR.fullmatch(re.sub(r"^(?:in|for)\s+", "", fragment))) and (old := _YEAR.search(asked)):
+        later = near[1].casefold() in ("after", "next", "following") or "after" in fragment.casefold()
         return _YEAR.sub(str(int(old[0]) + (1 if later else -1)), asked, count=1)
-    if year := _YEAR.fullmatch(bare):
-        return _YEAR.sub(year[0], asked, count=1) if _YEAR.search(asked) else f"{asked} in {year[0]}"
-    for kind in _KINDS:
+    if (new := _DAY_OF_YEAR.fullmatch(bare)) and bare:
+        return _with_date(asked, fragment, new)
+    for kind in (v.WEEKDAYS, v.SEASONS):
         if bare.casefold().split()[0] in kind and len(bare.split()) <= 2:
             before = next((word for word in v.words_of(asked)[1:] if word.casefold() in kind), "")
             return re.sub(rf"\b{re.escape(before)}\b", bare, asked, count=1) if before else f"{asked} {fragment}"
     return ""
 
 
+def _with_date(asked: str, fragment: str, new: re.Match[str]) -> str:
+    """Return the last question with the given parts of its date exchanged and the larger parts kept."""
+    dates = [match for match in _DAY_OF_YEAR.finditer(asked) if match.start() and (match["month"] or match["year"])]
+    old = next(iter(dates), None)
+    if old is None and fragment.isdecimal() and not new["year"]:
+        return ""
+    if old is None:
+        return f"{asked} {fragment if fragment != new[0] else 'in ' + fragment}"
+    day = new["day"] or (old["day"] if not new["month"] else None)
+    parts = (day, new["month"] or old["month"], new["year"] or old["year"])
+    before = asked[: old.start()]
+    if old["day"] and not day:
+        before = re.sub(r"\bon(\s+)$", r"in\1", before)
+    return f"{before}{' '.join(part for part in parts if part)}{asked[old.end() :]}"
+
+
 def _after_preposition(fragment: str, asked: str, talk: Talk) -> str:
-    """'For the kitchen' replaces what follows 'for' in the last question, or is appended."""
+    """'For the kitchen' replaces what follows 'for' in the last question, 'for Mill Quay 7' a name."""
     first, _, rest = fragment.partition(" ")
     if first.casefold() not in v.PREPOSITIONS or not rest:
         return ""
     whole = antecedents.fill_in(rest, talk) if antecedents.leans(rest) else rest
+    names = name_spans(asked)
+    has_article = rest.split()[0].casefold() in v.DETERMINERS
+    if names and (name_spans(f" {whole}") or not has_article):
+        start, end = names[-1]
+        if has_article:  # 'the flat in Elm Road' for 'the flat in Mill Quay 7'
+            start = next((phrase.start for phrase in phrases(asked) if phrase.end == end and phrase.is_name), start)
+        return f"{asked[:start]}{whole}{asked[end:]}"
     old = re.search(rf"\b{first}\s+((?:[^\W_][^\s,]*\s*)+)$", asked, re.IGNORECASE)
+    if old is None and first.casefold() in _OWNING:
+        old = re.search(r"\b(?:of|for)\s+((?:[^\W_][^\s,]*\s*)+)$", asked, re.IGNORECASE)
     if old and (same := phrases(f"{first} {old[1]}")):
         return f"{asked[: old.start(1)]}{whole}{old[1][same[0].end - len(first) - 1 :]}"
-    head = next((phrase for phrase in phrases(asked) if phrase.is_name and not phrase.text.isdecimal()), None)
-    if head and v.is_name(rest.split()[0]):
-        return f"{asked[: head.start]}{whole}{asked[head.end :]}"
     return f"{asked} {first.casefold()} {whole}"
 
 
@@ -133,17 +173,16 @@ def _name(fragment: str, asked: str, _talk: Talk) -> str:
     """'And Ana?' replaces a name."""
     if not v.is_name(fragment) or fragment.split()[0].casefold() in v.DETERMINERS:
         return ""
+    if fragment.isdecimal():
+        numbers = [match for match in re.finditer(r"\b\d+\b", asked) if not _YEAR.fullmatch(match[0])]
+        return f"{asked[: numbers[-1].start()]}{fragment}{asked[numbers[-1].end() :]}" if numbers else ""
     owns = re.search(r"['’]s?$", fragment) is not None
     owner = re.search(r"(?:\b[A-Z][\w.-]*\s)*\b[A-Z][\w.-]*['’]s\b", asked[1:])
     if owner:
         start, end = owner.start() + 1, owner.end() + 1
         return f"{asked[:start]}{fragment if owns else fragment + chr(39) + 's'}{asked[end:]}"
-    known = [phrase for phrase in phrases(asked) if phrase.is_name and not is_time(phrase.text)]
-    if known:
-        return f"{asked[: known[0].start]}{fragment}{asked[known[0].end :]}"
-    inner = re.search(r"(?<!^)\b[A-Z][\w-]*(?:\s+[A-Z][\w-]*)*", asked)
-    if inner and not is_time(inner[0]):
-        return f"{asked[: inner.start()]}{fragment}{asked[inner.end() :]}"
+    for start, end in name_spans(asked):
+        return f"{asked[:start]}{fragment}{asked[end:]}"
     return ""
 
 
@@ -154,9 +193,25 @@ def _phrase(fragment: str, asked: str, talk: Talk) -> str:
         return ""
     fragment = antecedents.fill_in(fragment, talk) if antecedents.leans(fragment) else fragment
     words = v.content_words(fragment)
+    for old in known:
+        owner = re.match(r"(?:the\s+)?(.+?)['’]s?\s", old.text)
+        if owner and words and v.stem(v.words_of(owner[1])[-1].casefold()) == v.stem(words[-1]):
+            return f"{asked[: old.start]}{fragment}{asked[old.start + owner.end(1) :]}"
     old = next((phrase for phrase in known if words and v.stem(phrase.head) == v.stem(words[-1])), known[-1])
+    if tail := _time_tail(old.text):
+        old = replace(old, text=old.text[: -len(tail[1])], end=old.end - len(tail[1]))
     start, end = _replaced(old, same_head=bool(words) and v.stem(old.head) == v.stem(words[-1]))
     return f"{asked[: old.start + start]}{fragment}{asked[old.start + end :]}"
+
+
+def _time_tail(text: str) -> tuple[str, str] | None:
+    """Return the time at the end of a phrase with its preposition, and the same with the blank before it."""
+    for match in re.finditer(r"\s+(?:in|on|at|since|until|from|during)\s+", f" {text}", re.IGNORECASE):
+        time = f" {text}"[match.end() :]
+        if is_time(time) and not _NEXT_YEAR.fullmatch(time):
+            tail = f" {text}"[match.start() :]
+            return tail.strip(), tail if match.start() else text
+    return None
 
 
 def _replaced(phrase: Phrase, *, same_head: bool) -> tuple[int, int]:

@@ -11,7 +11,10 @@ _ARTICLES = v.DETERMINERS | frozenset(v.ORDINALS)
 """Behind these a word is a noun, although it may be a verb elsewhere: 'the repair', 'the second work day'."""
 _OTHERS = frozenset(
     ("i", "we", "you", "me", "us", "and", "or", "not", "much", "many", "long", "often", "if", "because", "one", "ones")
+    + ("now", "currently")
 )
+_BE = frozenset(("is", "are", "was", "were"))
+_QUANTITIES = frozenset(("much", "many"))
 _TAKE_A_VERB = frozenset(("do", "does", "did", "will", "would", "can", "could", "should", "must"))
 
 
@@ -37,10 +40,11 @@ def phrases(question: str) -> list[Phrase]:
     """Return the noun phrases in order: 'the dishwasher in the kitchen', 'solar panels', 'Anna Berg'."""
     words = list(v.WORD.finditer(question))
     last_verb = _last_verb(words)
+    nouns = v.NOUNS_BEHIND_BE if _asks_with_be(words) else frozenset()
     in_order: list[Phrase] = []
     place = 0
     while place < len(words):
-        end = _end_of(words, place, question) if _begins(words, place) else place
+        end = _end_of(words, place, question, nouns) if _begins(words, place) else place
         if place < last_verb < end:
             end = last_verb
         if end == place:
@@ -57,6 +61,8 @@ def _begins(words: list[re.Match[str]], place: int) -> bool:
     word = words[place][0]
     low = word.casefold()
     previous = words[place - 1][0].casefold() if place else ""
+    if previous in _QUANTITIES:
+        return not _is_small(word)
     if low in v.DETERMINERS:
         return place + 1 < len(words) and not _is_small(words[place + 1][0])
     if _ends(word) or previous in ("who", "whom"):  # after 'who' comes a verb
@@ -66,8 +72,13 @@ def _begins(words: list[re.Match[str]], place: int) -> bool:
     )
 
 
-def _end_of(words: list[re.Match[str]], place: int, question: str) -> int:
-    """Return the place behind the last word of the phrase that begins at `place`."""
+def _asks_with_be(words: list[re.Match[str]]) -> bool:
+    low = [word[0].casefold() for word in words]
+    return any(word in _BE for word in low[:4]) and not any(word in _TAKE_A_VERB for word in low)
+
+
+def _end_of(words: list[re.Match[str]], place: int, question: str, nouns: frozenset[str]) -> int:
+    """Return the place behind the last word of the phrase that begins at `place`; `nouns` are no verbs in it."""
     end = place + 1 if words[place][0].casefold() in v.DETERMINERS else place
     while end < len(words):
         low = words[end][0].casefold()
@@ -76,8 +87,9 @@ def _end_of(words: list[re.Match[str]], place: int, question: str) -> int:
         if low in v.JOINING and end > place and _continues(words, end):
             end += 2 if words[end + 1][0].casefold() in v.DETERMINERS else 1
             continue
-        after_article = end > place and words[end - 1][0].casefold() in _ARTICLES
-        if _is_small(words[end][0]) if after_article else _ends(words[end][0]):
+        after_article = end > 0 and words[end - 1][0].casefold() in (_ARTICLES if end > place else _QUANTITIES)
+        noun = after_article or (low in nouns and end > place)
+        if _is_small(words[end][0]) if noun else _ends(words[end][0]):
             break
         end += 1
     return end

@@ -13,9 +13,13 @@ from desk_rag.answering.conversation.turns import Turn
 _LONGEST_ANSWER = 6
 """Words of an answer that can stand for a pronoun; a longer one is a sentence."""
 _MOST_TURNS = 3
+_MONTHS = frozenset(month.capitalize() for month in v.MONTHS)
 _WH_NOUN = re.compile(
     r"(?:\w+ )?(?:which|what|how many)\s+(?!(?:is|are|was|were|do|does|did|has|have)\b)", re.IGNORECASE
 )
+_NAMED_OWNER = re.compile(r".*?\b(?:for|in|at)\s+((?:[A-Z][\w.-]*|\d+\w?)(?:\s+(?:[A-Z][\w.-]*|\d+\w?))*)$")
+_NAME = re.compile(r"(?<=\s)[A-Z][\w.-]*(?:\s+(?:[A-Z][\w.-]*|\d+[a-z]?\b))*")
+_ASKS_PROPERTY = re.compile(r"(?:what|who) (?:is|are|was|were) (?:the|our|my)\b", re.IGNORECASE)
 _ASKS_OF = re.compile(r"(?:\w+ ){0,3}?(?:is|are|was|were|do|does|did|has|have|can|will|should)\b", re.IGNORECASE)
 
 
@@ -87,6 +91,18 @@ def names_in(asked: str) -> list[str]:
     return phrases_so_far
 
 
+def name_spans(asked: str) -> list[tuple[int, int]]:
+    """Return where the names in a question stand, with the numbers that belong to them: 'Elm Road 22'."""
+    spans = []
+    for match in _NAME.finditer(asked):
+        words = match[0].split()
+        while words and (is_time(words[-1]) and len(words) > 1 and is_time(words[-2]) or words[-1] in _MONTHS):
+            words.pop()
+        if words and not is_time(" ".join(words)):
+            spans.append((match.start(), match.start() + len(" ".join(words))))
+    return spans
+
+
 def is_time(text: str) -> bool:
     """Return whether a phrase consists of years, months, days and seasons."""
     times = v.MONTHS | v.WEEKDAYS | v.TIME_NOUNS
@@ -101,10 +117,10 @@ def _things(asked: str) -> list[str]:
     if len(known) > 1 and _WH_NOUN.match(asked) and _asks_for_first(known, asked):
         known = known[1:]
     for phrase in known:
-        owner = re.match(r".*?\bof\s+(.+)", phrase.text)
+        owner = re.match(r".*?\bof\s+(.+)", phrase.text) or _NAMED_OWNER.match(phrase.text)
         if phrase.is_name:
             continue
-        if phrase.head in v.ATTRIBUTES:
+        if phrase.head in v.ATTRIBUTES or (owner and _ASKS_PROPERTY.match(asked) and phrase is known[0]):
             if owner:
                 phrases_so_far.append(owner[1])
             elif _is_more_than_a_property(phrase.text):

@@ -43,6 +43,7 @@ ATTRIBUTES = _words(
     "location venue room hours website recipe ingredients dose dosage notice term interest rate"
 )
 """Nouns that name a property, so that 'and the price?' asks about what was spoken of before."""
+PAYABLE = _words("price cost costs fee fees deposit rent salary fine penalty premium tax amount invoice bill")
 VERBS = _words(
     "agree answer apply arrive ask attend begin begins belong belongs book bought break bring build built buy "
     "call came change charge charges check choose chose close closes come comes contain contains cost costs cover "
@@ -67,6 +68,12 @@ PARTICIPLES = _words(
     "built bought brought sold made paid found lost kept held left lent sent spent taught told won cut put set hung"
 )
 """Irregular verbs whose past form is also the participle."""
+NOUNS_BEHIND_BE = _words(
+    "book build call change charge charges check close cost costs cover cut drive end ends fall fit grow help hire lay "
+    "lead lie look make move need needs offer order park pay pick plan play print rent repair report reports return "
+    "rise run show sign start stay stop store support talk train travel turn use uses visit wait watch water work works"
+)
+"""Verbs that are nouns too, and nouns they are behind 'is': 'What is the monthly rent for the flat?'"""
 _VAGUE = _words(
     "much many long often far old big large high exactly also too else then still now please tell say says said"
     " mention happen happened cost costs"
@@ -95,6 +102,15 @@ def is_verb(word: str) -> bool:
     """Return whether a lower-case word ends the noun phrase before it: a verb, a participle or a predicate."""
     participle = len(word) > 4 and word.endswith("ed") and word not in _NOT_PARTICIPLES
     return word in VERBS or word in PREDICATES or word in AUXILIARIES or participle
+
+
+def is_auxiliary(words: Sequence[str], place: int) -> bool:
+    """Return whether a word is 'is', 'does' or the like; 'may' after a preposition or before a year is the month."""
+    low = words[place].casefold()
+    if low == "may" and place:
+        following = words[place + 1] if place + 1 < len(words) else ""
+        return not (words[place - 1].casefold() in PREPOSITIONS or following.isdecimal() or not following)
+    return low in AUXILIARIES
 
 
 def is_name(word: str) -> bool:

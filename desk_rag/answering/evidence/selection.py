@@ -199,10 +199,7 @@ class EvidenceSelector:
             return None
         occurrences = self._best_occurrences(question, places, sentences)
         decoder, start = TrieDecoder(pending.run, self._config.lookahead, self._prompt.stop_ids), pending.position
-        candidates = [
-            Candidate(sentence.ids, self._sentence_bonus(occurrences[sentence]))
-            for sentence in sentences
-        ]
+        candidates = [Candidate(sentence.ids, self._sentence_bonus(occurrences[sentence])) for sentence in sentences]
         quote = decoder.decode_best(candidates, log_probabilities(pending.logits), start)
         (chosen,) = (sentence for sentence in sentences if sentence.ids == quote.token_ids)
         answers = self._short_answers(question, quote, chosen, occurrences[chosen], max_tokens)

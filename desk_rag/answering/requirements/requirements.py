@@ -19,9 +19,10 @@ from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.stems import content_stems, has_stem
 from desk_rag.store.catalog.words import STOP_WORDS
 
-_NAME = re.compile(r"[^\W\d_][\w&’'-]*")
+_NAME = re.compile(r"(?<![’'])[^\W\d_][\w&’'-]*")
 _OWNER = re.compile(r"['’]s?$")
 _CODE = re.compile(r"(?<![\w/.-])(?=[\w/-]*\d)(?=[\w/-]*[^\W\d_])[\w]+(?:[/-]\w+)*(?![\w/])")
+_UNDER_NAME = re.compile(r"^(?P<name>[^\W\d_][^:,;\n]{1,40}), [^:,;\n]{2,30}: ", re.M)
 _NO_NAMES = frozenset(
     "i i'm i've i'd i'll ok pdf csv pin faq id mr mrs ms dr".split()  # noqa: SIM905
 )
@@ -66,7 +67,9 @@ class Requirement:
         for line in place.sections_before(begin):
             if of_section := self.kind.values(line):
                 return Fit.STATED if self.wanted & of_section else Fit.OTHER
-        if self.wanted & self.kind.last(place.text[place.body : begin]):
+        # Under a heading with another date, only the same paragraph may say otherwise.
+        before = place.text.rfind("\n", 0, begin) + 1 if labelled else place.body
+        if self.wanted & self.kind.last(place.text[before:begin]):
             return Fit.NEARBY
         return Fit.OTHER if labelled else Fit.MISSING
 
@@ -89,12 +92,21 @@ class _Name:
         """Compare with characters [begin, end) of the place's text; a part of the name somewhere in it is near."""
         if self._in(f"{place.text[begin:end]} {place.labels}"):
             return Fit.STATED
+        if self._labels_another_line(place, begin, end):
+            return Fit.OTHER
         stems = content_stems(f"{place.text} {place.labels}")
         return Fit.NEARBY if any(has_stem(stem, stems) for stem in self.stems) else Fit.MISSING
 
     def fit_of_chunk(self, place: Place) -> Fit:
         """Compare with a whole chunk."""
         return Fit.STATED if self._in(f"{place.text} {place.labels}") else Fit.MISSING
+
+    def _labels_another_line(self, place: Place, begin: int, end: int) -> bool:
+        """True if lines of the chunk stand under names, such as contacts do, and this one under another."""
+        own = _UNDER_NAME.match(place.text[begin:end])
+        if own is None or self._in(own["name"]):
+            return False
+        return any(self._in(match["name"]) for match in _UNDER_NAME.finditer(place.text, place.body))
 
     def _in(self, text: str) -> bool:
         stems = content_stems(text)
@@ -191,7 +203,7 @@ def _names(question: str, taken: Sequence[str]) -> list[_Name]:
     for number, match in enumerate(words):
         word = match.group()
         plain = _OWNER.sub("", word)
-        begins = number == 0 or question[: match.start()].rstrip()[-1:] in ("?", ".", "!", ":", "“", '"')
+        begins = number == 0 or plain.lower().removesuffix("'s") in STOP_WORDS or question[: match.start()].rstrip()[-1:] in ("?", ".", "!", ":", "“", '"')
         is_name = word[0].isupper() and plain.lower() not in _NO_NAMES and not is_time(plain)
         is_name = is_name and plain.lower() not in STOP_WORDS and (not begins or word != plain)
         is_name = is_name and not any(plain in other.split() for other in taken)

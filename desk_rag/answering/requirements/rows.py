@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from desk_rag.answering.requirements.labels import look_up_label
 from desk_rag.answering.requirements.mentions import ENUMERATED
 from desk_rag.answering.requirements.places import Place
 from desk_rag.answering.requirements.requirements import Fit, Requirements
@@ -65,7 +66,14 @@ class _Field:
 
 
 def look_up(question: str, places: Sequence[Place]) -> Lookup | None:
-    """The cell that the question asks for; None if no row, or no single one, is clearly meant."""
+    """The cell or the value of a label that the question asks for; None if no single one is clearly meant."""
+    lookup = _look_up_row(question, places)
+    if lookup is None and (line := look_up_label(question, places)) is not None:
+        return Lookup(line.place, line.begin, line.end, line.value)
+    return lookup
+
+
+def _look_up_row(question: str, places: Sequence[Place]) -> Lookup | None:
     wanted = content_stems(question) - _LIGHT
     if not wanted:
         return None
@@ -110,9 +118,7 @@ def fields(text: str) -> list[_Field]:
     return cells
 
 
-def _rows(
-    question: str, wanted: set[str], requirements: Requirements, place: Place
-) -> Iterator[tuple[float, Lookup]]:
+def _rows(question: str, wanted: set[str], requirements: Requirements, place: Place) -> Iterator[tuple[float, Lookup]]:
     begin = 0
     for line in place.text.split("\n"):
         cells = fields(line) if "; " in line else []

@@ -55,6 +55,8 @@ def ask(settings: Settings, options: AskOptions, early: EarlyQuestion | None = N
         options.question, session.earlier, limit=tuple(roots), mode=AnswerMode(options.mode), top_k=options.top_k
     )
     progress = out.Progress(sys.stderr, roots)
+    if session.continues:
+        progress.say(session.continues)
     keeps = options.keep or settings.resident.keep
     sent = _fitting(early, options, request)
     if keeps and sent is None and exists(settings):

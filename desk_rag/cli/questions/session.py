@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import textwrap
+from datetime import datetime
+
 from desk_rag.answering.conversation.saved import saved_turn, turn_from
 from desk_rag.answering.conversation.turns import Turn
 from desk_rag.answering.events import Answer
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError, DeskRagError
+from desk_rag.sanitize import clean
 from desk_rag.store.chats.chats import Chats, open_chats
 
+_LONGEST_QUESTION = 80
+"""Characters of the question that is named when a chat is continued."""
 _MOST_EARLIER = 8
 """Turns of a continued chat that are handed on; a follow-up leans on the last ones."""
 
@@ -22,6 +28,8 @@ class ChatSession:
         self.earlier = earlier
         self._notices = [notice] if notice else []
         self._saved = False
+        self.continues = ""
+        """A sentence that says which chat is continued; empty for a new one."""
 
     @classmethod
     def begin(cls, settings: Settings, continued: str | None, *, private: bool) -> ChatSession:
@@ -40,7 +48,14 @@ class ChatSession:
             )
         turns = chats.get(chat_id).turns[-_MOST_EARLIER:]
         earlier = tuple(turn_from(turn) for turn in turns)
-        return cls(chats if save else None, chat_id, earlier, notice)
+        session = cls(chats if save else None, chat_id, earlier, notice)
+        if turns:
+            asked_at = datetime.fromtimestamp(turns[-1].asked_at)
+            session.continues = (
+                f"Continuing chat {chat_id}: “{_shortened(turns[-1].question)}” ({asked_at:%Y-%m-%d %H:%M}). "
+                "Private questions are not saved and cannot be continued."
+            )
+        return session
 
     def save(self, answer: Answer) -> None:
         """Save the turn; a failure becomes a notice, since the answer matters more."""
@@ -63,6 +78,10 @@ class ChatSession:
         """Return the fields that `ask --json` adds."""
         notices: dict[str, object] = {"chat_notices": self._notices} if self._notices else {}
         return {"chat": self._chat_id if self._saved else None, **notices}
+
+
+def _shortened(question: str) -> str:
+    return textwrap.shorten(clean(question), _LONGEST_QUESTION, placeholder=" …")
 
 
 def _chosen(chats: Chats | None, continued: str) -> int | None:

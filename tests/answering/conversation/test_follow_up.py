@@ -117,3 +117,42 @@ def test_any_text_gives_one_line_of_question(question: str, before: str, answer:
     last = Turn(before, before, answer, found=True, paths=(Path("a"),), headings=(answer,))
     alone = stand_alone(question, [last])
     assert alone == question or (alone.endswith("?") and "\n" not in alone)
+
+
+@pytest.mark.parametrize(
+    ("before", "question", "alone"),
+    [
+        ("What is the deposit of Elm Road 22?", "And for Mill Quay 7?", "What is the deposit of Mill Quay 7?"),
+        ("When does the lease of Elm Road 22 end?", "What about Mill Quay 7?",
+         "When does the lease of Mill Quay 7 end?"),
+        ("What is the monthly rent for Mill Quay 7?", "Who is the landlord there?",
+         "Who is the landlord at Mill Quay 7?"),
+        ("Which cellar belongs to Elm Road 22?", "And which to Mill Quay 7?", "Which cellar belongs to Mill Quay 7?"),
+        ("How much was the deposit of Elm Road 22?", "And for the flat in Mill Quay?",
+         "How much was the deposit of the flat in Mill Quay?"),
+        ("What is on shelf 5?", "and 11?", "What is on shelf 11?"),
+    ],
+)  # fmt: skip
+def test_a_name_or_number_takes_the_place_of_the_last_one(before: str, question: str, alone: str) -> None:
+    assert stand_alone(question, [turn(before, "x")]) == alone
+
+
+@pytest.mark.parametrize(
+    ("before", "question", "alone"),
+    [
+        ("Who chaired the meeting in February 2024?", "And in May?", "Who chaired the meeting in May 2024?"),
+        ("Who chaired the meeting on 6 February 2024?", "And in May?", "Who chaired the meeting in May 2024?"),
+        ("How much gas did we use in April 2023?", "And in May 2024?", "How much gas did we use in May 2024?"),
+        ("When is high water on 12 July 2025?", "And on the 13th?", "When is high water on 13 July 2025?"),
+        ("What was the electricity in January 2024?", "and the heating?", "What was the heating in January 2024?"),
+        ("What was the electricity in January 2024?", "What about the heating then?",
+         "What was the heating in January 2024?"),
+    ],
+)  # fmt: skip
+def test_the_parts_of_a_date_that_are_not_named_again_stay(before: str, question: str, alone: str) -> None:
+    assert stand_alone(question, [turn(before, "x")]) == alone
+
+
+def test_a_person_is_the_answer_to_who_also_two_questions_ago() -> None:
+    earlier = [turn("Who replaced the chain of the bicycle?", "Tobias Ahrens"), turn("When was that?", "14 July 2025")]
+    assert stand_alone("And what is his number?", earlier) == "What is Tobias Ahrens's number?"

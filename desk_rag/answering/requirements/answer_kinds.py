@@ -1,0 +1,82 @@
+"""Decide which kind of answer a question asks for, and whether a short answer is of that kind.
+
+'Which supplier ...?' asks for a name, 'when' for a time, 'how much' for a number: an account number answers none of them
+but the last. 'When was it painted?' is not answered by a sentence that only plans it.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+_PERSON_NOUNS = (
+    "supplier company firm shop person man woman landlord landlady doctor tenant contractor plumber painter insurer bank"
+    " customer client employee colleague neighbour dealer provider manufacturer painter"
+)
+_ASKS_NAME = re.compile(
+    rf"^(?:(?:to|from|by|with|for|at)\s+)?(?:who|whom|whose|(?:which|what)\s+(?:{_PERSON_NOUNS.replace(' ', '|')}))\b", re.I
+)
+_ASKS_TIME = re.compile(r"^(?:(?:since|until|from|by)\s+)?when\b|^(?:on|in)?\s*(?:which|what)\s+(?:day|date|year|month)\b", re.I)
+_ASKS_NUMBER = re.compile(
+    r"^how\s+(?:much|many|high|long|old|far|large|heavy|tall|wide|deep)\b|\bwhat\s+(?:is|was)\s+(?:the\s+)?(?:phone\s+)?number\b",
+    re.I,
+)
+_WORD_NUMBERS = re.compile(
+    r"\b(?:no|none|nothing|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty|sixty"
+    r"|hundred|thousand|half|a|an|once|twice|both|several|few|free|dozen|quarter)\b",
+    re.I,
+)
+_TIME_WORDS = re.compile(
+    r"\d|\b(?:(?:mon|tues|wednes|thurs|fri|satur|sun)days?|jan\w*|feb\w*|mar(?:ch)?|apr\w*|may|june?|july?|aug\w*|sep\w*"
+    r"|oct\w*|nov\w*|dec\w*|spring|summer|autumn|winter|today|tomorrow|yesterday|noon|midnight|morning|afternoon|evening"
+    r"|night|week|month|year|day|hour|minute|after|before|when|while|until|during|once|soon|never|always|daily|weekly"
+    r"|monthly|easter|christmas|end|beginning|start)\w*\b",
+    re.I,
+)
+_CODE = re.compile(r"\b(?:IBAN|BIC|VAT|No|Nr|ID)\b\.?|\b[A-Z]{2,}[-/]?\d[\w/-]*\b|\d+")
+_WORD = re.compile(r"[^\W\d_]{2,}")
+_ASKS_PAST = re.compile(r"^(?:when|where|who|by\s+whom|how)\s+(?:was|were|did|has|have)\b|^who\s+(?:\w+ed)\b", re.I)
+_PLANS = re.compile(
+    r"\b(?:is|are)\s+(?:due\s+)?to\s+be\b|\bwill\s+be\b|\b(?:put\s+off|postponed)\s+(?:until|to)\b|\b(?:is|are)\s+planned\b"
+    r"|\bplanned\s+for\b|\bwill\s+(?!have)[a-z]+\b",
+    re.I,
+)
+_PAST = re.compile(r"\b(?:was|were|has\s+been|have\s+been|had\s+been)\b", re.I)
+
+
+class AnswerKind(Enum):
+    """A kind of short answer, with the words that name it."""
+
+    NAME = "a name"
+    TIME = "a time"
+    NUMBER = "a number"
+
+
+def kind_asked(question: str) -> AnswerKind | None:
+    """Return the kind of answer that a question asks for; None if it does not say."""
+    plain = question.strip()
+    for pattern, kind in (
+        (_ASKS_NAME, AnswerKind.NAME), (_ASKS_TIME, AnswerKind.TIME), (_ASKS_NUMBER, AnswerKind.NUMBER)
+    ):  # fmt: skip
+        if pattern.search(plain):
+            return kind
+    return None
+
+
+def is_of_kind(kind: AnswerKind, text: str) -> bool:
+    """Return whether a short answer may be of a kind: a name has words beside its codes, a time or number says one."""
+    if kind is AnswerKind.TIME:
+        return _TIME_WORDS.search(text) is not None
+    if kind is AnswerKind.NUMBER:
+        return any(map(str.isdigit, text)) or _WORD_NUMBERS.search(text) is not None
+    return _WORD.search(_CODE.sub(" ", text)) is not None
+
+
+def misfit(question: str, answer: str, quotes: str) -> str:
+    """Return a sentence that says why an answer is not what was asked for; empty if nothing speaks against it."""
+    kind = kind_asked(question)
+    if kind is not None and not is_of_kind(kind, answer):
+        return f"The question asks for {kind.value}, and “{answer}” is none"
+    if _ASKS_PAST.search(question.strip()) and _PLANS.search(quotes) and not _PAST.search(quotes):
+        return "The quote speaks of a plan, not of what was done"
+    return ""

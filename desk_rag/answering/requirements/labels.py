@@ -1,0 +1,106 @@
+"""Look up the line whose label is what the question asks for: 'Emergency number: ...', 'The monthly rent is ...'.
+
+Two lines of one sheet look alike to models, so the label is compared word by word: it must have every word of what is
+asked for, and label, heading and file name together what the question names besides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from desk_rag.answering.requirements.answer_kinds import is_of_kind, kind_asked
+from desk_rag.answering.requirements.places import Place
+from desk_rag.answering.requirements.requirements import Fit, Requirements
+from desk_rag.answering.requirements.stems import content_stems, has_stem
+from desk_rag.documents.sentences import quotable
+
+_OF = r"(?:\s+(?:of|for|in|at|on|from|to)\s+.+)?"
+_NO_PREPOSITION = r"(?!(?:of|for|in|at|on|from|to)\b)"
+_PROPERTIES = tuple(
+    re.compile(pattern, re.I)
+    for pattern in (
+        r"^(?:what|who|which|how\s+(?:much|high|large)|where|until\s+when)(?:['’]s|\s+(?:is|are|was|were))\s+(?:the|my|our)"
+        rf"\s+(?P<property>(?!(?:same|total|sum)\b)\S+(?:\s+{_NO_PREPOSITION}\S+){{0,3}}){_OF}$",
+        r"^what(?:['’]s|\s+(?:is|was))\s+.+['’]s?\s+(?P<property>\S+(?:\s+\S+)?)$",
+        r"^(?:which|what)\s+(?P<property>\S+(?:\s+\S+)?)\s+(?:does|do|did|has|have)\s+.+$",
+    )
+)
+_LABELLED = re.compile(r"^\W{0,3}(?P<label>[^\W_][^:;?!]{1,60}):\s+(?P<value>\S.*)$")
+_STATED = re.compile(
+    r"^(?:The|Our|My)\s+(?P<label>[^,;:]{2,40}?)\s+(?:is|are|was|were|stands\s+at|amounts\s+to)\s+"
+    r"(?P<value>(?:[^,;]|(?<=\d),(?=\d))+)"
+)
+_VALUE = re.compile(r"^(?:[€$£]?\d|[A-Z]|(?:the|an?|one|two|three|four|five|six|seven|eight|nine|ten|twelve)\b)")
+_LONGEST_VALUE = 12
+"""Words of a value; more are a sentence, in which the pointer finds the answer."""
+_FREE = content_stems("much does have has use uses used")
+"""Words of a question that need not stand anywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """A line with the value under its label, as characters of the place's text."""
+
+    place: Place
+    begin: int
+    end: int
+    value: tuple[int, int]
+
+    @property
+    def text(self) -> str:
+        """The value."""
+        return self.place.text[slice(*self.value)]
+
+
+def property_asked(question: str) -> str:
+    """Return what a question asks for by name: 'emergency number', 'monthly rent'; empty if it does not."""
+    plain = " ".join(question.split()).rstrip("?!. ")
+    return next((match["property"] for pattern in _PROPERTIES if (match := pattern.match(plain))), "")
+
+
+def look_up_label(question: str, places: Sequence[Place]) -> Labelled | None:
+    """Return the value under the label that is asked for; None if none is, or several differ."""
+    asked = content_stems(property_asked(question))
+    if not asked:
+        return None
+    besides = content_stems(question) - asked - _FREE
+    requirements = Requirements(question)
+    fitting = [
+        (extra, line)
+        for place in dict.fromkeys(places)
+        for extra, line in _lines(question, asked, besides, requirements, place)
+    ]
+    if not fitting:
+        return None
+    least = min(extra for extra, _ in fitting)
+    best = [line for extra, line in fitting if extra == least]
+    return best[0] if len({line.text.casefold() for line in best}) == 1 else None
+
+
+def _lines(
+    question: str, asked: set[str], besides: set[str], requirements: Requirements, place: Place
+) -> Iterator[tuple[int, Labelled]]:
+    """Yield the lines that have the label, each with the number of words of its label that nobody asked for."""
+    kind = kind_asked(question)
+    for unit in quotable(place.text):
+        match = _LABELLED.match(unit) or _STATED.match(unit)
+        if match is None or "; " in unit and ": " in match["value"]:  # rows of several columns: see rows
+            continue
+        stems = content_stems(match["label"])
+        value = match["value"].rstrip(" .")
+        if not asked <= stems or not 0 < len(value.split()) <= _LONGEST_VALUE:
+            continue
+        if kind is not None and not is_of_kind(kind, value) or match.re is _STATED and not _VALUE.match(value):
+            continue
+        for found in re.finditer(re.escape(unit), place.text):
+            begin, end = found.span()
+            around = stems | content_stems(" ".join([place.labels, *place.sections_before(begin)[:1]]))
+            around |= content_stems(place.text[: place.body])
+            if begin < place.body or not all(has_stem(stem, around) for stem in besides):
+                continue
+            if requirements.worst(place, begin, end) <= Fit.NEARBY:
+                start = begin + match.start("value")
+                extra = len(stems - asked - besides)
+                yield extra, Labelled(place, begin, end, (start, start + len(value)))

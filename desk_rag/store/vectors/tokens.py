@@ -46,9 +46,10 @@ class TokenVectors:
         marks = ",".join("?" * len(chunk_ids))
         with self._database.read() as connection:
             rows = connection.execute(
-                "SELECT c.chunk_id, t.chunk, t.signs, t.sum, t.bytes, e.dim FROM chunks c"
-                " JOIN embedders e ON e.name = ? JOIN token_vectors t ON t.chunk = c.id AND t.embedder = e.id"
-                f" WHERE c.chunk_id IN ({marks})",
+                # Cross joins keep this order: SQLite would read all rows of an embedder.
+                "SELECT c.chunk_id, t.chunk, t.signs, t.sum, t.bytes, e.dim FROM embedders e CROSS JOIN chunks c"
+                " CROSS JOIN token_vectors t ON t.chunk = c.id AND t.embedder = e.id"
+                f" WHERE e.name = ? AND c.chunk_id IN ({marks})",
                 (embedder, *chunk_ids),
             ).fetchall()
         sound = {}

@@ -35,7 +35,7 @@ RANK_CONSTANT = 10
 WORDS_WEIGHT = 0.55
 """Weight of word ranks against vector ranks. See "Answering and retrieval: constants" in bench/LOG.md for this weight
 and RANK_CONSTANT."""
-COMPARED_BY_TOKENS = 128
+COMPARED_BY_TOKENS = 96
 """Best candidates whose token vectors are compared with the question's."""
 _MOST_WORD_PIECES = 64
 """Word pieces of a question that are compared, so that a long one takes no longer than some 20 ms."""

@@ -1,6 +1,17 @@
-"""`python -m desk_rag`: the same as the command `desk-rag`."""
+"""`python -m desk_rag`, and the command `desk-rag`."""
 
-from desk_rag.cli.main import main
+import sys
+
+from desk_rag.cli.questions import early
+
+
+def main() -> int:
+    """Run one command; a question is sent first to the process that answers for others, if there is one."""
+    question = early.send(sys.argv[1:])
+    from desk_rag.cli.main import main as run
+
+    return run(early=question)
+
 
 if __name__ == "__main__":
     raise SystemExit(main())

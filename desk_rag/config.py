@@ -322,10 +322,10 @@ def _texts(value: object) -> Iterable[str]:
     return (text for one in value for text in _texts(one)) if isinstance(value, list) else ()
 
 
-def with_changes(found: ModelSettings, changes: Mapping[str, object]) -> ModelSettings:
-    """The section with what the command line says of it. Raises ConfigError."""
+def with_changes(section: ModelSettings, changes: Mapping[str, object]) -> ModelSettings:
+    """Return the section with the options of the command line. Raises ConfigError."""
     try:
-        return ModelSettings.model_validate(found.model_dump() | dict(changes))
+        return ModelSettings.model_validate(section.model_dump() | dict(changes))
     except ValidationError as error:
         raise ConfigError(f"The command line: {_explain(error)}", remedy="desk-rag --help says more.") from error
 

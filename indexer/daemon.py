@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
@@ -67,7 +67,7 @@ def run_watch(
                     discovery.check_root(folder)
             models = Models(store, settings)
             service = Service(lazy_parts(store, settings, models), folders, settings)
-            server = _serve(settings, service, models)  # before the priority is lowered, so that answers are not slow
+            server = _serve(settings, service, models, stop.set)  # at normal priority, so that answers are not slow
             lower_priority()
             # Chunks of many lengths would fill the cache of compiled CPU kernels (bench/LOG.md, "Memory of a watcher").
             os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
@@ -89,14 +89,17 @@ def run_watch(
     return _EXIT_OK
 
 
-def _serve(settings: Settings, service: Service, models: Models) -> Server:
-    """Answer the questions of other processes, and let go of the models when none came for a while."""
+def _serve(settings: Settings, service: Service, models: Models, end: Callable[[], None]) -> Server:
+    """Answer other processes, make the changes they ask for, and let go of the models when idle for a while."""
 
     def idle() -> None:
         if models.idle_seconds() > settings.resident.free_minutes * 60 and not service.is_working():
             models.release()
 
-    resident = Resident(settings, lambda: service.parts, models.engine, service.is_reading, service.changed_files)
+    resident = Resident(
+        settings, lambda: service.parts, models.engine, service.is_reading, service.changed_files,
+        service=lambda: service, end=end,
+    )  # fmt: skip
     server = Server(settings.data_dir, resident.handle, idle)
     if (reason := server.start()) and is_supported():
         _log.warning("other processes must answer by themselves: %s", reason)

@@ -7,13 +7,20 @@ the same changes.
 from __future__ import annotations
 
 import heapq
+import queue
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import TypeVar
 
+from desk_rag.errors import Cancelled
+
+T = TypeVar("T")
+_TASK_POLL_SECONDS = 0.2
 _SWEEP_HANDICAP = 5.0
 """Seconds by which changed files precede a sweep: one edit should not wait for a sweep of the whole folder, and many
 edits should not delay the sweep for ever."""
@@ -58,6 +65,8 @@ class SweepJob:
 
 
 Job = FileJob | SweepJob
+Task = Callable[[], None]
+"""Work that a user waits for; it precedes all jobs. Raises nothing."""
 
 
 class JobQueue:
@@ -71,6 +80,7 @@ class JobQueue:
         self._order: list[tuple[float, int, Path]] = []
         self._count = 0
         self._sweeps: dict[Path, float] = {}
+        self._tasks: deque[Task] = deque()
         self._woken = False
 
     def __len__(self) -> int:
@@ -88,6 +98,64 @@ class JobQueue:
             else:
                 self._put_file(job)
             self._changed.notify_all()
+
+    def put_task(self, task: Task) -> None:
+        """Queue work that precedes all jobs."""
+        with self._changed:
+            self._tasks.append(task)
+            self._woken = True
+            self._changed.notify_all()
+
+    def take_task(self) -> Task | None:
+        """Remove and return the oldest task; None if there is none."""
+        with self._changed:
+            return self._tasks.popleft() if self._tasks else None
+
+    def has_tasks(self) -> bool:
+        """Return whether a task waits."""
+        return bool(self._tasks)
+
+    def perform(self, work: Callable[[Callable[[T], None]], None], stop: Callable[[], bool]) -> Iterator[T]:
+        """Have `work` done by the thread that takes tasks; yield what it hands to its argument.
+
+        Raises what `work` raises, and Cancelled if `stop()` turns true before it has begun.
+        """
+        results: queue.SimpleQueue[tuple[T] | Exception | None] = queue.SimpleQueue()
+        state, has_begun, is_cancelled = threading.Lock(), threading.Event(), threading.Event()
+
+        def task() -> None:
+            with state:
+                if is_cancelled.is_set():
+                    return
+                has_begun.set()
+            try:
+                work(lambda result: results.put((result,)))
+            except Exception as error:
+                results.put(error)
+            else:
+                results.put(None)
+
+        self.put_task(task)
+        while True:
+            try:
+                result = results.get(timeout=_TASK_POLL_SECONDS)
+            except queue.Empty:
+                with state:
+                    if stop() and not has_begun.is_set():
+                        is_cancelled.set()
+                        raise Cancelled("It was stopped before it began.") from None
+                continue
+            if result is None:
+                return
+            if isinstance(result, Exception):
+                raise result
+            yield result[0]
+
+    def drop(self, is_dropped: Callable[[Path], bool]) -> None:
+        """Remove the jobs of the files and roots that `is_dropped` names."""
+        with self._changed:
+            self._files = {path: job for path, job in self._files.items() if not is_dropped(path)}
+            self._sweeps = {root: due for root, due in self._sweeps.items() if not is_dropped(root)}
 
     def take(self) -> Job | None:
         """Remove and return the most urgent job that is due; None if none is."""

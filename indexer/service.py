@@ -12,11 +12,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
-from desk_rag.config import GIB, Settings
+from desk_rag.config import GIB, IndexSettings, Settings
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import StoreError
 from desk_rag.indexer.jobs import Change, FileJob, JobQueue, SweepJob
@@ -28,6 +29,7 @@ from desk_rag.indexer.root_watch import WatchState
 from desk_rag.indexer.watcher import Batch, Watcher
 from desk_rag.indexer.worker import AT_REST, Worker, look, settle_wait
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, Notice, RootAbsent, StageProgress
+from desk_rag.ingest.explanation import exclusion_rule
 from desk_rag.sanitize import clean, shown_path
 from desk_rag.store.catalog.deletion_rows import Decision
 from desk_rag.store.types import Activity
@@ -43,6 +45,7 @@ _REMEMBERED = 50_000
 _FOLDERS_SECONDS = 2.0
 """Seconds between two checks whether the folders are there."""
 _SOON = 10.0
+T = TypeVar("T")
 
 
 class ClockJump:
@@ -169,6 +172,50 @@ class Service:
         """Return whether files, vectors or chunk KV are being worked on."""
         return self.is_reading() or self._worker.is_in_stages
 
+    # What users ask of the process
+
+    @property
+    def settings(self) -> Settings:
+        """The settings by which folders are indexed now."""
+        return self._settings
+
+    def perform(self, work: Callable[[Callable[[T], None]], None], stop: Callable[[], bool]) -> Iterator[T]:
+        """Run `work` in the thread that indexes, before all other jobs; yield what it hands to its argument.
+
+        Raises what `work` raises, and Cancelled if `stop()` turns true or this service ends before it has begun.
+        """
+        return self._jobs.perform(work, lambda: stop() or self._stopping.is_set())
+
+    def report(self, event: IndexEvent) -> None:
+        """Pass on an event of work that `perform` runs, as if it came from the worker."""
+        self._emit(event)
+
+    def use_index_settings(self, settings: IndexSettings) -> None:
+        """Read files by these settings from now on."""
+        if settings != self._settings.index:
+            self._settings = self._settings.model_copy(update={"index": settings})
+            self._worker.use_settings(settings)
+
+    def leave_out(self, path: Path) -> bool:
+        """Index nothing at or below `path` until this process ends; return whether anything was indexed there.
+
+        Folders at or below it are watched no longer; inside a folder that is watched, a rule leaves it out.
+        """
+        left = tuple(folder for folder in self.folders if folder != path and path not in folder.parents)
+        around = [folder for folder in left if folder in path.parents]
+        is_changed = bool(around) or left != self.folders
+        if around:
+            rules = [exclusion_rule(path, folder, is_folder=not path.is_file()) for folder in around]
+            index = self._settings.index
+            exclude = (*index.exclude, *(rule for rule in rules if rule not in index.exclude))
+            self.use_index_settings(index.model_copy(update={"exclude": exclude}))
+        if left != self.folders:
+            self.folders = left
+            self._watcher.keep_only(left)
+            self._folder_check = FolderCheck(self._store, left)
+        self._jobs.drop(lambda waiting: waiting == path or path in waiting.parents)
+        return is_changed
+
     # Pauses
 
     def _paused(self) -> str:
@@ -203,7 +250,7 @@ class Service:
         self._check_watches(start=True)
         jump = ClockJump(time.time(), time.monotonic())
         next_sweep = time.monotonic() + self._settings.index.sweep_seconds
-        published: tuple[StageProgress, str, tuple[Notice, ...]] | None = None
+        published: tuple[StageProgress, str, float | None, tuple[Notice, ...]] | None = None
         published_at = next_folders = 0.0
         while not self._stopping.wait(self._tick):
             now = time.monotonic()
@@ -220,15 +267,15 @@ class Service:
                     self._check_folders()
                 self._heed_pause()
                 self._heed_confirmed()
-                state = (self._activity, self._current, self.notices())
+                state = (*self._present_work(), self.notices())
                 if state != published or now - published_at >= _HEARTBEAT_SECONDS:
-                    self._publish(state[0], state[1])
+                    self._publish(*state[:3])
                     published, published_at = state, now
             except Exception as error:
                 _log.error("the timer failed: %s", type(error).__name__)
         self._watcher.stop()
         with contextlib.suppress(StoreError):
-            self._publish(replace(self._activity, waiting="stopped"), "")
+            self._publish(replace(self._activity, waiting="stopped"), "", None)
 
     def _check_watches(self, *, start: bool = False) -> None:
         try:
@@ -267,7 +314,14 @@ class Service:
                 self._jobs.put(SweepJob(root, time.monotonic()))
         self._confirmed = confirmed
 
-    def _publish(self, progress: StageProgress, current: str) -> None:
+    def _present_work(self) -> tuple[StageProgress, str, float | None]:
+        """Return progress, name of the file that was read last, and since when there is nothing to do, if so."""
+        idle_since, progress = self._worker.idle_since, self._activity
+        if idle_since is None or progress.waiting or self.is_working():
+            return progress, self._current, None
+        return AT_REST, "", idle_since
+
+    def _publish(self, progress: StageProgress, current: str, idle_since: float | None) -> None:
         self._store.publish_activity(
             Activity(
                 pid=os.getpid(),
@@ -281,6 +335,7 @@ class Service:
                 waiting=progress.waiting,
                 current=current,
                 notices=tuple((notice.subject, notice.sentence, notice.remedy) for notice in self.notices()),
+                idle_since=idle_since,
             )
         )
 

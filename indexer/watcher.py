@@ -94,7 +94,7 @@ class Watcher:
     def check(self) -> list[WatchState]:
         """Watch roots that are present again, poll those that lack watches, and return the states that changed."""
         changed = []
-        for root, watch in self._watches.items():
+        for root, watch in list(self._watches.items()):
             state = watch.check()
             if state is None:
                 self._states.pop(root, None)
@@ -103,9 +103,17 @@ class Watcher:
                 changed.append(state)
         return changed
 
+    def keep_only(self, roots: Sequence[Path]) -> None:
+        """Stop watching all other roots."""
+        for root in self._watches.keys() - set(roots):
+            self._watches.pop(root).stop()
+            self._states.pop(root, None)
+            with self._changed:
+                self._pending.pop(root, None)
+
     def sweep_all(self) -> None:
         """Request a sweep of every root, because events were lost."""
-        for root in self._watches:
+        for root in list(self._watches):
             self._note(root, {}, sweep=True)
 
     def pending(self) -> list[Path]:

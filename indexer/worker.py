@@ -17,7 +17,7 @@ from desk_rag.config import IndexSettings
 from desk_rag.documents.discovery import FoundFile
 from desk_rag.documents.status import FileState, IndexStage
 from desk_rag.errors import Cancelled, DeskRagError, StoreError
-from desk_rag.indexer.jobs import Change, FileJob, FileSnapshot, Job, JobQueue, SweepJob
+from desk_rag.indexer.jobs import Change, FileJob, FileSnapshot, Job, JobQueue, SweepJob, Task
 from desk_rag.indexer.machine.memory import trim_memory
 from desk_rag.indexer.parts import Parts
 from desk_rag.ingest.background_prefill import warm_pending
@@ -91,6 +91,8 @@ class Worker:
         """Monotonic time of the next check for deleted text."""
         self._sweeps: dict[Path, tuple[float, float]] = {}
         """End of the last sweep of each root, in monotonic time, and its duration in seconds."""
+        self.idle_since: float | None = None
+        """Unix time at which everything was indexed; a look that finds no change leaves it as it is."""
 
     def run(self) -> None:
         """Work until told to stop. Raises nothing."""
@@ -106,6 +108,10 @@ class Worker:
         ended, took = self._sweeps.get(root, (0.0, 0.0))
         return max(time.monotonic(), ended + max(5.0, 10 * took)) if ended else time.monotonic()
 
+    def use_settings(self, settings: IndexSettings) -> None:
+        """Read files by these settings from the next one on. May be called from any thread."""
+        self._settings = settings
+
     @property
     def is_in_stages(self) -> bool:
         """Return whether vectors or chunk KV are being made."""
@@ -118,6 +124,9 @@ class Worker:
 
     def _step(self) -> None:
         self._tidy()
+        if (task := self._jobs.take_task()) is not None:
+            self._do_task(task)
+            return
         if reason := self._paused():
             self._rests = True
             self._emit(StageProgress(IndexStage.SCAN, 0, 0, "files", 0.0, None, reason))
@@ -130,6 +139,8 @@ class Worker:
         if job is not None:
             self._do(job)
         elif not self._advance_stages():
+            if self.idle_since is None and not self._unfinished:
+                self.idle_since = time.time()
             # An answer in another process may request chunks at any time, and the store does not notify us.
             self._jobs.wait(_LOOK_SECONDS)
             if not self._stages_again:
@@ -151,9 +162,19 @@ class Worker:
         self._tidy_at = time.monotonic() + wait
 
     def _halt(self) -> bool:
-        return self._stopping() or bool(self._paused())
+        return self._stopping() or bool(self._paused()) or self._jobs.has_tasks()
 
     # Jobs
+
+    def _do_task(self, task: Task) -> None:
+        """Do what a user waits for, although the indexing is paused."""
+        self.idle_since = None
+        self.is_sweeping = True
+        try:
+            task()
+        finally:
+            self.is_sweeping = False
+            self.begin_stages()
 
     def _do(self, job: Job) -> None:
         if isinstance(job, FileJob):
@@ -255,7 +276,7 @@ class Worker:
         if isinstance(event, FileEvent):
             self._tally.add(event)
             if event.state in (FileState.INDEXED, FileState.REMOVED, FileState.RENAMED):
-                self._unfinished = True
+                self._unfinished, self.idle_since = True, None
                 self._full_until = 0.0
                 self._stages_again = time.monotonic()
         self._emit(event)
@@ -277,7 +298,7 @@ class Worker:
             progress, is_suspended = None, time.monotonic() < self._full_until
             try:
                 for progress in work():
-                    self._unfinished = True
+                    self._unfinished, self.idle_since = True, None
                     self._tally.add(progress)
                     self._emit(progress)
                     yield

@@ -31,6 +31,7 @@ from desk_rag.tui import messages as m
 from desk_rag.tui.backend import Backend, Freshness, Status
 from desk_rag.tui.keys.bindings import bound
 from desk_rag.tui.keys.keymap import checked
+from desk_rag.tui.keys.order import KeyOrder, KeysSettled
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.palette import turn_commands, with_key
 from desk_rag.tui.panels.host import PanelHost
@@ -88,6 +89,7 @@ class DeskRagApp(PanelHost):
         self._status_told = False
         self._pressed_ctrl_c = float("-inf")
         self._long_work = LongWork()
+        self._key_order = KeyOrder(self, self._deliver)
 
     def on_mount(self) -> None:
         self.use_ui_settings()
@@ -99,10 +101,21 @@ class DeskRagApp(PanelHost):
         self.call_after_refresh(self.start if self._folders else self.look_for_folders)
 
     async def on_event(self, event: events.Event) -> None:
-        """Deliver an event; what is typed anywhere on the chat screen goes to the prompt."""
-        if isinstance(event, events.Key | events.Paste) and not event.is_forwarded and self._chat.is_current:
+        """Deliver an event; keys and pastes wait for what was typed before them."""
+        if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
+            await self._key_order.take(event)
+        else:
+            await super().on_event(event)
+
+    async def _deliver(self, event: events.Event) -> None:
+        """Deliver a key or a paste; what is typed anywhere on the chat screen goes to the prompt."""
+        if self._chat.is_current:
             self._chat.take_input(event)
         await super().on_event(event)
+
+    async def on_keys_settled(self, message: KeysSettled) -> None:
+        """Go on with the keys that waited."""
+        await self._key_order.settled(message)
 
     def on_unmount(self) -> None:
         self._end_workers()

@@ -311,6 +311,7 @@ class LiveBackend:
             lambda: nullcontext(engine),
             service.is_reading,
             service.changed_files,
+            service=lambda: self._service,
         )
         self._server = Server(self.session.settings.data_dir, resident.handle)
         if reason := self._server.start():

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.cli import output as out
-from desk_rag.cli.store_access import exists, nothing_indexed, open_store
+from desk_rag.cli.store_access import exists, nothing_indexed
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError, StoreLocked
+from desk_rag.indexer.resident.protocol import NoResident
 from desk_rag.sanitize import clean, shown_path
 
 if TYPE_CHECKING:
@@ -66,20 +67,24 @@ def _list(settings: Settings, *, as_json: bool) -> int:
 
 def _decide(settings: Settings, folder: Path, *, keep: bool, as_json: bool) -> int:
     """Keep the documents below `folder` whose files are gone, or remove them from the index."""
+    from desk_rag.cli.folders import handover
     from desk_rag.ingest import deletions as removals
     from desk_rag.store.catalog.deletion_rows import Decision
 
     path = Path(os.path.realpath(folder.expanduser()))
-    with _open(settings) as store:
-        count = store.deletions.decide(path, Decision.KEPT if keep else Decision.CONFIRMED)
-        if not count:
-            raise ConfigError(
-                f"No document below {path} is kept whose file is gone.",
-                remedy="desk-rag deletions lists them; desk-rag purge FOLDER forgets documents whose files are there.",
-            )
-        removed = removals.remove_confirmed(store) if store.writer and not keep else 0
-        if removed:
-            store.checkpoint()
+    try:
+        count, removed = handover.decide(settings, path, keep=keep, progress=out.Progress(sys.stderr))
+    except NoResident:
+        with _open(settings) as store:
+            count = store.deletions.decide(path, Decision.KEPT if keep else Decision.CONFIRMED)
+            removed = removals.remove_confirmed(store) if count and store.writer and not keep else 0
+            if removed:
+                store.checkpoint()
+    if not count:
+        raise ConfigError(
+            f"No document below {path} is kept whose file is gone.",
+            remedy="desk-rag deletions lists them; desk-rag purge FOLDER forgets documents whose files are there.",
+        )
     if as_json:
         out.print_json(sys.stdout, {"folder": str(path), "documents": count, "keep": keep, "removed": removed})
     elif keep:
@@ -87,16 +92,18 @@ def _decide(settings: Settings, folder: Path, *, keep: bool, as_json: bool) -> i
     elif removed:
         _print([f"Removed from the index: {out.plural(removed, 'document')}."])
     else:
-        _print([f"{out.plural(count, 'document')}: the running desk-rag removes them at once."])
+        _print([f"{out.plural(count, 'document')}: another desk-rag is writing, and removes them at its next look."])
     return 0
 
 
 def _open(settings: Settings) -> Store:
     """Open the store as the writer, or as a reader if another process writes; that process obeys the decision."""
+    from desk_rag.indexer.resident.keeping import make_way
     from desk_rag.store.store import Store
 
+    make_way(settings.data_dir)
     try:
-        return open_store(settings, writer=True)
+        return Store.open(settings.data_dir, settings.store, writer=True)
     except StoreLocked:
         return Store.open(settings.data_dir, settings.store, writer=False)
 

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -33,6 +33,9 @@ from desk_rag.cli.folders import commands as folder_commands
 from desk_rag.cli.questions import commands as question_commands
 from desk_rag.cli.signals import Commands, ReaderLeft
 from desk_rag.errors import EXIT_CODES, ConfigError, told_to_user
+
+if TYPE_CHECKING:
+    from desk_rag.cli.questions.early import EarlyQuestion
 
 _EPILOG = (
     "`desk-rag ~/Documents` opens the UI on that folder. The options above may also stand after the command. "
@@ -88,7 +91,7 @@ def _globals(
     options: dict[str, object] = {"name": model, "adapter": adapter, "quantization": quantization}
     options |= {"embedder": embedder, "device": device, "rungs": rungs, "allow_download": download or None}
     changes = {key: value for key, value in options.items() if value is not None}
-    ctx.obj = Overrides(config, data_dir, changes)
+    ctx.obj = Overrides(config, data_dir, changes, ctx.obj)
 
 
 @app.command("open")
@@ -293,14 +296,14 @@ def guide(topic: Annotated[str, typer.Argument(help="A guide or a command; none 
 folder_commands.register(app)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
+def main(argv: Sequence[str] | None = None, early: EarlyQuestion | None = None) -> int:
+    """Run one command; returns the exit code. `early` is a question in `argv` that was sent already."""
     for stream in (sys.stdout, sys.stderr):
         if (reconfigure := getattr(stream, "reconfigure", None)) is not None:
             reconfigure(errors="replace")
     code = 0
     try:
-        code = _run(sys.argv[1:] if argv is None else argv)
+        code = _run(sys.argv[1:] if argv is None else argv, early)
         sys.stdout.flush()
     except (BrokenPipeError, ReaderLeft):
         # Nobody reads our output any more (`desk-rag search x | head -1`): end without a message.
@@ -310,9 +313,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _run(argv: Sequence[str]) -> int:
+def _run(argv: Sequence[str], early: EarlyQuestion | None) -> int:
     try:
-        app(route(argv), prog_name="desk-rag")
+        app(route(argv), prog_name="desk-rag", obj=early)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     except (BrokenPipeError, ReaderLeft):

@@ -6,17 +6,19 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.cli import output as out
 from desk_rag.cli.deletions import missing_line
-from desk_rag.cli.store_access import confirm, exists, nothing_indexed, open_store, print_lines
+from desk_rag.cli.store_access import confirm, exists, nothing_indexed, open_store, print_lines, when_unlocked
 from desk_rag.config import Settings
 from desk_rag.documents.status import FileState, is_beginning_only
 from desk_rag.errors import ConfigError, CorruptCatalog, StoreError, catalog_lost
 from desk_rag.indexer.resident import keeping
+from desk_rag.indexer.resident.protocol import NoResident
 from desk_rag.sanitize import shown_path
 
 if TYPE_CHECKING:
@@ -102,7 +104,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
         *([f"chunk KV  in {settings.store.kv_place}"] if settings.store.kv_place else []),
         *([f"away      {away}"] if away else []),
         f"left out  {out.unread_line(skipped) if skipped.files else 'nothing'}",
-        f"now       {_activity_text(activity, pause)}",
+        f"now       {_activity_text(activity, pause, counts.files)}",
     ]
     if kept is not None:
         minutes = settings.resident.exit_minutes
@@ -179,6 +181,11 @@ def _verified(
     """Return the report, the store's notices, and why its chunk KV cannot be reached ('' if it can)."""
     from desk_rag.store.types import Problem, VerifyReport
 
+    if repair:
+        from desk_rag.cli.folders import handover
+
+        with suppress(NoResident):
+            return handover.repair(settings, part, out.Progress(sys.stderr))
     try:
         with open_store(settings, writer=repair) as store:
             return store.verify(repair=repair, subset=part), store.notices, store.kv_away
@@ -203,53 +210,86 @@ def purge(settings: Settings, folder: Path | None, *, check: bool, sure: bool, a
     """Delete what was derived from `folder`, or the whole data directory; 4 if traces were found afterwards."""
     path = None if folder is None else Path(os.path.realpath(folder.expanduser()))
     all_of_it = f"everything in {settings.data_dir}, and all saved chats"
-    what = all_of_it if path is None else f"everything derived from {path}"
+    what = all_of_it if path is None else f"everything derived from {path}, and what saved chats say about it"
+    if path is not None:
+        _check_is_known(settings, path)
     confirm(what, sure=sure)
-    keeping.make_way(settings.data_dir)
+    has_ended = keeping.make_way(settings.data_dir, watching=path is None)
     if path is None:
-        return _purge_all(settings, as_json=as_json)
+        if has_ended and not as_json:
+            print_lines(["The desk-rag that was running has ended."])
+        return _purge_all(settings, ends=has_ended, as_json=as_json)
     if not exists(settings):
         from desk_rag.store.chats.chats import forget_folder
 
         turns = forget_folder(settings.data_dir, path)  # chats outlive a lost index
         if turns and not as_json:
-            print_lines([f"Removed what came from it from {out.plural(turns, 'turn')} of saved chats."])
+            print_lines([_chats_line(turns)])
         return nothing_indexed(settings, as_json=as_json)
-    report = _purge_folder(settings, path, check=check)
-    if not report.documents and not report.chat_turns and not path.exists():
-        raise ConfigError(f"Nothing was indexed from {path}, and it does not exist.", remedy="Check the spelling.")
+    report, left_out = _purge_folder(settings, path, check=check)
     if as_json:
         out.print_json(sys.stdout, asdict(report))
     else:
         counts = f"{out.plural(report.documents, 'document')}, {out.plural(report.chunks, 'chunk')}"
         lines = [f"Forgot {counts} and {out.plural(report.kv_files, 'KV file')} ({out.size(report.freed_bytes)})."]
         if report.chat_turns:
-            lines.append(f"Removed what came from it from {out.plural(report.chat_turns, 'turn')} of saved chats.")
+            lines.append(_chats_line(report.chat_turns))
         if report.verified and not report.traces:
             lines.append("Searched the whole store for their text: no trace.")
         if check and report.unsearched:
             why = "their text is too short to search for, or other documents hold it too"
             lines.append(f"{out.plural(report.unsearched, 'chunk')} could not be searched for: {why}.")
         lines += [f"Part of the text is still in {trace}." for trace in report.traces]
-        print_lines(lines)
+        print_lines([*lines, *_left_out(path, left_out)])
     return StoreError.exit_code if report.traces else 0
 
 
-def _purge_folder(settings: Settings, path: Path, *, check: bool) -> PurgeReport:
+def _check_is_known(settings: Settings, path: Path) -> None:
+    """Raise ConfigError for a path that does not exist and of which nothing is kept."""
+    from desk_rag.store.chats.chats import knows
+
+    if path.exists() or knows(settings.data_dir, path):
+        return
+    if exists(settings):
+        with open_store(settings, writer=False) as store:
+            if store.documents(path):
+                return
+    raise ConfigError(f"Nothing was indexed from {path}, and it does not exist.", remedy="Check the spelling.")
+
+
+def _chats_line(turns: int) -> str:
+    return f"Deleted {out.plural(turns, 'question')} with {'its answer' if turns == 1 else 'their answers'} from chats."
+
+
+def _left_out(path: Path, left_out: bool) -> list[str]:
+    if not (left_out and path.exists()):
+        return []
+    return [
+        f"The desk-rag that is running leaves {shown_path(path)} out until it ends. For good, add it to "
+        "`exclude` under [index], or take it from `folders` (desk-rag help settings)."
+    ]
+
+
+def _purge_folder(settings: Settings, path: Path, *, check: bool) -> tuple[PurgeReport, bool]:
+    """Purge, here or in the process that indexes; also return whether that process leaves the folder out."""
+    from desk_rag.cli.folders import handover
     from desk_rag.store.open_to_purge import open_to_purge
 
-    store, room = open_to_purge(settings.data_dir, settings.store, path)
+    with suppress(NoResident):
+        return handover.purge(settings, path, check=check, progress=out.Progress(sys.stderr))
+    store, room = when_unlocked(settings, lambda: open_to_purge(settings.data_dir, settings.store, path))
     with store:
         report = store.purge_verify(path) if check else store.purge(path)
-    return replace(report, kv_files=report.kv_files + room.files, freed_bytes=report.freed_bytes + room.freed)
+    report = replace(report, kv_files=report.kv_files + room.files, freed_bytes=report.freed_bytes + room.freed)
+    return report, False
 
 
-def _purge_all(settings: Settings, *, as_json: bool) -> int:
+def _purge_all(settings: Settings, *, ends: bool, as_json: bool) -> int:
     from desk_rag.store import ownership
 
     if not ownership.is_store(settings.data_dir):
         return _purge_chats(settings, as_json=as_json)
-    cleared, away = _delete_all(settings.data_dir)
+    cleared, away = when_unlocked(settings, lambda: _delete_all(settings.data_dir), ends=ends)
     if as_json:
         foreign = [str(path) for path in cleared.remaining]
         report = {"deleted": str(settings.data_dir), "freed_bytes": cleared.freed_bytes, "left": foreign, "away": away}
@@ -288,7 +328,7 @@ def pin(settings: Settings, folder: Path, *, remove: bool) -> int:
     # Check before opening the store, which would create an empty one.
     if not path.exists() and not exists(settings):
         raise _unknown_path(path)
-    with open_store(settings, writer=True) as store:
+    with open_store(settings, writer=False) as store:  # any process may pin; the one that writes obeys
         # A drive that is not connected is known by its documents or its pin.
         if not path.exists() and path not in store.pins() and not store.documents(path):
             raise _unknown_path(path)
@@ -335,10 +375,15 @@ def _activity_json(activity: Activity | None) -> dict[str, object] | None:
     return {**asdict(activity), "stage": activity.stage.value}
 
 
-def _activity_text(activity: Activity | None, pause: float | None) -> str:
+def _activity_text(activity: Activity | None, pause: float | None, files: int) -> str:
     paused = " (a pause was requested)" if pause is not None and pause > time.time() else ""
     if activity is None:
         return "no process is watching; desk-rag watch FOLDER keeps the index fresh" + paused
+    if activity.idle_since is not None:
+        idle_since = _clock_time(activity.idle_since)
+        return f"process {activity.pid}: watching, up to date since {idle_since} ({out.plural(files, 'file')}){paused}"
+    if activity.waiting and not activity.total:
+        return f"process {activity.pid}: {activity.waiting}"
     from desk_rag.ingest.events import StageProgress
 
     progress = StageProgress(
@@ -346,3 +391,10 @@ def _activity_text(activity: Activity | None, pause: float | None) -> str:
         activity.waiting,
     )  # fmt: skip
     return f"process {activity.pid}: {out.stage_line(progress)}" + paused
+
+
+def _clock_time(moment: float) -> str:
+    """'14:02', or '2026-11-22 14:02' if that was not today."""
+    local = time.localtime(moment)
+    is_today = local[:3] == time.localtime()[:3]
+    return time.strftime("%H:%M" if is_today else "%Y-%m-%d %H:%M", local)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from desk_rag.cli import output as out
 from desk_rag.config import Settings
-from desk_rag.errors import ConfigError, catalog_lost
+from desk_rag.errors import ConfigError, StoreLocked, catalog_lost
 from desk_rag.sanitize import clean, shown_path
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
+
+T = TypeVar("T")
+LOCK_SECONDS = 15.0
+"""Time to wait for a command that writes to the store and will soon have finished."""
+_POLL_SECONDS = 0.1
 
 
 def exists(settings: Settings) -> bool:
@@ -34,13 +40,45 @@ def nothing_indexed(settings: Settings, *, as_json: bool) -> int:
 
 
 def open_store(settings: Settings, *, writer: bool) -> Store:
-    """Open the store of these settings. Raises StoreError subclasses."""
+    """Open the store of these settings; a writer waits for a command that will soon end. Raises StoreError subclasses.
+    """
     from desk_rag.indexer.resident.keeping import make_way
     from desk_rag.store.store import Store
 
-    if writer:
-        make_way(settings.data_dir)
-    return Store.open(settings.data_dir, settings.store, writer=writer)
+    if not writer:
+        return Store.open(settings.data_dir, settings.store, writer=False)
+    make_way(settings.data_dir)
+    return when_unlocked(settings, lambda: Store.open(settings.data_dir, settings.store, writer=True))
+
+
+def when_unlocked(settings: Settings, action: Callable[[], T], *, ends: bool = False) -> T:
+    """Return what `action` returns, calling it again for a few seconds while a command that ends soon is writing.
+
+    Raises StoreLocked, at once if the other process indexes in the background, unless it is known to be ending.
+    """
+    end = time.monotonic() + LOCK_SECONDS
+    progress = out.Progress(sys.stderr)
+    try:
+        while True:
+            try:
+                return action()
+            except StoreLocked as error:
+                if time.monotonic() >= end or (not ends and _indexes_in_background(settings)):
+                    raise
+                progress.passing(f"{error.message} Waiting for it …")
+            time.sleep(_POLL_SECONDS)
+    finally:
+        progress.clear()
+
+
+def _indexes_in_background(settings: Settings) -> bool:
+    from desk_rag.store.store import Store
+
+    if not exists(settings):
+        return False
+    with Store.open(settings.data_dir, settings.store, writer=False) as store:
+        activity = store.activity()
+    return activity is not None and activity.waiting != "stopped"
 
 
 def print_lines(lines: Sequence[str]) -> None:

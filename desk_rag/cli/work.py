@@ -24,6 +24,7 @@ from desk_rag.errors import (
     StoreFull,
     StoreLocked,
 )
+from desk_rag.indexer.resident.client import ResidentError
 from desk_rag.indexer.resident.protocol import NoResident
 from desk_rag.ingest import contents, freshness, unread
 from desk_rag.ingest.events import IndexFinished
@@ -84,9 +85,6 @@ def open_ui(settings: Settings, folders: Sequence[Path], settings_file: Path | N
 def index(settings: Settings, folders: Sequence[Path], *, warm: bool, dry_run: bool, as_json: bool) -> int:
     """Bring the index of `folders` or files up to date; 3 if some files could not be read."""
     tally = Tally()  # starts the clock before the imports, so that the reported time includes them
-    from desk_rag.indexer.once import Run
-    from desk_rag.indexer.parts import lazy_parts
-
     roots = _roots(settings, folders, files=True)
     if dry_run:
         from desk_rag.cli.folders.listing import print_preview
@@ -94,11 +92,11 @@ def index(settings: Settings, folders: Sequence[Path], *, warm: bool, dry_run: b
         return print_preview(settings, roots, as_json=as_json)
     check_model(settings)
     progress = out.Progress(sys.stderr, roots)
-    with open_store(settings, writer=True) as store, stoppable_with(progress) as stop:
-        if store.kv_away:
-            progress.say(store.kv_away)
-        done = Run(lazy_parts(store, settings), settings, stop, progress, tally).run(roots, warm=warm)
-        skipped, counts, stopped = unread.skipped_files(store, roots), store.counts(under=roots), stop()
+    with stoppable_with(progress) as stop:
+        done = _index(settings, roots, stop, progress, tally, warm=warm)
+        stopped = stop()
+    with open_store(settings, writer=False) as store:
+        skipped, counts = unread.skipped_files(store, roots), store.counts(under=roots)
     progress.clear()
     if as_json:
         names = [str(root) for root in roots]
@@ -113,6 +111,51 @@ def index(settings: Settings, folders: Sequence[Path], *, warm: bool, dry_run: b
     if done.disk_full:
         return StoreFull.exit_code
     return SOME_UNREADABLE if done.failed else 0
+
+
+def _index(
+    settings: Settings,
+    roots: Sequence[Path],
+    stop: Callable[[], bool],
+    progress: out.Progress,
+    tally: Tally,
+    *,
+    warm: bool,
+) -> IndexFinished:
+    """Have the process that indexes in the background do it, or do it here if there is none."""
+    from desk_rag.cli.folders import handover
+
+    try:
+        return handover.index(settings, roots, warm=warm, progress=progress, stop=stop)
+    except NoResident:
+        pass
+    except ResidentError:
+        if not stop():
+            raise
+        return tally.finished()
+    from desk_rag.indexer.once import Run
+    from desk_rag.indexer.parts import lazy_parts
+
+    with open_store(settings, writer=True) as store:
+        if store.kv_away:
+            progress.say(store.kv_away)
+        return Run(lazy_parts(store, settings), settings, stop, progress, tally).run(roots, warm=warm)
+
+
+def index_in_background_process(
+    settings: Settings, roots: Sequence[Path], stop: Callable[[], bool], progress: out.Progress
+) -> int:
+    """Have the process that is running index new folders, and return how many files could not be read.
+
+    Raises NoResident if it does not.
+    """
+    from desk_rag.cli.folders import handover
+
+    progress.say(f"Indexing {', '.join(shown_path(root) for root in roots)} first, once.")
+    done = handover.index(settings, roots, warm=True, progress=progress, stop=stop)
+    with open_store(settings, writer=False) as store:
+        _say_summary(progress, done, unread.skipped_files(store, roots), store.counts(under=roots))
+    return done.failed
 
 
 def index_with(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 STATE_WORDS = {FileState.SKIPPED.value: "left out"}
 """States that a person calls otherwise than the catalog does."""
+_SPECIAL = re.compile(r"([\\*?\[\]!#])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +125,11 @@ def _bases(store: Store | None, settings: Settings, path: Path) -> Iterator[Path
             return
         if store is not None and store.documents(parent):
             yield parent
+
+
+def exclusion_rule(path: Path, root: Path, *, is_folder: bool) -> str:
+    """Return a .gitignore pattern for exactly this path; what a pattern cannot hold becomes `?`, any character."""
+    relative = _SPECIAL.sub(r"\\\1", path.relative_to(root).as_posix())
+    named = "".join("?" if ord(c) < 32 or 0xDC80 <= ord(c) <= 0xDCFF else c for c in relative)
+    named = re.sub(r"\s\Z", "?", named)  # a pattern loses a space at its end
+    return f"/{named}{'/' if is_folder else ''}"

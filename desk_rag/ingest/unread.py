@@ -32,10 +32,6 @@ _GROUP_BY_RULE = {
 """Group of a skipped file by the beginning of its recorded reason."""
 _BINARY = "binary files"
 _TOO_LARGE = "too large"
-_WITHOUT_TEXT = frozenset(
-    {"programs", "fonts", "archives", "model weights", "audio", "video", _BINARY, "empty", "of tools"}
-)
-"""Groups that cannot hold an answer in text."""
 _SINGULAR = {
     "images": "image",
     "archives": "archive",
@@ -63,6 +59,8 @@ _MOST_COMPARED = 20_000
 _MOST_NAMED = 3
 _FEWEST_LETTERS = 5
 """Letters of a name without its ending by which a question may name a file."""
+_SHORT, _FEWEST_WORDS, _MOST_OF_NAME = 2, 2, 0.6
+"""Length of words that do not count, and the words of a name that a question must have for a refusal to name it."""
 _SUFFIX = re.compile(re.escape(KIND_NOT_READ) + r" \('(.*)'\)", re.DOTALL)
 
 
@@ -95,11 +93,6 @@ class UnreadFiles:
         """Return the command that names the files."""
         return f"desk-rag why FOLDER lists {'it' if self.files == 1 else 'them'}"
 
-    def with_text(self) -> UnreadFiles:
-        """Return the kinds that may hold an answer in text, or all kinds if none of them can."""
-        kinds = tuple((kind, count) for kind, count in self.kinds if kind not in _WITHOUT_TEXT)
-        return UnreadFiles(sum(count for _, count in kinds), kinds) if kinds else self
-
 
 def skipped_files(store: Store, under: Sequence[Path]) -> UnreadFiles:
     """Count the files below the folders `under` (all, if empty) that a rule or their kind leaves out."""
@@ -107,11 +100,11 @@ def skipped_files(store: Store, under: Sequence[Path]) -> UnreadFiles:
 
 
 def may_hold_answer(store: Store, under: Sequence[Path]) -> UnreadFiles | None:
-    """Count the files below the folders `under` (all, if empty) that may hold an answer but were not read.
+    """Count the files below the folders `under` (all, if empty) that were not read, as `desk-rag why` counts them.
 
     Returns None if every file was read.
     """
-    unread = _counted(store.unread_reasons(under)).with_text()
+    unread = _counted(store.unread_reasons(under))
     return unread if unread.files else None
 
 
@@ -125,10 +118,16 @@ def _failure_of(reason: str) -> str:
 
 
 def named_in(question: str, store: Store, under: Sequence[Path], *, by_kind: bool) -> list[str]:
-    """Return sentences about the unread files below `under` that a question names, or whose kind it names."""
+    """Return sentences about the unread files below `under` that a question names.
+
+    With `by_kind`, as after a refusal, also about those that it nearly names, or whose kind it names.
+    """
     rows = store.unread_files(under, _MOST_COMPARED)
     words = _words(question)
-    sentences = [said_of(path, reason) for path, _, reason in rows if _is_named(path.name, question, words)]
+    named = [row for row in rows if _is_named(row[0].name, question, words)]
+    if by_kind and not named:
+        named = [row for row in rows if _is_nearly_named(row[0].name, words)]
+    sentences = [said_of(path, reason) for path, _, reason in named]
     if len(sentences) > _MOST_NAMED:
         more = len(sentences) - _MOST_NAMED
         sentences = [*sentences[:_MOST_NAMED], f"{more:,} more files with names from the question were not read"]
@@ -143,6 +142,13 @@ def named_in(question: str, store: Store, under: Sequence[Path], *, by_kind: boo
         count = f"{len(scans):,} scanned PDF file{'' if len(scans) == 1 else 's'} not read"
         sentences.append(f"{count}: no text layer. {ocr.REMEDY}")
     return sentences
+
+
+def counted_kind(words: str, store: Store, under: Sequence[Path]) -> tuple[str, int] | None:
+    """Return the kind of unread files that words such as 'photos' name, and how many there are below `under`."""
+    kind = next((kind for kind, pattern in _NAMED_KINDS.items() if re.fullmatch(pattern, words, re.IGNORECASE)), None)
+    counts = dict(_counted(store.unread_reasons(under)).kinds)
+    return None if kind is None else (_SINGULAR.get(kind, kind) if counts.get(kind) == 1 else kind, counts.get(kind, 0))
 
 
 def said_of(path: Path, reason: str) -> str:
@@ -160,6 +166,13 @@ def _is_named(name: str, question: str, words: str) -> bool:
         return True
     stem = _words(name.rpartition(".")[0] or name)
     return len(stem.replace(" ", "")) >= _FEWEST_LETTERS and " " in stem and f" {stem} " in f" {words} "
+
+
+def _is_nearly_named(name: str, words: str) -> bool:
+    """Return whether a question has most words of a file's name, and at least two: 'old tax 2019.zip'."""
+    of_name = {word for word in _words(name.rpartition(".")[0] or name).split() if len(word) > _SHORT}
+    common = of_name & set(words.split())
+    return len(common) >= _FEWEST_WORDS and len(common) >= _MOST_OF_NAME * len(of_name)
 
 
 def _words(text: str) -> str:

@@ -48,11 +48,12 @@ class WordPieces:
 
     def is_word(self, ids: torch.Tensor) -> torch.Tensor:
         """Return which of the ids are parts of words or numbers: no punctuation, nothing added to the text."""
-        for number in ids.unique().tolist():
+        rows: list[list[int]] = ids.tolist()
+        for number in {number for row in rows for number in row}:
             if number not in self._is_word:
                 piece = self._uncut.id_to_token(number) or ""
                 self._is_word[number] = piece not in _ADDED and any(map(str.isalnum, piece))
-        return torch.tensor([[self._is_word[number] for number in row] for row in ids.tolist()])
+        return torch.tensor([[self._is_word[number] for number in row] for row in rows])
 
 
 class EmbeddedModule(torch.nn.Module):

@@ -113,7 +113,7 @@ def lock_of(layout: Layout) -> FileLock:
     except Timeout as error:
         raise StoreLocked(
             f"Another desk-rag {_holder(pid_file)} is writing to {layout.root}.",
-            remedy="Close it first. Questions can be asked while it runs.",
+            remedy="Try again when it has finished (desk-rag status). Questions are answered meanwhile.",
         ) from error
     except OSError as error:
         raise of_system(error, layout.run) or StoreError(

@@ -111,6 +111,8 @@ class Activity:
     current: str
     notices: tuple[tuple[str, str, str], ...] = ()
     """Subject, sentence and remedy of each state that needs the user's attention."""
+    idle_since: float | None = None
+    """Unix time since which everything is indexed; None while there is work or a reason to wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,4 +183,4 @@ class PurgeReport:
     unsearched: int = 0
     """Chunks that could not be searched for: too short, or also part of other documents."""
     chat_turns: int = 0
-    """Turns of saved chats from which quotes and answers were removed."""
+    """Turns that were deleted from saved chats."""

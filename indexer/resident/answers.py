@@ -1,4 +1,4 @@
-"""Answer the requests that clients may make: `ask`, `search` and `status`."""
+"""Answer the requests that clients may make: `ask`, `search`, `status`, and changes to the store."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 
 from desk_rag.answering.conversation.asking import Request
 from desk_rag.answering.conversation.scope import among_indexed
-from desk_rag.config import Settings
-from desk_rag.indexer.resident import values
-from desk_rag.indexer.resident.protocol import Message, NoResident
+from desk_rag.config import Settings, load
+from desk_rag.errors import ConfigError
+from desk_rag.indexer.resident import changes, values
+from desk_rag.indexer.resident.protocol import NEW_FOLDER, Message, NoResident
 from desk_rag.ingest import contents, damage, freshness
 from desk_rag.retrieval.search import retrieve
 
 if TYPE_CHECKING:
     from desk_rag.answering.engine import AnswerEngine
     from desk_rag.indexer.parts import Parts
+    from desk_rag.indexer.service import Service
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,10 @@ class Resident:
     leave: Callable[[], None] | None = None
     """Ends a process that was kept for answers only; None if it does other work."""
     is_leaving: Callable[[], bool] = lambda: False
+    service: Callable[[], Service | None] = lambda: None
+    """Returns what indexes in this process, and makes changes; None if nothing does."""
+    end: Callable[[], None] | None = None
+    """Ends the process although it indexes; None if a person is using it."""
 
     def handle(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
         """Answer one request. Raises NoResident for one that the client must see to itself, DeskRagError."""
@@ -43,28 +49,47 @@ class Resident:
             yield {"pid": os.getpid(), "kept": kept, "settings": values.settings_key(self.settings)}
             return
         if does == "leave":
-            if self.leave is None:
+            leave = self.leave or (self.end if request.get("watching") else None)
+            if leave is None:
                 raise NoResident("it does other work")
-            self.leave()
+            leave()
             yield {"leaving": True}
             return
         if self.is_leaving():
             raise NoResident("")
-        if request.get("settings") != values.settings_key(self.settings):
+        service = self.service() if does in changes.WORK else None
+        if service is not None and does != "index":
+            yield from changes.carry_out(service, request, stop)
+            return
+        if self._settings_key(request) != values.settings_key(self.settings):
             raise NoResident("it has other settings")
         if does == "ask":
             yield from self._ask(request, stop)
         elif does == "search":
             yield from self._search(request, stop)
+        elif service is not None:
+            yield from changes.carry_out(service, request, stop)
         else:
             raise NoResident("")
+
+    def _settings_key(self, request: Message) -> object:
+        """Return the key of the client's settings, made here if the client names only its settings file."""
+        file = request.get("settings_file")
+        if not isinstance(file, dict):
+            return request.get("settings")
+        try:
+            settings = load(Path(str(file["path"]))) if file["path"] else Settings()
+        except ConfigError as error:
+            raise NoResident("") from error  # the client reads the same file, and says what is wrong with it
+        settings = settings.model_copy(update={"data_dir": self.settings.data_dir})  # it found this socket
+        return values.settings_key(settings, Path(str(file["cwd"])))
 
     def _ask(self, request: Message, stop: Callable[[], bool]) -> Iterator[Message]:
         from desk_rag.indexer import fresh_answer
 
         store, question = self.parts().store, values.built(Request, request["request"])
         if request.get("index_first") and contents.new_folders(store, question.limit):
-            raise NoResident("")  # indexing it first is another command's work
+            raise NoResident(NEW_FOLDER if self.service() is not None else "")  # to be indexed by another request
         contents.check_not_empty(store, question.limit, contents.ASK_REMEDY)
         yield {"kv_away": store.kv_away}
         with self.engine() as engine:

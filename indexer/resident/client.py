@@ -43,18 +43,31 @@ def request(data_dir: Path, message: Message, stop: Callable[[], bool] = lambda:
     After `stop()` turns true the resident process is told so, and what it still sends is passed on. Raises NoResident
     before the first message if there is no process to ask; DeskRagError with what it reports.
     """
+    yield from answer(send(data_dir, message), stop)
+
+
+def send(data_dir: Path, message: Message) -> socket.socket:
+    """Send a request and return the connection for `answer`. Raises NoResident if there is no process to ask."""
+    data_dir = data_dir.expanduser().absolute()
     if not is_supported() or not (data_dir / "run" / _NAME).exists():
         raise NoResident("")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
         connection.settimeout(CONNECT_SECONDS)
-        try:
-            with address(data_dir) as path:
-                connection.connect(path)
-            if not is_same_user(connection):
-                raise NoResident("it belongs to another user")
-            connection.sendall(encode({**greeting(), **message}))
-        except OSError as error:  # nobody listens: a process ended without removing its socket
-            raise NoResident("") from error
+        with address(data_dir) as path:
+            connection.connect(path)
+        if not is_same_user(connection):
+            raise NoResident("it belongs to another user")
+        connection.sendall(encode({**greeting(), **message}))
+    except (OSError, NoResident) as error:  # nobody listens: a process ended without removing its socket
+        connection.close()
+        raise error if isinstance(error, NoResident) else NoResident("") from error
+    return connection
+
+
+def answer(connection: socket.socket, stop: Callable[[], bool] = lambda: False) -> Iterator[Message]:
+    """Yield the messages of the answer to what was sent, as `request` does, and close the connection."""
+    with connection:
         yield from _messages(connection, stop)
 
 

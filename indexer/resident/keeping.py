@@ -47,16 +47,20 @@ def ensure(settings: Settings) -> str:
     return _await(start(settings), settings.data_dir)
 
 
-def make_way(data_dir: Path) -> None:
-    """End a kept process, so that this one can write to the store. Processes of other kinds are left alone."""
+def make_way(data_dir: Path, *, watching: bool = False) -> bool:
+    """End a kept process, so that this one can write to the store; with `watching`, `desk-rag watch` as well.
+
+    Returns whether there was one.
+    """
     try:
-        for _ in client.request(data_dir, {"do": "leave"}):
+        for _ in client.request(data_dir, {"do": "leave", "watching": watching}):
             pass
     except (NoResident, DeskRagError):
-        return
+        return False
     end = time.monotonic() + _LEAVE_SECONDS
     while (data_dir / "run" / SOCKET).exists() and time.monotonic() < end:  # removed last
         time.sleep(_POLL_SECONDS)
+    return True
 
 
 def start(settings: Settings) -> subprocess.Popen[str]:

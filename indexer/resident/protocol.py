@@ -30,6 +30,8 @@ REQUEST_SECONDS = 5.0
 """Time in which a client must have sent its request."""
 _LONGEST_PATH = 100
 """Bytes of a socket's path; systems allow 104 or 108."""
+NEW_FOLDER = "a folder was never indexed"
+"""The reason for which a question is declined until its folder is indexed."""
 Message = Mapping[str, object]
 
 

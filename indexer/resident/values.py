@@ -37,18 +37,19 @@ _EVENTS: dict[str, type[AnswerEvent]] = {
 }  # fmt: skip
 
 
-def settings_key(settings: Settings) -> str:
+def settings_key(settings: Settings, cwd: Path | None = None) -> str:
     """Return what must be equal in client and resident process, so that both would answer alike."""
-    absolute = with_absolute_paths(settings)
+    absolute = with_absolute_paths(settings, cwd)
     shared = absolute.model_dump_json(include={"data_dir", "answer"})
     return shared + absolute.model.model_dump_json(exclude={"allow_download"})
 
 
-def with_absolute_paths(settings: Settings) -> Settings:
-    """Return settings that mean the same in any working directory."""
-    model = settings.model
+def with_absolute_paths(settings: Settings, cwd: Path | None = None) -> Settings:
+    """Return settings that mean in any working directory what they mean in `cwd`, the present one by default."""
+    model, base = settings.model, cwd or Path.cwd()
     names = {"name": model.name, "adapter": model.adapter, "embedder": model.embedder}
-    changes = {key: str(Path(name).absolute()) for key, name in names.items() if os.sep in name and Path(name).exists()}
+    paths = {key: base / name for key, name in names.items() if os.sep in name}
+    changes = {key: str(path) for key, path in paths.items() if path.exists()}
     return settings.model_copy(update={"model": model.model_copy(update=changes)})
 
 

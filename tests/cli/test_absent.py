@@ -109,7 +109,7 @@ def test_a_decision_beside_a_writer_is_left_to_it(desk: Desk, open_writer: Calla
     desk.run("index", "--no-kv", str(desk.docs))
     store = open_writer(desk.data)
     said = desk.run("deletions", "--confirm", str(desk.docs))
-    assert "8 documents: the running desk-rag removes them at once." in said
+    assert "8 documents: another desk-rag is writing, and removes them at its next look." in said
     assert {one.decision.value for one in store.deletions.all()} == {"confirmed"}
 
 

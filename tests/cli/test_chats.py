@@ -123,12 +123,29 @@ def test_purge_takes_the_quotes_and_verify_sees_no_trace(desk: Desk) -> None:
     desk.json("ask", "When does the lease of the flat end?")
     purged = desk.run("purge", str(desk.documents / "dishwasher.md"), "--verify", "--yes")
     assert purged.code == 0, purged.out
-    assert "from 3 turns of saved chats" in purged.out and "no trace" in purged.out
-    shown = desk.run("chats", "show", "1").out
-    assert "(removed: it came from a folder that was purged)" in shown and "Jonas" not in shown
+    assert "Deleted 2 questions with their answers from chats." in purged.out and "no trace" in purged.out
+    assert "dishwasher" not in desk.run("chats").out
     assert "30 June 2027" in desk.run("chats", "show", "2").out
     assert desk.run("purge", "--all", "--yes").code == 0
     assert not desk.data.exists()
+
+
+def test_purge_takes_a_question_that_repeats_the_purged_text(desk: Desk) -> None:
+    """Such a question may have found nothing, or quote another file."""
+    desk.json("ask", "When does the lease of the flat end?")
+    line = (desk.documents / "dishwasher.md").read_text(encoding="utf-8").splitlines()[-1]
+    desk.json("ask", f"Who wrote this to the landlord of the flat: {line.upper()}", "--continue")
+    purged = desk.run("purge", str(desk.documents / "dishwasher.md"), "--verify", "--yes")
+    assert purged.code == 0 and "no trace" in purged.out, purged.out
+    assert "Deleted 1 question with its answer from chats." in purged.out
+    assert line.casefold() not in (desk.data / "chats.sqlite").read_bytes().decode(errors="replace").casefold()
+    assert "1 turn" in desk.run("chats").out
+
+
+def test_a_misspelt_folder_is_told_before_anything_is_confirmed(desk: Desk) -> None:
+    desk.json("ask", "When does the lease of the flat end?")
+    purged = desk.run("purge", str(desk.documents.with_name("documants")))
+    assert purged.code == 2 and "Check the spelling" in purged.err and "--yes" not in purged.err
 
 
 def test_damaged_chats_are_said_and_stop_no_answer(desk: Desk) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from desk_rag.cli import main
+from desk_rag.cli.folders.pausing import seconds_of
 from desk_rag.config import StoreSettings
 from desk_rag.store.store import Store
 from desk_rag.store.types import DocumentRow
@@ -202,6 +203,21 @@ def test_a_pause_is_kept_for_whoever_indexes(desk: Desk) -> None:
     assert until() == math.inf
     assert desk.run("resume")[1] == "Resumed.\n" and until() is None
     assert desk.run("resume")[1] == "There was no pause.\n"
-    for wrong in ("soon", "0m", "5", "-5m", "9999999d", "1e9h"):
-        assert desk.run("pause", wrong)[0] == 2, wrong
+    for wrong in ("soon", "0m", "5", "-5m", "9999999d", "1e9h", "until 24:00", "until 18", "10 mints"):
+        code, _, err = desk.run("pause", *wrong.split())
+        assert code == 2, wrong
+        assert "10m" in err or wrong.startswith("-")
     assert until() is None
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        ("10m", 600), ("10 minutes", 600), ("1 hour", 3600), ("for 2 days", 172_800), ("1h30m", 5400),
+        ("an hour and 10 minutes", 4200), ("half an hour", 1800), ("1.5 hours", 5400), ("until 18:00", 1800),
+        ("until 6pm", 1800), ("until 6:15 am", 45_900), ("until 17:00", 84_600),
+    ],
+)  # fmt: skip
+def test_a_time_may_be_said_as_people_say_it(words: str, seconds: float) -> None:
+    half_past_five = time.mktime((2026, 11, 23, 17, 30, 0, 0, 0, -1))
+    assert seconds_of(words, half_past_five) == seconds

@@ -78,7 +78,8 @@ def test_scans_and_locked_files_are_counted_by_their_reason(store: Store) -> Non
     store.record_outcome(_DOCS / "tax.pdf", FileState.FAILED, "tax.pdf is locked with a password.", None)
     missing = unread.may_hold_answer(store, [_DOCS])
     assert missing is not None and dict(missing.kinds) == {
-        "images": 2, "scanned PDF files": 1, "old Office and iWork files": 1, "locked with a password": 1}  # fmt: skip
+        "images": 2, "scanned PDF files": 1, "old Office and iWork files": 1, "archives": 1,
+        "locked with a password": 1}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from desk_rag.errors import Cancelled
 from desk_rag.indexer.jobs import Change, FileJob, FileSnapshot, JobQueue, SweepJob
 
 ROOT = Path("/root-a")
@@ -125,3 +129,52 @@ def test_a_job_put_by_another_thread_shortens_a_wait() -> None:
     assert queue.take() is not None
     assert time.monotonic() - began < 25
     putter.join()
+
+
+def test_work_for_a_user_precedes_jobs_and_hands_over_what_it_yields() -> None:
+    queue = JobQueue()
+    queue.put(SweepJob(Path("/root"), 0.0))
+    results: list[int] = []
+    waiting = threading.Thread(target=lambda: results.extend(queue.perform(_two_numbers, lambda: False)))
+    waiting.start()
+    queue.wait(60)  # ends when the work is queued
+    task = queue.take_task()
+    assert task is not None and not queue.has_tasks()
+    task()
+    waiting.join()
+    assert results == [1, 2]
+
+
+def test_work_that_fails_fails_for_whoever_asked() -> None:
+    queue = JobQueue()
+
+    def fail(_emit: object) -> None:
+        raise ValueError("no")
+
+    taker = threading.Thread(target=lambda: _take_one(queue))
+    taker.start()
+    with pytest.raises(ValueError, match="no"):
+        list(queue.perform(fail, lambda: False))
+    taker.join()
+
+
+def test_work_that_was_stopped_before_it_began_is_never_done() -> None:
+    queue, done = JobQueue(), list[int]()
+    with pytest.raises(Cancelled):
+        list(queue.perform(lambda emit: done.append(1), lambda: True))
+    task = queue.take_task()
+    assert task is not None
+    task()
+    assert not done
+
+
+def _two_numbers(emit: Callable[[int], None]) -> None:
+    emit(1)
+    emit(2)
+
+
+def _take_one(queue: JobQueue) -> None:
+    queue.wait(60)
+    task = queue.take_task()
+    assert task is not None
+    task()

@@ -47,8 +47,8 @@ def test_only_the_asked_folders_are_counted(tmp_path: Path) -> None:
         for path, (state, reason) in outcomes.items():
             store.record_outcome(path, state, reason, None)
         docs = unread.may_hold_answer(store, [home / "docs"])
-        assert docs == unread.UnreadFiles(3, (("images", 2), ("that could not be read", 1)))
-        assert docs.summary == "3 files not read: 2 images, 1 that could not be read"
+        assert docs == unread.UnreadFiles(4, (("images", 2), ("that could not be read", 1), ("programs", 1)))
+        assert docs.summary == "4 files not read: 2 images, 1 that could not be read, 1 program"
         skipped = unread.skipped_files(store, [home / "docs"])
         assert skipped.summary == "3 files not read: 2 images, 1 program"
         assert unread.skipped_files(store, []).files == 5

@@ -16,11 +16,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pyte
+from wcwidth import wcwidth
 
 ROOT = Path(__file__).resolve().parents[2]
 OSC = re.compile(rb"\x1b[\]PX^_][^\x07\x1b]*")
 _SIZES = ("COLUMNS", "LINES")
 """Would be believed instead of the size of the terminal; test runners set them."""
+_CAN_SYNC, _SYNCS = b"\x1b[?2026$p", b"\x1b[?2026;2$y"
+_FRAME_BEGINS, _FRAME_ENDS = b"\x1b[?2026h", b"\x1b[?2026l"
 
 
 class Terminal:
@@ -31,6 +34,7 @@ class Terminal:
     ) -> None:
         self.raw = b""
         self.code: int | None = None
+        self._has_ended = False
         self._screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self._screen)
         own = {name: value for name, value in os.environ.items() if name not in _SIZES}
@@ -43,7 +47,13 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        return "\n".join(self._screen.display)
+        """The screen, row by row."""
+        return "\n".join(_row(self._screen.buffer[y], self._screen.columns) for y in range(self._screen.lines))
+
+    @property
+    def _draws(self) -> bool:
+        """Whether a frame has begun and not ended, so that the screen shows parts of two."""
+        return self.raw.rfind(_FRAME_BEGINS) > self.raw.rfind(_FRAME_ENDS)
 
     def send(self, text: str) -> None:
         os.write(self._fd, text.encode())
@@ -70,9 +80,10 @@ class Terminal:
         os.kill(self.pid, number)
 
     def until(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
-        """Read until `condition` holds; fails with the screen after `seconds`."""
+        """Read until `condition` holds for a whole frame; fails with the screen after `seconds`."""
         end = time.monotonic() + seconds
-        while not condition():
+        while self._draws or not condition():
+            assert not self._has_ended, f"the program has ended; the screen:\n{self.text}"
             assert time.monotonic() < end, f"did not happen within {seconds} s; the screen:\n{self.text}"
             self._read(0.1)
 
@@ -105,11 +116,25 @@ class Terminal:
         try:
             data = os.read(self._fd, 65536)
         except OSError:
+            self._has_ended = True
             return
+        known = len(self.raw)
         self.raw += data
         self._stream.feed(data)
+        if _CAN_SYNC in self.raw[max(0, known - len(_CAN_SYNC)) :]:
+            self.send_bytes(_SYNCS)
 
     def was_restored(self) -> bool:
         """True if the program left the alternate screen, showed the cursor and turned mouse reports off, in the end."""
         pairs = ((b"\x1b[?1049h", b"\x1b[?1049l"), (b"\x1b[?25l", b"\x1b[?25h"), (b"\x1b[?1000h", b"\x1b[?1000l"))
         return all(self.raw.rfind(off) > self.raw.rfind(on) >= 0 for on, off in pairs)
+
+
+def _row(cells: Mapping[int, pyte.screens.Char], columns: int) -> str:
+    """Return a row as text; pyte's own `display` fails where a wide character was overwritten by half."""
+    row: list[str] = []
+    for column in range(columns):
+        character = cells[column].data
+        is_second_half = not character and row and row[-1] and wcwidth(row[-1][0]) == 2
+        row.append(character or ("" if is_second_half else " "))
+    return "".join(row)

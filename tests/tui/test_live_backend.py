@@ -245,6 +245,7 @@ def test_follow_up_names_and_plain_search(backend: LiveBackend) -> None:
     assert saved and all(backend.change_of(source) is Change.NONE for source in saved)
     listed = asked("/roofer ladder", 4)
     assert listed.is_search and [source.path.name for source in listed.sources] == ["roof.txt"]
+    assert listed.text == "1 passage with all of these words."
     assert [row.num_turns for row in backend.keeper.rows()] == [3], "a search is not saved"
     assert {path.name for path, is_folder in backend.names().all() if is_folder} == {"docs", "house"}
 

@@ -15,12 +15,13 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
+from textual.worker import get_current_worker
 
 from desk_rag.errors import DeskRagError
 from desk_rag.sanitize import clean
 from desk_rag.store.chats.records import ChatRow
 from desk_rag.tui.conversation.keeper import Keeper
-from desk_rag.tui.widgets.line_input import SentLine
+from desk_rag.tui.widgets.line_input import LineInput
 from desk_rag.tui.wording import count, safe
 
 _HINT = "Type to search · Enter opens · Delete deletes · Esc goes back"
@@ -41,32 +42,40 @@ class ChatsScreen(ModalScreen[int]):
         self._keeper = keeper
         self._rows: Sequence[ChatRow] = ()
         self._to_delete: int | None = None
+        self._looking = self._choose_when_there = False
 
     def compose(self) -> ComposeResult:
         with Vertical(id="chats"):
             yield Static(Content.styled("Saved chats", "bold"), markup=False)
-            yield SentLine("chat-words", "words in questions, answers, quotes and file names")
+            yield LineInput("chat-words", "words in questions, answers, quotes and file names", submits=True)
             yield OptionList(id="chat-rows", markup=False, compact=True)
             yield Static(Content.styled(_HINT, "$foreground 60%"), id="chats-hint", markup=False)
 
     def on_mount(self) -> None:
         self.query_one(OptionList).can_focus = False
-        self.set_focus(self.query_one(SentLine))
+        self.set_focus(self.query_one(LineInput))
         self.look("")
 
     def on_input_changed(self, message: Input.Changed) -> None:
         """Search while the user types."""
+        self._choose_when_there = False
         self.look(clean(message.value, single_line=True))
 
-    @work(thread=True, exclusive=True, group="chats", exit_on_error=False)
     def look(self, words: str) -> None:
         """Find the chats and show them."""
+        self._looking = True
+        self.find(words)
+
+    @work(thread=True, exclusive=True, group="chats", exit_on_error=False)
+    def find(self, words: str) -> None:
+        """Find the chats with these words, in a thread."""
         try:
             rows = self._keeper.rows(words)
         except DeskRagError as error:
-            self.app.call_from_thread(self._say, error.message)
+            self.app.call_from_thread(self._cannot_look, error.message)
             return
-        self.app.call_from_thread(self._show, rows, words)
+        if not get_current_worker().is_cancelled:
+            self.app.call_from_thread(self._show, rows, words)
 
     def action_move(self, step: int) -> None:
         """Mark the next or previous chat."""
@@ -76,12 +85,13 @@ class ChatsScreen(ModalScreen[int]):
             rows.highlighted = min(max((rows.highlighted or 0) + step, 0), len(self._rows) - 1)
 
     def on_input_submitted(self) -> None:
-        """Enter opens the marked chat. A binding would not wait for the letters before it."""
+        """Enter opens the marked chat, of those with the words typed so far."""
         self.choose()
 
     def choose(self) -> None:
-        """End with the marked chat."""
-        if row := self._current:
+        """End with the marked chat; while the list is on its way, once it is there."""
+        self._choose_when_there = self._looking
+        if not self._looking and (row := self._current):
             self.dismiss(row.chat_id)
 
     def on_option_list_option_selected(self, message: OptionList.OptionSelected) -> None:
@@ -120,14 +130,20 @@ class ChatsScreen(ModalScreen[int]):
     def _look_again(self) -> None:
         self.look(self.query_one(Input).value)
 
+    def _cannot_look(self, message: str) -> None:
+        self._looking = self._choose_when_there = False
+        self._say(message)
+
     def _show(self, rows: Sequence[ChatRow], words: str) -> None:
-        self._rows = rows
+        self._rows, self._looking = rows, False
         shown = self.query_one(OptionList)
         shown.clear_options()
         shown.add_options([Option(_line(row)) for row in rows])
         shown.highlighted = 0 if rows else None
         if not rows:
             self._say("No chat contains these words." if words.strip() else "There are no saved chats yet.")
+        elif self._choose_when_there:
+            self.choose()
         elif self._to_delete is None:
             self.call_after_refresh(partial(self._say, _HINT))
 

@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from desk_rag.sanitize import clean
-from desk_rag.tui.widgets.line_input import SentLine
+from desk_rag.tui.widgets.line_input import LineInput
 
 _HINT = "A name that ends in .json gives JSON, any other Markdown · Enter writes · Esc goes back"
 
@@ -30,11 +30,11 @@ class ExportScreen(ModalScreen[Path]):
     def compose(self) -> ComposeResult:
         with Vertical(id="export"):
             yield Static(Content.styled("Export this conversation with its sources", "bold"), markup=False)
-            yield SentLine("export-path", value=clean(str(self._proposed), single_line=True))
+            yield LineInput("export-path", value=clean(str(self._proposed), single_line=True), submits=True)
             yield Static(Content.styled(_HINT, "$foreground 60%"), markup=False)
 
     def on_mount(self) -> None:
-        self.set_focus(self.query_one(SentLine))
+        self.set_focus(self.query_one(LineInput))
 
     def on_input_submitted(self, message: Input.Submitted) -> None:
         """End with the path."""

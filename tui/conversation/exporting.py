@@ -13,9 +13,7 @@ from desk_rag.answering.events import Answer
 from desk_rag.errors import DeskRagError
 from desk_rag.store.chats.records import SavedChat
 
-_NEW_FILE = (
-    os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-)
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 """Flags of a file that must not exist yet; without the last Windows changes line ends."""
 
 

@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from desk_rag.sanitize import clean
-from desk_rag.tui.widgets.line_input import SentLine
+from desk_rag.tui.widgets.line_input import LineInput
 
 
 class FindBar(Horizontal):
@@ -40,7 +40,7 @@ class FindBar(Horizontal):
 
     def compose(self) -> ComposeResult:
         yield Static("find ", markup=False)
-        yield SentLine("find-words", "words in this conversation")
+        yield LineInput("find-words", "words in this conversation", submits=True)
         yield Static("", id="found", markup=False)
 
     def tell(self, text: str) -> None:
@@ -53,7 +53,7 @@ class FindBar(Horizontal):
         self.post_message(self.Wanted(clean(message.value, single_line=True), 0))
 
     def on_input_submitted(self, message: Input.Submitted) -> None:
-        """Enter goes to the next match. A binding would not wait for the letters before it."""
+        """Enter goes to the next match."""
         message.stop()
         self.action_step(1)
 

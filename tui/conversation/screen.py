@@ -190,11 +190,16 @@ class ConversationScreen(TurnScreen):
         self.app.call_from_thread(self._say, f"Written to {path}.")
 
     def action_edit_searched(self) -> None:
-        """Put the completed question into the prompt, to correct how a follow-up was understood."""
-        view = self._selected
-        if view is not None and view.asked_as:
-            self.query_one(QuestionInput).offer(view.asked_as)
-            self.query_one(QuestionInput).focus()
+        """Put what was searched into the prompt: the question as it was completed and limited."""
+        if view := self._selected:
+            self._offer(view.searched)
+
+    def _offer(self, question: str) -> None:
+        """Put a question into the prompt to be edited, unless something is being written there."""
+        prompt = self.query_one(QuestionInput)
+        if not prompt.offer(question):
+            self._say("The prompt holds other text. Ctrl+C clears it; then try again.")
+        prompt.focus()
 
     # Search in the transcript -------------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ KEY_ACTIONS = (
     KeyAction("copy", "alt+c", "copy the answer with its quotes"),
     KeyAction("ask_again", "alt+r", "ask the selected question again"),
     KeyAction("edit", "alt+e", "edit the selected question"),
-    KeyAction("edit_searched", "alt+w", "edit the question as it was searched"),
+    KeyAction("edit_searched", "alt+w", "edit what was searched: the question as it was completed and limited"),
     KeyAction("timing", "alt+t", "the stages of the time to the first word"),
     KeyAction("compare", "f7", "compare with full prefill: times and words"),
     KeyAction("new_chat", "ctrl+n", "new chat; Ctrl+P also offers a private one"),

@@ -5,7 +5,6 @@ Each change is described before it is made, so that the screen can ask. The user
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from desk_rag.documents.discovery import LeftOut, examine
 from desk_rag.documents.status import FileState
 from desk_rag.errors import ConfigError, StoreError, StoreLocked
+from desk_rag.ingest.explanation import exclusion_rule
 
 if TYPE_CHECKING:
     from desk_rag.config import Settings
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _EXCLUDE = ("index", "exclude")
 _FOLDERS = ("folders",)
-_SPECIAL = re.compile(r"([\\*?\[\]!#])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class LibraryChanges:
         """Return the rule that leaves out `path`, which is in the indexed folder `root`."""
         store = self._session.store()
         is_folder = path.is_dir() or (store is not None and store.document(path) is None)
-        rule = _rule(path, root, is_folder=is_folder)
+        rule = exclusion_rule(path, root, is_folder=is_folder)
         verdict = examine(root, path / "any", _with_rules(self._session.settings, (*self._rules(), rule)).index)
         if not isinstance(verdict, LeftOut):
             raise ConfigError(f"No rule can name {path}.", remedy="Exclude the folder that it is in.")
@@ -245,11 +244,3 @@ def _with_rules(settings: Settings, rules: tuple[str, ...]) -> Settings:
 def _without(folders: tuple[Path, ...], path: Path) -> tuple[Path, ...]:
     kept = (folder for folder in folders if folder.expanduser() != path and path not in folder.expanduser().parents)
     return tuple(kept)
-
-
-def _rule(path: Path, root: Path, *, is_folder: bool) -> str:
-    """Return a .gitignore pattern for exactly this path; what a pattern cannot hold becomes `?`, any character."""
-    relative = _SPECIAL.sub(r"\\\1", path.relative_to(root).as_posix())
-    named = "".join("?" if ord(c) < 32 or 0xDC80 <= ord(c) <= 0xDCFF else c for c in relative)
-    named = re.sub(r"\s\Z", "?", named)  # a pattern loses a space at its end
-    return f"/{named}{'/' if is_folder else ''}"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,6 +46,7 @@ _COSTS: Mapping[Key, str] = {
     ("data_dir",): "A new, empty index begins there: {files} would be read again. The old index stays where it is.",
     ("folders",): "Folders that are no longer named are not looked at again; what is indexed of them stays.",
 }
+_VARIABLES: Mapping[Key, str] = {("data_dir",): "DESK_RAG_DATA_DIR"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +56,10 @@ class SettingRow:
     key: Key
     meaning: str
     value: object
-    """As the settings file says, or the default."""
+    """As the settings file says, or the default; what a change begins with."""
     default: object
     origin: str
-    """'default', 'file', or 'command line' for one that the file does not decide in this run."""
+    """'default', 'file', 'command line', 'environment', or 'next start' for a change that this run does not obey."""
     in_use: object
     """Value with which this run works."""
     choices: tuple[str, ...] = ()
@@ -83,21 +86,30 @@ class SettingsList:
     """Looks at the settings and changes them. Every method may take a while, and raises ConfigError."""
 
     def __init__(self, session: Session) -> None:
+        """In the thread of the screen: CPython's `ast` fails in two threads at once, and Textual uses it there."""
         self._session = session
+        self._fields = _fields()
 
     def rows(self) -> list[SettingRow]:
         """Return every setting, in the order of the guide."""
         in_file = self._session.file.values()
         file_settings = self._session.file.check({})
         rows = []
-        for key, field in _fields():
-            value, in_use = _value(file_settings, key), _value(self._session.settings, key)
+        for key, (meaning, field) in self._fields.items():
+            value, in_use = _value(file_settings, key), self._in_use(key)
             default = field.get_default(call_default_factory=True)
             origin = "file" if key in in_file else "default"
-            if in_use != value and key not in self._session.changed:
-                origin = "command line"
-            rows.append(SettingRow(key, _meaning(key), value, default, origin, in_use, _choices(field)))
+            if _absolute(in_use) == _absolute(value):
+                in_use = value
+            elif key in self._session.changed:
+                origin = "next start"
+            else:
+                origin = "environment" if _is_of_environment(key, in_use) else "command line"
+            rows.append(SettingRow(key, meaning, value, default, origin, in_use, _choices(field)))
         return rows
+
+    def _in_use(self, key: Key) -> object:
+        return self._session.folders if key == ("folders",) else _value(self._session.settings, key)
 
     def prepare(self, row: SettingRow, text: str) -> SettingChange:
         """Check a new value, as it was typed; empty text means the default."""
@@ -180,17 +192,34 @@ def _value(settings: Settings, key: Key) -> object:
     return value
 
 
+def _absolute(value: object) -> object:
+    """Return a value whose paths can be compared; other values unchanged."""
+    if isinstance(value, tuple):
+        return tuple(map(_absolute, value))
+    return value.expanduser().absolute() if isinstance(value, Path) else value
+
+
+def _is_of_environment(key: Key, in_use: object) -> bool:
+    """Return whether an environment variable has set the value."""
+    text = os.environ.get(_VARIABLES.get(key, ""), "")
+    return bool(text) and _absolute(Path(text)) == _absolute(in_use)
+
+
 @cache
-def _fields() -> tuple[tuple[Key, FieldInfo], ...]:
-    fields: list[tuple[Key, FieldInfo]] = []
-    sections: list[tuple[Key, FieldInfo]] = []
+def _fields() -> Mapping[Key, tuple[str, FieldInfo]]:
+    """Return meaning and field of every setting; those of no section come first."""
+    fields: dict[Key, tuple[str, FieldInfo]] = {}
+    sections: dict[Key, tuple[str, FieldInfo]] = {}
+    meanings = docstrings(Settings)
     for name, field in Settings.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            sections += [((name, inner), one) for inner, one in kind.model_fields.items()]
+            inner_meanings = docstrings(kind)
+            for inner, inner_field in kind.model_fields.items():
+                sections[name, inner] = (inner_meanings.get(inner, ""), inner_field)
         else:
-            fields.append(((name,), field))
-    return (*fields, *sections)
+            fields[name,] = (meanings.get(name, ""), field)
+    return {**fields, **sections}
 
 
 def _choices(field: FieldInfo) -> tuple[str, ...]:
@@ -199,26 +228,21 @@ def _choices(field: FieldInfo) -> tuple[str, ...]:
     return tuple(map(str, get_args(field.annotation))) if get_origin(field.annotation) is Literal else ()
 
 
-def _meaning(key: Key) -> str:
-    section: type[BaseModel] = Settings
-    if len(key) == 2:
-        kind = Settings.model_fields[key[0]].annotation
-        assert isinstance(kind, type) and issubclass(kind, BaseModel)
-        section = kind
-    return docstrings(section).get(key[-1], "")
-
-
-@cache
 def docstrings(section: type[BaseModel]) -> dict[str, str]:
     """Return what the string below each setting says."""
-    body = ast.parse(inspect.getsource(section)).body[0]
-    assert isinstance(body, ast.ClassDef)
+    body = _classes(section.__module__)[section.__name__]
     meanings: dict[str, str] = {}
     for before, after in zip(body.body, body.body[1:], strict=False):
         if isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name) and _is_text(after):
             assert isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
             meanings[before.target.id] = re.sub(r"\s+", " ", str(after.value.value)).strip()
     return meanings
+
+
+@cache
+def _classes(module: str) -> Mapping[str, ast.ClassDef]:
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 def _is_text(node: ast.stmt) -> bool:

@@ -95,6 +95,7 @@ class FirstRunScreen(PanelScreen):
     @on(Input.Changed)
     def _typed(self, message: Input.Changed) -> None:
         self._taken = ""
+        self.query_one(OptionList).highlighted = None  # Enter takes what was typed, not what was offered before
         self._forget_preview()
         self._complete_from(message.value)
 

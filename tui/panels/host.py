@@ -178,11 +178,6 @@ class PanelHost(SourceOpening):
 
     # Jump and undo ----------------------------------------------------------------------------------------------
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "undo":
-            return self.backend.session.undo is not None
-        return super().check_action(action, parameters)
-
     def action_jump(self) -> None:
         """Show a letter at every place of this screen that can be gone to."""
         from desk_rag.tui.keys.jump import JumpScreen
@@ -195,7 +190,9 @@ class PanelHost(SourceOpening):
         """Take back the last change made in the library."""
         session = self.backend.session
         undo, session.undo = session.undo, None
-        if undo is not None:
+        if undo is None:
+            self.notify("There is nothing to undo: no change was made in the library.", markup=False)
+        else:
             self.take_back(undo)
 
     @work(thread=True, exclusive=True, group="undo", exit_on_error=False)

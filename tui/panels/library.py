@@ -30,6 +30,7 @@ from desk_rag.tui.wording import count, home_path, safe
 
 _RENEW_SECONDS = 2.0
 """Seconds after which the rows in view are looked at again."""
+_CANCELLED = "Cancelled; nothing was changed."
 
 
 class LibraryScreen(PanelScreen):
@@ -66,8 +67,6 @@ class LibraryScreen(PanelScreen):
         self._entries: dict[int, Entry] = {}
         self._explained: tuple[Path, str] | None = None
         self._open_when_there = self._loading = False
-        self._filtered_by = ""
-        """The words of the list; those typed since may be on their way."""
         self._seen = -1
         """State of the index when the list was made."""
 
@@ -89,7 +88,7 @@ class LibraryScreen(PanelScreen):
 
     def _go(self, folder: Path | None, coming_from: Path | None = None) -> None:
         with self.prevent(Input.Changed):
-            self.query_one("#filter", Input).value = self._filtered_by = ""
+            self.query_one("#filter", Input).value = ""
         self._show_folder(folder, coming_from)
 
     def _show_folder(self, folder: Path | None, coming_from: Path | None = None) -> None:
@@ -201,7 +200,6 @@ class LibraryScreen(PanelScreen):
 
     @on(Input.Changed)
     def _filter_changed(self) -> None:
-        self._filtered_by = self.query_one("#filter", Input).value
         self._entries.clear()  # what is highlighted now is not what will be
         self._load(self._listed.folder)
 
@@ -211,8 +209,7 @@ class LibraryScreen(PanelScreen):
 
     def action_open(self) -> None:
         """Go into the folder, or show what can be done with the file; if the list is on its way, once it is there."""
-        is_current = not self._loading and self.query_one("#filter", Input).value == self._filtered_by
-        entry = self._entry if is_current else None
+        entry = None if self._loading else self._entry
         self._open_when_there = entry is None
         if isinstance(entry, FolderEntry):
             self._go(entry.path)
@@ -310,6 +307,8 @@ class LibraryScreen(PanelScreen):
         def answered(answer: str | None) -> None:
             if answer == "yes":
                 self._change(partial(self._changes.exclude, exclusion))
+            else:
+                self.say(_CANCELLED)
 
         self.app.push_screen(ChoiceScreen(f"Exclude {exclusion.path.name}?", text, choices), answered)
 
@@ -328,6 +327,8 @@ class LibraryScreen(PanelScreen):
         def answered(answer: str | None) -> None:
             if answer in ("keep", "all"):
                 self._change(partial(self._changes.forget, entry.path, keep_caches=answer == "keep"), leave=True)
+            else:
+                self.say(_CANCELLED)
 
         self.app.push_screen(ChoiceScreen(f"Forget {entry.path.name}?", text, choices), answered)
 

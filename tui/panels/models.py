@@ -56,7 +56,6 @@ class ModelsScreen(PanelScreen):
         self._report = ModelsReport("", ())
         self._rows: list[ModelRow] = []
         self._came_once = False
-        self._filtered_by = ""
 
     def compose_body(self) -> ComposeResult:
         yield Static("looking at the models on this computer …", id="library-summary", markup=False)
@@ -75,8 +74,7 @@ class ModelsScreen(PanelScreen):
         self._list()
 
     def _list(self) -> None:
-        self._filtered_by = self.query_one(LineInput).value.strip()
-        words = self._filtered_by.lower().split()
+        words = self.query_one(LineInput).value.lower().split()
         self._rows = [row for row in self._report.rows if all(word in row.name.lower() for word in words)]
         empty = "Enter checks the model of this name." if self._came_once else ""
         self.query_one(EntryList).show(len(self._rows), empty=empty)
@@ -129,8 +127,6 @@ class ModelsScreen(PanelScreen):
     def action_choose(self) -> None:
         """Check the marked model, or the one that was typed, and take it."""
         typed = self.query_one(LineInput).value.strip()
-        if typed != self._filtered_by:
-            self._list()
         row = self._row
         name = typed if row is None or _exists(typed) else row.name
         if name:

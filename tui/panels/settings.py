@@ -49,6 +49,7 @@ class SettingsScreen(PanelScreen):
         self._settings = SettingsList(session)
         self._all: list[SettingRow] = []
         self._rows: list[SettingRow] = []
+        self._change_when_there = False
 
     def compose_body(self) -> ComposeResult:
         with Horizontal(id="library-filter"):
@@ -67,6 +68,8 @@ class SettingsScreen(PanelScreen):
     def _came(self, rows: list[SettingRow]) -> None:
         self._all = rows
         self._list(keep=bool(self._rows))
+        if self._change_when_there:
+            self.action_change()
 
     def _list(self, *, keep: bool) -> None:
         words = self.query_one(LineInput).value.lower().split()
@@ -124,8 +127,8 @@ class SettingsScreen(PanelScreen):
     # Changes --------------------------------------------------------------------------------------------------
 
     def action_change(self) -> None:
-        """Ask for a new value of the highlighted setting."""
-        row = self._row
+        """Ask for a new value of the highlighted setting; while the list is on its way, once it is there."""
+        row, self._change_when_there = self._row, not self._all
         if row is not None and row.choices:
             choices = [Choice(value, str(number), value) for number, value in enumerate(row.choices, 1)]
             self.app.push_screen(ChoiceScreen(row.name, row.meaning, choices), partial(self._typed, row))
@@ -174,15 +177,22 @@ def _line(row: SettingRow, width: int) -> Content:
     name = fit(Content(f" {row.name}"), _NAME_CELLS)
     style = "$foreground 50%" if row.origin == "default" else "$accent"
     origin = fit(Content.styled(row.origin, style), _ORIGIN_CELLS)
-    value = fit(safe(shown(row.value), single_line=True, most=300), max(0, width - _NAME_CELLS - _ORIGIN_CELLS))
+    value = fit(safe(shown(_shown_value(row)), single_line=True, most=300), max(0, width - _NAME_CELLS - _ORIGIN_CELLS))
     return Content.assemble(name, value.stylize("bold") if row.origin != "default" else value, origin)
+
+
+def _shown_value(row: SettingRow) -> object:
+    """Return the value in force; of a change that waits for the next start, the new one."""
+    return row.value if row.origin == "next start" else row.in_use
 
 
 def _detail(row: SettingRow) -> Content:
     said = f"{row.meaning} Default: {shown(row.default)}."
-    if row.in_use != row.value:
+    if row.origin == "next start":
         said += f" This run works with {shown(row.in_use)}."
+    elif row.in_use != row.value:
+        said += f" Without the {row.origin} it is {shown(row.value)}; a change is made in the settings file."
     return Content.assemble(
-        (row.name, "bold"), "  ", safe(shown(row.value), "$accent", single_line=True, most=200), "\n",
+        (row.name, "bold"), "  ", safe(shown(_shown_value(row)), "$accent", single_line=True, most=200), "\n",
         safe(said, single_line=True, most=900),
     )  # fmt: skip

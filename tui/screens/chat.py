@@ -304,8 +304,6 @@ class ChatScreen(ConversationScreen):
                 return view is not None and view.can_compare
             case "ask_again" | "delete":
                 return view is not None and view.over
-            case "edit_searched":
-                return view is not None and bool(view.asked_as)
         return super().check_action(action, parameters)
 
     def action_stop(self) -> None:
@@ -320,7 +318,7 @@ class ChatScreen(ConversationScreen):
         view = self._selected
         if view is not None and view.queued:
             await self._drop(view)
-            self.query_one(QuestionInput).offer(view.question)
+            self._offer(view.question)
             self.action_back()
 
     async def action_delete(self) -> None:
@@ -357,7 +355,7 @@ class ChatScreen(ConversationScreen):
     def action_edit(self) -> None:
         """Put the selected question into the prompt."""
         if view := self._selected:
-            self.query_one(QuestionInput).offer(view.question)
+            self._offer(view.question)
             self.action_back()
 
     def action_compare(self) -> None:

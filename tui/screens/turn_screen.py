@@ -67,7 +67,7 @@ class TurnScreen(Screen[None]):
             return view is not None and bool(view.sources)
         if action == "toggle_sources":
             return self.has_class("-with-sources")
-        return view is not None if action in ("turn_menu", "edit", "choose_turn") else True
+        return view is not None if action in ("turn_menu", "edit", "edit_searched", "choose_turn") else True
 
     # The side pane ----------------------------------------------------------------------------------------------
 

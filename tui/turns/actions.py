@@ -24,7 +24,10 @@ TURN_ACTIONS = (
     TurnAction("ask_again", "Ask again", "The same question, in its place", "ask_again"),
     TurnAction("edit", "Edit the question", "Its text goes to the prompt", "edit"),
     TurnAction(
-        "edit_searched", "Edit the question as searched", "As it was completed from earlier turns", "edit_searched"
+        "edit_searched",
+        "Edit what was searched",
+        "The question as it was completed from earlier turns, with the files it was limited to",
+        "edit_searched",
     ),
     TurnAction("copy_answer", "Copy the answer", "With its quotes and their places", "copy"),
     TurnAction("copy_words", "Copy the words of the answer", "Without quotes"),

@@ -17,6 +17,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Collapsible, Static
 
+from desk_rag.answering.conversation import scope
 from desk_rag.answering.events import (
     Answer,
     AnswerDraft,
@@ -143,6 +144,15 @@ class AnswerView(Vertical):
     def can_compare(self) -> bool:
         """True if there is an answer from documents, whose times can be compared."""
         return self.over and self.answer is not None and bool(self.answer.sources) and not self.answer.is_search
+
+    @property
+    def searched(self) -> str:
+        """The question as it was searched, with the names that limited it; it can be asked by itself."""
+        question = self.asked_as or self.question
+        if self.answer is None or scope.mentions(question):
+            return question
+        names = [scope.token(path, is_folder=False, bases=self._folders) for path in self.answer.limited_to]
+        return " ".join([*names, question])
 
     def waiting(self, text: str) -> None:
         """Say what this question waits for."""

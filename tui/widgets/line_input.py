@@ -1,4 +1,4 @@
-"""One line of input that leaves Enter to the screen, so that the footer can say what Enter does there."""
+"""One line of input that can leave Enter to the screen, so that the footer says what Enter does there."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ def leave_to_app(widget: Widget) -> None:
 
 
 class LineInput(Input):
-    """An input that always has the focus: letters go here, and keys it does not use go to the screen."""
+    """An input that keeps the focus: letters go here, and keys it does not use go to the screen."""
 
-    def __init__(self, id: str, placeholder: str = "", value: str = "") -> None:
+    def __init__(self, id: str, placeholder: str = "", value: str = "", *, submits: bool = False) -> None:
+        """With `submits` Enter sends Input.Submitted; else it is the screen's."""
         super().__init__(value, placeholder=placeholder, id=id, compact=True)
-        self._bindings.key_to_bindings.pop("enter", None)
+        if not submits:
+            self._bindings.key_to_bindings.pop("enter", None)
 
     def on_mount(self) -> None:
         leave_to_app(self)
@@ -30,21 +32,3 @@ class LineInput(Input):
     def on_paste(self, event: events.Paste) -> None:
         """A pasted escape sequence must not get in here."""
         event.text = clean(event.text, single_line=True)
-
-
-class SentLine(LineInput):
-    """A line that Enter sends as Input.Submitted. Bindings would not wait for the letters still in its queue."""
-
-    def __init__(self, id: str, placeholder: str = "", value: str = "") -> None:
-        super().__init__(id, placeholder, value)
-        self._bindings.key_to_bindings.pop("ctrl+u", None)
-
-    def on_key(self, event: events.Key) -> None:
-        """Send the line, or empty it."""
-        if event.key in ("enter", "ctrl+u"):
-            event.stop()
-            event.prevent_default()
-            if event.key == "enter":
-                self.post_message(self.Submitted(self, self.value))
-            else:
-                self.value = ""

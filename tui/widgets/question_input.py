@@ -59,7 +59,7 @@ class QuestionInput(TextArea):
         leave_to_app(self)
 
     def on_key(self, event: events.Key) -> None:
-        """Enter asks, Ctrl+J starts a line. Bindings would not wait for the letters still in this widget's queue."""
+        """Let Enter ask and Ctrl+J start a line, instead of what a text area does with them."""
         if self.picking and event.key in _PICKER_KEYS:
             event.stop()
             event.prevent_default()
@@ -82,11 +82,13 @@ class QuestionInput(TextArea):
         if self._recalled is not None:
             self._recalled += len(questions)
 
-    def offer(self, question: str) -> None:
-        """Put `question` into the prompt to be edited, unless something is being written there."""
-        if not self.text.strip():
-            self.text = question
-            self.move_cursor(self.document.end)
+    def offer(self, question: str) -> bool:
+        """Put `question` into the prompt to be edited; False if something is being written there."""
+        if self.text.strip():
+            return False
+        self.text = question
+        self.move_cursor(self.document.end)
+        return True
 
     def action_submit(self) -> None:
         """Hand the question on and empty the prompt."""

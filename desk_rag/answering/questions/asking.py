@@ -25,6 +25,8 @@ from desk_rag.answering.events import (
     Stage,
 )
 from desk_rag.answering.questions import mails, parts, summary
+from desk_rag.answering.questions.folder import look_alikes
+from desk_rag.answering.questions.folder.asking import answer as folder_answer
 from desk_rag.answering.questions.forms import Form, WholeFolderQuestion, whole_folder
 from desk_rag.answering.questions.joining import Joined
 from desk_rag.answering.questions.narrowing import named_files, narrow, without_file_names
@@ -87,6 +89,8 @@ def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[An
     if named.faults and not named.indexed:
         yield from not_readable(question, named.faults)
         return
+    if (yield from _passing(folder_answer(reader.store, question, under))):
+        return
     if (yield from _passing(mails.answer(reader.store, reader.embedder, question, under))):
         return
     request = whole_folder(question)
@@ -101,7 +105,8 @@ def _answer(reader: Reader, question: str, under: Sequence[Path]) -> Iterator[An
     elif steps := parts.by_way_of(question):
         yield from _by_way_of(reader, question, steps, look)
     else:
-        yield from mails.name_correspondent(_one_fact(reader, question, look), question)
+        events = mails.name_correspondent(_one_fact(reader, question, look), question)
+        yield from look_alikes.with_others(events, reader.store, question, under)
 
 
 def _of_whole_folder(
@@ -121,7 +126,7 @@ def _of_whole_folder(
 def _about(reader: Reader, question: str, subject: str, under: Sequence[Path]) -> tuple[str, Sequence[Path]]:
     """The question to search for, and the files that it names or else `under`."""
     named = named_files(reader.store, question, under)
-    return (without_file_names(question), named.indexed) if named.indexed else (question, under)
+    return (without_file_names(question, named.indexed), named.indexed) if named.indexed else (question, under)
 
 
 def _passing(events: Iterator[AnswerEvent]) -> Generator[AnswerEvent, None, bool]:
@@ -163,7 +168,7 @@ def _one_fact(reader: Reader, question: str, look: SecondLook) -> Iterator[Answe
     narrowed = narrow(reader.store, question, look.under)
     if narrowed is not None and narrowed.strict:
         # All of these files have the date, and few say it again where the answer stands.
-        plain = without_file_names(without_dates(question) if narrowed.of_date else question)
+        plain = without_file_names(without_dates(question) if narrowed.of_date else question, narrowed.files)
         inside = list(_twice(reader, plain, replace(look, under=narrowed.files), eager=True))
         done = _finished(inside)
         if done.found:

@@ -40,8 +40,12 @@ _PATTERNS: tuple[tuple[Form, re.Pattern[str]], ...] = (
     (Form.FILES, re.compile(r"^where\s+(?:is|are)\s+(?P<subject>.+?)\s+mentioned", re.I)),
     (Form.FILES, re.compile(rf"^(?:list|show|find)\s+(?:me\s+)?{_ALL}\s+{_DOCUMENTS}\s+(?:that\s+|which\s+)?{_NAMES}"
                             r"\s+(?P<subject>.+)", re.I)),
-    (Form.SUMMARY, re.compile(r"^(?:please\s+)?(?:summari[sz]e|give\s+(?:me\s+)?a\s+summary\s+of|sum\s+up)\s+"
+    (Form.FILES, re.compile(rf"^how\s+many\s+(?:files?|documents?)\s+{_NAMES}\s+(?P<subject>.+)", re.I)),
+    (Form.SUMMARY, re.compile(r"^(?:please\s+)?(?:summari[sz]e|(?:give\s+(?:me\s+)?)?(?:an?\s+|the\s+)?"
+                              r"(?:short\s+|brief\s+)?(?:summary|overview)\s+of|sum\s+up|what(?:\s+is|['’]s)\s+in(?=\s+the\s+(?:folder|file)\b))\s+"
                               r"(?P<subject>.+)", re.I)),
+    (Form.SUMMARY, re.compile(r"^(?:please\s+)?(?:summari[sz]e|(?:give\s+(?:me\s+)?)?(?:a\s+)?summary)(?P<subject>)$",
+                              re.I)),
     (Form.ABOUT, re.compile(rf"^what\s+(?:do|does|did|has|have)\s+.+?\s+{_SAY}\s+(?:(?:me|us)\s+)?about\s+"
                             r"(?P<subject>.+)", re.I)),
     (Form.ABOUT, re.compile(r"^tell\s+me\s+(?:\w+\s+)?about\s+(?P<subject>.+)", re.I)),

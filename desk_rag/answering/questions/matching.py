@@ -1,12 +1,13 @@
 """Find the lines of a folder that a question about the whole of it is about, by their words.
 
 Names, numbers and quoted words of the question must stand in a line, or in the file's name or heading; of its other
-words as many as in the best line.
+words as many as in the best line. Lines with names that only begin alike ('Petersen' for 'Peterson') are kept apart.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _REPORT_EVERY = 200
 _PREFIX = 5
+_MOST_WORDS = 3
 _LIGHT = content_stems(
     "go goes went gone have has had make made give gave given get got come came happen happened exist there total sum"
     " amount amounts altogether list all any every each file files document documents line lines entry entries row rows"
@@ -53,6 +55,22 @@ class Matches:
     rows: list[Row]
     passages: int
     files: int
+    near: tuple[Row, ...] = ()
+    """Further rows, whose names are only spelled nearly as in the question."""
+    words_near: tuple[str, ...] = ()
+    """Those names, as the documents spell them."""
+    only_near: bool = False
+    """True if `rows` have no other than such names."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Score:
+    named: bool
+    """The line itself holds all names."""
+    exact: bool
+    """The names are spelled as in the question."""
+    share: float
+    """Share of the other words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +92,7 @@ def match(
     wanted = _wanted(store, subject, under, [row.path for row in rows])
     total = sum(row.num_chunks for row in rows)
     read, files = 0, 0
-    kept: list[tuple[tuple[bool, float], Row]] = []
+    kept: list[tuple[_Score, Row]] = []
     seen: set[Path] = set()
     chunks: set[ChunkId] = set()
     for document in rows:
@@ -91,12 +109,33 @@ def match(
                 yield PassagesRead(read, total)
             scored = _scored(passage, wanted, whole_tables=whole_tables)
             kept += [(score, row) for score, row in scored if row.text not in headings]
-    named = any(score[0] for score, _ in kept)
-    # Lines that hold all names themselves, if there are such; of these the ones with most of the other words.
-    chosen = [item for item in kept if item[0][0] or not named]
-    best = max((score[1] for score, _ in chosen), default=0.0)
+    exact = [(score, row) for score, row in kept if score.exact]
+    best = _best(exact or kept, wanted)
+    near = _best([(score, row) for score, row in kept if not score.exact], wanted) if exact else []
+    only_near = not exact and bool(kept)
+    words = _words_near(wanted.names, best if only_near else near)
+    yield Matches(best, len(chunks), files, tuple(near), words, only_near)
+
+
+def _best(kept: Sequence[tuple[_Score, Row]], wanted: _Wanted) -> list[Row]:
+    """Lines that hold all names themselves, if there are such; of these the ones with most of the other words."""
+    named = any(score.named for score, _ in kept)
+    chosen = [(score, row) for score, row in kept if score.named or not named]
+    best = max((score.share for score, _ in chosen), default=0.0)
     enough = best if wanted.names or best == 1.0 else 1.1
-    yield Matches(_distinct(row for score, row in chosen if score[1] >= enough), len(chunks), files)
+    return _distinct(row for score, row in chosen if score.share >= enough)
+
+
+def _words_near(names: frozenset[str], rows: Sequence[Row]) -> tuple[str, ...]:
+    """The words of the rows that are spelled nearly as the names, most frequent first."""
+    beginnings = {name[:_PREFIX] for name in names if len(name) >= _PREFIX}
+    words = Counter(
+        word
+        for row in rows
+        for word in re.findall(r"[^\W_]+", f"{row.text} {row.passage.path.name}")
+        if word.lower()[:_PREFIX] in beginnings and not content_stems(word) & names
+    )
+    return tuple(word for word, _ in words.most_common(_MOST_WORDS))
 
 
 def stands_for_files(store: Store, noun: str, under: Sequence[Path]) -> bool:
@@ -124,8 +163,8 @@ def _heading_rows(passages: Sequence[Passage]) -> set[str]:
 
 def _scored(
     passage: Passage, wanted: _Wanted, *, whole_tables: bool = False
-) -> Iterator[tuple[tuple[bool, float], Row]]:
-    """The lines of a passage that may match: whether they hold all names, and their share of the other words."""
+) -> Iterator[tuple[_Score, Row]]:
+    """The lines of a passage that may match."""
     around = content_stems(f"{name_words(passage.path)} {passage.title} {passage.chunk.location.heading}")
     if _held(wanted.names, around | content_stems(passage.chunk.text)) != wanted.names:
         return
@@ -138,7 +177,8 @@ def _scored(
         if not wanted.names and not others and not (whole_tables and len(amounts.fields_of(unit)) > 1):
             continue
         share = len(_held(wanted.others, stems | around)) / len(wanted.others) if wanted.others else 1.0
-        yield (inside == wanted.names, share), Row(passage, unit)
+        exact = wanted.names <= stems | around
+        yield _Score(inside == wanted.names, exact, share), Row(passage, unit)
 
 
 def _held(wanted: frozenset[str], stems: set[str]) -> frozenset[str]:

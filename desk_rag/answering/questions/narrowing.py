@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from desk_rag.answering.questions.folder.reading.naming import mentioned, suggestions
 from desk_rag.answering.requirements.dates import dates
 from desk_rag.documents.formats import Format, format_of_name
 from desk_rag.documents.status import FileState
@@ -58,11 +58,15 @@ def named_files(store: Store, question: str, under: Sequence[Path]) -> NamedFile
 
     A name that is no file's counts as a word of the documents if one of them has it.
     """
-    names = [match.group() for match in _FILE_NAME.finditer(question) if match["suffix"].lower() not in _DOMAINS]
-    if not names:
+    if not _file_names(question):
         return NamedFiles((), ())
     folders: Sequence[Path | None] = under or [None]
     rows = [row for folder in folders for row in store.documents(folder)]
+    whole = mentioned((row.path.name for row in rows if " " in row.path.name), question)
+    rest = question
+    for _, begin, end in whole:
+        rest = f"{rest[:begin]}{' ' * (end - begin)}{rest[end:]}"
+    names = [*(name for name, _, _ in whole), *_file_names(rest)]
     known, faults = [], []
     for name in dict.fromkeys(names):
         named = [row for row in rows if row.path.name.casefold() == name.casefold()]
@@ -70,15 +74,24 @@ def named_files(store: Store, question: str, under: Sequence[Path]) -> NamedFile
         if named and not any(row.state is FileState.INDEXED for row in named):
             faults.append(f"{name} was not read: {_reason(named[0])}")
         elif not named and not _is_mentioned(store, name, under):
-            near = difflib.get_close_matches(name, {row.path.name for row in rows}, n=2, cutoff=0.6)
+            near = suggestions(name, (row.path.name for row in rows))
             hint = f"; did you mean {' or '.join(sorted(near))}?" if near else "."
             faults.append(f"No file called {name} is among those that were searched{hint}")
     return NamedFiles(tuple(known), tuple(faults))
 
 
-def without_file_names(question: str) -> str:
-    """The question without names of files, and without a preposition before them."""
+def _file_names(question: str) -> list[str]:
+    return [match.group() for match in _FILE_NAME.finditer(question) if match["suffix"].lower() not in _DOMAINS]
+
+
+def without_file_names(question: str, files: Sequence[Path] = ()) -> str:
+    """The question without names of files, and without a preposition before them.
+
+    Names with blanks are only known if their files are given.
+    """
     before = r"(?:\b(?:in|of|from|within|according\s+to|by|the\s+file)\s+)*"
+    for path in files:
+        question = re.sub(before + r"[\"“]?" + re.escape(path.name) + r"[\"”]?", " ", question, flags=re.I)
     plain = re.sub(before + _FILE_NAME.pattern, " ", question, flags=re.I)
     return re.sub(r"\s+([?.,!])", r"\1", " ".join(plain.split()))
 

@@ -16,15 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from desk_rag.answering.events import AnswerEvent, Citation, PassagesRead
+from desk_rag.answering.questions.folder.reading.naming import plain_name, share_of_words, suggestions, things_named
+from desk_rag.answering.questions.folder.reading.overview import overview
 from desk_rag.answering.questions.matching import Row
 from desk_rag.answering.questions.narrowing import indexed
 from desk_rag.answering.questions.nearest import nearest
-from desk_rag.answering.questions.whole_folder import finish, plural, show
+from desk_rag.answering.questions.whole_folder import finish, not_readable, show
 from desk_rag.answering.requirements.places import place_of_passage
 from desk_rag.answering.requirements.requirements import Fit, Requirements
-from desk_rag.answering.requirements.stems import content_stems, coverage
+from desk_rag.answering.requirements.stems import coverage
 from desk_rag.documents.sentences import quotable
-from desk_rag.store.catalog.words import name_words
+from desk_rag.sanitize import clean_name
 
 if TYPE_CHECKING:
     from desk_rag.retrieval.embedding import EmbedderLike
@@ -51,6 +53,10 @@ _MOST_FILES, _MOST_OF_FOLDER = 30, 30
 """Files of a folder that are summarised, and their sentences together."""
 _DETERMINER = re.compile(r"^(?:(?:all|the|this|my|our|these|whole|entire|of)\s+)+")
 _EVERYTHING = re.compile(r"^(?:everything|it\s+all|all|folder|(?:files|documents|papers)(?:\s+here)?)$")
+_GREETING = re.compile(
+    r"^(?:Dear|Hello|Hi|Good\s+(?:morning|day|evening)|(?:Kind|Best|Warm)\s+(?:regards|wishes)|Yours|Sincerely|Many\s+thanks)\b"
+    r"[^.?!]{0,60}$"
+)
 _ABOUT = 0.6
 """Share of the words of the request that must stand in the name of the file or folder."""
 
@@ -63,11 +69,14 @@ def answer(
     Of a folder, the most central sentences of each file are shown, and how many files there are.
     """
     began = time.perf_counter()
-    documents = _named(store, subject, under)
+    documents, is_exact = _named(store, subject, under)
+    if not documents and (fault := _fault(store, subject, under)):
+        yield from not_readable(question, [fault])
+        return
     most, several = documents[:_MOST_FILES], len(documents) > 1
     by_file = [store.passages_of(document.path) for document in most]
-    rows_by_file = [_evenly(sentences_of(passages), _MOST_SENTENCES // len(most)) for passages in by_file]
-    if sum(map(len, rows_by_file)) < (1 if several else _FEWEST):
+    rows_by_file = [_evenly(_rows(passages), _MOST_SENTENCES // len(most)) for passages in by_file]
+    if sum(map(len, rows_by_file)) < (1 if several or is_exact else _FEWEST):
         return
     total, read, chosen = sum(map(len, by_file)), 0, list[Row]()
     for passages, rows in zip(by_file, rows_by_file, strict=True):
@@ -83,8 +92,8 @@ def answer(
     shown = show(store, chosen)
     text = "\n".join(_lines(shown.citations, of_folder=several))
     if several:
-        more = f"; the first {len(most):,} are summarised" if len(most) < len(documents) else ""
-        text = f"{plural(len(documents), 'file')}{more}, each by its most central sentences:\n{text}"
+        more = f"; these are the first of {len(documents):,} files" if len(most) < len(documents) else ""
+        text = f"{overview(most, by_file)}{more}. The most central sentences of each:\n{text}"
     distinct = len({passage.chunk.chunk_id for passages in by_file for passage in passages})
     yield from finish(store, question, text, shown, under, (began, distinct, len(most)))
 
@@ -146,34 +155,47 @@ def sentences_of(passages: Sequence[Passage], fewest_words: int = _FEWEST_WORDS)
 
 
 def _is_title(passage: Passage, unit: str) -> bool:
-    """True for the title line of a passage, and for the line that heads a mail."""
+    """True for the title line of a passage, for the line that heads a mail, and for a greeting."""
     title, heading = passage.title, passage.chunk.location.heading
     names = filter(None, (title, heading, *heading.split(" › ")))
-    return unit.startswith("From: ") or any(unit == name or unit.startswith(f"{name} › ") for name in names)
+    if unit.startswith("From: ") or _GREETING.match(unit):
+        return True
+    return any(unit == name or unit.startswith(f"{name} › ") for name in names)
 
 
-def _named(store: Store, subject: str, under: Sequence[Path]) -> list[DocumentRow]:
-    """The file with the name or title that is meant, or the files of the folder; nothing if none fits."""
+def _rows(passages: Sequence[Passage]) -> list[Row]:
+    """The sentences of a file; if it has hardly any, its lines."""
+    rows = sentences_of(passages)
+    if len(rows) >= _FEWEST:
+        return rows
+    lines = [Row(passage, unit) for passage in passages for unit in quotable(passage.chunk.text)]
+    return [row for row in lines if not _is_title(row.passage, row.text)]
+
+
+def _named(store: Store, subject: str, under: Sequence[Path]) -> tuple[list[DocumentRow], bool]:
+    """The files with the name, of the folder or with the title that is meant, and whether the name fits exactly."""
     documents = indexed(store, under)
-    exact = [row for row in documents if str(row.path).lower().endswith("/" + subject.strip("\"'").lower())]
-    if exact:
-        return exact[:1]
     plain = _DETERMINER.sub("", subject.strip("\"'/ ").lower())
-    if _EVERYTHING.match(plain):
-        return documents
-    folder = plain.removeprefix("folder ").removesuffix(" folder").removeprefix("files in ").strip("\"'/ ")
-    inside = [row for row in documents if row.path.parent.name.lower() == folder]
-    if inside:
-        return inside
-    wanted = content_stems(subject)
-    share = {row.path: _share(wanted, row) for row in documents}
-    best = max(documents, key=lambda row: share[row.path], default=None)
-    return [best] if best is not None and share[best.path] >= _ABOUT else []
+    if not plain or _EVERYTHING.match(plain):
+        return documents, True
+    named = things_named(documents, subject, under)
+    if named.documents:
+        return list(named.documents), True
+    best = max(documents, key=lambda row: share_of_words(subject, row), default=None)
+    return ([best], False) if best is not None and share_of_words(subject, best) >= _ABOUT else ([], False)
 
 
-def _share(wanted: set[str], row: DocumentRow) -> float:
-    stems = content_stems(f"{name_words(row.path)} {row.title}")
-    return len(wanted & stems) / len(wanted) if wanted else 0.0
+def _fault(store: Store, subject: str, under: Sequence[Path]) -> str:
+    """A sentence if the request names a file or folder that is not here; '' if it may mean a topic."""
+    is_folder = bool(re.search(r"\bfolder\b|\bdirectory\b|/\s*$", subject, re.I))
+    if not is_folder and not re.match(r"^(?:the\s+file\s+|[\"“'])", subject.strip(), re.I):
+        return ""
+    documents = indexed(store, under)
+    folders = {part for row in documents for part in row.path.parts[-4:-1]}
+    near = suggestions(subject, sorted(folders if is_folder else {row.path.name for row in documents}))
+    hint = f"; did you mean {' or '.join(near)}?" if near else "."
+    what = "folder" if is_folder else "file"
+    return f"No {what} called {clean_name(plain_name(subject))} is among those that were searched{hint}"
 
 
 def _central(vectors: NDArray[np.float32], count: int) -> list[int]:

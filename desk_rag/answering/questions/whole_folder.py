@@ -33,12 +33,16 @@ from desk_rag.answering.questions.conditions import Condition, conditions, neede
 from desk_rag.answering.questions.forms import Form, WholeFolderQuestion
 from desk_rag.answering.questions.matching import Matches, Row, match, stands_for_files
 from desk_rag.answering.requirements import amounts
+from desk_rag.ingest.unread import UnreadFiles
+from desk_rag.sanitize import clean_name
 
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
 
 _MOST_ROWS = 200
 """Rows that are shown; more are counted."""
+_MOST_NEAR = 5
+"""Files with similar names that are named."""
 _COUNTED = frozenset({"errors", "warnings", "entries", "lines", "rows", "records", "messages", "mentions", "times"})
 """Things that can be counted line by line in any folder."""
 MODEL = "none (read by words)"
@@ -79,8 +83,23 @@ def answer(store: Store, question: str, request: WholeFolderQuestion, under: Seq
         return
     shown = show(store, rows[:_MOST_ROWS])
     text = _text(question, request, rows, _Regard(decided, disregarded))
+    text = _with_near(text, matches, {row.passage.path for row in rows})
     read = (began, matches.passages, matches.files)
-    yield from finish(store, question, text, shown, under, read, support=0.0 if disregarded else None)
+    doubtful = bool(disregarded) or (matches.only_near and request.form in (Form.COUNT, Form.TOTAL))
+    yield from finish(store, question, text, shown, under, read, support=0.0 if doubtful else None)
+
+
+def _with_near(text: str, matches: Matches, listed: set[Path]) -> str:
+    """The text with a sentence about names that are only spelled nearly as in the question."""
+    spelled = f"“{'”, “'.join(matches.words_near)}”" if matches.words_near else "a similar name"
+    if matches.only_near:
+        return f"No line has exactly what the question names; these have {spelled}. {text}"
+    others = list(dict.fromkeys(row.passage.path for row in matches.near if row.passage.path not in listed))
+    if not others:
+        return text
+    names = ", ".join(clean_name(path.name) for path in others[:_MOST_NEAR])
+    more = f" and {len(others) - _MOST_NEAR:,} more" if len(others) > _MOST_NEAR else ""
+    return f"{text}\nSpelled only nearly so ({spelled}) in {plural(len(others), 'other file')}: {names}{more}."
 
 
 def _matches(
@@ -132,6 +151,8 @@ def finish(
     read: tuple[float, int, int],
     *,
     support: float | None = None,
+    found: bool = True,
+    not_read: UnreadFiles | None = None,
 ) -> Iterator[AnswerEvent]:
     """Yield sources, quotes and text of an answer that no model wrote; `read` is start time, passages and files."""
     began, passages, files = read
@@ -145,7 +166,7 @@ def finish(
         Answer(
             question=question,
             text=text,
-            found=True,
+            found=found,
             citations=shown.citations,
             dropped_quotes=(),
             sources=shown.sources,
@@ -155,6 +176,7 @@ def finish(
             mode=AnswerMode.CACHED,
             model=MODEL,
             raw="",
+            not_read=not_read,
             support=support,
             basis=Basis(passages, store.counts(under=under).chunks, files),
         )

@@ -176,9 +176,16 @@ def _engine(device: torch.device, place: Path, options: argparse.Namespace) -> I
             pipeline.embed_pending(store, engine.embedder, lambda: False),
             background_prefill.warm_pending(store, serving, turn, lambda: False),
         )
+        reasons: dict[str, None] = {}
         for step in steps:
-            for _ in step:
-                pass
+            for event in step:
+                reason = getattr(event, "reason", "") or getattr(event, "waiting", "")
+                reasons |= {str(reason): None} if reason else {}
+        if not store.counts(engine.namespace).warm:
+            raise ConfigError(
+                f"No file could be read and prefilled, so that every answer would be a refusal: {', '.join(reasons)}",
+                remedy="Run it where desk-rag is installed, or with PYTHONPATH at its source.",
+            )
         yield engine
     finally:
         engine.close()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
+    from desk_rag.cli.questions.early import EarlyQuestion
     from desk_rag.config import Settings
 
 
@@ -19,6 +20,8 @@ class Overrides:
     config: Path | None
     data_dir: Path | None
     model: dict[str, object]
+    early: EarlyQuestion | None = None
+    """A question that was sent before these were known."""
 
     def settings(self) -> Settings:
         """Merge the settings: command line before file before default. Raises ConfigError."""

@@ -31,7 +31,10 @@ def ls(
 
 def pause(
     ctx: typer.Context,
-    duration: Annotated[str, typer.Argument(metavar="[TIME]", help="Such as 30m, 2h or 1d.")] = "1h",
+    duration: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TIME]", help="Such as 10m, 2h, 90 minutes or until 18:00.", show_default=False),
+    ] = None,
     until_resume: Annotated[bool, typer.Option("--until-resume", help="Until `desk-rag resume`.")] = False,
 ) -> None:
     """Pause the background work of `watch` and the UI, for an hour unless TIME says otherwise.
@@ -40,7 +43,7 @@ def pause(
     """
     from desk_rag.cli.folders import pausing
 
-    raise typer.Exit(pausing.pause(settings_of(ctx), "" if until_resume else duration))
+    raise typer.Exit(pausing.pause(settings_of(ctx), "" if until_resume else " ".join(duration or ["1h"])))
 
 
 def resume(ctx: typer.Context) -> None:

@@ -14,7 +14,10 @@ from desk_rag.errors import ConfigError, DeskRagError
 if TYPE_CHECKING:
     from desk_rag.store.store import Store
 
-_SECONDS = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+"""Seconds by the first letter of a unit."""
+_PART = re.compile(r"(\d{1,6}(?:\.\d+)?)\s*(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)(?![a-z])")
+_CLOCK = re.compile(r"(?:until|till|to)\s+(\d{1,2})(?:[:.](\d{2}))?\s*(am|pm)?")
 _LONGEST = 365 * 86_400.0
 
 
@@ -23,13 +26,14 @@ def pause(settings: Settings, duration: str) -> int:
 
     Raises ConfigError for a time that is none.
     """
-    seconds = _seconds(duration)
+    now = time.time()
+    seconds = seconds_of(duration, now)
     with _store(settings) as store:
-        store.request_pause(time.time() + seconds)
+        store.request_pause(now + seconds)
         activity = store.activity()
     until = "until `desk-rag resume`"
     if not math.isinf(seconds):
-        until = f"until {time.strftime('%Y-%m-%d %H:%M', time.localtime(time.time() + seconds))}"
+        until = f"until {time.strftime('%Y-%m-%d %H:%M', time.localtime(now + seconds))}"
     who = "" if activity is not None else " No desk-rag is indexing now; one that starts waits as well."
     print_lines([f"Paused {until}.{who}"])
     return 0
@@ -50,11 +54,36 @@ def _store(settings: Settings) -> Store:
     return open_store(settings, writer=False)
 
 
-def _seconds(duration: str) -> float:
-    if not duration:
+def seconds_of(text: str, now: float) -> float:
+    """Return how long a pause lasts that begins at the Unix time `now`. Raises ConfigError.
+
+    `text` is '10m', '1h30m', '10 minutes', 'an hour' or 'until 18:00'; empty means until resumed.
+    """
+    words = text.strip().lower().removeprefix("for ").strip()
+    if not words:
         return math.inf
-    parsed = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)([mhd])", duration.strip().lower())
-    seconds = float(parsed[1]) * _SECONDS[parsed[2]] if parsed else 0.0
+    if (clock := _CLOCK.fullmatch(words)) is not None:
+        seconds = _until(clock, now)
+    else:
+        words = re.sub(r"\b(half an|an?|one)\s+", lambda match: "0.5 " if match[1] == "half an" else "1 ", words)
+        parts = _PART.findall(words)
+        is_whole = not _PART.sub("", words).replace("and", "").strip(" ,")
+        seconds = sum(float(number) * _SECONDS[unit[0]] for number, unit in parts) if is_whole else 0.0
     if not 0 < seconds <= _LONGEST:
-        raise ConfigError(f"'{duration}' is not a time.", remedy="Such as 30m, 2h or 1d.")
+        raise ConfigError(f"'{text}' is not a time.", remedy="Such as 10m, 2h, 1d, 90 minutes or until 18:00.")
     return seconds
+
+
+def _until(clock: re.Match[str], now: float) -> float:
+    """Return the seconds until a time of day comes next; 0 if there is no such time."""
+    hour, minute, half = int(clock[1]), int(clock[2] or 0), clock[3] or ""
+    if half:
+        hour = hour % 12 + (12 if half == "pm" else 0) if 1 <= hour <= 12 else 24
+    if hour > 23 or minute > 59 or not (clock[2] or half):
+        return 0.0
+    day = time.localtime(now)
+    for later in (0, 1):  # mktime carries a day beyond the month's end, and knows the change to summer time
+        moment = time.mktime((day.tm_year, day.tm_mon, day.tm_mday + later, hour, minute, 0, 0, 0, -1))
+        if moment > now:
+            return moment - now
+    return 0.0

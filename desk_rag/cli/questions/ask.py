@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from desk_rag.answering.conversation import asking
@@ -12,11 +13,12 @@ from desk_rag.answering.conversation.asking import Request
 from desk_rag.answering.events import AnswerEvent, AnswerMode, FilesWaiting, Finished
 from desk_rag.cli import output as out
 from desk_rag.cli import work
+from desk_rag.cli.questions.early import EarlyQuestion, Question
 from desk_rag.cli.questions.session import ChatSession
 from desk_rag.cli.store_access import exists
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError
-from desk_rag.indexer.resident.protocol import NoResident, is_supported
+from desk_rag.indexer.resident.protocol import NEW_FOLDER, NoResident, is_supported
 from desk_rag.ingest import contents
 
 
@@ -40,8 +42,11 @@ class AskOptions:
     """Leave a process behind that answers the next questions sooner."""
 
 
-def ask(settings: Settings, options: AskOptions) -> int:
-    """Answer one question on stdout; a folder that was never indexed is indexed first."""
+def ask(settings: Settings, options: AskOptions, early: EarlyQuestion | None = None) -> int:
+    """Answer one question on stdout; a folder that was never indexed is indexed first.
+
+    `early` is the question as it was sent to the process that answers for others, if it was.
+    """
     if not options.question:
         raise ConfigError("The question is empty.", remedy='desk-rag ask "When does the warranty end?"')
     roots = work.indexed_roots(settings, options.folders)
@@ -51,12 +56,17 @@ def ask(settings: Settings, options: AskOptions) -> int:
     )
     progress = out.Progress(sys.stderr, roots)
     keeps = options.keep or settings.resident.keep
-    if keeps and exists(settings):
+    sent = _fitting(early, options, request)
+    if keeps and sent is None and exists(settings):
         _keep(settings, progress)
     try:
-        return _ask_resident(settings, options, request, session, progress)
+        return _ask_resident(settings, options, request, session, progress, sent)
     except NoResident as reason:
-        work.say_alone(progress, reason)
+        if str(reason) != NEW_FOLDER:
+            work.say_alone(progress, reason)
+        elif not keeps:
+            with suppress(NoResident):  # a kept process leaves that to this one
+                return _index_and_ask_resident(settings, options, request, session, progress)
     if not keeps:
         return _ask_alone(settings, options, request, session, progress)
     from desk_rag.indexer.resident import keeping
@@ -79,8 +89,24 @@ def _keep(settings: Settings, progress: out.Progress) -> None:
         progress.say(f"No process could be kept for the next question: {reason}")
 
 
+def _fitting(early: EarlyQuestion | None, options: AskOptions, request: Request) -> EarlyQuestion | None:
+    """Return the question that was sent already if it is the one to ask; otherwise forget it."""
+    if early is None:
+        return None
+    fields = (request.question, request.limit, options.mode, options.top_k, options.index_first, options.wait)
+    if request.earlier or early.question != Question(*fields):
+        early.connection.close()
+        return None
+    return early
+
+
 def _ask_resident(
-    settings: Settings, options: AskOptions, request: Request, session: ChatSession, progress: out.Progress
+    settings: Settings,
+    options: AskOptions,
+    request: Request,
+    session: ChatSession,
+    progress: out.Progress,
+    sent: EarlyQuestion | None = None,
 ) -> int:
     """Have the question answered by a process that has the models loaded. Raises NoResident if there is none."""
     from desk_rag.indexer.resident import client, values
@@ -88,7 +114,10 @@ def _ask_resident(
     message: dict[str, object] = {"do": "ask", "request": values.plain(request), "wait": options.wait}
     message |= {"index_first": options.index_first, "settings": values.settings_key(settings)}
     with work.stoppable_with(progress) as stop:
-        messages = client.request(settings.data_dir, message, stop)
+        if sent is not None:
+            messages = client.answer(sent.connection, stop)
+        else:
+            messages = client.request(settings.data_dir, message, stop)
         away = str(next(iter(messages), {}).get("kv_away", ""))
         progress.end()
         if away:
@@ -96,6 +125,18 @@ def _ask_resident(
         events = map(values.to_event, messages)
         _print(events, request, session, progress, away, as_json=options.as_json)
         return work.INTERRUPTED if stop() else 0
+
+
+def _index_and_ask_resident(
+    settings: Settings, options: AskOptions, request: Request, session: ChatSession, progress: out.Progress
+) -> int:
+    """Have the folders of the question indexed by the process that indexes, then the question answered by it."""
+    with work.stoppable_with(progress) as stop:
+        failed = work.index_in_background_process(settings, request.limit, stop, progress)
+        if stop():
+            return work.INTERRUPTED
+    code = _ask_resident(settings, replace(options, index_first=False), request, session, progress)
+    return code or (work.SOME_UNREADABLE if failed else 0)
 
 
 def _ask_alone(

@@ -55,7 +55,11 @@ def ask(
         continued=continued, private=private, keep=keep,
     )  # fmt: skip
     settings = work.with_answer_options(settings_of(ctx), attention, recompute, selector)
-    raise typer.Exit(run_ask(settings, options))
+    early = ctx.obj.early
+    if early is not None and (early.config, early.data_dir) != (ctx.obj.config, ctx.obj.data_dir):
+        early.connection.close()
+        early = None
+    raise typer.Exit(run_ask(settings, options, early))
 
 
 def search(

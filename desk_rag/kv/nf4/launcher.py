@@ -40,8 +40,8 @@ def tuning_for(tokens: int, device: torch.device) -> Nf4Tuning:
     """Return the parameters for a power of two of rows; on a CPU those that Triton's interpreter can run."""
     permute = device.type == "cuda"
     if tokens <= 32:
-        return Nf4Tuning(columns=64, groups=2, warps=4, stages=4, programs=3, permute=permute)
-    return Nf4Tuning(columns=128, groups=1, warps=8, stages=3, programs=2, permute=permute)
+        return Nf4Tuning(columns=64, groups=2, warps=4, stages=4, programs=8, permute=permute)
+    return Nf4Tuning(columns=128, groups=1, warps=4, stages=3, programs=4, permute=permute)
 
 
 def padded(count: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 
 from desk_rag.documents.chunking import Location
@@ -14,9 +14,14 @@ from desk_rag.store.chats.database import ChatsDamaged, ChatsDatabase, put_aside
 from desk_rag.store.chats.place import clear, places, settle
 from desk_rag.store.chats.records import ChatRow, SavedAs, SavedChat, SavedSource, SavedTurn
 
-FORGOTTEN = "(removed: it came from a folder that was purged)"
 _LONGEST_TITLE = 80
 _SHOWN = 120
+_ALL_TEXT = (
+    "t.question || char(10) || t.asked_as || char(10) || t.answer || char(10) || coalesce((SELECT"
+    " group_concat(s.title || char(10) || s.heading || char(10) || s.quote, char(10)) FROM sources s"
+    " WHERE s.turn = t.id), '')"
+)
+"""SQL for everything that a turn `t` says, its quotes included."""
 
 
 class Chats:
@@ -30,7 +35,7 @@ class Chats:
         now = time.time()
         with self._database.write() as connection:
             if chat_id is None or not _touch(connection, chat_id, now):
-                title = " ".join(turn.question.split())[:_LONGEST_TITLE]
+                title = _title(turn.question)
                 row = "INSERT INTO chats (title, started_at, changed_at) VALUES (?, ?, ?)"
                 chat_id = int(connection.execute(row, (title, turn.asked_at, now)).lastrowid or 0)
             return SavedAs(chat_id, _insert(connection, chat_id, turn))
@@ -104,7 +109,7 @@ class Chats:
 
     def rename(self, chat_id: int, title: str) -> None:
         """Give a chat another title. Raises ConfigError if there is none with this id."""
-        plain = " ".join(title.split())[:_LONGEST_TITLE]
+        plain = _title(title)
         with self._database.write() as connection:
             if not connection.execute("UPDATE chats SET title = ? WHERE id = ?", (plain, chat_id)).rowcount:
                 raise _no_chat(chat_id)
@@ -124,35 +129,47 @@ class Chats:
                 (saved.chat_id,),
             )
 
-    def forget(self, path: Path) -> int:
-        """Remove what turns contain of the files at or below `path`; return the number of turns changed.
+    def texts(self) -> Iterator[str]:
+        """Yield all text of every turn, and the titles of the chats."""
+        with self._database.read() as connection:
+            rows = connection.execute(f"SELECT {_ALL_TEXT} FROM turns t UNION SELECT title FROM chats").fetchall()
+        yield from (str(text) for (text,) in rows)
 
-        A quote, its answer and the rewritten question go; what the user wrote stays. An answer that only read such a
-        file goes as well if part of it rests on no quote, since that part may repeat what was read.
+    def forget(self, path: Path, repeated: Sequence[str] = ()) -> int:
+        """Delete turns that contain something of the files at or below `path`; return how many.
+
+        These are turns that quote such a file, that read one and say something without a quote, or that hold one of the
+        `repeated` pieces of text. What other turns read of these files is removed from their sources, and their
+        rewritten questions, which may repeat a deleted answer, are emptied.
         """
         scope = Scope([path])
         with self._database.write() as connection:
             inside = scope.path_condition("path")
             touched = f"SELECT DISTINCT turn FROM sources WHERE {inside}"
-            quoted = f"SELECT DISTINCT turn FROM sources WHERE quote <> '' AND {inside}"
             unsupported = (
-                f"SELECT id FROM turns WHERE id IN ({touched}) AND (stopped = 1 OR instr(answer, '[?]') > 0"
+                f"id IN ({touched}) AND (stopped = 1 OR instr(answer, '[?]') > 0"
                 " OR found = 1 AND NOT EXISTS (SELECT 1 FROM sources s WHERE s.turn = turns.id AND s.quote <> ''))"
             )
-            count = int(connection.execute(f"SELECT count(*) FROM ({touched})", scope.values).fetchone()[0])
-            connection.execute(
-                "UPDATE turns SET answer = ?, asked_as = '', forgotten = 1"
-                f" WHERE id IN ({quoted}) OR id IN ({unsupported})",
-                (FORGOTTEN, *scope.values, *scope.values),
-            )
-            # Later questions of the chat were rewritten with words of the purged answers.
-            connection.execute(
-                "UPDATE turns SET asked_as = '' WHERE EXISTS (SELECT 1 FROM turns f WHERE f.chat = turns.chat"
-                " AND f.id < turns.id AND f.forgotten = 1)"
-            )
+            rows = connection.execute(
+                "SELECT id, chat, question FROM turns"
+                f" WHERE id IN (SELECT turn FROM sources WHERE quote <> '' AND {inside}) OR {unsupported}",
+                (*scope.values, *scope.values),
+            ).fetchall()
+            doomed = {int(turn): (int(chat), str(question)) for turn, chat, question in rows}
+            pieces = [piece.casefold() for piece in repeated]
+            if pieces:
+                for turn, chat, question, text in connection.execute(
+                    f"SELECT t.id, t.chat, t.question, {_ALL_TEXT} FROM turns t"
+                ).fetchall():
+                    if any(piece in text.casefold() for piece in pieces):
+                        doomed[int(turn)] = int(chat), str(question)
+            for turn, (chat, _) in doomed.items():
+                connection.execute("UPDATE turns SET asked_as = '' WHERE chat = ? AND id > ?", (chat, turn))
+            connection.executemany("DELETE FROM turns WHERE id = ?", [(turn,) for turn in doomed])
             connection.execute(f"DELETE FROM sources WHERE {inside}", scope.values)
             connection.execute(f"DELETE FROM limits WHERE {inside}", scope.values)
-        return count
+            _retitle(connection, {_title(question) for _, question in doomed.values()}, pieces)
+        return len(doomed)
 
     def close(self) -> None:
         """Close the database."""
@@ -182,15 +199,53 @@ def open_chats(root: Path, *, create: bool = True) -> tuple[Chats | None, str]:
         return None, f"Chats cannot be saved: {reason}"
 
 
-def forget_folder(root: Path, path: Path) -> int:
-    """Remove what the chats of a data directory contain of `path`; return the number of turns changed.
+def saved_text(root: Path) -> str:
+    """Return all text in the chats of a data directory, turn by turn; damaged chats are left out."""
+    texts: list[str] = []
+    for place in places(root):
+        try:
+            chats = Chats(ChatsDatabase(place, create=False))
+        except (FileNotFoundError, ChatsDamaged):
+            continue
+        try:
+            texts += chats.texts()
+        finally:
+            chats.close()
+    return "\n".join(texts)
+
+
+def knows(root: Path, path: Path) -> bool:
+    """Return whether the chats of a data directory contain something of the files at or below `path`.
+
+    Damaged chats count, because they may.
+    """
+    scope = Scope([path])
+    for place in places(root):
+        try:
+            database = ChatsDatabase(place, create=False)
+        except FileNotFoundError:
+            continue
+        except ChatsDamaged:
+            return True
+        try:
+            with database.read() as connection:
+                query = f"SELECT 1 FROM sources WHERE {scope.path_condition('path')} LIMIT 1"
+                if connection.execute(query, scope.values).fetchone():
+                    return True
+        finally:
+            database.close()
+    return False
+
+
+def forget_folder(root: Path, path: Path, repeated: Sequence[str] = ()) -> int:
+    """Delete the turns of a data directory that contain something of `path`, as `Chats.forget`; return how many.
 
     Damaged chats are deleted, because they may contain it. Raises StoreError subclasses.
     """
-    return sum(_forget(place, path) for place in places(root))
+    return sum(_forget(place, path, repeated) for place in places(root))
 
 
-def _forget(place: Path, path: Path) -> int:
+def _forget(place: Path, path: Path, repeated: Sequence[str]) -> int:
     try:
         chats = Chats(ChatsDatabase(place, create=False))
     except FileNotFoundError:
@@ -202,9 +257,24 @@ def _forget(place: Path, path: Path) -> int:
     if chats is None:
         return 0
     try:
-        return chats.forget(path)
+        return chats.forget(path, repeated)
     finally:
         chats.close()
+
+
+def _retitle(connection: sqlite3.Connection, titles: Set[str], pieces: Sequence[str]) -> None:
+    """Delete chats that have no turn left, and name by their first question those with one of `titles` or `pieces`."""
+    connection.execute("DELETE FROM chats WHERE NOT EXISTS (SELECT 1 FROM turns WHERE chat = chats.id)")
+    rows = connection.execute(
+        "SELECT c.id, c.title, (SELECT question FROM turns WHERE chat = c.id ORDER BY id LIMIT 1) FROM chats c"
+    ).fetchall()
+    for chat, title, first in rows:
+        if title in titles or any(piece in title.casefold() for piece in pieces):
+            connection.execute("UPDATE chats SET title = ? WHERE id = ?", (_title(first), chat))
+
+
+def _title(question: str) -> str:
+    return " ".join(question.split())[:_LONGEST_TITLE]
 
 
 def _change(place: Path, action: Callable[[], object]) -> None:

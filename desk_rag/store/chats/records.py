@@ -41,7 +41,7 @@ class SavedTurn:
     sources: tuple[SavedSource, ...] = ()
     limited_to: tuple[Path, ...] = ()
     forgotten: bool = False
-    """Its answer was removed by `purge`, because it came from a purged folder."""
+    """Its answer was removed by the `purge` of an older version, which kept the question."""
     turn_id: int = field(default=0, compare=False)
     """Its row; 0 before it is saved."""
 

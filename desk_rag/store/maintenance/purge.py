@@ -13,7 +13,7 @@ from desk_rag.owned_directory import OwnedDirectory
 from desk_rag.store.catalog.database import Database
 from desk_rag.store.catalog.paths import Scope, from_blob
 from desk_rag.store.catalog.volume_rows import VolumeRows
-from desk_rag.store.chats.chats import forget_folder
+from desk_rag.store.chats.chats import forget_folder, saved_text
 from desk_rag.store.chats.place import places
 from desk_rag.store.layout import Layout
 from desk_rag.store.maintenance.full_disk import PurgeSpace
@@ -25,6 +25,7 @@ _SHORTEST_LINE = 6
 _LONGEST_TRACE = 64
 _MOST_TRACES = 2_000
 _READ_AT_ONCE = 16 << 20
+_WORD = re.compile(r"\w+")
 
 
 class _Remover(Protocol):
@@ -43,10 +44,12 @@ def purge(store: _Remover, layout: Layout, database: Database, path: Path, *, ve
         ).fetchall()
     paths = [from_blob(blob) for (blob,) in rows]
     pieces_by_chunk = _pieces(database, scope) if verify else []
+    repeated = _repeated_in(saved_text(layout.root), database, scope)
     space = PurgeSpace(layout, path)
     documents, chunks, kv_files, freed = _remove(store, space, database, paths)
     space.retry_when_full(lambda: VolumeRows(database).forget(path), database)
-    chat_turns = space.retry_when_full(lambda: forget_folder(layout.root, path), database)
+    repeated = [piece for piece in repeated if _is_gone(database, piece)]
+    chat_turns = space.retry_when_full(lambda: forget_folder(layout.root, path, repeated), database)
     # All of it, because the bin does not record which folder its files came from.
     freed += space.retry_when_full(store.empty_bin, database)
     store.empty_quarantine()  # a quarantined catalog holds text as well
@@ -83,6 +86,21 @@ def _pieces(database: Database, scope: Scope) -> list[list[str]]:
     return [_pieces_of(text) for (text,) in texts]
 
 
+def _repeated_in(saved: str, database: Database, scope: Scope) -> list[str]:
+    """Return the pieces of the documents in `scope` that stand in the `saved` text, whatever their case."""
+    folded = saved.casefold()
+    words = set(_WORD.findall(folded))
+    if not words:
+        return []
+    pieces: dict[str, None] = {}
+    for chunk in _pieces(database, scope):
+        for piece in chunk:
+            first = _WORD.search(piece.casefold())
+            if first is not None and first.group() in words and piece.casefold() in folded:
+                pieces[piece] = None
+    return list(pieces)
+
+
 def _pieces_of(text: str) -> list[str]:
     lines = [line.strip()[:_LONGEST_TRACE] for line in text.splitlines()]
     words = sorted(set(re.findall(r"\w{12,}", text)), key=len, reverse=True)[:3]
@@ -98,23 +116,28 @@ def _unique(database: Database, pieces_by_chunk: Sequence[Sequence[str]]) -> tup
 
     Returns the pieces to search for, the first of every chunk first, and the number of chunks without any.
     """
+    pieces: dict[str, None] = {}
+    known: dict[str, bool] = {}
+    for rank in range(max(map(len, pieces_by_chunk), default=0)):
+        for candidate in (chunk[rank] for chunk in pieces_by_chunk if rank < len(chunk)):
+            if len(pieces) < _MOST_TRACES and candidate not in known:
+                known[candidate] = _is_gone(database, candidate)
+                if known[candidate]:
+                    pieces[candidate] = None
+    unsearched = sum(not any(piece in pieces for piece in chunk) for chunk in pieces_by_chunk)
+    return [piece.encode() for piece in pieces], unsearched
+
+
+def _is_gone(database: Database, piece: str) -> bool:
+    """Return whether no document, path, title or statement of the schema contains a piece of text any more."""
     elsewhere = (
         "SELECT 1 FROM chunks WHERE instr(lower(text), lower(:piece))"
         " UNION ALL SELECT 1 FROM documents WHERE instr(lower(CAST(path AS TEXT)), lower(:piece))"
         " OR instr(lower(title), lower(:piece))"
         " UNION ALL SELECT 1 FROM sqlite_master WHERE instr(lower(sql), lower(:piece)) LIMIT 1"
     )
-    pieces: dict[str, None] = {}
-    known: dict[str, bool] = {}
     with database.read() as connection:
-        for rank in range(max(map(len, pieces_by_chunk), default=0)):
-            for candidate in (chunk[rank] for chunk in pieces_by_chunk if rank < len(chunk)):
-                if len(pieces) < _MOST_TRACES and candidate not in known:
-                    known[candidate] = connection.execute(elsewhere, {"piece": candidate}).fetchone() is None
-                    if known[candidate]:
-                        pieces[candidate] = None
-    unsearched = sum(not any(piece in pieces for piece in chunk) for chunk in pieces_by_chunk)
-    return [piece.encode() for piece in pieces], unsearched
+        return connection.execute(elsewhere, {"piece": piece}).fetchone() is None
 
 
 def _traces(layout: Layout, pieces: Sequence[bytes]) -> list[str]:

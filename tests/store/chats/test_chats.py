@@ -16,7 +16,7 @@ import pytest
 from desk_rag.documents.chunking import Location
 from desk_rag.errors import ConfigError
 from desk_rag.store import ownership
-from desk_rag.store.chats.chats import FORGOTTEN, Chats, forget_folder, open_chats
+from desk_rag.store.chats.chats import Chats, forget_folder, open_chats, saved_text
 from desk_rag.store.chats.records import SavedSource, SavedTurn
 from desk_rag.store.layout import Layout
 
@@ -116,16 +116,31 @@ def test_purge_of_a_folder_takes_quotes_answers_and_rewritten_questions(root: Pa
     number = chats.add(None, TURN).chat_id
     chats.add(number, FOLLOW_UP)
     other = chats.add(None, BOAT).chat_id
+    mixed = chats.add(other, FOLLOW_UP)
+    last = replace(BOAT, question="And how wide?", asked_as="How wide is the boat of Ruth Adler?")
+    chats.add(other, last)
     chats.close()
     assert forget_folder(root, Path("/desk/let")) == 0
-    assert forget_folder(root, Path("/desk/letters")) == 2
+    assert forget_folder(root, Path("/desk/letters")) == 3
     again = opened(root)
-    first, second = again.get(number).turns
-    assert (first.question, first.answer, first.sources, first.limited_to) == (TURN.question, FORGOTTEN, (), ())
-    assert second.forgotten and second.asked_as == "" and second.question == FOLLOW_UP.question
-    assert again.get(other).turns == (BOAT,)
+    assert [row.chat_id for row in again.rows()] == [other], "nothing is left of the first chat"
+    assert again.get(other).turns == (BOAT, replace(last, asked_as="")) and mixed.chat_id == other
     content = (root / "chats.sqlite").read_bytes()
     assert b"30 June 2027" not in content and b"lease.md" not in content and b"Ruth" not in content
+
+
+def test_turns_that_repeat_purged_text_go_and_the_chat_is_named_by_the_next(root: Path) -> None:
+    chats = opened(root)
+    number = chats.add(None, replace(BOAT, question="Is BLUE HERON the boat?")).chat_id
+    chats.add(number, BOAT)
+    other = chats.add(None, replace(BOAT, answer="It is the Blue Heron.")).chat_id
+    chats.close()
+    assert "Is BLUE HERON the boat?" in saved_text(root) and "It is the Blue Heron." in saved_text(root)
+    assert forget_folder(root, Path("/desk/letters"), ["Blue Heron"]) == 2
+    again = opened(root)
+    assert [row.chat_id for row in again.rows()] == [number] and other != number
+    assert again.get(number).title == BOAT.question and again.get(number).turns == (BOAT,)
+    assert b"heron" not in (root / "chats.sqlite").read_bytes().lower()
 
 
 def test_purge_of_a_store_without_chats_makes_none(root: Path) -> None:

@@ -65,6 +65,24 @@ async def test_follow_up_gets_the_turns_above_and_shows_as_what_it_was_asked(run
         assert pilot.app._chat.query_one(QuestionInput).text == COMPLETED  # type: ignore[attr-defined]
 
 
+async def test_what_was_searched_can_be_edited_for_every_turn(running: Run, data: Path) -> None:
+    limited = replace(answer(SECOND, "a certified engineer"), asked_as=COMPLETED, limited_to=(FOLDERS[0] / "my notes",))
+    backend = ScriptedBackend({SECOND: play(limited)}, keeper=Keeper(data, save=False))
+    async with running(backend) as pilot:
+        await ask(pilot, FIRST)
+        await until(pilot, lambda: finished(pilot, 1))
+        prompt = pilot.app._chat.query_one(QuestionInput)  # type: ignore[attr-defined]
+        await pilot.press("alt+w")
+        assert prompt.text == FIRST
+        await pilot.press("alt+w")
+        await until(pilot, lambda: "The prompt holds other text" in screen_text(pilot.app))  # type: ignore[arg-type]
+        prompt.clear()
+        await ask(pilot, SECOND)
+        await until(pilot, lambda: finished(pilot, 2))
+        await pilot.press("alt+down", "alt+w")
+        assert prompt.text == f'@"my notes" {COMPLETED}'
+
+
 async def test_chat_survives_quitting_and_is_found_opened_and_continued(running: Run, data: Path) -> None:
     async with running(backend_on(data)) as pilot:
         await ask_both(pilot)

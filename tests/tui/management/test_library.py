@@ -157,6 +157,22 @@ async def test_a_folder_is_forgotten_and_remembered(opened: Open, world: World) 
         assert config.load(world.config).index.exclude == ("*.bak",)
 
 
+async def test_a_cancelled_change_and_an_undo_without_one_say_so(opened: Open, world: World) -> None:
+    async with opened() as pilot:
+        await open_library(pilot)
+        await go_to(pilot, "notes.md")
+        for action in ("x", "f"):
+            await pilot.press("ctrl+o")
+            await choose(pilot, action)
+            await until(pilot, lambda: "Cancel" in screen_text(pilot.app))
+            await pilot.press("enter")
+            await until(pilot, lambda: "Cancelled; nothing was changed." in screen_text(pilot.app))
+            pilot.app.clear_notifications()
+        await pilot.press("f9")
+        await until(pilot, lambda: "There is nothing to undo" in screen_text(pilot.app))
+        assert "exclude" not in world.config.read_text().replace(RULES, "")
+
+
 async def test_forgetting_for_good_has_no_undo(opened: Open, world: World) -> None:
     async with opened() as pilot:
         await open_library(pilot)

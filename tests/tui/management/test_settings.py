@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from desk_rag import config
 from desk_rag.config import Settings
 from desk_rag.errors import ConfigError
+from desk_rag.tui.management import settings_list
 from desk_rag.tui.management.session import Session
 from desk_rag.tui.management.settings_file import SettingsFile
 from desk_rag.tui.management.settings_list import SettingsList
@@ -74,6 +76,39 @@ def test_every_setting_has_a_meaning_and_origin(world: World) -> None:
     assert rows["index.exclude"].origin == "file"
     assert rows["model.threads"].origin == "command line" and rows["model.threads"].in_use == 3
     assert rows["answer.top_k"].origin == "default"
+
+
+def test_the_value_in_force_is_shown_with_its_origin(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DESK_RAG_DATA_DIR", str(world.settings.data_dir))
+    rows = {row.name: row for row in SettingsList(Session(world.settings, [world.folder], world.config)).rows()}
+    assert (rows["data_dir"].origin, rows["data_dir"].in_use) == ("environment", world.settings.data_dir)
+    assert (rows["folders"].origin, rows["folders"].in_use) == ("command line", (world.folder,))
+    monkeypatch.delenv("DESK_RAG_DATA_DIR")
+    session = Session(world.settings, [world.folder], world.config)
+    rows = {row.name: row for row in SettingsList(session).rows()}
+    assert rows["data_dir"].origin == "command line"
+    session.file.write({("data_dir",): str(world.settings.data_dir), ("folders",): [str(world.folder)]})
+    settings = SettingsList(session)
+    rows = {row.name: row for row in settings.rows()}
+    assert rows["data_dir"].origin == rows["folders"].origin == "file"
+    settings.make(settings.prepare(rows["model.threads"], "3"))
+    row = next(row for row in settings.rows() if row.name == "model.threads")
+    assert (row.origin, row.value, row.in_use) == ("next start", 3, 0)
+
+
+def test_the_thread_that_lists_the_settings_parses_no_python(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPython's `ast` raises SystemError in two threads at once, and Textual uses it for its actions."""
+    settings_list._fields.cache_clear()
+    settings_list._classes.cache_clear()
+    settings = SettingsList(world.session())
+
+    def fails(*_: object) -> None:
+        raise SystemError("AST constructor recursion depth mismatch")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ast, "parse", fails)
+        rows = settings.rows()
+    assert all(row.meaning for row in rows)
 
 
 def test_costs_are_named_only_where_something_is_lost(world: World) -> None:

@@ -1,0 +1,37 @@
+"""Answer a question about the documents of a folder, whatever its form; nothing for other questions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.answering.events import AnswerEvent, Finished
+from desk_rag.answering.questions.folder import about_file, changes, compare, documents, look_alikes
+
+if TYPE_CHECKING:
+    from datetime import date
+
+    from desk_rag.store.store import Store
+
+_Answering = Callable[["Store", str, Sequence[Path], "date"], Iterator[AnswerEvent]]
+_WAYS: tuple[_Answering, ...] = (
+    compare.answer,
+    about_file.answer,
+    changes.answer,
+    documents.answer,
+    look_alikes.by_label,
+)
+
+
+def answer(store: Store, question: str, under: Sequence[Path]) -> Iterator[AnswerEvent]:
+    """Yield progress and the answer of the first way that has one."""
+    today = datetime.now(UTC).astimezone().date()
+    for way in _WAYS:
+        answered = False
+        for event in way(store, question, under, today):
+            answered = answered or isinstance(event, Finished)
+            yield event
+        if answered:
+            return

@@ -1,0 +1,125 @@
+"""Answer questions about files by the time they were changed or are dated, and by their size."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.answering.events import AnswerEvent
+from desk_rag.answering.questions.folder.reading.kinds import Kind
+from desk_rag.answering.questions.folder.reading.periods import Period, take_period, written
+from desk_rag.answering.questions.folder.reading.records import records_of
+from desk_rag.answering.questions.matching import Row
+from desk_rag.answering.questions.narrowing import indexed
+from desk_rag.answering.questions.whole_folder import finish, plural, show
+from desk_rag.answering.requirements.dates import Date
+from desk_rag.answering.requirements.stems import content_stems
+from desk_rag.documents.sentences import quotable
+from desk_rag.sanitize import clean_name
+
+if TYPE_CHECKING:
+    from desk_rag.store.store import Store
+    from desk_rag.store.types import DocumentRow
+
+_CHANGED = re.compile(
+    r"^(?:what|which\s+(?:files|documents))\s+(?:has\s+|have\s+|was\s+|were\s+|is\s+|are\s+|did\s+(?:I|we)\s+)?"
+    r"(?:been\s+)?(?:changed?|new|modif(?:y|ied)|edit(?:ed)?|updated?|added)\b(?P<rest>.*)$",
+    re.I,
+)
+_WRITTEN = re.compile(
+    r"^what\s+(?:did|have|has)\s+(?:I|we)\s+(?:write|written|note|noted|do|done|work(?:ed)?\s+on)(?:\s+down)?\b(?P<rest>.*)$",
+    re.I,
+)
+_EXTREME = re.compile(
+    r"^(?:what|which)\s+(?:is|are|was|file\s+is|file\s+was)\s+(?:the\s+)?(?P<which>newest|latest|oldest|largest|biggest|smallest"
+    r"|most\s+recent|(?:most\s+recently|last)\s+(?:changed|modified|edited))(?:\s+(?:file|document))?(?:\s+here)?$",
+    re.I,
+)
+_MOST = 100
+_DEFAULT = "in the last 7 days"
+
+
+def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
+    """Yield the files that were changed or are dated in a period, or the newest or largest file."""
+    began, plain = time.perf_counter(), " ".join(question.split()).rstrip("?!. ")
+    rows = list({row.path: row for row in indexed(store, under)}.values())
+    if (match := _EXTREME.match(plain)) and re.search(r"\bfile\b|\bdocument\b", plain, re.I) and rows:
+        yield from _extreme(store, question, under, rows, match["which"].lower(), began)
+        return
+    changed, written_in = _CHANGED.match(plain), _WRITTEN.match(plain)
+    match = changed or written_in
+    if match is None:
+        return
+    rest, period = take_period(match["rest"], today)
+    if period is None and changed and not content_stems(rest):
+        rest, period = take_period(_DEFAULT, today)
+    if period is None or content_stems(rest):
+        return
+    by_change = [row for row in rows if period.holds(_changed_on(row))]
+    dated = [] if changed else _dated(store, rows, period)
+    chosen = sorted({row.path: row for row in [*dated, *by_change]}.values(), key=_newest_first)
+    yield from _listed(store, question, under, chosen, len(rows), period, began, by_date=not changed)
+
+
+def _listed(
+    store: Store, question: str, under: Sequence[Path], chosen: Sequence[DocumentRow], count: int, period: Period,
+    began: float, *, by_date: bool,
+) -> Iterator[AnswerEvent]:  # fmt: skip
+    words = period.words if not period.words[0].isdigit() else f"in {period.words}"
+    what = "dated or last changed" if by_date else "last changed"
+    lines = [f"{clean_name(row.path.name)}: changed on {written(_changed_on(row))}" for row in chosen[:_MOST]]
+    head = f"{len(chosen):,} of {plural(count, 'file')} {'was' if len(chosen) == 1 else 'were'} {what} {words}"
+    more = f"; the newest {_MOST} are shown" if len(chosen) > _MOST else ""
+    known = (
+        "By the dates in names, titles and labels, and by when a file was last changed; who wrote it is not known."
+        if by_date
+        else "By when each file was last changed; what was changed in it, and deleted files, are not known."
+    )
+    text = "\n".join([f"{head}{more}{':' if chosen else '.'}", *lines, known])
+    quotes = [row for one in chosen[:_MOST] if (row := _first_line(store, one)) is not None]
+    yield from finish(
+        store, question, text, show(store, quotes), under, (began, len(quotes), count), found=bool(chosen)
+    )
+
+
+def _extreme(
+    store: Store, question: str, under: Sequence[Path], rows: Sequence[DocumentRow], which: str, began: float
+) -> Iterator[AnswerEvent]:
+    by_size = which in ("largest", "biggest", "smallest")
+    last = which not in ("oldest", "smallest")
+    best = (max if last else min)(rows, key=lambda row: row.stamp.size if by_size else row.stamp.mtime_ns)
+    fact = f"{best.stamp.size:,} bytes" if by_size else f"changed on {written(_changed_on(best))}"
+    by = "size" if by_size else "when each file was last changed"
+    text = f"{clean_name(best.path.name)}, {fact}\nBy {by}; {plural(len(rows), 'file')} read."
+    first = _first_line(store, best)
+    yield from finish(
+        store, question, text, show(store, [first] if first is not None else []), under, (began, 1, len(rows))
+    )
+
+
+def _dated(store: Store, rows: Sequence[DocumentRow], period: Period) -> list[DocumentRow]:
+    """The files whose own date, or that of one of their mails, lies in the period."""
+    kind = Kind("file", "files")
+    records = ((row, records_of(kind, row, tuple(store.passages_of(row.path)))) for row in rows)
+    return [row for row, of_row in records if any(period.holds(record.date) for record in of_row)]
+
+
+def _changed_on(row: DocumentRow) -> Date:
+    day = datetime.fromtimestamp(row.stamp.mtime_ns / 1e9, UTC).astimezone()
+    return Date(day.year, day.month, day.day)
+
+
+def _newest_first(row: DocumentRow) -> int:
+    return -row.stamp.mtime_ns
+
+
+def _first_line(store: Store, row: DocumentRow) -> Row | None:
+    """The first words of a file that can be quoted."""
+    for passage in store.passages_of(row.path):
+        for unit in quotable(passage.chunk.text):
+            return Row(passage, unit)
+    return None

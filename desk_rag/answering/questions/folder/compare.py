@@ -1,0 +1,170 @@
+"""Put two documents side by side: the values of labels that both have, and sentences that say nearly the same."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.answering.events import AnswerEvent
+from desk_rag.answering.questions.folder.reading.fields import Field, fields_of
+from desk_rag.answering.questions.folder.reading.kinds import is_of_kind, kind_in
+from desk_rag.answering.questions.folder.reading.naming import mentioned, things_named
+from desk_rag.answering.questions.matching import Row
+from desk_rag.answering.questions.narrowing import indexed
+from desk_rag.answering.questions.whole_folder import finish, not_readable, show
+from desk_rag.answering.requirements.stems import content_stems
+from desk_rag.documents.sentences import quotable
+from desk_rag.sanitize import clean_name
+
+if TYPE_CHECKING:
+    from desk_rag.store.store import Store
+    from desk_rag.store.types import DocumentRow, Passage
+
+_ASKS = (
+    re.compile(r"^(?:please\s+)?(?:compare|contrast)(?:\s+(?P<what>.+))?$", re.I),
+    re.compile(
+        r"^(?:what(?:['’]s|\s+is|\s+are)|show\s+(?:me\s+)?|list\s+)\s*(?:the\s+)?differences?\s+(?:between|of|in)\s+(?P<what>.+)$",
+        re.I,
+    ),
+    re.compile(r"^(?:how|where|in\s+what)\s+do(?:es)?\s+(?P<what>.+?)\s+differ(?P<more>\s+from\s+.+)?$", re.I),
+    re.compile(r"^what\s+is\s+different\s+(?:in|between)\s+(?P<what>.+)$", re.I),
+)
+_PARTED = re.compile(r"\s+(?:with|to|and|against|versus|vs\.?|from)\s+", re.I)
+_ALIKE = 0.4
+"""Share of their words that two sentences must have in common to be put side by side."""
+_MOST_LINES, _MOST_NAMED = 40, 8
+
+
+def answer(store: Store, question: str, under: Sequence[Path], today: date) -> Iterator[AnswerEvent]:
+    """Yield two documents side by side; nothing if the question asks for no comparison of documents."""
+    plain = " ".join(question.split()).rstrip("?!. ")
+    match = next(filter(None, (pattern.match(plain) for pattern in _ASKS)), None)
+    if match is None:
+        return
+    began = time.perf_counter()
+    what = f"{match['what'] or ''}{match.groupdict().get('more') or ''}"
+    rows = list({row.path: row for row in indexed(store, under)}.values())
+    chosen, fault = _chosen(store, rows, what, under)
+    if fault:
+        yield from not_readable(question, [fault])
+        return
+    if len(chosen) != 2:
+        return
+    first, second = (store.passages_of(row.path) for row in chosen)
+    lines, quotes = _side_by_side(first, second)
+    names = [clean_name(row.path.name) for row in chosen]
+    text = "\n".join([f"{names[0]} | {names[1]}", *(lines or ["No label and no sentence of the two is alike."])])
+    text += "\nOnly set side by side, by labels and by sentences with the same words; nothing is judged."
+    passages = len(first) + len(second)
+    yield from finish(store, question, text, show(store, quotes[:_MOST_LINES]), under, (began, passages, 2))
+
+
+def _chosen(
+    store: Store, rows: Sequence[DocumentRow], what: str, under: Sequence[Path]
+) -> tuple[list[DocumentRow], str]:
+    """The two documents that are meant, or a sentence that says why they cannot be told."""
+    if not what:
+        return (list(rows), "") if len(rows) == 2 else ([], "")
+    by_name = {row.path.name: row for row in rows}
+    whole = list(dict.fromkeys(name for name, _, _ in mentioned(by_name, what)))
+    if len(whole) == 2:
+        return [by_name[name] for name in whole], ""
+    kind_found = kind_in(what)
+    parts = _PARTED.split(re.sub(r"^(?:between|the\s+two)\s+", "", what, flags=re.I), maxsplit=1)
+    if len(parts) == 2:
+        named = [things_named(rows, part, under).documents for part in parts]
+        if all(len(one) == 1 for one in named):
+            return [named[0][0], named[1][0]], ""
+    if kind_found is None or kind_found[0].is_any:
+        return [], ""
+    kind, place = kind_found
+    of_kind = [row for row in rows if is_of_kind(kind, row, store.passages_of(row.path), under)]
+    words = [content_stems(part[: place.start()] + part[place.end() :] if index == 0 else part)
+             for index, part in enumerate(parts)]  # fmt: skip
+    if len(parts) == 2:
+        named = [
+            tuple(row for row in of_kind if word <= content_stems(row.path.stem))
+            if (word := one - content_stems(kind.words))
+            else ()
+            for one in words
+        ]
+        if all(len(one) == 1 for one in named):
+            return [named[0][0], named[1][0]], ""
+    if len(of_kind) > 2:
+        listed = ", ".join(clean_name(row.path.name) for row in of_kind[:_MOST_NAMED])
+        more = f" and {len(of_kind) - _MOST_NAMED:,} more" if len(of_kind) > _MOST_NAMED else ""
+        which = f"There are {kind.plural(len(of_kind))}: {listed}{more}."
+        return [], f"{which} Name the two that are meant: “Compare FILE with FILE”."
+    return of_kind, ""
+
+
+def _side_by_side(first: Sequence[Passage], second: Sequence[Passage]) -> tuple[list[str], list[Row]]:
+    """The lines of the comparison, and what they quote."""
+    lines: list[str] = []
+    quotes: list[Row] = []
+    fields = [_by_label(fields_of(passages)) for passages in (first, second)]
+    same = [one.label for label, one in fields[0].items() if label in fields[1] and _equal(one, fields[1][label])]
+    for label, one in fields[0].items():
+        other = fields[1].get(label)
+        if other is not None and not _equal(one, other):
+            lines.append(f"{one.label}: {one.value} | {other.value}")
+            quotes += [Row(one.passage, one.quote), Row(other.passage, other.quote)]
+    for left, right in _alike(_sentences(first, fields[0]), _sentences(second, fields[1])):
+        lines.append(f"{left.text} | {right.text}")
+        quotes += [left, right]
+    if same:
+        lines.append(f"The same in both: {', '.join(same)}.")
+    for mine, others, side in ((fields[0], fields[1], "first"), (fields[1], fields[0], "second")):
+        if only := [one.label for label, one in mine.items() if label not in others]:
+            lines.append(f"Only in the {side}: {', '.join(only)}.")
+    return lines[:_MOST_LINES], quotes
+
+
+def _by_label(fields: Sequence[Field]) -> dict[str, Field]:
+    by_label: dict[str, Field] = {}
+    for one in fields:
+        if one.label and not one.label.startswith("From"):
+            by_label.setdefault(one.label.casefold(), one)
+    return by_label
+
+
+def _equal(one: Field, other: Field) -> bool:
+    return one.value.casefold() == other.value.casefold()
+
+
+def _sentences(passages: Sequence[Passage], fields: dict[str, Field]) -> list[Row]:
+    """The sentences that hold no labelled value."""
+    quotes = [field.quote for field in fields.values()]
+    rows = [Row(passage, unit) for passage in passages for unit in quotable(passage.chunk.text)]
+    return [row for row in rows if len(row.text.split()) > 3 and not any(quote in row.text for quote in quotes)]
+
+
+def _alike(first: Sequence[Row], second: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
+    """Pairs of sentences with many words in common that are not equal."""
+    left = list(second)
+    for row in first:
+        stems = content_stems(row.text)
+        best = max(left, key=lambda other: _jaccard(stems, content_stems(other.text)), default=None)
+        if (
+            best is not None
+            and _jaccard(stems, content_stems(best.text)) >= _ALIKE
+            or best is not None
+            and _same_opening(row.text, best.text)
+        ):
+            left.remove(best)
+            if best.text != row.text:
+                yield row, best
+
+
+def _jaccard(one: set[str], other: set[str]) -> float:
+    return len(one & other) / len(one | other) if one | other else 0.0
+
+
+def _same_opening(one: str, other: str) -> bool:
+    """True if two sentences begin with the same four words, as clauses of contracts do."""
+    words = [text.casefold().split()[:4] for text in (one, other)]
+    return words[0] == words[1] and len(words[0]) == 4

@@ -1,0 +1,1 @@
+"""Facts of documents: kinds, labels, amounts, dates, parties and names."""

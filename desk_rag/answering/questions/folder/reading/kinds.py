@@ -1,0 +1,167 @@
+"""Tell kinds of documents: invoices, leases, minutes, mails, by folder, name, title or the labels of their lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.answering.questions.folder.reading.fields import cells_of
+from desk_rag.answering.requirements.stems import content_stems
+from desk_rag.documents.formats import Format, format_of_name
+
+if TYPE_CHECKING:
+    from desk_rag.store.types import DocumentRow, Passage
+
+_WORDS = {
+    "invoice": "invoices?|bills?",
+    "receipt": "receipts?",
+    "mail": r"(?:e-?)?mails?",
+    "lease": r"leases?|rental\s+agreements?|tenancy\s+agreements?",
+    "contract": "contracts?|agreements?",
+    "letter": "letters?",
+    "minutes": "minutes|protocols?",
+    "report": "reports?",
+    "offer": "offers?|quotations?|quotes|estimates?",
+    "statement": r"(?:bank\s+)?statements?",
+    "payslip": r"pay\s?slips?|salary\s+slips?",
+    "order": "orders?",
+    "recipe": "recipes?",
+    "note": "notes?",
+    "certificate": "certificates?",
+    "policy": r"(?:insurance\s+)?polic(?:y|ies)",
+    "PDF file": r"pdfs?(?:\s+files?)?",
+    "Word file": r"word\s+(?:files?|documents?)",
+    "spreadsheet": r"spreadsheets?|excel\s+(?:files?|sheets?)|workbooks?",
+    "presentation": r"presentations?|slide\s+decks?|powerpoints?",
+    "file": "files?|documents?|texts?",
+}
+_FORMATS = {
+    "mail": frozenset({Format.MAIL, Format.MAILBOX, Format.OUTLOOK}),
+    "PDF file": frozenset({Format.PDF}),
+    "Word file": frozenset({Format.DOCX}),
+    "spreadsheet": frozenset({Format.SHEETS, Format.TABLE}),
+    "presentation": frozenset({Format.SLIDES, Format.OPEN_SLIDES}),
+}
+_NUMBERED = frozenset({"invoice", "receipt", "order", "offer", "policy"})
+"""Kinds whose documents have a number of their own, behind the name of the kind."""
+_PATTERNS = {kind: re.compile(rf"\b(?:{words})\b", re.I) for kind, words in _WORDS.items()}
+_ABOUT_ANOTHER = re.compile(
+    r"\b(?:letters?|complaints?|reminders?|repl(?:y|ies)|answers?|notes?|lists?|overviews?|summar(?:y|ies)|drafts?"
+    r"|handover|templates?|payments?)\b",
+    re.I,
+)
+"""Words in the name of a file that is about a document of another kind."""
+_NUMBER = r"(?P<number>(?=[\w./-]*\d)[A-Za-z0-9][\w./-]*[A-Za-z0-9]|\d)"
+_YEAR = re.compile(r"(?:19|20)\d\d")
+_SALUTATION = re.compile(r"^(?:Dear|Sehr\s+geehrte|Hello|Hi)\b[^\n]{0,60}[,!]?\s*$", re.M)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of document that a question names."""
+
+    name: str
+    words: str
+    """The words of the question: 'bills'."""
+
+    @property
+    def is_any(self) -> bool:
+        """True for 'files' and 'documents'."""
+        return self.name == "file"
+
+    @property
+    def is_format(self) -> bool:
+        """True for kinds that the name of a file decides."""
+        return self.name in _FORMATS
+
+    def plural(self, count: int) -> str:
+        """'1 invoice', '13 invoices'."""
+        noun = self.name
+        if noun == "minutes":
+            noun = "file" if count == 1 else "files"
+            return f"{count:,} {noun} of minutes"
+        if count != 1:
+            noun = f"{noun[:-1]}ies" if noun.endswith("cy") else f"{noun}s"
+        return f"{count:,} {noun}"
+
+
+def kind_in(text: str) -> tuple[Kind, re.Match[str]] | None:
+    """The kind that a text names first, and where; a more special kind before 'files'."""
+    matches = [(match.start(), kind == "file", kind, match)
+               for kind, pattern in _PATTERNS.items() if (match := pattern.search(text))]  # fmt: skip
+    if not matches:
+        return None
+    special = [item for item in matches if not item[1]] or matches
+    _, _, kind, match = min(special, key=lambda item: (item[0], -len(item[3].group())))
+    return Kind(kind, match.group()), match
+
+
+def is_of_kind(kind: Kind, row: DocumentRow, passages: Sequence[Passage], bases: Sequence[Path]) -> bool:
+    """True if a document is of this kind."""
+    if kind.is_any:
+        return True
+    formats = _FORMATS.get(kind.name)
+    if formats is not None:
+        return format_of_name(row.path.name) in formats
+    pattern, text = _PATTERNS[kind.name], passages[0].chunk.text if passages else ""
+    numbers = numbers_of(kind, passages) if kind.name in _NUMBERED else []
+    if is_ledger(passages) and len(numbers) != 1:
+        return False
+    head = text.lstrip().partition("\n")[0]
+    if kind.name == "letter" and _SALUTATION.search(text) and format_of_name(row.path.name) not in _FORMATS["mail"]:
+        return True
+    if numbers:
+        return True
+    if format_of_name(row.path.name) in _FORMATS["mail"]:
+        return False
+    if any(pattern.fullmatch(part.replace("_", " ")) for part in _folders(row.path, bases)):
+        return True
+    name = re.sub(r"[_-]+", " ", row.path.stem)
+    if _ABOUT_ANOTHER.search(pattern.sub(" ", name)) or _SALUTATION.search(text):
+        return False
+    return bool(pattern.search(name) or pattern.match(row.title or head))
+
+
+def numbers_of(kind: Kind, passages: Sequence[Passage]) -> list[tuple[str, str]]:
+    """The distinct numbers behind 'Invoice number' or 'Invoice' where a line or cell begins, with their words."""
+    words = _WORDS.get(kind.name, kind.name)
+    label = re.compile(
+        rf"(?:^|;\s|(?<=:\s))(?P<quote>(?:{words})\s*(?:number|no\.?|nr\.?|#|id)\s*[;:#]?\s*(?:\w+:\s)?{_NUMBER})",
+        re.I | re.M,
+    )
+    plain = re.compile(rf"(?:^|;\s)(?P<quote>(?:tax\s+)?(?:{words})\s+{_NUMBER})(?=\s*$|;)", re.I | re.M)
+    quotes: dict[str, str] = {}
+    for pattern in (label, plain):
+        for passage in passages:
+            for match in pattern.finditer(passage.chunk.text):
+                if not _YEAR.fullmatch(match["number"]):
+                    quotes.setdefault(match["number"], match["quote"])
+        if quotes:
+            break
+    return list(quotes.items())
+
+
+def is_in_folder(path: Path, name: str, bases: Sequence[Path]) -> bool:
+    """True if a folder above the file, below the bases, has this name in singular or plural."""
+    stems = content_stems(name)
+    return bool(stems) and any(content_stems(part) == stems for part in _folders(path, bases))
+
+
+def _folders(path: Path, bases: Sequence[Path]) -> list[str]:
+    """The names of the folders above a file, below the bases; of the last two without a base."""
+    for base in bases:
+        if path.is_relative_to(base):
+            return [base.name, *path.relative_to(base).parts[:-1]]
+    return list(path.parts[-3:-1])
+
+
+def is_ledger(passages: Sequence[Passage]) -> bool:
+    """True for a table whose rows are the things themselves: at least two rows of three or more named columns."""
+    if not passages or format_of_name(passages[0].path.name) not in _FORMATS["spreadsheet"]:
+        return False
+    lines = [line for passage in passages for line in passage.chunk.text.split("\n")]
+    rows = [cells for line in lines if len(cells := cells_of(line)) >= 3]
+    return sum(all(key for key, _ in cells) for cells in rows) >= 2

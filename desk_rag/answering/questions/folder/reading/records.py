@@ -1,0 +1,224 @@
+"""Read the documents of one kind as records: number, date, parties, status, and what they are called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.answering.events import PassagesRead
+from desk_rag.answering.questions.folder.reading.fields import Field, cells_of, fields_of
+from desk_rag.answering.questions.folder.reading.kinds import Kind, is_ledger, is_of_kind, numbers_of
+from desk_rag.answering.questions.folder.reading.money import Amount, Measure, NoAmount, amount_of
+from desk_rag.answering.questions.narrowing import indexed
+from desk_rag.answering.requirements.correspondence import Header, headers
+from desk_rag.answering.requirements.dates import Date, dates
+from desk_rag.answering.requirements.places import place_of_passage
+from desk_rag.answering.requirements.stems import content_stems
+from desk_rag.store.catalog.words import name_words
+
+if TYPE_CHECKING:
+    from desk_rag.documents.chunking import ChunkId
+    from desk_rag.store.store import Store
+    from desk_rag.store.types import DocumentRow, Passage
+
+_REPORT_EVERY = 200
+_DATE_LABEL = re.compile(r"\bdate\b|\bdated\b|\bdatum\b|\bissued\b", re.I)
+_OTHER_DATE = re.compile(r"\bdue\b|\bpay|\bdeliver|\bbirth|\bservice\b|\bperiod\b|\bfrom\b|\bend\b|\bexpir", re.I)
+_ISSUER = re.compile(
+    r"^(?:from|supplier|seller|vendor|issuer|issued\s+by|company|contractor|landlord|sender|by)$", re.I
+)
+_RECIPIENT = re.compile(r"^(?:bill(?:ed)?\s+to|to|customer|client|recipient|buyer|tenant|ship\s+to|attn\.?)$", re.I)
+_STATUS = re.compile(r"^(?:status|paid|payment\s+status|settled)$", re.I)
+_NOT_PAID = re.compile(
+    r"\b(?:un-?paid|not\s+(?:yet\s+)?(?:been\s+)?paid|open|outstanding|overdue|unsettled|no)\b", re.I
+)
+_PAID = re.compile(r"\b(?:paid|settled|closed|yes|done)\b", re.I)
+_PAID_LINE = re.compile(r"^\W*(?:(?:was\s+)?paid|payment\s+received)(?:\s+(?:on|in full|by)\b.*|\W*)$", re.I)
+_NUMERIC_DATE = re.compile(r"\b(?P<first>\d{1,2})(?P<by>[./])(?P<second>\d{1,2})(?P=by)(?P<year>(?:19|20)\d\d)\b")
+_YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
+_HEAD_LINES, _HEAD_WORDS = 3, 8
+
+
+@dataclass(frozen=True)
+class Record:
+    """A document, or a mail of a mailbox, with what can be read from it."""
+
+    kind: Kind
+    row: DocumentRow
+    passages: tuple[Passage, ...]
+    header: Header | None = None
+    """The header, if it is a mail."""
+    header_line: str = ""
+    """The line of a mail that names sender, recipients, date and subject."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.row.path
+
+    @cached_property
+    def fields(self) -> list[Field]:
+        """Labels and values."""
+        return fields_of(self.passages)
+
+    @cached_property
+    def text(self) -> str:
+        """All text; of a mail in a mailbox that of its passage."""
+        return "\n".join(passage.chunk.text for passage in self.passages)
+
+    @cached_property
+    def numbers(self) -> list[tuple[str, str]]:
+        """Its own numbers, each with the words around it."""
+        return numbers_of(self.kind, self.passages)
+
+    @property
+    def number(self) -> str:
+        """Its own number; '' without exactly one."""
+        return self.numbers[0][0] if len(self.numbers) == 1 else ""
+
+    @cached_property
+    def date(self) -> Date | None:
+        """The date of the document: labelled, of the mail's header, of the title or name, or its only one."""
+        labelled = [
+            field for field in self.fields if _DATE_LABEL.search(field.label) and not _OTHER_DATE.search(field.label)
+        ]
+        own = sorted(labelled, key=lambda field: not content_stems(field.label) & content_stems(self.kind.name))
+        texts = [field.value for field in own]
+        if self.header is not None:
+            texts = [self.header_line]
+        texts += [self.path.stem.replace("_", " "), self.row.title, *self.head]
+        for text in texts:
+            if of_text := [day for day in all_dates(text) if day.month and day.year]:
+                return of_text[0]
+        of_text = list(dict.fromkeys(day for day in all_dates(self.text) if day.year))
+        if len(of_text) == 1:
+            return of_text[0]
+        years = [match for part in (self.path.stem, *reversed(self.path.parts[-4:-1])) for match in _YEAR.findall(part)]
+        return Date(int(years[0]), 0, 0) if years else None
+
+    @cached_property
+    def head(self) -> list[str]:
+        """The short lines before the first label or sentence: a letterhead, a title; cells of a row by themselves."""
+        lines: list[str] = []
+        for line in filter(str.strip, self.text.split("\n")):
+            cells = [value for _, value in cells_of(line)]
+            is_text = len(line.split()) > _HEAD_WORDS or re.search(r":\s|[.!?]$", line)
+            if len(lines) >= _HEAD_LINES or (is_text and not (cells and not lines)):
+                break
+            lines += cells or [line]
+        return lines
+
+    @cached_property
+    def issuers(self) -> str:
+        """The words that may name who issued or sent it: sender, labels, title, head and name of the file."""
+        if self.header is not None:
+            return self.header.sender
+        of_labels = [field.value for field in self.fields if _ISSUER.match(field.label)]
+        others = {word for field in self.fields if _RECIPIENT.match(field.label) for word in [field.value]}
+        head = [line for line in self.head if not any(other in line for other in others)]
+        return " \n ".join([*of_labels, *head, self.row.title, name_words(self.path)])
+
+    @cached_property
+    def recipients(self) -> str:
+        """The words that name to whom it goes."""
+        if self.header is not None:
+            return self.header.recipients
+        return " \n ".join(field.value for field in self.fields if _RECIPIENT.match(field.label))
+
+    @cached_property
+    def party(self) -> str:
+        """The issuer by a label, the header of a mail or the first line; '' if none names one."""
+        if self.header is not None:
+            return self.header.sender
+        labelled = [field.value for field in self.fields if _ISSUER.match(field.label)]
+        if labelled:
+            return labelled[0]
+        names = (line for line in self.head if 1 < len(line.split()) <= 5 and not re.search(r"[:;\d]", line))
+        return next(names, "")
+
+    @cached_property
+    def paid(self) -> tuple[bool | None, str, Passage | None]:
+        """True or False if it says that it is paid or not, None without a word on it; and the words that say so."""
+        for field in self.fields:
+            if _STATUS.match(field.label):
+                answer = False if _NOT_PAID.search(field.value) else True if _PAID.search(field.value) else None
+                if answer is not None or dates(field.value):
+                    return (True if answer is None else answer), field.quote, field.passage
+        for passage in self.passages:
+            for line in passage.chunk.text.split("\n"):
+                for sentence in re.split(r"(?<=[.!])\s+", line):
+                    if re.search(r"\bunpaid\b|\bnot\s+(?:yet\s+)?(?:been\s+)?paid\b", sentence, re.I):
+                        return False, sentence, passage
+                    if _PAID_LINE.match(sentence):
+                        return True, sentence, passage
+        return None, "", None
+
+    def amount(self, measure: Measure = Measure.TOTAL) -> Amount | NoAmount:
+        """The amount of the document."""
+        return amount_of(self.fields, self.passages, measure)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The documents of a kind, and what was read to find them."""
+
+    records: tuple[Record, ...]
+    ledgers: tuple[tuple[DocumentRow, tuple[Passage, ...]], ...]
+    """Tables whose rows are not documents of their own."""
+    passages: int
+    files: int
+
+
+def read(store: Store, kind: Kind, under: Sequence[Path]) -> Iterator[PassagesRead | Reading]:
+    """Read every document below the folders `under`; yield progress, then those of the kind."""
+    rows = list({row.path: row for row in indexed(store, under)}.values())
+    total, done = sum(row.num_chunks for row in rows), 0
+    records: list[Record] = []
+    ledgers: list[tuple[DocumentRow, tuple[Passage, ...]]] = []
+    chunks: set[ChunkId] = set()
+    for row in rows:
+        passages = tuple(store.passages_of(row.path))
+        chunks.update(passage.chunk.chunk_id for passage in passages)
+        if done // _REPORT_EVERY != (done + len(passages)) // _REPORT_EVERY:
+            yield PassagesRead(done + len(passages), total)
+        done += len(passages)
+        if is_of_kind(kind, row, passages, under):
+            records += records_of(kind, row, passages)
+        elif is_ledger(passages):
+            ledgers.append((row, passages))
+    yield Reading(tuple(records), tuple(ledgers), len(chunks), len(rows))
+
+
+def records_of(kind: Kind, row: DocumentRow, passages: tuple[Passage, ...]) -> Iterator[Record]:
+    """The record of a document; of a mailbox one for each mail, if mails are wanted."""
+    mails: dict[str, tuple[Passage, Header]] = {}
+    for passage in passages:
+        place = place_of_passage(passage)
+        for header in headers(place):
+            mails.setdefault(place.text[header.begin : header.end], (passage, header))
+    if kind.name == "mail" and mails:
+        for line, (passage, header) in mails.items():
+            yield Record(kind, row, (passage,) if len(mails) > 1 else passages, header, line)
+    elif len(mails) == 1:
+        ((line, (_, header)),) = mails.items()
+        yield Record(kind, row, passages, header, line)
+    else:
+        yield Record(kind, row, passages)
+
+
+def all_dates(text: str) -> list[Date]:
+    """The dates in a text, also '12.03.2021' and '25/03/2021'; of one that may be read in two ways only the year."""
+    numeric = []
+    for match in _NUMERIC_DATE.finditer(text):
+        first, second, year = int(match["first"]), int(match["second"]), int(match["year"])
+        if match["by"] == "/" and first <= 12 and second <= 12 and first != second:
+            numeric.append(Date(year, 0, 0))
+        elif first <= 12 < second <= 31:
+            numeric.append(Date(year, first, second))
+        elif first <= 31 and second <= 12:
+            numeric.append(Date(year, second, first))
+    return [*dates(text), *numeric]

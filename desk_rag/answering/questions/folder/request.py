@@ -1,0 +1,253 @@
+"""Read a question about documents as a whole: what is computed, of which kind, whose, of which time."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from enum import Enum
+
+from desk_rag.answering.questions.conditions import Order
+from desk_rag.answering.questions.folder.reading.kinds import Kind, kind_in
+from desk_rag.answering.questions.folder.reading.money import Measure, measure_of, parsed
+from desk_rag.answering.questions.folder.reading.periods import Period, take_period
+from desk_rag.answering.requirements.correspondence import Correspondents, correspondents
+from desk_rag.answering.requirements.stems import content_stems
+
+
+class Task(Enum):
+    """A result that is wanted of the documents."""
+
+    TOTAL = "total"
+    AVERAGE = "average"
+    COUNT = "count"
+    LIST = "list"
+    LATEST = "latest"
+    OLDEST = "oldest"
+    LARGEST = "largest"
+    SMALLEST = "smallest"
+
+
+class Role(Enum):
+    """A relation between documents and the names of a question."""
+
+    PARTY = "of"
+    """They are whose it is: sender, supplier, customer."""
+    MENTION = "mentioning"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A condition on the amount: 'over 1,000 euros'."""
+
+    words: str
+    order: Order
+    number: Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A question about the documents of one kind."""
+
+    task: Task
+    kind: Kind
+    topic: str
+    """Its remaining words: names and things."""
+    role: Role
+    period: Period | None
+    limit: Limit | None
+    paid: bool | None
+    measure: Measure
+    is_implied: bool
+    """True if the question does not name the kind: 'How much did we pay Kessler?'"""
+    is_one: bool
+    """True if the question speaks of one document: 'the invoice'."""
+    is_all: bool
+    """True if the question asks for all of them, or for the plural: 'all invoices', 'which invoices'."""
+    folder: str
+    """The folder that the question names; '' for none."""
+    who: Correspondents
+    """Sender and recipient of mails."""
+
+
+_ORDERS = {
+    "over": Order.ABOVE, "above": Order.ABOVE, "more than": Order.ABOVE, "exceeding": Order.ABOVE,
+    "at least": Order.FROM, "under": Order.BELOW, "below": Order.BELOW, "less than": Order.BELOW,
+    "at most": Order.UP_TO, "up to": Order.UP_TO,
+}  # fmt: skip
+_LIMIT = re.compile(
+    r"\b(?:(?:that|which)\s+)?(?:(?:is|are|was|were|cost|costs|worth|of|for|with\s+(?:a\s+total\s+of\s+)?)\s*)*"
+    r"(?P<order>over|above|more\s+than|exceeding|at\s+least|under|below|less\s+than|at\s+most|up\s+to)\s+"
+    r"(?:[€$£¥]|EUR|USD|GBP|CHF)?\s?(?P<number>\d[\d.,]*\d|\d)(?:\s?(?:[€$£¥]|euros?|EUR|USD|GBP|CHF|dollars?|pounds?|francs?|crowns?))?"
+    r"(?!\s*(?:days?|weeks?|months?|years?|pages?)\b)",
+    re.I,
+)
+_PAID = re.compile(
+    r"\b(?:(?:that|which)\s+)?(?:(?:is|are|was|were|have|has|do|did)\s+)?(?:(?:been|still|already|be|I|we|to)\s+)*"
+    r"(?:(?P<no>unpaid|not\s+(?:yet\s+)?(?:been\s+)?(?:paid|settled)|outstanding|overdue|open|unsettled|owe|have\s+to\s+pay)"
+    r"|(?P<yes>paid|settled))(?:\s+yet)?(?=\s*$|\s+(?:invoices?|bills?|receipts?)\b|\s+(?:of|from|by|in)\b)",
+    re.I,
+)
+_POLITE = re.compile(
+    r"^(?:please,?\s+|and\s+|(?:can|could|would|will)\s+you\s+(?:please\s+)?(?:tell\s+me\s+)?"
+    r"|i(?:\s+would|['’]d)\s+like\s+(?:you\s+)?to\s+|do\s+you\s+know\s+|tell\s+me\s+(?=what|how|which))",
+    re.I,
+)
+_ADJECTIVES = {
+    Task.LATEST: r"latest|newest|most\s+recent|last",
+    Task.OLDEST: r"oldest|earliest|first",
+    Task.LARGEST: r"largest|biggest|highest|most\s+expensive|dearest|costliest",
+    Task.SMALLEST: r"smallest|lowest|cheapest|least\s+expensive",
+}
+_IN_TOTAL = r"(?:,?\s+(?:in\s+total|in\s+all|altogether|overall|so\s+far))?"
+_AMOUNTS = (
+    r"(?:total|sum|grand\s+total|(?:total\s+|overall\s+)?(?:amount|value|cost|sum|VAT|tax)|net\s+(?:amount|total))"
+)
+_PAY = r"(?:pay|paid|spend|spent|owe|owed)"
+_FORMS: tuple[tuple[Task, re.Pattern[str]], ...] = (
+    (Task.COUNT, re.compile(r"^how\s+many\s+(?:different\s+)?(?P<subject>.+)", re.I)),
+    (Task.COUNT, re.compile(r"^(?:what\s+is\s+the\s+number\s+of|count)\s+(?P<subject>.+)", re.I)),
+    (Task.AVERAGE, re.compile(rf"^what\s+(?:is|was)\s+the\s+average\s+(?:{_AMOUNTS}\s+)?(?:of\s+|per\s+)?"
+                              r"(?P<subject>.+)", re.I)),
+    (Task.TOTAL, re.compile(rf"^(?:what\s+(?:is|was|are|were)|how\s+(?:much|high)\s+(?:is|was|are))\s+the\s+"
+                            rf"(?P<measure>{_AMOUNTS})(?:\s+amount)?\s+(?:of|on|for|from|in)\s+(?P<subject>.+)", re.I)),
+    (Task.TOTAL, re.compile(rf"^(?:add|sum|total)\s+(?:up\s+)?(?!up\b)(?:of\s+)?(?P<subject>.+?){_IN_TOTAL}$", re.I)),
+    (Task.TOTAL, re.compile(rf"^(?:what|how\s+much)\s+(?P<measure>(?:VAT|tax|net)\s+)?(?:money\s+)?"
+                            rf"(?:did|have|do|had|has)\s+(?:I|we)\s+{_PAY}\s+"
+                            rf"(?:(?:to|on|at|for|with)\s+)?(?P<payee>.+?){_IN_TOTAL}$", re.I)),
+    (Task.TOTAL, re.compile(rf"^(?:what|how\s+much)\s+(?:is|was|are|were|do|did|does)\s+(?P<subject>.+?)\s+"
+                            rf"(?:come\s+to|amount\s+to|add\s+up\s+to|total|sum\s+up\s+to|cost){_IN_TOTAL}$", re.I)),
+    (Task.TOTAL, re.compile(r"^how\s+much\s+(?P<measure>VAT|tax|net)\s+(?:is|was|are|were|stands?)\s+(?:there\s+)?"
+                            r"(?:in|on)\s+(?P<subject>.+)", re.I)),
+    (Task.TOTAL, re.compile(r"^how\s+much\s+(?:is|was|are|were|money\s+is\s+in)\s+(?P<subject>.+?),?\s+"
+                            r"(?:in\s+total|altogether|together)$", re.I)),
+    *((task, re.compile(rf"^(?:(?:what|which|when)\s+(?:is|was|are|were)\s+(?:the\s+date\s+of\s+)?"
+                        rf"|(?:show|give|find|open)\s+(?:me\s+)?)?(?:the|my|our)\s+(?:{words})\s+(?P<subject>.+)",
+                        re.I))
+      for task, words in _ADJECTIVES.items()),
+    *((task, re.compile(rf"^(?:which|what)\s+(?P<subject>.+?)\s+(?:is|was|are|were)\s+(?:the\s+)?(?:{words})$", re.I))
+      for task, words in _ADJECTIVES.items()),
+    (Task.LIST, re.compile(r"^(?:list|show|give|find|name|display|print)\s+(?:me\s+)?"
+                           r"(?P<all>(?:all|every|each)\s+(?:of\s+)?)?(?:(?:the|my|our)\s+)?(?P<subject>.+)", re.I)),
+    (Task.LIST, re.compile(r"^(?:what|which)\s+(?P<subject>.+)", re.I)),
+    (Task.LIST, re.compile(r"^(?:all|every)\s+(?P<subject>.+)", re.I)),
+)  # fmt: skip
+_LARGE = re.compile(r"\b(?:amount|total|value|sum)s?\b", re.I)
+_MENTION = re.compile(
+    r"\b(?:(?:that|which)\s+)?(?:mention(?:s|ed|ing)?|contain(?:s|ing)?|speaks?\s+of|names?|nam(?:ed|ing)|about|refer(?:s|ring)?\s+to"
+    r"|talks?\s+about|concern(?:s|ing)?|with\s+the\s+words?)\b",
+    re.I,
+)
+_LINKS = re.compile(
+    r"\b(?:are|is|were|was|there|do|does|did|have|has|had|I|we|you|me|my|our|the|a|an|all|any|every|each|these|those|of|from"
+    r"|by|to|for|with|in|at|on|that|which|who|sent?|sends?|sending|got|get|gets|received?|issued?|write|wrote|written|come|came"
+    r"|exist|exists|here|total|totals|amounts?|paid|pay|folder|altogether|together|my|it|its|be|been|year|month|dated"
+    r"|went|go|goes|gone|came|different|so|far|now|currently|made|left|please)\b|['’]s\b",
+    re.I,
+)
+_OWED = re.compile(r"\b(?:I|we)\s+(?:still\s+)?owed?\b", re.I)
+_FOLDER = re.compile(
+    r"\s(?:in|of|from|under|inside|below)\s+(?:(?:the|my|our)\s+)?(?:(?:folder|directory)\s+(?:(?:called|named)\s+)?(?P<behind>\S.*)"
+    r"|(?P<before>[\w-]+)\s+(?:folder|directory)|(?P<path>[\w./-]+/))\s*$",
+    re.I,
+)
+_SINGULAR = re.compile(
+    r"\b(?:the|this|that|an?|which|what)\s+(?:[\w&.'’-]+\s+){0,4}?(?:invoice|bill|receipt|lease|contract|letter|e?-?mail|report|offer|order)\b(?!s)",
+    re.I,
+)
+
+
+def request_of(question: str, today: date) -> Request | None:
+    """The request for documents in a question; None if it has not that form.
+
+    The form alone does not decide: a caller that finds no such documents goes on as with other questions.
+    """
+    plain = _POLITE.sub("", " ".join(question.split()).rstrip("?!. ")).strip()
+    for task, pattern in _FORMS:
+        match = pattern.match(plain)
+        if match is None:
+            continue
+        groups = match.groupdict()
+        request = _of_subject(task, groups.get("subject") or groups["payee"], today, groups, plain)
+        if request is not None:
+            return request
+    return None
+
+
+def _of_subject(task: Task, subject: str, today: date, groups: dict[str, str | None], plain: str) -> Request | None:
+    is_payment = groups.get("payee") is not None
+    rest, folder = _take_folder(subject)
+    rest, limit = _take_limit(rest)
+    rest, paid = _take_paid(rest)
+    if is_payment and _OWED.search(plain):
+        paid = False
+    rest, period = take_period(rest, today)
+    kind_found = kind_in(rest)
+    if kind_found is None:
+        if not is_payment:
+            return None
+        kind, before, after = Kind("invoice", "invoices"), rest, ""
+    else:
+        kind, match = kind_found
+        before, after = rest[: match.start()], rest[match.end() :]
+        if task in (Task.LIST, Task.COUNT) and not groups.get("all") and not _opens_with_kind(before):
+            return None
+    role = Role.MENTION if _MENTION.search(f"{before} {after}") else Role.PARTY
+    topic = _topic(f"{before} {after}")
+    who = correspondents(plain) if kind.name == "mail" and role is Role.PARTY else Correspondents("", "")
+    if kind.is_any and task in (Task.TOTAL, Task.AVERAGE, Task.LARGEST, Task.SMALLEST):
+        return None
+    measure = measure_of(groups.get("measure") or "") or Measure.TOTAL
+    if measure is Measure.PLAIN:
+        measure = Measure.TOTAL
+    is_one = kind_found is not None and bool(_SINGULAR.search(plain)) and task in (Task.TOTAL, Task.LIST)
+    is_all = bool(groups.get("all")) or kind.words.lower().endswith("s")
+    return Request(
+        task, kind, topic, role, period, limit, paid, measure, kind_found is None, is_one, is_all, folder, who
+    )
+
+
+def _opens_with_kind(before: str) -> bool:
+    """True if only a name or an adjective stands before the kind: 'Kessler invoices', not 'rooms are in the lease'."""
+    words = before.split()
+    return len(words) <= 4 and not re.search(
+        r"\b(?:are|is|were|was|has|have|does|do|did|in|of|on|at|can|per|to)\b", before, re.I
+    )
+
+
+def _topic(text: str) -> str:
+    """The words that are left for names and things, in order."""
+    plain = re.sub(r"[?!,;:\"“”()]", " ", _LINKS.sub(" ", _MENTION.sub(" ", text)))
+    words = [word.strip(".'’") for word in plain.split()]
+    kept = [word for word in words if content_stems(word) or word in ("and", "&")]
+    while kept and not content_stems(kept[-1]):
+        kept.pop()
+    while kept and not content_stems(kept[0]):
+        kept.pop(0)
+    return " ".join(kept)
+
+
+def _take_folder(text: str) -> tuple[str, str]:
+    match = _FOLDER.search(text)
+    if match is None:
+        return text, ""
+    rest = f"{text[: match.start()]} {text[match.end() :]}"
+    return " ".join(rest.split()), (match["behind"] or match["before"] or match["path"]).strip("\"'“”/ ")
+
+
+def _take_limit(text: str) -> tuple[str, Limit | None]:
+    match = _LIMIT.search(text)
+    if match is None or re.fullmatch(r"(?:19|20)\d\d", match["number"]):
+        return text, None
+    order = _ORDERS[" ".join(match["order"].lower().split())]
+    rest = f"{text[: match.start()]} {text[match.end() :]}"
+    return " ".join(rest.split()), Limit(match.group().strip(), order, parsed(match["number"]))
+
+
+def _take_paid(text: str) -> tuple[str, bool | None]:
+    match = _PAID.search(text)
+    if match is None:
+        return text, None
+    rest = f"{text[: match.start()]} {text[match.end() :]}"
+    return " ".join(rest.split()), match["yes"] is not None

@@ -1,0 +1,184 @@
+"""Choose the documents that a question is about, and say for each other one why it is left out."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from desk_rag.answering.questions.conditions import Order
+from desk_rag.answering.questions.folder.reading.money import Amount, NoAmount
+from desk_rag.answering.questions.folder.reading.records import Record
+from desk_rag.answering.questions.folder.request import Limit, Request, Role, Task
+from desk_rag.answering.requirements.stems import content_stems
+
+_WITH_WORDS = frozenset({"invoice", "receipt", "mail", "letter", "offer", "order"})
+"""Kinds of which a word that is no party's may choose some: 'invoices for heating'."""
+_LETTERS_OF_SALUTATION = 60
+_NEAR = 0.7
+"""Least similarity of a name that is suggested."""
+
+
+@dataclass(slots=True)
+class Selection:
+    """The documents of one question."""
+
+    chosen: list[Record] = field(default_factory=list)
+    only_mention: list[Record] = field(default_factory=list)
+    """Documents of other parties that have the name in their text."""
+    vague: list[Record] = field(default_factory=list)
+    """Documents without a date that is exact enough."""
+    without_amount: list[tuple[Record, str]] = field(default_factory=list)
+    """Documents without the amount that is needed, with the reason."""
+    repeated: list[tuple[Record, Record]] = field(default_factory=list)
+    """A document and the one that it repeats."""
+    undecided: list[Record] = field(default_factory=list)
+    """Documents that do not say whether they are paid."""
+    amounts: dict[int, Amount] = field(default_factory=dict)
+    """Amounts by position in `chosen`."""
+    by_words: bool = False
+    """True if the topic is no party's and was looked for in the texts."""
+
+
+def select(records: Sequence[Record], request: Request) -> Selection | None:
+    """The documents that the request means; None if its words fit none of them."""
+    selection = Selection()
+    of_topic = _of_topic(records, request, selection)
+    if of_topic is None:
+        return None
+    for record in _in_period(of_topic, request, selection):
+        first = next((one for one in selection.chosen if _same(one, record)), None)
+        if first is not None:
+            selection.repeated.append((record, first))
+        elif _is_paid_as_asked(record, request, selection) and _has_amount(record, request, selection):
+            selection.chosen.append(record)
+    if request.period is not None:
+        mentioning = selection.only_mention
+        selection.only_mention = [record for record in mentioning if request.period.holds(record.date) is True]
+    return selection
+
+
+def _is_paid_as_asked(record: Record, request: Request, selection: Selection) -> bool:
+    if request.paid is None:
+        return True
+    is_paid, _, _ = record.paid
+    if is_paid is None:
+        selection.undecided.append(record)
+    return is_paid is request.paid
+
+
+def _has_amount(record: Record, request: Request, selection: Selection) -> bool:
+    """False for a document whose amount is needed and unknown, or not as the question wants it; notes the amount."""
+    if not needs_amount(request) and request.kind.name not in ("invoice", "receipt"):
+        return True
+    amount = record.amount(request.measure)
+    if isinstance(amount, NoAmount):
+        if needs_amount(request):
+            selection.without_amount.append((record, amount.reason))
+        return not needs_amount(request)
+    if request.limit is not None and not _meets(amount.value, request.limit):
+        return False
+    selection.amounts[len(selection.chosen)] = amount
+    return True
+
+
+def needs_amount(request: Request) -> bool:
+    """True if a document without an amount cannot be decided or added."""
+    return request.limit is not None or request.task in (Task.TOTAL, Task.AVERAGE, Task.LARGEST, Task.SMALLEST)
+
+
+def stems_in(topic: str) -> set[str]:
+    """The stems of a topic's words."""
+    return content_stems(topic)
+
+
+def _of_topic(records: Sequence[Record], request: Request, selection: Selection) -> list[Record] | None:
+    topic = stems_in(request.topic)
+    if not topic:
+        return list(records)
+    in_text = [record for record in records if topic <= content_stems(f"{record.text} {record.issuers}")]
+    if request.role is Role.MENTION:
+        selection.by_words = True
+        return in_text or None
+    if request.who:
+        mails = [record for record in records if record.header is not None and request.who.are(record.header)]
+        topic -= stems_in(request.who.names)
+        mails = [record for record in mails if topic <= content_stems(f"{record.text} {record.issuers}")]
+        return mails or None
+    numbered = [record for record in records if record.number and content_stems(record.number) <= topic
+                and any(word.lower() == record.number.lower() for word in request.topic.split())]  # fmt: skip
+    if numbered:
+        return numbered
+    of_party = [record for record in records if topic <= _party_stems(record)]
+    if not of_party:
+        of_party = _of_several(records, topic)
+    if not of_party:
+        names = content_stems(
+            " ".join(word for word in request.topic.split() if word[0].isupper() or word[0].isdigit())
+        )
+        of_party = [record for record in in_text if names and names < topic and names <= _party_stems(record)]
+    if of_party:
+        paths = {record.path for record in of_party}
+        selection.only_mention = [record for record in in_text if record.path not in paths]
+        return of_party
+    if request.is_implied or request.kind.name not in _WITH_WORDS or not request.is_all:
+        return None
+    selection.by_words = True
+    return in_text or None
+
+
+def _of_several(records: Sequence[Record], topic: set[str]) -> list[Record]:
+    """The documents of several parties whose names make up the topic: 'Kessler and Bright Paper'."""
+    parties = {record.party: content_stems(record.party) for record in records if record.party}
+    named = [name for name, stems in parties.items() if stems & topic]
+    if len(named) < 2 or not topic <= {stem for name in named for stem in parties[name]}:
+        return []
+    return [record for record in records if any(parties[name] & topic <= _party_stems(record) for name in named)]
+
+
+def _party_stems(record: Record) -> set[str]:
+    return content_stems(f"{record.issuers} {record.recipients} {_salutation(record)}")
+
+
+def _salutation(record: Record) -> str:
+    """Whom a letter greets: 'Dear Ms Hollis,'."""
+    begin = record.text.find("Dear ")
+    return record.text[begin : begin + _LETTERS_OF_SALUTATION].partition("\n")[0] if begin >= 0 else ""
+
+
+def _in_period(records: Sequence[Record], request: Request, selection: Selection) -> list[Record]:
+    if request.period is None:
+        return list(records)
+    inside = []
+    for record in records:
+        holds = request.period.holds(record.date)
+        if holds is None:
+            selection.vague.append(record)
+        elif holds:
+            inside.append(record)
+    return inside
+
+
+def _same(one: Record, other: Record) -> bool:
+    """True if both are the same numbered document: a copy, or a reply that repeats it."""
+    return bool(one.number) and one.number == other.number and one.kind == other.kind
+
+
+def _meets(value: Decimal, limit: Limit) -> bool:
+    match limit.order:
+        case Order.ABOVE:
+            return value > limit.number
+        case Order.FROM:
+            return value >= limit.number
+        case Order.BELOW:
+            return value < limit.number
+        case _:
+            return value <= limit.number
+
+
+def nearly(topic: str, records: Sequence[Record]) -> str:
+    """The party whose name is spelled nearly like the topic; '' if none is."""
+    parties = {record.party.casefold(): record.party for record in records if record.party}
+    near = difflib.get_close_matches(topic.casefold(), parties, n=1, cutoff=_NEAR)
+    return parties[near[0]] if near else ""

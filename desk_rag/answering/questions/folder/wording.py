@@ -1,0 +1,172 @@
+"""Write the answers about documents of one kind: the result first, a line for each document, then what was left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+
+from desk_rag.answering.questions.folder.reading.money import Amount, Measure, sums, written
+from desk_rag.answering.questions.folder.reading.periods import written as written_date
+from desk_rag.answering.questions.folder.reading.records import Reading, Record
+from desk_rag.answering.questions.folder.request import Request, Role, Task
+from desk_rag.answering.questions.folder.selection import Selection
+from desk_rag.sanitize import clean_name
+
+_MOST_NAMED = 5
+
+
+def text(request: Request, selection: Selection, reading: Reading, shown: Sequence[Record], ledger_note: str) -> str:
+    """The whole text of an answer."""
+    amounts = {id(record): selection.amounts.get(index) for index, record in enumerate(selection.chosen)}
+    lines = [_line(record, amounts.get(id(record))) for record in shown]
+    return "\n".join(
+        [_result(request, selection, reading, shown), *lines, *_notes(request, selection), ledger_note]
+    ).strip()
+
+
+def none(request: Request, reading: Reading, near: str) -> str:
+    """The text where no document matches."""
+    what = f"No {request.kind.name}{_whose(request, by_words=False)}{_when(request)}{_condition(request)} was found"
+    hint = f" Did you mean “{near}”?" if near else ""
+    return f"{what} among the {request.kind.plural(len(reading.records))} that were read{_parties(reading)}.{hint}"
+
+
+def by_date(record: Record) -> tuple[int, int, int]:
+    """Sort key; documents without a date come last."""
+    day = record.date
+    return (day.year, day.month, day.day) if day is not None else (9999, 0, 0)
+
+
+def plural(count: int, noun: str) -> str:
+    """'1 row', '1,200 rows'"""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _result(request: Request, selection: Selection, reading: Reading, shown: Sequence[Record]) -> str:
+    of_kind = _of_kind(request, selection, reading)
+    match request.task:
+        case Task.TOTAL | Task.AVERAGE:
+            amounts = list(selection.amounts.values())
+            if not amounts:
+                unknown = request.kind.plural(len(selection.without_amount))
+                return f"No amount could be read from the {unknown}{_those(request, selection)}."
+            by_date = ", by the dates of the invoices and not of the payments" if request.is_implied else ""
+            return f"{_sum(amounts, request)} (computed: the {_computed(request)} {of_kind}{by_date})"
+        case _:
+            every = len(reading.records)
+            of_all = f"; there are {every:,} in all" if len(selection.chosen) != every else ""
+            of_them = f"{request.kind.plural(len(selection.chosen))}{_those(request, selection)}{of_all}"
+            if request.task is Task.COUNT:
+                kind = request.kind.plural(2).removeprefix("2 ")
+                return f"{len(selection.chosen):,} (counted: {kind}{_those(request, selection)}{of_all})"
+            if request.task is Task.LIST:
+                return f"{of_them}{':' if shown else '.'}"
+            if not shown:
+                unknown = "amount" if request.task in (Task.LARGEST, Task.SMALLEST) else "date"
+                return f"The {request.task.value} cannot be told: no {unknown} was found in {of_them}."
+            return f"The {request.task.value} of {of_them}{f' ({len(shown)} are alike)' if len(shown) > 1 else ''}:"
+
+
+def _of_kind(request: Request, selection: Selection, reading: Reading) -> str:
+    """'3 of 13 invoices, those of Kessler Heating in 2023'"""
+    count, every = len(selection.chosen), len(reading.records)
+    those = _those(request, selection)
+    if count == every:
+        return request.kind.plural(count) + those
+    return f"{count:,} of {request.kind.plural(every)}{f', those{those}' if those else ''}"
+
+
+def _those(request: Request, selection: Selection) -> str:
+    return f"{_whose(request, by_words=selection.by_words)}{_when(request)}{_condition(request)}"
+
+
+def _computed(request: Request) -> str:
+    measure = "" if request.measure is Measure.TOTAL else f" of the {request.measure.value}"
+    return f"{'average' if request.task is Task.AVERAGE else 'sum'}{measure} of"
+
+
+def _sum(amounts: Sequence[Amount], request: Request) -> str:
+    totals = sums(amounts)
+    if request.task is Task.AVERAGE:
+        counts = Counter(amount.currency for amount in amounts)
+        if len(totals) == 1:
+            counts = Counter({next(iter(totals)): len(amounts)})
+        totals = {name: (value / Decimal(counts[name])).quantize(Decimal("0.01")) for name, value in totals.items()}
+    return " and ".join(written(value, currency) for currency, value in totals.items())
+
+
+def _whose(request: Request, *, by_words: bool) -> str:
+    if not request.topic:
+        return ""
+    if request.role is Role.MENTION or by_words:
+        return f" with the words “{request.topic}”"
+    if request.who:
+        sender, recipient = request.who.sender, request.who.recipient
+        return f"{f' from {sender}' if sender else ''}{f' to {recipient}' if recipient else ''}"
+    return f" from or to {request.topic}" if request.kind.name in ("mail", "letter") else f" of {request.topic}"
+
+
+def _when(request: Request) -> str:
+    if request.period is None:
+        return ""
+    words = request.period.words
+    return f" {words}" if not words[0].isdigit() else f" of {words}"
+
+
+def _condition(request: Request) -> str:
+    paid = {True: " that are paid", False: " that are not paid", None: ""}[request.paid]
+    return f"{paid}{f' {request.limit.words}' if request.limit is not None else ''}"
+
+
+def _line(record: Record, amount: Amount | None) -> str:
+    """'KH-2021-007, 12 March 2021, 737.80 euros: Kessler Heating 2021.md'"""
+    subject = record.header_line.rpartition("; Subject: ")[2] if not record.number else ""
+    sender = record.header.sender if record.header is not None else ""
+    facts = [
+        record.number or (f"“{subject}” from {sender}" if subject else ""),
+        written_date(record.date),
+        written(amount.value, amount.currency) if amount is not None else "",
+    ]
+    facts = [fact for fact in facts if fact]
+    return f"{', '.join(facts)}{': ' if facts else ''}{clean_name(record.path.name)}"
+
+
+def _notes(request: Request, selection: Selection) -> Iterator[str]:
+    what = "Not in the sum" if request.task in (Task.TOTAL, Task.AVERAGE) else "Not decided"
+    for reason in dict.fromkeys(reason for _, reason in selection.without_amount):
+        records = [record for record, why in selection.without_amount if why == reason]
+        yield (
+            f"{what}, because {reason} was found there: {_names(records)}."
+            if not reason.startswith("several")
+            else (f"{what}, because there are {reason}: {_names(records)}.")
+        )
+    if selection.vague:
+        yield f"Left out, because their date is not clear: {_names(selection.vague)}."
+    if selection.only_mention:
+        which = "Of another party and left out, although the name stands in it"
+        yield f"{which}: {_names(selection.only_mention)}."
+    for record, first in selection.repeated:
+        yield f"Counted once: {clean_name(record.path.name)} repeats {record.number} of {clean_name(first.path.name)}."
+    if selection.undecided:
+        silent = request.kind.plural(len(selection.undecided))
+        verb = "does not say whether it is" if len(selection.undecided) == 1 else "do not say whether they are"
+        yield f"{silent} {verb} paid: {_names(selection.undecided)}."
+
+
+def _names(records: Sequence[Record]) -> str:
+    names = [clean_name(record.path.name) for record in records]
+    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
+
+
+def _parties(reading: Reading) -> str:
+    """', which are from Kessler Heating (5) and Bright Paper (4)'; '' if few name theirs."""
+    names = list(dict.fromkeys(record.party for record in reading.records if record.party))
+    of_each = [next((name for name in names if name in (record.party, *record.head)), "") for record in reading.records]
+    parties = Counter(filter(None, of_each))
+    if parties.total() < len(reading.records) / 2:
+        return ""
+    most = parties.most_common(_MOST_NAMED)
+    more = f" and {len(parties) - len(most):,} others" if len(parties) > len(most) else ""
+    return f", which are from {', '.join(f'{name} ({count:,})' for name, count in most)}{more}"

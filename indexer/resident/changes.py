@@ -1,0 +1,98 @@
+"""Make the changes that other commands ask of the process that indexes, one after the other, in its own thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from desk_rag.config import IndexSettings
+from desk_rag.documents.status import FileState
+from desk_rag.indexer.once import Run
+from desk_rag.indexer.resident import values
+from desk_rag.indexer.resident.protocol import Message
+from desk_rag.ingest import deletions
+from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished
+from desk_rag.store.catalog.deletion_rows import Decision
+
+if TYPE_CHECKING:
+    from desk_rag.indexer.service import Service
+
+Emit = Callable[[Message], None]
+Stop = Callable[[], bool]
+
+
+def carry_out(service: Service, request: Message, stop: Stop) -> Iterator[Message]:
+    """Make the change that `request` names, after the step in progress. Raises DeskRagError, Cancelled."""
+    work = WORK[str(request["do"])]
+    yield {"waits": service.is_working()}
+
+    def run(emit: Emit) -> None:
+        work(service, request, emit, stop)
+
+    yield from service.perform(run, stop)
+
+
+def _index(service: Service, request: Message, emit: Emit, stop: Stop) -> None:
+    """Bring folders and files up to date, by the index settings of whoever asks, which hold from now on."""
+    folders, index = request["folders"], request["index"]
+    assert isinstance(folders, list)
+    service.use_index_settings(IndexSettings.model_validate(index))
+    run = Run(service.parts, service.settings, stop, _Relay(service, emit))
+    finished = run.run([Path(str(folder)) for folder in folders], warm=bool(request.get("warm")))
+    service.report(finished)
+    emit({"finished": values.plain(finished)})
+
+
+def _decide(service: Service, request: Message, emit: Emit, stop: Stop) -> None:
+    """Keep the documents below a folder whose files are gone, or remove them."""
+    store, keep = service.parts.store, bool(request.get("keep"))
+    count = store.deletions.decide(Path(str(request["folder"])), Decision.KEPT if keep else Decision.CONFIRMED)
+    removed = 0 if keep or not count else deletions.remove_confirmed(store)
+    if removed:
+        store.checkpoint()
+    emit({"documents": count, "removed": removed})
+
+
+def _purge(service: Service, request: Message, emit: Emit, stop: Stop) -> None:
+    """Forget a folder, and leave it out until this process ends: it would be read again at once."""
+    path, store = Path(str(request["folder"])), service.parts.store
+    left_out = service.leave_out(path)
+    report = store.purge_verify(path) if request.get("check") else store.purge(path)
+    emit({"report": values.plain(report), "left_out": left_out})
+
+
+def _repair(service: Service, request: Message, emit: Emit, stop: Stop) -> None:
+    """Check the store and remove what is damaged."""
+    subset, store = request.get("subset"), service.parts.store
+    part = (int(subset[0]), int(subset[1])) if isinstance(subset, list) else None
+    report = store.verify(repair=True, subset=part)
+    emit({"report": values.plain(report), "notices": list(store.notices), "kv_away": store.kv_away})
+
+
+WORK: dict[str, Callable[[Service, Message, Emit, Stop], None]] = {
+    "index": _index,
+    "deletions": _decide,
+    "purge": _purge,
+    "repair": _repair,
+}
+
+
+class _Relay:
+    """Passes the progress of a run on to whoever asked for it, and to the listeners of this process."""
+
+    def __init__(self, service: Service, emit: Emit) -> None:
+        self._service, self._emit = service, emit
+
+    def passing(self, text: str) -> None:
+        self._emit({"passing": text})
+
+    def say(self, text: str) -> None:
+        self._emit({"say": text})
+
+    def show(self, event: IndexEvent) -> None:
+        if isinstance(event, IndexFinished):
+            return  # one folder's; the summary of all follows
+        self._service.report(event)
+        if not (isinstance(event, FileEvent) and event.state is FileState.UNCHANGED):
+            self._emit({"kind": type(event).__name__, "event": values.plain(event)})

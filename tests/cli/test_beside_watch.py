@@ -1,0 +1,220 @@
+"""Commands that change the index while another desk-rag watches: it makes the change, and they print what it did."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from desk_rag.cli import main
+from desk_rag.config import IdleSettings, Settings, StoreSettings
+from desk_rag.documents.status import FileState
+from desk_rag.indexer.models import Models
+from desk_rag.indexer.parts import lazy_parts
+from desk_rag.indexer.resident import protocol
+from desk_rag.indexer.resident.answers import Resident
+from desk_rag.indexer.resident.server import Server
+from desk_rag.indexer.service import Service
+from desk_rag.store.store import Store
+from tests.indexer.conftest import wait_for
+
+pytestmark = pytest.mark.skipif(not protocol.is_supported(), reason="needs the local socket")
+_LONG_AGO = (1_700_000_000, 1_700_000_000)
+
+
+class Watched:
+    """A folder that a service in this process watches and indexes, and commands beside it."""
+
+    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.docs, self.other, self.data, self.capsys = root / "docs", root / "other", root / "data", capsys
+        self.write("docs/door.md", "The kitchen door is painted green.\n")
+        self.write("docs/house/roof.md", "The roofer comes on 14 May.\n")
+        self.write("other/boat.md", "The boat is moored in Kiel.\n")
+        idle = IdleSettings(
+            quiet_seconds=0, cpu_busy_percent=100, gpu_busy_percent=100, gpu_free_mib=0, on_battery=True
+        )
+        self.settings = Settings(data_dir=self.data, store=StoreSettings(reserve_gib=0), idle=idle)
+        self.store = Store.open(self.data, self.settings.store, writer=True)
+        self.models = Models(self.store, self.settings)
+        parts = lazy_parts(self.store, self.settings, self.models)
+        self.service = Service(parts, [self.docs], self.settings, tick_seconds=0.05)
+        self.ended = threading.Event()
+        resident = Resident(
+            self.settings, lambda: parts, self.models.engine, self.service.is_reading, self.service.changed_files,
+            service=lambda: self.service, end=self.ended.set,
+        )  # fmt: skip
+        self.server = Server(self.data, resident.handle)
+        assert self.server.start() == ""
+        self.service.start()
+        wait_for(self.is_idle)
+
+    def write(self, name: str, text: str) -> Path:
+        path = (self.docs if hasattr(self, "docs") else Path()).parent / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        os.utime(path, _LONG_AGO)
+        return path
+
+    def is_idle(self) -> bool:
+        activity = self.store.activity()
+        return activity is not None and activity.idle_since is not None
+
+    def run(self, *words: str) -> tuple[int, str, str]:
+        code = main.main(["--data-dir", str(self.data), *words])
+        printed = self.capsys.readouterr()
+        return code, printed.out, printed.err
+
+    def documents(self) -> set[str]:
+        return {row.path.name for row in self.store.documents() if row.state is FileState.INDEXED}
+
+    def stop(self) -> None:
+        self.server.stop()
+        self.service.stop()
+        self.store.close()
+
+
+@pytest.fixture
+def watched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Watched]:
+    world = Watched(tmp_path, capsys)
+    yield world
+    world.stop()
+
+
+def test_status_says_since_when_everything_is_indexed(watched: Watched) -> None:
+    activity = watched.store.activity()
+    assert activity is not None and activity.idle_since is not None
+    moment = time.strftime("%H:%M", time.localtime(activity.idle_since))
+    code, out, _ = watched.run("status")
+    assert code == 0
+    assert f"now       process {os.getpid()}: watching, up to date since {moment} (2 files)\n" in out
+    watched.service.sweep()  # a look that finds nothing is no news
+    wait_for(lambda: not watched.service.is_working())
+    wait_for(watched.is_idle)
+    again = watched.store.activity()
+    assert again is not None and again.idle_since == activity.idle_since
+
+
+def test_a_paused_process_says_nothing_but_that(watched: Watched) -> None:
+    assert watched.run("pause", "10", "minutes")[0] == 0
+    wait_for(lambda: not watched.is_idle())
+    wait_for(lambda: "paused" in watched.run("status")[1])
+    assert f"now       process {os.getpid()}: paused for 10 min\n" in watched.run("status")[1]
+
+
+def test_a_folder_is_indexed_by_the_process_that_watches(watched: Watched) -> None:
+    code, out, err = watched.run("index", str(watched.other), "--json")
+    report = json.loads(out)
+    assert (code, report["indexed"], report["vectors"], report["warm"], report["stopped"]) == (0, 1, 1, 1, False)
+    assert "reading files: 1 of 1 files" in err and "chunk KV: 1 of 1 chunks" in err
+    assert watched.documents() == {"door.md", "roof.md", "boat.md"}
+    code, _, err = watched.run("index", str(watched.other))
+    assert code == 0 and "Nothing to do: 1 file unchanged" in err
+
+
+def test_a_pause_does_not_hold_up_what_a_person_asks_for(watched: Watched) -> None:
+    watched.service.pause(time.time() + 600)
+    assert watched.run("index", str(watched.other), "--no-kv")[0] == 0
+    assert "boat.md" in watched.documents()
+
+
+def test_a_wrong_name_is_told_before_anything_else(watched: Watched) -> None:
+    nowhere = str(watched.docs.parent / "nowhere")
+    for command in (("index", nowhere), ("pin", nowhere)):
+        code, _, err = watched.run(*command)
+        assert code == 2 and "nowhere" in err and "process" not in err
+
+
+def test_a_pin_is_set_and_removed_beside_it(watched: Watched) -> None:
+    assert watched.run("pin", str(watched.docs))[0] == 0
+    assert watched.store.pins() == [watched.docs]
+    assert watched.run("pin", "--remove", str(watched.docs))[0] == 0
+    assert watched.store.pins() == []
+
+
+def test_new_settings_of_the_index_are_obeyed_at_once_and_from_then_on(watched: Watched, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('[index]\nexclude = ["house/"]\n')
+    assert watched.run("--config", str(config), "index", str(watched.docs))[0] == 0
+    assert watched.documents() == {"door.md"}
+    watched.service.sweep()
+    wait_for(lambda: not watched.service.is_working())
+    assert watched.documents() == {"door.md"}
+
+
+def test_confirmed_deletions_are_gone_when_the_command_has_said_so(watched: Watched) -> None:
+    names = [watched.write(f"other/{number}.txt", f"Lamp {number} costs {number} euros.\n") for number in range(8)]
+    assert watched.run("index", str(watched.other), "--no-kv")[0] == 0
+    for path in names:
+        path.unlink()
+    assert watched.run("index", str(watched.other), "--no-kv")[0] == 0
+    assert "the files of 8 documents are gone" in watched.run("deletions")[1]
+    kept = watched.run("deletions", "--keep", str(watched.other))
+    assert kept[:2] == (0, "Kept in the index: 8 documents. Answers say that the files are gone.\n")
+    removed = watched.run("deletions", "--confirm", str(watched.other))
+    assert removed[:2] == (0, "Removed from the index: 8 documents.\n")
+    assert watched.run("deletions")[1] == "No documents are kept whose files are gone.\n"
+    code, _, err = watched.run("deletions", "--confirm", str(watched.other))
+    assert code == 2 and "No document below" in err
+
+
+def test_a_purged_folder_is_not_read_again_while_it_is_watched(watched: Watched) -> None:
+    house = watched.docs / "house"
+    code, out, _ = watched.run("purge", "--yes", "--verify", str(house))
+    assert code == 0
+    assert "Forgot 1 document, 1 chunk" in out and "no trace" in out
+    assert f"The desk-rag that is running leaves {house} out until it ends." in out
+    watched.write("docs/house/wall.md", "The wall is brick.\n")
+    watched.write("docs/fence.md", "The fence is wood.\n")
+    wait_for(lambda: "fence.md" in watched.documents())
+    watched.service.sweep()
+    wait_for(lambda: not watched.service.is_working())
+    assert watched.documents() == {"door.md", "fence.md"}
+    assert watched.run("index", str(house))[0] == 0, "who indexes it wants it back"
+    assert watched.documents() == {"door.md", "fence.md", "roof.md", "wall.md"}
+
+
+def test_a_purged_root_is_watched_no_longer(watched: Watched) -> None:
+    assert watched.run("purge", "--yes", str(watched.docs))[0] == 0
+    assert watched.service.folders == () and watched.documents() == set()
+    watched.write("docs/new.md", "The lawn is wet.\n")
+    watched.service.sweep()
+    wait_for(lambda: not watched.service.is_working())
+    assert watched.documents() == set()
+
+
+def test_damage_is_repaired_by_the_process_that_writes(watched: Watched) -> None:
+    (damaged,) = [next((watched.data / "kv").rglob("*.kv"), None) or next((watched.data / "kv").rglob("*.*"))]
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    damaged.write_bytes(bytes(content))
+    code, out, _ = watched.run("verify")
+    assert code == 4 and "1 problem" in out
+    code, out, _ = watched.run("verify", "--repair")
+    assert code == 0 and "repaired: " in out
+    wait_for(lambda: watched.run("verify")[0] == 0)
+
+
+def test_a_question_about_a_new_folder_has_it_indexed_first(watched: Watched) -> None:
+    code, out, err = watched.run("ask", "--private", "--folder", str(watched.other), "Where is the boat moored?")
+    assert code == 0, err
+    assert "Kiel" in out and f"Indexing {watched.other} first, once." in err
+    assert "Answering without" not in err
+
+
+def test_purging_everything_ends_the_process_that_watches(watched: Watched) -> None:
+    def end() -> None:
+        watched.ended.wait(60)
+        watched.stop()
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    code, out, _ = watched.run("purge", "--all", "--yes")
+    ending.join()
+    assert code == 0
+    assert out.startswith("The desk-rag that was running has ended.\nDeleted ")
+    assert not watched.data.exists()

@@ -22,7 +22,8 @@ from desk_rag.errors import ForeignPlace
 from desk_rag.kv.recompute.policy import AUXILIARY_NAMES, RecomputeChoice
 from desk_rag.model import weights
 from desk_rag.owned_directory import OwnedDirectory
-from desk_rag.retrieval.embedding import WINDOW_RULE, files_of
+from desk_rag.retrieval.embedding import EMBEDDED_FINGERPRINT, files_of
+from desk_rag.retrieval.windows import WINDOW_RULE
 
 if TYPE_CHECKING:
     from desk_rag.kv.types import Namespace
@@ -42,11 +43,13 @@ class MissingWork:
 
     vectors: bool
     kv: bool
+    token_vectors: bool = False
+    """Chunks that have a vector lack token vectors, and the drive has room for them."""
     no_room: bool = False
     """Chunk KV is missing, but its budget is used up."""
 
 
-EVERYTHING = MissingWork(vectors=True, kv=True)
+EVERYTHING = MissingWork(vectors=True, kv=True, token_vectors=True)
 """The assumption where no names are known."""
 
 
@@ -54,8 +57,13 @@ def missing_work(store: Store, settings: Settings) -> MissingWork:
     """Return what is missing under the names kept for these settings; EVERYTHING where there are none."""
     embedder, namespaces = _kept(settings, _EMBEDDER), _kept(settings, _MODEL)
     vectors = not embedder or bool(store.chunks_without_vector(embedder[0], 1))
+    tokens = not embedder or (
+        embedder[0] == EMBEDDED_FINGERPRINT
+        and store.has_spare_room()
+        and bool(store.chunks_without_token_vectors(embedder[0], 1))
+    )
     if not namespaces or (_wants_auxiliary(settings) and not _is_kept(settings, _AUXILIARY)):
-        return MissingWork(vectors, kv=True)
+        return MissingWork(vectors, kv=True, token_vectors=tokens)
     rungs = [cast("Namespace", name) for name in namespaces]
     auxiliary = _kept(settings, _AUXILIARY) if _wants_auxiliary(settings) else []
     store.register_model(rungs, cast("Namespace", auxiliary[0]) if auxiliary else None)
@@ -63,7 +71,7 @@ def missing_work(store: Store, settings: Settings) -> MissingWork:
     kv = any(store.chunks_without_kv(rung, 1) for rung in rungs)
     counts = [store.counts(rung, None) for rung in rungs]
     full = counts[0].kv_bytes >= counts[0].budget_bytes and any(each.warm < each.chunks for each in counts)
-    return MissingWork(vectors, kv, no_room=full and not kv)
+    return MissingWork(vectors, kv, tokens, no_room=full and not kv)
 
 
 def keep_embedder(settings: Settings, fingerprint: str) -> None:

@@ -63,8 +63,8 @@ class Run:
                 self._tally.add(event)
                 self._progress.show(event)
         missing = EVERYTHING if loaded or self._stop() else missing_work(self._parts.store, self._settings)
-        if missing.vectors and not self._stop():
-            self._embed()
+        if (missing.vectors or (warm and missing.token_vectors)) and not self._stop():
+            self._embed(token_vectors=warm)
         if warm and not self._stop():
             self._prefill(missing)
         return self._tally.finished()
@@ -93,17 +93,21 @@ class Run:
             if event.state is FileState.SKIPPED:
                 self._progress.say(f"{shown_path(root)} is left out: {event.reason}")
 
-    def _embed(self) -> None:
+    def _embed(self, *, token_vectors: bool) -> None:
+        """Make missing vectors; with `token_vectors`, also those that an earlier version did not make."""
         self._progress.passing("loading the embedder …")
         embedder = self._parts.load_embedder()
         keep_embedder(self._settings, embedder.fingerprint)
-        for event in pipeline.embed_pending(self._parts.store, embedder, self._stop):
-            self._tally.add(event)
-            self._progress.show(event)
-            if event.waiting:
-                self._progress.say(f"Vectors: {event.waiting}")
-            else:
-                self._tally.vectors = event.done
+        stages = [pipeline.embed_pending, *([pipeline.add_token_vectors] if token_vectors else [])]
+        for stage in stages:
+            before = self._tally.vectors
+            for event in stage(self._parts.store, embedder, self._stop):
+                self._tally.add(event)
+                self._progress.show(event)
+                if event.waiting:
+                    self._progress.say(f"Vectors: {event.waiting}")
+                else:
+                    self._tally.vectors = before + event.done
 
     def _prefill(self, missing: MissingWork) -> None:
         if not missing.kv:

@@ -24,7 +24,7 @@ from desk_rag.ingest.background_prefill import warm_pending
 from desk_rag.ingest.deletions import HANDFUL, remove_single_files
 from desk_rag.ingest.events import FileEvent, IndexEvent, IndexFinished, Notice, StageProgress
 from desk_rag.ingest.file_update import CHANGED_MEANWHILE
-from desk_rag.ingest.pipeline import embed_pending, index_path, sync_folder
+from desk_rag.ingest.pipeline import add_token_vectors, embed_pending, index_path, sync_folder
 from desk_rag.ingest.progress import Tally
 
 _log = logging.getLogger(__name__)
@@ -332,9 +332,11 @@ class Worker:
             self._recovered(stage)
 
     def _embed(self) -> Iterator[StageProgress]:
-        if not self._parts.missing().vectors:
-            return
-        yield from embed_pending(self._parts.store, self._parts.load_embedder(), self._halt)
+        missing, parts = self._parts.missing(), self._parts
+        if missing.vectors:
+            yield from embed_pending(parts.store, parts.load_embedder(), self._halt)
+        if missing.token_vectors and not self._halt():
+            yield from add_token_vectors(parts.store, parts.load_embedder(), self._halt, self._may_run)
 
     def _prefill(self) -> Iterator[StageProgress]:
         if time.monotonic() < self._full_until or not self._parts.missing().kv:

@@ -30,6 +30,7 @@ from desk_rag.model.language_model import LanguageModel
 from desk_rag.model.prompt import PromptFormat
 from desk_rag.retrieval import embedding
 from desk_rag.retrieval.embedding import Embedder
+from desk_rag.retrieval.token_vectors import ChunkEncodings, QuestionEncoding
 from desk_rag.store.kv import header
 from desk_rag.store.store import Store
 
@@ -59,7 +60,7 @@ class World:
 class WordVectors:
     """Stands in for the embedder where its weights are not at hand: words, each in a place of its own."""
 
-    name, fingerprint, dim, is_embedded = "words", "0" * 32, 256, False
+    name, fingerprint, dim, is_embedded, gives_tokens = "words", "0" * 32, 256, False, False
 
     def embed_chunks(self, texts: Sequence[str]) -> NDArray[np.float32]:
         rows = np.full((len(texts), self.dim), 1e-3, dtype=np.float32)
@@ -68,8 +69,14 @@ class WordVectors:
                 row[zlib.crc32(word.strip(".,?!#").encode()) % self.dim] += 1
         return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
+    def encode_chunks(self, texts: Sequence[str]) -> ChunkEncodings:
+        return ChunkEncodings(self.embed_chunks(texts))
+
+    def encode_question(self, text: str) -> QuestionEncoding:
+        return QuestionEncoding(self.embed_chunks([text])[0])
+
     def embed_question(self, text: str) -> NDArray[np.float32]:
-        return self.embed_chunks([text])[0]
+        return self.encode_question(text).vector
 
 
 def make_world(root: Path, device: Literal["cpu", "cuda"], model: LanguageModel | None = None) -> World:

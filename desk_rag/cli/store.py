@@ -23,7 +23,7 @@ from desk_rag.sanitize import shown_path
 
 if TYPE_CHECKING:
     from desk_rag.store.ownership import Cleared
-    from desk_rag.store.types import Activity, DocumentRow, PurgeReport, VerifyReport
+    from desk_rag.store.types import Activity, Counts, DocumentRow, PurgeReport, VerifyReport
 
 _MOST_LISTED = 20
 
@@ -31,6 +31,7 @@ _MOST_LISTED = 20
 def status(settings: Settings, *, as_json: bool) -> int:
     """Print what is indexed, how much space it takes, and what the indexing process is doing."""
     from desk_rag.ingest import damage, deletions, unread
+    from desk_rag.retrieval.embedding import EMBEDDED
     from desk_rag.store import presence
 
     if not exists(settings):
@@ -38,6 +39,7 @@ def status(settings: Settings, *, as_json: bool) -> int:
     with open_store(settings, writer=False) as store:
         if store.is_lost:
             raise catalog_lost(settings.data_dir)
+        is_room = store.has_spare_room()
         counts, activity, pause = store.coverage(), store.activity(), store.pause_requested()
         notices = damage.notices(store, (), ())
         outlook = store.outlook(None, 0.0)
@@ -61,6 +63,8 @@ def status(settings: Settings, *, as_json: bool) -> int:
                 "skipped": counts.skipped,
                 "chunks": counts.chunks,
                 "with_vectors": counts.with_vectors,
+                "with_token_vectors": counts.with_tokens,
+                "token_vector_bytes": counts.token_bytes,
                 "warm": counts.warm,
                 "kv_dir": str(settings.store.kv_place or settings.data_dir / "kv"),
                 "kv_away": away,
@@ -86,9 +90,16 @@ def status(settings: Settings, *, as_json: bool) -> int:
         f"indexed   {out.plural(counts.files, 'file')}, {out.plural(counts.chunks, 'chunk')}",
         f"findable  words {_share(counts.chunks, counts.chunks)}, vectors {_share(counts.with_vectors, counts.chunks)},"
         f" warm {_share(counts.warm, counts.chunks)}",
+        *([_tokens_line(counts, is_room=is_room)] if settings.model.embedder == EMBEDDED else []),
         f"chunk KV  {out.size(counts.kv_bytes)} of at most {out.size(counts.budget_bytes)}",
-        *([f"          {out.size(auxiliary_bytes)} of it of the auxiliary model, for"
-           f" {_share(auxiliary_chunks, counts.chunks)} of the chunks"] if auxiliary_bytes else []),
+        *(
+            [
+                f"          {out.size(auxiliary_bytes)} of it of the auxiliary model, for"
+                f" {_share(auxiliary_chunks, counts.chunks)} of the chunks"
+            ]
+            if auxiliary_bytes
+            else []
+        ),
         *([f"written   {out.size(written)} of caches today{_daily_limit(settings)}"] if written else []),
         *([f"chunk KV  in {settings.store.kv_place}"] if settings.store.kv_place else []),
         *([f"away      {away}"] if away else []),
@@ -113,6 +124,15 @@ def status(settings: Settings, *, as_json: bool) -> int:
     lines += [f"pinned    {shown_path(path)}" for path in pins]
     print_lines([*lines, *_listed("cut off ", beginnings), *_listed("not read", failed)])
     return 0
+
+
+def _tokens_line(counts: Counts, *, is_room: bool) -> str:
+    line = f"compared  word by word {_share(counts.with_tokens, counts.chunks)} ({out.size(counts.token_bytes)})"
+    if counts.with_tokens >= counts.with_vectors:
+        return line
+    if is_room:
+        return f"{line}; the rest is made while nothing else is to do"
+    return f"{line}; the drive has no room for more beside what is to stay free (`reserve_gib` under [store])"
 
 
 def _daily_limit(settings: Settings) -> str:

@@ -6,6 +6,7 @@ loses at most the item in progress:
     sync_folder    files on disk  -> documents and chunks in the catalog       (findable by words)
     index_path     the same for one path
     embed_pending  chunks without a vector -> vectors                          (findable by meaning)
+    add_token_vectors  chunks with only a vector -> token vectors              (ranked by their words' meanings)
     warm_pending   chunks without a chunk KV -> chunk KV on disk               (fast)
 
 A file has changed if its size, mtime, inode or parser version *differs* from the catalog's ("is newer" would miss
@@ -50,6 +51,8 @@ EMBED_BATCH = 8
 _EMBED_SECONDS = 0.15
 """Longest that a batch should take: an answer or a stop waits for it."""
 _DISK_FULL = "the disk is full"
+_WAIT_POLL = 0.25
+"""Seconds between two checks whether work in idle time may go on."""
 _REMOVE_BATCH = 64
 """Documents removed in one transaction, between two checks that their folder is still present."""
 _SCAN_EVERY = 0.25
@@ -298,19 +301,51 @@ def _gone_twin(store: Store, digest: str, path: Path, root: Path, absent: Sequen
 def embed_pending(store: Store, embedder: Embedder, stop: Callable[[], bool]) -> Iterator[StageProgress]:
     """Embed every chunk that has no vector; yields one event per batch of at most EMBED_BATCH chunks.
 
-    Batches are as large as they can be computed in 0.15 s here, because `stop` is asked between them.
+    Token vectors are made by the same forward passes. Batches are as large as they can be computed in 0.15 s here,
+    because `stop` is asked between them.
 
     A chunk that the embedder rejects is skipped until the next call. Ends with a reason in `waiting` if the disk is
     full. Raises ModelError if the embedder itself fails, StoreError if the catalog cannot be written.
     """
     counts = store.counts(None, embedder.fingerprint)
-    done, total, meter, refused = 0, counts.chunks - counts.with_vectors, ProgressRate(), set[ChunkId]()
+    yield from _embed_all(store, embedder, stop, store.chunks_without_vector, counts.chunks - counts.with_vectors)
+
+
+def add_token_vectors(
+    store: Store, embedder: Embedder, stop: Callable[[], bool], may_run: Callable[[], str] = lambda: ""
+) -> Iterator[StageProgress]:
+    """Make the token vectors of chunks that have only a vector, as `embed_pending` makes both.
+
+    They are missing where an earlier version made the vectors, or where `verify` removed damaged ones. `may_run` is
+    asked before every batch and returns '' or the reason to wait. Ends early when the drive has no room to spare.
+    """
+    if not embedder.gives_tokens:
+        return
+    counts = store.counts(None, embedder.fingerprint)
+    waiting, missing = store.chunks_without_token_vectors, counts.chunks - counts.with_tokens
+    yield from _embed_all(store, embedder, lambda: stop() or not store.has_spare_room(), waiting, missing, may_run)
+
+
+def _embed_all(
+    store: Store,
+    embedder: Embedder,
+    stop: Callable[[], bool],
+    waiting: Callable[[str, int], list[PendingChunk]],
+    total: int,
+    may_run: Callable[[], str] = lambda: "",
+) -> Iterator[StageProgress]:
+    done, meter, refused = 0, ProgressRate(), set[ChunkId]()
     batch_size = 1
     while not stop():
-        pending = store.chunks_without_vector(embedder.fingerprint, batch_size + len(refused))
+        pending = waiting(embedder.fingerprint, batch_size + len(refused))
         pending = [chunk for chunk in pending if chunk.chunk_id not in refused][:batch_size]
         if not pending:
             return
+        while reason := may_run():
+            yield meter.progress(IndexStage.VECTORS, done, total, "chunks", reason)
+            if stop():
+                return
+            time.sleep(_WAIT_POLL)
         started = time.monotonic()
         try:
             refused.update(_embed(store, embedder, pending))
@@ -328,7 +363,7 @@ def embed_pending(store: Store, embedder: Embedder, stop: Callable[[], bool]) ->
 def _embed(store: Store, embedder: Embedder, pending: list[PendingChunk]) -> list[ChunkId]:
     """Embed and store a batch; return the chunks that cannot be embedded."""
     try:
-        vectors = embedder.embed_chunks([chunk.text for chunk in pending])
+        encodings = embedder.encode_chunks([chunk.text for chunk in pending])
     except ModelError:
         raise
     except Exception as error:
@@ -336,5 +371,6 @@ def _embed(store: Store, embedder: Embedder, pending: list[PendingChunk]) -> lis
             return [chunk_id for chunk in pending for chunk_id in _embed(store, embedder, [chunk])]
         _log.warning("chunk %s cannot be embedded (%s)", pending[0].chunk_id, type(error).__name__)
         return [pending[0].chunk_id]
-    store.put_vectors(embedder.fingerprint, [chunk.chunk_id for chunk in pending], vectors)
+    signs = encodings.signs if store.has_spare_room() else None
+    store.put_vectors(embedder.fingerprint, [chunk.chunk_id for chunk in pending], encodings.vectors, signs)
     return []

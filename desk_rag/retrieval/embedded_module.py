@@ -17,6 +17,8 @@ from tokenizers import Encoding, Tokenizer
 from desk_rag.model.embedded import int8_linear
 from desk_rag.model.embedded.bert import int8_twin, load_bert
 
+_ADDED = ("[CLS]", "[SEP]", "[PAD]")
+
 
 class WordPieces:
     """The tokenizer, called as one of the transformers library is."""
@@ -28,6 +30,7 @@ class WordPieces:
         self.backend_tokenizer = Tokenizer.from_str(self._uncut.to_str())
         self.backend_tokenizer.enable_truncation(most)
         self.backend_tokenizer.enable_padding()
+        self._is_word: dict[int, bool] = {}
 
     def __call__(self, text: str, *, add_special_tokens: bool = True, **_options: object) -> dict[str, list[Any]]:
         """Return ids and character offsets of a text that is not cut."""
@@ -43,11 +46,21 @@ class WordPieces:
             "attention_mask": torch.tensor([each.attention_mask for each in encoded]),
         }
 
+    def is_word(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return which of the ids are parts of words or numbers: no punctuation, nothing added to the text."""
+        rows: list[list[int]] = ids.tolist()
+        for number in {number for row in rows for number in row}:
+            if number not in self._is_word:
+                piece = self._uncut.id_to_token(number) or ""
+                self._is_word[number] = piece not in _ADDED and any(map(str.isalnum, piece))
+        return torch.tensor([[self._is_word[number] for number in row] for row in rows])
+
 
 class EmbeddedModule(torch.nn.Module):
     """The part of a sentence-transformers module that an `Embedder` uses; it has no prompts."""
 
     max_seq_length = 256
+    gives_tokens = True
     default_prompt_name: str | None = None
 
     def __init__(self, folder: Path) -> None:
@@ -76,9 +89,10 @@ class EmbeddedModule(torch.nn.Module):
         return self.tokenizer.batch([f"{prompt or ''}{text}" for text in texts])
 
     def forward(self, features: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the inputs with `sentence_embedding` added: [texts, dim]."""
+        """Return the inputs with `token_embeddings` [texts, pieces, dim] and `sentence_embedding` [texts, dim]."""
         tokens = self.bert(**features).last_hidden_state
         mask = features["attention_mask"].unsqueeze(-1).to(tokens.dtype)
         total, count = (tokens * mask).sum(dim=1, dtype=torch.float32), mask.sum(dim=1, dtype=torch.float32)
         mean = (total / count.clamp(min=1e-9)).to(tokens.dtype)
-        return {**features, "sentence_embedding": torch.nn.functional.normalize(mean, p=2, dim=1)}
+        unit = torch.nn.functional.normalize(mean, p=2, dim=1)
+        return {**features, "token_embeddings": tokens, "sentence_embedding": unit}

@@ -1,9 +1,8 @@
 """Embed chunks and questions as unit vectors; embedders other than the one that ships through sentence-transformers.
 
-An embedder reads a limited number of word pieces (256 for all-MiniLM-L6-v2) and silently cuts the rest. So longer texts
-are cut between words into windows of about equal length; the chunk's vector is the mean of the windows' unit
-vectors, weighted by word pieces and scaled to unit length. This rule (`WINDOW_RULE`) is part of the fingerprint, since
-another rule gives other vectors.
+Texts that are longer than an embedder reads are cut between words into windows of about equal length (windows.py). The
+chunk's vector is the mean of the windows' unit vectors, weighted by word pieces and scaled to unit length. The embedder
+that ships also gives the vectors of single word pieces, for late interaction (token_vectors.py).
 """
 
 from __future__ import annotations
@@ -11,12 +10,10 @@ from __future__ import annotations
 import copy
 import hashlib
 import logging
-import math
 import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
@@ -25,6 +22,8 @@ from desk_rag.assets import assets_dir
 from desk_rag.config import ModelSettings
 from desk_rag.errors import ConfigError, ModelError, ModelNotFound
 from desk_rag.retrieval import embedder_files
+from desk_rag.retrieval.token_vectors import ChunkEncodings, QuestionEncoding, pack_signs
+from desk_rag.retrieval.windows import WINDOW_RULE, Window, windows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,21 +43,10 @@ EMBEDDED_FINGERPRINT = "b828933acf62242ca55d0711c73d2211"
 """`_fingerprint` of these weights as sentence-transformers loads them; the vectors are the same."""
 
 _WEIGHTS = "model.safetensors"
-WINDOW_RULE = "balanced windows between words, mean weighted by word pieces/1"
 _CANARY = "Na\u00efve caf\u00e9s: 3.10 \u20ac \u2014 re-sign INV-2024/017 by 5pm, Stra\u00dfe \u6771\u4eac\u2026"
 """Text whose word pieces show how a tokenizer treats case, accents, digits, dashes and other scripts."""
 BATCH_SIZE = 16
 """Windows in one forward pass. Larger batches are no faster on a CPU and take more memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Window:
-    """A part of text number `owner` that fits the embedder."""
-
-    owner: int
-    text: str
-    weight: float
-    """Number of word pieces if the text has several windows, else 1."""
 
 
 class EmbedderLike(Protocol):
@@ -69,15 +57,20 @@ class EmbedderLike(Protocol):
     @property
     def fingerprint(self) -> str: ...
     def embed_chunks(self, texts: Sequence[str]) -> NDArray[np.float32]: ...
+    def encode_question(self, text: str) -> QuestionEncoding: ...
     def embed_question(self, text: str) -> NDArray[np.float32]: ...
 
 
 class QuestionCache:
-    """Embedder for one answer: embeds the question once, for retrieval and verification."""
+    """Embedder for one answer: reads the question once, for retrieval and verification."""
 
     def __init__(self, embedder: EmbedderLike) -> None:
         self.is_embedded, self.fingerprint = embedder.is_embedded, embedder.fingerprint
-        self.embed_chunks, self.embed_question = embedder.embed_chunks, cache(embedder.embed_question)
+        self.embed_chunks, self.encode_question = embedder.embed_chunks, cache(embedder.encode_question)
+
+    def embed_question(self, text: str) -> NDArray[np.float32]:
+        """Embed a question: float32 [dim], unit length."""
+        return self.encode_question(text).vector
 
 
 class Embedder:
@@ -93,6 +86,8 @@ class Embedder:
         """True for the embedder that verification is calibrated for and the span scorer was trained on."""
         self.fingerprint = fingerprint or _fingerprint(module)
         """32 hex digits over weights, tokenizer, prompts and window rule; vectors compare only if it is equal."""
+        self.gives_tokens = bool(getattr(module, "gives_tokens", False))
+        """True if vectors of single word pieces are made, for late interaction."""
         self._module = module
         self._question_module = _packed_for_short_texts(module)
         # A fast tokenizer shares its padding state; two threads in it at once raise 'Already borrowed'.
@@ -103,20 +98,37 @@ class Embedder:
         self._question_prompt = _prompt(module, "query")
         self._chunk_prompt = _prompt(module, "document", "passage", "corpus")
         # Measured, because the dimension that the model's files declare need not be the one its modules return.
-        self.dim = int(self._forward([""], None, module).shape[1])
+        self.dim = int(self._forward([""], None, module, tokens=False)[0].shape[1])
 
     def embed_chunks(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Embed document text: float32 [len(texts), dim], unit length.
 
         In bfloat16 if the device supports it.
         """
-        return self._embed(texts, self._chunk_prompt, self.autocast(), self._module)
+        return self._embed(texts, self._chunk_prompt, self.autocast(), self._module, tokens=False)[0]
+
+    def encode_chunks(self, texts: Sequence[str]) -> ChunkEncodings:
+        """Embed document text as `embed_chunks` does, with the signs of its token vectors if they are made."""
+        vectors, tokens = self._embed(
+            texts, self._chunk_prompt, self.autocast(), self._module, tokens=self.gives_tokens
+        )
+        return ChunkEncodings(vectors, None if tokens is None else tuple(pack_signs(each) for each in tokens))
 
     def embed_question(self, text: str) -> NDArray[np.float32]:
         """Embed a question: float32 [dim], unit length."""
-        vectors = self._embed([text], self._question_prompt, nullcontext(), self._question_module)
-        vector: NDArray[np.float32] = vectors[0]
-        return vector
+        return self.encode_question(text).vector
+
+    def encode_question(self, text: str) -> QuestionEncoding:
+        """Embed a question, with its token vectors if they are made."""
+        import numpy as np
+
+        vectors, tokens = self._embed(
+            [text], self._question_prompt, nullcontext(), self._question_module, tokens=self.gives_tokens
+        )
+        if tokens is None or not len(tokens[0]):
+            return QuestionEncoding(vectors[0])
+        lengths = np.linalg.norm(tokens[0], axis=1, keepdims=True)
+        return QuestionEncoding(vectors[0], tokens[0] / np.maximum(lengths, np.float32(1e-12)))
 
     def transformer(self) -> tuple[Bert, str]:
         """The embedded embedder's transformer, not to be changed, and its tokenizer as JSON."""
@@ -136,24 +148,38 @@ class Embedder:
         prompt: str | None,
         precision: AbstractContextManager[None],
         module: SentenceTransformer,
-    ) -> NDArray[np.float32]:
+        *,
+        tokens: bool,
+    ) -> tuple[NDArray[np.float32], list[NDArray[np.float32]] | None]:
+        """Return vectors [len(texts), dim] and, with `tokens`, those of each text's word pieces."""
         import numpy as np
 
-        windows = [window for owner, text in enumerate(texts) for window in self._windows(owner, text, prompt)]
-        windows.sort(key=lambda window: len(window.text))  # similar lengths together, so that there is little padding
+        in_order = [window for owner, text in enumerate(texts) for window in self._windows(owner, text, prompt)]
+        # Similar lengths together, so that there is little padding.
+        order = sorted(range(len(in_order)), key=lambda index: len(in_order[index].text))
         sums = np.zeros((len(texts), self.dim), dtype=np.float32)
+        tokens_by_window: dict[int, NDArray[np.float32]] = {}
         with precision:
-            for first in range(0, len(windows), BATCH_SIZE):
-                batch = windows[first : first + BATCH_SIZE]
-                vectors = self._forward([w.text for w in batch], prompt, module)
-                for window, vector in zip(batch, vectors, strict=True):
-                    sums[window.owner] += window.weight * vector
+            for first in range(0, len(order), BATCH_SIZE):
+                batch = order[first : first + BATCH_SIZE]
+                texts_of_batch = [in_order[index].text for index in batch]
+                vectors, pieces = self._forward(texts_of_batch, prompt, module, tokens=tokens)
+                for index, vector in zip(batch, vectors, strict=True):
+                    sums[in_order[index].owner] += in_order[index].weight * vector
+                tokens_by_window |= zip(batch, pieces, strict=True) if pieces is not None else ()
         lengths = np.linalg.norm(sums, axis=1, keepdims=True)
         unit: NDArray[np.float32] = sums / np.maximum(lengths, np.float32(1e-12))
-        return unit
+        if not tokens:
+            return unit, None
+        parts: list[list[NDArray[np.float32]]] = [[] for _ in texts]
+        for index, window in enumerate(in_order):
+            parts[window.owner].append(tokens_by_window[index])
+        return unit, [np.concatenate(part) for part in parts]
 
-    def _forward(self, texts: list[str], prompt: str | None, module: SentenceTransformer) -> NDArray[np.float32]:
-        """Embed one batch as `SentenceTransformer.encode` does: [len(texts), dim]."""
+    def _forward(
+        self, texts: list[str], prompt: str | None, module: SentenceTransformer, *, tokens: bool
+    ) -> tuple[NDArray[np.float32], list[NDArray[np.float32]] | None]:
+        """Embed one batch as `SentenceTransformer.encode` does: [len(texts), dim]; with `tokens`, and word pieces."""
         import numpy as np
         import torch
 
@@ -162,30 +188,17 @@ class Embedder:
         with torch.inference_mode():
             for key, value in features.items():
                 features[key] = value.to(self._device) if isinstance(value, torch.Tensor) else value
-            vectors = torch.nn.functional.normalize(module(features)["sentence_embedding"].float(), dim=1)
-        return np.asarray(vectors.cpu().numpy(), dtype=np.float32)
+            outputs = module(features)
+            vectors = torch.nn.functional.normalize(outputs["sentence_embedding"].float(), dim=1)
+        unit = np.asarray(vectors.cpu().numpy(), dtype=np.float32)
+        if not tokens:
+            return unit, None
+        pieces = outputs["token_embeddings"].float().cpu()
+        mask = self._module.tokenizer.is_word(features["input_ids"])
+        return unit, [np.asarray(row[kept].numpy(), dtype=np.float32) for row, kept in zip(pieces, mask, strict=True)]
 
-    def _windows(self, owner: int, text: str, prompt: str | None) -> Iterator[_Window]:
-        limit = self._module.max_seq_length
-        # One word piece has at least one character, so short texts need no count.
-        if not limit or math.isinf(limit) or len(text) + len(prompt or "") <= limit - 2:
-            yield _Window(owner, text, 1.0)
-            return
-        ends, room = self._word_piece_ends(text, prompt, int(limit))
-        if len(ends) <= room:
-            yield _Window(owner, text, 1.0)
-            return
-        yield from _cut(owner, text, ends, room)
-
-    def _word_piece_ends(self, text: str, prompt: str | None, limit: int) -> tuple[list[int], int]:
-        """Return the end character of each word piece, and how many fit beside the prompt."""
-        tokenizer = self._module.tokenizer
-        with self._tokenizing:
-            offsets = tokenizer(
-                text, add_special_tokens=False, truncation=False, return_offsets_mapping=True, verbose=False
-            )["offset_mapping"]
-            extra = len(tokenizer(prompt or "", add_special_tokens=True)["input_ids"])
-        return [int(end) for _, end in offsets], max(16, limit - extra)
+    def _windows(self, owner: int, text: str, prompt: str | None) -> Iterator[Window]:
+        return windows(self._module, owner, text, prompt, self._tokenizing)
 
 
 def load_embedder(settings: ModelSettings) -> Embedder:
@@ -353,21 +366,6 @@ def _fingerprint(module: SentenceTransformer) -> str:
         digest.update(f"{name}{tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy())
     return digest.hexdigest()[:32]
-
-
-def _cut(owner: int, text: str, ends: list[int], room: int) -> Iterator[_Window]:
-    """Cut text into windows of at most `room` word pieces, at a word boundary if one is near."""
-    start, first = 0, 0
-    while first < len(ends):
-        remaining = len(ends) - first
-        last = first + math.ceil(remaining / math.ceil(remaining / room))
-        for candidate in range(last, max(first, last - 16), -1):
-            if candidate == len(ends) or text[ends[candidate - 1]].isspace():
-                last = candidate
-                break
-        end = len(text) if last == len(ends) else ends[last - 1]
-        yield _Window(owner, text[start:end], float(last - first))
-        start, first = end, last
 
 
 def _first_line(error: Exception) -> str:

@@ -4,6 +4,9 @@ Word search (BM25 over the question's content words) finds names, numbers and er
 said in other words. Their ranks are combined by reciprocal rank fusion (Cormack, Clarke, Buettcher: "Reciprocal Rank
 Fusion outperforms Condorcet and individual rank learning methods", SIGIR 2009), which needs no common scale of the two
 scores.
+
+The best candidates are then compared with the question word by word, by token vectors (late interaction), and the ranks
+of this comparison are fused with those of the searches.
 """
 
 from __future__ import annotations
@@ -14,9 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from desk_rag.documents.chunking import ChunkId
+from desk_rag.retrieval.token_vectors import similarities
 from desk_rag.store.types import Hit, Passage
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from desk_rag.retrieval.embedding import EmbedderLike
     from desk_rag.store.store import Store
 
@@ -28,6 +35,12 @@ RANK_CONSTANT = 10
 WORDS_WEIGHT = 0.55
 """Weight of word ranks against vector ranks. See "Answering and retrieval: constants" in bench/LOG.md for this weight
 and RANK_CONSTANT."""
+COMPARED_BY_TOKENS = 96
+"""Best candidates whose token vectors are compared with the question's."""
+_MOST_WORD_PIECES = 64
+"""Word pieces of a question that are compared, so that a long one takes no longer than some 20 ms."""
+TOKENS_WEIGHT = 0.75
+"""Weight of the ranks of that comparison against the fused score; see "Late interaction" in bench/LOG.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +49,7 @@ class RetrievedChunk:
 
     passage: Passage
     score: float
-    """Fused score in (0, 1]; 1 means first in both searches. Comparable within one question only."""
+    """Fused score in (0, 1]; 1 means first everywhere. Comparable within one question only."""
     words_rank: int | None
     """1-based rank in the word search; None if not among its results."""
     vector_rank: int | None
@@ -66,10 +79,15 @@ def retrieve(
     depth = max(DEPTH, 4 * limit)
     word_hits = store.search_words(question, depth, under)
     vector_hits: list[Hit] = []
+    tokens = None
     if embedder is not None:
-        vector_hits = store.search_vectors(embedder.fingerprint, embedder.embed_question(question), depth, under)
+        encoding = embedder.encode_question(question)
+        tokens = encoding.tokens
+        vector_hits = store.search_vectors(embedder.fingerprint, encoding.vector, depth, under)
         store.check_words(question, [hit.chunk_id for hit in vector_hits[:_COMPARED]])
     fused = _fuse(word_hits, vector_hits)
+    if embedder is not None and tokens is not None:
+        fused = _compare_tokens(store, embedder.fingerprint, tokens, fused)
     chunks: list[RetrievedChunk] = []
     for passage, candidate in _distinct(store, fused, under):
         chunks.append(
@@ -93,12 +111,38 @@ def _fuse(word_hits: Sequence[Hit], vector_hits: Sequence[Hit]) -> list[tuple[Ch
         candidate.similarity = hit.score
         candidate.score += (1 - WORDS_WEIGHT) * (RANK_CONSTANT + 1) / (RANK_CONSTANT + rank)
 
-    def order(item: tuple[ChunkId, _Candidate]) -> tuple[float, float, float, str]:
-        chunk_id, candidate = item
-        last = float("inf")
-        return (-candidate.score, candidate.words_rank or last, candidate.vector_rank or last, chunk_id)
+    return sorted(candidates.items(), key=_order)
 
-    return sorted(candidates.items(), key=order)
+
+def _order(item: tuple[ChunkId, _Candidate]) -> tuple[float, float, float, str]:
+    chunk_id, candidate = item
+    last = float("inf")
+    return (-candidate.score, candidate.words_rank or last, candidate.vector_rank or last, chunk_id)
+
+
+def _compare_tokens(
+    store: Store, embedder: str, question: NDArray[np.float32], fused: list[tuple[ChunkId, _Candidate]]
+) -> list[tuple[ChunkId, _Candidate]]:
+    """Fuse the ranks of the best candidates' token vectors with their scores; return all candidates, best first.
+
+    Candidates without token vectors keep the rank that they have, and the others are ordered around them.
+    """
+    best = [chunk_id for chunk_id, _ in fused[:COMPARED_BY_TOKENS]]
+    signs = store.token_vectors(embedder, best)
+    if not signs:
+        return fused
+    compared = [chunk_id for chunk_id in best if chunk_id in signs]
+    cosines = dict(
+        zip(compared, similarities(question[:_MOST_WORD_PIECES], [signs[one] for one in compared]), strict=True)
+    )
+    ordered = iter(sorted(compared, key=lambda chunk_id: -cosines[chunk_id]))  # stable: equals keep their order
+    ranks: dict[ChunkId, int] = {}
+    for rank, (chunk_id, _) in enumerate(fused, start=1):
+        ranks[next(ordered) if chunk_id in cosines else chunk_id] = rank
+    for chunk_id, candidate in fused:
+        share = (RANK_CONSTANT + 1) / (RANK_CONSTANT + ranks[chunk_id])
+        candidate.score = (1 - TOKENS_WEIGHT) * candidate.score + TOKENS_WEIGHT * share
+    return sorted(fused, key=_order)
 
 
 def _distinct(

@@ -63,6 +63,7 @@ class StoreHealth:
     ) -> Counts:
         """Return counts; vectors and KV are those of the given embedder and namespace, 0 for None."""
         files, failed, skipped, chunks = self._catalog.count(under)
+        with_tokens, token_bytes = (0, 0) if embedder is None else self._vectors().tokens.count(embedder, under)
         return Counts(
             files,
             failed,
@@ -72,7 +73,13 @@ class StoreHealth:
             warm=0 if namespace is None else self._rows.warm(str(namespace), under),
             kv_bytes=self._budget.used if self.writer else self._rows.total_blocks(),
             budget_bytes=self._budget.limit(),
+            with_tokens=with_tokens,
+            token_bytes=token_bytes,
         )
+
+    def has_spare_room(self) -> bool:
+        """Return whether the data directory's drive has more free space than `reserve_gib` leaves."""
+        return self._budget.has_room_to_spare(self._layout.root)
 
     def fullest_namespace(self) -> str | None:
         """Return the namespace with the most chunk KV; None if there is none."""

@@ -227,11 +227,25 @@ class Store(StoreHealth):
         """Return chunks without a vector of this embedder, most recent first."""
         return self._vectors().pending(embedder, limit)
 
-    def put_vectors(self, embedder: str, chunk_ids: Sequence[ChunkId], vectors: NDArray[np.float32]) -> None:
-        """Store vectors float32 [N, dim]; those of chunks that no longer exist are dropped."""
+    def put_vectors(
+        self,
+        embedder: str,
+        chunk_ids: Sequence[ChunkId],
+        vectors: NDArray[np.float32],
+        signs: Sequence[NDArray[np.uint8]] | None = None,
+    ) -> None:
+        """Store vectors float32 [N, dim] and token vectors; those of chunks that no longer exist are dropped."""
         self._must_write()
-        self._vectors().put(embedder, chunk_ids, vectors)
+        self._vectors().put(embedder, chunk_ids, vectors, signs)
         self._witness.write(self._catalog.mark())
+
+    def chunks_without_token_vectors(self, embedder: str, limit: int) -> list[PendingChunk]:
+        """Return chunks without token vectors of this embedder, most recent first."""
+        return self._vectors().tokens.pending(embedder, limit)
+
+    def token_vectors(self, embedder: str, chunk_ids: Sequence[ChunkId]) -> dict[ChunkId, NDArray[np.uint8]]:
+        """Return the token vectors of those chunks that have them, as signs [word pieces, dim / 8]."""
+        return self._vectors().tokens.get(embedder, chunk_ids)
 
     # chunk KV -------------------------------------------------------------------------------------------------------
 

@@ -132,6 +132,10 @@ class Counts:
     """Bytes of our files under kv/ and quarantine/, of all models."""
     budget_bytes: int
     """Limit of `kv_bytes` now."""
+    with_tokens: int = 0
+    """Chunks with token vectors of the given embedder."""
+    token_bytes: int = 0
+    """Bytes of these; they lie in the catalog."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,9 +145,9 @@ def test_of_a_question_that_is_too_long_the_end_is_left_out_and_that_is_told(eng
     """Retrieval reads what the model reads: the words after that would cost seconds, and find what it never sees."""
     start = "What is the frame number of the blue bicycle? "
     words = []
-    real = engine.embedder.embed_question
+    real = engine.embedder.encode_question
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine.embedder, "embed_question", lambda text: (words.append(text), real(text))[1])
+        patch.setattr(engine.embedder, "encode_question", lambda text: (words.append(text), real(text))[1])
         answer = ask(engine, start + "When does the train leave? " * 2000)
     assert answer.question_cut_at > 200
     assert f"longer than {answer.question_cut_at} tokens; its end was left out" in answer.cut_notice
@@ -161,12 +161,12 @@ def test_a_question_is_embedded_once_for_retrieval_and_the_judge(
     engine: AnswerEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embedded: dict[str, list[object]] = {}
-    for name in ("embed_question", "embed_chunks"):
+    for name in ("encode_question", "embed_chunks"):
         seen, real = embedded.setdefault(name, []), getattr(engine.embedder, name)
         monkeypatch.setattr(engine.embedder, name, lambda x, seen=seen, real=real: (seen.append(x), real(x))[1])
     answer = ask(engine, "What is the frame number of the blue bicycle?")
     assert embedded["embed_chunks"] == [[answer.citations[0].quote]], "the judge did not read the evidence"
-    assert embedded["embed_question"] == ["What is the frame number of the blue bicycle?"]
+    assert embedded["encode_question"] == ["What is the frame number of the blue bicycle?"]
 
 
 def test_a_context_smaller_than_a_chunk_is_a_wrong_setting(engine: AnswerEngine) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from desk_rag.errors import CorruptKV, DeskRagError, UnknownFormat
+from desk_rag.retrieval.token_vectors import pack_signs
 from desk_rag.store.kv.header import check_content
 from desk_rag.store.store import Store
 from tests.durability.power_cut import State
@@ -201,6 +202,11 @@ def _vector_faults(store: Store, told: Reported) -> Iterable[str]:
     for text, vector in vectors.items():
         if not np.allclose(vector, vector_of(text), atol=1e-6):
             yield f"the vector of '{text}' is another one"
+    signs_by_chunk = store.token_vectors(EMBEDDER, [made.chunk_id(text) for text in vectors])
+    for text in vectors:
+        signs = signs_by_chunk.get(made.chunk_id(text))
+        if signs is None or not np.array_equal(signs, pack_signs(vector_of(text)[None])):
+            yield f"the token vectors of '{text}' are lost or others"
 
 
 def _record_faults(root: Path, told: Reported) -> Iterable[str]:

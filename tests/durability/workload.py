@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from desk_rag.owned_directory import OwnedDirectory
+from desk_rag.retrieval.token_vectors import pack_signs
 from desk_rag.store.kv import reconcile
 from desk_rag.store.store import Store
 from desk_rag.store.vectors import search
@@ -113,7 +114,8 @@ class Worker:
         note(put=path, texts=texts)
         self._texts[path] = texts
         ids = [made.chunk_id(text) for text in texts]
-        self._store.put_vectors(EMBEDDER, ids, np.stack([vector_of(text) for text in texts]))
+        signs = [pack_signs(vector_of(text)[None]) for text in texts]
+        self._store.put_vectors(EMBEDDER, ids, np.stack([vector_of(text) for text in texts]), signs)
         note(vectors=texts)
         for text in texts:
             key = made.key(text)

@@ -111,7 +111,7 @@ def test_what_could_give_other_names_ends_the_memory_of_them(world: World, tmp_p
     assert lacks(settings) == MissingWork(vectors=False, kv=False)
     assert lacks(with_rungs(settings, 0, 1)) == MissingWork(vectors=False, kv=True)
     other = settings.model_copy(update={"model": settings.model.model_copy(update={"embedder": str(tmp_path)})})
-    assert lacks(other) == MissingWork(vectors=True, kv=False)
+    assert lacks(other) == MissingWork(vectors=True, kv=False, token_vectors=True)
     record = next((settings.data_dir / "models").glob("*.safetensors"))
     record.write_bytes(record.read_bytes())  # as after a drift
     assert lacks(settings) == MissingWork(vectors=False, kv=True)

@@ -485,10 +485,10 @@ class Fussy:
         self._embedder = embedder
         self.fingerprint = embedder.fingerprint
 
-    def embed_chunks(self, texts: list[str]) -> object:
+    def encode_chunks(self, texts: list[str]) -> object:
         if any("third flower" in text for text in texts):
             raise ValueError("no")
-        return self._embedder.embed_chunks(texts)
+        return self._embedder.encode_chunks(texts)
 
 
 def test_one_chunk_that_cannot_be_embedded_does_not_hold_up_the_rest(sync: Sync, embedder: Embedder) -> None:
@@ -507,10 +507,10 @@ class Timed:
         self.now = 0.0
         self.sizes: list[int] = []
 
-    def embed_chunks(self, texts: list[str]) -> object:
+    def encode_chunks(self, texts: list[str]) -> object:
         self.now += self._seconds * len(texts)
         self.sizes.append(len(texts))
-        return self._embedder.embed_chunks(texts)
+        return self._embedder.encode_chunks(texts)
 
 
 @pytest.mark.parametrize(("seconds", "sizes"), [(0.1, [1] * 10), (0.04, [1, 3, 3, 3]), (0.001, [1, 8, 1])])

@@ -29,6 +29,7 @@ from desk_rag.retrieval.embedding import (
     embedded_dir,
     load_embedder,
 )
+from desk_rag.retrieval.token_vectors import QuestionEncoding
 
 NOTE = "The plumber Denny Quarles comes on Thursday and needs the key of the boiler room, which sits in box 14."
 OTHER = "Chlorophyll absorbs red and blue light and reflects green."
@@ -58,7 +59,7 @@ def library() -> Embedder:
 
 def exact(library: Embedder, text: str) -> np.ndarray:
     """A question's vector by matrices that are not packed."""
-    return np.asarray(library._embed([text], None, nullcontext(), library._module)[0])
+    return np.asarray(library._embed([text], None, nullcontext(), library._module, tokens=False)[0][0])
 
 
 def encode(library: Embedder, text: str) -> np.ndarray:
@@ -229,11 +230,17 @@ def test_the_shipped_weights_are_codes_times_scales_and_nothing_is_left_to_chanc
 
 def test_for_one_answer_a_question_is_embedded_once(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
     questions: list[str] = []
-    real = embedder.embed_question
-    monkeypatch.setattr(embedder, "embed_question", lambda text: (questions.append(text), real(text))[1])
+    encode = embedder.encode_question
+    expected = {text: encode(text).vector for text in (NOTE, OTHER)}
+
+    def seen(text: str) -> QuestionEncoding:
+        questions.append(text)
+        return encode(text)
+
+    monkeypatch.setattr(embedder, "encode_question", seen)
     one = QuestionCache(embedder)
     assert (one.is_embedded, one.fingerprint) == (True, embedder.fingerprint)
-    assert all(np.array_equal(one.embed_question(NOTE), real(NOTE)) for _ in range(2)) and questions == [NOTE]
+    assert all(np.array_equal(one.embed_question(NOTE), expected[NOTE]) for _ in range(2)) and questions == [NOTE]
     assert not np.array_equal(one.embed_question(OTHER), one.embed_question(NOTE)) and questions == [NOTE, OTHER]
     assert np.array_equal(one.embed_chunks([NOTE]), embedder.embed_chunks([NOTE]))
     QuestionCache(embedder).embed_question(NOTE)  # the next answer's

@@ -117,7 +117,19 @@ _STEP_3 = (
         DELETE FROM bin WHERE kv IN (SELECT kv FROM kv_chunks WHERE chunk_id = new.chunk_id); END""",
 )
 
-STEPS: tuple[tuple[str, ...], ...] = (_STEP_1, _STEP_2, _STEP_3)
+_STEP_4 = (
+    """CREATE TABLE token_vectors (                -- for late interaction; made with the vectors or after them
+        id INTEGER PRIMARY KEY,
+        embedder INTEGER NOT NULL REFERENCES embedders (id),
+        chunk INTEGER NOT NULL REFERENCES chunks (id) ON DELETE CASCADE,
+        bytes INTEGER NOT NULL,
+        signs BLOB NOT NULL,                     -- one bit per dimension of each word piece
+        sum TEXT NOT NULL,
+        UNIQUE (chunk, embedder))""",
+    "CREATE INDEX token_vectors_size ON token_vectors (embedder, bytes)",
+)
+
+STEPS: tuple[tuple[str, ...], ...] = (_STEP_1, _STEP_2, _STEP_3, _STEP_4)
 _AFTER: dict[int, Callable[[sqlite3.Connection], None]] = {2: seal_everything}
 """Changes that SQL alone cannot make, by the number of the step they follow."""
 VERSION = len(STEPS)

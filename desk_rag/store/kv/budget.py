@@ -44,6 +44,10 @@ class Budget:
         with self._lock:
             return self._used + self._reserved
 
+    def has_room_to_spare(self, place: Path) -> bool:
+        """Return whether the drive of `place` has more free than is to stay free."""
+        return shutil.disk_usage(place).free > self._reserve
+
     def limit(self) -> int:
         """Return the most bytes that may be taken now."""
         return max(0, min(self._cap, self.disk_limit()))

@@ -34,11 +34,14 @@ from desk_rag.store.maintenance.data_directory import foreign_files
 from desk_rag.store.maintenance.sweep import words_sound
 from desk_rag.store.types import Problem, VerifyReport
 from desk_rag.store.vectors.search import vector_is_sound
+from desk_rag.store.vectors.tokens import signs_are_sound
 
 _UNHELD = "FROM chunks WHERE id NOT IN (SELECT chunk FROM places)"
 _STRAY = {
     "places": "FROM places WHERE document NOT IN (SELECT id FROM documents) OR chunk NOT IN (SELECT id FROM chunks)",
     "vectors": "FROM vectors WHERE chunk NOT IN (SELECT id FROM chunks) OR embedder NOT IN (SELECT id FROM embedders)",
+    "token_vectors": "FROM token_vectors"
+    " WHERE chunk NOT IN (SELECT id FROM chunks) OR embedder NOT IN (SELECT id FROM embedders)",
     "kv": "FROM kv WHERE namespace NOT IN (SELECT id FROM namespaces)",
     "kv_chunks": "FROM kv_chunks WHERE kv NOT IN (SELECT id FROM kv)",
     "refused": "FROM refused WHERE chunk NOT IN (SELECT id FROM chunks)"
@@ -248,6 +251,14 @@ def _damaged_vectors(connection: sqlite3.Connection) -> list[int]:
     return [seq for seq, chunk, vector, checksum, dim in rows if not vector_is_sound(chunk, vector, checksum, dim)]
 
 
+def _damaged_token_vectors(connection: sqlite3.Connection) -> list[int]:
+    rows = connection.execute(
+        "SELECT t.id, t.chunk, t.signs, t.sum, t.bytes, e.dim"
+        " FROM token_vectors t JOIN embedders e ON e.id = t.embedder"
+    )
+    return [row for row, *columns in rows if not signs_are_sound(*columns)]
+
+
 def _damaged_names(connection: sqlite3.Connection) -> list[int]:
     rows = connection.execute(
         "SELECT d.id, d.path, n.c0 FROM documents d LEFT JOIN name_words_content n ON n.id = d.id"
@@ -265,6 +276,7 @@ _SUSPECTS: dict[str, Callable[[sqlite3.Connection], list[int]]] = {
     "chunks": _unlike_their_ids,
     "grams": _unlike_their_grams,
     "vectors": _damaged_vectors,
+    "token_vectors": _damaged_token_vectors,
     "name_words": _damaged_names,
     "kv": _damaged_files,
 }
@@ -272,6 +284,7 @@ _WHAT = {
     "chunks": "texts do not have the hash that they are stored under",
     "grams": "texts are not indexed by the word parts that are made of them",
     "vectors": "vectors do not have their checksum",
+    "token_vectors": "token vectors do not have their checksum",
     "name_words": "file names are not indexed as they are",
     "kv": "rows about KV files are damaged",
 }
@@ -298,6 +311,7 @@ def _remove_damaged(connection: sqlite3.Connection, damaged: _Damaged) -> None:
         if text_row is not None:
             connection.execute("UPDATE chunks SET grams = ? WHERE id = ?", (words.grams(text_row[0]), row))
     connection.executemany("DELETE FROM vectors WHERE seq = ?", [(row,) for row in damaged.rows["vectors"]])
+    connection.executemany("DELETE FROM token_vectors WHERE id = ?", [(r,) for r in damaged.rows["token_vectors"]])
     connection.executemany("DELETE FROM kv WHERE id = ?", [(row,) for row in damaged.rows["kv"]])
     # The index was told to forget damaged words, which it never held.
     connection.execute("INSERT INTO chunk_words (chunk_words) VALUES ('rebuild')")

@@ -37,6 +37,7 @@ from desk_rag.store.vectors.index import (
     approximate_search_available,
     saved_labels,
 )
+from desk_rag.store.vectors.tokens import Signs, TokenVectors, chunks_missing_in, put_signs
 
 APPROXIMATE_FROM = 5_000
 """Number of vectors from which the graph pays for its memory."""
@@ -72,9 +73,17 @@ class VectorSearch:
         self._threshold = threshold
         self._loaded: dict[str, _EmbedderIndex] = {}
         self._lock = threading.RLock()
+        self.tokens = TokenVectors(database)
 
-    def put(self, embedder: str, chunk_ids: Sequence[ChunkId], vectors: NDArray[np.float32]) -> None:
-        """Store vectors float32 [N, dim], made unit length; those of chunks that are gone are dropped."""
+    def put(
+        self,
+        embedder: str,
+        chunk_ids: Sequence[ChunkId],
+        vectors: NDArray[np.float32],
+        signs: Sequence[Signs] | None = None,
+    ) -> None:
+        """Store vectors float32 [N, dim], made unit length, and token vectors; leave out chunks that are gone."""
+        assert signs is None or len(signs) == len(chunk_ids)
         assert vectors.ndim == 2 and len(vectors) == len(chunk_ids)
         if not len(vectors):
             return
@@ -83,7 +92,7 @@ class VectorSearch:
         unit = np.ascontiguousarray(vectors / np.maximum(norms, 1e-12), dtype="<f4")
         with self._database.write() as connection:
             row = _embedder(connection, embedder, unit.shape[1])
-            for chunk_id, vector in zip(chunk_ids, unit, strict=True):
+            for number, (chunk_id, vector) in enumerate(zip(chunk_ids, unit, strict=True)):
                 chunk = connection.execute("SELECT id FROM chunks WHERE chunk_id = ?", (chunk_id,)).fetchone()
                 if chunk is not None:
                     blob = vector.tobytes()
@@ -92,6 +101,8 @@ class VectorSearch:
                         " ON CONFLICT (embedder, chunk) DO NOTHING",
                         (row, chunk[0], blob, vector_sum(chunk[0], blob)),
                     )
+                    if signs is not None:
+                        put_signs(connection, row, chunk[0], signs[number])
             count_change(connection)
         if embedder not in self._loaded and self.count(embedder, ()) <= self._threshold:
             return  # nothing has been searched yet, and there is no graph to extend
@@ -126,13 +137,7 @@ class VectorSearch:
     def pending(self, embedder: str, limit: int) -> list[PendingChunk]:
         """Return chunks without a vector of this embedder, most recent first."""
         with self._database.read() as connection:
-            statement = (
-                "SELECT c.chunk_id, c.text, (SELECT d.path FROM places p JOIN documents d ON d.id = p.document"
-                " WHERE p.chunk = c.id ORDER BY d.path LIMIT 1) FROM (SELECT id FROM chunks WHERE NOT EXISTS ("
-                "  SELECT 1 FROM vectors WHERE chunk = chunks.id"
-                "  AND embedder = (SELECT id FROM embedders WHERE name = ?)) ORDER BY recent DESC, id LIMIT ?) o"
-                " JOIN chunks c ON c.id = o.id ORDER BY c.recent DESC, c.id"
-            )
+            statement = chunks_missing_in("vectors")
             return pending_chunks(connection, statement, (embedder,), limit, self._database.faults)
 
     def count(self, embedder: str, under: Sequence[Path]) -> int:

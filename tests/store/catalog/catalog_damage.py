@@ -31,6 +31,7 @@ from desk_rag.config import AnswerSettings, Settings
 from desk_rag.errors import DeskRagError
 from desk_rag.ingest import background_prefill, pipeline
 from desk_rag.ingest.contents import check_not_empty
+from desk_rag.retrieval.token_vectors import ChunkEncodings
 from desk_rag.store.store import Store
 
 if TYPE_CHECKING:
@@ -153,13 +154,16 @@ class _Remembered:
     def __init__(self, embedder: Embedder) -> None:
         self.fingerprint = embedder.fingerprint
         self._embedder = embedder
-        self._vectors: dict[str, NDArray[np.float32]] = {}
+        self._encoded: dict[str, tuple[NDArray[np.float32], NDArray[np.uint8]]] = {}
 
-    def embed_chunks(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        new = [text for text in texts if text not in self._vectors]
+    def encode_chunks(self, texts: Sequence[str]) -> ChunkEncodings:
+        new = [text for text in texts if text not in self._encoded]
         if new:
-            self._vectors.update(zip(new, self._embedder.embed_chunks(new), strict=True))
-        return np.stack([self._vectors[text] for text in texts])
+            encodings = self._embedder.encode_chunks(new)
+            assert encodings.signs is not None
+            self._encoded.update(zip(new, zip(encodings.vectors, encodings.signs, strict=True), strict=True))
+        vectors, signs = zip(*(self._encoded[text] for text in texts), strict=True)
+        return ChunkEncodings(np.stack(vectors), signs)
 
 
 def attack(seed: int, rounds: int, ground: Ground | None = None) -> Counter[str]:

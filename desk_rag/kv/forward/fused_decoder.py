@@ -387,5 +387,5 @@ def _for_now(error: RuntimeError) -> bool:
     """
     short = is_out_of_memory(error)
     if short:
-        _log.warning("Memory is too short to record CUDA graphs; this pass runs without: %s", error)
+        _log.info("Memory is too short to record CUDA graphs; this pass runs without: %s", str(error).split(". ")[0])
     return short

@@ -132,7 +132,7 @@ class Nf4Products:
             try:
                 by_kernel[count] = self.choose(group, count)
             except RuntimeError as error:  # a driver that records no graphs, or memory that is too short for now
-                _log.warning("4-bit products of %d rows are left to bitsandbytes: %s", count, error)
+                _log.warning("4-bit products of %d rows are left to bitsandbytes: %s", count, str(error).split(". ")[0])
                 if not is_out_of_memory(error):
                     by_kernel[count] = False
 

@@ -203,7 +203,8 @@ def _names(question: str, taken: Sequence[str]) -> list[_Name]:
     for number, match in enumerate(words):
         word = match.group()
         plain = _OWNER.sub("", word)
-        begins = number == 0 or plain.lower().removesuffix("'s") in STOP_WORDS or question[: match.start()].rstrip()[-1:] in ("?", ".", "!", ":", "“", '"')
+        begins = number == 0 or plain.lower().removesuffix("'s") in STOP_WORDS
+        begins = begins or question[: match.start()].rstrip()[-1:] in ("?", ".", "!", ":", "“", '"')
         is_name = word[0].isupper() and plain.lower() not in _NO_NAMES and not is_time(plain)
         is_name = is_name and plain.lower() not in STOP_WORDS and (not begins or word != plain)
         is_name = is_name and not any(plain in other.split() for other in taken)

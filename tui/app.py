@@ -186,8 +186,6 @@ class DeskRagApp(PanelHost):
     def _asked(self, message: m.AnswerWanted | m.ComparisonWanted) -> None:
         self._stop.clear()
         self._in_haste.clear()
-        if isinstance(message, m.AnswerWanted) and message.at_once:
-            self._in_haste.set()
         self._long_work.asked()
         self.ask_backend(message)
 

@@ -22,11 +22,11 @@ from desk_rag.config import Settings
 from desk_rag.documents.chunking import Chunk
 from desk_rag.documents.status import IndexStage
 from desk_rag.errors import UNWRITABLE, ModelError, StoreLocked
-from desk_rag.ingest.events import IndexEvent, StageProgress
-from desk_rag.tui.backend import Freshness, Reading, Started, Status
+from desk_rag.ingest.events import IndexEvent
+from desk_rag.tui.backend import Freshness, Started, Status
 from desk_rag.tui.conversation.keeper import Keeper
+from desk_rag.tui.management.cache import room_missing
 from desk_rag.tui.management.session import Session
-from desk_rag.tui.turns.first_look import FirstLook, room_missing
 
 if TYPE_CHECKING:
     from desk_rag.answering.conversation.saved import Change
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from desk_rag.ingest.freshness import Backlog
     from desk_rag.store.chats.records import SavedSource
     from desk_rag.store.store import Store
-    from desk_rag.store.types import Activity, Counts
+    from desk_rag.store.types import Activity
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +60,6 @@ class LiveBackend:
         self._listen: Callable[[IndexEvent], None] = lambda _: None
         self._started_at = 0.0
         self.keeper = Keeper(session.settings.data_dir, save=session.settings.chats.save)
-        self._first_look = FirstLook()
         self._stopping = threading.Event()
         self._changing = threading.Lock()
 
@@ -116,12 +115,8 @@ class LiveBackend:
         if is_search(question):
             return search(engine.store, question, self.session.folders)
         request = Request(question, tuple(earlier), self.session.folders, mode=mode)
-        if service is None:
-            events = fresh_answer.ask(engine, request, stop, wait=wait)
-        else:
-            events = fresh_answer.ask(
-                engine, request, stop, wait=wait, is_reading=service.is_reading, hints=service.changed_files()
-            )
+        hints = service.changed_files() if service is not None else ()
+        events = fresh_answer.ask(engine, request, stop, wait=wait, is_reading=self._is_reading, hints=hints)
         return events if turn is None else self._saving(events, turn)
 
     def _saving(self, events: Iterator[AnswerEvent], turn: int) -> Iterator[AnswerEvent]:
@@ -189,24 +184,18 @@ class LiveBackend:
             missing=sum(folder.waiting for folder in missing),
             missing_seconds=min((folder.seconds_left for folder in missing), default=0.0),
             writer=0 if self._service is not None or activity is None else activity.pid,
-            reading=self._reading(counts, activity),
+            is_reading=self._is_reading(),
             disk_full=store.kv_away or room_missing(counts, self.session.settings.store.budget_gib),
         )
 
-    def _reading(self, counts: Counts, activity: Activity | None) -> Reading | None:
-        """Progress of the first look at the folders; in another process, as far as its activity says."""
-        look = self._first_look
-        if self._service is None:
-            look = FirstLook()
-            if activity is not None and activity.waiting != "stopped":
-                look.take(StageProgress(activity.stage, activity.done, activity.total, "files", 0.0, None))
-                if activity.stage is IndexStage.SCAN and not activity.total and not activity.waiting:
-                    return None
-            elif not self._is_young():
-                return None
-        elif not self._service.folders:
-            return None
-        return look.reading(counts.files + counts.failed)
+    def _is_reading(self) -> bool:
+        """Return whether this or another process reads files; one that has just started has not said so yet."""
+        from desk_rag.ingest import freshness
+
+        service, store = self._service, self._ready().store
+        if service is not None:
+            return bool(service.folders) and service.is_reading()
+        return freshness.is_reading(store) or (self._is_young() and store.activity() is None)
 
     def document(self, path: Path) -> Sequence[Chunk]:
         """Return all chunks of one document in order."""
@@ -299,9 +288,7 @@ class LiveBackend:
         from desk_rag.indexer.service import Service
 
         self._started_at = time.monotonic()
-        self._first_look = FirstLook()
         service = Service(parts_of(engine), self.session.folders, self.session.settings)
-        service.subscribe(self._first_look.take)
         service.subscribe(listen)
         service.start()
         self._service = service

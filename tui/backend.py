@@ -95,6 +95,9 @@ class Backend(Protocol):
     def session(self) -> Session:
         """Settings, folders and store, for the screens beside the chat; usable before `start`."""
 
+    def borrow(self) -> Started | None:
+        """Answer through a process that has the models loaded until `start` has ended; None if there is none."""
+
     def start(self, report: Callable[[str], None], listen: Callable[[IndexEvent], None]) -> Started:
         """Import, load and open everything; `report` takes progress lines, `listen` index events from any thread."""
 

@@ -339,7 +339,7 @@ def _explain(error: ValidationError) -> str:
             lines.append(f"unknown setting '{'.'.join(where)}'{_hint(tuple(where))}")
         else:
             wrong.setdefault(".".join(_setting(where)), []).append(_plainly(problem))
-    lines += [f"'{setting}': {'; '.join(said)}" for setting, said in wrong.items()]
+    lines += [f"'{setting}': {'; '.join(reasons)}" for setting, reasons in wrong.items()]
     text = "; ".join(lines)
     return text if text.endswith("?") else f"{text}."
 

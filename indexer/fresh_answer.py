@@ -22,7 +22,7 @@ from desk_rag.answering.events import (
     FirstToken,
     Stage,
 )
-from desk_rag.ingest import freshness
+from desk_rag.ingest import contents, freshness
 from desk_rag.ingest.freshness import Backlog
 from desk_rag.ingest.pipeline import embed_pending
 from desk_rag.model.prompt import NO_ANSWER
@@ -49,7 +49,8 @@ def ask(
 ) -> Iterator[AnswerEvent]:
     """Yield FilesWaiting while files are being read, then the events of `asking.ask`.
 
-    Raises `scope.UnknownName` before its first event other than FilesWaiting.
+    Raises `scope.UnknownName`, or DeskRagError if nothing could be read, before its first event other than
+    FilesWaiting.
 
     Args:
         stop: ends the waiting, and the answer between two tokens.
@@ -58,20 +59,31 @@ def ask(
         hints: paths that are known to have changed.
     """
     began, under = time.perf_counter(), request.limit or request.under
-    backlog = _read_small(
-        engine, freshness.look(engine.store, under, engine.settings.index, hints=hints), stop
-    )
+    backlog = _read_small(engine, freshness.look(engine.store, under, engine.settings.index, hints=hints), stop)
     looked = time.perf_counter() - began
     is_reading = is_reading or (lambda: freshness.is_reading(engine.store))
     moved_at, unread = time.monotonic(), len(backlog.new)
-    while backlog.new and wait() and is_reading() and not stop() and time.monotonic() < moved_at + _STILL_SECONDS:
+    while (
+        _lacks_files(backlog)
+        and wait()
+        and is_reading()
+        and not stop()
+        and time.monotonic() < moved_at + _STILL_SECONDS
+    ):
         yield FilesWaiting(backlog)
         time.sleep(_EVERY)
         backlog = freshness.look(engine.store, under, engine.settings.index)
         if len(backlog.new) != unread:
             moved_at, unread = time.monotonic(), len(backlog.new)
+    if not backlog.files and backlog.complete:
+        contents.check_not_empty(engine.store, under, contents.ASK_REMEDY)
     events = asking.ask(engine, request, stop)
     yield from _amended(events, backlog, Stage("look", looked))
+
+
+def _lacks_files(backlog: Backlog) -> bool:
+    """Return whether files were never read, or none was and the look has not come to any."""
+    return bool(backlog.new) or not (backlog.read or backlog.complete)
 
 
 def _read_small(engine: AnswerEngine, backlog: Backlog, stop: Callable[[], bool]) -> Backlog:

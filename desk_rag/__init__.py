@@ -2,12 +2,6 @@
 
 import os
 
-# Threads of the CPU kernels that wait for each other spin 300,000 times before they sleep, unless libgomp is told
-# otherwise before torch is loaded. Beside other programs, nearly all time would go there (bench/LOG.md, "Waiting
-# threads"); 1,000 is libgomp's own number where it knows that cores are scarce.
-if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-
 __version__ = "0.1.0"
 
 # Beside other programs, threads that wait for each other at the end of every small product cost more than they gain.

@@ -90,11 +90,11 @@ def _read_small(engine: AnswerEngine, backlog: Backlog, stop: Callable[[], bool]
 def _amended(events: Iterable[AnswerEvent], backlog: Backlog, look: Stage) -> Iterator[AnswerEvent]:
     """Add the time of the look and what the index lacked to the events of an answer."""
     refusal = NO_ANSWER if not backlog.share else f"{NO_ANSWER.removesuffix('.')} read so far ({backlog.share})."
-    held, any_text = "", False  # `held` is the beginning of what may become a refusal
+    refusal_begin, any_text = "", False  # `held` is the beginning of what may become a refusal
     for event in events:
         match event:
-            case AnswerText(text=text) if refusal != NO_ANSWER and NO_ANSWER.startswith(held + text):
-                held += text
+            case AnswerText(text=text) if refusal != NO_ANSWER and NO_ANSWER.startswith(refusal_begin + text):
+                refusal_begin += text
                 continue
             case AnswerText():
                 any_text = True
@@ -102,11 +102,11 @@ def _amended(events: Iterable[AnswerEvent], backlog: Backlog, look: Stage) -> It
                 event = FirstToken(replace(timings, stages=(look, *timings.stages)))
             case Finished(answer=answer):
                 event = Finished(_with_backlog(answer, backlog, look, refusal))
-                if not (held or any_text or answer.citations or answer.stopped):
+                if not (refusal_begin or any_text or answer.citations or answer.stopped):
                     yield AnswerText(event.answer.text)  # nothing was retrieved, so that no model was run
-        if held:
-            yield AnswerText(refusal if held == NO_ANSWER else held)
-            held, any_text = "", True
+        if refusal_begin:
+            yield AnswerText(refusal if refusal_begin == NO_ANSWER else refusal_begin)
+            refusal_begin, any_text = "", True
         yield event
 
 

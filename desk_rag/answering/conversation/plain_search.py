@@ -39,9 +39,9 @@ def search(store: Store, text: str, under: Sequence[Path]) -> Iterator[AnswerEve
     sources = sources_of(ranked[:_MOST], store)
     yield Retrieved(sources)
     complete = sum(matched[chunk.passage.chunk.chunk_id] == len(words) for chunk in ranked[:_MOST])
-    said = _sentence(len(sources), complete, len(words))
+    sentence = _sentence(len(sources), complete, len(words))
     answer = Answer(
-        text, said, bool(sources), (), (), sources, Timings(()), 0, 0, AnswerMode.CACHED, "", said,
+        text, sentence, bool(sources), (), (), sources, Timings(()), 0, 0, AnswerMode.CACHED, "", sentence,
         is_search=True, limited_to=scope.paths if scope.named else (),
     )  # fmt: skip
     yield Finished(answer)

@@ -76,8 +76,8 @@ class Cleared:
 
 def is_store(root: Path) -> bool:
     """Return whether a directory has our CACHEDIR.TAG, or a catalog and the folders beside it."""
-    begun = (root / CATALOG).is_file() and all((root / name).is_dir() for name in _OWN_FOLDERS)
-    return begun or is_tagged(root)
+    has_parts = (root / CATALOG).is_file() and all((root / name).is_dir() for name in _OWN_FOLDERS)
+    return has_parts or is_tagged(root)
 
 
 def is_tagged(root: Path) -> bool:

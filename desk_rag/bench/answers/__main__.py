@@ -104,9 +104,9 @@ def _measure(
             began = time.perf_counter()
             answer = _ask(engine, question.text, folder)
             whole = time.perf_counter() - began
-            given = marks.mark(question, answer, folder)
-            marked.append(rates.Marked(question, given, answer.timings.ttft, whole))
-            records.append(_record(question, answer, given))
+            marks_of_answer = marks.mark(question, answer, folder)
+            marked.append(rates.Marked(question, marks_of_answer, answer.timings.ttft, whole))
+            records.append(_record(question, answer, marks_of_answer))
             if number % 10 == 0 or number == len(chosen):
                 sys.stderr.write(f"{number} of {len(chosen)} questions\n")
     finally:

@@ -86,10 +86,12 @@ def chats(
     ] = None,
     form: Annotated[Literal["md", "json"], typer.Option("--format", help="Of an export.")] = "md",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
+    all_of_them: Annotated[bool, typer.Option("--all", help="List all chats, not only the latest 20.")] = False,
     as_json: Json = False,
 ) -> None:
     """List, show, search, export or delete saved chats."""
     from desk_rag.cli.questions import chats as chats_command
 
-    request = chats_command.Action(action, " ".join(which or []), form, sure=yes, as_json=as_json)
+    which_text = " ".join(which or [])
+    request = chats_command.Action(action, which_text, form, sure=yes, as_json=as_json, all_of_them=all_of_them)
     raise typer.Exit(chats_command.run(settings_of(ctx), request))

@@ -320,10 +320,11 @@ def test_break_even_is_a_sentence_with_this_machines_numbers() -> None:
     result = break_even(0.005, 1e9, 14_500)
     assert result.speedup == pytest.approx(344.8, abs=0.1)
     assert result.days == pytest.approx(400 * (0.005 - 14_500 / 1e9) / (14_500 * 0.08 / 1e9) / 86_400)
-    assert "1,000 tokens take 5 s to prefill and 14.5 ms to load, 345 times less" in result.sentence
-    assert result.sentence.endswith("if it is used at least once in 20 days.")
+    assert "takes 345 times less time than reading the passage" in result.sentence
+    last = "at least once in 20 days (1,000 tokens take 5 s to prefill and 14.5 ms to load)"
+    assert result.sentence.endswith(last)
     slow = break_even(0.00001, 1e8, 100_000)
-    assert slow.days == 0 and "does not pay" in slow.sentence
+    assert slow.days == 0 and "no less time than reading the passages" in slow.sentence
 
 
 def test_store_measures_its_own_rates(store: Store) -> None:

@@ -297,6 +297,8 @@ def _bitsandbytes(kind: str) -> Any:
 def _default_threads() -> int:
     import psutil
 
+    if (chosen := os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()).isdecimal():
+        return max(1, int(chosen))
     # With another program on the last core, spinning OpenMP threads make torch several times slower.
     return max(1, (psutil.cpu_count(logical=False) or 2) - 1)
 

@@ -46,14 +46,14 @@ def read_damaged(store: Store, prompt: PromptFormat, settings: IndexSettings) ->
 def notices(store: Store, repaired: Sequence[Path], under: Sequence[Path]) -> tuple[str, ...]:
     """Sentences about what an answer from the documents `under` (all, if empty) may lack."""
     store.check_beside_answer()
-    said = [f"The index entry of {path} was damaged; the file was read anew for this answer." for path in repaired]
+    sentences = [f"The index entry of {path} was damaged; the file was read anew for this answer." for path in repaired]
     if store.is_lost:
-        said.append(_sentence(catalog_lost(store.root)))
+        sentences.append(_sentence(catalog_lost(store.root)))
     for fault in store.faults():
         if fault.path is None:
-            said.append(f"{fault.what} This answer may lack something: desk-rag verify --repair")
+            sentences.append(f"{fault.what} This answer may lack something: desk-rag verify --repair")
         elif _overlap(fault.path, under):
-            said.append(
+            sentences.append(
                 f"The index entry of {fault.path} is damaged and left out: desk-rag index on its folder reads it anew."
             )
     for run in store.unfinished_runs():
@@ -62,8 +62,8 @@ def notices(store: Store, repaired: Sequence[Path], under: Sequence[Path]) -> tu
             of = "" if run.root is None else f" of {run.root}"
             why = f" ({run.reason})" if run.reason else ""
             remedy = "desk-rag index FOLDER" if run.root is None else f"desk-rag index {run.root}"
-            said.append(f"The index{of} is not complete since {since}{why}: {remedy}")
-    return tuple(dict.fromkeys(said))
+            sentences.append(f"The index{of} is not complete since {since}{why}: {remedy}")
+    return tuple(dict.fromkeys(sentences))
 
 
 def _sentence(error: StoreError) -> str:

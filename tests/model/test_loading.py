@@ -403,16 +403,3 @@ def test_loading_opens_no_socket(reader_dir: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     assert load_model(ModelSettings(device="cpu")).spec.name == "embedded"
-
-
-@pytest.mark.parametrize(("setting", "variable", "threads"), [(0, "1", 1), (0, "2,4", 2), (3, "1", 3)])
-def test_the_threads_of_the_settings_or_of_openmp_are_taken(
-    monkeypatch: pytest.MonkeyPatch, setting: int, variable: str, threads: int
-) -> None:
-    before = torch.get_num_threads()
-    monkeypatch.setenv("OMP_NUM_THREADS", variable)
-    try:
-        load_model(ModelSettings(device="cpu", threads=setting))
-        assert torch.get_num_threads() == threads
-    finally:
-        torch.set_num_threads(before)

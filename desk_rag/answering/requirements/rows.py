@@ -182,5 +182,5 @@ def _asked(question: str, wanted: set[str], cells: list[_Field], named: list[_Fi
         if pattern.search(question):
             fitting = [cell for cell in others if content_stems(cell.key) & keys]
             return fitting[0] if len(fitting) == 1 else None
-    said = {stem for cell in named for stem in content_stems(f"{cell.key} {cell.value}")}
-    return others[0] if others and wanted <= said and _WHAT.match(question) else None
+    stems_of_row = {stem for cell in named for stem in content_stems(f"{cell.key} {cell.value}")}
+    return others[0] if others and wanted <= stems_of_row and _WHAT.match(question) else None

@@ -99,21 +99,22 @@ def decode(
     have ended are dropped once they are half of the batch. `cache` keeps its contents up to its length at the call.
     """
     stops = model.prompt.stop_ids
-    said = [list(ids) for ids in opening]
-    alive = [row for row, ids in enumerate(said) if ids[-1] not in stops and len(ids) < most]
-    begun, rows_kept, work = cache.length, list(range(len(said))), cache
+    outputs = [list(ids) for ids in opening]
+    alive = [row for row, ids in enumerate(outputs) if ids[-1] not in stops and len(ids) < most]
+    begun, rows_kept, work = cache.length, list(range(len(outputs))), cache
     while alive:
         if 2 * len(alive) <= len(rows_kept):
             work, rows_kept = work.kept(model, [rows_kept.index(row) for row in alive]), list(alive)
-        ids = torch.tensor([[said[row][-1]] for row in rows_kept], device=model.device)
-        last_positions = torch.tensor([[positions[row] + len(said[row]) - 1] for row in rows_kept], device=model.device)
+        ids = torch.tensor([[outputs[row][-1]] for row in rows_kept], device=model.device)
+        last = [[positions[row] + len(outputs[row]) - 1] for row in rows_kept]
+        last_positions = torch.tensor(last, device=model.device)
         logits = append(model, work, ids, last_positions, 1)[:, 0]
         for row, best, of_row in zip(rows_kept, logits.argmax(-1).tolist(), logits, strict=True):
             if row in alive:
-                said[row].append(next_token(model.prompt, said[row], int(best), of_row))
-        alive = [row for row in alive if said[row][-1] not in stops and len(said[row]) < most]
+                outputs[row].append(next_token(model.prompt, outputs[row], int(best), of_row))
+        alive = [row for row in alive if outputs[row][-1] not in stops and len(outputs[row]) < most]
     cache.set_length(begun)
-    return said
+    return outputs
 
 
 def forced(

@@ -157,10 +157,10 @@ def ask(
             pairs = list(zip(guesses, other.token_ids, strict=True))[other.chosen :]
             top1[row] = sum(a == b for a, b in pairs) / len(pairs) if pairs else None
     cache.filled(places)
-    said = decode(model, cache, opened, starts, setting.max_new_tokens)
+    outputs = decode(model, cache, opened, starts, setting.max_new_tokens)
     return [
         Said(tuple(ids), one, kl[row], top1[row], _chosen(model, opened[row]))
-        for row, (ids, one) in enumerate(zip(said, begun, strict=True))
+        for row, (ids, one) in enumerate(zip(outputs, begun, strict=True))
     ]
 
 
@@ -179,10 +179,10 @@ def _open(setting: Setting, item: Item, begun: Begun, row: RowCache) -> list[int
     quoted = strategy.select_quote(PendingToken(run, first, begun.logits, begun.next_position), most)
     if quoted is None:
         return [first]
-    laid = quoted.append_answer() or quoted.quote
-    if laid.token_ids[-1] in prompt.stop_ids:
-        return list(laid.token_ids)
-    return [*laid.token_ids, next_token(prompt, laid.token_ids, int(laid.logits.argmax()), laid.logits)]
+    answer = quoted.append_answer() or quoted.quote
+    if answer.token_ids[-1] in prompt.stop_ids:
+        return list(answer.token_ids)
+    return [*answer.token_ids, next_token(prompt, answer.token_ids, int(answer.logits.argmax()), answer.logits)]
 
 
 def _chosen(model: LanguageModel, opened: Sequence[int]) -> int:

@@ -96,7 +96,7 @@ def posed_on_samples(store: Store, asked: Sequence[Question], top_k: int) -> lis
     """Every question over the chunks that the word search finds for it (no embedder needed)."""
     posed = []
     for question in asked:
-        texts = tuple(found.passage.chunk.text for found in retrieve(store, None, question.text, top_k))
+        texts = tuple(hit.passage.chunk.text for hit in retrieve(store, None, question.text, top_k))
         if texts:
             posed.append(Posed(question.text, texts))
     return posed

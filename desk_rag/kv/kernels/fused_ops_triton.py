@@ -198,17 +198,17 @@ def _rotate_scatter(  # type: ignore[no-untyped-def]
         inside = (head < KV_HEADS) & (pairs < HALF)
         at = head * DIM + pairs
         slot = tl.load(slots + token)
-        there = ((batch * KV_HEADS + head) * capacity + slot) * DIM + pairs
+        target = ((batch * KV_HEADS + head) * capacity + slot) * DIM + pairs
         if block < KEY_BLOCKS:
             source = projected + HEADS * DIM + at
             low, high = _turned(source, k_norm + pairs, cos, sin, inside, eps, DIM, NORMED)
-            tl.store(keys + there, low, mask=inside)
-            tl.store(keys + there + HALF, high, mask=inside)
+            tl.store(keys + target, low, mask=inside)
+            tl.store(keys + target + HALF, high, mask=inside)
         else:
             source = projected + (HEADS + KV_HEADS) * DIM + at
             low, high = tl.load(source, mask=inside), tl.load(source + HALF, mask=inside)
-            tl.store(values + there, low, mask=inside)
-            tl.store(values + there + HALF, high, mask=inside)
+            tl.store(values + target, low, mask=inside)
+            tl.store(values + target + HALF, high, mask=inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -103,15 +103,15 @@ def _step(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Fold the keys first..first + TILE - 1 into the running softmax."""
     dims = tl.arange(0, DIM_PADDED)
-    there = first + tl.arange(0, TILE)
-    offsets = there[:, None].to(tl.int64) * row_stride + dims[None, :]
-    readable = (there[:, None] < (end if MASKED else first + TILE)) & in_dim[None, :]
+    positions = first + tl.arange(0, TILE)
+    offsets = positions[:, None].to(tl.int64) * row_stride + dims[None, :]
+    readable = (positions[:, None] < (end if MASKED else first + TILE)) & in_dim[None, :]
     k = tl.load(keys + offsets, mask=readable, other=0.0)
     scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * exponent
     if MASKED:
-        visible = there[None, :] <= at[:, None]
+        visible = positions[None, :] <= at[:, None]
         if SLIDING:
-            visible = visible & (there[None, :] > at[:, None] - window)
+            visible = visible & (positions[None, :] > at[:, None] - window)
         scores = tl.where(visible, scores, float("-inf"))
     new = tl.maximum(largest, tl.max(scores, 1))
     # A row that has seen nothing yet keeps -inf; the difference of two of them must not become NaN.

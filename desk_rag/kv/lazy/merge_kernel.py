@@ -20,7 +20,7 @@ def merged(  # type: ignore[no-untyped-def]
     row = first_row + tl.arange(0, ROWS)
     d = tl.arange(0, DIM_PADDED)
     s = tl.arange(0, STEP)
-    there = row < num_rows
+    in_rows = row < num_rows
     known = tl.minimum(row, num_rows - 1)
     largest = tl.full([ROWS], float("-inf"), dtype=tl.float32)
     total = tl.zeros([ROWS], dtype=tl.float32)
@@ -42,7 +42,7 @@ def merged(  # type: ignore[no-untyped-def]
     group = num_rows // count
     to = ((row % count) * heads * group + head * group + row // count).to(tl.int64)[:, None] * DIM + d[None, :]
     answer = (output / total[:, None]).to(result.dtype.element_ty)
-    tl.store(result + to, answer, mask=there[:, None] & (d < DIM)[None, :])
+    tl.store(result + to, answer, mask=in_rows[:, None] & (d < DIM)[None, :])
 
 
 @triton.jit(do_not_specialize=["shares"])  # type: ignore[untyped-decorator]

@@ -102,8 +102,8 @@ def writer_rows(passages: Sequence[Passage], tokenizer: Tokenizer) -> Iterator[R
 
 def _writer_prompt(frame: Frame, title: str, text: str, quote: str) -> list[int]:
     (body,) = frame.chunks([f"{title}\n{text}" if title else text])
-    (asked,) = frame.plain([f'"{quote}"\n'])
-    return [*body, *asked]
+    (request,) = frame.plain([f'"{quote}"\n'])
+    return [*body, *request]
 
 
 def _writer_row(frame: Frame, title: str, text: str, quote: str, told: str) -> Row | None:
@@ -142,7 +142,7 @@ def plan(job: PlanJob) -> list[Planned]:
 def plan_all(tokenizer: Path, books: Sequence[tuple[int, Book]], each: int, workers: Executor) -> list[Planned]:
     """`plan` for all these books."""
     jobs = [PlanJob(tokenizer, tuple(books[at : at + _JOB]), each) for at in range(0, len(books), _JOB)]
-    return [one for found in workers.map(plan, jobs) for one in found]
+    return [one for batch in workers.map(plan, jobs) for one in batch]
 
 
 def write_questions(

@@ -215,6 +215,10 @@ class Store(StoreHealth):
         """Return chunks by BM25 over text and file names, best first; any text is a valid query."""
         return self._catalog.search_words(query, limit, under)
 
+    def spellings(self, word: str) -> list[str]:
+        """Return words of the documents that are spelled much like `word`, best first."""
+        return self._catalog.spellings(word)
+
     def check_words(self, question: str, chunk_ids: Sequence[ChunkId]) -> None:
         """Compare the word index with these chunks, which another search has returned; see `faults`."""
         self._catalog.check_words(question, chunk_ids)

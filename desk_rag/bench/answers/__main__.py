@@ -129,6 +129,8 @@ def _record(question: questions.Question, answer: Answer, given: marks.Marks) ->
         "answer": answer.text,
         "support": answer.support,
         "found": answer.found,
+        "unmet": list(answer.unmet),
+        "notices": list(answer.notices),
         "quotes": [[citation.path.name, citation.quote] for citation in answer.citations],
         "sources": [source.path.name for source in answer.sources],
         "marks": {name: getattr(given, name) for name in marks.NAMES},

@@ -317,6 +317,11 @@ class Catalog:
             self._database.faults.add("The word index names passages that do not exist.")
         return hits
 
+    def spellings(self, word: str) -> list[str]:
+        """Return words of the documents that are spelled much like `word`; see `words.spellings`."""
+        with self._database.snapshot() as connection:
+            return words.spellings(connection, word)
+
     def check_words(self, question: str, chunk_ids: Sequence[ChunkId]) -> None:
         """Note a fault if the word index has lost a word of the question in one of these chunks."""
         with self._database.snapshot() as connection:

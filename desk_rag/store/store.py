@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
     from desk_rag.kv.payload import ChunkFile
     from desk_rag.kv.types import KVKey, Namespace, QuantizedKV
-    from desk_rag.store.types import DocumentRow, FileStamp, Hit, Passage, PendingChunk, PurgeReport
     from desk_rag.store.vectors.search import VectorSearch
 
 

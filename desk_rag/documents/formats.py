@@ -156,7 +156,7 @@ _CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r\x1b"))
 _ZIP = b"PK\x03\x04"
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _IN_MAILDIR = re.compile(r"\d{9,}\.[^.]+\.")
-"""How names of messages in a Maildir begin: a time, an id, a machine."""
+"""Beginning of the name of a message in a Maildir: a time, an id, a machine."""
 _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 """The stream that holds a .docx, .xlsx or .pptx file with a password inside its OLE container."""
 

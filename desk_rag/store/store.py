@@ -33,6 +33,7 @@ from desk_rag.store.kv.reconcile import KVMaintenance
 from desk_rag.store.layout import Layout
 from desk_rag.store.listing import Listing
 from desk_rag.store.maintenance.sweep import Sweep
+from desk_rag.store.maintenance.transfer import Transfer
 from desk_rag.store.types import (
     DocumentRow,
     FileStamp,
@@ -87,6 +88,7 @@ class Store(StoreHealth):
             self.notices += tuple(notes)
         self._budget = Budget(self._layout.cache.root, opened.settings, used)
         self._kv = KVFiles(self._layout, self._rows, self._maintenance, self._budget, opened.kv, writer=self.writer)
+        self.transfer = Transfer(self._layout, self._database, self._kv, self._shared)
         if self.writer:
             self.notices += self._maintenance.keep_to_limit(self._budget)
             if opening.CATALOG_RESET in opened.notices:

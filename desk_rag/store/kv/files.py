@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -107,11 +107,24 @@ class KVFiles:
         """
         from desk_rag.store.kv import chunk_file
 
+        return self._add(name_of(key), chunk_ids, lambda: chunk_file.prepare(key, kv, chunk_ids, prefill_seconds))
+
+    def copy(self, name: KVName, file: Path, chunk_ids: Sequence[ChunkId], *, always: bool) -> bool:
+        """Write a copy of another store's file as `put` does; with `always`, whatever its use.
+
+        Raises CorruptKV, UnknownFormat or OSError for a file that must not be copied, and as `put` does.
+        """
+        from desk_rag.store.kv import chunk_file
+
+        return self._add(name, chunk_ids, lambda: chunk_file.image_of(file, name, chunk_ids), always=always)
+
+    def _add(
+        self, name: KVName, chunk_ids: Sequence[ChunkId], prepare: Callable[[], KVImage], *, always: bool = False
+    ) -> bool:
         with self.changing:
             if not self._kv.in_place():
                 return False
             self.flush_hits()
-            name = name_of(key)
             if self._layout.kv_file(*name).exists():
                 if self._rows.link(name, chunk_ids):
                     return True
@@ -119,8 +132,8 @@ class KVFiles:
                 if self._layout.kv_file(*name).exists():  # a foreign file
                     self._rows.refuse(name[0], chunk_ids)
                     return False
-            image = chunk_file.prepare(key, kv, chunk_ids, prefill_seconds)
-            if not self._admit(name, chunk_ids, Cost(image.size, prefill_seconds)):
+            image = prepare()
+            if not self._admit(name, chunk_ids, Cost(image.size, image.header.prefill_seconds), always=always):
                 self._rows.refuse(name[0], chunk_ids)
                 return False
             return self._write(name, image, chunk_ids)
@@ -172,7 +185,7 @@ class KVFiles:
         """Write the counted uses."""
         self.flush_hits()
 
-    def _admit(self, name: KVName, chunk_ids: Sequence[ChunkId], cost: Cost) -> bool:
+    def _admit(self, name: KVName, chunk_ids: Sequence[ChunkId], cost: Cost, *, always: bool) -> bool:
         """Decide on admission, evict what is needed, and reserve the bytes."""
         size = allocated_size(cost.size)
         if self._budget.disk_limit() < size:
@@ -181,7 +194,7 @@ class KVFiles:
                 remedy="Free some space, or lower `reserve_gib` under [store].",
             )
         score = self._rows.admission_score(chunk_ids, cost)
-        if not (score.pinned or score.demand >= ADMIT_FROM or self.is_eager(name[0])):
+        if not (always or score.pinned or score.demand >= ADMIT_FROM or self.is_eager(name[0])):
             return False
         newcomer = Newcomer(name[0], size, score.rank, score.pinned)
         return self._maintenance.make_room(self._budget, size, newcomer) and self._budget.reserve(size)

@@ -38,8 +38,8 @@ from desk_rag.answering.requirements.answer_kinds import misfit
 from desk_rag.answering.requirements.dates import without_dates
 from desk_rag.answering.requirements.places import place_of_source
 from desk_rag.answering.requirements.requirements import Fit, Requirements
-from desk_rag.answering.requirements.spelling import Spelled, spelled_as_documents
 from desk_rag.retrieval.search import RetrievedChunk
+from desk_rag.retrieval.spelling import Spelled, spelled_as_documents
 
 if TYPE_CHECKING:
     from desk_rag.answering.evidence.span_scorer import SpanScorerLike

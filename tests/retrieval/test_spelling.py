@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from desk_rag.answering.requirements.spelling import spelled_as_documents
 from desk_rag.config import StoreSettings
+from desk_rag.retrieval.spelling import spelled_as_documents
 from desk_rag.store.store import Store
 from tests.store import made
 
